@@ -1,0 +1,14 @@
+//! The pure core: what a request asks, what the rules say, what a counter answers, what the answer is.
+//!
+//! In: texts of rules, requests, times. Out: [`RuleSet`](rules::RuleSet)s, [`Plan`](plan::Plan)s,
+//! [`Verdict`](limit::Verdict)s, [`Decision`](decision::Decision)s. Nothing here reads a clock, does I/O, logs,
+//! counts a metric or knows a protocol type; time and randomness are arguments.
+
+pub mod decision;
+pub mod key;
+pub mod limit;
+pub mod plan;
+pub mod request;
+pub mod rules;
+pub mod settle;
+pub mod time;

@@ -1,0 +1,129 @@
+//! A limit (N hits per window W, by an algorithm) and what a counter says of it.
+//!
+//! The algorithms are pure steps over a small state, one file each. The step is always the same:
+//!
+//! 1. `advance` moves a counter to the time of the question (never backwards),
+//! 2. `look` tells whether these hits would pass, and what it holds,
+//! 3. [`settle`](crate::engine::settle) decides for the whole request,
+//! 4. `charge` or `refund` changes the counter, and `status` tells what is left and when capacity comes back.
+
+use crate::engine::time::Timestamp;
+
+/// How a limit counts. The names are those of the rule files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Every admitted hit keeps its own timestamp: exact.
+    SlidingLog,
+    /// Time is cut into buckets; a bucket counts until all of it has left the window: never more than N in any
+    /// window, at most one bucket late in giving capacity back.
+    #[default]
+    SlidingWindow,
+    /// The current aligned window and a share of the previous one: an estimate.
+    SlidingWindowWeighted,
+    /// The aligned window of `envoyproxy/ratelimit`: hits count whether admitted or not.
+    FixedWindow,
+    /// A bucket of `burst` tokens, refilled continuously.
+    TokenBucket,
+    /// A bucket that leaks continuously; holds at most `burst` hits.
+    LeakyBucket,
+}
+
+/// N hits per window W, by an algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    algorithm: Algorithm,
+    requests: u32,
+    burst: u32,
+    window_nanos: u64,
+    /// Buckets of `sliding_window` per nanosecond, as a reduced fraction: bucket = ⌊t · numerator / denominator⌋.
+    buckets: (u64, u64),
+}
+
+/// What one counter said to the hits of one descriptor, after the whole request was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// These hits do not fit (whatever the modes make of that later).
+    pub over: bool,
+    /// Hits that counted before, rounded up where the algorithm estimates.
+    pub before: u64,
+    /// What the count is, or would have been, with these hits.
+    pub after: u64,
+    /// Hits that would still pass now, after what was charged.
+    pub remaining: u64,
+    /// Over: the shortest wait after which the same hits would pass. Else: the time until capacity comes back.
+    /// Not rounded; rounding to whole seconds is the answer's business.
+    pub reset_nanos: u64,
+}
+
+/// The default number of buckets that `sliding_window` cuts a window into.
+pub const DEFAULT_BUCKETS: u64 = 60;
+
+impl Limit {
+    /// N = `requests` hits in any `window_nanos` (at least 1), with the algorithm's defaults: `burst` = N, and
+    /// buckets of a sixtieth of the window.
+    pub fn new(algorithm: Algorithm, requests: u32, window_nanos: u64) -> Self {
+        let window_nanos = window_nanos.max(1);
+        let divisor = gcd(DEFAULT_BUCKETS, window_nanos);
+        let buckets = (DEFAULT_BUCKETS / divisor, window_nanos / divisor);
+        Self { algorithm, requests, burst: requests, window_nanos, buckets }
+    }
+
+    /// The same with buckets of `granularity_nanos` (at least 1): for `sliding_window`.
+    #[must_use]
+    pub fn with_granularity(mut self, granularity_nanos: u64) -> Self {
+        self.buckets = (1, granularity_nanos.max(1));
+        self
+    }
+
+    /// The same with this capacity: for `token_bucket` and `leaky_bucket`.
+    #[must_use]
+    pub fn with_burst(mut self, burst: u32) -> Self {
+        self.burst = burst;
+        self
+    }
+
+    /// How it counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// N.
+    pub fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// The capacity of a bucket; N for every other algorithm.
+    pub fn burst(&self) -> u32 {
+        self.burst
+    }
+
+    /// W, in nanoseconds.
+    pub fn window_nanos(&self) -> u64 {
+        self.window_nanos
+    }
+
+    /// The bucket of `sliding_window` that `at` falls into: ⌊t · numerator / denominator⌋ of unix time.
+    pub fn bucket_of(&self, at: Timestamp) -> u64 {
+        let (numerator, denominator) = self.buckets;
+        match at.as_nanos().checked_mul(numerator) {
+            Some(product) => product / denominator,
+            None => (u128::from(at.as_nanos()) * u128::from(numerator) / u128::from(denominator)) as u64,
+        }
+    }
+
+    /// The first nanosecond after `bucket`: the least t whose bucket is greater.
+    pub fn bucket_end(&self, bucket: u64) -> Timestamp {
+        let (numerator, denominator) = self.buckets;
+        let end = ((u128::from(bucket) + 1) * u128::from(denominator)).div_ceil(u128::from(numerator));
+        Timestamp::from_nanos(u64::try_from(end).unwrap_or(u64::MAX))
+    }
+
+    /// The buckets of `sliding_window` per nanosecond, as a reduced fraction.
+    pub fn buckets(&self) -> (u64, u64) {
+        self.buckets
+    }
+}
+
+const fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,110 @@
+//! A compiled rule: what a node with a limit means, with everything that a request needs precomputed.
+
+use std::sync::Arc;
+
+use crate::engine::key::KeySeed;
+use crate::engine::limit::Limit;
+use crate::engine::rules::MetricName;
+use crate::engine::time::SECOND_NANOS;
+
+/// The unit of a window, with the numbers of `envoy.service.ratelimit.v3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Unit {
+    Second = 1,
+    Minute = 2,
+    Hour = 3,
+    Day = 4,
+    /// 30 days.
+    Month = 5,
+    /// 365 days.
+    Year = 6,
+    Week = 7,
+}
+
+impl Unit {
+    /// Its name in rule files, in lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
+    /// Its length in nanoseconds.
+    pub const fn nanos(self) -> u64 {
+        const DAY: u64 = 86_400 * SECOND_NANOS;
+        match self {
+            Self::Second => SECOND_NANOS,
+            Self::Minute => 60 * SECOND_NANOS,
+            Self::Hour => 3_600 * SECOND_NANOS,
+            Self::Day => DAY,
+            Self::Week => 7 * DAY,
+            Self::Month => 30 * DAY,
+            Self::Year => 365 * DAY,
+        }
+    }
+}
+
+/// How a rule's counters are shared between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Every decision asks the shared store.
+    Strict,
+    /// A node takes several hits at once and then decides alone.
+    Leased,
+}
+
+/// What a rule answers when the shared store does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreFailure {
+    /// The call fails; the proxy's own failure mode decides.
+    Error,
+    /// Over the limit.
+    Deny,
+    /// Within the limit, uncounted.
+    Allow,
+    /// This node decides alone, with its share of the limit.
+    Local,
+}
+
+/// A node with a limit, compiled.
+#[derive(Debug)]
+pub struct Rule {
+    /// Its number in the set: 0, 1, 2, … in file order.
+    pub id: usize,
+    /// Its domain.
+    pub domain: Arc<str>,
+    /// Its limit; `None` is `unlimited`.
+    pub limit: Option<Limit>,
+    /// The unit that answers tell. With `window`, the largest unit that divides it.
+    pub unit: Unit,
+    /// The window is this many units.
+    pub unit_multiplier: u32,
+    /// `name`, or empty.
+    pub name: Arc<str>,
+    /// Names of the limits that it switches off when both match one request.
+    pub replaces: Vec<Arc<str>>,
+    /// Count and report, never deny.
+    pub shadow_mode: bool,
+    /// Over only when every quota-mode descriptor of the request is.
+    pub quota_mode: bool,
+    /// Its path in metrics.
+    pub metric_name: MetricName,
+    /// `metadata`, handed back as dynamic metadata; null when there is none.
+    pub metadata: serde_json::Value,
+    /// `sync`, if the rule says it.
+    pub sync: Option<Sync>,
+    /// `on_store_failure`, if the rule says it.
+    pub on_store_failure: Option<StoreFailure>,
+    /// The constant part of its counters' keys: domain, path, algorithm, window, granularity.
+    pub seed: KeySeed,
+    /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
+    /// nodes without a value. Bit i stands for level i (there are at most 32).
+    pub keyed_levels: u32,
+}
