@@ -1,0 +1,2 @@
+//! Fronts.
+pub mod proto;
