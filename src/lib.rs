@@ -19,3 +19,5 @@
 
 pub mod engine;
 pub mod front;
+pub mod health;
+pub mod service;
