@@ -18,6 +18,9 @@
 //! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 
 pub mod engine;
+pub mod service;
 pub mod front;
 pub mod health;
-pub mod service;
+pub mod clock;
+pub mod logging;
+pub mod settings;
