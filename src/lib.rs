@@ -18,3 +18,5 @@
 //! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 
 pub mod engine;
+pub mod metrics;
+pub mod source;
