@@ -20,6 +20,8 @@
 pub mod engine;
 pub mod service;
 pub mod front;
+pub mod source;
+pub mod metrics;
 pub mod health;
 pub mod clock;
 pub mod logging;
