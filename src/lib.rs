@@ -18,11 +18,14 @@
 //! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 
 pub mod engine;
-pub mod service;
-pub mod front;
+pub mod store;
 pub mod source;
 pub mod metrics;
+pub mod service;
+pub mod front;
 pub mod health;
 pub mod clock;
-pub mod logging;
 pub mod settings;
+pub mod logging;
+pub mod app;
+pub mod cli;
