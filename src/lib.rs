@@ -18,3 +18,4 @@
 //! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 
 pub mod engine;
+pub mod store;
