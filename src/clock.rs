@@ -33,6 +33,11 @@ pub fn monotonic() -> Instant {
     Instant::now()
 }
 
+/// Nanoseconds since a monotonic reading.
+pub fn nanos_since(earlier: Instant) -> u64 {
+    nanos(monotonic().saturating_duration_since(earlier))
+}
+
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -35,7 +35,7 @@ impl Service {
         let requests = self.rules.ok_or(ServiceError::NoRules)?;
         let mut counts = self.counts.lock();
         let statuses = request.descriptors().map(|descriptor| {
-            if descriptor.entries[0].key != "user" {
+            if descriptor.entries.first().is_none_or(|entry| entry.key != "user") {
                 return Status::NoLimit;
             }
             let key = descriptor.entries.iter().map(|e| (e.key.to_owned(), e.value.to_owned())).collect();
@@ -45,7 +45,7 @@ impl Service {
             let before = *count;
             *count += if over { 0 } else { hits };
             Status::Limited(Limited {
-                origin: Origin::Override { unit: Unit::Minute, unit_multiplier: 1 },
+                origin: Origin::Override { unit: Unit::Hour, unit_multiplier: 1 },
                 limit: Limit::new(Algorithm::SlidingWindow, requests, Unit::Minute.nanos()),
                 hits: Hits::Take(hits),
                 verdict: Verdict {

@@ -3,46 +3,41 @@
 //! What only reads answers anybody that reaches the port. What changes state answers loopback, or a bearer of the
 //! admin token; there is nothing that changes state yet, so that guard is all there is of it.
 
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
 
-use super::{Page, Respond, not_allowed, page, text};
+use super::Respond;
+use super::page::{Page, not_allowed, pieces, text};
+use crate::metrics::Metrics;
 use crate::service::Service;
-
-const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 const INDEX: &str = "/          this list\n\
                      /metrics   metrics, for Prometheus\n\
                      /rlconfig  the limits in force, a line each\n";
 
-/// Writes all metrics down, in the text format of Prometheus.
-pub type Scrape = Arc<dyn Fn() -> Bytes + Send + Sync>;
-
 /// The metrics port. Clones share everything.
 #[derive(Clone)]
 pub struct MetricsFront {
     path: Arc<str>,
-    scrape: Scrape,
+    metrics: Arc<Metrics>,
 }
 
 impl MetricsFront {
-    /// Answers `scrape` at `path`.
+    /// Answers `metrics` at `path`.
     #[must_use]
-    pub fn new(path: impl Into<Arc<str>>, scrape: Scrape) -> Self {
-        Self { path: path.into(), scrape }
+    pub fn new(path: impl Into<Arc<str>>, metrics: Arc<Metrics>) -> Self {
+        Self { path: path.into(), metrics }
     }
 }
 
 impl Respond for MetricsFront {
     async fn respond(&self, request: Request<Incoming>, _peer: SocketAddr) -> Page {
         match (reads(request.method()), request.uri().path() == &*self.path) {
-            (true, true) => page(StatusCode::OK, PROMETHEUS, (self.scrape)()),
+            (true, true) => scrape(&self.metrics),
             (false, true) => not_allowed("GET, HEAD"),
             (_, false) => text(StatusCode::NOT_FOUND, format!("metrics are at {}\n", self.path)),
         }
@@ -53,15 +48,15 @@ impl Respond for MetricsFront {
 #[derive(Clone)]
 pub struct AdminFront {
     service: Arc<Service>,
-    scrape: Scrape,
+    metrics: Arc<Metrics>,
     token: Option<Arc<str>>,
 }
 
 impl AdminFront {
-    /// Shows the rules of `service`, and `scrape`. Whoever bears `token` may change state.
+    /// Shows the rules of `service`, and `metrics`. Whoever bears `token` may change state.
     #[must_use]
-    pub fn new(service: Arc<Service>, scrape: Scrape, token: Option<Arc<str>>) -> Self {
-        Self { service, scrape, token }
+    pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, token: Option<Arc<str>>) -> Self {
+        Self { service, metrics, token }
     }
 }
 
@@ -75,11 +70,15 @@ impl Respond for AdminFront {
         }
         match request.uri().path() {
             "/" => text(StatusCode::OK, INDEX),
-            "/metrics" => page(StatusCode::OK, PROMETHEUS, (self.scrape)()),
+            "/metrics" => scrape(&self.metrics),
             "/rlconfig" => text(StatusCode::OK, String::new()),
             _ => text(StatusCode::NOT_FOUND, INDEX),
         }
     }
+}
+
+fn scrape(metrics: &Arc<Metrics>) -> Page {
+    pieces(Metrics::CONTENT_TYPE, metrics.scrape())
 }
 
 fn reads(method: &Method) -> bool {
