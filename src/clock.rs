@@ -24,7 +24,13 @@ impl Clock {
 
     /// Now.
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(self.unix_nanos_at_start).plus(nanos(self.started.elapsed()))
+        self.at(monotonic())
+    }
+
+    /// The time of a monotonic reading; those from before the start count as the start.
+    pub fn at(&self, reading: Instant) -> Timestamp {
+        let since_start = reading.saturating_duration_since(self.started);
+        Timestamp::from_nanos(self.unix_nanos_at_start).plus(nanos(since_start))
     }
 }
 
@@ -34,8 +40,8 @@ pub fn monotonic() -> Instant {
 }
 
 /// Nanoseconds since a monotonic reading.
-pub fn nanos_since(earlier: Instant) -> u64 {
-    nanos(monotonic().saturating_duration_since(earlier))
+pub fn nanos_since(reading: Instant) -> u64 {
+    nanos(monotonic().saturating_duration_since(reading))
 }
 
 fn nanos(duration: Duration) -> u64 {

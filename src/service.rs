@@ -9,7 +9,7 @@ use crate::engine::decision::{Code, Decision, Limited, Status};
 use crate::engine::limit::{Algorithm, Limit, Verdict};
 use crate::engine::plan::{Hits, Origin};
 use crate::engine::request::Request;
-use crate::engine::rules::Unit;
+use crate::engine::rules::{RuleSet, Unit};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
@@ -18,12 +18,12 @@ pub enum ServiceError {
 }
 
 pub struct Service {
-    rules: Option<u32>,
+    rules: Option<RuleSet>,
     counts: Mutex<HashMap<Vec<(String, String)>, u64>>,
 }
 
 impl Service {
-    pub fn stand_in(rules: Option<u32>) -> Self {
+    pub fn stand_in(rules: Option<RuleSet>) -> Self {
         Self { rules, counts: Mutex::default() }
     }
 
@@ -32,7 +32,8 @@ impl Service {
         request: &Request<'_>,
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        let requests = self.rules.ok_or(ServiceError::NoRules)?;
+        self.rules.as_ref().ok_or(ServiceError::NoRules)?;
+        let requests = 10;
         let mut counts = self.counts.lock();
         let statuses = request.descriptors().map(|descriptor| {
             if descriptor.entries.first().is_none_or(|entry| entry.key != "user") {
@@ -65,7 +66,7 @@ impl Service {
         Ok(render(&Decision { code, shadowed: false, domain_known: true, statuses }))
     }
 
-    pub fn with_rules<T>(&self, show: impl FnOnce(Option<&u32>) -> T) -> T {
+    pub fn with_rules<T>(&self, show: impl FnOnce(Option<&RuleSet>) -> T) -> T {
         show(self.rules.as_ref())
     }
 }

@@ -6,6 +6,7 @@ mod admin;
 mod json;
 mod page;
 mod probes;
+mod rlconfig;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -11,6 +11,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::engine::key::KeySecret;
+use crate::engine::limit::Algorithm;
+use crate::engine::rules::{LoadOptions, SourceFile, load};
 use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
@@ -22,6 +25,12 @@ use crate::service::Service;
 /// Much longer than anything takes that works.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+const RULES: &str = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: hour, requests_per_unit: 10 } }
+";
+
 /// A whole limiter but for the settings. Users of the domain `shop` may do 10 an hour.
 struct Server {
     grpc: SocketAddr,
@@ -32,20 +41,32 @@ struct Server {
     workers: Arc<Workers>,
     /// Closes the listeners when it is dropped.
     tasks: JoinSet<()>,
-    pages: DrainSwitch,
+    _pages: DrainSwitch,
 }
 
 fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series: 100, stripes: 2 }))
 }
 
+fn service(rules: Option<&str>) -> Service {
+    let options = LoadOptions {
+        default_algorithm: Algorithm::SlidingWindow,
+        merge_domains: false,
+        strict: true,
+        max_file_bytes: 1 << 20,
+        secret: KeySecret::new([7; 16]),
+    };
+    let file = |text: &str| SourceFile { name: "shop.yaml".to_owned(), bytes: text.as_bytes().to_vec() };
+    Service::stand_in(rules.map(|text| load(&[file(text)], &options).expect("good rules").rules))
+}
+
 impl Server {
     async fn start() -> Self {
-        Self::with_service(Service::stand_in(Some(10))).await
+        Self::with_service(service(Some(RULES))).await
     }
 
     async fn without_rules() -> Self {
-        Self::with_service(Service::stand_in(None)).await
+        Self::with_service(service(None)).await
     }
 
     async fn with_service(service: Service) -> Self {
@@ -73,7 +94,7 @@ impl Server {
         tasks.spawn(serve_pages(listener, front, 4, pages.drain()));
         let (listener, metrics_page) = bind().await;
         tasks.spawn(serve_pages(listener, MetricsFront::new("/prometheus", metrics), 4, pages.drain()));
-        Self { grpc, http, admin, metrics_page, health, workers, tasks, pages }
+        Self { grpc, http, admin, metrics_page, health, workers, tasks, _pages: pages }
     }
 }
 

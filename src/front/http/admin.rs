@@ -10,8 +10,8 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
 
-use super::Respond;
 use super::page::{Page, not_allowed, pieces, text};
+use super::{Respond, rlconfig};
 use crate::metrics::Metrics;
 use crate::service::Service;
 
@@ -71,7 +71,7 @@ impl Respond for AdminFront {
         match request.uri().path() {
             "/" => text(StatusCode::OK, INDEX),
             "/metrics" => scrape(&self.metrics),
-            "/rlconfig" => text(StatusCode::OK, String::new()),
+            "/rlconfig" => text(StatusCode::OK, self.service.with_rules(rlconfig::lines)),
             _ => text(StatusCode::NOT_FOUND, INDEX),
         }
     }
@@ -96,4 +96,39 @@ fn bears(headers: &HeaderMap, token: &str) -> bool {
         let differing = borne.iter().zip(token.as_bytes()).fold(0, |all, (a, b)| all | (a ^ b));
         !token.is_empty() && borne.len() == token.len() && differing == 0
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn may(peer: &str, authorization: Option<&'static str>, token: Option<&str>) -> bool {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = authorization {
+            headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
+        }
+        may_change_state(peer.parse().expect("an address"), &headers, token)
+    }
+
+    #[test]
+    fn loopback_may_change_state() {
+        for peer in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(may(peer, None, None), "{peer}");
+        }
+    }
+
+    #[test]
+    fn others_need_the_token_and_there_may_be_none() {
+        for peer in ["10.0.0.1:1", "[2001:db8::1]:1", "[::ffff:10.0.0.1]:1"] {
+            assert!(may(peer, Some("Bearer open"), Some("open")), "{peer}");
+            for wrong in [None, Some("open"), Some("Bearer ope"), Some("Bearer opened"), Some("Bearer Open")]
+            {
+                assert!(!may(peer, wrong, Some("open")), "{peer} {wrong:?}");
+            }
+            assert!(!may(peer, Some("Bearer "), Some("")), "{peer}");
+            assert!(!may(peer, Some("Bearer open"), None), "{peer}");
+        }
+    }
 }
