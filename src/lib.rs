@@ -18,3 +18,7 @@
 //! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 
 pub mod engine;
+
+pub mod clock;
+pub mod logging;
+pub mod settings;

@@ -1,0 +1,53 @@
+//! The only reader of clocks.
+//!
+//! The wall clock is read once, at start; ever after the monotonic clock is added to it. So a step of the wall clock
+//! (NTP, an operator, a leap second) does not exist in the process: time never stands still, never jumps, never goes
+//! back. Tests hand the engine times of their own.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::engine::time::Timestamp;
+
+/// Tells the time of decisions. Copies tell the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    unix_nanos_at_start: u64,
+    started: Instant,
+}
+
+impl Clock {
+    /// Reads the wall clock, once.
+    pub fn start() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Self { unix_nanos_at_start: nanos(since_epoch), started: Instant::now() }
+    }
+
+    /// Now.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.unix_nanos_at_start).plus(nanos(self.started.elapsed()))
+    }
+}
+
+/// A monotonic reading, for measuring how long something takes.
+pub fn monotonic() -> Instant {
+    Instant::now()
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_tell_the_same_time_and_never_go_back() {
+        let clock = Clock::start();
+        let copy = clock;
+        let first = clock.now();
+        let second = copy.now();
+        assert!(first <= second);
+        assert!(second.nanos_since(first) < 60 * crate::engine::time::SECOND_NANOS);
+    }
+}

@@ -1,0 +1,172 @@
+//! Logs: one line an event on stderr, as text or as JSON, and never a flood.
+//!
+//! The same thing that goes wrong a thousand times a second is told a few times a second, and the next line says how
+//! many were left out: a full disk must not follow from a failing peer.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber, callsite::Identifier};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime as _;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, time::SystemTime as Rfc3339};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::clock;
+use crate::settings::value::LogLevel;
+
+/// Lines a second that one place in the code may write before it is cut off until the next second.
+const LINES_PER_SECOND_MAX: u32 = 10;
+
+/// Starts logging to stderr for the whole process. Later calls change nothing.
+pub fn start(level: LogLevel, format: &str) {
+    let lines = Lines { json: format.eq_ignore_ascii_case("json"), flood: Flood::default() };
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(filter(level))
+        .with_writer(std::io::stderr)
+        .event_format(lines)
+        .finish();
+    // Only tests that start twice in one process meet the error.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+fn filter(level: LogLevel) -> LevelFilter {
+    LevelFilter::from_level(match level {
+        LogLevel::Panic | LogLevel::Fatal | LogLevel::Error => Level::ERROR,
+        LogLevel::Warn | LogLevel::Warning => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Trace => Level::TRACE,
+    })
+}
+
+/// Writes an event as one line.
+struct Lines {
+    json: bool,
+    flood: Flood,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let Some(left_out) = self.flood.admit(event.metadata().callsite(), clock::monotonic()) else {
+            return Ok(());
+        };
+        let mut text = Text::default();
+        event.record(&mut text);
+        if left_out > 0 {
+            let _ = write!(text.fields, " ({left_out} more like this were left out)");
+        }
+        let level = event.metadata().level();
+        if self.json { write_json(&mut writer, level, &text) } else { write_text(&mut writer, level, &text) }
+    }
+}
+
+fn write_text(writer: &mut Writer<'_>, level: &Level, text: &Text) -> fmt::Result {
+    Rfc3339.format_time(writer)?;
+    // One event is one line whatever it carries: a value from outside must not forge a second.
+    let line = format!("{}{}", text.message, text.fields).replace('\n', "\\n");
+    writeln!(writer, " {level:>5} {line}")
+}
+
+fn write_json(writer: &mut Writer<'_>, level: &Level, text: &Text) -> fmt::Result {
+    let mut time = String::new();
+    Rfc3339.format_time(&mut Writer::new(&mut time))?;
+    let line = serde_json::json!({
+        "@timestamp": time,
+        "@message": format!("{}{}", text.message, text.fields),
+        "level": level.as_str().to_lowercase(),
+    });
+    writeln!(writer, "{line}")
+}
+
+/// The message, and behind it the fields as ` name=value`.
+#[derive(Default)]
+struct Text {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => self.message.push_str(value),
+            name => drop(write!(self.fields, " {name}={value:?}")),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => drop(write!(self.message, "{value:?}")),
+            name => drop(write!(self.fields, " {name}={value:?}")),
+        }
+    }
+}
+
+/// Counts the lines of every place in the code (there are finitely many) in the current second.
+#[derive(Default)]
+struct Flood {
+    places: Mutex<HashMap<Identifier, Second>>,
+}
+
+struct Second {
+    began: Instant,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Flood {
+    /// `None`: leave the line out. Else how many of the same place were left out before it.
+    fn admit(&self, place: Identifier, now: Instant) -> Option<u64> {
+        let mut places = self.places.lock();
+        let second = places.entry(place).or_insert(Second { began: now, lines: 0, left_out: 0 });
+        let mut left_out = 0;
+        if now.saturating_duration_since(second.began) >= Duration::from_secs(1) {
+            left_out = second.left_out;
+            *second = Second { began: now, lines: 0, left_out: 0 };
+        }
+        if second.lines == LINES_PER_SECOND_MAX {
+            second.left_out += 1;
+            return None;
+        }
+        second.lines += 1;
+        Some(left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_cut_and_counted() {
+        static CALLSITE: &dyn tracing::Callsite = {
+            struct Nowhere;
+            impl tracing::Callsite for Nowhere {
+                fn set_interest(&self, _: tracing::subscriber::Interest) {}
+                fn metadata(&self) -> &tracing::Metadata<'_> {
+                    unreachable!("never asked in this test")
+                }
+            }
+            &Nowhere
+        };
+        let (flood, start) = (Flood::default(), clock::monotonic());
+        let admitted = |at| flood.admit(Identifier(CALLSITE), at);
+        let written = (0..1000).filter(|_| admitted(start).is_some()).count();
+        assert_eq!(written, LINES_PER_SECOND_MAX as usize);
+        assert_eq!(admitted(start + Duration::from_secs(1)), Some(990));
+        assert_eq!(admitted(start + Duration::from_secs(1)), Some(0));
+    }
+}

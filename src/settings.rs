@@ -1,0 +1,122 @@
+//! Settings: one table, a row a setting, from which the command line, the environment, `--help` and the typed
+//! [`Settings`] come.
+//!
+//! In: the command line's flags and an environment (a parameter, so that tests never touch the process's own).
+//! Out: [`Settings`], or every [`Problem`] at once. A flag wins over a variable, a variable over the default. A
+//! variable that is in no row is ignored, except those of [`refused`], which would change behaviour.
+
+pub mod machine;
+mod refused;
+mod table;
+pub mod value;
+
+pub use table::{Row, Settings, TABLE};
+
+use crate::settings::refused::refused;
+
+/// Something wrong with one setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {what}")]
+pub struct Problem {
+    /// The variable's name.
+    pub name: String,
+    /// What is wrong and what was expected.
+    pub what: String,
+}
+
+impl Row {
+    /// The setting's flag, without dashes: `grpc-port` for GRPC_PORT.
+    pub fn flag(&self) -> String {
+        match self.name {
+            "CONFIG_PATH" => "config".to_owned(),
+            name => name.to_lowercase().replace('_', "-"),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads every setting: from `flag(row)` if the command line has it, else from `variable(name)`, else the
+    /// default.
+    ///
+    /// # Errors
+    /// All bad settings at once.
+    pub fn read(
+        flag: impl Fn(&Row) -> Option<String>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Vec<Problem>> {
+        let mut problems = refused(&variable);
+        let settings = Self::read_table(|row| flag(row).or_else(|| variable(row.name)), &mut problems);
+        settings.filter(|_| problems.is_empty()).ok_or(problems)
+    }
+
+    /// The settings of an environment without a command line.
+    ///
+    /// # Errors
+    /// All bad settings at once.
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<Problem>> {
+        Self::read(|_| None, variable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Settings, Vec<Problem>> {
+        Settings::from_environment(|name| {
+            pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned())
+        })
+    }
+
+    #[test]
+    fn every_default_is_a_good_value() {
+        let settings = read(&[]).expect("defaults are good");
+        assert_eq!((settings.grpc_port, settings.port, settings.debug_port), (8081, 8080, 6070));
+    }
+
+    #[test]
+    fn a_flag_wins_over_a_variable() {
+        let flag = |row: &Row| (row.name == "GRPC_PORT").then(|| "1".to_owned());
+        let variable = |name: &str| (name == "GRPC_PORT" || name == "PORT").then(|| "2".to_owned());
+        let settings = Settings::read(flag, variable).expect("good");
+        assert_eq!((settings.grpc_port, settings.port), (1, 2));
+    }
+
+    #[test]
+    fn all_bad_settings_are_told_at_once_with_name_value_and_what_was_expected() {
+        let problems =
+            read(&[("GRPC_PORT", "tcp://10.0.0.1:8081"), ("SHADOW_MODE", "yes")]).expect_err("bad");
+        let texts: Vec<_> = problems.iter().map(Problem::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "GRPC_PORT: \"tcp://10.0.0.1:8081\" is not a port (expected a number from 0 to 65535; Kubernetes sets \
+                 such a value for a Service of that name: set enableServiceLinks: false, or the variable itself)",
+                "SHADOW_MODE: \"yes\" is not a boolean (expected one of 1 t T TRUE true True 0 f F FALSE false False)",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_empty_number_is_as_unset_and_an_empty_text_replaces_the_default() {
+        let settings = read(&[("GRPC_PORT", ""), ("RUNTIME_APPDIRECTORY", "")]).expect("good");
+        assert_eq!(settings.grpc_port, 8081);
+        assert_eq!(settings.runtime_appdirectory, "");
+    }
+
+    #[test]
+    fn a_variable_that_would_change_behaviour_is_refused_by_name() {
+        let problems =
+            read(&[("BACKEND_TYPE", "memcache"), ("REDIS_URL", "redis:6379")]).expect_err("refused");
+        assert!(problems.iter().any(|problem| problem.name == "REDIS_URL"), "{problems:?}");
+        assert!(problems.iter().any(|problem| problem.name == "BACKEND_TYPE"), "{problems:?}");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = TABLE.iter().map(|row| row.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), TABLE.len());
+    }
+}

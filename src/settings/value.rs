@@ -1,0 +1,235 @@
+//! The kinds of values that settings take: how each is written, and what is said when it is not.
+
+use std::time::Duration;
+
+use crate::engine::limit::Algorithm;
+
+/// A kind of value.
+pub trait Value: Sized {
+    /// What it is called in `--help`.
+    const NAME: &'static str;
+    /// What a bad one is not, and what was expected: completes `"x" is not …`.
+    const EXPECTED: &'static str;
+    /// A variable that is set to nothing is as if unset.
+    const EMPTY_IS_UNSET: bool = true;
+
+    /// Reads it; `None` when it is not one.
+    fn parse(text: &str) -> Option<Self>;
+}
+
+impl Value for bool {
+    const NAME: &'static str = "BOOL";
+    const EXPECTED: &'static str = "a boolean (expected one of 1 t T TRUE true True 0 f F FALSE false False)";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl Value for u16 {
+    const NAME: &'static str = "PORT";
+    const EXPECTED: &'static str = "a port (expected a number from 0 to 65535)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok()
+    }
+}
+
+impl Value for String {
+    const NAME: &'static str = "TEXT";
+    const EXPECTED: &'static str = "a text";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+}
+
+impl Value for f32 {
+    const NAME: &'static str = "NUMBER";
+    const EXPECTED: &'static str = "a finite number (expected for example 0.8)";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|number: &f32| number.is_finite())
+    }
+}
+
+/// A count that is at least 1, such as a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub usize);
+
+impl Value for Count {
+    const NAME: &'static str = "COUNT";
+    const EXPECTED: &'static str = "a count (expected a decimal number of at least 1)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok().filter(|&count| count > 0).map(Self)
+    }
+}
+
+/// A number of bytes, at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteSize(pub u64);
+
+impl Value for ByteSize {
+    const NAME: &'static str = "BYTES";
+    const EXPECTED: &'static str =
+        "a size (expected a decimal number of bytes of at least 1, or one with KiB, MiB or GiB behind it)";
+
+    fn parse(text: &str) -> Option<Self> {
+        let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1_u64)];
+        let (number, unit) =
+            units.iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), *unit)))?;
+        let bytes = decimal(number)?.parse::<u64>().ok()?.checked_mul(unit)?;
+        (bytes > 0).then_some(Self(bytes))
+    }
+}
+
+impl Value for Duration {
+    const NAME: &'static str = "DURATION";
+    const EXPECTED: &'static str = "a duration (expected Go's form: 10s, 150ms, 1m30s, 1.5h; units ns us µs ms s m h; a bare number only as 0)";
+
+    fn parse(text: &str) -> Option<Self> {
+        if text == "0" {
+            return Some(Self::ZERO);
+        }
+        let mut rest = text.strip_prefix('+').unwrap_or(text);
+        let mut total = Self::ZERO;
+        while !rest.is_empty() {
+            let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+            let (number, behind) = rest.split_at(digits);
+            let (seconds, unit_len) = go_unit(behind)?;
+            let number: f64 = number.parse().ok()?;
+            total = total.checked_add(Self::try_from_secs_f64(number * seconds).ok()?)?;
+            rest = &behind[unit_len..];
+        }
+        (!text.is_empty() && text != "+").then_some(total)
+    }
+}
+
+/// The unit at the start of `text`: its seconds and its length in bytes. Longer names first (`ms` before `m`).
+fn go_unit(text: &str) -> Option<(f64, usize)> {
+    let units = [
+        ("ns", 1e-9),
+        ("us", 1e-6),
+        ("µs", 1e-6),
+        ("μs", 1e-6),
+        ("ms", 1e-3),
+        ("s", 1.0),
+        ("m", 60.0),
+        ("h", 3600.0),
+    ];
+    units.into_iter().find(|(name, _)| text.starts_with(name)).map(|(name, seconds)| (seconds, name.len()))
+}
+
+/// Digits only: `0x1F`, `010` (octal elsewhere), `1_000` and signs are refused rather than guessed.
+fn decimal(text: &str) -> Option<&str> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (digits && (text == "0" || !text.starts_with('0'))).then_some(text)
+}
+
+/// A value that is one of a few words.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident, $label:literal, ignore_case: $fold:literal, { $($text:literal => $variant:ident),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum $name { $($variant),+ }
+
+        words!(@value $name, $label, $fold, { $($text => $name::$variant),+ });
+    };
+    (@value $name:ty, $label:literal, $fold:literal, { $($text:literal => $variant:path),+ $(,)? }) => {
+        impl Value for $name {
+            const NAME: &'static str = $label;
+            const EXPECTED: &'static str = concat!("one of the words expected:" $(, " ", $text)+);
+
+            fn parse(text: &str) -> Option<Self> {
+                let same = |word: &str| if $fold { word.eq_ignore_ascii_case(text) } else { word == text };
+                $(if same($text) { return Some($variant); })+
+                None
+            }
+        }
+    };
+}
+
+words!(@value Algorithm, "ALGORITHM", false, {
+    "sliding_window" => Algorithm::SlidingWindow,
+    "sliding_log" => Algorithm::SlidingLog,
+    "sliding_window_weighted" => Algorithm::SlidingWindowWeighted,
+    "fixed_window" => Algorithm::FixedWindow,
+    "token_bucket" => Algorithm::TokenBucket,
+    "leaky_bucket" => Algorithm::LeakyBucket,
+});
+
+words!(
+    /// What is logged.
+    LogLevel, "LEVEL", ignore_case: true, {
+        "panic" => Panic,
+        "fatal" => Fatal,
+        "error" => Error,
+        "warn" => Warn,
+        "warning" => Warning,
+        "info" => Info,
+        "debug" => Debug,
+        "trace" => Trace,
+    }
+);
+
+words!(
+    /// Where counters live.
+    Backend, "BACKEND", ignore_case: false, { "memory" => Memory }
+);
+
+words!(
+    /// What a descriptor gets that would need more memory than there may be.
+    FullMode, "MODE", ignore_case: false, { "deny" => Deny, "allow" => Allow }
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_gos() {
+        let millis = |text| Duration::parse(text).map(|duration| duration.as_millis());
+        assert_eq!(millis("10s"), Some(10_000));
+        assert_eq!(millis("1m30s"), Some(90_000));
+        assert_eq!(millis("1.5h"), Some(5_400_000));
+        assert_eq!(millis("150us"), Some(0));
+        assert_eq!(millis("100ms"), Some(100));
+        assert_eq!(millis("0"), Some(0));
+        for bad in ["", "10", "s", "-1s", "1x", "1s 2s", "+", "1..5s", "99999999999999999999h"] {
+            assert_eq!(millis(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(ByteSize::parse("65536"), Some(ByteSize(65_536)));
+        assert_eq!(ByteSize::parse("32 MiB"), Some(ByteSize(32 << 20)));
+        assert_eq!(ByteSize::parse("1GiB"), Some(ByteSize(1 << 30)));
+        for bad in ["", "0", "1.5MiB", "1MB", "-1", "0x10", "99999999999GiB"] {
+            assert_eq!(ByteSize::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        assert_eq!(u16::parse("8081"), Some(8081));
+        assert_eq!(u16::parse("0"), Some(0));
+        for bad in ["010", "0x1F", "65536", "-1", "1_000", " 1"] {
+            assert_eq!(u16::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn words_are_exact_but_log_levels_ignore_case() {
+        assert_eq!(LogLevel::parse("WARN"), Some(LogLevel::Warn));
+        assert_eq!(Backend::parse("Memory"), None);
+        assert_eq!(Algorithm::parse("fixed_window"), Some(Algorithm::FixedWindow));
+    }
+}
