@@ -57,7 +57,10 @@ fn of_two_descriptors_both_must_fit_and_a_denied_request_is_charged_to_neither()
     let own: &[(&str, &str)] = &[("route", "shop"), ("remote_address", BOB)];
     let answer = limiter.client().ask(grpc::ask_only("edge", &[own]));
     assert_eq!(answer.statuses[0].limit_remaining, 2);
-    assert_eq!(answer.statuses[0].current_limit.as_ref().map(|limit| limit.name.as_str()), Some("shop_client"));
+    assert_eq!(
+        answer.statuses[0].current_limit.as_ref().map(|limit| limit.name.as_str()),
+        Some("shop_client")
+    );
 }
 
 #[test]
@@ -111,7 +114,8 @@ fn envoys_own_statistics_agree_with_the_metrics() {
 
     assert_eq!((stat("ok"), stat("over_limit"), stat("error")), (30, 13, 0));
     assert_eq!((stat("guarded.ok"), stat("guarded.over_limit"), stat("guarded.error")), (3, 1, 0));
-    let requests = |code| limiter.scrape().sum("tidegate_requests_total", &[("front", "grpc"), ("code", code)]);
+    let requests =
+        |code| limiter.scrape().sum("tidegate_requests_total", &[("front", "grpc"), ("code", code)]);
     assert_eq!((requests("OK"), requests("OVER_LIMIT")), (33.0, 14.0));
     assert_eq!(limiter.metric("ratelimit_service_total_requests"), 47.0);
     let api = [("domain", "edge"), ("key1", "route_api"), ("key2", "remote_address")];

@@ -68,7 +68,10 @@ fn an_empty_folder_serves_and_everything_passes() {
     let answer = limiter.client().ask(question());
     assert_eq!(answer.overall_code, grpc::OK);
     assert_eq!(answer.statuses[0].current_limit, None);
-    assert_eq!(limiter.scrape().sum("ratelimit_service_rate_limit_domain_not_found", &[("domain", "shop")]), 1.0);
+    assert_eq!(
+        limiter.scrape().sum("ratelimit_service_rate_limit_domain_not_found", &[("domain", "shop")]),
+        1.0
+    );
 }
 
 #[test]
@@ -90,7 +93,8 @@ fn a_debug_or_defaulted_metrics_port_that_is_taken_is_a_warning() {
     let limiter = setup.start();
     assert_eq!(limiter.client().ask(question()).overall_code, grpc::OK);
     for port in taken {
-        let told = limiter.output().iter().any(|line| line.contains("WARN") && line.contains(&port.to_string()));
+        let told =
+            limiter.output().iter().any(|line| line.contains("WARN") && line.contains(&port.to_string()));
         assert!(told, "no warning of {port} in {:#?}", limiter.output());
     }
 }
@@ -105,7 +109,10 @@ fn a_missing_folder_ends_the_start() {
 #[test]
 fn a_bad_set_ends_the_start_with_every_problem_at_its_place() {
     let setup = Setup::new()
-        .rules("a.yaml", "domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: fortnight, requests_per_unit: -1}\n")
+        .rules(
+            "a.yaml",
+            "domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: fortnight, requests_per_unit: -1}\n",
+        )
         .rules("b.yaml", "domain: b\ndescriptor: []\n")
         .rules("c.yaml", "domain: a\n");
     let output = refusal(&setup, 1);
@@ -117,7 +124,8 @@ fn a_bad_set_ends_the_start_with_every_problem_at_its_place() {
 
 #[test]
 fn forced_to_start_with_a_bad_set_it_has_no_answer_until_a_good_one_comes() {
-    let setup = Setup::new().env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").rules("shop.yaml", "domain: ''\n");
+    let setup =
+        Setup::new().env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").rules("shop.yaml", "domain: ''\n");
     let process = setup.spawn();
     let client = grpc::Client::new(setup.ports.grpc);
     let refused = |message: &str| client.call(question()).is_err_and(|status| status.message() == message);
@@ -132,7 +140,8 @@ fn forced_to_start_with_a_bad_set_it_has_no_answer_until_a_good_one_comes() {
 
 #[test]
 fn bad_settings_are_all_told_at_once() {
-    let setup = Setup::new().env("GRPC_PORT", "many").env("DRAIN_GRACE", "soon").env("DEFAULT_ALGORITHM", "guess");
+    let setup =
+        Setup::new().env("GRPC_PORT", "many").env("DRAIN_GRACE", "soon").env("DEFAULT_ALGORITHM", "guess");
     let output = refusal(&setup, 64);
     for name in ["GRPC_PORT", "DRAIN_GRACE", "DEFAULT_ALGORITHM"] {
         let line = only_line(&output, name);
@@ -195,7 +204,8 @@ fn running_requests_finish_while_new_connections_are_refused() {
     let call = client.begin(tokio_stream::wrappers::ReceiverStream::new(messages));
     let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#;
     let mut stream = http::connect(ports.http).expect("it listens");
-    write!(stream, "POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{{", body.len()).expect("connected");
+    write!(stream, "POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{{", body.len())
+        .expect("connected");
     // Both have arrived when a request that began later is answered.
     client.ask(question());
     http::get(ports.http, "/livez").expect("it listens");
@@ -247,7 +257,8 @@ fn turned(limiter: &Tidegate) {
 fn a_signal_works_while_starting() {
     let mut rules = "domain: shop\ndescriptors:\n".to_owned();
     for user in 0..50_000 {
-        rules += &format!("  - {{key: user, value: u{user}, rate_limit: {{unit: day, requests_per_unit: 3}}}}\n");
+        rules +=
+            &format!("  - {{key: user, value: u{user}, rate_limit: {{unit: day, requests_per_unit: 3}}}}\n");
     }
     let setup = Setup::new().rules("shop.yaml", &rules);
     for wait in [0, 20, 100] {

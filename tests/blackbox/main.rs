@@ -5,8 +5,8 @@
 //! Nothing sleeps for a fixed time to be "surely done": tests poll, with a deadline far beyond what a busy machine
 //! needs. Windows are far longer than a test, so no window can end while it is counted.
 
-// The harness waits for real processes, with real deadlines.
-#![allow(clippy::disallowed_methods)]
+// The harness waits for real processes, with real deadlines; and in a test binary nothing is public.
+#![allow(clippy::disallowed_methods, unreachable_pub)]
 
 mod harness;
 

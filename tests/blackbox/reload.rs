@@ -34,7 +34,9 @@ fn spend(client: &Client, domain: &str, hits: u32) {
 /// Waits until this limit is in force.
 fn taken(client: &Client, domain: &str, requests: impl Into<Option<u32>>) {
     let requests = requests.into();
-    eventually_true(&format!("{domain} to have the limit {requests:?}"), || limit(client, domain) == requests);
+    eventually_true(&format!("{domain} to have the limit {requests:?}"), || {
+        limit(client, domain) == requests
+    });
 }
 
 fn start() -> (Tidegate, Client) {
@@ -67,7 +69,11 @@ fn every_kind_of_change_is_taken_and_counts_live_on() {
     taken(&client, "new", None);
     fs::rename(folder.join("new.yaml.disabled"), folder.join("newer.yaml")).expect("the folder is ours");
     taken(&client, "new", 5);
-    assert_eq!(remaining(&client, "new"), 4, "a rule that was away and came back in another file keeps its count");
+    assert_eq!(
+        remaining(&client, "new"),
+        4,
+        "a rule that was away and came back in another file keeps its count"
+    );
 
     fs::remove_file(&file).expect("the folder is ours");
     taken(&client, "shop", None);
@@ -98,9 +104,15 @@ fn a_bad_set_keeps_the_old_one_and_every_problem_is_told_once() {
     };
 
     limiter.setup.write("shop.yaml", &bad);
-    eventually_true("the failure to be counted", || limiter.metric("ratelimit_service_config_load_error") == 1.0);
+    eventually_true("the failure to be counted", || {
+        limiter.metric("ratelimit_service_config_load_error") == 1.0
+    });
     eventually_true("every problem to be told", || told(&limiter) == vec![1; problems]);
-    assert_eq!((limit(&client, "shop"), remaining(&client, "shop")), (Some(10), 8), "the old set is in force");
+    assert_eq!(
+        (limit(&client, "shop"), remaining(&client, "shop")),
+        (Some(10), 8),
+        "the old set is in force"
+    );
 
     // The same again is no news.
     limiter.setup.write("shop.yaml", &bad);

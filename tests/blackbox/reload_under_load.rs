@@ -41,7 +41,9 @@ fn probe(generation: u32) -> String {
 /// The limits of both descriptors in Envoy's header: `8, 8;w=60, 9;w=60` holds 8 and 9.
 fn told_limits(header: &str) -> Vec<u32> {
     let policies = header.split(", ").skip(1);
-    policies.map(|policy| policy.split(';').next().and_then(|limit| limit.parse().ok()).expect("a number")).collect()
+    policies
+        .map(|policy| policy.split(';').next().and_then(|limit| limit.parse().ok()).expect("a number"))
+        .collect()
 }
 
 fn address(client: u32) -> String {
@@ -54,10 +56,12 @@ fn send(port: u16, client: u32, stop: &AtomicBool) -> u32 {
     let address = address(client);
     let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
-        let answer = connection.send("GET", "/load", &[("x-forwarded-for", &address)], "").expect("Envoy answers");
+        let answer =
+            connection.send("GET", "/load", &[("x-forwarded-for", &address)], "").expect("Envoy answers");
         sent += 1;
         assert_eq!(answer.status, 200, "{answer:?}");
-        let header = answer.header("x-ratelimit-limit").unwrap_or_else(|| panic!("no limit applied: {answer:?}"));
+        let header =
+            answer.header("x-ratelimit-limit").unwrap_or_else(|| panic!("no limit applied: {answer:?}"));
         let limits = told_limits(header);
         assert!(matches!(limits[..], [one, two] if one + MANY == two), "half a generation: {header}");
     }
@@ -69,10 +73,14 @@ fn under_load(limiter: &Tidegate, last_generation: u32, reloads: impl FnOnce(&gr
     let envoy = Envoy::start(limiter);
     let stop = AtomicBool::new(false);
     let sent: Vec<u32> = std::thread::scope(|scope| {
-        let senders: Vec<_> = (0..CLIENTS).map(|client| scope.spawn({
-            let (stop, port) = (&stop, envoy.port);
-            move || send(port, client, stop)
-        })).collect();
+        let senders: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                scope.spawn({
+                    let (stop, port) = (&stop, envoy.port);
+                    move || send(port, client, stop)
+                })
+            })
+            .collect();
         // Set on every way out, a failed assertion included: else the senders would never end.
         let _stop = StopOnDrop(&stop);
         reloads(&limiter.client());
@@ -122,7 +130,9 @@ fn files_that_are_written_renamed_created_and_removed_under_load() {
         for round in 1..=ROUNDS {
             let generation = 2 * round - 1;
             limiter.setup.write("edge.yaml", &edge(generation));
-            eventually_true("a write", || limit_of(client, "edge", "remote_address") == Some(MANY + generation));
+            eventually_true("a write", || {
+                limit_of(client, "edge", "remote_address") == Some(MANY + generation)
+            });
 
             fs::write(&extra, format!("domain: extra\ndescriptors: [{{key: k, rate_limit: {{unit: day, requests_per_unit: {round}}}}}]\n")).expect("the folder is ours");
             eventually_true("a created file", || limit_of(client, "extra", "k") == Some(round));
@@ -130,7 +140,9 @@ fn files_that_are_written_renamed_created_and_removed_under_load() {
             let generation = 2 * round;
             fs::write(&aside, edge(generation)).expect("the folder is ours");
             fs::rename(&aside, folder.join("edge.yaml")).expect("the folder is ours");
-            eventually_true("a rename", || limit_of(client, "edge", "remote_address") == Some(MANY + generation));
+            eventually_true("a rename", || {
+                limit_of(client, "edge", "remote_address") == Some(MANY + generation)
+            });
 
             fs::remove_file(&extra).expect("the folder is ours");
             eventually_true("a removed file", || limit_of(client, "extra", "k").is_none());
@@ -170,9 +182,14 @@ fn a_config_map_that_is_swapped_under_load() {
             // Both files change in one step; no answer may mix them.
             eventually_true("a swap", || {
                 let both = ask_only("edge", &[&[("remote_address", "x")], &[("probe", "x")]]);
-                let limits: Vec<u32> = client.ask(both).statuses.iter().map(|status| {
-                    status.current_limit.as_ref().expect("both rules are always there").requests_per_unit
-                }).collect();
+                let limits: Vec<u32> = client
+                    .ask(both)
+                    .statuses
+                    .iter()
+                    .map(|status| {
+                        status.current_limit.as_ref().expect("both rules are always there").requests_per_unit
+                    })
+                    .collect();
                 assert_eq!(limits[0], MANY + limits[1], "two generations in one answer");
                 limits[1] == generation
             });

@@ -47,7 +47,13 @@ impl Envoy {
         let path = folder.path().join("envoy.yaml");
         fs::write(&path, config).expect("the folder is ours");
         let mut command = Command::new(binary());
-        command.arg("-c").arg(path).args(["--concurrency", "2", "--disable-hot-restart", "--log-level", "warning"]);
+        command.arg("-c").arg(path).args([
+            "--concurrency",
+            "2",
+            "--disable-hot-restart",
+            "--log-level",
+            "warning",
+        ]);
         let mut envoy = Self { process: Process::spawn(&mut command), port, admin, _folder: folder };
         eventually_true("Envoy to be ready", || envoy.is_ready());
         envoy

@@ -45,7 +45,13 @@ impl Client {
         self.send("GET", path, &[], "").unwrap_or_else(|error| panic!("GET {path} on {}: {error}", self.port))
     }
 
-    pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> io::Result<Answer> {
+    pub fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<Answer> {
         let answer = self.exchange(method, path, headers, body);
         let closes = |answer: &Answer| answer.header("connection").is_some_and(|value| value == "close");
         if answer.as_ref().map_or(true, closes) {
@@ -54,7 +60,13 @@ impl Client {
         answer
     }
 
-    fn exchange(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> io::Result<Answer> {
+    fn exchange(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<Answer> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             none => none.insert(BufReader::new(connect(self.port)?)),
@@ -106,7 +118,8 @@ fn read_body(stream: &mut impl BufRead, answer: &Answer) -> io::Result<Vec<u8>> 
             }
         }
     }
-    let length = answer.header("content-length").map_or(Ok(0), |value| value.parse().map_err(io::Error::other))?;
+    let length =
+        answer.header("content-length").map_or(Ok(0), |value| value.parse().map_err(io::Error::other))?;
     stream.take(length).read_to_end(&mut body)?;
     Ok(body)
 }

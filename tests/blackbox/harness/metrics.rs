@@ -13,12 +13,21 @@ struct Sample {
 
 impl Scrape {
     pub fn parse(page: &str) -> Self {
-        Self(page.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(Sample::parse).collect())
+        Self(
+            page.lines()
+                .filter(|line| !line.starts_with('#') && !line.is_empty())
+                .map(Sample::parse)
+                .collect(),
+        )
     }
 
     /// The sum of all samples of this name that carry at least these labels; 0 when there are none.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        self.0.iter().filter(|sample| sample.name == name && sample.carries(labels)).map(|sample| sample.value).sum()
+        self.0
+            .iter()
+            .filter(|sample| sample.name == name && sample.carries(labels))
+            .map(|sample| sample.value)
+            .sum()
     }
 }
 

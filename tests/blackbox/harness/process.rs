@@ -77,7 +77,10 @@ impl Drop for Process {
     }
 }
 
-fn collect(stream: impl Read + Send + 'static, output: &Arc<Mutex<Vec<String>>>) -> std::thread::JoinHandle<()> {
+fn collect(
+    stream: impl Read + Send + 'static,
+    output: &Arc<Mutex<Vec<String>>>,
+) -> std::thread::JoinHandle<()> {
     let output = Arc::clone(output);
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
