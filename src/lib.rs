@@ -18,7 +18,11 @@
 //! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 
 pub mod engine;
-
+pub mod service;
+pub mod front;
+pub mod source;
+pub mod metrics;
+pub mod health;
 pub mod clock;
 pub mod logging;
 pub mod settings;

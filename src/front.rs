@@ -1,0 +1,152 @@
+//! What all fronts share: the seam, the bounds on what comes in, and what a refusal is.
+//!
+//! Past a front, a call is bytes → bytes: those of a `RateLimitRequest` in, those of its answer out. No type of
+//! tonic, hyper or HTTP goes further. The seam decodes, asks the [`Service`], renders and counts, and this is the one
+//! place where each of these happens. It knows no transport; what a refusal looks like there is the front's business.
+
+pub mod connections;
+pub mod grpc;
+pub mod http;
+pub mod proto;
+mod wire;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::engine::decision::Code;
+use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::service::{Service, ServiceError};
+
+/// Which way a call came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// `ShouldRateLimit` over gRPC.
+    Grpc,
+    /// `POST /json`.
+    Json,
+}
+
+/// Bounds of one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Descriptors of a request.
+    pub descriptors_max: usize,
+    /// Entries of one descriptor.
+    pub entries_max: usize,
+    /// Bytes of a request, before decoding.
+    pub request_bytes_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { descriptors_max: 64, entries_max: 32, request_bytes_max: 65_536 }
+    }
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The overall code that is told.
+    pub code: Code,
+    /// An encoded `RateLimitResponse`.
+    pub message: Bytes,
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// Who is at fault.
+    pub code: RefusalCode,
+    /// What is wrong, for the one who asked.
+    pub message: String,
+}
+
+/// The kinds of refusals: those codes of gRPC that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalCode {
+    /// The request can never be answered.
+    InvalidArgument,
+    /// The request is too large.
+    ResourceExhausted,
+    /// It might be answered later.
+    Unavailable,
+}
+
+/// The seam behind every front.
+pub struct Seam {
+    service: Arc<Service>,
+    bounds: Bounds,
+}
+
+impl Seam {
+    /// The seam before `service`, letting in what is within `bounds`.
+    #[must_use]
+    pub fn new(service: Arc<Service>, bounds: Bounds) -> Self {
+        Self { service, bounds }
+    }
+
+    /// The bounds that the seam keeps. A front uses them to stop reading early.
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
+    /// Answers the encoded `RateLimitRequest` that came in through `front`.
+    ///
+    /// # Errors
+    /// What is wrong with the request, or why nothing can be decided now.
+    pub fn answer(&self, front: Front, request: &[u8]) -> Result<Answer, Refusal> {
+        let answer = self.decide(request);
+        self.count(front, answer.as_ref());
+        answer
+    }
+
+    /// Counts the refusal of a call that never became a `RateLimitRequest`, made by a front while it was reading.
+    pub fn refuse(&self, front: Front, refusal: Refusal) -> Refusal {
+        self.count(front, Err(&refusal));
+        refusal
+    }
+
+    fn decide(&self, request: &[u8]) -> Result<Answer, Refusal> {
+        if request.len() > self.bounds.request_bytes_max {
+            return Err(Refusal::too_large(&self.bounds));
+        }
+        let message =
+            RateLimitRequest::decode(request).map_err(|error| Refusal::invalid(error.to_string()))?;
+        wire::check_asked(&message)?;
+        let request = wire::parse(&message, &self.bounds).map_err(|refusal| self.unless_no_rules(refusal))?;
+        Ok(self.service.decide(&request, wire::render)?)
+    }
+
+    /// That there are no rules yet comes before what is wrong with the descriptors.
+    fn unless_no_rules(&self, refusal: Refusal) -> Refusal {
+        if self.service.with_rules(|rules| rules.is_some()) { refusal } else { ServiceError::NoRules.into() }
+    }
+
+    /// Counts one call, whatever became of it.
+    fn count(&self, _front: Front, _answer: Result<&Answer, &Refusal>) {}
+}
+
+impl Refusal {
+    /// The request can never be answered, because of `message`.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self { code: RefusalCode::InvalidArgument, message: message.into() }
+    }
+
+    /// The request has more bytes than `bounds` let in.
+    #[must_use]
+    pub fn too_large(bounds: &Bounds) -> Self {
+        let message = format!("request is larger than {} bytes", bounds.request_bytes_max);
+        Self { code: RefusalCode::ResourceExhausted, message }
+    }
+}
+
+impl From<ServiceError> for Refusal {
+    fn from(error: ServiceError) -> Self {
+        match error {
+            ServiceError::NoRules => Self { code: RefusalCode::Unavailable, message: error.to_string() },
+        }
+    }
+}

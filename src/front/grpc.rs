@@ -1,0 +1,92 @@
+//! The gRPC port: `envoy.service.ratelimit.v3`, `grpc.health.v1` and server reflection.
+//!
+//! The hot call, `ShouldRateLimit`, is answered by [`unary`] straight on hyper, because a generic gRPC server costs
+//! more than the decision. Everything else is tonic's.
+
+mod health;
+mod unary;
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::{Body, Frame, Incoming};
+use tonic::codegen::Service as _;
+use tonic::service::Routes;
+
+use crate::front::{Seam, proto};
+use crate::health::Health;
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// What answers on the gRPC port. Clones share everything.
+#[derive(Clone)]
+pub struct GrpcFront {
+    seam: Arc<Seam>,
+    others: Routes,
+}
+
+impl GrpcFront {
+    /// Answers calls by `seam`, and questions about health by `health`.
+    #[must_use]
+    pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let others = Routes::new(health::service(health))
+            .add_service(reflection().build_v1().expect("our own descriptors decode"))
+            .add_service(reflection().build_v1alpha().expect("our own descriptors decode"))
+            .prepare();
+        Self { seam, others }
+    }
+
+    /// Answers one call.
+    pub async fn respond(&self, request: Request<Incoming>) -> Response<GrpcBody> {
+        if request.uri().path() == SHOULD_RATE_LIMIT {
+            return unary::respond(&self.seam, request).await.map(GrpcBody::Unary);
+        }
+        match self.others.clone().call(request).await {
+            Ok(response) => response.map(GrpcBody::Other),
+            Err(error) => never(error),
+        }
+    }
+}
+
+fn never<T>(error: Infallible) -> T {
+    match error {}
+}
+
+/// The body of an answer.
+pub enum GrpcBody {
+    /// That of the hot call.
+    Unary(unary::UnaryBody),
+    /// That of any other.
+    Other(tonic::body::Body),
+}
+
+impl Body for GrpcBody {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        match self.get_mut() {
+            Self::Unary(body) => Poll::Ready(body.next().map(Ok)),
+            Self::Other(body) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Unary(body) => body.is_over(),
+            Self::Other(body) => body.is_end_stream(),
+        }
+    }
+}

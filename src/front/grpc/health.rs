@@ -1,0 +1,81 @@
+//! `grpc.health.v1` over the shared [`Health`]: the names `""` and `ratelimit` report the same status, any other is
+//! NOT_FOUND. A watch is told NOT_SERVING and ended when the process drains, so that it does not hold the process.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server::{Health as GrpcHealth, HealthServer};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use crate::health::{Health, Status};
+
+/// The service, as tonic routes it.
+pub(super) fn service(health: Arc<Health>) -> HealthServer<HealthService> {
+    HealthServer::new(HealthService(health))
+}
+
+pub(super) struct HealthService(Arc<Health>);
+
+#[tonic::async_trait]
+impl GrpcHealth for HealthService {
+    type WatchStream = ReceiverStream<Result<HealthCheckResponse, tonic::Status>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, tonic::Status> {
+        check_name(request.get_ref())?;
+        Ok(Response::new(report(&self.0.status())))
+    }
+
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, tonic::Status> {
+        check_name(request.get_ref())?;
+        let (reports, stream) = mpsc::channel(1);
+        tokio::spawn(follow(self.0.watch(), reports));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// Reports the status now and every change, until the process drains or the client goes away.
+async fn follow(
+    mut watcher: watch::Receiver<Status>,
+    reports: mpsc::Sender<Result<HealthCheckResponse, tonic::Status>>,
+) {
+    let mut told = None;
+    loop {
+        let status = watcher.borrow_and_update().clone();
+        let now = report(&status);
+        if told != Some(now) && reports.send(Ok(now)).await.is_err() {
+            return;
+        }
+        told = Some(now);
+        if status == Status::Draining {
+            return;
+        }
+        tokio::select! {
+            changed = watcher.changed() => if changed.is_err() { return },
+            () = reports.closed() => return,
+        }
+    }
+}
+
+fn check_name(request: &HealthCheckRequest) -> Result<(), tonic::Status> {
+    match request.service.as_str() {
+        "" | "ratelimit" => Ok(()),
+        _ => Err(tonic::Status::not_found("service unknown; there are \"\" and \"ratelimit\"")),
+    }
+}
+
+fn report(status: &Status) -> HealthCheckResponse {
+    let status = match status {
+        Status::Serving => ServingStatus::Serving,
+        Status::NotServing(_) | Status::Draining => ServingStatus::NotServing,
+    };
+    HealthCheckResponse { status: status.into() }
+}

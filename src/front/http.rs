@@ -1,0 +1,110 @@
+//! The HTTP ports: decisions as JSON and probes on one, pages for operators on the others. HTTP/1.1 and HTTP/2, plain.
+//!
+//! A route is a line of a `match` on (method, path). Bodies are bounded in bytes and time.
+
+mod admin;
+mod json;
+mod probes;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+
+pub use admin::{AdminFront, MetricsFront};
+
+use crate::front::{Bounds, Front, Refusal, RefusalCode, Seam};
+use crate::health::Health;
+
+/// How long a client may take to send one body.
+const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// An answer, whole.
+pub type Page = Response<Full<Bytes>>;
+
+/// What answers requests on an HTTP port.
+pub trait Respond: Clone + Send + Sync + 'static {
+    /// Answers one request of `peer`.
+    fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> impl Future<Output = Page> + Send;
+}
+
+/// The port of decisions and probes. Clones share everything.
+#[derive(Clone)]
+pub struct HttpFront {
+    seam: Arc<Seam>,
+    health: Arc<Health>,
+}
+
+impl HttpFront {
+    /// Answers calls by `seam`, and probes by `health`.
+    #[must_use]
+    pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {
+        Self { seam, health }
+    }
+}
+
+impl Respond for HttpFront {
+    async fn respond(&self, request: Request<Incoming>, _peer: SocketAddr) -> Page {
+        let method = request.method();
+        match (request.uri().path(), method == Method::GET || method == Method::HEAD) {
+            // The Go service's own handler never looks at the method, and its documentation shows a GET with a body.
+            ("/json", _) if method == Method::POST || method == Method::GET => {
+                match read_body(request.into_body(), self.seam.bounds()).await {
+                    Ok(body) => json::respond(&self.seam, &body),
+                    Err(refusal) => refused(&self.seam.refuse(Front::Json, refusal)),
+                }
+            }
+            ("/json", _) => not_allowed("GET, POST"),
+            ("/healthcheck" | "/readyz", true) => probes::ready(&self.health.status()),
+            ("/livez", true) => probes::live(),
+            ("/healthcheck" | "/readyz" | "/livez", false) => not_allowed("GET, HEAD"),
+            _ => text(StatusCode::NOT_FOUND, "not found\n"),
+        }
+    }
+}
+
+/// All of a body that is within `bounds` and does not dawdle.
+async fn read_body(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+    let read = Limited::new(body, bounds.request_bytes_max).collect();
+    match tokio::time::timeout(BODY_READ_TIMEOUT, read).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::too_large(bounds)),
+        Ok(Err(error)) => Err(Refusal::invalid(error.to_string())),
+        Err(_) => Err(Refusal::invalid("the body did not arrive in time")),
+    }
+}
+
+/// What a refusal looks like over HTTP.
+fn refused(refusal: &Refusal) -> Page {
+    let status = match refusal.code {
+        RefusalCode::InvalidArgument => StatusCode::BAD_REQUEST,
+        RefusalCode::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
+        RefusalCode::Unavailable => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    text(status, format!("{refusal}\n"))
+}
+
+fn not_allowed(methods: &'static str) -> Page {
+    let mut page = text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}\n"));
+    page.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    page
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
+    page(status, TEXT, body)
+}
+
+fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Page {
+    let mut page = Response::new(Full::new(body.into()));
+    *page.status_mut() = status;
+    page.headers_mut().insert(CONTENT_TYPE, content_type);
+    page
+}

@@ -1,0 +1,121 @@
+//! `/json`: the gRPC call as protobuf JSON. A transcoder before the seam, so that both fronts decide alike: JSON to
+//! the bytes of a `RateLimitRequest`, and the bytes of its answer to JSON.
+//!
+//! Takes camelCase and snake_case, enumerations by name and by number, 64-bit numbers as numbers and as strings.
+//! A field that is not of the protocol is refused by its name: ignoring it would hide a typo. Works on descriptors
+//! at run time, slower than generated code would, which is why nothing else does.
+
+use std::sync::LazyLock;
+
+use http::StatusCode;
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+
+use super::{JSON, Page, page, refused};
+use crate::engine::decision::Code;
+use crate::front::{Front, Refusal, Seam, proto};
+
+struct Messages {
+    request: MessageDescriptor,
+    response: MessageDescriptor,
+}
+
+static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
+    let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("our own descriptors decode");
+    let message = |name: &str| {
+        let name = format!("envoy.service.ratelimit.v3.{name}");
+        pool.get_message_by_name(&name).expect("our own descriptors hold it")
+    };
+    Messages { request: message("RateLimitRequest"), response: message("RateLimitResponse") }
+});
+
+/// Answers one call.
+pub(super) fn respond(seam: &Seam, body: &[u8]) -> Page {
+    let answer = match to_request(body) {
+        Ok(request) => seam.answer(Front::Json, &request),
+        Err(refusal) => Err(seam.refuse(Front::Json, refusal)),
+    };
+    match answer {
+        Ok(answer) => {
+            let status = match answer.code {
+                Code::Ok => StatusCode::OK,
+                Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+            };
+            page(status, JSON, from_response(&answer.message))
+        }
+        Err(refusal) => refused(&refusal),
+    }
+}
+
+/// The bytes of the `RateLimitRequest` that this JSON is.
+fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let message = DynamicMessage::deserialize(MESSAGES.request.clone(), &mut deserializer);
+    let message = message.and_then(|message| deserializer.end().map(|()| message));
+    message.map(|message| message.encode_to_vec()).map_err(|error| Refusal::invalid(error.to_string()))
+}
+
+/// The JSON of the `RateLimitResponse` that these bytes are.
+fn from_response(response: &[u8]) -> Vec<u8> {
+    let message =
+        DynamicMessage::decode(MESSAGES.response.clone(), response).expect("the seam encodes this message");
+    serde_json::to_vec(&message).expect("a message has a JSON form")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+    use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+        Entry, RateLimitOverride,
+    };
+    use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+
+    fn parsed(json: &str) -> Result<RateLimitRequest, String> {
+        let bytes = to_request(json.as_bytes()).map_err(|refusal| refusal.message)?;
+        Ok(RateLimitRequest::decode(&bytes[..]).expect("it was just encoded"))
+    }
+
+    fn whole() -> RateLimitRequest {
+        let limit = RateLimitOverride { requests_per_unit: 5, unit: 3, unit_multiplier: Some(2) };
+        RateLimitRequest {
+            domain: "shop".to_owned(),
+            descriptors: vec![RateLimitDescriptor {
+                entries: vec![Entry { key: "user".to_owned(), value: "alice".to_owned() }],
+                limit: Some(limit),
+                hits_addend: Some(7),
+                is_negative_hits: true,
+            }],
+            hits_addend: 4,
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_protobuf_json_is_taken() {
+        let camel = r#"{"domain":"shop","hitsAddend":4,"descriptors":[{"entries":[{"key":"user","value":"alice"}],
+            "limit":{"requestsPerUnit":5,"unit":"HOUR","unitMultiplier":2},"hitsAddend":"7","isNegativeHits":true}]}"#;
+        let snake = r#"{"domain":"shop","hits_addend":"4","descriptors":[{"entries":[{"key":"user","value":"alice"}],
+            "limit":{"requests_per_unit":5,"unit":3,"unit_multiplier":2},"hits_addend":7,"is_negative_hits":true}]}"#;
+        assert_eq!(parsed(camel), Ok(whole()));
+        assert_eq!(parsed(snake), Ok(whole()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (json, named) in [
+            (r#"{"domian":"shop"}"#, "domian"),
+            (r#"{"descriptors":[{"entries":[{"kee":"user"}]}]}"#, "kee"),
+            (r#"{"descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}"#, "FORTNIGHT"),
+            (r#"{"domain":"shop"} x"#, "trailing"),
+            (r#"{"domain":7}"#, "string"),
+            (r#"{"hitsAddend":-1}"#, ""),
+            ("", "EOF"),
+            ("\u{feff}{}", ""),
+        ] {
+            let problem = parsed(json).expect_err(json);
+            assert!(problem.contains(named), "{json}: {problem}");
+        }
+        assert!(to_request(b"{\"domain\":\"\xff\"}").is_err());
+        assert!(to_request("[".repeat(60_000).as_bytes()).is_err());
+    }
+}

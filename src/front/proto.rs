@@ -1,0 +1,8 @@
+//! The messages of `proto/`, compiled. Only the fronts, tests and benchmarks know them; the engine does not.
+
+#![allow(missing_docs, unreachable_pub, clippy::pedantic, clippy::unwrap_used)]
+
+include!(concat!(env!("OUT_DIR"), "/proto.rs"));
+
+/// The compiled files as an encoded descriptor set, with everything that they import.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -1,0 +1,186 @@
+//! Metrics: what was decided, counted, and how it is told to Prometheus.
+//!
+//! In: decisions, calls, reloads, and closures that read what others hold. Out: text that is rendered piece by piece.
+//! Counting must not be what limits throughput: a rule's counters are resolved once, when the rule set is installed
+//! ([`Metrics::handles`]), and a worker adds to a stripe of its own, with plain stores, on cache lines that no other
+//! thread writes. Rendering reads the stripes without taking a lock that the request path needs.
+//!
+//! Names that come from requests are bounded in number and in bytes. This module reads no clock and opens no socket.
+//!
+//! - [`counts`]: the arithmetic of a descriptor's counters; [`name`], [`series`]: what they are called, and which
+//!   there are; [`striped`], [`chunked`]: where they are held; [`text`], [`scrape`]: how they are told.
+
+mod calls;
+mod chunked;
+mod counts;
+mod handles;
+mod histogram;
+mod name;
+mod reloads;
+mod scrape;
+mod series;
+mod striped;
+mod text;
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+pub use self::calls::{Front, GrpcMethod, Outcome};
+pub use self::handles::RuleHandles;
+pub use self::scrape::Scrape;
+pub use self::text::{Kind, Samples};
+
+use self::calls::Calls;
+use self::counts::{Counts, Stat};
+use self::histogram::{DECISION_BOUNDS, Histogram};
+use self::name::{request_name, rule_name};
+use self::reloads::Reloads;
+use self::series::{SeriesTable, Source};
+use self::striped::{Slot, Striped, Writer};
+use crate::engine::decision::{Decision, Status};
+use crate::engine::request::Request;
+
+/// Unknown domains that are told by name. Whoever sends to a wrong domain does so a lot, so a few are enough.
+const UNKNOWN_DOMAINS_MAX: usize = 100;
+
+/// Slots beside those of series: calls, the decision's histogram, and a few single counters.
+const FIXED_SLOTS: u32 = Calls::SLOTS + Histogram::slots(&DECISION_BOUNDS) + 16;
+
+/// What is counted under when there is no room for a series of its own.
+const OTHER: &str = "other";
+
+/// How metrics are kept.
+#[derive(Clone, Debug)]
+pub struct MetricsOptions {
+    /// Hits beyond this share of a limit are near it.
+    pub near_limit_ratio: f32,
+    /// Series whose names come from requests; beyond it, rolled-up series count.
+    pub max_series: usize,
+    /// Threads that count without sharing; usually the workers and one more. More threads count correctly, but slower.
+    pub stripes: usize,
+}
+
+/// All metrics of the process.
+pub struct Metrics {
+    near_limit_ratio: f32,
+    striped: Striped,
+    limits: SeriesTable,
+    /// Counts for limits that there is no room to name.
+    limits_other: Slot,
+    unknown_domains: SeriesTable,
+    unknown_domains_other: Slot,
+    global_shadow: Slot,
+    decision_time: Histogram,
+    calls: Calls,
+    reloads: Reloads,
+    registered: RwLock<Vec<Family>>,
+}
+
+/// A family whose values somebody else holds.
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    kind: Kind,
+    read: Arc<ReadSamples>,
+}
+
+type ReadSamples = dyn Fn(&mut Samples<'_>) + Send + Sync;
+
+impl Metrics {
+    /// Everything at 0.
+    pub fn new(options: &MetricsOptions) -> Self {
+        let series_slots = SeriesTable::slots_max(options.max_series, Stat::ALL.len())
+            + SeriesTable::slots_max(UNKNOWN_DOMAINS_MAX, 1);
+        let capacity = u32::try_from(series_slots).unwrap_or(u32::MAX - FIXED_SLOTS) + FIXED_SLOTS;
+        Self::with_capacity(options, capacity).expect("the fixed counters are part of the capacity")
+    }
+
+    fn with_capacity(options: &MetricsOptions, capacity: u32) -> Option<Self> {
+        let striped = Striped::new(options.stripes, capacity);
+        let limits = SeriesTable::new(options.max_series, Stat::ALL.len() as u32);
+        let unknown_domains = SeriesTable::new(UNKNOWN_DOMAINS_MAX, 1);
+        Some(Self {
+            near_limit_ratio: options.near_limit_ratio,
+            limits_other: limits.enter(&striped, Source::Rules, &rule_name(OTHER, [OTHER]))?,
+            unknown_domains_other: unknown_domains.enter(&striped, Source::Rules, OTHER)?,
+            global_shadow: striped.reserve(1)?,
+            decision_time: Histogram::new(&striped, &DECISION_BOUNDS)?,
+            calls: Calls::new(&striped)?,
+            reloads: Reloads::default(),
+            registered: RwLock::default(),
+            limits,
+            unknown_domains,
+            striped,
+        })
+    }
+
+    /// Counts what a decision means for the limits that it asked. `handles` are those of the rules that it came from.
+    pub fn observe(&self, handles: &RuleHandles, request: &Request<'_>, decision: &Decision<'_>) {
+        let writer = self.striped.writer();
+        if decision.shadowed {
+            writer.add(self.global_shadow, 1);
+        }
+        if !decision.domain_known {
+            return self.observe_unknown_domain(&writer, request.domain(), decision.statuses.len());
+        }
+        for (status, descriptor) in decision.statuses.iter().zip(request.descriptors()) {
+            let Status::Limited(limited) = status else { continue };
+            let Some(counts) = Counts::of(limited, self.near_limit_ratio) else { continue };
+            let first = self.series_of(handles, &limited.origin, request.domain(), descriptor.entries);
+            add_counts(&writer, first, &counts);
+        }
+    }
+
+    fn observe_unknown_domain(&self, writer: &Writer<'_>, domain: &str, descriptors: usize) {
+        let known = request_name(domain, [""; 0])
+            .and_then(|name| self.unknown_domains.enter(&self.striped, Source::Requests, &name));
+        writer.add(known.unwrap_or(self.unknown_domains_other), descriptors as u64);
+    }
+
+    /// Counts the time that the engine alone took for a decision.
+    pub fn decision_took(&self, nanos: u64) {
+        self.decision_time.observe(&self.striped.writer(), nanos);
+    }
+
+    /// Counts a request for a decision, by whichever front it came.
+    pub fn request(&self, front: Front, outcome: Outcome) {
+        self.calls.request(&self.striped.writer(), front, outcome);
+    }
+
+    /// Counts a gRPC call that took `nanos` from its message to its answer.
+    pub fn grpc_call(&self, method: GrpcMethod, nanos: u64) {
+        self.calls.grpc(&self.striped.writer(), method, nanos);
+    }
+
+    /// A rule set was installed at this unix time.
+    pub fn config_loaded(&self, rules: usize, warnings: usize, unix_secs: u64) {
+        self.reloads.succeeded(rules, warnings, unix_secs);
+    }
+
+    /// A rule set was refused, or could not be read.
+    pub fn config_failed(&self) {
+        self.reloads.failed();
+    }
+
+    /// Adds a family whose samples `read` supplies whenever metrics are rendered. It runs on the rendering thread and
+    /// must not wait. `name` must be a valid name of a metric that is not used yet.
+    pub fn register(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        kind: Kind,
+        read: impl Fn(&mut Samples<'_>) + Send + Sync + 'static,
+    ) {
+        self.registered.write().push(Family { name, help, kind, read: Arc::new(read) });
+    }
+}
+
+fn add_counts(writer: &Writer<'_>, first: Slot, counts: &Counts) {
+    for stat in Stat::ALL {
+        match counts.get(stat) {
+            0 => {}
+            amount => writer.add(first.plus(stat as usize), amount),
+        }
+    }
+}

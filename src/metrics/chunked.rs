@@ -1,0 +1,49 @@
+//! A list that grows without moving what it holds, so that readers need no lock.
+//!
+//! Its places come into being a chunk at a time, when one of them is first asked for, each with the default value.
+
+use std::sync::OnceLock;
+
+/// Places a chunk: small enough that making one does not stall a decision (8 KiB of counters).
+const CHUNK: usize = 1024;
+
+/// At most `capacity` places (rounded up to whole chunks) that come into being when they are first touched.
+pub(super) struct Chunked<T> {
+    chunks: Box<[OnceLock<Box<[T]>>]>,
+}
+
+impl<T: Default> Chunked<T> {
+    /// Room for `capacity` places; takes memory only for the directory of chunks.
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// The value at `index`, if anything in its chunk was ever touched.
+    pub(super) fn get(&self, index: usize) -> Option<&T> {
+        self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
+    }
+
+    /// The value at `index`; `None` beyond the capacity.
+    pub(super) fn get_or_init(&self, index: usize) -> Option<&T> {
+        let chunk = self.chunks.get(index / CHUNK)?;
+        chunk.get_or_init(|| (0..CHUNK).map(|_| T::default()).collect()).get(index % CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn places_exist_once_touched_and_end_at_the_capacity() {
+        let list = Chunked::<Cell<u32>>::new(CHUNK + 1);
+        assert!(list.get(CHUNK).is_none());
+        list.get_or_init(CHUNK).expect("within the capacity").set(7);
+        assert_eq!(list.get(CHUNK).map(Cell::get), Some(7));
+        assert_eq!(list.get(CHUNK + 1).map(Cell::get), Some(0));
+        assert!(list.get(0).is_none(), "the other chunk was not touched");
+        assert!(list.get_or_init(2 * CHUNK).is_none());
+    }
+}

@@ -1,0 +1,94 @@
+//! The identity of a series: a domain and a path, as one string.
+//!
+//! Every way of telling a series (labels here, a dotted name for StatsD) is derived from its identity. Parts are
+//! separated by a character that no part contains, so that different parts never make the same identity.
+
+use std::fmt::{self, Write};
+
+use arrayvec::ArrayString;
+
+const SEPARATOR: char = '\0';
+
+/// The longest name that is made of a request's values, in bytes. A longer one counts in the rolled-up series.
+const REQUEST_NAME_BYTES_MAX: usize = 1024;
+
+/// A name that is made on the request path: on the stack, bounded.
+pub(super) type RequestName = ArrayString<REQUEST_NAME_BYTES_MAX>;
+
+/// The name of a series of rules.
+pub(super) fn rule_name<Part: AsRef<str>>(domain: &str, path: impl IntoIterator<Item = Part>) -> String {
+    let mut name = String::new();
+    write(&mut name, domain, path).expect("a string takes everything");
+    name
+}
+
+/// The name of a series whose parts come from a request; `None` when it is too long.
+pub(super) fn request_name<Part: AsRef<str>>(
+    domain: &str,
+    path: impl IntoIterator<Item = Part>,
+) -> Option<RequestName> {
+    let mut name = RequestName::new();
+    write(&mut name, domain, path).ok()?;
+    Some(name)
+}
+
+/// The domain and the parts of the path.
+pub(super) fn parts(name: &str) -> (&str, impl Iterator<Item = &str> + Clone) {
+    let (domain, path) =
+        name.split_once(SEPARATOR).map_or((name, None), |(domain, path)| (domain, Some(path)));
+    (domain, path.into_iter().flat_map(|path| path.split(SEPARATOR)))
+}
+
+/// `:` and `|`, which mean something to StatsD, become `_` in the domain as they do in the path's own names.
+fn write<Part: AsRef<str>>(
+    out: &mut impl Write,
+    domain: &str,
+    path: impl IntoIterator<Item = Part>,
+) -> fmt::Result {
+    write_replaced(out, domain, &[':', '|', SEPARATOR])?;
+    for part in path {
+        out.write_char(SEPARATOR)?;
+        write_replaced(out, part.as_ref(), &[SEPARATOR])?;
+    }
+    Ok(())
+}
+
+fn write_replaced(out: &mut impl Write, text: &str, replaced: &[char]) -> fmt::Result {
+    for (index, kept) in text.split(replaced).enumerate() {
+        if index > 0 {
+            out.write_char('_')?;
+        }
+        out.write_str(kept)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(name: &str) -> (&str, Vec<&str>) {
+        let (domain, path) = parts(name);
+        (domain, path.collect())
+    }
+
+    #[test]
+    fn a_name_comes_apart_into_its_parts() {
+        assert_eq!(told(&rule_name("shop", ["user_al.ice", "path"])), ("shop", vec!["user_al.ice", "path"]));
+        assert_eq!(told(&rule_name("shop", [""])), ("shop", vec![""]));
+        assert_eq!(told(&rule_name("shop", [""; 0])), ("shop", vec![]));
+    }
+
+    #[test]
+    fn parts_cannot_run_into_each_other() {
+        assert_ne!(rule_name("a", ["b\0c"]), rule_name("a", ["b", "c"]));
+        assert_eq!(told(&rule_name("a:b|\0", ["c\0d"])), ("a_b__", vec!["c_d"]));
+    }
+
+    #[test]
+    fn a_name_of_a_request_that_is_too_long_is_refused_not_cut() {
+        let fits = "x".repeat(REQUEST_NAME_BYTES_MAX - 2);
+        assert_eq!(request_name("a", [&fits]).as_deref(), Some(rule_name("a", [&fits]).as_str()));
+        assert_eq!(request_name("aa", [&fits]), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! All metrics as Prometheus text, piece by piece: a scrape of 100,000 series holds a small part of its text at a
+//! time, and the thread that renders it can do something else between two pieces.
+
+use std::sync::Arc;
+
+use prometheus::TextEncoder;
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
+use smallvec::SmallVec;
+
+use super::Metrics;
+use super::counts::Stat;
+use super::name::parts;
+use super::series::Series;
+use super::text::{Kind, Samples, header};
+
+/// Series a piece.
+const BATCH: usize = 512;
+
+/// The pieces of one scrape, in order; together they are one exposition.
+pub struct Scrape {
+    metrics: Arc<Metrics>,
+    /// What comes next: everything that is not a family of the limits, or the series from a place on of one that is.
+    next: Next,
+}
+
+enum Next {
+    Process,
+    Limits { stat: usize, series: usize },
+}
+
+impl Metrics {
+    /// The content type of what is rendered.
+    pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
+
+    /// Begins to render all metrics.
+    pub fn scrape(self: &Arc<Self>) -> Scrape {
+        Scrape { metrics: Arc::clone(self), next: Next::Process }
+    }
+
+    fn write_process(&self, out: &mut String) {
+        let version = ("version", env!("CARGO_PKG_VERSION"));
+        Samples::of(out, "tidegate_build_info", "The running version.", Kind::Gauge).push(&[version], 1);
+        self.reloads.write(out);
+        self.calls.write(out, &self.striped);
+        let global_shadow = "ratelimit_service_global_shadow_mode";
+        Samples::of(out, global_shadow, "Requests that the process's shadow mode let pass.", Kind::Counter)
+            .push(&[], self.striped.sum(self.global_shadow));
+        header(out, "tidegate_decision_seconds", "Time that the engine took for a decision.", "histogram");
+        self.decision_time.write(out, &self.striped, "tidegate_decision_seconds", "");
+        self.write_unknown_domains(out);
+        self.write_registered(out);
+        // Where there is no procfs, there is nothing to tell.
+        let _ = TextEncoder::new().encode_utf8(&ProcessCollector::for_self().collect(), out);
+    }
+
+    fn write_unknown_domains(&self, out: &mut String) {
+        let (family, help) =
+            ("ratelimit_service_rate_limit_domain_not_found", "Descriptors for a domain without rules.");
+        let mut samples = Samples::of(out, family, help, Kind::Counter);
+        for series in self.unknown_domains.iter() {
+            match self.striped.sum(series.first) {
+                0 => {}
+                count => samples.push(&[("domain", &series.name)], count),
+            }
+        }
+    }
+
+    fn write_registered(&self, out: &mut String) {
+        for family in self.registered.read().iter() {
+            (family.read)(&mut Samples::of(out, family.name, family.help, family.kind));
+        }
+    }
+
+    /// Writes a family's series from `start` on, a batch of them. `false`: there are no more.
+    fn write_limits(&self, out: &mut String, stat: Stat, start: usize) -> bool {
+        let family = format!("ratelimit_service_rate_limit_{}", stat.name());
+        let mut samples = match start {
+            0 => Samples::of(out, &family, stat.help(), Kind::Counter),
+            _ => Samples::go_on(out, &family),
+        };
+        let mut batch = self.limits.iter_from(start).take(BATCH).peekable();
+        let any = batch.peek().is_some();
+        for series in batch {
+            let count = self.striped.sum(series.first.plus(stat as usize));
+            if count > 0 || self.shows_zero(series, stat) {
+                push_limit(&mut samples, series, count);
+            }
+        }
+        any
+    }
+
+    /// A limit that was never hit is not told, or 100,000 idle rules would make every scrape huge; once it was hit,
+    /// what an alert asks for is there, even at 0.
+    fn shows_zero(&self, series: &Series, stat: Stat) -> bool {
+        !matches!(stat, Stat::ShadowMode | Stat::OverLimitWithLocalCache)
+            && self.striped.sum(series.first.plus(Stat::TotalHits as usize)) > 0
+    }
+}
+
+impl Iterator for Scrape {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let mut out = String::new();
+        self.next = match self.next {
+            Next::Process => {
+                self.metrics.write_process(&mut out);
+                Next::Limits { stat: 0, series: 0 }
+            }
+            Next::Limits { stat, series } => {
+                let more = self.metrics.write_limits(&mut out, *Stat::ALL.get(stat)?, series);
+                match more {
+                    true => Next::Limits { stat, series: series + BATCH },
+                    false => Next::Limits { stat: stat + 1, series: 0 },
+                }
+            }
+        };
+        Some(out)
+    }
+}
+
+/// A sample of a limit. `key1` and `key2` are the first two levels of its path, `rule` is the whole path of a deeper
+/// one; a label that would be empty is left out.
+fn push_limit(samples: &mut Samples<'_>, series: &Series, count: u64) {
+    let (domain, path) = parts(&series.name);
+    let levels: SmallVec<[&str; 8]> = path.collect();
+    let text: SmallVec<[&str; 16]> = levels.iter().flat_map(|level| [".", *level]).skip(1).collect();
+    let rule = if levels.len() > 2 { text.as_slice() } else { &[] };
+    let key = |level: usize| levels.get(level..=level).unwrap_or_default();
+    let labels = [("domain", &[domain][..]), ("key1", key(0)), ("key2", key(1)), ("rule", rule)];
+    let labels = labels.into_iter().filter(|(_, texts)| !texts.is_empty());
+    samples.push_joined(labels.map(|(name, texts)| (name, texts.iter().copied())), count);
+}

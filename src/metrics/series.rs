@@ -1,0 +1,188 @@
+//! Which series there are: names on one side, neighbouring counter slots on the other, bounded in number.
+//!
+//! Names of rules are entered when a rule set is installed. Names that come from requests are entered when they are
+//! first seen, up to a bound on their number and on their bytes together; beyond it the caller's fallback counts. A
+//! series is never taken away: a counter that went back to 0 or vanished would break every `rate()` over it.
+//! Looking up a name takes a read lock of one of many shards; going through all series takes none.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+
+use super::chunked::Chunked;
+use super::striped::{Slot, Striped};
+
+/// Series that rules may have over the life of the process, so that reloading ever new rules cannot fill the memory.
+const RULE_SERIES_MAX: usize = 1 << 20;
+
+/// The average bytes of a name from requests that there is room for.
+const REQUEST_NAME_BYTES_MEAN_MAX: usize = 256;
+
+const SHARDS: usize = 32;
+
+/// A series: what it is called and where it counts.
+#[derive(Debug)]
+pub(super) struct Series {
+    pub(super) name: Arc<str>,
+    pub(super) first: Slot,
+}
+
+/// The series of one kind.
+pub(super) struct SeriesTable {
+    hasher: RandomState,
+    shards: Box<[RwLock<HashMap<Arc<str>, Slot>>]>,
+    /// All series in the order of their coming, for those who go through them.
+    list: Chunked<OnceLock<Series>>,
+    count: AtomicU32,
+    slots_each: u32,
+    rules_left: AtomicUsize,
+    requests_left: AtomicUsize,
+    request_bytes_left: AtomicUsize,
+}
+
+/// Where the names of a series come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Rules,
+    Requests,
+}
+
+impl SeriesTable {
+    /// Room for `requests_max` series whose names come from requests, each with `slots_each` counters.
+    pub(super) fn new(requests_max: usize, slots_each: u32) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            list: Chunked::new(RULE_SERIES_MAX + requests_max),
+            count: AtomicU32::new(0),
+            slots_each,
+            rules_left: AtomicUsize::new(RULE_SERIES_MAX),
+            requests_left: AtomicUsize::new(requests_max),
+            request_bytes_left: AtomicUsize::new(requests_max.saturating_mul(REQUEST_NAME_BYTES_MEAN_MAX)),
+        }
+    }
+
+    /// Slots that a table of this kind can come to need.
+    pub(super) const fn slots_max(requests_max: usize, slots_each: usize) -> usize {
+        (RULE_SERIES_MAX + requests_max) * slots_each
+    }
+
+    /// The first slot of the series with this name, which is entered if it is new; `None` when there is no room.
+    pub(super) fn enter(&self, striped: &Striped, source: Source, name: &str) -> Option<Slot> {
+        let shard = &self.shards[self.hasher.hash_one(name) as usize % SHARDS];
+        if let Some(&slot) = shard.read().get(name) {
+            return Some(slot);
+        }
+        if !self.has_room(source, name) {
+            return None;
+        }
+        let mut shard = shard.write();
+        match shard.get(name) {
+            Some(&slot) => Some(slot),
+            None => {
+                let slot = self.add(striped, source, name)?;
+                shard.insert(slot.name.clone(), slot.first);
+                Some(slot.first)
+            }
+        }
+    }
+
+    /// All series, in the order of their coming.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Series> {
+        self.iter_from(0)
+    }
+
+    /// All series but the first `start`.
+    pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = &Series> {
+        let count = self.count.load(Ordering::Acquire) as usize;
+        (start..count).filter_map(|index| self.list.get(index)?.get())
+    }
+
+    /// Without a lock: a full table must not cost every unknown name a write lock.
+    fn has_room(&self, source: Source, name: &str) -> bool {
+        let left = |left: &AtomicUsize| left.load(Ordering::Relaxed);
+        match source {
+            Source::Rules => left(&self.rules_left) > 0,
+            Source::Requests => left(&self.requests_left) > 0 && left(&self.request_bytes_left) >= name.len(),
+        }
+    }
+
+    fn add(&self, striped: &Striped, source: Source, name: &str) -> Option<&Series> {
+        match source {
+            Source::Rules => take(&self.rules_left, 1)?,
+            Source::Requests => {
+                take(&self.request_bytes_left, name.len())?;
+                take(&self.requests_left, 1)?;
+            }
+        }
+        let first = striped.reserve(self.slots_each)?;
+        let index = self.count.fetch_add(1, Ordering::AcqRel) as usize;
+        Some(self.list.get_or_init(index)?.get_or_init(|| Series { name: name.into(), first }))
+    }
+}
+
+fn take(left: &AtomicUsize, amount: usize) -> Option<()> {
+    let taken = |left: usize| left.checked_sub(amount);
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).ok().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(table: &SeriesTable) -> Vec<String> {
+        table.iter().map(|series| series.name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_name_keeps_its_series_and_different_names_have_different_ones() {
+        let (striped, table) = (Striped::new(0, 100), SeriesTable::new(10, 6));
+        let enter = |name| table.enter(&striped, Source::Requests, name).expect("room");
+        let (a, b) = (enter("a"), enter("b"));
+        assert_ne!(a, b);
+        assert_eq!((enter("a"), enter("b")), (a, b));
+        assert_eq!(table.enter(&striped, Source::Rules, "a"), Some(a));
+        assert_eq!(names(&table), ["a", "b"]);
+    }
+
+    #[test]
+    fn names_from_requests_are_bounded_in_number_and_rules_are_not_kept_out_by_them() {
+        let (striped, table) = (Striped::new(0, 1000), SeriesTable::new(3, 1));
+        for index in 0..10 {
+            let entered = table.enter(&striped, Source::Requests, &index.to_string());
+            assert_eq!(entered.is_some(), index < 3);
+        }
+        assert!(table.enter(&striped, Source::Requests, "2").is_some(), "known names stay");
+        assert!(table.enter(&striped, Source::Rules, "rule").is_some());
+        assert_eq!(names(&table), ["0", "1", "2", "rule"]);
+    }
+
+    #[test]
+    fn names_from_requests_are_bounded_in_bytes() {
+        let (striped, table) = (Striped::new(0, 1000), SeriesTable::new(4, 1));
+        let long = |index: usize| index.to_string() + &"x".repeat(511);
+        let entered = (0..4).map(|index| table.enter(&striped, Source::Requests, &long(index)).is_some());
+        assert_eq!(entered.collect::<Vec<_>>(), [true, true, false, false]);
+    }
+
+    #[test]
+    fn the_same_names_from_many_threads_are_entered_once() {
+        let (striped, table) = (Striped::new(0, 10_000), SeriesTable::new(1000, 1));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for index in 0..1000 {
+                        assert!(table.enter(&striped, Source::Requests, &index.to_string()).is_some());
+                    }
+                });
+            }
+        });
+        let mut all = names(&table);
+        all.sort();
+        all.dedup();
+        assert_eq!((all.len(), table.iter().count()), (1000, 1000));
+    }
+}

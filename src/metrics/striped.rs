@@ -1,0 +1,183 @@
+//! Counters that many threads add to without meeting: one stripe a thread, summed when somebody asks.
+//!
+//! In: "add n to slot s", from any thread. Out: the sum of a slot over all stripes. A thread that has a stripe of its
+//! own adds with a plain load and store; threads beyond the number of stripes share one more and pay for an atomic
+//! addition. Nothing here knows what a slot stands for; slots are never given back, so their number is bounded by
+//! whoever reserves them.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::chunked::Chunked;
+
+/// A counter's place in every stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(u32);
+
+/// All counters, striped by thread.
+pub(super) struct Striped {
+    own: Box<[Stripe]>,
+    /// For threads that came when all stripes had an owner.
+    shared: Stripe,
+    reserved: AtomicU32,
+    capacity: u32,
+}
+
+type Stripe = Chunked<AtomicU64>;
+
+/// One thread's way to add. It stays on its thread, because the right to plain stores belongs to the thread.
+pub(super) struct Writer<'a> {
+    stripe: &'a Stripe,
+    own: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+impl Slot {
+    /// The slot this many places further on, within what was reserved together.
+    pub(super) const fn plus(self, places: usize) -> Self {
+        Self(self.0 + places as u32)
+    }
+}
+
+impl Striped {
+    /// Room for `capacity` slots. Memory is taken when a thread first touches a part of its stripe.
+    pub(super) fn new(stripes: usize, capacity: u32) -> Self {
+        let stripe = || Stripe::new(capacity as usize);
+        let own = (0..stripes).map(|_| stripe()).collect();
+        Self { own, shared: stripe(), reserved: AtomicU32::new(0), capacity }
+    }
+
+    /// `count` neighbouring slots, all 0; `None` when there is no room left.
+    pub(super) fn reserve(&self, count: u32) -> Option<Slot> {
+        let grown = |reserved: u32| reserved.checked_add(count).filter(|&end| end <= self.capacity);
+        self.reserved.fetch_update(Relaxed, Relaxed, grown).ok().map(Slot)
+    }
+
+    /// The calling thread's way to add.
+    pub(super) fn writer(&self) -> Writer<'_> {
+        let own = thread_index().and_then(|index| self.own.get(index));
+        Writer { stripe: own.unwrap_or(&self.shared), own: own.is_some(), not_send: PhantomData }
+    }
+
+    /// What was added to `slot` until about now.
+    pub(super) fn sum(&self, slot: Slot) -> u64 {
+        let in_stripe = |stripe: &Stripe| stripe.get(slot.0 as usize).map_or(0, |cell| cell.load(Relaxed));
+        self.own.iter().map(in_stripe).fold(in_stripe(&self.shared), u64::wrapping_add)
+    }
+}
+
+impl Writer<'_> {
+    /// Adds `n` to `slot`.
+    pub(super) fn add(&self, slot: Slot, n: u64) {
+        let Some(cell) = self.stripe.get_or_init(slot.0 as usize) else { return };
+        if self.own {
+            // No other thread writes here, so nothing can come between the two.
+            cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
+        } else {
+            cell.fetch_add(n, Relaxed);
+        }
+    }
+}
+
+/// The number of the calling thread: unique among the threads that are alive, and as small as can be. `None` while
+/// the thread ends.
+fn thread_index() -> Option<usize> {
+    thread_local!(static INDEX: ThreadIndex = ThreadIndex::take());
+    INDEX.try_with(|index| index.0).ok()
+}
+
+struct ThreadIndex(usize);
+
+/// Numbers given back by threads that ended, and the first number that was never given out. The lock also orders
+/// the last stores of the old owner of a number before the first of the new one.
+static INDICES: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
+
+impl ThreadIndex {
+    fn take() -> Self {
+        let (free, next) = &mut *INDICES.lock();
+        let least = (0..free.len()).min_by_key(|&place| free[place]);
+        Self(least.map(|place| free.swap_remove(place)).unwrap_or_else(|| {
+            *next += 1;
+            *next - 1
+        }))
+    }
+}
+
+impl Drop for ThreadIndex {
+    fn drop(&mut self) {
+        INDICES.lock().0.push(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// Adds from more threads than there are stripes, in several generations, so that stripes change owners.
+    fn hammer(stripes: usize) {
+        let (threads, rounds, generations) = (6, 20_000_u64, 4);
+        let striped = Striped::new(stripes, 4096);
+        let slots = [0; 3].map(|_| striped.reserve(1200).expect("3 × 1200 fit"));
+        for _ in 0..generations {
+            let start = Barrier::new(threads);
+            std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| {
+                        start.wait();
+                        for round in 0..rounds {
+                            striped.writer().add(slots[(round % 3) as usize], round % 7);
+                        }
+                    });
+                }
+            });
+        }
+        let expected = |slot: u64| (0..rounds).filter(|r| r % 3 == slot).map(|r| r % 7).sum::<u64>();
+        for slot in 0..3 {
+            assert_eq!(
+                striped.sum(slots[slot as usize]),
+                expected(slot) * threads as u64 * generations as u64
+            );
+        }
+    }
+
+    #[test]
+    fn no_addition_is_lost_whether_threads_own_or_share_stripes() {
+        hammer(0);
+        hammer(2);
+        hammer(256);
+    }
+
+    #[test]
+    fn a_thread_that_owns_a_stripe_does_not_touch_another() {
+        let striped = Striped::new(1 << 10, 8);
+        let slot = striped.reserve(1).expect("room");
+        let add = || striped.writer().add(slot, 1);
+        std::thread::scope(|scope| {
+            let both = Barrier::new(2);
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    add();
+                    both.wait();
+                });
+            }
+        });
+        let touched = striped.own.iter().filter(|stripe| stripe.get(0).is_some()).count();
+        assert_eq!((touched, striped.shared.get(0).is_some()), (2, false));
+        assert_eq!(striped.sum(slot), 2);
+    }
+
+    #[test]
+    fn slots_are_bounded_and_apart() {
+        let striped = Striped::new(1, 10);
+        let first = striped.reserve(6).expect("6 of 10");
+        let second = striped.reserve(4).expect("10 of 10");
+        assert_eq!(striped.reserve(1), None);
+        striped.writer().add(first.plus(5), 1);
+        striped.writer().add(second, 2);
+        assert_eq!((striped.sum(first.plus(5)), striped.sum(second), striped.sum(second.plus(3))), (1, 2, 0));
+    }
+}

@@ -1,0 +1,117 @@
+//! Where rules come from, and how those in force are handed to the request path.
+//!
+//! A source ([`file`]) yields texts; loading them is the engine's business. What was loaded is installed in
+//! [`Live`], whose readers see a whole value, the old one or the new one, without a lock and without a shared
+//! reference count.
+
+pub mod file;
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Cache};
+use parking_lot::Mutex;
+
+/// The value in force (the rules, with what belongs to them), replaced as a whole.
+pub struct Live<T> {
+    current: Arc<ArcSwap<T>>,
+    /// Values that were replaced while readers held them.
+    retired: Mutex<Vec<Arc<T>>>,
+}
+
+/// A reader's own way to the value in force: one a worker. [`load`](Cache::load) costs one comparison while nothing
+/// was installed. What it returns may be kept (cloned) across an await; it stays as it is while others are installed.
+pub type Reader<T> = Cache<Arc<ArcSwap<T>>, Arc<T>>;
+
+impl<T> Live<T> {
+    /// `value` is in force.
+    pub fn new(value: T) -> Self {
+        Self { current: Arc::new(ArcSwap::from_pointee(value)), retired: Mutex::default() }
+    }
+
+    /// A new reader.
+    pub fn reader(&self) -> Reader<T> {
+        Cache::new(Arc::clone(&self.current))
+    }
+
+    /// The value in force, for those who ask rarely.
+    pub fn current(&self) -> Arc<T> {
+        self.current.load_full()
+    }
+
+    /// Puts `value` in force. The old value is kept until its last reader is gone, so that no reader pays for freeing
+    /// it: call [`reclaim`](Self::reclaim) now and then.
+    pub fn install(&self, value: T) {
+        let old = self.current.swap(Arc::new(value));
+        self.retired.lock().push(old);
+    }
+
+    /// Frees, on the calling thread, the replaced values that nobody reads any more. The number of those that are
+    /// still read: at most one a reader that did not load since, and those of requests in flight.
+    pub fn reclaim(&self) -> usize {
+        let mut retired = self.retired.lock();
+        // Nobody can come by a retired value any more except through a clone, so a count of one stays one.
+        let unread = retired.extract_if(.., |value| Arc::strong_count(value) == 1).collect::<Vec<_>>();
+        let still_read = retired.len();
+        drop(retired);
+        drop(unread);
+        still_read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    /// Notes where and how often it is freed.
+    struct Freed<'a>(u32, &'a AtomicUsize, ThreadId);
+
+    impl Drop for Freed<'_> {
+        fn drop(&mut self) {
+            assert_eq!(std::thread::current().id(), self.2, "freed by a reader");
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_reader_keeps_what_it_started_with_and_sees_the_new_value_next_time() {
+        let live = Live::new(1);
+        let mut reader = live.reader();
+        let held = Arc::clone(reader.load());
+        live.install(2);
+        assert_eq!((*held, **reader.load(), *live.current()), (1, 2, 2));
+        assert_eq!(live.reclaim(), 1, "the first value is still read");
+        drop(held);
+        assert_eq!(live.reclaim(), 0);
+    }
+
+    #[test]
+    fn replaced_values_are_freed_by_the_reclaiming_thread_only() {
+        let (freed, here) = (AtomicUsize::new(0), std::thread::current().id());
+        let installs = 2_000;
+        let live = Live::new(Freed(0, &freed, here));
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut reader = live.reader();
+                    let mut last = 0;
+                    while done.load(Ordering::SeqCst) == 0 {
+                        let value = Arc::clone(reader.load());
+                        assert!(value.0 >= last, "never back to an older value");
+                        last = value.0;
+                    }
+                });
+            }
+            for number in 1..=installs {
+                live.install(Freed(number, &freed, here));
+                assert!(live.reclaim() <= 2 * 2, "a cached and a held value a reader");
+            }
+            done.store(1, Ordering::SeqCst);
+        });
+        assert_eq!(live.reclaim(), 0);
+        assert_eq!(freed.load(Ordering::SeqCst), installs as usize);
+    }
+}

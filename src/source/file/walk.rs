@@ -1,0 +1,271 @@
+//! Finding the rules files of a layout: which names count, following links, in bounds.
+//!
+//! In: a layout. Out: the paths of the files, and what was skipped. On its way it tells an [`Observer`] of every folder
+//! and name that the result depends on, always before it looks: whoever watches them from then on misses nothing.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use super::{FILES_MAX, Layout, SourceError};
+
+/// Folders within folders; rules are not nested like that.
+const DEPTH_MAX: usize = 32;
+
+/// Links that are followed on the way to one file; as many as Linux follows.
+const LINKS_MAX: usize = 40;
+
+/// Who wants to know what the result of a walk depends on. All folders are given by their real paths.
+pub(super) trait Observer {
+    /// Everything in this folder matters.
+    fn folder(&mut self, folder: &Path);
+    /// This name in this folder matters.
+    fn name(&mut self, folder: &Path, name: &OsStr);
+}
+
+/// Nobody wants to know.
+impl Observer for () {
+    fn folder(&mut self, _: &Path) {}
+    fn name(&mut self, _: &Path, _: &OsStr) {}
+}
+
+/// What a walk found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Rules files, in no order.
+    pub(super) files: Vec<PathBuf>,
+    /// What was skipped, and why.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Finds the files of a layout.
+pub(super) fn walk(layout: &Layout, observer: &mut impl Observer) -> Result<Found, SourceError> {
+    let mut walk = Walk { observer, found: Found::default(), seen: 0, ancestors: Vec::new() };
+    match layout {
+        Layout::Path(path) => walk.path(path)?,
+        Layout::Runtime { root, subdirectory, app_directory, ignore_dot_files, watch_root } => {
+            let parent = below(root, subdirectory);
+            let beside = *watch_root && walk.files_beside(&parent)?;
+            let folder = below(&parent, app_directory);
+            match walk.folder(&folder, &Everything { dot_files: !ignore_dot_files }) {
+                Err(SourceError::Io { error, .. }) if beside && error.kind() == io::ErrorKind::NotFound => {}
+                result => result?,
+            }
+        }
+    }
+    Ok(walk.found)
+}
+
+/// `path` below `folder`, even when it is written with a slash in front.
+fn below(folder: &Path, path: &Path) -> PathBuf {
+    path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir)).fold(
+        folder.to_owned(),
+        |mut below, part| {
+            below.push(part);
+            below
+        },
+    )
+}
+
+struct Walk<'a, O> {
+    observer: &'a mut O,
+    found: Found,
+    /// Names seen so far, rules or not.
+    seen: usize,
+    /// Real paths of the folders that are being walked, outermost first.
+    ancestors: Vec<PathBuf>,
+}
+
+/// What is done with a name in a folder.
+enum Choice {
+    Take,
+    Skip,
+    SkipWarned(&'static str),
+}
+
+/// Which names in a folder are rules.
+trait Choose {
+    fn file(&self, name: &str) -> Choice;
+    fn folder(&self, name: &str) -> Choice;
+}
+
+/// The files of a folder that are YAML by their name.
+struct Yaml;
+
+/// Every file at any depth.
+struct Everything {
+    dot_files: bool,
+}
+
+/// Files named `config.…`.
+struct Beside;
+
+impl Choose for Yaml {
+    fn file(&self, name: &str) -> Choice {
+        match name {
+            _ if name.starts_with("..") => Choice::Skip,
+            _ if name.starts_with('.') => Choice::SkipWarned("skipped, because its name starts with a dot"),
+            _ if name.ends_with(".yaml") || name.ends_with(".yml") => Choice::Take,
+            _ => Choice::SkipWarned("skipped, because its name ends in neither .yaml nor .yml"),
+        }
+    }
+
+    fn folder(&self, name: &str) -> Choice {
+        match name.starts_with('.') {
+            true => Choice::Skip,
+            false => Choice::SkipWarned("skipped, because it is a folder"),
+        }
+    }
+}
+
+impl Choose for Everything {
+    /// Names that start with `..` are how Kubernetes lays out a ConfigMap: the same files once more.
+    fn file(&self, name: &str) -> Choice {
+        match name.starts_with("..") || (name.starts_with('.') && !self.dot_files) {
+            true => Choice::Skip,
+            false => Choice::Take,
+        }
+    }
+
+    fn folder(&self, name: &str) -> Choice {
+        self.file(name)
+    }
+}
+
+impl Choose for Beside {
+    fn file(&self, name: &str) -> Choice {
+        if name.starts_with("config.") { Choice::Take } else { Choice::Skip }
+    }
+
+    fn folder(&self, _: &str) -> Choice {
+        Choice::Skip
+    }
+}
+
+impl<O: Observer> Walk<'_, O> {
+    /// A file, or a folder of YAML files.
+    fn path(&mut self, path: &Path) -> Result<(), SourceError> {
+        let real = self.resolve(path)?;
+        let kind = fs::metadata(&real).map_err(|error| io_error(path, error))?;
+        match kind.is_dir() {
+            true => self.folder(path, &Yaml),
+            false => self.file(path, &kind),
+        }
+    }
+
+    /// Takes the files named `config.…` in this folder, if it is there. Tells whether there are any.
+    fn files_beside(&mut self, folder: &Path) -> Result<bool, SourceError> {
+        match self.folder(folder, &Beside) {
+            Err(SourceError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
+            result => result?,
+        }
+        Ok(!self.found.files.is_empty())
+    }
+
+    fn folder(&mut self, path: &Path, choose: &impl Choose) -> Result<(), SourceError> {
+        let real = self.resolve(path)?;
+        if self.ancestors.contains(&real) {
+            return Ok(self.warn(path, "skipped, because it leads back to a folder that it lies in"));
+        }
+        if self.ancestors.len() == DEPTH_MAX {
+            return Err(too_much(path, DEPTH_MAX, "folders within each other"));
+        }
+        self.observer.folder(&real);
+        let names = self.names(path, &real)?;
+        self.ancestors.push(real);
+        for name in names {
+            self.entry(&path.join(&name), &name.to_string_lossy(), choose)?;
+        }
+        self.ancestors.pop();
+        Ok(())
+    }
+
+    /// The names in a folder, in their order, so that warnings do not change from one walk to the next.
+    fn names(&mut self, path: &Path, real: &Path) -> Result<Vec<OsString>, SourceError> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(real).map_err(|error| io_error(path, error))? {
+            names.push(entry.map_err(|error| io_error(path, error))?.file_name());
+            self.seen += 1;
+            if self.seen > FILES_MAX {
+                return Err(too_much(path, FILES_MAX, "files"));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn entry(&mut self, path: &Path, name: &str, choose: &impl Choose) -> Result<(), SourceError> {
+        // What is skipped whether it is a file or a folder need not be readable, nor be there.
+        if let (Choice::Skip, Choice::Skip) = (choose.file(name), choose.folder(name)) {
+            return Ok(());
+        }
+        if let Choice::SkipWarned(why) = choose.file(name)
+            && fs::metadata(path).map_or(true, |kind| !kind.is_dir())
+        {
+            return Ok(self.warn(path, why));
+        }
+        let real = self.resolve(path)?;
+        let kind = fs::metadata(&real).map_err(|error| io_error(path, error))?;
+        match if kind.is_dir() { choose.folder(name) } else { choose.file(name) } {
+            Choice::Take if kind.is_dir() => self.folder(path, choose),
+            Choice::Take => self.file(path, &kind),
+            Choice::Skip => Ok(()),
+            Choice::SkipWarned(why) => Ok(self.warn(path, why)),
+        }
+    }
+
+    fn file(&mut self, path: &Path, kind: &fs::Metadata) -> Result<(), SourceError> {
+        if !kind.is_file() {
+            return Err(SourceError::NotAFile { path: path.to_owned() });
+        }
+        self.found.files.push(path.to_owned());
+        Ok(())
+    }
+
+    fn warn(&mut self, path: &Path, why: &str) {
+        self.found.warnings.push(format!("{}: {why}", path.display()));
+    }
+
+    /// The real path of `path`. Every link on the way matters, and so does every name: a folder can be replaced.
+    fn resolve(&mut self, path: &Path) -> Result<PathBuf, SourceError> {
+        let absolute = std::path::absolute(path).map_err(|error| io_error(path, error))?;
+        let mut ahead: VecDeque<OsString> = names_of(&absolute).collect();
+        let (mut real, mut links) = (PathBuf::from("/"), 0);
+        while let Some(name) = ahead.pop_front() {
+            if name == ".." {
+                real.pop();
+                continue;
+            }
+            self.observer.name(&real, &name);
+            let Ok(target) = fs::read_link(real.join(&name)) else {
+                real.push(&name);
+                continue;
+            };
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(too_much(path, LINKS_MAX, "links to follow"));
+            }
+            if target.is_absolute() {
+                real = PathBuf::from("/");
+            }
+            names_of(&target).collect::<Vec<_>>().into_iter().rev().for_each(|name| ahead.push_front(name));
+        }
+        Ok(real)
+    }
+}
+
+/// The parts of a path without its root, as names.
+fn names_of(path: &Path) -> impl Iterator<Item = OsString> {
+    let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
+    path.components().filter(named).map(|part| part.as_os_str().to_owned())
+}
+
+fn io_error(path: &Path, error: io::Error) -> SourceError {
+    SourceError::Io { path: path.to_owned(), error }
+}
+
+fn too_much(path: &Path, max: usize, what: &'static str) -> SourceError {
+    SourceError::TooMuch { path: path.to_owned(), max: max as u64, what }
+}
