@@ -17,12 +17,12 @@
 //! `store`, `source` and `metrics` import `engine`; `service` imports those; `front` imports `service`; `app` imports
 //! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 
-pub mod engine;
-pub mod service;
-pub mod front;
-pub mod source;
-pub mod metrics;
-pub mod health;
 pub mod clock;
+pub mod engine;
+pub mod front;
+pub mod health;
 pub mod logging;
+pub mod metrics;
+pub mod service;
 pub mod settings;
+pub mod source;

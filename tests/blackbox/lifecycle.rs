@@ -63,6 +63,21 @@ fn it_says_where_it_listens_what_it_loaded_and_how_to_try_it() {
 }
 
 #[test]
+fn in_the_repository_it_serves_config() {
+    let limiter = Setup::new().directory(env!("CARGO_MANIFEST_DIR")).env("CONFIG_PATH", "").start();
+    let client = limiter.client();
+    let remaining = |entries| client.ask(grpc::question("shop", &[entries])).statuses[0].limit_remaining;
+    assert_eq!(remaining(&[("user", "alice")]), 99);
+    assert_eq!(remaining(&[("user", "bob")]), 999);
+    assert_eq!(remaining(&[("user", "robot-1")]), 19);
+    assert_eq!(remaining(&[("user", "robot-2")]), 18, "robots share a counter");
+    assert_eq!(remaining(&[("route", "login"), ("remote_address", "203.0.113.1")]), 4);
+    assert_eq!(remaining(&[("route", "search")]), 49);
+    assert_eq!(remaining(&[("route", "assets")]), 9999);
+    assert_eq!(limiter.metric("tidegate_rules_warnings"), 0.0);
+}
+
+#[test]
 fn an_empty_folder_serves_and_everything_passes() {
     let limiter = Setup::new().start();
     let answer = limiter.client().ask(question());

@@ -11,8 +11,10 @@
 mod harness;
 
 mod envoy;
+mod fronts;
 mod lifecycle;
 mod logs;
+mod metrics;
 mod reload;
 mod reload_under_load;
 mod traffic;

@@ -17,6 +17,7 @@ pub struct Setup {
     folder: TempDir,
     env: BTreeMap<String, String>,
     args: Vec<String>,
+    directory: PathBuf,
     pub ports: Ports,
 }
 
@@ -42,7 +43,8 @@ impl Setup {
         let rules = folder.path().join("rules");
         fs::create_dir(&rules).expect("a folder can be made");
         let ports = Ports { grpc: free_port(), http: free_port(), debug: free_port(), metrics: free_port() };
-        let setup = Self { folder, env: BTreeMap::new(), args: Vec::new(), ports };
+        let directory = folder.path().to_owned();
+        let setup = Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, ports };
         setup
             .env("CONFIG_PATH", &rules.display().to_string())
             .env("GRPC_HOST", "127.0.0.1")
@@ -72,6 +74,12 @@ impl Setup {
         self
     }
 
+    /// Started in this directory.
+    pub fn directory(mut self, directory: &str) -> Self {
+        self.directory = directory.into();
+        self
+    }
+
     /// The folder of rules.
     pub fn folder(&self) -> PathBuf {
         self.folder.path().join("rules")
@@ -91,7 +99,7 @@ impl Setup {
     pub fn spawn(&self) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         // Only what a test says: the settings of whoever runs the tests stay outside.
-        command.args(&self.args).env_clear().envs(&self.env).current_dir(self.outside());
+        command.args(&self.args).env_clear().envs(&self.env).current_dir(&self.directory);
         Process::spawn(&mut command)
     }
 
