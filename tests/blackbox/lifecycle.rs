@@ -69,8 +69,8 @@ fn in_the_repository_it_serves_config() {
     let remaining = |entries| client.ask(grpc::question("shop", &[entries])).statuses[0].limit_remaining;
     assert_eq!(remaining(&[("user", "alice")]), 99);
     assert_eq!(remaining(&[("user", "bob")]), 999);
-    assert_eq!(remaining(&[("user", "robot-1")]), 19);
-    assert_eq!(remaining(&[("user", "robot-2")]), 18, "robots share a counter");
+    assert_eq!(remaining(&[("user", "robot-1")]), 599);
+    assert_eq!(remaining(&[("user", "robot-2")]), 598, "robots share a counter");
     assert_eq!(remaining(&[("route", "login"), ("remote_address", "203.0.113.1")]), 4);
     assert_eq!(remaining(&[("route", "search")]), 49);
     assert_eq!(remaining(&[("route", "assets")]), 9999);
