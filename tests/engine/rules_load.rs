@@ -233,3 +233,65 @@ fn domains_merge_in_file_order_when_told_to() {
     assert_eq!(rules.domains().collect::<Vec<_>>(), ["d"]);
     assert_eq!(RuleSet::empty(&options()).domains().count(), 0);
 }
+
+/// All of these were tried on Go's yaml.v2, which reads them so.
+#[test]
+fn scalars_are_read_as_go_reads_them() {
+    for (written, read) in [
+        ("a:b", "a:b"),
+        ("/a/b?c=d&e", "/a/b?c=d&e"),
+        ("a#b", "a#b"),
+        ("a # b", "a"),
+        ("-x", "-x"),
+        ("?x", "?x"),
+        (":x", ":x"),
+        ("~x", "~x"),
+        ("b*", "b*"),
+        ("\tx\t", "x"),
+        ("'it''s'", "it's"),
+        ("\"\\x41\\e\"", "A\u{1b}"),
+        (">\n    folded\n    text", "folded text\n"),
+        ("|-\n    literal", "literal"),
+        ("multi\n    line", "multi line"),
+        ("\"a\n    b\"", "a b"),
+        ("!!str 5", "5"),
+        ("!foo x", "x"),
+        ("! x", "x"),
+        ("2001-01-01", "2001-01-01"),
+        ("1.5", "1.5"),
+    ] {
+        let text = format!(
+            "domain: d\ndescriptors:\n- key: k\n  value: {written}\n  rate_limit: {{unlimited: true}}\n"
+        );
+        let expected = format!("k_{}", read.replace(':', "_"));
+        assert_eq!(*rule(&text).metric_name.rolled_up()[0], *expected, "{written}");
+    }
+}
+
+/// All of these were tried on Go's yaml.v2, which takes them.
+#[test]
+fn documents_that_go_reads_load() {
+    for text in [
+        "domain: d\ndescriptors:\n- {key: &k a, value: *k}\n",
+        "{\"domain\":\"d\",\"descriptors\":[{\"key\":\"a\",\n\t\"value\":\"b\"}]}",
+        "{\n\t\"domain\": \"d\",\n\t\"descriptors\": [\n\t\t{\"key\": \"a\"}\n\t]\n}\n",
+        "domain: d\ndescriptors: [{key: a,value: b},]\n",
+        "domain: d\ndescriptors: [{key: a, value: b*}, {key: c, value: b:c}]\n",
+        "domain: d\ndescriptors: [{key: a, value: b, }, ]\n",
+        "domain: d\rdescriptors: []\r",
+        "domain: d\ndescriptors: []\n...\ngarbage: [\n",
+        "domain: d\ndescriptors: []\n---\ngarbage: [\n",
+        "--- \ndomain: d\n",
+        "domain: d\ndescriptors:\n- ? key\n  : a\n",
+        "domain: d\ndescriptors:\n- {\"key\":a}\n",
+        "domain: d\ndescriptors:\n  - key: a\n  # c\n    value: b\n",
+        "domain: d\ndescriptors: [\n{key: a}\n]\n",
+        "domain: d\ndescriptors: &x\n- key: a\n",
+        "domain: d\n  \t# c\ndescriptors: []\n",
+        "domain: d\ndescriptors: [{key: &a v, value: *a }]\n",
+        "domain: d\ndescriptors: [{key: &a v, value: *a}]\n",
+        "domain: d\ndescriptors:\n- key: a\n-\n  key: b\n",
+    ] {
+        loaded(text);
+    }
+}

@@ -66,7 +66,7 @@ const NAMES: [&str; 3] = ["", "n", "m"];
 
 fn nodes(random: &mut Random, levels: u64, id: &mut usize) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
-    for _ in 0..random.below(if levels == 3 { 9 } else { 4 }) {
+    for _ in 0..1 + random.below(if levels == 3 { 12 } else { 4 }) {
         let (key, value) = (random.pick(&KEYS), random.pick(&NODE_VALUES));
         if nodes.iter().any(|node| node.key == key && node.value == value) {
             continue;

@@ -273,6 +273,7 @@ fn problems_without_end_are_counted() {
 
 /// Files that are refused without taking time. The bound is generous: it is for machines that are busy.
 #[test]
+#[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
 fn hostile_files_take_no_time() {
     let laughs = |lists: usize| {
         let list =
