@@ -10,13 +10,24 @@
 //! [`Counter`] is that step as a trait. A counter never holds its limit: N and `burst` may change under it.
 
 mod counter;
-mod fixed_window;
 mod kept;
+mod search;
+
+mod fixed_window;
+mod gcra;
+mod leaky_bucket;
+mod sliding_log;
 mod sliding_window;
+mod sliding_window_weighted;
+mod token_bucket;
 
 pub(crate) use counter::{Ahead, Counter};
 pub(crate) use fixed_window::FixedWindow;
+pub(crate) use leaky_bucket::LeakyBucket;
+pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
+pub(crate) use sliding_window_weighted::SlidingWindowWeighted;
+pub(crate) use token_bucket::TokenBucket;
 
 use crate::engine::time::{SECOND_NANOS, Timestamp};
 
