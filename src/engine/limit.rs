@@ -91,8 +91,10 @@ impl Limit {
     /// the algorithm's defaults: `burst` = N, and buckets of a sixtieth of the window.
     pub fn new(algorithm: Algorithm, requests: u32, window_nanos: u64) -> Self {
         let window_nanos = window_nanos.clamp(1, WINDOW_NANOS_MAX);
-        let divisor = gcd(DEFAULT_BUCKETS, window_nanos);
-        let buckets = (DEFAULT_BUCKETS / divisor, window_nanos / divisor);
+        // Times are whole nanoseconds, so buckets finer than one mean the same as buckets of one.
+        let buckets = DEFAULT_BUCKETS.min(window_nanos);
+        let divisor = gcd(buckets, window_nanos);
+        let buckets = (buckets / divisor, window_nanos / divisor);
         Self { algorithm, requests, burst: requests, window_nanos, buckets }
     }
 

@@ -2,3 +2,7 @@
 
 mod asking;
 mod limits_examples;
+mod limits_oracle;
+mod limits_sequences;
+mod limits_strict;
+mod random;
