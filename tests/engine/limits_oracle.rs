@@ -100,6 +100,9 @@ impl Naive {
     }
 
     pub(crate) fn refund(&mut self, terms: &Terms, at: u64, hits: u64) {
+        if self.latest.is_none() {
+            return;
+        }
         let mut left = i128::from(hits);
         match terms.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => self.events.push((at, -left)),
@@ -160,9 +163,7 @@ impl Naive {
     pub(crate) fn give_back(&mut self, terms: &Terms, now: u64, hits: u64) -> Answer {
         self.ask(now);
         let at = self.time(now);
-        if self.latest.is_some() {
-            self.refund(terms, at, hits);
-        }
+        self.refund(terms, at, hits);
         let (over, _, before) = self.look(terms, at, 0);
         let (remaining, reset_nanos) = self.status(terms, at, 0, over);
         Answer { over, before, after: before, remaining, reset_nanos }

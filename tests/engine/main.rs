@@ -6,3 +6,6 @@ mod limits_oracle;
 mod limits_sequences;
 mod limits_strict;
 mod random;
+mod store_memory;
+mod store_requests;
+mod store_threads;
