@@ -11,3 +11,10 @@ mod rules_refused;
 
 mod asking;
 mod limits_examples;
+mod limits_oracle;
+mod limits_sequences;
+mod limits_strict;
+mod random;
+mod store_memory;
+mod store_requests;
+mod store_threads;
