@@ -10,6 +10,9 @@ mod debounce;
 mod walk;
 mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
