@@ -1,10 +1,105 @@
 //! Rule sets: texts in, a compiled [`RuleSet`] or every problem out; and how a request finds its limits.
 //!
-//! Text becomes raw (`yaml`), checked (`check`) and compiled (`rule`, `matcher`): a type and a file each. A set is
-//! loaded whole or not at all.
+//! Bytes become text (`text`), raw (`yaml`, read through `fields` and `scalar`), checked (`check`) and compiled
+//! (`compile` into `set`, `tree`, `wildcard`, `rule`): a type and a file each. A set is loaded whole or not at all.
+//!
+//! Reading files, watching them and swapping sets is the business of the rule sources.
 
+mod check;
+mod compile;
+mod diagnostic;
+mod duration;
+mod fields;
 mod metric_name;
 mod rule;
+mod scalar;
+mod set;
+mod text;
+mod tree;
+mod wildcard;
+mod yaml;
 
-pub use metric_name::MetricName;
+pub use diagnostic::Diagnostic;
+pub use duration::parse_duration_nanos;
+pub use metric_name::{MetricName, MetricPath};
 pub use rule::{Rule, StoreFailure, Sync, Unit};
+pub use set::RuleSet;
+
+use crate::engine::key::KeySecret;
+use crate::engine::limit::Algorithm;
+use crate::engine::rules::check::CheckedFile;
+use crate::engine::rules::diagnostic::{Diagnostics, Place};
+
+/// One file of rules, as it was read.
+#[derive(Clone, Debug)]
+pub struct SourceFile {
+    /// Its name, for diagnostics.
+    pub name: String,
+    /// What it holds: at most [`LoadOptions::max_file_bytes`] + 1 bytes need to be read, the rest is never looked at.
+    pub bytes: Vec<u8>,
+}
+
+/// How files are loaded.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// The algorithm of rules that name none, and of limits that requests bring along.
+    pub default_algorithm: Algorithm,
+    /// Several files may have the same domain.
+    pub merge_domains: bool,
+    /// Warnings refuse the set.
+    pub strict: bool,
+    /// The longest file that is loaded, in bytes.
+    pub max_file_bytes: usize,
+    /// The secret under which counters' keys are made.
+    pub secret: KeySecret,
+}
+
+/// A set that was loaded.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The rules.
+    pub rules: RuleSet,
+    /// What is probably not meant as it is written; by file, line and column.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Loads a set of files, in this order, whole or not at all.
+///
+/// # Errors
+/// Every problem of the set (of a great many, the first ones), by file, line and column.
+pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+    let mut errors = Diagnostics::default();
+    let mut warnings = Diagnostics::default();
+    let checked: Vec<CheckedFile<'_>> =
+        files.iter().filter_map(|file| check_file(file, options, &mut errors, &mut warnings)).collect();
+    if options.strict {
+        errors.extend(std::mem::take(&mut warnings));
+    }
+    let rules = compile::compile(&checked, options, &mut errors);
+    if errors.is_empty() {
+        Ok(Loaded { rules, warnings: warnings.into_sorted() })
+    } else {
+        Err(errors.into_sorted())
+    }
+}
+
+/// One file, from its bytes to what could be checked of it. `None`: nothing could.
+fn check_file<'f>(
+    file: &'f SourceFile,
+    options: &LoadOptions,
+    errors: &mut Diagnostics,
+    warnings: &mut Diagnostics,
+) -> Option<CheckedFile<'f>> {
+    let max = options.max_file_bytes;
+    if file.bytes.len() > max {
+        errors.add(&file.name, Place::START, || {
+            format!(
+                "the file is too long (expected at most {max} bytes; MAX_RULES_FILE_BYTES sets the bound)"
+            )
+        });
+        return None;
+    }
+    let document =
+        text::decode(&file.bytes).and_then(|text| check::check(&file.name, &text, options, errors, warnings));
+    document.map_err(|(at, message)| errors.add(&file.name, at, || message)).ok().flatten()
+}

@@ -1,5 +1,201 @@
 //! A rule's path in metrics: the names of its nodes, and where values of the request stand in it.
+//!
+//! In: the nodes on a rule's path, or the entries of a descriptor. Out: one name a level. Joining the names with
+//! dots, cutting them into labels and bounding how many different ones there are is the business of metrics.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::engine::request::Entry;
+
+/// The names of one path, from the first level to the last.
+pub type MetricPath<'a> = SmallVec<[Cow<'a, str>; 4]>;
 
 /// The path of a rule in metrics: one name a level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MetricName;
+pub struct MetricName {
+    rolled_up: Vec<Arc<str>>,
+    /// What is put in the place of the rolled-up names; empty when no value of a request stands in the path.
+    dynamic: Vec<Level>,
+}
+
+/// What one level's name is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    /// The same for every request.
+    Constant,
+    /// `key_value`; the key alone for an empty value.
+    Value,
+    /// `key_value`, also for an empty value.
+    Detailed,
+}
+
+/// One node on a rule's path, as far as its name goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NamedNode<'a> {
+    pub(super) key: &'a str,
+    pub(super) value: Option<&'a str>,
+    /// Requests with different values come to this node, and it does not make them share a counter.
+    pub(super) varies: bool,
+    pub(super) value_to_metric: bool,
+}
+
+impl MetricName {
+    /// The name of a rule at the end of this path; `detailed` is the last node's `detailed_metric`.
+    pub(super) fn of_path(path: &[NamedNode<'_>], detailed: bool) -> Self {
+        let level = |node: &NamedNode<'_>| match (node.varies, detailed, node.value_to_metric) {
+            (true, true, _) => Level::Detailed,
+            (true, false, true) => Level::Value,
+            _ => Level::Constant,
+        };
+        let name = |node: &NamedNode<'_>| match node.value {
+            Some(value) => sanitize(format!("{}_{value}", node.key)).into(),
+            None => sanitize(node.key.to_owned()).into(),
+        };
+        let dynamic: Vec<Level> = path.iter().map(level).collect();
+        let is_static = dynamic.iter().all(|&level| level == Level::Constant);
+        Self {
+            rolled_up: path.iter().map(name).collect(),
+            dynamic: if is_static { Vec::new() } else { dynamic },
+        }
+    }
+
+    /// The path of a limit that a descriptor with these entries brings along.
+    pub fn of_entries<'a>(entries: &[Entry<'_>]) -> MetricPath<'a> {
+        entries.iter().map(|entry| seen(entry, Level::Value)).collect()
+    }
+
+    /// Values of the request stand in the path: it has to be [resolved](Self::resolve) for each request.
+    pub fn is_dynamic(&self) -> bool {
+        !self.dynamic.is_empty()
+    }
+
+    /// The path without any value of a request: what counts when there are too many different values.
+    pub fn rolled_up(&self) -> &[Arc<str>] {
+        &self.rolled_up
+    }
+
+    /// The path for a request that brought these entries to the rule: as many as the rule's path has levels.
+    pub fn resolve<'a>(&'a self, entries: &[Entry<'_>]) -> MetricPath<'a> {
+        let name = |(index, name): (usize, &'a Arc<str>)| match (self.dynamic.get(index), entries.get(index))
+        {
+            (Some(&level), Some(entry)) if level != Level::Constant => seen(entry, level),
+            _ => Cow::Borrowed(&**name),
+        };
+        self.rolled_up.iter().enumerate().map(name).collect()
+    }
+}
+
+/// A level's name with the value seen.
+fn seen<'a>(entry: &Entry<'_>, level: Level) -> Cow<'a, str> {
+    if entry.value.is_empty() && level != Level::Detailed {
+        return Cow::Owned(sanitize(entry.key.to_owned()));
+    }
+    Cow::Owned(sanitize(format!("{}_{}", entry.key, entry.value)))
+}
+
+/// `:`, `|` and the dots of IPv4 addresses become `_`, as they do in `envoyproxy/ratelimit`.
+fn sanitize(name: String) -> String {
+    if !name.contains([':', '|', '.']) {
+        return name;
+    }
+    let mut bytes = name.replace([':', '|'], "_").into_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        match ipv4_len(&bytes[at..]) {
+            Some(len) => {
+                let address = &mut bytes[at..at + len];
+                address.iter_mut().filter(|byte| **byte == b'.').for_each(|byte| *byte = b'_');
+                at += len;
+            }
+            None => at += 1,
+        }
+    }
+    String::from_utf8(bytes).expect("only ASCII characters were replaced by ASCII characters")
+}
+
+/// The length of four numbers of one to three digits, joined by dots, that `bytes` begins with.
+fn ipv4_len(bytes: &[u8]) -> Option<usize> {
+    let mut len = 0;
+    for part in 0..4 {
+        if part > 0 {
+            (bytes.get(len) == Some(&b'.')).then_some(())?;
+            len += 1;
+        }
+        let digits = bytes[len..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+        (digits > 0).then_some(())?;
+        len += digits;
+    }
+    Some(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WILD: NamedNode<'_> =
+        NamedNode { key: "wild", value: Some("foo*"), varies: true, value_to_metric: false };
+    const ANY: NamedNode<'_> = NamedNode { key: "user", value: None, varies: true, value_to_metric: false };
+    const EXACT: NamedNode<'_> =
+        NamedNode { key: "ip", value: Some("10.1.2.3:80"), varies: false, value_to_metric: true };
+
+    fn entries<'a>(values: &[(&'a str, &'a str)]) -> Vec<Entry<'a>> {
+        values.iter().map(|&(key, value)| Entry { key, value }).collect()
+    }
+
+    #[test]
+    fn a_static_path_keeps_patterns_and_loses_separators() {
+        let name = MetricName::of_path(&[WILD, ANY, EXACT], false);
+        assert!(!name.is_dynamic());
+        let seen = entries(&[("wild", "foobar"), ("user", "alice"), ("ip", "10.1.2.3:80")]);
+        assert_eq!(name.resolve(&seen)[..], ["wild_foo*", "user", "ip_10_1_2_3_80"]);
+    }
+
+    #[test]
+    fn detailed_puts_the_value_seen_into_every_level() {
+        let name = MetricName::of_path(&[WILD, NamedNode { value_to_metric: true, ..ANY }, EXACT], true);
+        assert!(name.is_dynamic());
+        let seen = entries(&[("wild", "foobar"), ("user", ""), ("ip", "10.1.2.3:80")]);
+        assert_eq!(name.resolve(&seen)[..], ["wild_foobar", "user_", "ip_10_1_2_3_80"]);
+        assert_eq!(
+            name.rolled_up().iter().map(|name| &**name).collect::<Vec<_>>()[..2],
+            ["wild_foo*", "user"]
+        );
+    }
+
+    #[test]
+    fn value_to_metric_puts_the_value_seen_into_its_own_level() {
+        let name = MetricName::of_path(&[WILD, NamedNode { value_to_metric: true, ..ANY }], false);
+        assert_eq!(
+            name.resolve(&entries(&[("wild", "foobar"), ("user", "a|b")]))[..],
+            ["wild_foo*", "user_a_b"]
+        );
+        assert_eq!(name.resolve(&entries(&[("wild", "foobar"), ("user", "")]))[..], ["wild_foo*", "user"]);
+    }
+
+    #[test]
+    fn a_shared_wildcard_keeps_its_pattern() {
+        let shared = NamedNode { varies: false, value_to_metric: true, ..WILD };
+        assert!(!MetricName::of_path(&[shared], true).is_dynamic());
+    }
+
+    #[test]
+    fn the_path_of_an_override_is_made_of_its_entries() {
+        assert_eq!(MetricName::of_entries(&entries(&[("a", "b:c"), ("d", "")]))[..], ["a_b_c", "d"]);
+    }
+
+    #[test]
+    fn only_the_dots_of_addresses_are_replaced() {
+        for (name, clean) in [
+            ("v1.2.3", "v1.2.3"),
+            ("1234.5.6.78", "1234_5_6_78"),
+            ("a1.2.3.4567", "a1_2_3_4567"),
+            ("1.2.3.4.5", "1_2_3_4.5"),
+            ("1.2.3.", "1.2.3."),
+        ] {
+            assert_eq!(sanitize(name.to_owned()), clean);
+        }
+    }
+}

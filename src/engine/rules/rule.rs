@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::engine::key::KeySeed;
-use crate::engine::limit::Limit;
+use crate::engine::key::{Key, KeySeed};
+use crate::engine::limit::{Algorithm, Limit};
+use crate::engine::request::Entry;
 use crate::engine::rules::MetricName;
 use crate::engine::time::SECOND_NANOS;
 
@@ -23,6 +24,15 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// All units that a rule file may say.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The unit of this name, in any letter case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
     /// Its name in rule files, in lower case.
     pub const fn name(self) -> &'static str {
         match self {
@@ -107,4 +117,47 @@ pub struct Rule {
     /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
     /// nodes without a value. Bit i stands for level i (there are at most 32).
     pub keyed_levels: u32,
+}
+
+impl Rule {
+    /// The key of the counter for a request that these entries led to this rule.
+    pub fn key(&self, entries: &[Entry<'_>]) -> Key {
+        let is_keyed = |level: usize| self.keyed_levels >> level & 1 == 1;
+        let keyed = entries.iter().take(32).enumerate().filter(|&(level, _)| is_keyed(level));
+        self.seed.key(keyed.map(|(_, entry)| entry.value))
+    }
+}
+
+impl Algorithm {
+    /// All algorithms.
+    pub const ALL: [Self; 6] = [
+        Self::SlidingLog,
+        Self::SlidingWindow,
+        Self::SlidingWindowWeighted,
+        Self::FixedWindow,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+    ];
+
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingWindow => "sliding_window",
+            Self::SlidingWindowWeighted => "sliding_window_weighted",
+            Self::FixedWindow => "fixed_window",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+        }
+    }
+
+    /// It never admits more than N hits in any window, wherever it starts.
+    pub const fn is_strict(self) -> bool {
+        matches!(self, Self::SlidingLog | Self::SlidingWindow)
+    }
+
+    /// It has a capacity of its own, `burst`.
+    pub const fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
 }

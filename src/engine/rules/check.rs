@@ -1,0 +1,170 @@
+//! The raw tree of a file → checked nodes: every field has its type, and everything that one node says makes sense.
+//!
+//! What only shows when all nodes are seen together (equal nodes, a domain in two files) is left to `compile`.
+
+mod limit;
+mod metadata;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::engine::limit::Limit;
+use crate::engine::rules::diagnostic::{Diagnostics, Place};
+use crate::engine::rules::fields::{Fields, Reader, Section, told};
+use crate::engine::rules::yaml::{Document, NodeId};
+use crate::engine::rules::{LoadOptions, StoreFailure, Sync, Unit};
+
+/// How deep descriptors may nest.
+const LEVELS_MAX: usize = 32;
+
+/// Aliases may add one value for so many bytes that a file may have: less than a file of that size can say without
+/// aliases, and with the default bound on files 1,048,576.
+const BYTES_PER_ALIASED_VALUE: usize = 32;
+
+/// One file of rules.
+#[derive(Debug)]
+pub(super) struct CheckedFile<'f> {
+    pub(super) name: &'f str,
+    pub(super) domain: Arc<str>,
+    pub(super) domain_at: Place,
+    pub(super) nodes: Vec<CheckedNode>,
+}
+
+/// A node: what stands beside a `key`.
+#[derive(Debug)]
+pub(super) struct CheckedNode {
+    pub(super) at: Place,
+    pub(super) key: String,
+    pub(super) value: Option<String>,
+    pub(super) share_threshold: bool,
+    pub(super) shadow_mode: bool,
+    pub(super) quota_mode: bool,
+    pub(super) detailed_metric: bool,
+    pub(super) value_to_metric: bool,
+    pub(super) metadata: Value,
+    pub(super) limit: Option<CheckedLimit>,
+    pub(super) children: Vec<CheckedNode>,
+}
+
+/// A `rate_limit`.
+#[derive(Debug)]
+pub(super) struct CheckedLimit {
+    /// `None` is `unlimited`.
+    pub(super) limit: Option<Limit>,
+    pub(super) unit: Unit,
+    pub(super) unit_multiplier: u32,
+    pub(super) name: String,
+    pub(super) replaces: Vec<String>,
+    pub(super) sync: Option<Sync>,
+    pub(super) on_store_failure: Option<StoreFailure>,
+}
+
+impl CheckedNode {
+    /// Requests with different values come to this node and have different counters.
+    pub(super) fn varies(&self) -> bool {
+        self.value.as_deref().is_none_or(|value| value.contains('*') && !self.share_threshold)
+    }
+}
+
+/// Checks the text of a file. `Err`: it is no YAML, where and why. Everything else that is wrong goes to `errors`.
+pub(super) fn check<'f>(
+    file: &'f str,
+    text: &str,
+    options: &LoadOptions,
+    errors: &mut Diagnostics,
+    warnings: &mut Diagnostics,
+) -> Result<Option<CheckedFile<'f>>, (Place, String)> {
+    let document = Document::parse(text, (options.max_file_bytes / BYTES_PER_ALIASED_VALUE) as u64)?;
+    let mut checker = Checker { reader: Reader { file, document: &document, errors, warnings }, options };
+    Ok(checker.file(file))
+}
+
+struct Checker<'d, 't> {
+    reader: Reader<'d, 't>,
+    options: &'d LoadOptions,
+}
+
+impl Checker<'_, '_> {
+    fn file<'f>(&mut self, name: &'f str) -> Option<CheckedFile<'f>> {
+        if let Some(second) = self.reader.document.second {
+            self.reader
+                .warning(second, || "a second YAML document is ignored (expected one a file)".to_owned());
+        }
+        let Some(root) = self.reader.document.root else {
+            self.reader
+                .error(Place::START, || "the file is empty (expected `domain` and `descriptors`)".to_owned());
+            return None;
+        };
+        let fields = self.reader.fields(&[root], Section::File);
+        let domain = self.required(&fields, "domain");
+        let nodes = self.nodes(&fields, 1);
+        let (domain_at, domain) = domain?;
+        Some(CheckedFile { name, domain: domain.into(), domain_at, nodes })
+    }
+
+    /// A text that has to be there.
+    fn required(&mut self, fields: &Fields, name: &str) -> Option<(Place, String)> {
+        let text = self.reader.text(fields, name).map(|(at, text)| (at, text.to_owned()));
+        if !self.reader.is_given(fields, name) {
+            let at = fields.last(name).map_or(fields.at, |node| self.reader.at(node));
+            self.reader.error(at, || format!("`{name}` is missing or empty (expected a text)"));
+        }
+        text
+    }
+
+    /// The `descriptors` at a level, counted from 1. Recursion is bounded by the number of levels.
+    fn nodes(&mut self, fields: &Fields, level: usize) -> Vec<CheckedNode> {
+        let nodes = self.reader.list(fields, "descriptors");
+        if let Some(&first) = nodes.first().filter(|_| level > LEVELS_MAX) {
+            let at = self.reader.at(first);
+            self.reader.error(at, || {
+                format!("`descriptors` nested too deep (expected at most {LEVELS_MAX} levels)")
+            });
+            return Vec::new();
+        }
+        nodes.iter().filter_map(|&node| self.node(node, level)).collect()
+    }
+
+    fn node(&mut self, node: NodeId, level: usize) -> Option<CheckedNode> {
+        let fields = self.reader.fields(&[node], Section::Descriptor);
+        let key = self.required(&fields, "key");
+        let value = self.reader.text(&fields, "value").map(|(_, value)| value.to_owned());
+        let share_threshold = self.share_threshold(&fields, value.as_deref());
+        if let Some((at, key)) = key.as_ref().filter(|(_, key)| key.contains('*')) {
+            self.reader.warning(*at, || {
+                format!(
+                    "`*` in the key {} is an ordinary character (expected wildcards in `value`)",
+                    told(key)
+                )
+            });
+        }
+        let limits = fields.all("rate_limit");
+        let (at, metadata) = (self.reader.at(node), self.metadata(&fields));
+        let flag = |checker: &mut Self, name| checker.reader.flag(&fields, name);
+        let checked = CheckedNode {
+            at,
+            key: String::new(),
+            value,
+            share_threshold,
+            shadow_mode: flag(self, "shadow_mode"),
+            quota_mode: flag(self, "quota_mode"),
+            detailed_metric: flag(self, "detailed_metric"),
+            value_to_metric: flag(self, "value_to_metric"),
+            metadata,
+            limit: self.limit(&limits),
+            children: self.nodes(&fields, level + 1),
+        };
+        key.map(|(at, key)| CheckedNode { at, key, ..checked })
+    }
+
+    fn share_threshold(&mut self, fields: &Fields, value: Option<&str>) -> bool {
+        let share_threshold = self.reader.flag(fields, "share_threshold");
+        if share_threshold && !value.is_some_and(|value| value.contains('*')) {
+            let at = fields.last("share_threshold").map_or(fields.at, |node| self.reader.at(node));
+            self.reader
+                .error(at, || "`share_threshold` without a wildcard (expected `*` in `value`)".to_owned());
+        }
+        share_threshold
+    }
+}

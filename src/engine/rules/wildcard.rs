@@ -1,0 +1,276 @@
+//! Wildcards: which of many patterns is the first, in file order, that matches a value.
+//!
+//! A pattern is text in which every `*` stands for zero or more characters. Patterns are classified when they are
+//! compiled. One that is nothing but a prefix (`a*`) or a suffix (`*a`) is found without being tested: by binary
+//! search among all prefixes, and the first in file order of every chain of prefixes is known beforehand. Of the
+//! others (`a*b`, `*a*`, `a*b*c`) those are tested whose literal start (or end, when that is longer) fits.
+//!
+//! Testing a pattern is greedy: each piece between two stars is searched once, from where the last one ended. That
+//! is right (an earlier find leaves more room for the rest), does not backtrack, and is linear in the value.
+
+use std::cmp::Ordering;
+
+/// The patterns beside each other under one key, in file order; `T` is what a pattern leads to.
+#[derive(Debug)]
+pub(super) struct Wildcards<T> {
+    targets: Vec<T>,
+    by_prefix: Affixes,
+    by_suffix: Affixes,
+}
+
+/// A pattern that is more than a prefix or a suffix.
+#[derive(Debug)]
+struct Pattern {
+    /// Its place in file order.
+    order: u32,
+    prefix: Box<str>,
+    suffix: Box<str>,
+    /// The pieces between the first star and the last one, without empty ones.
+    pieces: Box<[Box<str>]>,
+}
+
+/// Literal prefixes (or suffixes, read backwards) of patterns, sorted.
+#[derive(Debug)]
+struct Affixes {
+    end: End,
+    sorted: Vec<Affix>,
+}
+
+/// Which end of a value is looked at.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Prefix,
+    Suffix,
+}
+
+#[derive(Debug)]
+struct Affix {
+    text: Box<str>,
+    /// The longest of the other affixes that this one begins with.
+    parent: Option<u32>,
+    /// The first in file order of the patterns that are nothing but this affix, or but one of its ancestors.
+    plain: Option<u32>,
+    /// The patterns with this affix that have to be tested, in file order.
+    tested: Vec<Pattern>,
+    /// The nearest ancestor that has patterns to be tested.
+    next_tested: Option<u32>,
+}
+
+impl<T: Copy> Wildcards<T> {
+    /// Compiles patterns, given in file order.
+    pub(super) fn new<'a>(patterns: impl IntoIterator<Item = (&'a str, T)>) -> Self {
+        let (mut targets, mut by_prefix, mut by_suffix) = (Vec::new(), Vec::new(), Vec::new());
+        for (order, (text, target)) in (0_u32..).zip(patterns) {
+            targets.push(target);
+            let pattern = Pattern::new(order, text);
+            let list =
+                if pattern.prefix.len() >= pattern.suffix.len() { &mut by_prefix } else { &mut by_suffix };
+            list.push(pattern);
+        }
+        Self {
+            targets,
+            by_prefix: Affixes::new(End::Prefix, by_prefix),
+            by_suffix: Affixes::new(End::Suffix, by_suffix),
+        }
+    }
+
+    /// What the first pattern that matches leads to.
+    pub(super) fn find(&self, value: &str) -> Option<T> {
+        let first = self.by_suffix.first_match(value, self.by_prefix.first_match(value, None))?;
+        self.targets.get(first as usize).copied()
+    }
+}
+
+impl Pattern {
+    fn new(order: u32, text: &str) -> Self {
+        let (prefix, rest) = text.split_once('*').unwrap_or((text, ""));
+        let (middle, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
+        let pieces = middle.split('*').filter(|piece| !piece.is_empty()).map(Box::from).collect();
+        Self { order, prefix: prefix.into(), suffix: suffix.into(), pieces }
+    }
+
+    /// Nothing has to be tested once the affix that it is filed under fits.
+    fn is_plain(&self) -> bool {
+        self.pieces.is_empty() && (self.prefix.is_empty() || self.suffix.is_empty())
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        let Some(rest) = value.strip_prefix(&*self.prefix) else { return false };
+        let Some(mut rest) = rest.strip_suffix(&*self.suffix) else { return false };
+        self.pieces.iter().all(|piece| match rest.split_once(&**piece) {
+            Some((_, after)) => {
+                rest = after;
+                true
+            }
+            None => false,
+        })
+    }
+}
+
+impl Affixes {
+    /// Files patterns (in file order) under their affixes.
+    fn new(end: End, mut patterns: Vec<Pattern>) -> Self {
+        // Stable, so that patterns with the same affix stay in file order.
+        patterns.sort_by(|a, b| end.compare(end.of(a), end.of(b)));
+        let mut affixes = Self { end, sorted: Vec::new() };
+        for pattern in patterns {
+            affixes.file(pattern);
+        }
+        affixes
+    }
+
+    /// Files the next pattern in sorted order.
+    fn file(&mut self, pattern: Pattern) {
+        let text = self.end.of(&pattern);
+        if self.sorted.last().is_none_or(|last| *last.text != *text) {
+            let affix = self.child(text);
+            self.sorted.push(affix);
+        }
+        let Some(affix) = self.sorted.last_mut() else { return };
+        if pattern.is_plain() {
+            affix.plain = earlier(affix.plain, pattern.order);
+        } else {
+            affix.tested.push(pattern);
+        }
+    }
+
+    /// An affix that comes after all others, with what it takes over from its parent.
+    fn child(&self, text: &str) -> Affix {
+        let last = self.sorted.len().checked_sub(1).map(|last| last as u32);
+        let parent = self.chain(last).find(|&(_, affix)| self.end.fits(&affix.text, text));
+        Affix {
+            text: text.into(),
+            parent: parent.map(|(index, _)| index),
+            plain: parent.and_then(|(_, affix)| affix.plain),
+            tested: Vec::new(),
+            next_tested: parent.and_then(|(index, affix)| {
+                if affix.tested.is_empty() { affix.next_tested } else { Some(index) }
+            }),
+        }
+    }
+
+    /// The affix of this index and its ancestors, longest first.
+    fn chain(&self, from: Option<u32>) -> impl Iterator<Item = (u32, &Affix)> {
+        let at = |index: u32| self.sorted.get(index as usize).map(|affix| (index, affix));
+        std::iter::successors(from.and_then(at), move |(_, affix)| affix.parent.and_then(at))
+    }
+
+    /// The least of `first` and the places in file order of all patterns that match.
+    fn first_match(&self, value: &str, first: Option<u32>) -> Option<u32> {
+        let Some(longest) = self.longest_fitting(value) else { return first };
+        let mut first = longest.plain.map_or(first, |plain| earlier(first, plain));
+        let mut affix = Some(longest);
+        while let Some(Affix { tested, next_tested, .. }) = affix {
+            let candidates =
+                tested.iter().take_while(|pattern| first.is_none_or(|first| pattern.order < first));
+            if let Some(found) = candidates.into_iter().find(|pattern| pattern.matches(value)) {
+                first = Some(found.order);
+            }
+            affix = next_tested.and_then(|index| self.sorted.get(index as usize));
+        }
+        first
+    }
+
+    /// The longest affix that the value has. All others that it has are this one's ancestors: whatever sorts between
+    /// an affix of the value and the value itself has that affix too.
+    fn longest_fitting(&self, value: &str) -> Option<&Affix> {
+        let after = self.sorted.partition_point(|affix| self.end.compare(&affix.text, value).is_le());
+        let last = self.sorted.get(..after)?.last()?;
+        let common = self.end.common_len(&last.text, value);
+        let mut affix = last;
+        while affix.text.len() > common {
+            affix = self.sorted.get(affix.parent? as usize)?;
+        }
+        Some(affix)
+    }
+}
+
+impl End {
+    /// The literal text at this end of a pattern.
+    fn of(self, pattern: &Pattern) -> &str {
+        match self {
+            Self::Prefix => &pattern.prefix,
+            Self::Suffix => &pattern.suffix,
+        }
+    }
+
+    fn compare(self, a: &str, b: &str) -> Ordering {
+        match self {
+            Self::Prefix => a.as_bytes().cmp(b.as_bytes()),
+            Self::Suffix => a.bytes().rev().cmp(b.bytes().rev()),
+        }
+    }
+
+    fn fits(self, affix: &str, text: &str) -> bool {
+        match self {
+            Self::Prefix => text.as_bytes().starts_with(affix.as_bytes()),
+            Self::Suffix => text.as_bytes().ends_with(affix.as_bytes()),
+        }
+    }
+
+    /// How many bytes two texts have in common at this end.
+    fn common_len(self, a: &str, b: &str) -> usize {
+        let common = |(a, b): &(u8, u8)| a == b;
+        match self {
+            Self::Prefix => a.bytes().zip(b.bytes()).take_while(common).count(),
+            Self::Suffix => a.bytes().rev().zip(b.bytes().rev()).take_while(common).count(),
+        }
+    }
+}
+
+fn earlier(a: Option<u32>, b: u32) -> Option<u32> {
+    Some(a.map_or(b, |a| a.min(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Written from the words "each `*` matches zero or more characters", by trying all of them.
+    fn naive(pattern: &[char], value: &[char]) -> bool {
+        match pattern.split_first() {
+            None => value.is_empty(),
+            Some(('*', rest)) => (0..=value.len()).any(|skipped| naive(rest, &value[skipped..])),
+            Some((first, rest)) => value.first() == Some(first) && naive(rest, &value[1..]),
+        }
+    }
+
+    fn chars(text: &str) -> Vec<char> {
+        text.chars().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn the_first_pattern_that_matches_is_found(
+            patterns in prop::collection::vec("[abé]{0,3}\\*[abé*]{0,5}", 0..12),
+            values in prop::collection::vec("[abé]{0,8}", 1..12),
+        ) {
+            let compiled = Wildcards::new(patterns.iter().map(String::as_str).zip(0..));
+            for value in values {
+                let expected = patterns.iter().position(|pattern| naive(&chars(pattern), &chars(&value)));
+                prop_assert_eq!(compiled.find(&value), expected, "{:?} {:?}", patterns, value);
+            }
+        }
+    }
+
+    #[test]
+    fn the_pieces_of_a_pattern_do_not_overlap_in_the_value() {
+        let wildcards = Wildcards::new([("aba*aba", 0), ("x*y*y*z", 1)]);
+        for (value, found) in
+            [("aba", None), ("ababa", None), ("abaaba", Some(0)), ("xyz", None), ("xyyz", Some(1))]
+        {
+            assert_eq!(wildcards.find(value), found, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_pattern_takes_no_time() {
+        let pattern = "*a".repeat(2_000) + "*b*";
+        let wildcards = Wildcards::new([(pattern.as_str(), 0)]);
+        assert_eq!(wildcards.find(&"a".repeat(100_000)), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! The text of a file → its first YAML document, as a tree with the place of every node.
+//!
+//! Aliases are shared, never copied: the tree is as large as the text, whatever the text expands to. What it expands
+//! to is known before anybody walks it, and bounded, and so is its depth. Scalars keep their text; what they mean is
+//! decided where they are used.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
+
+use crate::engine::rules::diagnostic::Place;
+
+/// How deep collections may nest, aliases followed. Rules that may nest 32 levels deep need 70.
+const DEPTH_MAX: usize = 200;
+
+/// A node of a [`Document`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct NodeId(u32);
+
+/// The first YAML document of a file.
+#[derive(Debug)]
+pub(super) struct Document<'t> {
+    nodes: Vec<Node<'t>>,
+    /// Its outermost node; none in an empty file.
+    pub(super) root: Option<NodeId>,
+    /// Where a second document begins that is not empty.
+    pub(super) second: Option<Place>,
+}
+
+/// A value with its place.
+#[derive(Debug)]
+pub(super) struct Node<'t> {
+    pub(super) at: Place,
+    pub(super) content: Content<'t>,
+    /// How many nodes it is with all aliases followed, itself included.
+    expanded: u64,
+    /// How many collections are nested in it, itself included.
+    height: usize,
+}
+
+/// What a node holds.
+#[derive(Debug)]
+pub(super) enum Content<'t> {
+    Scalar(Scalar<'t>),
+    Sequence(Vec<NodeId>),
+    Mapping(Vec<(NodeId, NodeId)>),
+}
+
+/// A scalar: its text, and what decides its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Scalar<'t> {
+    pub(super) text: Cow<'t, str>,
+    pub(super) typing: Typing,
+}
+
+/// What decides the type of a scalar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Typing {
+    /// What it looks like.
+    Plain,
+    /// It is text: in quotes, a block, or with the tag `!!str` or one that we do not know.
+    Text,
+    /// It is told by a tag that the text has to follow: `!!int`, `!!bool`, `!!float`, `!!null`.
+    Tagged,
+}
+
+impl<'t> Document<'t> {
+    /// Parses the first document of a text, in which aliases may add up to `aliased_max` nodes. `Err` is a place and
+    /// what is wrong there.
+    pub(super) fn parse(text: &'t str, aliased_max: u64) -> Result<Self, (Place, String)> {
+        let mut builder = Builder::new(aliased_max);
+        let mut events = Parser::new_from_str(text);
+        for event in events.by_ref() {
+            let (event, span) = event.map_err(|error| syntax_error(&error))?;
+            if matches!(event, Event::DocumentEnd | Event::StreamEnd) {
+                break;
+            }
+            builder.event(event, place(&span))?;
+        }
+        Ok(Self { nodes: builder.nodes, root: builder.root, second: second_document(events) })
+    }
+
+    /// The node.
+    pub(super) fn node(&self, id: NodeId) -> &Node<'t> {
+        &self.nodes[id.0 as usize]
+    }
+}
+
+/// Where the next document begins that is not empty. What cannot be parsed there is not empty either.
+fn second_document<'t>(events: impl Iterator<Item = Result<(Event<'t>, Span), ScanError>>) -> Option<Place> {
+    for event in events {
+        match event {
+            Err(error) => return Some(syntax_error(&error).0),
+            Ok((Event::Scalar(text, ScalarStyle::Plain, ..), _)) if matches!(&*text, "" | "~") => {}
+            Ok((event, span)) if event.is_node() => return Some(place(&span)),
+            Ok(_) => {}
+        }
+    }
+    None
+}
+
+struct Builder<'t> {
+    nodes: Vec<Node<'t>>,
+    root: Option<NodeId>,
+    open: Vec<Open>,
+    /// The nodes that have an anchor; `None` while they are open.
+    anchors: HashMap<usize, Option<NodeId>>,
+    /// How many more nodes aliases may add.
+    aliased_left: u64,
+    aliased_max: u64,
+}
+
+/// A collection whose end has not come yet.
+struct Open {
+    at: Place,
+    anchor: usize,
+    is_mapping: bool,
+    children: Vec<NodeId>,
+}
+
+impl<'t> Builder<'t> {
+    fn new(aliased_max: u64) -> Self {
+        let (nodes, open, anchors) = (Vec::new(), Vec::new(), HashMap::new());
+        Self { nodes, root: None, open, anchors, aliased_left: aliased_max, aliased_max }
+    }
+
+    fn event(&mut self, event: Event<'t>, at: Place) -> Result<(), (Place, String)> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let typing = typing(style, tag.as_deref());
+                self.close(Content::Scalar(Scalar { text, typing }), anchor, at);
+            }
+            Event::SequenceStart(_, anchor, _) => self.open(at, anchor, false)?,
+            Event::MappingStart(_, anchor, _) => self.open(at, anchor, true)?,
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => self.alias(anchor, at)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, at: Place, anchor: usize, is_mapping: bool) -> Result<(), (Place, String)> {
+        if self.open.len() >= DEPTH_MAX {
+            return Err((at, too_deep()));
+        }
+        self.anchors.extend((anchor > 0).then_some((anchor, None)));
+        self.open.push(Open { at, anchor, is_mapping, children: Vec::new() });
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        let Some(Open { at, anchor, is_mapping, children }) = self.open.pop() else { return };
+        let content = if is_mapping {
+            Content::Mapping(children.as_chunks().0.iter().map(|&[key, value]| (key, value)).collect())
+        } else {
+            Content::Sequence(children)
+        };
+        self.close(content, anchor, at);
+    }
+
+    fn alias(&mut self, anchor: usize, at: Place) -> Result<(), (Place, String)> {
+        let target = self.anchors.get(&anchor).copied().flatten();
+        let Some(target) = target else {
+            return Err((
+                at,
+                "alias of a value that it stands in (expected a value that ends before it)".to_owned(),
+            ));
+        };
+        let Node { expanded, height, .. } = self.nodes[target.0 as usize];
+        if self.open.len() + height > DEPTH_MAX {
+            return Err((at, too_deep()));
+        }
+        self.aliased_left = self.aliased_left.checked_sub(expanded).ok_or_else(|| {
+            let bound = self.aliased_max;
+            (at, format!("the aliases up to here stand for too many values (expected at most {bound})"))
+        })?;
+        self.place_into_parent(target);
+        Ok(())
+    }
+
+    /// A node is complete.
+    fn close(&mut self, content: Content<'t>, anchor: usize, at: Place) {
+        let sum = |ids: &mut dyn Iterator<Item = NodeId>| {
+            ids.map(|id| &self.nodes[id.0 as usize])
+                .fold((1, 1), |(sum, height), child| (sum + child.expanded, height.max(child.height + 1)))
+        };
+        let (expanded, height) = match &content {
+            Content::Scalar(_) => (1, 0),
+            Content::Sequence(ids) => sum(&mut ids.iter().copied()),
+            Content::Mapping(pairs) => sum(&mut pairs.iter().flat_map(|&(key, value)| [key, value])),
+        };
+        let id = NodeId(self.nodes.len() as u32);
+        self.nodes.push(Node { at, content, expanded, height });
+        self.anchors.extend((anchor > 0).then_some((anchor, Some(id))));
+        self.place_into_parent(id);
+    }
+
+    fn place_into_parent(&mut self, id: NodeId) {
+        match self.open.last_mut() {
+            Some(parent) => parent.children.push(id),
+            None => self.root = Some(id),
+        }
+    }
+}
+
+impl Scalar<'_> {
+    /// It stands for nothing.
+    pub(super) fn is_null(&self) -> bool {
+        self.typing != Typing::Text && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
+    }
+}
+
+fn typing(style: ScalarStyle, tag: Option<&Tag>) -> Typing {
+    match (tag, style) {
+        (None, ScalarStyle::Plain) => Typing::Plain,
+        (Some(tag), _) if matches!(tag.core_suffix(), Some("int" | "bool" | "float" | "null")) => {
+            Typing::Tagged
+        }
+        _ => Typing::Text,
+    }
+}
+
+fn place(span: &Span) -> Place {
+    place_of(span.start.line(), span.start.col())
+}
+
+fn place_of(line: usize, column: usize) -> Place {
+    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Place { line: number(line), column: number(column.saturating_add(1)) }
+}
+
+fn syntax_error(error: &ScanError) -> (Place, String) {
+    let marker = error.marker();
+    (place_of(marker.line(), marker.col()), format!("not YAML: {} (expected YAML)", error.info()))
+}
+
+fn too_deep() -> String {
+    format!("nested too deep (expected at most {DEPTH_MAX} collections in each other)")
+}
