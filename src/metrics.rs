@@ -22,6 +22,9 @@ mod series;
 mod striped;
 mod text;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use parking_lot::RwLock;

@@ -20,12 +20,13 @@ use std::path::{Path, PathBuf};
 pub use self::watch::Watch;
 
 use self::walk::{Found, Observer, walk};
+use crate::engine::rules::SourceFile;
 
 /// Files in one set of rules; the size of a folder that is certainly not one of rules.
 const FILES_MAX: usize = 10_000;
 
 /// All files of a set together may be this many times as large as one of them.
-const SET_FILES_FULL_SIZE: u64 = 8;
+const SET_FILES_FULL_SIZE: usize = 8;
 
 /// Where rules files lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,17 +49,8 @@ pub enum Layout {
     },
 }
 
-/// A file of rules as it was read.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SourceFile {
-    /// Its path, as people know it.
-    pub name: String,
-    /// What it holds.
-    pub bytes: Vec<u8>,
-}
-
 /// All rules files at one moment, in the order of their names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// The files. One that is larger than allowed is cut one byte behind the bound, so that whoever loads it sees
     /// that it is too large.
@@ -91,7 +83,7 @@ pub enum SourceError {
         /// The folder.
         path: PathBuf,
         /// How much is allowed.
-        max: u64,
+        max: usize,
         /// Of what.
         what: &'static str,
     },
@@ -101,12 +93,12 @@ pub enum SourceError {
 #[derive(Clone, Debug)]
 pub struct FileSource {
     layout: Layout,
-    file_bytes_max: u64,
+    file_bytes_max: usize,
 }
 
 impl FileSource {
     /// The files in `layout`, of which none should be larger than `file_bytes_max`.
-    pub fn new(layout: Layout, file_bytes_max: u64) -> Self {
+    pub fn new(layout: Layout, file_bytes_max: usize) -> Self {
         Self { layout, file_bytes_max }
     }
 
@@ -125,7 +117,7 @@ impl FileSource {
         let mut bytes_left = self.file_bytes_max.saturating_mul(SET_FILES_FULL_SIZE);
         let read = files.into_iter().map(|path| {
             let bytes = read_file(&path, self.file_bytes_max)?;
-            let left = bytes_left.checked_sub(bytes.len() as u64);
+            let left = bytes_left.checked_sub(bytes.len());
             bytes_left = left.ok_or_else(|| self.too_many_bytes(&path))?;
             Ok(SourceFile { name: path.display().to_string(), bytes })
         });
@@ -139,7 +131,7 @@ impl FileSource {
 }
 
 /// Reads at most one byte more than `bytes_max`.
-fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SourceError> {
+fn read_file(path: &Path, bytes_max: usize) -> Result<Vec<u8>, SourceError> {
     let io_error = |error| SourceError::Io { path: path.to_owned(), error };
     // Without blocking: what was a file when it was found may be a fifo by now.
     let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
@@ -148,6 +140,6 @@ fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SourceError> {
         return Err(SourceError::NotAFile { path: path.to_owned() });
     }
     let mut bytes = Vec::new();
-    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(io_error)?;
+    file.take((bytes_max as u64).saturating_add(1)).read_to_end(&mut bytes).map_err(io_error)?;
     Ok(bytes)
 }

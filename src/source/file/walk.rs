@@ -267,5 +267,5 @@ fn io_error(path: &Path, error: io::Error) -> SourceError {
 }
 
 fn too_much(path: &Path, max: usize, what: &'static str) -> SourceError {
-    SourceError::TooMuch { path: path.to_owned(), max: max as u64, what }
+    SourceError::TooMuch { path: path.to_owned(), max, what }
 }

@@ -264,7 +264,10 @@ impl Interests {
 
 fn fingerprint_of_contents(contents: &Contents) -> Fingerprint {
     let mut hasher = SipHasher13::new();
-    contents.hash(&mut hasher);
+    for file in &contents.files {
+        (&file.name, &file.bytes).hash(&mut hasher);
+    }
+    (contents.files.len(), &contents.warnings).hash(&mut hasher);
     Fingerprint::Read(hasher.finish128().as_u128())
 }
 
