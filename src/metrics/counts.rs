@@ -105,7 +105,8 @@ impl Counts {
 
 /// The count from which on hits are near the limit: ⌊N × ratio⌋, in 32-bit floats as `envoyproxy/ratelimit` has it.
 fn near_limit(n: u32, ratio: f32) -> u64 {
-    (n as f32 * ratio).floor() as u64
+    // The conversion cuts off, which is the floor of what is not negative; negative numbers and NaN become 0.
+    (n as f32 * ratio) as u64
 }
 
 #[cfg(test)]
