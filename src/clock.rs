@@ -24,13 +24,24 @@ impl Clock {
 
     /// Now.
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(self.unix_nanos_at_start).plus(nanos(self.started.elapsed()))
+        self.at(monotonic())
+    }
+
+    /// The time of a monotonic reading; those from before the start count as the start.
+    pub fn at(&self, reading: Instant) -> Timestamp {
+        let since_start = reading.saturating_duration_since(self.started);
+        Timestamp::from_nanos(self.unix_nanos_at_start).plus(nanos(since_start))
     }
 }
 
 /// A monotonic reading, for measuring how long something takes.
 pub fn monotonic() -> Instant {
     Instant::now()
+}
+
+/// Nanoseconds since a monotonic reading.
+pub fn nanos_since(reading: Instant) -> u64 {
+    nanos(monotonic().saturating_duration_since(reading))
 }
 
 fn nanos(duration: Duration) -> u64 {
