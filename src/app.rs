@@ -34,7 +34,7 @@ use crate::service::Service;
 use crate::settings::value::FullMode;
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
-use crate::store::memory::{MemoryOptions, MemoryStore, StoreFull};
+use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
@@ -107,7 +107,8 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
     let forced = app.settings.force_start_without_initial_config;
     let reloader = app.reloader()?;
     // Many rules take a moment, and a signal works at every moment.
-    let first_load = tokio::task::spawn_blocking(move || reloader.start(forced).map(|known| (reloader, known)));
+    let first_load =
+        tokio::task::spawn_blocking(move || reloader.start(forced).map(|known| (reloader, known)));
     let (reloader, known) = tokio::select! {
         loaded = first_load => loaded.map_err(io::Error::other)??,
         () = signals.received() => return Ok(()),
@@ -227,13 +228,13 @@ impl App {
     ) -> Essential {
         let mut tasks = Essential::new();
         if let Some(listener) = metrics {
-            let front = MetricsFront::new(self.settings.prometheus_path.as_str(), self.metrics.scrape());
+            let front = MetricsFront::new(self.settings.prometheus_path.as_str(), Arc::clone(&self.metrics));
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }
         if let Some(listener) = debug {
             let token = self.settings.admin_token.as_deref().map(Arc::from);
-            let front = AdminFront::new(Arc::clone(&self.service), self.metrics.scrape(), token);
+            let front = AdminFront::new(Arc::clone(&self.service), Arc::clone(&self.metrics), token);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }

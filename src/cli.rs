@@ -13,7 +13,10 @@ use crate::settings::{Problem, Row, Settings, TABLE};
 const EXIT_USAGE: u8 = 64;
 
 /// Runs the program with these arguments (the first is its name) and this environment.
-pub fn main(arguments: impl IntoIterator<Item = OsString>, variable: impl Fn(&str) -> Option<String>) -> ExitCode {
+pub fn main(
+    arguments: impl IntoIterator<Item = OsString>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> ExitCode {
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => return usage(&error),
@@ -86,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_setting_stands_in_the_help() {
-        let help = command().render_long_help().to_string();
+        let help = command().term_width(usize::MAX).render_long_help().to_string();
         for row in TABLE {
             assert!(help.contains(&format!("--{}", row.flag())), "{}", row.name);
             assert!(help.contains(&format!("[env: {}]", row.name)), "{}", row.name);

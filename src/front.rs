@@ -10,23 +10,20 @@ pub mod http;
 pub mod proto;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use prost::Message;
 
+use crate::clock;
 use crate::engine::decision::Code;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use crate::service::{Service, ServiceError};
-
-/// Which way a call came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Front {
-    /// `ShouldRateLimit` over gRPC.
-    Grpc,
-    /// `POST /json`.
-    Json,
-}
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]
@@ -78,14 +75,15 @@ pub enum RefusalCode {
 /// The seam behind every front.
 pub struct Seam {
     service: Arc<Service>,
+    metrics: Arc<Metrics>,
     bounds: Bounds,
 }
 
 impl Seam {
-    /// The seam before `service`, letting in what is within `bounds`.
+    /// The seam before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
-    pub fn new(service: Arc<Service>, bounds: Bounds) -> Self {
-        Self { service, bounds }
+    pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
+        Self { service, metrics, bounds }
     }
 
     /// The bounds that the seam keeps. A front uses them to stop reading early.
@@ -98,14 +96,15 @@ impl Seam {
     /// # Errors
     /// What is wrong with the request, or why nothing can be decided now.
     pub fn answer(&self, front: Front, request: &[u8]) -> Result<Answer, Refusal> {
+        let began = clock::monotonic();
         let answer = self.decide(request);
-        self.count(front, answer.as_ref());
+        self.count(front, answer.as_ref(), began);
         answer
     }
 
     /// Counts the refusal of a call that never became a `RateLimitRequest`, made by a front while it was reading.
     pub fn refuse(&self, front: Front, refusal: Refusal) -> Refusal {
-        self.count(front, Err(&refusal));
+        self.count(front, Err(&refusal), clock::monotonic());
         refusal
     }
 
@@ -126,7 +125,24 @@ impl Seam {
     }
 
     /// Counts one call, whatever became of it.
-    fn count(&self, _front: Front, _answer: Result<&Answer, &Refusal>) {}
+    fn count(&self, front: Front, answer: Result<&Answer, &Refusal>, began: Instant) {
+        self.metrics.request(front, outcome(answer));
+        if front == Front::Grpc {
+            self.metrics.grpc_call(GrpcMethod::ShouldRateLimit, clock::nanos_since(began));
+        }
+    }
+}
+
+fn outcome(answer: Result<&Answer, &Refusal>) -> Outcome {
+    match answer {
+        Ok(Answer { code: Code::Ok, .. }) => Outcome::Ok,
+        Ok(Answer { code: Code::OverLimit, .. }) => Outcome::OverLimit,
+        Err(refusal) => match refusal.code {
+            RefusalCode::InvalidArgument => Outcome::InvalidArgument,
+            RefusalCode::ResourceExhausted => Outcome::ResourceExhausted,
+            RefusalCode::Unavailable => Outcome::Unavailable,
+        },
+    }
 }
 
 impl Refusal {

@@ -11,7 +11,7 @@ use crate::engine::request::Request;
 use crate::engine::rules::RuleSet;
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{Live, Reader};
-use crate::store::memory::MemoryStore;
+use crate::store::MemoryStore;
 
 /// Decides requests under the rules in force.
 pub struct Service {
@@ -94,9 +94,10 @@ impl Service {
     /// Hands the rules in force to `body`, by way of this thread's own reader. `body` must not come back here.
     fn with_live<T>(&self, body: impl FnOnce(Option<&InForce>) -> T) -> T {
         READER.with_borrow_mut(|thread| {
-            let mut own = thread.take().filter(|own| Arc::ptr_eq(&own.live, &self.live)).unwrap_or_else(|| {
-                ThreadReader { live: Arc::clone(&self.live), reader: self.live.reader() }
-            });
+            let mut own = thread
+                .take()
+                .filter(|own| Arc::ptr_eq(&own.live, &self.live))
+                .unwrap_or_else(|| ThreadReader { live: Arc::clone(&self.live), reader: self.live.reader() });
             let result = body(own.reader.load().as_ref().as_ref());
             *thread = Some(own);
             result

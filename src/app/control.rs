@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::metrics::{Kind, Metrics};
 use crate::service::Service;
-use crate::store::memory::MemoryStore;
+use crate::store::MemoryStore;
 
 /// How often expired counters are looked for: with the time that a round takes, well within a second.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);

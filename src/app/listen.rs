@@ -74,7 +74,10 @@ impl Ports {
         });
         let pages = [("metrics", &self.metrics), ("debug", &self.debug)];
         let pages = pages.into_iter().filter_map(|(what, listener)| Some((what, listener.as_ref()?)));
-        decisions.chain(pages).map(|(what, listener)| format!("{what}: listening on {}", place(listener))).collect()
+        decisions
+            .chain(pages)
+            .map(|(what, listener)| format!("{what}: listening on {}", place(listener)))
+            .collect()
     }
 
     /// Where a client on this machine reaches the HTTP port.

@@ -38,7 +38,7 @@ impl GrpcFront {
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        let others = Routes::new(health::service(health))
+        let others = Routes::new(health::service(health, Arc::clone(&seam.metrics)))
             .add_service(reflection().build_v1().expect("our own descriptors decode"))
             .add_service(reflection().build_v1alpha().expect("our own descriptors decode"))
             .prepare();

@@ -4,31 +4,29 @@
 
 mod admin;
 mod json;
+mod page;
 mod probes;
+mod rlconfig;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
-pub use admin::{AdminFront, MetricsFront};
+pub use self::admin::{AdminFront, MetricsFront};
+pub use self::page::{Page, PageBody};
 
-use crate::front::{Bounds, Front, Refusal, RefusalCode, Seam};
+use self::page::{not_allowed, text};
+use crate::front::{Bounds, Refusal, RefusalCode, Seam};
 use crate::health::Health;
+use crate::metrics::Front;
 
 /// How long a client may take to send one body.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
-
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-
-/// An answer, whole.
-pub type Page = Response<Full<Bytes>>;
 
 /// What answers requests on an HTTP port.
 pub trait Respond: Clone + Send + Sync + 'static {
@@ -90,21 +88,4 @@ fn refused(refusal: &Refusal) -> Page {
         RefusalCode::Unavailable => StatusCode::INTERNAL_SERVER_ERROR,
     };
     text(status, format!("{refusal}\n"))
-}
-
-fn not_allowed(methods: &'static str) -> Page {
-    let mut page = text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}\n"));
-    page.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
-    page
-}
-
-fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
-    page(status, TEXT, body)
-}
-
-fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Page {
-    let mut page = Response::new(Full::new(body.into()));
-    *page.status_mut() = status;
-    page.headers_mut().insert(CONTENT_TYPE, content_type);
-    page
 }

@@ -67,11 +67,7 @@ fn parse_override(limit: &RateLimitOverride, index: usize) -> Result<Override, R
     let unit = unit(limit.unit).ok_or_else(|| invalid(format!("unit {} is none of 1 to 7", limit.unit)))?;
     let unit_multiplier = limit.unit_multiplier.unwrap_or(1);
     if unit_multiplier == 0 {
-        return Err(invalid("unit_multiplier must be at least 1".to_owned()));
-    }
-    // Longer than 584 years; the engine's nanoseconds end there.
-    if unit.nanos().checked_mul(u64::from(unit_multiplier)).is_none() {
-        return Err(invalid(format!("unit_multiplier {unit_multiplier} is too large for its unit")));
+        return Err(invalid("unit_multiplier 0 is not at least 1".to_owned()));
     }
     Ok(Override { requests_per_unit: limit.requests_per_unit, unit, unit_multiplier })
 }
@@ -137,4 +133,122 @@ fn code(code: Code) -> i32 {
 
 fn whole_seconds(seconds: u64) -> Duration {
     Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::engine::limit::{Algorithm, Limit, Verdict};
+    use crate::engine::plan::Hits;
+    use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as ProtoEntry;
+
+    fn descriptor(entries: usize) -> RateLimitDescriptor {
+        let entry = ProtoEntry { key: "user".to_owned(), value: "alice".to_owned() };
+        RateLimitDescriptor { entries: vec![entry; entries], ..RateLimitDescriptor::default() }
+    }
+
+    fn asked(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+        RateLimitRequest { domain: "shop".to_owned(), descriptors, hits_addend: 3 }
+    }
+
+    fn with_limit(unit: i32, unit_multiplier: Option<u32>) -> RateLimitRequest {
+        let limit = RateLimitOverride { requests_per_unit: 9, unit, unit_multiplier };
+        asked(vec![descriptor(1), RateLimitDescriptor { limit: Some(limit), ..descriptor(1) }])
+    }
+
+    fn refusal(message: &RateLimitRequest) -> String {
+        parse(message, &Bounds::default()).expect_err("must be refused").message
+    }
+
+    #[test]
+    fn everything_that_was_asked_is_parsed() {
+        let mut message = with_limit(7, Some(2));
+        message.descriptors[1].hits_addend = Some(0);
+        message.descriptors[1].is_negative_hits = true;
+        let request = parse(&message, &Bounds::default()).expect("within bounds");
+        assert_eq!((request.domain(), request.hits_addend()), ("shop", 3));
+        let descriptors: Vec<_> = request.descriptors().collect();
+        assert_eq!(descriptors[0].options, DescriptorOptions::default());
+        assert_eq!(descriptors[1].entries, [Entry { key: "user", value: "alice" }]);
+        let limit = Override { requests_per_unit: 9, unit: Unit::Week, unit_multiplier: 2 };
+        let options = DescriptorOptions { limit: Some(limit), hits_addend: Some(0), is_negative_hits: true };
+        assert_eq!(descriptors[1].options, options);
+    }
+
+    #[test]
+    fn bounds_let_in_exactly_as_much_as_they_say() {
+        assert!(parse(&asked(vec![descriptor(32); 64]), &Bounds::default()).is_ok());
+        assert_eq!(refusal(&asked(vec![descriptor(1); 65])), "65 descriptors are too many (at most 64)");
+        let message = asked(vec![descriptor(32), descriptor(33)]);
+        assert_eq!(refusal(&message), "descriptor 1: 33 entries are too many (at most 32)");
+    }
+
+    #[test]
+    fn bad_limits_are_refused_by_the_index_of_their_descriptor() {
+        for unit in [0, 8, -1, i32::MAX] {
+            let expected = format!("descriptor 1: limit: unit {unit} is none of 1 to 7");
+            assert_eq!(refusal(&with_limit(unit, None)), expected);
+        }
+        let zero = with_limit(1, Some(0));
+        assert_eq!(refusal(&zero), "descriptor 1: limit: unit_multiplier 0 is not at least 1");
+        assert!(parse(&with_limit(6, Some(u32::MAX)), &Bounds::default()).is_ok());
+    }
+
+    #[test]
+    fn bounds_are_checked_before_limits() {
+        let mut message = with_limit(0, None);
+        message.descriptors.push(descriptor(33));
+        assert_eq!(refusal(&message), "descriptor 2: 33 entries are too many (at most 32)");
+    }
+
+    fn limited(over: bool, unit_multiplier: u32) -> Status<'static> {
+        let remaining = if over { 0 } else { 9 };
+        Status::Limited(Limited {
+            origin: Origin::Override { unit: Unit::Hour, unit_multiplier },
+            limit: Limit::new(Algorithm::SlidingWindow, 10, Unit::Hour.nanos()),
+            hits: Hits::Take(1),
+            verdict: Verdict { over, before: 0, after: 1, remaining, reset_nanos: 1_634_000_000_001 },
+            shadow: false,
+            quota: false,
+        })
+    }
+
+    #[test]
+    fn every_status_is_told_as_the_protocol_has_it() {
+        let statuses = smallvec![Status::NoLimit, Status::Unlimited, limited(false, 1), limited(true, 2)];
+        let decision = Decision { code: Code::OverLimit, shadowed: false, domain_known: true, statuses };
+        let answer = render(&decision);
+        assert_eq!(answer.code, Code::OverLimit);
+        let told = RateLimitResponse::decode(answer.message).expect("it was just encoded");
+        let (ok, over) = (1, 2);
+        let bare = DescriptorStatus { code: ok, ..DescriptorStatus::default() };
+        let hour = 3;
+        let limit = |unit_multiplier| {
+            Some(RateLimit { name: String::new(), requests_per_unit: 10, unit: hour, unit_multiplier })
+        };
+        let duration_until_reset = Some(Duration { seconds: 1_635, nanos: 0 });
+        let expected = RateLimitResponse {
+            overall_code: over,
+            statuses: vec![
+                bare.clone(),
+                DescriptorStatus { limit_remaining: u32::MAX, ..bare },
+                DescriptorStatus {
+                    code: ok,
+                    current_limit: limit(None),
+                    limit_remaining: 9,
+                    duration_until_reset,
+                },
+                DescriptorStatus {
+                    code: over,
+                    current_limit: limit(Some(2)),
+                    limit_remaining: 0,
+                    duration_until_reset,
+                },
+            ],
+            ..RateLimitResponse::default()
+        };
+        assert_eq!(told, expected);
+    }
 }

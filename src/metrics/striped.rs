@@ -156,8 +156,8 @@ mod tests {
         let striped = Striped::new(1 << 10, 8);
         let slot = striped.reserve(1).expect("room");
         let add = || striped.writer().add(slot, 1);
+        let both = Barrier::new(2);
         std::thread::scope(|scope| {
-            let both = Barrier::new(2);
             for _ in 0..2 {
                 scope.spawn(|| {
                     add();

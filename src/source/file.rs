@@ -133,7 +133,8 @@ impl FileSource {
 fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SourceError> {
     let io_error = |error| SourceError::Io { path: path.to_owned(), error };
     // Without blocking: what was a file when it was found may be a fifo by now.
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
+    let file =
+        std::fs::OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
     let file = file.map_err(io_error)?;
     if !file.metadata().map_err(io_error)?.is_file() {
         return Err(SourceError::NotAFile { path: path.to_owned() });

@@ -10,14 +10,19 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health as GrpcHealth, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+use crate::clock;
 use crate::health::{Health, Status};
+use crate::metrics::{GrpcMethod, Metrics};
 
 /// The service, as tonic routes it.
-pub(super) fn service(health: Arc<Health>) -> HealthServer<HealthService> {
-    HealthServer::new(HealthService(health))
+pub(super) fn service(health: Arc<Health>, metrics: Arc<Metrics>) -> HealthServer<HealthService> {
+    HealthServer::new(HealthService { health, metrics })
 }
 
-pub(super) struct HealthService(Arc<Health>);
+pub(super) struct HealthService {
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+}
 
 #[tonic::async_trait]
 impl GrpcHealth for HealthService {
@@ -27,8 +32,10 @@ impl GrpcHealth for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, tonic::Status> {
-        check_name(request.get_ref())?;
-        Ok(Response::new(report(&self.0.status())))
+        let began = clock::monotonic();
+        let checked = check_name(request.get_ref()).map(|()| Response::new(report(&self.health.status())));
+        self.metrics.grpc_call(GrpcMethod::Check, clock::nanos_since(began));
+        checked
     }
 
     async fn watch(
@@ -37,7 +44,7 @@ impl GrpcHealth for HealthService {
     ) -> Result<Response<Self::WatchStream>, tonic::Status> {
         check_name(request.get_ref())?;
         let (reports, stream) = mpsc::channel(1);
-        tokio::spawn(follow(self.0.watch(), reports));
+        tokio::spawn(follow(self.health.watch(), reports));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }

@@ -12,7 +12,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 
-use crate::front::{Bounds, Front, Refusal, RefusalCode, Seam};
+use crate::front::{Bounds, Refusal, RefusalCode, Seam};
+use crate::metrics::Front;
 
 /// How long a client may take to send one request. Whoever needs longer for a few hundred bytes is stuck or hostile.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

@@ -3,46 +3,41 @@
 //! What only reads answers anybody that reaches the port. What changes state answers loopback, or a bearer of the
 //! admin token; there is nothing that changes state yet, so that guard is all there is of it.
 
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
 
-use super::{Page, Respond, not_allowed, page, text};
+use super::page::{Page, not_allowed, pieces, text};
+use super::{Respond, rlconfig};
+use crate::metrics::Metrics;
 use crate::service::Service;
-
-const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 const INDEX: &str = "/          this list\n\
                      /metrics   metrics, for Prometheus\n\
                      /rlconfig  the limits in force, a line each\n";
 
-/// Writes all metrics down, in the text format of Prometheus.
-pub type Scrape = Arc<dyn Fn() -> Bytes + Send + Sync>;
-
 /// The metrics port. Clones share everything.
 #[derive(Clone)]
 pub struct MetricsFront {
     path: Arc<str>,
-    scrape: Scrape,
+    metrics: Arc<Metrics>,
 }
 
 impl MetricsFront {
-    /// Answers `scrape` at `path`.
+    /// Answers `metrics` at `path`.
     #[must_use]
-    pub fn new(path: impl Into<Arc<str>>, scrape: Scrape) -> Self {
-        Self { path: path.into(), scrape }
+    pub fn new(path: impl Into<Arc<str>>, metrics: Arc<Metrics>) -> Self {
+        Self { path: path.into(), metrics }
     }
 }
 
 impl Respond for MetricsFront {
     async fn respond(&self, request: Request<Incoming>, _peer: SocketAddr) -> Page {
         match (reads(request.method()), request.uri().path() == &*self.path) {
-            (true, true) => page(StatusCode::OK, PROMETHEUS, (self.scrape)()),
+            (true, true) => scrape(&self.metrics),
             (false, true) => not_allowed("GET, HEAD"),
             (_, false) => text(StatusCode::NOT_FOUND, format!("metrics are at {}\n", self.path)),
         }
@@ -53,15 +48,15 @@ impl Respond for MetricsFront {
 #[derive(Clone)]
 pub struct AdminFront {
     service: Arc<Service>,
-    scrape: Scrape,
+    metrics: Arc<Metrics>,
     token: Option<Arc<str>>,
 }
 
 impl AdminFront {
-    /// Shows the rules of `service`, and `scrape`. Whoever bears `token` may change state.
+    /// Shows the rules of `service`, and `metrics`. Whoever bears `token` may change state.
     #[must_use]
-    pub fn new(service: Arc<Service>, scrape: Scrape, token: Option<Arc<str>>) -> Self {
-        Self { service, scrape, token }
+    pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, token: Option<Arc<str>>) -> Self {
+        Self { service, metrics, token }
     }
 }
 
@@ -75,11 +70,15 @@ impl Respond for AdminFront {
         }
         match request.uri().path() {
             "/" => text(StatusCode::OK, INDEX),
-            "/metrics" => page(StatusCode::OK, PROMETHEUS, (self.scrape)()),
-            "/rlconfig" => text(StatusCode::OK, String::new()),
+            "/metrics" => scrape(&self.metrics),
+            "/rlconfig" => text(StatusCode::OK, self.service.with_rules(rlconfig::lines)),
             _ => text(StatusCode::NOT_FOUND, INDEX),
         }
     }
+}
+
+fn scrape(metrics: &Arc<Metrics>) -> Page {
+    pieces(Metrics::CONTENT_TYPE, metrics.scrape())
 }
 
 fn reads(method: &Method) -> bool {
@@ -97,4 +96,39 @@ fn bears(headers: &HeaderMap, token: &str) -> bool {
         let differing = borne.iter().zip(token.as_bytes()).fold(0, |all, (a, b)| all | (a ^ b));
         !token.is_empty() && borne.len() == token.len() && differing == 0
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn may(peer: &str, authorization: Option<&'static str>, token: Option<&str>) -> bool {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = authorization {
+            headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
+        }
+        may_change_state(peer.parse().expect("an address"), &headers, token)
+    }
+
+    #[test]
+    fn loopback_may_change_state() {
+        for peer in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(may(peer, None, None), "{peer}");
+        }
+    }
+
+    #[test]
+    fn others_need_the_token_and_there_may_be_none() {
+        for peer in ["10.0.0.1:1", "[2001:db8::1]:1", "[::ffff:10.0.0.1]:1"] {
+            assert!(may(peer, Some("Bearer open"), Some("open")), "{peer}");
+            for wrong in [None, Some("open"), Some("Bearer ope"), Some("Bearer opened"), Some("Bearer Open")]
+            {
+                assert!(!may(peer, wrong, Some("open")), "{peer} {wrong:?}");
+            }
+            assert!(!may(peer, Some("Bearer "), Some("")), "{peer}");
+            assert!(!may(peer, Some("Bearer open"), None), "{peer}");
+        }
+    }
 }

@@ -11,9 +11,11 @@ use http::StatusCode;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
-use super::{JSON, Page, page, refused};
+use super::page::{Page, page};
+use super::refused;
 use crate::engine::decision::Code;
-use crate::front::{Front, Refusal, Seam, proto};
+use crate::front::{Refusal, Seam, proto};
+use crate::metrics::Front;
 
 struct Messages {
     request: MessageDescriptor,
@@ -41,7 +43,7 @@ pub(super) fn respond(seam: &Seam, body: &[u8]) -> Page {
                 Code::Ok => StatusCode::OK,
                 Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
             };
-            page(status, JSON, from_response(&answer.message))
+            page(status, "application/json", from_response(&answer.message))
         }
         Err(refusal) => refused(&refusal),
     }

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::{Page, text};
+use super::page::{Page, text};
 use crate::health::Status;
 
 /// Readiness: 200 `OK`, or 500 and why not.

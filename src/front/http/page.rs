@@ -1,0 +1,88 @@
+//! What an HTTP port answers: a whole text, or one that is rendered while it is sent.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Response, StatusCode};
+use hyper::body::{Body, Frame, SizeHint};
+
+/// An answer over HTTP.
+pub type Page = Response<PageBody>;
+
+/// The body of a [`Page`].
+pub struct PageBody(Content);
+
+enum Content {
+    Whole(Bytes),
+    Pieces { pieces: Box<dyn Iterator<Item = String> + Send>, rested: bool },
+}
+
+/// A page of text.
+pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
+    page(status, "text/plain; charset=utf-8", body)
+}
+
+/// A page.
+pub(super) fn page(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Page {
+    respond(status, content_type, Content::Whole(body.into()))
+}
+
+/// A page that is never held whole: a piece is rendered when the one before it is on its way.
+pub(super) fn pieces(
+    content_type: &'static str,
+    pieces: impl Iterator<Item = String> + Send + 'static,
+) -> Page {
+    respond(StatusCode::OK, content_type, Content::Pieces { pieces: Box::new(pieces), rested: true })
+}
+
+/// The page for a method that a path does not take.
+pub(super) fn not_allowed(methods: &'static str) -> Page {
+    let mut page = text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}\n"));
+    page.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    page
+}
+
+fn respond(status: StatusCode, content_type: &'static str, content: Content) -> Page {
+    let mut page = Response::new(PageBody(content));
+    *page.status_mut() = status;
+    page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    page
+}
+
+impl Body for PageBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match &mut self.0 {
+            Content::Whole(bytes) => Some(std::mem::take(bytes)).filter(|bytes| !bytes.is_empty()),
+            Content::Pieces { pieces, rested } => {
+                *rested = !*rested;
+                if *rested {
+                    // Between two pieces, everything else on this thread has its turn.
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                pieces.next().map(Bytes::from)
+            }
+        };
+        Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.0, Content::Whole(bytes) if bytes.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Content::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Content::Pieces { .. } => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The fronts as their clients see them: real sockets on loopback, real workers.
+
+mod connections;
+mod grpc;
+mod http;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::clock::Clock;
+use crate::engine::key::KeySecret;
+use crate::engine::limit::Algorithm;
+use crate::engine::plan::Modes;
+use crate::engine::rules::{LoadOptions, SourceFile, load};
+use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
+use crate::front::grpc::GrpcFront;
+use crate::front::http::{AdminFront, HttpFront, MetricsFront};
+use crate::front::{Bounds, Seam};
+use crate::health::Health;
+use crate::metrics::{Metrics, MetricsOptions};
+use crate::service::Service;
+use crate::store::{MemoryOptions, MemoryStore, StoreFull};
+
+/// Much longer than anything takes that works.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: hour, requests_per_unit: 10 } }
+";
+
+/// A whole limiter but for the settings. Users of the domain `shop` may do 10 an hour.
+struct Server {
+    grpc: SocketAddr,
+    http: SocketAddr,
+    admin: SocketAddr,
+    metrics_page: SocketAddr,
+    health: Arc<Health>,
+    workers: Arc<Workers>,
+    /// Closes the listeners when it is dropped.
+    tasks: JoinSet<()>,
+    _pages: DrainSwitch,
+}
+
+fn metrics() -> Arc<Metrics> {
+    Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series: 100, stripes: 2 }))
+}
+
+fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
+    let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny }));
+    let service = Service::new(store, Arc::clone(metrics), Clock::start(), Modes::default());
+    let options = LoadOptions {
+        default_algorithm: Algorithm::SlidingWindow,
+        merge_domains: false,
+        strict: true,
+        max_file_bytes: 1 << 20,
+        secret: KeySecret::new([7; 16]),
+    };
+    let file = |text: &str| SourceFile { name: "shop.yaml".to_owned(), bytes: text.as_bytes().to_vec() };
+    if let Some(text) = rules {
+        service.install(load(&[file(text)], &options).expect("good rules").rules);
+    }
+    service
+}
+
+impl Server {
+    async fn start() -> Self {
+        Self::with_rules(Some(RULES)).await
+    }
+
+    async fn without_rules() -> Self {
+        Self::with_rules(None).await
+    }
+
+    async fn with_rules(rules: Option<&str>) -> Self {
+        let metrics = metrics();
+        let service = Arc::new(service(rules, &metrics));
+        let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
+        let health = Arc::new(Health::starting());
+        health.serve();
+        let fronts = Fronts {
+            grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&health)),
+            http: HttpFront::new(seam, Arc::clone(&health)),
+        };
+        let workers = Arc::new(Workers::start(2, 100, &fronts).expect("threads"));
+        let (mut tasks, pages) = (JoinSet::new(), DrainSwitch::new());
+        let mut listen = async |port| {
+            let (listener, address) = bind().await;
+            let workers = Arc::clone(&workers);
+            tasks.spawn(
+                async move { workers.accept(listener, port).await.map_or((), |never| match never {}) },
+            );
+            address
+        };
+        let (grpc, http) = (listen(Port::Grpc).await, listen(Port::Http).await);
+        let (listener, admin) = bind().await;
+        let front = AdminFront::new(service, Arc::clone(&metrics), Some("let me in".into()));
+        let serving = serve_pages(listener, front, 4, pages.drain());
+        tasks.spawn(async move { match serving.await {} });
+        let (listener, metrics_page) = bind().await;
+        let serving = serve_pages(listener, MetricsFront::new("/prometheus", metrics), 4, pages.drain());
+        tasks.spawn(async move { match serving.await {} });
+        Self { grpc, http, admin, metrics_page, health, workers, tasks, _pages: pages }
+    }
+}
+
+async fn bind() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let address = listener.local_addr().expect("it is bound");
+    (listener, address)
+}

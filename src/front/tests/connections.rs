@@ -1,0 +1,71 @@
+//! Connections: who gets them, how many there may be, how they end.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{PATIENCE, Server};
+
+/// Waits until `holds`; what happens between threads has no clock that a test could turn.
+async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn draining_finishes_what_was_begun_and_closes_the_rest() {
+    let mut server = Server::start().await;
+    let mut idle = TcpStream::connect(server.http).await.expect("it listens");
+    let mut busy = TcpStream::connect(server.http).await.expect("it listens");
+    busy.write_all(b"POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{").await.expect("it reads");
+    eventually("both connections are there", || server.workers.connections() == 2).await;
+    // The head of the request was read when its body is awaited, which shows in nothing but an answer to come.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+
+    server.tasks.shutdown().await;
+    assert!(TcpStream::connect(server.http).await.is_err(), "the listener is closed");
+    let drained = tokio::spawn(async move { server.workers.drain(PATIENCE).await });
+    let mut rest = Vec::new();
+    idle.read_to_end(&mut rest).await.expect("closed in order");
+    assert!(rest.is_empty());
+    busy.write_all(b"}").await.expect("it still reads");
+    let mut answer = String::new();
+    busy.read_to_string(&mut answer).await.expect("closed in order");
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(drained.await.expect("no panic"), "all connections ended");
+}
+
+#[tokio::test]
+async fn draining_does_not_wait_longer_than_it_is_told() {
+    let server = Server::start().await;
+    let mut stuck = TcpStream::connect(server.http).await.expect("it listens");
+    stuck.write_all(b"POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{").await.expect("it reads");
+    eventually("the connection is there", || server.workers.connections() == 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!server.workers.drain(Duration::from_millis(50)).await);
+}
+
+#[tokio::test]
+async fn connections_are_bounded_and_given_back() {
+    let server = Server::start().await;
+    let mut open = Vec::new();
+    for _ in 0..100 {
+        open.push(TcpStream::connect(server.http).await.expect("it listens"));
+    }
+    eventually("a hundred connections", || server.workers.connections() == 100).await;
+    let mut refused = TcpStream::connect(server.http).await.expect("the system accepts it");
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, refused.read_to_end(&mut rest)).await.expect("in time");
+    assert!(read.is_err() || rest.is_empty());
+    drop(open);
+    eventually("all given back", || server.workers.connections() == 0).await;
+    let mut stream = TcpStream::connect(server.http).await.expect("it listens");
+    stream.write_all(b"GET /livez HTTP/1.0\r\n\r\n").await.expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+}

@@ -1,0 +1,147 @@
+//! The HTTP ports, asked over bare sockets as curl would, and over HTTP/2.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{PATIENCE, Server};
+
+const ALICE: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#;
+
+/// Sends one request over HTTP/1.1; returns the status, the head in lower case, and the body.
+async fn send(address: SocketAddr, line: &str, headers: &str, body: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let length = body.len();
+    let request = format!(
+        "{line} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.expect("it reads");
+    let mut answer = String::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("in time");
+    read.expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, head.to_lowercase(), body.to_owned())
+}
+
+async fn status_and_body(address: SocketAddr, line: &str, body: &str) -> (u16, String) {
+    let (status, _, body) = send(address, line, "", body).await;
+    (status, body)
+}
+
+#[tokio::test]
+async fn json_answers_are_those_of_the_go_service() {
+    let server = Server::start().await;
+    let (status, head, body) = send(server.http, "POST /json", "", ALICE).await;
+    assert_eq!(status, 200);
+    assert!(head.contains("content-type: application/json"), "{head}");
+    let first = r#"{"overallCode":"OK","statuses":[{"code":"OK","currentLimit":{"requestsPerUnit":10,"unit":"HOUR"},"limitRemaining":9,"durationUntilReset":"#;
+    assert!(body.starts_with(first), "{body}");
+    assert!(body.ends_with("s\"}]}"), "{body}");
+    for _ in 0..9 {
+        assert_eq!(status_and_body(server.http, "GET /json", ALICE).await.0, 200);
+    }
+    let (status, body) = status_and_body(server.http, "POST /json", ALICE).await;
+    assert_eq!(status, 429);
+    let over = r#"{"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","currentLimit":{"requestsPerUnit":10,"unit":"HOUR"},"durationUntilReset":"#;
+    assert!(body.starts_with(over), "{body}");
+}
+
+#[tokio::test]
+async fn a_bad_body_is_refused_with_what_is_wrong() {
+    let server = Server::start().await;
+    for (body, status, named) in [
+        (r#"{"domian":"shop"}"#.to_owned(), 400, "'domian'"),
+        ("{".to_owned(), 400, "EOF"),
+        ("{}".to_owned(), 400, "rate limit domain must not be empty"),
+        (r#"{"domain":"shop"}"#.to_owned(), 400, "rate limit descriptor list must not be empty"),
+        (" ".repeat(65_537), 413, "65536 bytes"),
+    ] {
+        let (told, text) = status_and_body(server.http, "POST /json", &body).await;
+        assert_eq!(told, status, "{text}");
+        assert!(text.contains(named), "{text}");
+    }
+    let (status, head, _) = send(server.http, "DELETE /json", "", "").await;
+    assert_eq!(status, 405);
+    assert!(head.contains("allow: get, post"), "{head}");
+}
+
+#[tokio::test]
+async fn a_decision_that_cannot_be_made_is_a_500() {
+    let server = Server::without_rules().await;
+    let answer = status_and_body(server.http, "POST /json", ALICE).await;
+    assert_eq!(answer, (500, "no rate limit configuration loaded\n".to_owned()));
+}
+
+#[tokio::test]
+async fn probes_tell_what_health_says() {
+    let server = Server::start().await;
+    for path in ["/healthcheck", "/readyz", "/livez"] {
+        assert_eq!(status_and_body(server.http, &format!("GET {path}"), "").await, (200, "OK".to_owned()));
+        assert_eq!(status_and_body(server.http, &format!("HEAD {path}"), "").await, (200, String::new()));
+        assert_eq!(status_and_body(server.http, &format!("POST {path}"), "").await.0, 405);
+    }
+    server.health.refuse("no domain is loaded");
+    let unhealthy = (500, "no domain is loaded".to_owned());
+    assert_eq!(status_and_body(server.http, "GET /healthcheck", "").await, unhealthy);
+    assert_eq!(status_and_body(server.http, "GET /readyz", "").await, unhealthy);
+    assert_eq!(status_and_body(server.http, "GET /livez", "").await.0, 200);
+    server.health.drain();
+    assert_eq!(status_and_body(server.http, "GET /readyz", "").await, (500, "draining".to_owned()));
+    assert_eq!(status_and_body(server.http, "GET /nothing", "").await.0, 404);
+}
+
+#[tokio::test]
+async fn the_http_port_speaks_http2_without_tls() {
+    let server = Server::start().await;
+    let stream = TcpStream::connect(server.http).await.expect("it listens");
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .expect("HTTP/2");
+    tokio::spawn(connection);
+    let request = http::Request::post(format!("http://{}/json", server.http))
+        .body(Full::new(Bytes::from_static(ALICE.as_bytes())))
+        .expect("a request");
+    let response = sender.send_request(request).await.expect("an answer");
+    assert_eq!(response.status(), 200);
+    let body = response.into_body().collect().await.expect("all of it").to_bytes();
+    assert!(body.starts_with(br#"{"overallCode":"OK""#), "{body:?}");
+}
+
+#[tokio::test]
+async fn metrics_are_where_the_setting_says_and_on_the_debug_port() {
+    let server = Server::start().await;
+    assert_eq!(status_and_body(server.http, "POST /json", ALICE).await.0, 200);
+    assert_eq!(status_and_body(server.http, "POST /json", "{").await.0, 400);
+    for (address, path) in [(server.metrics_page, "/prometheus"), (server.admin, "/metrics")] {
+        let (status, head, body) = send(address, &format!("GET {path}"), "", "").await;
+        assert_eq!(status, 200);
+        assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+        assert!(body.contains(r#"tidegate_requests_total{front="json",code="ok"} 1"#), "{body}");
+        assert!(
+            body.contains(r#"tidegate_requests_total{front="json",code="invalid_argument"} 1"#),
+            "{body}"
+        );
+    }
+    let elsewhere = status_and_body(server.metrics_page, "GET /metrics", "").await;
+    assert_eq!(elsewhere, (404, "metrics are at /prometheus\n".to_owned()));
+}
+
+#[tokio::test]
+async fn the_debug_port_lists_what_there_is() {
+    let server = Server::start().await;
+    let (status, index) = status_and_body(server.admin, "GET /", "").await;
+    assert_eq!(status, 200);
+    for path in index.lines().map(|line| line.split(' ').next().expect("a path")) {
+        assert_eq!(status_and_body(server.admin, &format!("GET {path}"), "").await.0, 200, "{path}");
+    }
+    let (_, limits) = status_and_body(server.admin, "GET /rlconfig", "").await;
+    assert!(limits.starts_with("shop.user: unit=HOUR requests_per_unit=10, "), "{limits}");
+    assert_eq!(status_and_body(server.admin, "GET /nothing", "").await.0, 404);
+    assert_eq!(status_and_body(server.admin, "POST /", "").await.0, 405);
+}
