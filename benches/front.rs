@@ -1,0 +1,152 @@
+//! `cargo bench --bench front`: Tidegate's gRPC front beside bare echoes of the same call, on pinned cores.
+//!
+//! Every server is a process of its own on one core; the load generator, written for this, has the other. The servers
+//! are measured in turn, several rounds, so that what disturbs the machine disturbs all of them; 1,000,000 different
+//! keys make sure that the limiter decides. A ratio is calls a second against tonic's echo on its usual multi-thread
+//! runtime. One wrong answer makes the run fail: a benchmark that measures errors is worthless.
+//!
+//! `cargo bench --bench front -- --help` shows what can be chosen. Linux only (`taskset`, `setpriv`, `/proc`).
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[path = "front/answer_head.rs"]
+mod answer_head;
+#[path = "front/args.rs"]
+mod args;
+#[path = "front/client.rs"]
+mod client;
+#[path = "front/echo.rs"]
+mod echo;
+#[path = "front/frame.rs"]
+mod frame;
+#[path = "front/hpack.rs"]
+mod hpack;
+#[path = "front/huffman.rs"]
+mod huffman;
+#[path = "front/load.rs"]
+mod load;
+#[path = "front/question.rs"]
+mod question;
+#[path = "front/request_head.rs"]
+mod request_head;
+#[path = "front/scenario.rs"]
+mod scenario;
+#[path = "front/server.rs"]
+mod server;
+#[path = "front/table.rs"]
+mod table;
+
+use args::Args;
+use load::{Outcome, Pace, Run};
+use question::Keys;
+use scenario::Scenario;
+use server::{Server, Subject};
+use table::Section;
+use tidegate::front::proto;
+
+fn main() -> ExitCode {
+    let args = Args::of_process();
+    let done = match (args.echo, args.port) {
+        (Some(echo), Some(port)) => echo::serve(echo, port).map_err(|error| error.to_string()),
+        _ => measure(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(args: &Args) -> Result<(), String> {
+    let (shared, alone): (Vec<_>, Vec<_>) = args.scenarios().into_iter().partition(|one| one.shares_cores());
+    let errors = measure_on(args, &args.server_core, &args.generator_core, &alone)?
+        + measure_on(args, &args.all_cores(), &args.all_cores(), &shared)?;
+    if errors > 0 {
+        return Err(format!("{errors} errors"));
+    }
+    Ok(())
+}
+
+/// Measures `scenarios`, all with the same servers; returns how many calls failed.
+fn measure_on(
+    args: &Args,
+    server_cores: &str,
+    generator_cores: &str,
+    scenarios: &[Scenario],
+) -> Result<u64, String> {
+    if scenarios.is_empty() {
+        return Ok(0);
+    }
+    server::pin_self(generator_cores)?;
+    let servers = start(args, server_cores, |subject| scenarios.iter().any(|one| one.takes(subject)))?;
+    let mut errors = 0;
+    for &scenario in scenarios {
+        errors += section(args, scenario, &servers)?;
+    }
+    Ok(errors)
+}
+
+fn start(args: &Args, cores: &str, wanted: impl Fn(Subject) -> bool) -> Result<Vec<Server>, String> {
+    let binary = args.tidegate();
+    let mut servers = Vec::new();
+    for subject in args.subjects().into_iter().filter(|&subject| wanted(subject)) {
+        if subject == Subject::Tidegate && binary.is_none() {
+            println!("!! There is no tidegate binary yet: only echoes are measured.");
+            continue;
+        }
+        let server = Server::start(subject, cores, binary.as_deref().unwrap_or(Path::new("")))?;
+        if subject == Subject::Tidegate {
+            meet_every_key(args, &server)?;
+        }
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+/// Every client asks once, so that what is measured is the steady state and not the growth of tables.
+fn meet_every_key(args: &Args, server: &Server) -> Result<(), String> {
+    let run = Run {
+        connections: 8,
+        pace: Pace::Closed { streams: 64 },
+        ids: false,
+        warm_up: Duration::ZERO,
+        measured: Duration::from_secs(120),
+        calls_max: args.keys,
+        sleeps: true,
+    };
+    let outcome = drive(server, &run, Keys::InTurn(0))?;
+    match outcome.tally.first_error {
+        Some(error) => Err(format!("{}: {error}", server.subject.name())),
+        None => Ok(()),
+    }
+}
+
+fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<u64, String> {
+    let servers: Vec<&Server> = servers.iter().filter(|server| scenario.takes(server.subject)).collect();
+    let open_rate = if scenario == Scenario::Open { half_peak(args, servers[0])? } else { 0.0 };
+    let run = scenario.run(args, open_rate);
+    let mut section = Section::new(scenario, servers.iter().map(|server| server.subject));
+    for _ in 0..args.rounds {
+        for (at, server) in servers.iter().enumerate() {
+            section.add(at, drive(server, &run, Keys::Random(args.keys))?);
+        }
+    }
+    let note = if open_rate > 0.0 { format!(", {open_rate:.0} calls/s") } else { String::new() };
+    section.print(&note);
+    Ok(section.errors())
+}
+
+/// Half of what the server can do, 8 connections × 64 streams.
+fn half_peak(args: &Args, server: &Server) -> Result<f64, String> {
+    let run = Scenario::Batch64.run(args, 0.0);
+    let outcome = drive(server, &run, Keys::Random(args.keys))?;
+    Ok(outcome.tally.answers as f64 / outcome.elapsed.as_secs_f64() / 2.0)
+}
+
+fn drive(server: &Server, run: &Run, keys: Keys) -> Result<Outcome, String> {
+    load::drive(server, run, keys).map_err(|why| format!("{}: {why}", server.subject.name()))
+}
