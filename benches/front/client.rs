@@ -16,6 +16,9 @@ const CALLS_MAX: usize = 1024;
 /// Our receive window for the connection: the largest there is; topped up when half of it is used.
 const RECEIVE_WINDOW: u32 = 0x7fff_ffff;
 
+/// Longer latencies count as this one.
+const LATENCY_NANOS_MAX: u64 = 60_000_000_000;
+
 /// What went wrong with a connection as a whole.
 pub(crate) type Failure = String;
 
@@ -30,7 +33,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new() -> Tally {
-        let latency = Histogram::new(3).expect("three digits are allowed");
+        let latency = Histogram::new_with_bounds(1, LATENCY_NANOS_MAX, 3).expect("these bounds are allowed");
         Tally { answers: 0, errors: 0, first_error: None, latency }
     }
 
@@ -126,7 +129,12 @@ impl Client {
     }
 
     /// Takes all whole frames off `bytes`.
-    pub(crate) fn receive(&mut self, bytes: &mut &[u8], now_nanos: u64, tally: &mut Tally) -> Result<(), Failure> {
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &mut &[u8],
+        now_nanos: u64,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
         while let Some(frame) = frame::take(bytes) {
             self.on_frame(frame, now_nanos, tally)?;
         }
@@ -223,7 +231,11 @@ impl Client {
 
     fn call(&mut self, stream: u32) -> Result<&mut Call, Failure> {
         let call = &mut self.calls[place(stream)];
-        if call.stream == stream && stream != 0 { Ok(call) } else { Err("an answer that nobody asked for".into()) }
+        if call.stream == stream && stream != 0 {
+            Ok(call)
+        } else {
+            Err("an answer that nobody asked for".into())
+        }
     }
 
     fn finish(&mut self, stream: u32) -> Result<Call, Failure> {

@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status};
 
 use super::frame::{self, flag, kind};
 use super::hpack::{put_integer, put_string};
-use super::proto::envoy::service::ratelimit::v3 as v3;
+use super::proto::envoy::service::ratelimit::v3;
 use super::question::framed;
 
 /// What an echo is built on.
@@ -96,7 +96,9 @@ async fn hyper(socket: TcpStream) -> Result<(), Failure> {
 
 type Frames = tokio_stream::Iter<std::array::IntoIter<Result<Frame<Bytes>, Infallible>, 2>>;
 
-async fn hyper_answer(request: http::Request<Incoming>) -> Result<http::Response<StreamBody<Frames>>, Failure> {
+async fn hyper_answer(
+    request: http::Request<Incoming>,
+) -> Result<http::Response<StreamBody<Frames>>, Failure> {
     let message = request.into_body().collect().await?.to_bytes();
     <v3::RateLimitRequest as prost::Message>::decode(message.slice(5..))?;
     let mut trailers = http::HeaderMap::new();

@@ -70,7 +70,13 @@ pub(crate) fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: 
 }
 
 /// Appends a frame whose payload `write` appends.
-pub(crate) fn put_with(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, write: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn put_with(
+    out: &mut Vec<u8>,
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
     let start = out.len();
     put_header(out, 0, kind, flags, stream);
     write(out);

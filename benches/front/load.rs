@@ -55,7 +55,8 @@ pub(crate) struct Outcome {
 
 /// Does one run. The error is why it makes no sense.
 pub(crate) fn drive(server: &Server, run: &Run, keys: Keys) -> Result<Outcome, String> {
-    let mut load = Load::connect(server.address, run, keys).map_err(|error| format!("connecting: {error}"))?;
+    let mut load =
+        Load::connect(server.address, run, keys).map_err(|error| format!("connecting: {error}"))?;
     load.wait_until_ready()?;
     load.go(server, run)
 }

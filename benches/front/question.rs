@@ -7,7 +7,9 @@ use prost::Message;
 
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code};
+use super::proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
+};
 
 /// The domain and the descriptor key that the rules of the benchmark limit.
 pub(crate) const DOMAIN: &str = "bench";
@@ -49,7 +51,8 @@ impl Question {
     pub(crate) fn new(keys: Keys) -> Question {
         let entry = Entry { key: KEY.into(), value: "0".repeat(KEY_DIGITS) };
         let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
-        let request = RateLimitRequest { domain: DOMAIN.into(), descriptors: vec![descriptor], hits_addend: 0 };
+        let request =
+            RateLimitRequest { domain: DOMAIN.into(), descriptors: vec![descriptor], hits_addend: 0 };
         let message = framed(&request);
         assert!(message.ends_with(b"0000000"), "the value is the last field of the last entry");
         Question { message, keys }

@@ -65,7 +65,9 @@ impl RequestHead {
         for slot in &mut self.slots {
             let index = self.table.index(slot.entered);
             match (slot.field, index) {
-                (Field::Static(index), _) | (Field::Kept(..), Some(index)) => put_integer(out, 0x80, 7, index),
+                (Field::Static(index), _) | (Field::Kept(..), Some(index)) => {
+                    put_integer(out, 0x80, 7, index)
+                }
                 (Field::SpeltOut(name, value), _) => {
                     put_integer(out, 0x00, 4, name);
                     put_string(out, value.as_bytes());

@@ -35,7 +35,9 @@ impl Scenario {
             Scenario::Ids => "8 connections × 64 streams, closed loop, request ids and trace headers",
             Scenario::Single => "1 connection × 1 stream, closed loop",
             Scenario::Open => "8 connections, open loop",
-            Scenario::TwoCores => "8 connections × 64 streams, closed loop, two cores shared with the generator",
+            Scenario::TwoCores => {
+                "8 connections × 64 streams, closed loop, two cores shared with the generator"
+            }
         }
     }
 

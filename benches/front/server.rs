@@ -59,7 +59,8 @@ impl Server {
         let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let twin = file.try_clone().map_err(|error| error.to_string())?;
         command.stdin(Stdio::null()).stdout(file).stderr(twin);
-        let process = command.spawn().map_err(|error| format!("setpriv and taskset (util-linux): {error}"))?;
+        let process =
+            command.spawn().map_err(|error| format!("setpriv and taskset (util-linux): {error}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut server = Server { subject, address, process, log };
         server.wait_until_it_listens()?;
@@ -174,6 +175,7 @@ fn free_port() -> Result<u16, String> {
 fn cpu(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let ticks: u32 = after_name.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
+    let ticks: u32 =
+        after_name.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
     TICK * ticks
 }
