@@ -62,32 +62,33 @@ fn main() -> ExitCode {
 }
 
 fn measure(args: &Args) -> Result<(), String> {
+    table::print_machine();
     let (shared, alone): (Vec<_>, Vec<_>) = args.scenarios().into_iter().partition(|one| one.shares_cores());
-    let errors = measure_on(args, &args.server_core, &args.generator_core, &alone)?
-        + measure_on(args, &args.all_cores(), &args.all_cores(), &shared)?;
-    if errors > 0 {
-        return Err(format!("{errors} errors"));
+    let alone = measure_on(args, &args.server_core, &args.generator_core, &alone)?;
+    let shared = measure_on(args, &args.all_cores(), &args.all_cores(), &shared)?;
+    let one_core = alone.iter().find(|section| section.scenario == Scenario::Batch64);
+    if let (Some(one_core), Some(two_cores)) = (one_core, shared.first()) {
+        two_cores.print_gain_over(one_core);
     }
-    Ok(())
+    match alone.iter().chain(&shared).map(Section::errors).sum() {
+        0 => Ok(()),
+        errors => Err(format!("{errors} errors")),
+    }
 }
 
-/// Measures `scenarios`, all with the same servers; returns how many calls failed.
+/// Measures `scenarios`, all with the same servers.
 fn measure_on(
     args: &Args,
     server_cores: &str,
     generator_cores: &str,
     scenarios: &[Scenario],
-) -> Result<u64, String> {
+) -> Result<Vec<Section>, String> {
     if scenarios.is_empty() {
-        return Ok(0);
+        return Ok(Vec::new());
     }
     server::pin_self(generator_cores)?;
     let servers = start(args, server_cores, |subject| scenarios.iter().any(|one| one.takes(subject)))?;
-    let mut errors = 0;
-    for &scenario in scenarios {
-        errors += section(args, scenario, &servers)?;
-    }
-    Ok(errors)
+    scenarios.iter().map(|&scenario| section(args, scenario, &servers)).collect()
 }
 
 fn start(args: &Args, cores: &str, wanted: impl Fn(Subject) -> bool) -> Result<Vec<Server>, String> {
@@ -120,12 +121,12 @@ fn meet_every_key(args: &Args, server: &Server) -> Result<(), String> {
     };
     let outcome = drive(server, &run, Keys::InTurn(0))?;
     match outcome.tally.first_error {
-        Some(error) => Err(format!("{}: {error}", server.subject.name())),
+        Some(error) => Err(server.blame(&error)),
         None => Ok(()),
     }
 }
 
-fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<u64, String> {
+fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Section, String> {
     let servers: Vec<&Server> = servers.iter().filter(|server| scenario.takes(server.subject)).collect();
     let open_rate = if scenario == Scenario::Open { half_peak(args, servers[0])? } else { 0.0 };
     let run = scenario.run(args, open_rate);
@@ -137,7 +138,7 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<u64, S
     }
     let note = if open_rate > 0.0 { format!(", {open_rate:.0} calls/s") } else { String::new() };
     section.print(&note);
-    Ok(section.errors())
+    Ok(section)
 }
 
 /// Half of what the server can do, 8 connections × 64 streams.
@@ -148,5 +149,5 @@ fn half_peak(args: &Args, server: &Server) -> Result<f64, String> {
 }
 
 fn drive(server: &Server, run: &Run, keys: Keys) -> Result<Outcome, String> {
-    load::drive(server, run, keys).map_err(|why| format!("{}: {why}", server.subject.name()))
+    load::drive(server, run, keys).map_err(|why| server.blame(&why))
 }

@@ -121,7 +121,7 @@ impl Load {
         self.tally.forget_answers();
         let (cpu, from) = (server.cpu(), Instant::now());
         let idle = self.work(run, run.warm_up + run.measured)?;
-        let (server_cpu, elapsed) = (server.cpu() - cpu, from.elapsed());
+        let (server_cpu, elapsed) = (server.cpu().saturating_sub(cpu), from.elapsed());
         let answered = self.tally.answers;
         self.drain()?;
         // what came after the end was right, but is not part of the rate

@@ -15,10 +15,13 @@ use super::question::{DOMAIN, KEY};
 
 /// How long a server may take until it listens.
 const START_MAX: Duration = Duration::from_secs(10);
+/// What a server says, in its scratch folder; the last lines of it go into errors.
+const LOG: &str = "log";
+const LOG_LINES: usize = 20;
 /// A unit of CPU time in `/proc/<pid>/stat`: USER_HZ is 100 on every architecture that has servers.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What can be measured.
+/// What can be measured; a peer's binary would be one more variant, with its name and its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Echo(Echo),
@@ -42,7 +45,7 @@ pub(crate) struct Server {
     pub(crate) subject: Subject,
     pub(crate) address: SocketAddr,
     process: Child,
-    log: PathBuf,
+    folder: PathBuf,
 }
 
 impl Server {
@@ -55,14 +58,13 @@ impl Server {
             Subject::Echo(echo) => echo_command(&mut command, echo, port),
             Subject::Tidegate => tidegate_command(&mut command, tidegate, port, cores, &folder)?,
         }
-        let log = folder.join("log");
-        let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let twin = file.try_clone().map_err(|error| error.to_string())?;
-        command.stdin(Stdio::null()).stdout(file).stderr(twin);
+        let log = File::create(folder.join(LOG)).map_err(|error| format!("no log: {error}"))?;
+        let twin = log.try_clone().map_err(|error| error.to_string())?;
+        command.stdin(Stdio::null()).stdout(log).stderr(twin);
         let process =
             command.spawn().map_err(|error| format!("setpriv and taskset (util-linux): {error}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut server = Server { subject, address, process, log };
+        let mut server = Server { subject, address, process, folder };
         server.wait_until_it_listens()?;
         Ok(server)
     }
@@ -72,13 +74,20 @@ impl Server {
         cpu(self.process.id())
     }
 
+    /// `what` went wrong, and what the server itself has to say.
+    pub(crate) fn blame(&self, what: &str) -> String {
+        let log = fs::read_to_string(self.folder.join(LOG)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
+        format!("{}: {what}\n{last}", self.subject.name())
+    }
+
     fn wait_until_it_listens(&mut self) -> Result<(), String> {
         let start = Instant::now();
         while TcpStream::connect(self.address).is_err() {
             let ended = self.process.try_wait().map_err(|error| error.to_string())?;
             if ended.is_some() || start.elapsed() > START_MAX {
-                let log = fs::read_to_string(&self.log).unwrap_or_default();
-                return Err(format!("{} does not listen. It said:\n{log}", self.subject.name()));
+                return Err(self.blame("it does not listen"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -91,6 +100,8 @@ impl Drop for Server {
         // neither can fail for a child that nobody has waited for
         let _ = self.process.kill();
         let _ = self.process.wait();
+        // what stays behind is a few bytes in Cargo's target folder
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

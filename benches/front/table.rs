@@ -9,6 +9,15 @@ const GENERATOR_BUSY_MAX: f64 = 0.95;
 /// A server that should have been saturated and had less of its core than this shared it with somebody.
 const SERVER_BUSY_MIN: f64 = 0.9;
 
+/// What figures mean nothing without: the machine.
+pub(crate) fn print_machine() {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("an unknown CPU");
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    println!("{}, {cores} cores, Linux {}", model.trim_start_matches(['\t', ':', ' ']), kernel.trim());
+}
+
 /// What one run says.
 #[derive(Clone, Copy)]
 struct Figures {
@@ -37,7 +46,7 @@ impl Figures {
 
 /// All runs of one scenario.
 pub(crate) struct Section {
-    scenario: Scenario,
+    pub(crate) scenario: Scenario,
     /// The first one is what the others are compared with.
     rows: Vec<Row>,
 }
@@ -47,6 +56,12 @@ struct Row {
     rounds: Vec<Figures>,
     errors: u64,
     first_error: Option<String>,
+}
+
+impl Row {
+    fn median(&self, of: fn(&Figures) -> f64) -> f64 {
+        median(self.rounds.iter().map(of))
+    }
 }
 
 impl Section {
@@ -67,6 +82,15 @@ impl Section {
         self.rows.iter().map(|row| row.errors).sum()
     }
 
+    /// Says how much more each server did here than there: what more cores bring.
+    pub(crate) fn print_gain_over(&self, other: &Section) {
+        for row in &self.rows {
+            let Some(there) = other.rows.iter().find(|there| there.subject == row.subject) else { continue };
+            let gain = row.median(|run| run.per_second) / there.median(|run| run.per_second);
+            println!("   {}: {gain:.2} × its rate in \"{}\"", row.subject.name(), other.scenario.title());
+        }
+    }
+
     pub(crate) fn print(&self, note: &str) {
         println!("\n{}{note}", self.scenario.title());
         println!(
@@ -82,17 +106,16 @@ impl Section {
     }
 
     fn print_row(&self, row: &Row) {
-        let median = |of: fn(&Figures) -> f64| median(row.rounds.iter().map(of));
         println!(
             "{:<28} {:>10.0} {:>6.2} {:>9.2} {:>9.0} {:>9.0} {:>8.0} {:>10.0}",
             row.subject.name(),
-            median(|run| run.per_second),
+            row.median(|run| run.per_second),
             self.ratio(row),
-            median(|run| run.cpu_micros),
-            median(|run| run.p50_micros),
-            median(|run| run.p99_micros),
-            median(|run| run.server_busy) * 100.0,
-            median(|run| run.generator_busy) * 100.0,
+            row.median(|run| run.cpu_micros),
+            row.median(|run| run.p50_micros),
+            row.median(|run| run.p99_micros),
+            row.median(|run| run.server_busy) * 100.0,
+            row.median(|run| run.generator_busy) * 100.0,
         );
     }
 
@@ -104,16 +127,15 @@ impl Section {
 
     fn print_doubts(&self, row: &Row) {
         let name = row.subject.name();
-        let median = |of: fn(&Figures) -> f64| median(row.rounds.iter().map(of));
         if let Some(first) = &row.first_error {
             println!("!! {name}: {} errors, the first: {first}. These figures mean nothing.", row.errors);
         }
         if !self.scenario.saturates() || self.scenario.shares_cores() {
             return;
         }
-        if median(|run| run.generator_busy) > GENERATOR_BUSY_MAX {
+        if row.median(|run| run.generator_busy) > GENERATOR_BUSY_MAX {
             println!("!  {name}: the generator was the bottleneck; compare the CPU a call.");
-        } else if median(|run| run.server_busy) < SERVER_BUSY_MIN {
+        } else if row.median(|run| run.server_busy) < SERVER_BUSY_MIN {
             println!("!  {name}: it did not have its core for itself; compare the CPU a call.");
         }
     }
