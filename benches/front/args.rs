@@ -10,7 +10,7 @@ use super::server::Subject;
 
 /// How fast Tidegate answers over gRPC, beside echoes of the same call that decide nothing.
 #[derive(Debug, Parser)]
-#[command(name = "cargo bench --bench front --")]
+#[command(bin_name = "cargo bench --bench front --")]
 pub(crate) struct Args {
     /// One short round with few keys: shows that everything works; too short for figures
     #[arg(long)]

@@ -108,6 +108,11 @@ impl Client {
         self.calls_max > 0
     }
 
+    /// How many calls the server lets be under way at once.
+    pub(crate) fn calls_max(&self) -> usize {
+        self.calls_max
+    }
+
     /// Asks, if the server lets us; the latency counts from `due_nanos`.
     pub(crate) fn ask(&mut self, question: &mut Question, due_nanos: u64) -> bool {
         let stream = self.next_stream;

@@ -58,6 +58,7 @@ pub(crate) fn drive(server: &Server, run: &Run, keys: Keys) -> Result<Outcome, S
     let mut load =
         Load::connect(server.address, run, keys).map_err(|error| format!("connecting: {error}"))?;
     load.wait_until_ready()?;
+    load.check_that_streams_fit(run.pace)?;
     load.go(server, run)
 }
 
@@ -113,6 +114,15 @@ impl Load {
             }
         }
         Ok(())
+    }
+
+    /// Fewer calls at once than the table says would be another measurement.
+    fn check_that_streams_fit(&self, pace: Pace) -> Result<(), String> {
+        let Pace::Closed { streams } = pace else { return Ok(()) };
+        match self.links.iter().map(|link| link.client.calls_max()).min() {
+            Some(max) if max < streams => Err(format!("it allows {max} streams a connection")),
+            _ => Ok(()),
+        }
     }
 
     fn go(&mut self, server: &Server, run: &Run) -> Result<Outcome, String> {
