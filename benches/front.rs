@@ -39,7 +39,7 @@ mod server;
 mod table;
 
 use args::Args;
-use load::{Outcome, Pace, Run};
+use load::{Outcome, Pace, Questions, Run};
 use question::Keys;
 use scenario::Scenario;
 use server::{Server, Subject};
@@ -119,7 +119,7 @@ fn meet_every_key(args: &Args, server: &Server) -> Result<(), String> {
         calls_max: args.keys,
         sleeps: true,
     };
-    let outcome = drive(server, &run, Keys::InTurn(0))?;
+    let outcome = drive(server, &run, Questions { keys: Keys::InTurn(0), seed: 0 })?;
     match outcome.tally.first_error {
         Some(error) => Err(server.blame(&error)),
         None => Ok(()),
@@ -131,9 +131,10 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Sectio
     let open_rate = if scenario == Scenario::Open { half_peak(args, servers[0])? } else { 0.0 };
     let run = scenario.run(args, open_rate);
     let mut section = Section::new(scenario, servers.iter().map(|server| server.subject));
-    for _ in 0..args.rounds {
+    for round in 1..=args.rounds {
+        let questions = Questions { keys: Keys::Random(args.keys), seed: round as u64 };
         for (at, server) in servers.iter().enumerate() {
-            section.add(at, drive(server, &run, Keys::Random(args.keys))?);
+            section.add(at, drive(server, &run, questions)?);
         }
     }
     let note = if open_rate > 0.0 { format!(", {open_rate:.0} calls/s") } else { String::new() };
@@ -144,10 +145,10 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Sectio
 /// Half of what the server can do, 8 connections × 64 streams.
 fn half_peak(args: &Args, server: &Server) -> Result<f64, String> {
     let run = Scenario::Batch64.run(args, 0.0);
-    let outcome = drive(server, &run, Keys::Random(args.keys))?;
+    let outcome = drive(server, &run, Questions { keys: Keys::Random(args.keys), seed: 0 })?;
     Ok(outcome.tally.answers as f64 / outcome.elapsed.as_secs_f64() / 2.0)
 }
 
-fn drive(server: &Server, run: &Run, keys: Keys) -> Result<Outcome, String> {
-    load::drive(server, run, keys).map_err(|why| server.blame(&why))
+fn drive(server: &Server, run: &Run, questions: Questions) -> Result<Outcome, String> {
+    load::drive(server, run, questions).map_err(|why| server.blame(&why))
 }

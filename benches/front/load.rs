@@ -44,6 +44,13 @@ pub(crate) struct Run {
     pub(crate) sleeps: bool,
 }
 
+/// Which questions a run asks; equal seeds, equal questions.
+#[derive(Clone, Copy)]
+pub(crate) struct Questions {
+    pub(crate) keys: Keys,
+    pub(crate) seed: u64,
+}
+
 /// What a run brought.
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
@@ -54,9 +61,9 @@ pub(crate) struct Outcome {
 }
 
 /// Does one run. The error is why it makes no sense.
-pub(crate) fn drive(server: &Server, run: &Run, keys: Keys) -> Result<Outcome, String> {
+pub(crate) fn drive(server: &Server, run: &Run, questions: Questions) -> Result<Outcome, String> {
     let mut load =
-        Load::connect(server.address, run, keys).map_err(|error| format!("connecting: {error}"))?;
+        Load::connect(server.address, run, questions).map_err(|error| format!("connecting: {error}"))?;
     load.wait_until_ready()?;
     load.check_that_streams_fit(run.pace)?;
     load.go(server, run)
@@ -76,21 +83,21 @@ struct Load {
 }
 
 impl Load {
-    fn connect(address: SocketAddr, run: &Run, keys: Keys) -> io::Result<Load> {
+    fn connect(address: SocketAddr, run: &Run, questions: Questions) -> io::Result<Load> {
         let poll = Poll::new()?;
         let mut links = Vec::new();
         for at in 0..run.connections {
             let mut socket = TcpStream::from_std(connected(address)?);
             poll.registry().register(&mut socket, Token(at), Interest::READABLE | Interest::WRITABLE)?;
-            links.push(Link::new(socket, Client::new(run.ids, at as u64)));
+            links.push(Link::new(socket, Client::new(run.ids, questions.seed << 32 | at as u64)));
         }
         Ok(Load {
             poll,
             events: Events::with_capacity(1024),
             links,
             input: vec![0; READ_BYTES].into(),
-            question: Question::new(keys),
-            arrivals: Arrivals::new(run.pace),
+            question: Question::new(questions.keys),
+            arrivals: Arrivals::new(run.pace, questions.seed),
             asked: 0,
             tally: Tally::new(),
             started: Instant::now(),
@@ -156,7 +163,10 @@ impl Load {
     fn ask(&mut self, pace: Pace) -> Result<bool, String> {
         match pace {
             Pace::Closed { streams } => self.fill_up(streams),
-            Pace::Open { .. } => self.ask_what_is_due(),
+            Pace::Open { .. } => {
+                self.arrivals.advance(self.now_nanos() as f64);
+                self.ask_what_waits()
+            }
         }
     }
 
@@ -174,8 +184,7 @@ impl Load {
     }
 
     /// Connections take turns.
-    fn ask_what_is_due(&mut self) -> Result<bool, String> {
-        self.arrivals.advance(self.started.elapsed().as_nanos() as f64);
+    fn ask_what_waits(&mut self) -> Result<bool, String> {
         let before = self.asked;
         while let Some(&due) = self.arrivals.waiting.front() {
             let at = self.asked as usize % self.links.len();
@@ -210,10 +219,12 @@ impl Load {
         Ok((!self.events.is_empty(), asleep))
     }
 
-    /// Waits for the answers that are still to come; each that does not is an error.
+    /// Waits for the answers that are still to come; that one does not is an error. Calls that were due are made, as
+    /// leaving out the latest ones would flatter a server that is behind.
     fn drain(&mut self) -> Result<(), String> {
         let start = Instant::now();
-        while self.links.iter().any(|link| link.client.under_way() > 0) {
+        while !self.arrivals.waiting.is_empty() || self.links.iter().any(|link| link.client.under_way() > 0) {
+            self.ask_what_waits()?;
             self.turn()?;
             if start.elapsed() > PATIENCE {
                 self.tally.error(|| "calls that were never answered".into());
@@ -240,12 +251,12 @@ struct Arrivals {
 }
 
 impl Arrivals {
-    fn new(pace: Pace) -> Arrivals {
+    fn new(pace: Pace, seed: u64) -> Arrivals {
         let mean_nanos = match pace {
             Pace::Closed { .. } => f64::INFINITY,
             Pace::Open { per_second } => 1e9 / per_second,
         };
-        Arrivals { mean_nanos, next_nanos: 0.0, random: Random(1), waiting: VecDeque::new() }
+        Arrivals { mean_nanos, next_nanos: 0.0, random: Random(seed), waiting: VecDeque::new() }
     }
 
     fn advance(&mut self, now_nanos: f64) {

@@ -34,6 +34,7 @@ impl Random {
 }
 
 /// Which client asks next.
+#[derive(Clone, Copy)]
 pub(crate) enum Keys {
     /// Any of so many.
     Random(u64),
