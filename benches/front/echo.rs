@@ -51,9 +51,18 @@ fn current_thread() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
+/// What a limiter would say, so that an echo writes as much as one.
 fn ok() -> v3::RateLimitResponse {
     let code = v3::rate_limit_response::Code::Ok.into();
-    let status = v3::rate_limit_response::DescriptorStatus { code, ..Default::default() };
+    let unit = v3::rate_limit_response::rate_limit::Unit::Hour.into();
+    let limit =
+        v3::rate_limit_response::RateLimit { requests_per_unit: 1_000_000, unit, ..Default::default() };
+    let status = v3::rate_limit_response::DescriptorStatus {
+        code,
+        current_limit: Some(limit),
+        limit_remaining: 999_999,
+        duration_until_reset: Some(prost_types::Duration { seconds: 3600, nanos: 0 }),
+    };
     v3::RateLimitResponse { overall_code: code, statuses: vec![status], ..Default::default() }
 }
 

@@ -96,7 +96,7 @@ pub(crate) struct Examiner {
 }
 
 impl Examiner {
-    /// Whether `data` is one whole message that says OK.
+    /// Whether `data` is one whole message that says OK and, where it is decoded, by which limit.
     pub(crate) fn passes(&mut self, data: &[u8]) -> bool {
         self.seen += 1;
         // field 1 comes first, whoever encoded it: overall_code OK
@@ -104,13 +104,15 @@ impl Examiner {
             && data[0] == 0
             && data[1..PREFIX_BYTES] == ((data.len() - PREFIX_BYTES) as u32).to_be_bytes()
             && data[PREFIX_BYTES..].starts_with(&[0x08, Code::Ok as u8]);
-        looks_good && (self.seen % DECODED_EVERY != 1 || decodes(&data[PREFIX_BYTES..]))
+        looks_good && (self.seen % DECODED_EVERY != 1 || is_a_decision(&data[PREFIX_BYTES..]))
     }
 }
 
-fn decodes(message: &[u8]) -> bool {
+/// An answer without a limit would mean that nothing was decided: the rules were not found.
+fn is_a_decision(message: &[u8]) -> bool {
     RateLimitResponse::decode(message).is_ok_and(|answer| {
         let [status] = &*answer.statuses else { return false };
-        answer.overall_code() == Code::Ok && status.code() == Code::Ok
+        let limited = status.current_limit.is_some() && status.limit_remaining > 0;
+        answer.overall_code() == Code::Ok && status.code() == Code::Ok && limited
     })
 }

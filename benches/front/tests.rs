@@ -221,7 +221,14 @@ fn trailers(grpc_status: &[u8]) -> Vec<u8> {
 }
 
 fn answer(code: i32) -> Vec<u8> {
-    let status = v3::rate_limit_response::DescriptorStatus { code, ..Default::default() };
+    let current_limit =
+        Some(v3::rate_limit_response::RateLimit { requests_per_unit: 10, ..Default::default() });
+    let status = v3::rate_limit_response::DescriptorStatus {
+        code,
+        current_limit,
+        limit_remaining: 9,
+        ..Default::default()
+    };
     framed(&v3::RateLimitResponse { overall_code: code, statuses: vec![status], ..Default::default() })
 }
 
@@ -278,6 +285,10 @@ fn nothing_else_counts() {
     assert_eq!(Asked::new().hears_answer(HEAD_200, &answer(1), &trailers(b"4")), (0, 1), "grpc-status");
     assert_eq!(Asked::new().hears_answer(&[0x8d], &answer(1), &trailers(b"0")), (0, 1), "HTTP 404");
     assert_eq!(Asked::new().hears_answer(HEAD_200, &answer(1), &[]), (0, 1), "no grpc-status");
+    let unmatched = v3::rate_limit_response::DescriptorStatus { code: 1, ..Default::default() };
+    let undecided =
+        v3::RateLimitResponse { overall_code: 1, statuses: vec![unmatched], ..Default::default() };
+    assert_eq!(Asked::new().hears_answer(HEAD_200, &framed(&undecided), &trailers(b"0")), (0, 1), "no limit");
     let half_ok = v3::RateLimitResponse { overall_code: 1, ..Default::default() };
     assert_eq!(Asked::new().hears_answer(HEAD_200, &framed(&half_ok), &trailers(b"0")), (0, 1), "no status");
 }
