@@ -41,6 +41,12 @@ const SEND_BUFFER_BYTES: usize = 64 * 1_024;
 /// Finds peers that are gone without a word.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a client may take to say which protocol it speaks.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+/// A pause before looking again at a greeting that came in part.
+const GREETING_PAUSE: Duration = Duration::from_millis(20);
+/// How a connection of HTTP/2 begins.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long HTTP/1 may take from the last answer to the end of the next header: longer than proxies keep an idle
 /// connection (NGINX: 60 s), so that they are the ones that close it.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
@@ -246,19 +252,19 @@ async fn work(mut arrivals: mpsc::Receiver<Connection>, fronts: Fronts, mut drai
 
 async fn serve(connection: Connection, fronts: Fronts, drain: Drain) {
     let Connection { stream, peer, port, counted } = connection;
-    let stream = match TcpStream::from_std(stream) {
-        Ok(stream) => stream,
-        Err(error) => return tracing::warn!(%peer, %error, "connection lost"),
-    };
-    match port {
-        Port::Grpc => serve_grpc(stream, fronts.grpc, drain).await,
-        Port::Http => serve_http(stream, peer, fronts.http, drain).await,
+    match (TcpStream::from_std(stream), port) {
+        (Ok(stream), Port::Grpc) => serve_grpc(stream, fronts.grpc, drain).await,
+        (Ok(stream), Port::Http) => serve_http(stream, peer, fronts.http, drain).await,
+        (Err(error), _) => tracing::debug!(%peer, %error, "connection lost"),
     }
     drop(counted);
 }
 
 /// Serves one connection of gRPC.
-pub async fn serve_grpc(stream: TcpStream, front: GrpcFront, drain: Drain) {
+pub async fn serve_grpc(stream: TcpStream, front: GrpcFront, mut drain: Drain) {
+    if !greets(&stream, &mut drain).await {
+        return;
+    }
     let service = service_fn(move |request: Request<Incoming>| {
         let front = front.clone();
         async move { Ok::<_, Infallible>(front.respond(request).await) }
@@ -278,7 +284,10 @@ pub async fn serve_grpc(stream: TcpStream, front: GrpcFront, drain: Drain) {
 }
 
 /// Serves one connection of HTTP/1.1 or HTTP/2, whichever it begins with.
-pub async fn serve_http(stream: TcpStream, peer: SocketAddr, front: impl Respond, drain: Drain) {
+pub async fn serve_http(stream: TcpStream, peer: SocketAddr, front: impl Respond, mut drain: Drain) {
+    if !greets(&stream, &mut drain).await {
+        return;
+    }
     let service = service_fn(move |request: Request<Incoming>| {
         let front = front.clone();
         async move { Ok::<_, Infallible>(front.respond(request, peer).await) }
@@ -332,6 +341,27 @@ async fn accept_one(listener: &TcpListener) -> (TcpStream, SocketAddr) {
                 tracing::debug!(%error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
+        }
+    }
+}
+
+/// Whether the client says in time, and before draining begins, which protocol it speaks. What serves connections
+/// waits for that without an end, and only then begins to look for clients that are gone.
+async fn greets(stream: &TcpStream, drain: &mut Drain) -> bool {
+    tokio::select! {
+        greeting = tokio::time::timeout(GREETING_TIMEOUT, greeting(stream)) => matches!(greeting, Ok(Ok(()))),
+        () = drain.begun() => false,
+    }
+}
+
+/// Waits for the preface of HTTP/2, or for anything that is not its beginning. Takes nothing from the stream.
+async fn greeting(stream: &TcpStream) -> io::Result<()> {
+    let mut seen = [0; PREFACE.len()];
+    loop {
+        match stream.peek(&mut seen).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            length if length == PREFACE.len() || seen[..length] != PREFACE[..length] => return Ok(()),
+            _ => tokio::time::sleep(GREETING_PAUSE).await,
         }
     }
 }

@@ -60,6 +60,18 @@ fn service(rules: Option<&str>) -> Service {
     Service::stand_in(rules.map(|text| load(&[file(text)], &options).expect("good rules").rules))
 }
 
+/// Both fronts of this service, and what else they stand on.
+fn fronts(service: Service) -> (Fronts, Arc<Service>, Arc<Metrics>, Arc<Health>) {
+    let (service, metrics, health) = (Arc::new(service), metrics(), Arc::new(Health::starting()));
+    let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
+    health.serve();
+    let fronts = Fronts {
+        grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&health)),
+        http: HttpFront::new(seam, Arc::clone(&health)),
+    };
+    (fronts, service, metrics, health)
+}
+
 impl Server {
     async fn start() -> Self {
         Self::with_service(service(Some(RULES))).await
@@ -70,14 +82,7 @@ impl Server {
     }
 
     async fn with_service(service: Service) -> Self {
-        let (service, metrics) = (Arc::new(service), metrics());
-        let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
-        let health = Arc::new(Health::starting());
-        health.serve();
-        let fronts = Fronts {
-            grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&health)),
-            http: HttpFront::new(seam, Arc::clone(&health)),
-        };
+        let (fronts, service, metrics, health) = fronts(service);
         let workers = Arc::new(Workers::start(2, 100, &fronts).expect("threads"));
         let (mut tasks, pages) = (JoinSet::new(), DrainSwitch::new());
         let mut listen = async |port| {
