@@ -265,8 +265,10 @@ pub async fn serve_grpc(stream: TcpStream, front: GrpcFront, mut drain: Drain) {
     if !greets(&stream, &mut drain).await {
         return;
     }
+    // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
+    let front = Arc::new(front);
     let service = service_fn(move |request: Request<Incoming>| {
-        let front = front.clone();
+        let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     let connection = http2::Builder::new(TokioExecutor::new())
@@ -288,8 +290,10 @@ pub async fn serve_http(stream: TcpStream, peer: SocketAddr, front: impl Respond
     if !greets(&stream, &mut drain).await {
         return;
     }
+    // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
+    let front = Arc::new(front);
     let service = service_fn(move |request: Request<Incoming>| {
-        let front = front.clone();
+        let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request, peer).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
