@@ -17,6 +17,8 @@
 //! `store`, `source` and `metrics` import `engine`; `service` imports those; `front` imports `service`; `app` imports
 //! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 
+pub mod app;
+pub mod cli;
 pub mod clock;
 pub mod engine;
 pub mod front;
@@ -26,3 +28,4 @@ pub mod metrics;
 pub mod service;
 pub mod settings;
 pub mod source;
+pub mod store;

@@ -22,6 +22,10 @@ use crate::settings::value::LogLevel;
 /// Lines a second that one place in the code may write before it is cut off until the next second.
 const LINES_PER_SECOND_MAX: u32 = 10;
 
+/// The target of lines of which every one is told: reports, such as the problems of a set of rules, that are bounded
+/// where they are made.
+pub const REPORT: &str = "tidegate::report";
+
 /// Starts logging to stderr for the whole process. Later calls change nothing.
 pub fn start(level: LogLevel, format: &str) {
     let lines = Lines { json: format.eq_ignore_ascii_case("json"), flood: Flood::default() };
@@ -61,15 +65,18 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let Some(left_out) = self.flood.admit(event.metadata().callsite(), clock::monotonic()) else {
-            return Ok(());
+        let metadata = event.metadata();
+        let admitted = match metadata.target() {
+            REPORT => Some(0),
+            _ => self.flood.admit(metadata.callsite(), clock::monotonic()),
         };
+        let Some(left_out) = admitted else { return Ok(()) };
         let mut text = Text::default();
         event.record(&mut text);
         if left_out > 0 {
             let _ = write!(text.fields, " ({left_out} more like this were left out)");
         }
-        let level = event.metadata().level();
+        let level = metadata.level();
         if self.json { write_json(&mut writer, level, &text) } else { write_text(&mut writer, level, &text) }
     }
 }

@@ -1,72 +1,106 @@
-//! A stand-in of the service's shape, until the service is there.
-#![allow(missing_docs)]
+//! The spine: the whole way of a request from question to decision, in one function. It knows every stage and holds
+//! no logic of its own.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::sync::Arc;
 
-use parking_lot::Mutex;
-
-use crate::engine::decision::{Code, Decision, Limited, Status};
-use crate::engine::limit::{Algorithm, Limit, Verdict};
-use crate::engine::plan::{Hits, Origin};
+use crate::clock::{Clock, monotonic, nanos_since};
+use crate::engine::decision::{Decision, conclude};
+use crate::engine::plan::Modes;
 use crate::engine::request::Request;
-use crate::engine::rules::{RuleSet, Unit};
+use crate::engine::rules::RuleSet;
+use crate::metrics::{Metrics, RuleHandles};
+use crate::source::{Live, Reader};
+use crate::store::MemoryStore;
 
+/// Decides requests under the rules in force.
+pub struct Service {
+    live: Arc<Live<Option<InForce>>>,
+    store: Arc<MemoryStore>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    modes: Modes,
+}
+
+/// A set of rules, and the counters in metrics that belong to it.
+struct InForce {
+    rules: RuleSet,
+    handles: RuleHandles,
+}
+
+/// Why no decision could be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
+    /// No set of rules was ever loaded.
     #[error("no rate limit configuration loaded")]
     NoRules,
 }
 
-pub struct Service {
-    rules: Option<RuleSet>,
-    counts: Mutex<HashMap<Vec<(String, String)>, u64>>,
+/// What a thread keeps of the service that it served last: its own way to the rules in force.
+struct ThreadReader {
+    live: Arc<Live<Option<InForce>>>,
+    reader: Reader<Option<InForce>>,
+}
+
+thread_local! {
+    // A shared reference count would bounce between the cores with every request.
+    static READER: RefCell<Option<ThreadReader>> = const { RefCell::new(None) };
 }
 
 impl Service {
-    pub fn stand_in(rules: Option<RuleSet>) -> Self {
-        Self { rules, counts: Mutex::default() }
+    /// A service without rules.
+    pub fn new(store: Arc<MemoryStore>, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
+        Self { live: Arc::new(Live::new(None)), store, metrics, clock, modes }
     }
 
+    /// Decides, and renders the decision while the rules that it refers to are held.
+    ///
+    /// # Errors
+    /// When there are no rules at all. (An empty set of rules is a set.)
     pub fn decide<T>(
         &self,
         request: &Request<'_>,
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        self.rules.as_ref().ok_or(ServiceError::NoRules)?;
-        let requests = 10;
-        let mut counts = self.counts.lock();
-        let statuses = request.descriptors().map(|descriptor| {
-            if descriptor.entries.first().is_none_or(|entry| entry.key != "user") {
-                return Status::NoLimit;
-            }
-            let key = descriptor.entries.iter().map(|e| (e.key.to_owned(), e.value.to_owned())).collect();
-            let count = counts.entry(key).or_default();
-            let hits = request.hits_of(&descriptor.options);
-            let over = *count + hits > u64::from(requests);
-            let before = *count;
-            *count += if over { 0 } else { hits };
-            Status::Limited(Limited {
-                origin: Origin::Override { unit: Unit::Hour, unit_multiplier: 1 },
-                limit: Limit::new(Algorithm::SlidingWindow, requests, Unit::Minute.nanos()),
-                hits: Hits::Take(hits),
-                verdict: Verdict {
-                    over,
-                    before,
-                    after: before + hits,
-                    remaining: u64::from(requests) - *count,
-                    reset_nanos: 59_000_000_001,
-                },
-                shadow: false,
-                quota: false,
-            })
-        });
-        let statuses: smallvec::SmallVec<[Status<'_>; 8]> = statuses.collect();
-        let over = statuses.iter().any(|status| status.code() == Code::OverLimit);
-        let code = if over { Code::OverLimit } else { Code::Ok };
-        Ok(render(&Decision { code, shadowed: false, domain_known: true, statuses }))
+        self.with_live(|live| {
+            let InForce { rules, handles } = live.ok_or(ServiceError::NoRules)?;
+            let began = monotonic();
+            let plan = rules.plan(request, self.modes);
+            let verdicts = self.store.apply(&plan, self.clock.at(began));
+            let decision = conclude(&plan, &verdicts);
+            self.metrics.decision_took(nanos_since(began));
+            self.metrics.observe(handles, request, &decision);
+            Ok(render(&decision))
+        })
     }
 
+    /// Puts these rules in force. Requests that have begun keep the set that they began with.
+    pub fn install(&self, rules: RuleSet) {
+        let handles = self.metrics.handles(rules.rules());
+        self.live.install(Some(InForce { rules, handles }));
+    }
+
+    /// Frees rules that are no longer in force and that no request reads any more: on the calling thread, so that no
+    /// request pays for it.
+    pub fn reclaim(&self) {
+        self.live.reclaim();
+    }
+
+    /// The rules in force, for those who show them.
     pub fn with_rules<T>(&self, show: impl FnOnce(Option<&RuleSet>) -> T) -> T {
-        show(self.rules.as_ref())
+        show(self.live.current().as_ref().as_ref().map(|live| &live.rules))
+    }
+
+    /// Hands the rules in force to `body`, by way of this thread's own reader. `body` must not come back here.
+    fn with_live<T>(&self, body: impl FnOnce(Option<&InForce>) -> T) -> T {
+        READER.with_borrow_mut(|thread| {
+            let mut own = thread
+                .take()
+                .filter(|own| Arc::ptr_eq(&own.live, &self.live))
+                .unwrap_or_else(|| ThreadReader { live: Arc::clone(&self.live), reader: self.live.reader() });
+            let result = body(own.reader.load().as_ref().as_ref());
+            *thread = Some(own);
+            result
+        })
     }
 }

@@ -101,7 +101,8 @@ mod tests {
     fn an_empty_number_is_as_unset_and_an_empty_text_replaces_the_default() {
         let settings = read(&[("GRPC_PORT", ""), ("RUNTIME_APPDIRECTORY", "")]).expect("good");
         assert_eq!(settings.grpc_port, 8081);
-        assert_eq!(settings.runtime_appdirectory, "");
+        assert_eq!(settings.runtime_appdirectory.as_deref(), Some(""));
+        assert_eq!(read(&[]).expect("good").runtime_appdirectory, None);
     }
 
     #[test]

@@ -6,8 +6,19 @@
 //! 2. `look` tells whether these hits would pass, and what it holds,
 //! 3. [`settle`](crate::engine::settle) decides for the whole request,
 //! 4. `charge` or `refund` changes the counter, and `status` tells what is left and when capacity comes back.
+//!
+//! [`Counter`] is that step as a trait. A counter never holds its limit: N and `burst` may change under it.
 
-use crate::engine::time::Timestamp;
+mod counter;
+mod fixed_window;
+mod kept;
+mod sliding_window;
+
+pub(crate) use counter::{Ahead, Counter};
+pub(crate) use fixed_window::FixedWindow;
+pub(crate) use sliding_window::SlidingWindow;
+
+use crate::engine::time::{SECOND_NANOS, Timestamp};
 
 /// How a limit counts. The names are those of the rule files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,20 +69,28 @@ pub struct Verdict {
 /// The default number of buckets that `sliding_window` cuts a window into.
 pub const DEFAULT_BUCKETS: u64 = 60;
 
+/// The largest number of buckets that `sliding_window` cuts a window into.
+pub const BUCKETS_MAX: u64 = 3_600;
+
+/// The longest window, in nanoseconds: 366 days.
+pub const WINDOW_NANOS_MAX: u64 = 366 * 86_400 * SECOND_NANOS;
+
 impl Limit {
-    /// N = `requests` hits in any `window_nanos` (at least 1), with the algorithm's defaults: `burst` = N, and
-    /// buckets of a sixtieth of the window.
+    /// N = `requests` hits in any `window_nanos` (1 to [`WINDOW_NANOS_MAX`]; beyond it, the nearest of these), with
+    /// the algorithm's defaults: `burst` = N, and buckets of a sixtieth of the window.
     pub fn new(algorithm: Algorithm, requests: u32, window_nanos: u64) -> Self {
-        let window_nanos = window_nanos.max(1);
+        let window_nanos = window_nanos.clamp(1, WINDOW_NANOS_MAX);
         let divisor = gcd(DEFAULT_BUCKETS, window_nanos);
         let buckets = (DEFAULT_BUCKETS / divisor, window_nanos / divisor);
         Self { algorithm, requests, burst: requests, window_nanos, buckets }
     }
 
-    /// The same with buckets of `granularity_nanos` (at least 1): for `sliding_window`.
+    /// The same with buckets of `granularity_nanos` (W / [`BUCKETS_MAX`] to W; beyond it, the nearest of these): for
+    /// `sliding_window`.
     #[must_use]
     pub fn with_granularity(mut self, granularity_nanos: u64) -> Self {
-        self.buckets = (1, granularity_nanos.max(1));
+        let finest = self.window_nanos.div_ceil(BUCKETS_MAX);
+        self.buckets = (1, granularity_nanos.clamp(finest, self.window_nanos));
         self
     }
 
@@ -114,8 +133,15 @@ impl Limit {
     /// The first nanosecond after `bucket`: the least t whose bucket is greater.
     pub fn bucket_end(&self, bucket: u64) -> Timestamp {
         let (numerator, denominator) = self.buckets;
-        let end = ((u128::from(bucket) + 1) * u128::from(denominator)).div_ceil(u128::from(numerator));
-        Timestamp::from_nanos(u64::try_from(end).unwrap_or(u64::MAX))
+        match bucket.checked_add(1).and_then(|next| next.checked_mul(denominator)) {
+            Some(product) if numerator == 1 => Timestamp::from_nanos(product),
+            Some(product) => Timestamp::from_nanos(product.div_ceil(numerator)),
+            None => {
+                let end =
+                    ((u128::from(bucket) + 1) * u128::from(denominator)).div_ceil(u128::from(numerator));
+                Timestamp::from_nanos(u64::try_from(end).unwrap_or(u64::MAX))
+            }
+        }
     }
 
     /// The buckets of `sliding_window` per nanosecond, as a reduced fraction.

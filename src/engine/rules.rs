@@ -31,7 +31,7 @@ use crate::engine::rules::check::CheckedFile;
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
 
 /// One file of rules, as it was read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SourceFile {
     /// Its name, for diagnostics.
     pub name: String,

@@ -11,6 +11,8 @@ pub struct Looked {
     pub over: bool,
     /// Hits that would fit now.
     pub left: u64,
+    /// Hits that count now, rounded up where the algorithm estimates.
+    pub before: u64,
 }
 
 /// What was decided for a whole request.
@@ -49,6 +51,9 @@ pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlemen
 }
 
 impl Settlement {
+    /// A request that passes.
+    pub const PASSES: Self = Self { passes: true, stop_increment: false };
+
     /// The hits that this check's counter is charged.
     ///
     /// - Fixed windows count every hit, as `envoyproxy/ratelimit` does (or, when told to stop, only the hits of

@@ -318,7 +318,12 @@ pub async fn serve_http(stream: TcpStream, peer: SocketAddr, front: impl Respond
 
 /// Serves pages (metrics, debugging) on the runtime that calls it, at most `connections_max` connections at a time.
 /// Whoever drops this future closes the listener and every connection.
-pub async fn serve_pages(listener: TcpListener, front: impl Respond, connections_max: usize, drain: Drain) {
+pub async fn serve_pages(
+    listener: TcpListener,
+    front: impl Respond,
+    connections_max: usize,
+    drain: Drain,
+) -> Infallible {
     let mut serving = JoinSet::new();
     loop {
         while serving.len() >= connections_max {

@@ -12,8 +12,10 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;
+use crate::engine::plan::Modes;
 use crate::engine::rules::{LoadOptions, SourceFile, load};
 use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
 use crate::front::grpc::GrpcFront;
@@ -22,6 +24,7 @@ use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
+use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// Much longer than anything takes that works.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,7 +52,9 @@ fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series: 100, stripes: 2 }))
 }
 
-fn service(rules: Option<&str>) -> Service {
+fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
+    let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny }));
+    let service = Service::new(store, Arc::clone(metrics), Clock::start(), Modes::default());
     let options = LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
         merge_domains: false,
@@ -58,32 +63,37 @@ fn service(rules: Option<&str>) -> Service {
         secret: KeySecret::new([7; 16]),
     };
     let file = |text: &str| SourceFile { name: "shop.yaml".to_owned(), bytes: text.as_bytes().to_vec() };
-    Service::stand_in(rules.map(|text| load(&[file(text)], &options).expect("good rules").rules))
+    if let Some(text) = rules {
+        service.install(load(&[file(text)], &options).expect("good rules").rules);
+    }
+    service
 }
 
-/// Both fronts of this service, and what else they stand on.
-fn fronts(service: Service) -> (Fronts, Arc<Service>, Arc<Metrics>, Arc<Health>) {
-    let (service, metrics, health) = (Arc::new(service), metrics(), Arc::new(Health::starting()));
-    let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
+/// Both fronts of this service, and the health that they tell: good.
+fn fronts(service: Arc<Service>, metrics: Arc<Metrics>) -> (Fronts, Arc<Health>) {
+    let seam = Arc::new(Seam::new(service, metrics, Bounds::default()));
+    let health = Arc::new(Health::starting());
     health.serve();
     let fronts = Fronts {
         grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&health)),
         http: HttpFront::new(seam, Arc::clone(&health)),
     };
-    (fronts, service, metrics, health)
+    (fronts, health)
 }
 
 impl Server {
     async fn start() -> Self {
-        Self::with_service(service(Some(RULES))).await
+        Self::with_rules(Some(RULES)).await
     }
 
     async fn without_rules() -> Self {
-        Self::with_service(service(None)).await
+        Self::with_rules(None).await
     }
 
-    async fn with_service(service: Service) -> Self {
-        let (fronts, service, metrics, health) = fronts(service);
+    async fn with_rules(rules: Option<&str>) -> Self {
+        let metrics = metrics();
+        let service = Arc::new(service(rules, &metrics));
+        let (fronts, health) = fronts(Arc::clone(&service), Arc::clone(&metrics));
         let workers = Arc::new(Workers::start(2, 100, &fronts).expect("threads"));
         let (mut tasks, pages) = (JoinSet::new(), DrainSwitch::new());
         let mut listen = async |port| {
@@ -97,9 +107,11 @@ impl Server {
         let (grpc, http) = (listen(Port::Grpc).await, listen(Port::Http).await);
         let (listener, admin) = bind().await;
         let front = AdminFront::new(service, Arc::clone(&metrics), Some("let me in".into()));
-        tasks.spawn(serve_pages(listener, front, 4, pages.drain()));
+        let serving = serve_pages(listener, front, 4, pages.drain());
+        tasks.spawn(async move { match serving.await {} });
         let (listener, metrics_page) = bind().await;
-        tasks.spawn(serve_pages(listener, MetricsFront::new("/prometheus", metrics), 4, pages.drain()));
+        let serving = serve_pages(listener, MetricsFront::new("/prometheus", metrics), 4, pages.drain());
+        tasks.spawn(async move { match serving.await {} });
         Self { grpc, http, admin, metrics_page, health, workers, tasks, _pages: pages }
     }
 }

@@ -74,16 +74,17 @@ settings! {
         }
     }
     "Rules": {
-        "RUNTIME_ROOT" runtime_root: String = "/srv/runtime_data/current", "root of the tree of rules (used when it is there and CONFIG_PATH is unset)";
-        "RUNTIME_SUBDIRECTORY" runtime_subdirectory: String = "", "folder below RUNTIME_ROOT; empty is the root itself";
-        "RUNTIME_APPDIRECTORY" runtime_appdirectory: String = "config", "folder below that, of which every file is rules";
+        "RUNTIME_WATCH_ROOT" runtime_watch_root: bool = "true", "files named config.… beside the folder of RUNTIME_* are rules too; watching sees every change either way";
         "RUNTIME_IGNOREDOTFILES" runtime_ignoredotfiles: bool = "false", "skip files and folders whose name starts with a dot (those with two dots always are)";
         "MERGE_DOMAIN_CONFIG" merge_domain_config: bool = "false", "several files may share a domain";
         "FORCE_START_WITHOUT_INITIAL_CONFIG" force_start_without_initial_config: bool = "false", "start although the rules are missing or bad; every request is an error until good ones come";
         "DEFAULT_ALGORITHM" default_algorithm: Algorithm = "sliding_window", "for rules that name none; fixed_window is what envoyproxy/ratelimit does";
         "STRICT_RULES" strict_rules: bool = "false", "warnings about rules refuse the set";
         optional {
-            "CONFIG_PATH" config_path: String, "a file or folder of rules; wins over RUNTIME_*; unset, and those not there: ./config";
+            "CONFIG_PATH" config_path: String, "a file or folder of rules; wins over RUNTIME_*; neither set nor there: ./config";
+            "RUNTIME_ROOT" runtime_root: String, "root of the tree of rules; unset: /srv/runtime_data/current";
+            "RUNTIME_SUBDIRECTORY" runtime_subdirectory: String, "folder below RUNTIME_ROOT; unset or empty: the root itself";
+            "RUNTIME_APPDIRECTORY" runtime_appdirectory: String, "folder below that, of which every file is rules; unset: config";
         }
     }
     "Decisions": {

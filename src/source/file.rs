@@ -14,7 +14,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 pub use self::watch::Watch;
+use crate::engine::rules::SourceFile;
 
 use self::walk::{Found, Observer, walk};
 
@@ -43,15 +46,6 @@ pub enum Layout {
         /// RUNTIME_WATCH_ROOT: files named `config.…` beside the folder are loaded too.
         watch_root: bool,
     },
-}
-
-/// A file of rules as it was read.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SourceFile {
-    /// Its path, as people know it.
-    pub name: String,
-    /// What it holds.
-    pub bytes: Vec<u8>,
 }
 
 /// All rules files at one moment, in the order of their names.
@@ -139,7 +133,8 @@ impl FileSource {
 fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SourceError> {
     let io_error = |error| SourceError::Io { path: path.to_owned(), error };
     // Without blocking: what was a file when it was found may be a fifo by now.
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file =
+        std::fs::OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
     let file = file.map_err(io_error)?;
     if !file.metadata().map_err(io_error)?.is_file() {
         return Err(SourceError::NotAFile { path: path.to_owned() });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{PATIENCE, Server, bind, fronts, service};
+use super::{PATIENCE, Server, bind, fronts, metrics, service};
 use crate::front::connections::{DrainSwitch, serve_grpc, serve_http};
 
 /// Waits until `holds`; what happens between threads has no clock that a test could turn.
@@ -78,7 +78,8 @@ async fn stalled(grpc: bool, said: &[u8]) -> String {
     let mut client = TcpStream::connect(address).await.expect("it listens");
     client.write_all(said).await.expect("buffered");
     let (stream, peer) = listener.accept().await.expect("a connection");
-    let (fronts, switch) = (fronts(service(None)).0, DrainSwitch::new());
+    let (metrics, switch) = (metrics(), DrainSwitch::new());
+    let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
     match grpc {
         true => serve_grpc(stream, fronts.grpc, switch.drain()).await,
         false => serve_http(stream, peer, fronts.http, switch.drain()).await,

@@ -10,7 +10,8 @@ use crate::metrics::Front;
 use proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 fn seam(bounds: Bounds) -> Seam {
-    Seam::new(service(Some(super::RULES)).into(), metrics(), bounds)
+    let metrics = metrics();
+    Seam::new(service(Some(super::RULES), &metrics).into(), metrics, bounds)
 }
 
 /// A request of the domain `shop` for the user `alice`, by hand.

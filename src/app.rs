@@ -1,0 +1,313 @@
+//! The composition root: settings become sockets, threads and tasks; the first task that fails stops all; a signal
+//! drains.
+//!
+//! Workers (one a core) serve the gRPC and the HTTP port and decide. The calling thread, at a lower priority, is the
+//! control thread: it does everything else.
+
+mod control;
+mod listen;
+mod reload;
+
+use std::io;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::app::listen::{Ports, listen};
+use crate::app::reload::{Reloader, Watching};
+use crate::clock::Clock;
+use crate::engine::key::KeySecret;
+use crate::engine::plan::Modes;
+use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
+use crate::front::grpc::GrpcFront;
+use crate::front::http::{AdminFront, HttpFront, MetricsFront};
+use crate::front::{Bounds, Seam};
+use crate::health::Health;
+use crate::logging;
+use crate::metrics::{Metrics, MetricsOptions};
+use crate::service::Service;
+use crate::settings::value::FullMode;
+use crate::settings::{Settings, machine};
+use crate::source::file::SourceError;
+use crate::store::{MemoryOptions, MemoryStore, StoreFull};
+
+/// How long running calls may take after the listeners have closed.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+/// Connections of decisions, in all. Each costs some 10 KiB; proxies open a few a core.
+const CONNECTIONS_MAX: usize = 10_000;
+/// Connections of scrapers and of people, at a time.
+const PAGE_CONNECTIONS_MAX: usize = 64;
+/// How much nicer than the workers the control thread is: on one core decisions go first.
+const CONTROL_NICENESS: i32 = 5;
+
+/// Why the program ends with a failure.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// A socket that cannot be had.
+    #[error("{what}: cannot listen on {address}: {source}")]
+    Listen {
+        /// Whose it is.
+        what: &'static str,
+        /// Where it should be.
+        address: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Rules that cannot be read.
+    #[error("cannot read the rules: {0}")]
+    Source(#[from] SourceError),
+    /// Rules that were refused, for this many problems, each of which was told.
+    #[error("the rules were refused for {0} problems")]
+    Rules(usize),
+    /// Something that the system refused.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+    /// A task that must not end ended.
+    #[error("{task} ended: {reason}")]
+    Task {
+        /// Which one.
+        task: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Runs until a signal or a failure.
+///
+/// # Errors
+/// When the program could not start, or ended other than by a signal.
+pub fn run(settings: Settings) -> Result<(), AppError> {
+    logging::start(settings.log_level, &settings.log_format);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(serve(settings));
+    // A blocking read of rules must not hold up the end.
+    runtime.shutdown_background();
+    ended
+}
+
+/// Everything that is shared between the tasks.
+struct App {
+    settings: Settings,
+    clock: Clock,
+    store: Arc<MemoryStore>,
+    metrics: Arc<Metrics>,
+    service: Arc<Service>,
+    health: Arc<Health>,
+}
+
+async fn serve(settings: Settings) -> Result<(), AppError> {
+    let mut signals = Signals::register()?;
+    let ports = listen(&settings).await?;
+    let app = App::new(settings)?;
+    let forced = app.settings.force_start_without_initial_config;
+    let reloader = app.reloader()?;
+    // Many rules take a moment, and a signal works at every moment.
+    let first_load =
+        tokio::task::spawn_blocking(move || reloader.start(forced).map(|known| (reloader, known)));
+    let (reloader, known) = tokio::select! {
+        loaded = first_load => loaded.map_err(io::Error::other)??,
+        () = signals.received() => return Ok(()),
+    };
+    let workers = app.start_workers()?;
+    app.announce(&ports);
+    app.health.serve();
+    control::lower_priority(CONTROL_NICENESS);
+    let watching = reloader.watch(known.as_ref())?;
+    app.until_the_end(ports, workers, watching, signals).await
+}
+
+impl App {
+    fn new(settings: Settings) -> io::Result<Self> {
+        let clock = Clock::start();
+        let store = Arc::new(MemoryStore::new(MemoryOptions {
+            max_bytes: counter_bytes(&settings),
+            full: match settings.store_full_mode {
+                FullMode::Deny => StoreFull::Deny,
+                FullMode::Allow => StoreFull::Allow,
+            },
+        }));
+        let metrics = Arc::new(Metrics::new(&MetricsOptions {
+            near_limit_ratio: settings.near_limit_ratio,
+            max_series: settings.max_metric_series.0,
+            stripes: worker_threads(&settings) + 1,
+        }));
+        control::register_store(&metrics, &store);
+        let modes = Modes {
+            shadow: settings.shadow_mode,
+            quota: settings.quota_mode,
+            stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
+        };
+        let service = Arc::new(Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes));
+        Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
+    }
+
+    fn reloader(&self) -> io::Result<Reloader> {
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret).map_err(io::Error::from)?;
+        let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
+        Ok(Reloader::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock))
+    }
+
+    fn start_workers(&self) -> io::Result<Arc<Workers>> {
+        let bounds = Bounds {
+            descriptors_max: self.settings.max_descriptors.0,
+            entries_max: self.settings.max_entries.0,
+            request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
+        };
+        let seam = Arc::new(Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds));
+        let fronts = Fronts {
+            grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
+            http: HttpFront::new(seam, Arc::clone(&self.health)),
+        };
+        Workers::start(worker_threads(&self.settings), CONNECTIONS_MAX, &fronts).map(Arc::new)
+    }
+
+    /// One line each: what an operator wants to know of a process that has just started.
+    fn announce(&self, ports: &Ports) {
+        let settings = &self.settings;
+        tracing::info!("store: memory, at most {} MiB of counters", counter_bytes(settings) >> 20);
+        tracing::info!("default algorithm: {}", settings.default_algorithm.name());
+        tracing::info!(
+            "bounds: {} descriptors, {} entries, {} bytes a request; {} bytes a file of rules; {} metric series",
+            settings.max_descriptors.0,
+            settings.max_entries.0,
+            settings.max_request_bytes.0,
+            settings.max_rules_file_bytes.0,
+            settings.max_metric_series.0,
+        );
+        tracing::info!("workers: {}", worker_threads(settings));
+        for line in ports.lines() {
+            tracing::info!("{line}");
+        }
+        let domain = self.service.with_rules(|rules| rules?.domains().next().map(str::to_owned));
+        let question = serde_json::json!({
+            "domain": domain.as_deref().unwrap_or("example"),
+            "descriptors": [{"entries": [{"key": "user", "value": "alice"}]}],
+        });
+        tracing::info!("try: curl -s {}/json -d '{question}'", ports.http_address());
+    }
+
+    /// Serves until a signal, then drains; or until the first task ends that must not.
+    async fn until_the_end(
+        self,
+        ports: Ports,
+        workers: Arc<Workers>,
+        mut watching: Watching,
+        mut signals: Signals,
+    ) -> Result<(), AppError> {
+        let mut accepting = accept(&workers, ports.decisions);
+        let switch = DrainSwitch::new();
+        let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
+        let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
+        control.spawn(async move { match sweeping.await {} });
+        tokio::select! {
+            dead = first_dead(&mut accepting) => return Err(dead),
+            dead = first_dead(&mut control) => return Err(dead),
+            () = watching.died() => return Err(dead("watching the rules", "its thread has died")),
+            () = signals.received() => {}
+        }
+        tracing::info!("draining; a second signal ends at once");
+        self.health.drain();
+        tokio::select! {
+            () = self.drain(&workers, accepting) => tracing::info!("drained"),
+            () = signals.received() => tracing::warn!("ended by a second signal"),
+        }
+        Ok(())
+    }
+
+    /// Serves scrapers and people on the control thread.
+    fn serve_pages(
+        &self,
+        (metrics, debug): (Option<TcpListener>, Option<TcpListener>),
+        switch: &DrainSwitch,
+    ) -> Essential {
+        let mut tasks = Essential::new();
+        if let Some(listener) = metrics {
+            let front = MetricsFront::new(self.settings.prometheus_path.as_str(), Arc::clone(&self.metrics));
+            let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
+            tasks.spawn(async move { match serving.await {} });
+        }
+        if let Some(listener) = debug {
+            let token = self.settings.admin_token.as_deref().map(Arc::from);
+            let front = AdminFront::new(Arc::clone(&self.service), Arc::clone(&self.metrics), token);
+            let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
+            tasks.spawn(async move { match serving.await {} });
+        }
+        tasks
+    }
+
+    async fn drain(&self, workers: &Workers, mut accepting: Essential) {
+        tokio::time::sleep(self.settings.drain_grace).await;
+        accepting.shutdown().await;
+        if !workers.drain(DRAIN_PATIENCE).await {
+            tracing::warn!("calls were still running after {DRAIN_PATIENCE:?}");
+        }
+    }
+}
+
+/// Tasks that must not end. One that does says why.
+type Essential = JoinSet<AppError>;
+
+/// Accepts connections on every port, for the workers.
+fn accept(workers: &Arc<Workers>, listeners: Vec<(TcpListener, Port)>) -> Essential {
+    let mut tasks = Essential::new();
+    for (listener, port) in listeners {
+        let workers = Arc::clone(workers);
+        tasks.spawn(async move {
+            match workers.accept(listener, port).await {
+                Err(error) => dead("accepting connections", error),
+                Ok(never) => match never {},
+            }
+        });
+    }
+    tasks
+}
+
+/// Waits for a task to end that must not: with an error, or by a panic.
+async fn first_dead(tasks: &mut Essential) -> AppError {
+    match tasks.join_next().await {
+        Some(Ok(error)) => error,
+        Some(Err(panic)) => dead("a task", panic),
+        None => std::future::pending().await,
+    }
+}
+
+fn dead(task: &'static str, reason: impl std::fmt::Display) -> AppError {
+    AppError::Task { task, reason: reason.to_string() }
+}
+
+/// One a core that the process may use, unless told.
+fn worker_threads(settings: &Settings) -> usize {
+    let cores = || thread::available_parallelism().map_or(1, NonZero::get);
+    settings.worker_threads.map_or_else(cores, |count| count.0)
+}
+
+/// Half of the memory that there is, unless told.
+fn counter_bytes(settings: &Settings) -> u64 {
+    settings.max_counter_bytes.map_or_else(|| machine::memory_bytes() / 2, |size| size.0)
+}
+
+/// The signals that end the process. Registered first, so that they work at every moment.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn register() -> io::Result<Self> {
+        let terminate = signal(SignalKind::terminate())?;
+        Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

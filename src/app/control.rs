@@ -1,0 +1,59 @@
+//! What the control thread does beside serving pages: it gives back expired counters and old rules, and shows the
+//! store in metrics.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::metrics::{Kind, Metrics};
+use crate::service::Service;
+use crate::store::MemoryStore;
+
+/// How often expired counters are looked for: with the time that a round takes, well within a second.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Makes this thread give way to the workers. A system that refuses loses nothing but that.
+pub(super) fn lower_priority(niceness: i32) {
+    if let Err(error) = rustix::process::nice(niceness) {
+        tracing::debug!(%error, "the control thread keeps its priority");
+    }
+}
+
+/// Gives back what has expired, in steps so small that neither a decision nor a scrape waits for one.
+pub(super) async fn sweep(store: Arc<MemoryStore>, service: Arc<Service>, clock: Clock) -> Infallible {
+    loop {
+        while !store.sweep(clock.now()).round_done {
+            tokio::task::yield_now().await;
+        }
+        service.reclaim();
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+    }
+}
+
+/// Shows the store in metrics, read whenever they are.
+pub(super) fn register_store(metrics: &Metrics, store: &Arc<MemoryStore>) {
+    let register = |name, help, kind, read: fn(&MemoryStore) -> u64| {
+        let store = Arc::clone(store);
+        metrics.register(name, help, kind, move |samples| samples.push(&[], read(&store)));
+    };
+    register("tidegate_counters", "Counters that are held.", Kind::Gauge, MemoryStore::counters);
+    register("tidegate_counters_bytes", "Bytes that counters take.", Kind::Gauge, MemoryStore::bytes);
+    register(
+        "tidegate_counters_expired_total",
+        "Counters that were forgotten because they equalled unused ones.",
+        Kind::Counter,
+        MemoryStore::expired_total,
+    );
+    let store = Arc::clone(store);
+    metrics.register(
+        "tidegate_store_full_total",
+        "Descriptors that needed a new counter when MAX_COUNTER_BYTES was reached, by the answer they got.",
+        Kind::Counter,
+        move |samples| {
+            let full = store.full_total();
+            samples.push(&[("answer", "deny")], full.deny);
+            samples.push(&[("answer", "allow")], full.allow);
+        },
+    );
+}

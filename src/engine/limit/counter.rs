@@ -1,0 +1,86 @@
+//! What every algorithm's state can do, and the hits of one request that are not charged yet.
+//!
+//! In: a limit, a time, hits. Out: what the counter says. No algorithm knows about requests, modes or stores.
+
+use crate::engine::limit::Limit;
+use crate::engine::settle::Looked;
+use crate::engine::time::Timestamp;
+
+/// The state of one counter. `Default` is the unused state: nothing counts.
+pub(crate) trait Counter: Default {
+    /// Moves to `now`, or stays at the latest time asked when that is later. All other functions speak of that time.
+    fn advance(&mut self, limit: &Limit, now: Timestamp);
+
+    /// Would these hits pass (0 only asks), after what the request brought ahead of them?
+    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked;
+
+    /// Counts these hits, of which [`look`](Self::look) said that they fit.
+    fn charge(&mut self, limit: &Limit, hits: u64);
+
+    /// Takes back as many of these hits as count, the newest first.
+    fn refund(&mut self, limit: &Limit, hits: u64);
+
+    /// The shortest time in nanoseconds after which these hits, that do not pass now, would pass if nothing else came.
+    /// W when they never do.
+    fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64;
+
+    /// From this time on the state equals the unused one. It may be told up to 2^26 ns (67 ms) late, never early.
+    fn kept_until(&self) -> Timestamp;
+
+    /// What is left, and the nanoseconds that the answer tells: over, the wait for `hits`; else the time until
+    /// capacity comes back.
+    fn status(&self, limit: &Limit, hits: u64, over: bool) -> (u64, u64) {
+        let now = self.look(limit, Ahead::default(), 0);
+        let reset_nanos = match (over, now.before) {
+            (true, _) => self.wait_nanos(limit, hits.max(1)),
+            (false, 0) => 0,
+            (false, _) => self.wait_nanos(limit, now.left + 1),
+        };
+        (now.left, reset_nanos)
+    }
+
+    /// Bytes that the state holds beside itself.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    /// Bytes by which [`heap_bytes`](Self::heap_bytes) grows at most if hits are charged now.
+    fn growth_bytes(&self, _limit: &Limit) -> usize {
+        0
+    }
+}
+
+/// What earlier descriptors of the same request do to the same counter if the request passes. It is not in the
+/// counter's state yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    /// Hits to be charged now, the newest of all.
+    pub(crate) taken: u64,
+    /// Hits to be taken back from what the state holds.
+    pub(crate) given_back: u64,
+}
+
+impl Ahead {
+    /// Adds hits.
+    pub(crate) fn take(&mut self, hits: u64) {
+        self.taken = self.taken.saturating_add(hits);
+    }
+
+    /// Takes hits back, the newest first.
+    pub(crate) fn give_back(&mut self, hits: u64) {
+        let newest = hits.min(self.taken);
+        self.taken -= newest;
+        self.given_back = self.given_back.saturating_add(hits - newest);
+    }
+
+    /// The count after it, of a counter whose hits all weigh the same.
+    pub(crate) fn on(self, count: u64) -> u64 {
+        count.saturating_sub(self.given_back).saturating_add(self.taken)
+    }
+}
+
+/// What a counter of `count` hits says to `hits` more under a capacity; a question asks for one.
+pub(crate) fn look_at_count(capacity: u32, count: u64, hits: u64) -> Looked {
+    let left = u64::from(capacity).saturating_sub(count);
+    Looked { over: hits.max(1) > left, left, before: count }
+}

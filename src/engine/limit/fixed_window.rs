@@ -1,0 +1,71 @@
+//! `fixed_window`: one count for the aligned window, as `envoyproxy/ratelimit` keeps it.
+//!
+//! Windows are aligned to unix time divided by W. Hits pass while the count, after adding them, is at most N; every
+//! hit counts, admitted or not.
+//!
+//! - **Invariant:** `count` is the number of hits asked in the aligned window of `latest`, less those given back.
+//! - **Error:** up to 2N hits pass within less than W, around the end of a window. Denied hits use the window up.
+//! - **Source:** `envoyproxy/ratelimit`, `INCRBY` on a key that ends in the start of the window.
+//!
+
+use crate::engine::limit::Limit;
+use crate::engine::limit::counter::{Ahead, Counter};
+use crate::engine::limit::kept::Kept;
+use crate::engine::settle::Looked;
+use crate::engine::time::Timestamp;
+
+/// The state: 20 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(Rust, packed(4))]
+pub(crate) struct FixedWindow {
+    latest: Timestamp,
+    count: u64,
+    kept: Kept,
+}
+
+impl Counter for FixedWindow {
+    fn advance(&mut self, limit: &Limit, now: Timestamp) {
+        let latest = self.latest;
+        if now <= latest {
+            return;
+        }
+        if self.count > 0 && window_end(limit, latest) <= now {
+            self.count = 0;
+        }
+        self.latest = now;
+    }
+
+    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
+        let (limit, before) = (u64::from(limit.requests()), ahead.on(self.count));
+        Looked { over: before.saturating_add(hits) > limit, left: limit.saturating_sub(before), before }
+    }
+
+    fn charge(&mut self, limit: &Limit, hits: u64) {
+        if self.count == 0 {
+            self.kept = Kept::until(window_end(limit, self.latest));
+        }
+        self.count = self.count.saturating_add(hits);
+    }
+
+    fn refund(&mut self, _limit: &Limit, hits: u64) {
+        self.count = self.count.saturating_sub(hits);
+    }
+
+    fn wait_nanos(&self, limit: &Limit, _hits: u64) -> u64 {
+        window_end(limit, self.latest).nanos_since(self.latest)
+    }
+
+    fn status(&self, limit: &Limit, hits: u64, _over: bool) -> (u64, u64) {
+        (u64::from(limit.requests()).saturating_sub(self.count), self.wait_nanos(limit, hits))
+    }
+
+    fn kept_until(&self) -> Timestamp {
+        if self.count == 0 { Timestamp::default() } else { { self.kept }.time(self.latest) }
+    }
+}
+
+/// The end of the aligned window that holds `at`.
+fn window_end(limit: &Limit, at: Timestamp) -> Timestamp {
+    let window = limit.window_nanos();
+    at.plus(window - at.as_nanos() % window)
+}

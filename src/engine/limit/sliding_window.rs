@@ -1,0 +1,138 @@
+//! `sliding_window`: a true sliding window over time that is cut into buckets. The default.
+//!
+//! Time is cut into buckets of g (W/60 unless said otherwise). A bucket counts until all of it has left the window:
+//! while its end > t − W. Hits pass while the sum of the buckets that count, after adding them, is at most N. Only
+//! admitted hits count.
+//!
+//! - **Invariant:** the buckets held are those that count at `latest`, each with at least one hit, in order; `first`
+//!   inline, further ones in [`Cells`] with running sums. So every question is a binary search at most, whatever W, N
+//!   and g are.
+//! - **Error:** never more than N in any window W; capacity comes back at most g late.
+//! - **Source:** the exact log (`sliding_log`), its timestamps rounded up to the end of their bucket.
+
+mod cells;
+
+use crate::engine::limit::Limit;
+use crate::engine::limit::counter::{Ahead, Counter, look_at_count};
+use crate::engine::limit::kept::Kept;
+use crate::engine::settle::Looked;
+use crate::engine::time::Timestamp;
+use cells::Cells;
+
+/// The state: 40 bytes, and 6 for each bucket after the first.
+#[derive(Debug, Default)]
+pub(crate) struct SlidingWindow {
+    latest: Timestamp,
+    /// The number of the oldest bucket that counts.
+    first: u64,
+    /// Its hits; 0 when nothing counts.
+    first_count: u32,
+    kept: Kept,
+    /// The buckets after it.
+    more: Cells,
+}
+
+impl SlidingWindow {
+    fn total(&self) -> u32 {
+        self.first_count.saturating_add(self.more.total())
+    }
+
+    /// The full number of a bucket, of which a cell holds the low 16 bits. All that count lie within
+    /// [`BUCKETS_MAX`](crate::engine::limit::BUCKETS_MAX) + 1 from the first.
+    fn number(&self, low: u16) -> u64 {
+        self.first + u64::from(low.wrapping_sub(self.first as u16))
+    }
+
+    fn newest(&self) -> u64 {
+        self.more.last().map_or(self.first, |low| self.number(low))
+    }
+
+    /// The oldest bucket such that it and those before it hold at least `hits`.
+    fn bucket_through(&self, hits: u64) -> u64 {
+        let further = hits.saturating_sub(u64::from(self.first_count));
+        if further == 0 {
+            return self.first;
+        }
+        let index = self.more.index_through(u32::try_from(further).unwrap_or(u32::MAX));
+        self.more.get(index).map_or_else(|| self.newest(), |low| self.number(low))
+    }
+
+    /// Drops the buckets before `oldest`.
+    fn drop_before(&mut self, oldest: u64) {
+        let dead = self.more.partition_point(|low| self.number(low) < oldest);
+        match self.more.take_front(dead) {
+            Some((low, count)) => (self.first, self.first_count) = (self.number(low), count),
+            None => self.first_count = 0,
+        }
+    }
+}
+
+impl Counter for SlidingWindow {
+    fn advance(&mut self, limit: &Limit, now: Timestamp) {
+        if now <= self.latest {
+            return;
+        }
+        self.latest = now;
+        if self.first_count == 0 || now.as_nanos() < limit.window_nanos() {
+            return;
+        }
+        let oldest = limit.bucket_of(Timestamp::from_nanos(now.as_nanos() - limit.window_nanos()));
+        if self.first < oldest {
+            self.drop_before(oldest);
+        }
+    }
+
+    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
+        look_at_count(limit.requests(), ahead.on(u64::from(self.total())), hits)
+    }
+
+    fn charge(&mut self, limit: &Limit, hits: u64) {
+        let (bucket, hits) = (limit.bucket_of(self.latest), u32::try_from(hits).unwrap_or(u32::MAX));
+        if self.first_count == 0 {
+            (self.first, self.first_count) = (bucket, hits);
+        } else if bucket == self.newest() {
+            match self.more.last() {
+                Some(_) => self.more.add_to_last(hits),
+                None => self.first_count = self.first_count.saturating_add(hits),
+            }
+            return;
+        } else {
+            self.more.push(bucket as u16, hits);
+        }
+        self.kept = Kept::until(counts_until(limit, bucket));
+    }
+
+    fn refund(&mut self, limit: &Limit, hits: u64) {
+        let kept = u64::from(self.total()).saturating_sub(hits) as u32;
+        self.more.truncate(kept.saturating_sub(self.first_count));
+        self.first_count = self.first_count.min(kept);
+        self.kept = Kept::until(counts_until(limit, self.newest()));
+    }
+
+    fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
+        let capacity = u64::from(limit.requests());
+        if hits > capacity {
+            return limit.window_nanos();
+        }
+        let too_many = u64::from(self.total()) + hits - capacity;
+        counts_until(limit, self.bucket_through(too_many)).nanos_since(self.latest)
+    }
+
+    fn kept_until(&self) -> Timestamp {
+        if self.first_count == 0 { Timestamp::default() } else { self.kept.time(self.latest) }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.more.heap_bytes()
+    }
+
+    fn growth_bytes(&self, limit: &Limit) -> usize {
+        let new_cell = self.first_count > 0 && limit.bucket_of(self.latest) != self.newest();
+        if new_cell { self.more.growth_bytes() } else { 0 }
+    }
+}
+
+/// The first time at which `bucket` does not count any more.
+fn counts_until(limit: &Limit, bucket: u64) -> Timestamp {
+    limit.bucket_end(bucket).plus(limit.window_nanos())
+}

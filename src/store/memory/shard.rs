@@ -1,0 +1,303 @@
+//! One shard: a table of counters of one algorithm, and the bytes that it holds. Everything here happens under the
+//! shard's lock.
+
+use crate::engine::limit::{Ahead, Algorithm, Counter, Verdict};
+use crate::engine::plan::{Check, Hits};
+use crate::engine::settle::{Looked, Settlement};
+use crate::engine::time::{SECOND_NANOS, Timestamp};
+use crate::store::memory::StoreFull;
+use crate::store::memory::budget::Budget;
+use crate::store::memory::table::Table;
+
+#[derive(Debug)]
+pub(super) struct Shard<S> {
+    table: Table<S>,
+    /// Bytes that the states hold beside themselves.
+    heap_bytes: u64,
+    /// Bytes that were taken from the budget.
+    paid: u64,
+}
+
+/// What a counter said to one check before the request was settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) looked: Looked,
+    pub(super) room: Room,
+    /// Where the counter was, if there was one.
+    pub(super) slot: Option<usize>,
+    /// What earlier descriptors of the request do to the counter if the request passes.
+    pub(super) ahead: Ahead,
+}
+
+/// Whether there is room for what a check may charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Enough,
+    /// There is none: nothing can be charged.
+    Short,
+    /// There is none, and that is the answer.
+    Full(StoreFull),
+}
+
+/// Room in a shard that a request was promised and has not used yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Promised {
+    inserts: usize,
+    bytes: u64,
+}
+
+/// What a request does with a shard, whatever its algorithm.
+pub(super) trait ShardOps {
+    /// Asks the counter of `check`; makes room for what may be charged, beside what is `promised` already.
+    fn look(
+        &mut self,
+        check: &Check<'_>,
+        now: Timestamp,
+        ahead: Ahead,
+        promised: &mut Promised,
+        budget: &Budget,
+    ) -> Asked;
+
+    /// Where the counter is now, and the hits that would fit now.
+    fn find_left(&self, check: &Check<'_>) -> (Option<usize>, u64);
+
+    /// Charges `charged` hits (or gives hits back) and tells the verdict. `uncharged` are the hits of earlier
+    /// descriptors of the request that were looked at, but not charged.
+    fn finish_at(
+        &mut self,
+        slot: Option<usize>,
+        check: &Check<'_>,
+        now: Timestamp,
+        asked: &Asked,
+        charged: u64,
+        uncharged: u64,
+    ) -> Verdict;
+}
+
+impl Asked {
+    /// The same where a lack of room is the answer: to hits that would have passed.
+    pub(super) fn answered(mut self, full: StoreFull) -> Self {
+        if self.room == Room::Short && !self.looked.over {
+            self.room = Room::Full(full);
+            self.looked.over = full == StoreFull::Deny;
+            self.looked.left = 0;
+        }
+        self
+    }
+
+    /// The hits that are charged if the request passes.
+    pub(super) fn charged_if_passing(&self, check: &Check<'_>) -> u64 {
+        if self.room == Room::Enough { Settlement::PASSES.charged(check, self.looked) } else { 0 }
+    }
+
+    fn verdict_when_full(&self, check: &Check<'_>, full: StoreFull) -> Verdict {
+        let Looked { before, .. } = self.looked;
+        let after = before.saturating_add(hits_taken(check));
+        match full {
+            StoreFull::Deny => Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS },
+            StoreFull::Allow => Verdict {
+                over: false,
+                before,
+                after,
+                remaining: u64::from(check.limit.burst()),
+                reset_nanos: 0,
+            },
+        }
+    }
+}
+
+impl<S> Default for Shard<S> {
+    fn default() -> Self {
+        Self { table: Table::default(), heap_bytes: 0, paid: 0 }
+    }
+}
+
+impl<S: Counter> Shard<S> {
+    pub(super) fn counters(&self) -> u64 {
+        self.table.len() as u64
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        (self.table.slot_count() * Table::<S>::SLOT_BYTES) as u64 + self.heap_bytes
+    }
+
+    /// Forgets the counters that are over at `now`.
+    pub(super) fn sweep(&mut self, now: Timestamp, budget: &Budget) -> u64 {
+        if !self.table.states().any(|state| state.kept_until() <= now) {
+            return 0;
+        }
+        let (before, mut heap_bytes) = (self.table.len(), 0);
+        self.table.retain(|state| {
+            let keep = state.kept_until() > now;
+            heap_bytes += if keep { 0 } else { state.heap_bytes() as u64 };
+            keep
+        });
+        self.heap_bytes -= heap_bytes;
+        let len = self.table.len();
+        if len < self.table.slot_count() / 2 {
+            self.table.resize(if len == 0 { 0 } else { len + len / 4 + 4 });
+        }
+        self.settle_payment(budget);
+        (before - len) as u64
+    }
+
+    /// Gives the budget what is paid and not held any more.
+    fn settle_payment(&mut self, budget: &Budget) {
+        let surplus = self.paid.saturating_sub(self.bytes());
+        self.paid -= surplus;
+        budget.give_back(surplus);
+    }
+
+    /// Pays for `more` bytes beyond what is held; a little ahead if there is enough.
+    fn pay_for(&mut self, more: u64, budget: &Budget) -> bool {
+        let needed = (self.bytes() + more).saturating_sub(self.paid);
+        if needed == 0 {
+            return true;
+        }
+        let ahead = (self.bytes() / 64).min(1024);
+        let taken = [needed + ahead, needed].into_iter().find(|&bytes| budget.take(bytes));
+        self.paid += taken.unwrap_or(0);
+        taken.is_some()
+    }
+
+    /// Makes room for one counter more than promised.
+    fn make_room(&mut self, promised: &mut Promised, budget: &Budget) -> bool {
+        while !self.table.has_room(promised.inserts + 1) {
+            let slots = self.table.slots_grown();
+            let more = (slots - self.table.slot_count()) * Table::<S>::SLOT_BYTES;
+            if !self.pay_for(promised.bytes + more as u64, budget) {
+                return false;
+            }
+            self.table.resize(slots);
+        }
+        promised.inserts += 1;
+        true
+    }
+
+    /// Makes room for what charging this counter may add.
+    fn make_room_in(
+        &mut self,
+        slot: usize,
+        check: &Check<'_>,
+        promised: &mut Promised,
+        budget: &Budget,
+    ) -> bool {
+        let bytes = self.table.state(slot).growth_bytes(&check.limit) as u64;
+        let paid = bytes == 0 || self.pay_for(promised.bytes + bytes, budget);
+        promised.bytes += if paid { bytes } else { 0 };
+        paid
+    }
+
+    fn look_at(&mut self, slot: Option<usize>, check: &Check<'_>, now: Timestamp, ahead: Ahead) -> Looked {
+        let mut absent = S::default();
+        let state = match slot {
+            Some(slot) => self.table.state_mut(slot),
+            None => &mut absent,
+        };
+        state.advance(&check.limit, now);
+        match check.hits {
+            Hits::Take(hits) => state.look(&check.limit, ahead, hits),
+            Hits::GiveBack(hits) => {
+                let mut ahead = ahead;
+                ahead.give_back(hits);
+                state.look(&check.limit, ahead, 0)
+            }
+        }
+    }
+
+    /// The counter, made if it is not there.
+    fn slot_or_insert(&mut self, slot: Option<usize>, check: &Check<'_>, now: Timestamp) -> usize {
+        slot.unwrap_or_else(|| {
+            let slot = self.table.insert(check.key);
+            self.table.state_mut(slot).advance(&check.limit, now);
+            slot
+        })
+    }
+
+    fn change(&mut self, slot: usize, change: impl FnOnce(&mut S)) {
+        let state = self.table.state_mut(slot);
+        let before = state.heap_bytes() as u64;
+        change(state);
+        self.heap_bytes = self.heap_bytes - before + state.heap_bytes() as u64;
+    }
+}
+
+impl<S: Counter> ShardOps for Shard<S> {
+    fn look(
+        &mut self,
+        check: &Check<'_>,
+        now: Timestamp,
+        ahead: Ahead,
+        promised: &mut Promised,
+        budget: &Budget,
+    ) -> Asked {
+        let slot = self.table.find(check.key);
+        let looked = self.look_at(slot, check, now, ahead);
+        let may_charge = match check.hits {
+            Hits::GiveBack(_) | Hits::Take(0) => false,
+            Hits::Take(_) if check.limit.algorithm() == Algorithm::FixedWindow => true,
+            Hits::Take(_) => !looked.over || check.reported && looked.left > 0,
+        };
+        let enough = !may_charge
+            || match slot {
+                None => self.make_room(promised, budget),
+                Some(slot) => self.make_room_in(slot, check, promised, budget),
+            };
+        Asked { looked, room: if enough { Room::Enough } else { Room::Short }, slot, ahead }
+    }
+
+    fn find_left(&self, check: &Check<'_>) -> (Option<usize>, u64) {
+        let slot = self.table.find(check.key);
+        let left = match slot {
+            Some(slot) => self.table.state(slot).look(&check.limit, Ahead::default(), 0).left,
+            None => S::default().look(&check.limit, Ahead::default(), 0).left,
+        };
+        (slot, left)
+    }
+
+    fn finish_at(
+        &mut self,
+        slot: Option<usize>,
+        check: &Check<'_>,
+        now: Timestamp,
+        asked: &Asked,
+        charged: u64,
+        uncharged: u64,
+    ) -> Verdict {
+        if let Room::Full(full) = asked.room {
+            return asked.verdict_when_full(check, full);
+        }
+        let (limit, Looked { over, before, .. }) = (&check.limit, asked.looked);
+        let mut slot = slot;
+        if charged > 0 && asked.room == Room::Enough {
+            let at = self.slot_or_insert(slot, check, now);
+            self.change(at, |state| state.charge(limit, charged));
+            slot = Some(at);
+        }
+        if let (Hits::GiveBack(hits), Some(slot)) = (check.hits, slot) {
+            self.change(slot, |state| state.refund(limit, hits));
+        }
+        let hits = hits_taken(check);
+        let wanted = hits.max(1).saturating_add(uncharged);
+        let (remaining, reset_nanos) = match slot {
+            Some(slot) => self.table.state(slot).status(limit, wanted, over),
+            None => unused::<S>(check, now).status(limit, wanted, over),
+        };
+        Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos }
+    }
+}
+
+/// The hits that a check takes; none when it gives back.
+fn hits_taken(check: &Check<'_>) -> u64 {
+    match check.hits {
+        Hits::Take(hits) => hits,
+        Hits::GiveBack(_) => 0,
+    }
+}
+
+/// A counter that nobody used, at this time.
+fn unused<S: Counter>(check: &Check<'_>, now: Timestamp) -> S {
+    let mut state = S::default();
+    state.advance(&check.limit, now);
+    state
+}

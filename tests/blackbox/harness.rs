@@ -1,0 +1,54 @@
+//! What the black-box tests stand on: a limiter, an Envoy, clients, and waiting with a deadline.
+
+pub mod envoy;
+pub mod grpc;
+pub mod http;
+pub mod metrics;
+pub mod process;
+pub mod tidegate;
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Beyond this, something hangs: whatever is waited for takes well under a second on an idle machine.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Waits until the probe answers, and returns what it found. Panics at the deadline.
+pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(started.elapsed() < DEADLINE, "waited {DEADLINE:?} for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until the condition holds.
+pub fn eventually_true(what: &str, mut condition: impl FnMut() -> bool) {
+    eventually(what, || condition().then_some(()));
+}
+
+/// A loopback port that nobody listens on.
+///
+/// Taken in turn from a range below the one that systems give to outgoing connections, so that neither another test
+/// nor a client's socket takes it before the server does.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = (std::process::id() % 100) as u16 * 100;
+    loop {
+        let port = 20_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Held by a test that keeps all cores busy, so that two of them do not starve each other into their deadlines.
+pub fn whole_machine() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}

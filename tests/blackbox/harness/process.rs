@@ -1,0 +1,90 @@
+//! A child process: its output line by line as it comes, signals, its end. Killed when dropped.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::eventually;
+
+/// A running (or ended) program and all that it has said.
+pub struct Process {
+    child: Child,
+    output: Arc<Mutex<Vec<String>>>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Process {
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{:?} does not start: {error}", command.get_program()));
+        let output = Arc::new(Mutex::new(Vec::new()));
+        let stdout = child.stdout.take().expect("piped above");
+        let stderr = child.stderr.take().expect("piped above");
+        let readers = vec![collect(stdout, &output), collect(stderr, &output)];
+        Self { child, output, readers }
+    }
+
+    /// Every line that it has written so far, on either stream.
+    pub fn output(&self) -> Vec<String> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many lines hold this text.
+    pub fn lines_with(&self, text: &str) -> usize {
+        self.output().iter().filter(|line| line.contains(text)).count()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the process is ours");
+    }
+
+    /// Ends it at once, as a crash would, and waits for its end.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("the process is ours");
+        self.child.wait().expect("the process is ours");
+    }
+
+    /// Its exit status, if it has ended. All of its output is in [`Process::output`] then.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.try_wait().expect("the process is ours")?;
+        for reader in self.readers.drain(..) {
+            reader.join().expect("reading lines does not panic");
+        }
+        Some(status)
+    }
+
+    /// Waits for its end. Returns the exit code; panics when a signal ended it.
+    pub fn exit_code(&mut self) -> i32 {
+        let status = eventually("the process to end", || self.ended());
+        status.code().unwrap_or_else(|| panic!("ended by a signal: {status}\n{}", self.output().join("\n")))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            println!("--- output of the process:\n{}\n---", self.output().join("\n"));
+        }
+    }
+}
+
+fn collect(
+    stream: impl Read + Send + 'static,
+    output: &Arc<Mutex<Vec<String>>>,
+) -> std::thread::JoinHandle<()> {
+    let output = Arc::clone(output);
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            output.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        }
+    })
+}

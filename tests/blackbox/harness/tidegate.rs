@@ -1,0 +1,162 @@
+//! A limiter: the binary, started with rules in a folder of its own, on ports of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::metrics::Scrape;
+use super::process::Process;
+use super::{eventually, free_port, grpc, http};
+
+/// What a limiter is started with.
+pub struct Setup {
+    folder: TempDir,
+    env: BTreeMap<String, String>,
+    args: Vec<String>,
+    directory: PathBuf,
+    pub ports: Ports,
+}
+
+/// The ports of one limiter.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    pub grpc: u16,
+    pub http: u16,
+    pub debug: u16,
+    pub metrics: u16,
+}
+
+/// A running limiter.
+pub struct Tidegate {
+    process: Process,
+    pub setup: Setup,
+}
+
+impl Setup {
+    /// With an empty folder of rules.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let rules = folder.path().join("rules");
+        fs::create_dir(&rules).expect("a folder can be made");
+        let ports = Ports { grpc: free_port(), http: free_port(), debug: free_port(), metrics: free_port() };
+        let directory = folder.path().to_owned();
+        let setup = Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, ports };
+        setup
+            .env("CONFIG_PATH", &rules.display().to_string())
+            .env("GRPC_HOST", "127.0.0.1")
+            .env("GRPC_PORT", &ports.grpc.to_string())
+            .env("HOST", "127.0.0.1")
+            .env("PORT", &ports.http.to_string())
+            .env("DEBUG_HOST", "127.0.0.1")
+            .env("DEBUG_PORT", &ports.debug.to_string())
+            .env("PROMETHEUS_ADDR", &format!("127.0.0.1:{}", ports.metrics))
+    }
+
+    /// With a file of rules.
+    pub fn rules(self, name: &str, text: &str) -> Self {
+        self.write(name, text);
+        self
+    }
+
+    /// With a setting.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// With a word on the command line.
+    pub fn arg(mut self, word: &str) -> Self {
+        self.args.push(word.to_owned());
+        self
+    }
+
+    /// Started in this directory.
+    pub fn directory(mut self, directory: &str) -> Self {
+        self.directory = directory.into();
+        self
+    }
+
+    /// The folder of rules.
+    pub fn folder(&self) -> PathBuf {
+        self.folder.path().join("rules")
+    }
+
+    /// A folder beside it, on the same file system, that nobody watches.
+    pub fn outside(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes a file of rules in place.
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.folder().join(name), text).expect("the folder is ours");
+    }
+
+    /// Starts the binary and does not wait.
+    pub fn spawn(&self) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        // Only what a test says: the settings of whoever runs the tests stay outside.
+        command.args(&self.args).env_clear().envs(&self.env).current_dir(&self.directory);
+        Process::spawn(&mut command)
+    }
+
+    /// Starts the binary and waits until it is ready.
+    pub fn start(self) -> Tidegate {
+        let process = self.spawn();
+        let mut tidegate = Tidegate { process, setup: self };
+        eventually("the limiter to be ready", || tidegate.probe_ready());
+        tidegate
+    }
+}
+
+impl Tidegate {
+    /// Ready yet? Panics if it has ended instead.
+    fn probe_ready(&mut self) -> Option<()> {
+        if let Some(status) = self.process.ended() {
+            panic!("the limiter ended: {status}\n{}", self.process.output().join("\n"));
+        }
+        let answer = http::get(self.setup.ports.http, "/readyz").ok()?;
+        (answer.status == 200).then_some(())
+    }
+
+    /// Starts it again, as it was started, after its end.
+    pub fn restart(self) -> Self {
+        let Self { process, setup } = self;
+        drop(process);
+        setup.start()
+    }
+
+    pub fn ports(&self) -> Ports {
+        self.setup.ports
+    }
+
+    pub fn client(&self) -> grpc::Client {
+        grpc::Client::new(self.setup.ports.grpc)
+    }
+
+    pub fn scrape(&self) -> Scrape {
+        Scrape::parse(&http::Client::new(self.setup.ports.metrics).get("/metrics").body)
+    }
+
+    /// The value of a metric without labels.
+    pub fn metric(&self, name: &str) -> f64 {
+        self.scrape().sum(name, &[])
+    }
+}
+
+impl Deref for Tidegate {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl DerefMut for Tidegate {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}

@@ -1,0 +1,20 @@
+//! Black-box tests: the program as people run it, asked by real peers over loopback.
+//!
+//! Every test starts its own limiter (and its own Envoy, where one is asked) on ports of its own and ends both. Nothing
+//! of the library is imported: what is asserted is what a peer can see (answers, headers, metrics, logs, exit codes).
+//! Nothing sleeps for a fixed time to be "surely done": tests poll, with a deadline far beyond what a busy machine
+//! needs. Windows are far longer than a test, so no window can end while it is counted.
+
+// The harness waits for real processes, with real deadlines; and in a test binary nothing is public.
+#![allow(clippy::disallowed_methods, unreachable_pub)]
+
+mod harness;
+
+mod envoy;
+mod fronts;
+mod lifecycle;
+mod logs;
+mod metrics;
+mod reload;
+mod reload_under_load;
+mod traffic;

@@ -1,0 +1,172 @@
+//! Reload, one change at a time: what is taken, what is refused, which counts live on.
+
+use std::fs;
+
+use crate::harness::eventually_true;
+use crate::harness::grpc::{Client, RateLimit, ask_only, question};
+use crate::harness::tidegate::{Setup, Tidegate};
+
+const USER: &[(&str, &str)] = &[("user", "alice")];
+
+/// One limit of N a day (or another unit) for each user.
+fn rules(domain: &str, requests: u32, unit: &str) -> String {
+    format!(
+        "domain: {domain}\ndescriptors:\n  - key: user\n    rate_limit: {{unit: {unit}, requests_per_unit: {requests}}}\n"
+    )
+}
+
+/// The limit in force for a user of this domain.
+fn limit(client: &Client, domain: &str) -> Option<u32> {
+    let current: Option<RateLimit> = client.ask(ask_only(domain, &[USER])).statuses[0].current_limit.clone();
+    current.map(|limit| limit.requests_per_unit)
+}
+
+fn remaining(client: &Client, domain: &str) -> u32 {
+    client.ask(ask_only(domain, &[USER])).statuses[0].limit_remaining
+}
+
+fn spend(client: &Client, domain: &str, hits: u32) {
+    for _ in 0..hits {
+        client.ask(question(domain, &[USER]));
+    }
+}
+
+/// Waits until this limit is in force.
+fn taken(client: &Client, domain: &str, requests: impl Into<Option<u32>>) {
+    let requests = requests.into();
+    eventually_true(&format!("{domain} to have the limit {requests:?}"), || {
+        limit(client, domain) == requests
+    });
+}
+
+fn start() -> (Tidegate, Client) {
+    let limiter = Setup::new().rules("shop.yaml", &rules("shop", 10, "day")).start();
+    let client = limiter.client();
+    spend(&client, "shop", 2);
+    (limiter, client)
+}
+
+#[test]
+fn every_kind_of_change_is_taken_and_counts_live_on() {
+    let (limiter, client) = start();
+    let folder = limiter.setup.folder();
+    let file = folder.join("shop.yaml");
+
+    limiter.setup.write("shop.yaml", &rules("shop", 11, "day"));
+    taken(&client, "shop", 11);
+    assert_eq!(remaining(&client, "shop"), 9, "a change of N keeps the count");
+
+    let aside = limiter.setup.outside().join("shop.yaml.tmp");
+    fs::write(&aside, rules("shop", 12, "day")).expect("the folder is ours");
+    fs::rename(&aside, &file).expect("the folder is ours");
+    taken(&client, "shop", 12);
+
+    limiter.setup.write("new.yaml", &rules("new", 5, "day"));
+    taken(&client, "new", 5);
+    spend(&client, "new", 1);
+
+    fs::rename(folder.join("new.yaml"), folder.join("new.yaml.disabled")).expect("the folder is ours");
+    taken(&client, "new", None);
+    fs::rename(folder.join("new.yaml.disabled"), folder.join("newer.yaml")).expect("the folder is ours");
+    taken(&client, "new", 5);
+    assert_eq!(
+        remaining(&client, "new"),
+        4,
+        "a rule that was away and came back in another file keeps its count"
+    );
+
+    fs::remove_file(&file).expect("the folder is ours");
+    taken(&client, "shop", None);
+    limiter.setup.write("other.yaml", &rules("shop", 13, "day"));
+    taken(&client, "shop", 13);
+    assert_eq!(remaining(&client, "shop"), 11);
+
+    limiter.setup.write("other.yaml", &rules("shop", 14, "hour"));
+    taken(&client, "shop", 14);
+    assert_eq!(remaining(&client, "shop"), 14, "another window is another counter");
+    assert_eq!(limiter.metric("ratelimit_service_config_load_error"), 0.0);
+}
+
+#[test]
+fn a_bad_set_keeps_the_old_one_and_every_problem_is_told_once() {
+    let (limiter, client) = start();
+    let loaded = limiter.metric("ratelimit_service_config_load_success");
+    let problems = 25;
+    let mut bad = "domain: shop\ndescriptors:\n".to_owned();
+    for node in 0..problems {
+        bad += &format!("  - {{key: k{node}, rate_limit: {{unit: never, requests_per_unit: 1}}}}\n");
+    }
+    let told = |limiter: &Tidegate| -> Vec<usize> {
+        let place = |node: usize| format!("shop.yaml:{}:", node + 3);
+        (0..problems)
+            .map(|node| limiter.output().iter().map(|line| line.matches(&place(node)).count()).sum())
+            .collect()
+    };
+
+    limiter.setup.write("shop.yaml", &bad);
+    eventually_true("the failure to be counted", || {
+        limiter.metric("ratelimit_service_config_load_error") == 1.0
+    });
+    eventually_true("every problem to be told", || told(&limiter) == vec![1; problems]);
+    assert_eq!(
+        (limit(&client, "shop"), remaining(&client, "shop")),
+        (Some(10), 8),
+        "the old set is in force"
+    );
+
+    // The same again is no news.
+    limiter.setup.write("shop.yaml", &bad);
+    limiter.setup.write("extra.yaml", &rules("extra", 1, "day"));
+    limiter.setup.write("shop.yaml", &rules("shop", 20, "day"));
+    taken(&client, "shop", 20);
+    assert_eq!(remaining(&client, "shop"), 18);
+    assert_eq!(limit(&client, "extra"), Some(1));
+    assert_eq!(told(&limiter), vec![1; problems], "{:#?}", limiter.output());
+    assert!(limiter.metric("ratelimit_service_config_load_success") > loaded);
+}
+
+#[test]
+fn one_bad_file_refuses_the_whole_set() {
+    let (limiter, client) = start();
+    limiter.setup.write("good.yaml", &rules("good", 1, "day"));
+    taken(&client, "good", 1);
+    limiter.setup.write("also-bad.yaml", "domain: shop\n");
+    eventually_true("the failure to be told", || limiter.lines_with("shop.yaml:1:9") >= 1);
+    limiter.setup.write("good.yaml", &rules("good", 2, "day"));
+    fs::remove_file(limiter.setup.folder().join("also-bad.yaml")).expect("the folder is ours");
+    taken(&client, "good", 2);
+    assert_eq!(remaining(&client, "shop"), 8);
+}
+
+#[test]
+fn a_single_file_is_watched_too() {
+    let setup = Setup::new().rules("shop.yaml", &rules("shop", 10, "day"));
+    let file = setup.folder().join("shop.yaml");
+    let limiter = setup.env("CONFIG_PATH", &file.display().to_string()).start();
+    let client = limiter.client();
+    assert_eq!(limit(&client, "shop"), Some(10));
+    limiter.setup.write("other.yaml", &rules("other", 1, "day"));
+    let aside = limiter.setup.outside().join("aside");
+    fs::write(&aside, rules("shop", 11, "day")).expect("the folder is ours");
+    fs::rename(&aside, &file).expect("the folder is ours");
+    taken(&client, "shop", 11);
+    assert_eq!(limit(&client, "other"), None, "only the file that was named is rules");
+}
+
+#[test]
+fn files_at_any_depth_of_a_runtime_tree_are_watched() {
+    let setup = Setup::new();
+    let deep = setup.folder().join("config/team/a");
+    fs::create_dir_all(&deep).expect("the folder is ours");
+    fs::write(deep.join("shop"), rules("shop", 10, "day")).expect("the folder is ours");
+    let root = setup.folder().display().to_string();
+    let limiter = setup.env("CONFIG_PATH", "").env("RUNTIME_ROOT", &root).start();
+    let client = limiter.client();
+    assert_eq!(limit(&client, "shop"), Some(10), "whatever the extension");
+    fs::write(deep.join("shop"), rules("shop", 11, "day")).expect("the folder is ours");
+    taken(&client, "shop", 11);
+    let new = limiter.setup.folder().join("config/team/b");
+    fs::create_dir(&new).expect("the folder is ours");
+    fs::write(new.join("more.yaml"), rules("more", 3, "day")).expect("the folder is ours");
+    taken(&client, "more", 3);
+}

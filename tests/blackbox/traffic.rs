@@ -1,0 +1,102 @@
+//! Real traffic: a recorded access log goes through Envoy, and every client is denied exactly as often as an oracle says.
+
+use std::collections::HashMap;
+
+use crate::harness::envoy::Envoy;
+use crate::harness::tidegate::Setup;
+use crate::harness::{http, whole_machine};
+
+/// `tests/data/README.md` says where it comes from.
+const LOG: &str = include_str!("../data/access.log");
+
+const PER_CLIENT: u32 = 25;
+const PER_CLIENT_AND_SEGMENT: u32 = 10;
+
+/// A day, so that no hit leaves its window while the test runs.
+const RULES: &str = "
+domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: {unit: day, requests_per_unit: 25}
+    descriptors:
+      - key: segment
+        rate_limit: {unit: day, requests_per_unit: 10}
+";
+
+/// A line of the log.
+#[derive(Clone, Copy)]
+struct Line<'a> {
+    client: &'a str,
+    method: &'a str,
+    path: &'a str,
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a str) -> Self {
+        let (client, _) = line.split_once(' ').expect("starts with the client");
+        let mut request = line.split('"').nth(1).expect("quotes the request").split(' ');
+        let mut word = || request.next().expect("method, path and protocol");
+        Self { client, method: word(), path: word() }
+    }
+
+    /// `/blog` of `/blog/a?b`.
+    fn segment(&self) -> &'a str {
+        let end = self.path[1..].find(['/', '?']).map_or(self.path.len(), |at| at + 1);
+        &self.path[..end]
+    }
+}
+
+/// Independent of the program: with a window longer than the run, a limit is a count of what was admitted. Returns how
+/// many requests of each client are denied.
+fn oracle<'a>(lines: &[Line<'a>]) -> HashMap<&'a str, u32> {
+    let mut admitted = HashMap::<(&str, &str), u32>::new();
+    let mut denied = HashMap::<&str, u32>::new();
+    for line in lines {
+        let both = [((line.client, ""), PER_CLIENT), ((line.client, line.segment()), PER_CLIENT_AND_SEGMENT)];
+        let fits = both.iter().all(|(key, limit)| admitted.get(key).copied().unwrap_or(0) < *limit);
+        if fits {
+            for (key, _) in both {
+                *admitted.entry(key).or_default() += 1;
+            }
+        }
+        *denied.entry(line.client).or_default() += u32::from(!fits);
+    }
+    denied
+}
+
+/// Sends them one after the other. Returns how many requests of each client were denied.
+fn send<'a>(port: u16, lines: &[Line<'a>]) -> HashMap<&'a str, u32> {
+    let mut client = http::Client::new(port);
+    let mut denied = HashMap::<&str, u32>::new();
+    for line in lines {
+        let answer = client.send(line.method, line.path, &[("x-forwarded-for", line.client)], "");
+        let status = answer.unwrap_or_else(|error| panic!("{}: {error}", line.path)).status;
+        assert!(status == 200 || status == 429, "{} {}: {status}", line.method, line.path);
+        *denied.entry(line.client).or_default() += u32::from(status == 429);
+    }
+    denied
+}
+
+#[test]
+fn every_client_of_a_real_access_log_is_denied_as_often_as_the_oracle_says() {
+    let _machine = whole_machine();
+    let limiter = Setup::new().rules("edge.yaml", RULES).start();
+    let envoy = Envoy::start(&limiter);
+    let lines: Vec<Line> = LOG.lines().map(Line::parse).collect();
+    let expected = oracle(&lines);
+    let denied_total: u32 = expected.values().sum();
+    assert!(lines.len() == 3000 && denied_total > 300, "a log that shows something: {denied_total} denied");
+
+    // Four at once; the requests of one client stay in their order.
+    let mut lanes = vec![Vec::new(); 4];
+    for line in lines {
+        lanes[line.client.bytes().map(usize::from).sum::<usize>() % 4].push(line);
+    }
+    let observed: HashMap<&str, u32> = std::thread::scope(|scope| {
+        let lanes: Vec<_> = lanes.iter().map(|lane| scope.spawn(|| send(envoy.port, lane))).collect();
+        lanes.into_iter().flat_map(|lane| lane.join().expect("a lane does not panic")).collect()
+    });
+    assert_eq!(observed, expected);
+    assert_eq!(envoy.stat("cluster.application.ratelimit.over_limit"), u64::from(denied_total));
+    assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
+}

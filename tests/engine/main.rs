@@ -1,0 +1,4 @@
+//! Black-box tests of the engine and the memory store.
+
+mod asking;
+mod limits_examples;

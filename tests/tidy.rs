@@ -1,0 +1,409 @@
+//! The laws of the code base that no compiler checks: who imports whom, that the engine is pure, who reads clocks, how
+//! files begin, what the repository may say.
+//!
+//! In: the source tree. Out: every breach as `file:line: what`, all at once. It reads text and does not parse Rust: it
+//! looks for paths that begin with `crate::` outside comments.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Which of our modules each module may import. A module that is not here is a breach: the law has to say where it
+/// belongs.
+const MAY_IMPORT: &[(&str, &[&str])] = &[
+    ("engine", &[]),
+    ("clock", &["engine"]),
+    ("settings", &["engine"]),
+    ("logging", &["clock", "settings"]),
+    ("health", &[]),
+    ("store", &["engine"]),
+    ("source", &["engine"]),
+    ("metrics", &["engine"]),
+    ("service", &["engine", "store", "source", "metrics", "clock"]),
+    ("front", &["engine", "service", "store::StoreError", "metrics", "health", "clock"]),
+    (
+        "app",
+        &[
+            "engine", "clock", "settings", "logging", "health", "store", "source", "metrics", "service",
+            "front",
+        ],
+    ),
+    (
+        "cli",
+        &[
+            "engine", "clock", "settings", "logging", "health", "store", "source", "metrics", "service",
+            "front", "app",
+        ],
+    ),
+    // The binary: argv to exit code, through the library's name.
+    ("main", &["cli"]),
+    ("lib", &[]),
+];
+
+/// What the engine may not name: clocks, I/O, threads, async, logs, metrics, protocol types.
+const IMPURE: &[&str] = &[
+    "Instant",
+    "SystemTime",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::env",
+    "std::thread",
+    "std::process",
+    "tokio",
+    "tonic",
+    "prost",
+    "hyper",
+    "tracing",
+    "prometheus",
+    "notify",
+    "arc_swap",
+    "async fn",
+    ".await",
+    "println!",
+    "eprintln!",
+    "rand::",
+    "getrandom",
+];
+
+/// A line of code: comments and the contents of string literals are blanked out.
+struct Line {
+    number: usize,
+    code: String,
+}
+
+/// A source file.
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    /// The top-level module that it belongs to: `engine` for `src/engine/key.rs` and `src/engine.rs`.
+    fn room(&self) -> String {
+        let inside = self.path.strip_prefix("src").expect("a file of src");
+        let first = inside.components().next().expect("a name").as_os_str().to_string_lossy();
+        first.trim_end_matches(".rs").to_owned()
+    }
+
+    fn lines(&self) -> impl Iterator<Item = Line> {
+        blank_comments_and_strings(&self.text)
+            .lines()
+            .map(str::to_owned)
+            .enumerate()
+            .map(|(at, code)| Line { number: at + 1, code })
+            .collect::<Vec<_>>()
+            .into_iter()
+    }
+}
+
+/// Breaches, collected over all files.
+#[derive(Default)]
+struct Breaches(String);
+
+impl Breaches {
+    fn add(&mut self, path: &Path, line: usize, what: &str) {
+        writeln!(self.0, "{}:{line}: {what}", path.display()).expect("a String takes all");
+    }
+
+    fn check(self) {
+        assert!(self.0.is_empty(), "\n{}", self.0);
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Files below this folder, of which the name ends so, with paths from the root.
+fn files(folder: &str, wanted: &dyn Fn(&Path) -> bool) -> Vec<Source> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            let path = entry.expect("the tree can be read").path();
+            if path.is_dir() && path != root().join("tests/.work") {
+                folders.push(path);
+            } else if wanted(&path) {
+                let text = fs::read_to_string(&path).expect("the tree can be read");
+                let path = path.strip_prefix(root()).expect("below the root").to_owned();
+                found.push(Source { path, text });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn sources() -> Vec<Source> {
+    let sources = files("src", &|path| path.extension().is_some_and(|extension| extension == "rs"));
+    assert!(sources.len() > 10, "the tree is there: {}", sources.len());
+    sources
+}
+
+/// Keeps the shape (lines and columns) and drops what comments and strings say.
+fn blank_comments_and_strings(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let skipped = comment_or_literal(rest);
+        if skipped == 0 {
+            out.push(first);
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        out.extend(rest[..skipped].chars().map(|char| if char == '\n' { '\n' } else { ' ' }));
+        rest = &rest[skipped..];
+    }
+    out
+}
+
+/// How many bytes the comment, string or character that starts here has; 0 when none does.
+fn comment_or_literal(text: &str) -> usize {
+    let to_the_end = |at: Option<usize>, len: usize| at.map_or(text.len(), |at| at + len);
+    if text.starts_with("//") {
+        return to_the_end(text.find('\n'), 0);
+    }
+    if text.starts_with("/*") {
+        return to_the_end(text.find("*/"), 2);
+    }
+    if let Some(raw) = text.strip_prefix('r').filter(|raw| raw.starts_with(['"', '#'])) {
+        let fence = raw.len() - raw.trim_start_matches('#').len();
+        if !raw[fence..].starts_with('"') {
+            return 0; // A raw identifier.
+        }
+        let close = format!("\"{}", "#".repeat(fence));
+        let body = 1 + fence + 1;
+        return to_the_end(text[body..].find(&close).map(|at| body + at), close.len());
+    }
+    if text.starts_with("'\"'") || text.starts_with("'\\") {
+        return to_the_end(text[2..].find('\'').map(|at| 2 + at), 1);
+    }
+    if text.starts_with('"') {
+        let mut escaped = false;
+        let close = text[1..].find(|char| {
+            let closes = char == '"' && !escaped;
+            escaped = char == '\\' && !escaped;
+            closes
+        });
+        return to_the_end(close.map(|at| 1 + at), 1);
+    }
+    0
+}
+
+/// Our modules that this code names, each with its line, as far as the law looks: `engine`, `store::StoreError`.
+fn imports(code: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for start in ["crate::", "tidegate::"] {
+        for (at, _) in code.match_indices(start) {
+            let before = code[..at].chars().next_back();
+            if before.is_some_and(|char| char.is_alphanumeric() || char == '_') {
+                continue;
+            }
+            let line = code[..at].matches('\n').count() + 1;
+            let path = &code[at + start.len()..];
+            let paths = path.strip_prefix('{').map_or_else(|| vec![path], group);
+            found.extend(
+                paths.into_iter().map(path_of).filter(|path| !path.is_empty()).map(|path| (line, path)),
+            );
+        }
+    }
+    found
+}
+
+/// What begins each member of a `{a::{b, c}, d}`, the opening brace taken off: `a::{b, c}, d}` and `d}`.
+fn group(text: &str) -> Vec<&str> {
+    let mut members = vec![text];
+    let mut depth = 1;
+    for (at, char) in text.char_indices() {
+        match char {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 1 => members.push(&text[at + 1..]),
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    members
+}
+
+/// The path at the start of this text.
+fn path_of(text: &str) -> String {
+    let text = text.trim_start();
+    let end =
+        text.find(|char: char| !(char.is_alphanumeric() || char == '_' || char == ':')).unwrap_or(text.len());
+    text[..end].trim_end_matches(':').to_owned()
+}
+
+fn allows(law: &[&str], path: &str) -> bool {
+    law.iter().any(|allowed| path == *allowed || path.starts_with(&format!("{allowed}::")))
+}
+
+#[test]
+fn modules_import_only_what_the_law_allows() {
+    let law: BTreeMap<_, _> = MAY_IMPORT.iter().copied().collect();
+    let mut breaches = Breaches::default();
+    for source in sources() {
+        let room = source.room();
+        let Some(allowed) = law.get(room.as_str()) else {
+            breaches.add(
+                &source.path,
+                1,
+                &format!("`{room}` has no place in the import law of tests/tidy.rs"),
+            );
+            continue;
+        };
+        for (line, path) in imports(&blank_comments_and_strings(&source.text)) {
+            if path != room && !path.starts_with(&format!("{room}::")) && !allows(allowed, &path) {
+                breaches.add(&source.path, line, &format!("`{room}` may not import `{path}`"));
+            }
+        }
+    }
+    breaches.check();
+}
+
+#[test]
+fn the_engine_is_pure() {
+    let mut breaches = Breaches::default();
+    for source in sources().iter().filter(|source| source.room() == "engine") {
+        for line in source.lines() {
+            for word in IMPURE.iter().filter(|word| line.code.contains(**word)) {
+                breaches.add(&source.path, line.number, &format!("`{word}` in the engine"));
+            }
+        }
+    }
+    breaches.check();
+}
+
+#[test]
+fn only_clock_rs_reads_clocks() {
+    let mut breaches = Breaches::default();
+    for source in sources().iter().filter(|source| source.path != Path::new("src/clock.rs")) {
+        for line in source.lines() {
+            for call in ["Instant::now", "SystemTime::now"].iter().filter(|call| line.code.contains(**call)) {
+                breaches.add(&source.path, line.number, &format!("`{call}`: ask clock.rs"));
+            }
+        }
+    }
+    breaches.check();
+}
+
+#[test]
+fn every_file_says_first_what_it_is() {
+    let mut breaches = Breaches::default();
+    let rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
+    for folder in ["src", "tests", "benches"] {
+        for source in files(folder, &rust) {
+            if !source.text.starts_with("//! ") {
+                breaches.add(&source.path, 1, "does not open with //!");
+            }
+        }
+    }
+    breaches.check();
+}
+
+#[test]
+fn files_and_functions_stay_readable() {
+    let mut breaches = Breaches::default();
+    for source in sources() {
+        let code: Vec<_> = source.lines().filter(|line| !line.code.trim().is_empty()).collect();
+        let production =
+            code.iter().position(|line| line.code.contains("#[cfg(test)]")).unwrap_or(code.len());
+        if production > 500 {
+            breaches.add(&source.path, 1, &format!("{production} lines of code, over 500"));
+        }
+        for line in &code[..production] {
+            if line.code.contains(".unwrap()") {
+                breaches.add(&source.path, line.number, "unwrap(): say with expect() why it cannot fail");
+            }
+        }
+        for (name, start, lines) in functions(&code[..production]) {
+            if lines > 60 {
+                breaches.add(&source.path, start, &format!("fn {name} has {lines} lines, over 60"));
+            }
+        }
+    }
+    breaches.check();
+}
+
+/// Name, first line and length of every function, by the indentation that rustfmt gives.
+fn functions(code: &[Line]) -> Vec<(String, usize, usize)> {
+    let mut found = Vec::new();
+    for (at, line) in code.iter().enumerate() {
+        let Some((before, name)) = line.code.split_once("fn ") else { continue };
+        if !before
+            .split_whitespace()
+            .all(|word| word.starts_with("pub") || matches!(word, "const" | "async" | "unsafe"))
+        {
+            continue;
+        }
+        let indent = line.code.len() - line.code.trim_start().len();
+        let close = format!("{}}}", " ".repeat(indent));
+        let length = code[at..].iter().position(|line| line.code.trim_end() == close).unwrap_or(0) + 1;
+        found.push((path_of(name), line.number, length));
+    }
+    found
+}
+
+#[test]
+fn the_repository_says_nothing_of_how_it_was_made() {
+    // Written in two parts, so that this file does not hold them.
+    let forbidden = [
+        concat!("../sha", "red"),
+        concat!("/work/", "main"),
+        concat!("/work/", "shared"),
+        concat!("/tmp/", "wt"),
+        concat!("the refer", "ence"),
+    ];
+    let mut breaches = Breaches::default();
+    let text = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let ends = [".rs", ".md", ".yaml", ".yml", ".toml", ".proto", ".txt", ".lua", ".sh"];
+        !path.starts_with(root().join("tests/.work"))
+            && (name == "run" || ends.iter().any(|end| name.ends_with(end)))
+    };
+    let mut all = Vec::new();
+    for folder in ["src", "tests", "benches", "examples", "config", "proto", ".ci", "docs"] {
+        all.extend(files(folder, &text));
+    }
+    for name in
+        ["README.md", "CHANGELOG.md", "SECURITY.md", "Cargo.toml", "deny.toml", "clippy.toml", "build.rs"]
+    {
+        if let Ok(text) = fs::read_to_string(root().join(name)) {
+            all.push(Source { path: name.into(), text });
+        }
+    }
+    for source in all {
+        for (at, line) in source.text.lines().enumerate() {
+            let line = line.to_lowercase().replace("the reference count", "");
+            for word in forbidden.iter().filter(|word| line.contains(**word)) {
+                breaches.add(&source.path, at + 1, &format!("says {word:?}"));
+            }
+        }
+    }
+    breaches.check();
+}
+
+#[test]
+fn the_laws_themselves_find_breaches() {
+    let code =
+        blank_comments_and_strings("let a = \"crate::app\"; // crate::cli\nuse crate::store::memory::X;\n");
+    assert_eq!(code.lines().count(), 2);
+    assert_eq!(imports(&code), [(2, "store::memory::X".to_owned())]);
+    let group = imports("use crate::{\n    engine::{a, b},\n    store::Y,\n};\nuse x;");
+    assert_eq!(group, [(1, "engine".to_owned()), (1, "store::Y".to_owned())]);
+    assert!(!allows(&["store::StoreError"], "store::memory::X") && allows(&["engine"], "engine::key::Key"));
+    assert_eq!(
+        blank_comments_and_strings("r#\"a \" crate::b\"# + 'x' + '\"' + \"\\\"c\" + d").trim_start(),
+        "+ 'x' +     +       + d"
+    );
+    let text: Vec<_> = ["pub fn a() {", "    x();", "}"]
+        .iter()
+        .enumerate()
+        .map(|(at, code)| Line { number: at + 1, code: (*code).to_owned() })
+        .collect();
+    assert_eq!(functions(&text), [("a".to_owned(), 1, 3)]);
+}
