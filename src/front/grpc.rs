@@ -3,6 +3,7 @@
 //! The hot call, `ShouldRateLimit`, is answered by `unary` straight on hyper, because a generic gRPC server costs
 //! more than the decision. Everything else is tonic's.
 
+mod framing;
 mod health;
 mod unary;
 
