@@ -48,11 +48,11 @@ struct Server {
     _pages: DrainSwitch,
 }
 
-fn metrics() -> Arc<Metrics> {
+pub(super) fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series: 100, stripes: 2 }))
 }
 
-fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
+pub(super) fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
     let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny }));
     let service = Service::new(store, Arc::clone(metrics), Clock::start(), Modes::default());
     let options = LoadOptions {
@@ -70,7 +70,7 @@ fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
 }
 
 /// Both fronts of this service, and the health that they tell: good.
-fn fronts(service: Arc<Service>, metrics: Arc<Metrics>) -> (Fronts, Arc<Health>) {
+pub(super) fn fronts(service: Arc<Service>, metrics: Arc<Metrics>) -> (Fronts, Arc<Health>) {
     let seam = Arc::new(Seam::new(service, metrics, Bounds::default()));
     let health = Arc::new(Health::starting());
     health.serve();
@@ -116,7 +116,7 @@ impl Server {
     }
 }
 
-async fn bind() -> (TcpListener, SocketAddr) {
+pub(super) async fn bind() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
     (listener, address)

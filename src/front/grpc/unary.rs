@@ -1,8 +1,5 @@
-//! One unary call of gRPC over HTTP/2: a length-prefixed message in, the seam, a length-prefixed message and trailers
-//! out. Nothing but what `ShouldRateLimit` needs: no compression, no metadata, no streams.
-//!
-//! Holds at most one message of [`Bounds::request_bytes_max`](crate::front::Bounds) bytes a call, and refuses a larger
-//! one as soon as its prefix is there.
+//! One unary call of gRPC over HTTP/2: a framed message in, the seam, a framed message and trailers out. Nothing but
+//! what `ShouldRateLimit` needs: no compression, no metadata, no streams.
 
 use std::time::Duration;
 
