@@ -170,17 +170,19 @@ impl App {
     /// One line each: what an operator wants to know of a process that has just started.
     fn announce(&self, ports: &Ports) {
         let settings = &self.settings;
-        tracing::info!("store: memory, at most {} MiB of counters", counter_bytes(settings) >> 20);
-        tracing::info!("default algorithm: {}", settings.default_algorithm.name());
+        tracing::info!("store: memory (BACKEND_TYPE)");
+        tracing::info!("default algorithm: {} (DEFAULT_ALGORITHM)", settings.default_algorithm.name());
         tracing::info!(
-            "bounds: {} descriptors, {} entries, {} bytes a request; {} bytes a file of rules; {} metric series",
+            "bounds: MAX_COUNTER_BYTES={} MAX_DESCRIPTORS={} MAX_ENTRIES={} MAX_REQUEST_BYTES={} \
+             MAX_RULES_FILE_BYTES={} MAX_METRIC_SERIES={}",
+            counter_bytes(settings),
             settings.max_descriptors.0,
             settings.max_entries.0,
             settings.max_request_bytes.0,
             settings.max_rules_file_bytes.0,
             settings.max_metric_series.0,
         );
-        tracing::info!("workers: {}", worker_threads(settings));
+        tracing::info!("workers: {} (WORKER_THREADS)", worker_threads(settings));
         for line in ports.lines() {
             tracing::info!("{line}");
         }

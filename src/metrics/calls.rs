@@ -90,14 +90,14 @@ impl Outcome {
 
     const fn name(self) -> &'static str {
         match self {
-            Self::Ok => "ok",
-            Self::OverLimit => "over_limit",
-            Self::InvalidArgument => "invalid_argument",
-            Self::ResourceExhausted => "resource_exhausted",
-            Self::Unavailable => "unavailable",
-            Self::StoreFailure => "store_failure",
-            Self::DeadlineExceeded => "deadline_exceeded",
-            Self::Internal => "internal",
+            Self::Ok => "OK",
+            Self::OverLimit => "OVER_LIMIT",
+            Self::InvalidArgument => "INVALID_ARGUMENT",
+            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::StoreFailure => "STORE_FAILURE",
+            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::Internal => "INTERNAL",
         }
     }
 

@@ -270,8 +270,8 @@ fn calls_reloads_and_registered_families_are_told() {
     });
     let text = rendered(&metrics);
     for line in [
-        "tidegate_requests_total{front=\"grpc\",code=\"over_limit\"} 1",
-        "tidegate_requests_total{front=\"check\",code=\"store_failure\"} 1",
+        "tidegate_requests_total{front=\"grpc\",code=\"OVER_LIMIT\"} 1",
+        "tidegate_requests_total{front=\"check\",code=\"STORE_FAILURE\"} 1",
         "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"} 1",
         "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 1",
         "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 1",

@@ -122,9 +122,9 @@ async fn metrics_are_where_the_setting_says_and_on_the_debug_port() {
         let (status, head, body) = send(address, &format!("GET {path}"), "", "").await;
         assert_eq!(status, 200);
         assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
-        assert!(body.contains(r#"tidegate_requests_total{front="json",code="ok"} 1"#), "{body}");
+        assert!(body.contains(r#"tidegate_requests_total{front="json",code="OK"} 1"#), "{body}");
         assert!(
-            body.contains(r#"tidegate_requests_total{front="json",code="invalid_argument"} 1"#),
+            body.contains(r#"tidegate_requests_total{front="json",code="INVALID_ARGUMENT"} 1"#),
             "{body}"
         );
     }
