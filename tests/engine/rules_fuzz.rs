@@ -16,9 +16,7 @@ descriptors: &all
     value: al*ce
     share_threshold: y
     rate_limit: &limit {unit: minute, unit_multiplier: 0x5, requests_per_unit: 1_00, name: a}
-    metadata: {a: [1, 2.5, ~], b: &m {c: d}, e: {<<: *m, f: |
-      text
-      }}
+    metadata: {a: [1, 2.5, ~], b: &m {c: d}, e: {<<: *m, f: 'text'}}
   - key: user
     rate_limit:
       <<: *limit

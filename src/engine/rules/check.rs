@@ -18,14 +18,11 @@ use crate::engine::rules::{LoadOptions, StoreFailure, Sync, Unit};
 /// How deep descriptors may nest.
 const LEVELS_MAX: usize = 32;
 
-/// Aliases may add one value for so many bytes that a file may have: less than a file of that size can say without
-/// aliases, and with the default bound on files 1,048,576.
-const BYTES_PER_ALIASED_VALUE: usize = 32;
-
 /// One file of rules.
 #[derive(Debug)]
 pub(super) struct CheckedFile<'f> {
     pub(super) name: &'f str,
+    /// Empty when it is missing, which is reported already.
     pub(super) domain: Arc<str>,
     pub(super) domain_at: Place,
     pub(super) nodes: Vec<CheckedNode>,
@@ -75,7 +72,8 @@ pub(super) fn check<'f>(
     errors: &mut Diagnostics,
     warnings: &mut Diagnostics,
 ) -> Result<Option<CheckedFile<'f>>, (Place, String)> {
-    let document = Document::parse(text, (options.max_file_bytes / BYTES_PER_ALIASED_VALUE) as u64)?;
+    // With aliases a file may say twice as much as the longest one without.
+    let document = Document::parse(text, options.max_file_bytes as u64)?;
     let mut checker = Checker { reader: Reader { file, document: &document, errors, warnings }, options };
     Ok(checker.file(file))
 }
@@ -99,7 +97,7 @@ impl Checker<'_, '_> {
         let fields = self.reader.fields(&[root], Section::File)?;
         let domain = self.required(&fields, "domain");
         let nodes = self.nodes(&fields, 1);
-        let (domain_at, domain) = domain?;
+        let (domain_at, domain) = domain.unwrap_or((fields.at, String::new()));
         Some(CheckedFile { name, domain: domain.into(), domain_at, nodes })
     }
 

@@ -10,7 +10,8 @@ use crate::engine::key::{Key, KeySecret, KeySeed};
 use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
-use crate::engine::rules::metric_name::NamedNode;
+use crate::engine::rules::fields::told;
+use crate::engine::rules::metric_name::{NamedNode, name_of_node};
 use crate::engine::rules::tree::{NodeId, Tree};
 use crate::engine::rules::{LoadOptions, MetricName, Rule, RuleSet};
 
@@ -42,9 +43,19 @@ struct Compiler<'c, 'f> {
     options: &'c LoadOptions,
     errors: &'c mut Diagnostics,
     set: RuleSet,
-    /// Where each domain and each node was written first.
+    /// Where each domain was written first.
     domains: HashMap<Arc<str>, (&'f str, Place)>,
+    /// Where each node was written.
     nodes: HashMap<NodeId, (&'f str, Place)>,
+}
+
+/// A node on the path to a rule, with what it has in common for all rules below it: so nothing is as large as the
+/// number of rules times the length of their paths.
+struct Level<'n> {
+    node: &'n CheckedNode,
+    name: Arc<str>,
+    /// Stands for this node and the ones above it.
+    digest: u128,
 }
 
 /// The file and domain of the nodes that are being compiled.
@@ -57,21 +68,26 @@ struct Whose<'f, 'd> {
 impl<'f> Compiler<'_, 'f> {
     fn file(&mut self, file: &CheckedFile<'f>) {
         let CheckedFile { name, domain, domain_at, nodes } = file;
+        let root = self.root(domain);
         if let Some(&(first, at)) = self.domains.get(domain).filter(|_| !self.options.merge_domains) {
             self.errors.add(name, *domain_at, || {
-                let place = told(first, at);
+                let (domain, place) = (told(domain), told_place(first, at));
                 format!(
-                    "domain `{domain}` is in {place} too (expected one file a domain, or MERGE_DOMAIN_CONFIG)"
+                    "domain {domain} is in {place} too (expected one file a domain, or MERGE_DOMAIN_CONFIG)"
                 )
             });
         }
-        self.domains.entry(domain.clone()).or_insert((name, *domain_at));
-        let root = self.root(domain);
+        if !domain.is_empty() {
+            self.domains.entry(domain.clone()).or_insert((name, *domain_at));
+        }
         self.nodes(Whose { file: name, domain }, root, nodes, &mut Vec::new());
     }
 
     fn root(&mut self, domain: &Arc<str>) -> NodeId {
         let tree = &mut self.set.tree;
+        if domain.is_empty() {
+            return tree.add_root();
+        }
         *self.set.domains.entry(domain.clone()).or_insert_with(|| tree.add_root())
     }
 
@@ -81,41 +97,60 @@ impl<'f> Compiler<'_, 'f> {
         whose: Whose<'f, '_>,
         parent: NodeId,
         nodes: &'n [CheckedNode],
-        path: &mut Vec<&'n CheckedNode>,
+        path: &mut Vec<Level<'n>>,
     ) {
         for node in nodes {
-            path.push(node);
             match self.set.tree.add(parent, &node.key, node.value.as_deref()) {
                 Ok(id) => {
                     self.nodes.insert(id, (whose.file, node.at));
+                    path.push(self.level(node, path.last()));
                     if let Some(limit) = &node.limit {
-                        self.rule(whose, id, limit, path);
+                        self.rule(whose.domain, id, limit, path);
                     }
                     self.nodes(whose, id, &node.children, path);
+                    path.pop();
                 }
                 Err(equal) => self.equal_nodes(whose.file, node, equal),
             }
-            path.pop();
         }
     }
 
+    /// A level is a key, a value or pattern, and what that is, below another level: all of them length-prefixed.
+    fn level<'n>(&self, node: &'n CheckedNode, above: Option<&Level<'_>>) -> Level<'n> {
+        let kind = match (&node.value, node.varies()) {
+            (None, _) => "any",
+            (Some(_), true) => "pattern",
+            (Some(_), false) if node.share_threshold => "shared pattern",
+            (Some(_), false) => "value",
+        };
+        let above = above.map_or(0, |level| level.digest).to_le_bytes();
+        let value = node.value.as_deref();
+        let parts = [&above, node.key.as_bytes(), kind.as_bytes(), value.unwrap_or_default().as_bytes()];
+        let Key(digest) = self.options.secret.seed(parts).key([]);
+        Level { node, name: name_of_node(&node.key, value), digest }
+    }
+
     fn equal_nodes(&mut self, file: &str, node: &CheckedNode, equal: NodeId) {
-        let first = self.nodes.get(&equal).map(|&(file, at)| told(file, at)).unwrap_or_default();
-        let CheckedNode { key, value, .. } = node;
-        self.errors.add(file, node.at, || match value {
+        let first = self.nodes.get(&equal).map(|&(file, at)| told_place(file, at)).unwrap_or_default();
+        let key = told(&node.key);
+        self.errors.add(file, node.at, || match &node.value {
             Some(value) => {
-                format!("key `{key}` with value `{value}` is at {first} too (expected one such node)")
+                format!("key {key} with value {} is at {first} too (expected one such node)", told(value))
             }
-            None => format!("key `{key}` without a value is at {first} too (expected one such node)"),
+            None => format!("key {key} without a value is at {first} too (expected one such node)"),
         });
     }
 
-    fn rule(&mut self, whose: Whose<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[&CheckedNode]) {
-        let Some(node) = path.last() else { return };
-        let named: Vec<NamedNode<'_>> = path.iter().map(|node| named(node)).collect();
+    fn rule(&mut self, domain: &Arc<str>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
+        let Some(Level { node, digest, .. }) = path.last() else { return };
+        let named = path.iter().map(|Level { node, name, .. }| NamedNode {
+            name,
+            varies: node.varies(),
+            value_to_metric: node.value_to_metric,
+        });
         let rule = Rule {
             id: self.set.rules.len(),
-            domain: whose.domain.clone(),
+            domain: domain.clone(),
             limit: checked.limit,
             unit: checked.unit,
             unit_multiplier: checked.unit_multiplier,
@@ -123,47 +158,38 @@ impl<'f> Compiler<'_, 'f> {
             replaces: checked.replaces.iter().map(|name| name.as_str().into()).collect(),
             shadow_mode: node.shadow_mode,
             quota_mode: node.quota_mode,
-            metric_name: MetricName::of_path(&named, node.detailed_metric),
+            metric_name: MetricName::of_path(named, node.detailed_metric),
             metadata: node.metadata.clone(),
             sync: checked.sync,
             on_store_failure: checked.on_store_failure,
-            seed: seed(&self.options.secret, whose.domain, checked.limit.as_ref(), path),
-            keyed_levels: path.iter().rev().fold(0, |levels, node| levels << 1 | u32::from(node.varies())),
+            seed: seed(&self.options.secret, domain, checked.limit.as_ref(), *digest),
+            keyed_levels: path
+                .iter()
+                .rev()
+                .fold(0, |levels, level| levels << 1 | u32::from(level.node.varies())),
         };
         self.set.tree.set_rule(id, rule.id as u32);
         self.set.rules.push(rule);
     }
 }
 
-fn told(file: &str, Place { line, column }: Place) -> String {
+fn told_place(file: &str, Place { line, column }: Place) -> String {
     format!("{file}:{line}:{column}")
 }
 
-fn named(node: &CheckedNode) -> NamedNode<'_> {
-    let CheckedNode { key, value, value_to_metric, .. } = node;
-    let (value, varies) = (value.as_deref(), node.varies());
-    NamedNode { key, value, varies, value_to_metric: *value_to_metric }
-}
-
-/// The constant part of the keys of a rule's counters: domain, algorithm, window, granularity and path. Each level
-/// of the path is a key, a value or pattern, and what that is: all of them length-prefixed, so injective.
-fn seed(secret: &KeySecret, domain: &str, limit: Option<&Limit>, path: &[&CheckedNode]) -> KeySeed {
+/// The constant part of the keys of a rule's counters: domain, algorithm, window, granularity and path.
+fn seed(secret: &KeySecret, domain: &str, limit: Option<&Limit>, path: u128) -> KeySeed {
     let window = limit.map_or(0, Limit::window_nanos).to_le_bytes();
-    let (algorithm, buckets) = limit.map_or(("unlimited", (0, 0)), |limit| match limit.algorithm() {
-        Algorithm::SlidingWindow => (limit.algorithm().name(), limit.buckets()),
-        other => (other.name(), (0, 0)),
-    });
-    let (numerator, denominator) = (buckets.0.to_le_bytes(), buckets.1.to_le_bytes());
-    let limit =
-        [b"rule".as_slice(), domain.as_bytes(), algorithm.as_bytes(), &window, &numerator, &denominator];
-    let levels = path.iter().flat_map(|node| {
-        let kind = match (&node.value, node.varies()) {
-            (None, _) => "any",
-            (Some(_), true) => "pattern",
-            (Some(_), false) if node.share_threshold => "shared pattern",
-            (Some(_), false) => "value",
-        };
-        [node.key.as_bytes(), kind.as_bytes(), node.value.as_deref().unwrap_or_default().as_bytes()]
-    });
-    secret.seed(limit.into_iter().chain(levels))
+    let algorithm = limit.map_or("unlimited", |limit| limit.algorithm().name());
+    let is_bucketed = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingWindow;
+    let (numerator, denominator) = limit.filter(is_bucketed).map_or((0, 0), Limit::buckets);
+    secret.seed([
+        b"rule".as_slice(),
+        domain.as_bytes(),
+        algorithm.as_bytes(),
+        &window,
+        &numerator.to_le_bytes(),
+        &denominator.to_le_bytes(),
+        &path.to_le_bytes(),
+    ])
 }

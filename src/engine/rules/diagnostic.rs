@@ -71,6 +71,8 @@ impl Diagnostics {
     /// All of them by file, line and column; the last one says how many were left out.
     pub(super) fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort();
+        // What stands behind several aliases is found several times.
+        self.found.dedup();
         if let Some(last) = self.found.last().filter(|_| self.untold > 0).cloned() {
             let message = format!("{} more problems (expected none)", self.untold);
             self.found.push(Diagnostic { message, ..last });

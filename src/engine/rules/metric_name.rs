@@ -35,29 +35,25 @@ enum Level {
 /// One node on a rule's path, as far as its name goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NamedNode<'a> {
-    pub(super) key: &'a str,
-    pub(super) value: Option<&'a str>,
+    pub(super) name: &'a Arc<str>,
     /// Requests with different values come to this node, and it does not make them share a counter.
     pub(super) varies: bool,
     pub(super) value_to_metric: bool,
 }
 
 impl MetricName {
-    /// The name of a rule at the end of this path; `detailed` is the last node's `detailed_metric`.
-    pub(super) fn of_path(path: &[NamedNode<'_>], detailed: bool) -> Self {
-        let level = |node: &NamedNode<'_>| match (node.varies, detailed, node.value_to_metric) {
+    /// The name of a rule at the end of this path; `detailed` is the last node's `detailed_metric`. The names of
+    /// nodes are shared by all rules below them.
+    pub(super) fn of_path<'a>(path: impl Iterator<Item = NamedNode<'a>> + Clone, detailed: bool) -> Self {
+        let level = |node: NamedNode<'_>| match (node.varies, detailed, node.value_to_metric) {
             (true, true, _) => Level::Detailed,
             (true, false, true) => Level::Value,
             _ => Level::Constant,
         };
-        let name = |node: &NamedNode<'_>| match node.value {
-            Some(value) => sanitize(format!("{}_{value}", node.key)).into(),
-            None => sanitize(node.key.to_owned()).into(),
-        };
-        let dynamic: Vec<Level> = path.iter().map(level).collect();
+        let dynamic: Vec<Level> = path.clone().map(level).collect();
         let is_static = dynamic.iter().all(|&level| level == Level::Constant);
         Self {
-            rolled_up: path.iter().map(name).collect(),
+            rolled_up: path.map(|node| node.name.clone()).collect(),
             dynamic: if is_static { Vec::new() } else { dynamic },
         }
     }
@@ -86,6 +82,11 @@ impl MetricName {
         };
         self.rolled_up.iter().enumerate().map(name).collect()
     }
+}
+
+/// The name of a node.
+pub(super) fn name_of_node(key: &str, value: Option<&str>) -> Arc<str> {
+    sanitize(value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"))).into()
 }
 
 /// A level's name with the value seen.
@@ -135,11 +136,21 @@ fn ipv4_len(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const WILD: NamedNode<'_> =
-        NamedNode { key: "wild", value: Some("foo*"), varies: true, value_to_metric: false };
-    const ANY: NamedNode<'_> = NamedNode { key: "user", value: None, varies: true, value_to_metric: false };
-    const EXACT: NamedNode<'_> =
-        NamedNode { key: "ip", value: Some("10.1.2.3:80"), varies: false, value_to_metric: true };
+    /// The path `wild: foo*`, `user`, `ip: 10.1.2.3:80`, whose levels have this `value_to_metric`.
+    fn path(value_to_metric: [bool; 3], shared: bool, detailed: bool) -> MetricName {
+        let names = [("wild", Some("foo*")), ("user", None), ("ip", Some("10.1.2.3:80"))];
+        let names = names.map(|(key, value)| name_of_node(key, value));
+        let nodes = names.iter().zip([!shared, true, false]).zip(value_to_metric);
+        MetricName::of_path(
+            nodes.map(|((name, varies), value_to_metric)| NamedNode { name, varies, value_to_metric }),
+            detailed,
+        )
+    }
+
+    fn resolved(name: &MetricName, wild: &str, user: &str) -> Vec<String> {
+        let seen = entries(&[("wild", wild), ("user", user), ("ip", "10.1.2.3:80")]);
+        name.resolve(&seen).into_iter().map(Cow::into_owned).collect()
+    }
 
     fn entries<'a>(values: &[(&'a str, &'a str)]) -> Vec<Entry<'a>> {
         values.iter().map(|&(key, value)| Entry { key, value }).collect()
@@ -147,38 +158,30 @@ mod tests {
 
     #[test]
     fn a_static_path_keeps_patterns_and_loses_separators() {
-        let name = MetricName::of_path(&[WILD, ANY, EXACT], false);
+        let name = path([false, false, true], false, false);
         assert!(!name.is_dynamic());
-        let seen = entries(&[("wild", "foobar"), ("user", "alice"), ("ip", "10.1.2.3:80")]);
-        assert_eq!(name.resolve(&seen)[..], ["wild_foo*", "user", "ip_10_1_2_3_80"]);
+        assert_eq!(resolved(&name, "foobar", "alice"), ["wild_foo*", "user", "ip_10_1_2_3_80"]);
     }
 
     #[test]
     fn detailed_puts_the_value_seen_into_every_level() {
-        let name = MetricName::of_path(&[WILD, NamedNode { value_to_metric: true, ..ANY }, EXACT], true);
+        let name = path([false, true, false], false, true);
         assert!(name.is_dynamic());
-        let seen = entries(&[("wild", "foobar"), ("user", ""), ("ip", "10.1.2.3:80")]);
-        assert_eq!(name.resolve(&seen)[..], ["wild_foobar", "user_", "ip_10_1_2_3_80"]);
-        assert_eq!(
-            name.rolled_up().iter().map(|name| &**name).collect::<Vec<_>>()[..2],
-            ["wild_foo*", "user"]
-        );
+        assert_eq!(resolved(&name, "foobar", ""), ["wild_foobar", "user_", "ip_10_1_2_3_80"]);
+        let rolled_up: Vec<&str> = name.rolled_up().iter().map(|name| &**name).collect();
+        assert_eq!(rolled_up, ["wild_foo*", "user", "ip_10_1_2_3_80"]);
     }
 
     #[test]
     fn value_to_metric_puts_the_value_seen_into_its_own_level() {
-        let name = MetricName::of_path(&[WILD, NamedNode { value_to_metric: true, ..ANY }], false);
-        assert_eq!(
-            name.resolve(&entries(&[("wild", "foobar"), ("user", "a|b")]))[..],
-            ["wild_foo*", "user_a_b"]
-        );
-        assert_eq!(name.resolve(&entries(&[("wild", "foobar"), ("user", "")]))[..], ["wild_foo*", "user"]);
+        let name = path([false, true, false], false, false);
+        assert_eq!(resolved(&name, "foobar", "a|b"), ["wild_foo*", "user_a_b", "ip_10_1_2_3_80"]);
+        assert_eq!(resolved(&name, "foobar", ""), ["wild_foo*", "user", "ip_10_1_2_3_80"]);
     }
 
     #[test]
     fn a_shared_wildcard_keeps_its_pattern() {
-        let shared = NamedNode { varies: false, value_to_metric: true, ..WILD };
-        assert!(!MetricName::of_path(&[shared], true).is_dynamic());
+        assert_eq!(resolved(&path([true; 3], true, true), "foobar", "u")[..2], ["wild_foo*", "user_u"]);
     }
 
     #[test]

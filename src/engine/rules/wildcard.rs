@@ -3,12 +3,13 @@
 //! A pattern is text in which every `*` stands for zero or more characters. Patterns are classified when they are
 //! compiled. One that is nothing but a prefix (`a*`) or a suffix (`*a`) is found without being tested: by binary
 //! search among all prefixes, and the first in file order of every chain of prefixes is known beforehand. Of the
-//! others (`a*b`, `*a*`, `a*b*c`) those are tested whose literal start (or end, when that is longer) fits.
+//! others (`a*b`, `*a*`, `a*b*c`) those are tested whose literal start (or end, when fewer patterns have it) fits.
 //!
 //! Testing a pattern is greedy: each piece between two stars is searched once, from where the last one ended. That
 //! is right (an earlier find leaves more room for the rest), does not backtrack, and is linear in the value.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 /// The patterns beside each other under one key, in file order; `T` is what a pattern leads to.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ struct Affixes {
 }
 
 /// Which end of a value is looked at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Prefix,
     Suffix,
@@ -59,19 +60,22 @@ struct Affix {
 impl<T: Copy> Wildcards<T> {
     /// Compiles patterns, given in file order.
     pub(super) fn new<'a>(patterns: impl IntoIterator<Item = (&'a str, T)>) -> Self {
-        let (mut targets, mut by_prefix, mut by_suffix) = (Vec::new(), Vec::new(), Vec::new());
-        for (order, (text, target)) in (0_u32..).zip(patterns) {
-            targets.push(target);
-            let pattern = Pattern::new(order, text);
-            let list =
-                if pattern.prefix.len() >= pattern.suffix.len() { &mut by_prefix } else { &mut by_suffix };
-            list.push(pattern);
-        }
-        Self {
-            targets,
-            by_prefix: Affixes::new(End::Prefix, by_prefix),
-            by_suffix: Affixes::new(End::Suffix, by_suffix),
-        }
+        let (patterns, targets): (Vec<Pattern>, _) =
+            (0..).zip(patterns).map(|(order, (text, target))| (Pattern::new(order, text), target)).unzip();
+        let ends: Vec<End> = {
+            let (prefixes, suffixes) = (End::Prefix.counts(&patterns), End::Suffix.counts(&patterns));
+            let count =
+                |counts: &HashMap<&str, usize>, text: &str| counts.get(text).copied().unwrap_or_default();
+            let end = |pattern: &Pattern| {
+                pattern.end(count(&prefixes, &pattern.prefix), count(&suffixes, &pattern.suffix))
+            };
+            patterns.iter().map(end).collect()
+        };
+        let filed = |end: End, patterns: Vec<(End, Pattern)>| {
+            Affixes::new(end, patterns.into_iter().map(|(_, pattern)| pattern).collect())
+        };
+        let (by_prefix, by_suffix) = ends.into_iter().zip(patterns).partition(|(end, _)| *end == End::Prefix);
+        Self { targets, by_prefix: filed(End::Prefix, by_prefix), by_suffix: filed(End::Suffix, by_suffix) }
     }
 
     /// What the first pattern that matches leads to.
@@ -87,6 +91,13 @@ impl Pattern {
         let (middle, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
         let pieces = middle.split('*').filter(|piece| !piece.is_empty()).map(Box::from).collect();
         Self { order, prefix: prefix.into(), suffix: suffix.into(), pieces }
+    }
+
+    /// The end under which it is filed, given how many patterns have its prefix and its suffix: the one that tells
+    /// more. An empty one tells nothing.
+    fn end(&self, with_prefix: usize, with_suffix: usize) -> End {
+        let is_prefix = self.suffix.is_empty() || (!self.prefix.is_empty() && with_prefix <= with_suffix);
+        if is_prefix { End::Prefix } else { End::Suffix }
     }
 
     /// Nothing has to be tested once the affix that it is filed under fits.
@@ -192,6 +203,13 @@ impl End {
             Self::Prefix => &pattern.prefix,
             Self::Suffix => &pattern.suffix,
         }
+    }
+
+    /// How many patterns have each of the literal texts at this end.
+    fn counts(self, patterns: &[Pattern]) -> HashMap<&str, usize> {
+        let mut counts = HashMap::new();
+        patterns.iter().for_each(|pattern| *counts.entry(self.of(pattern)).or_default() += 1);
+        counts
     }
 
     fn compare(self, a: &str, b: &str) -> Ordering {

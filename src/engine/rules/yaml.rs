@@ -14,6 +14,10 @@ use crate::engine::rules::diagnostic::Place;
 /// How deep collections may nest, aliases followed. Rules that may nest 32 levels deep need 70.
 const DEPTH_MAX: usize = 200;
 
+/// What a node is taken for besides its text, when the bound on aliases is kept: about what a short one takes in a
+/// file, and far less than it takes in memory.
+const NODE_BYTES: u64 = 32;
+
 /// A node of a [`Document`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct NodeId(u32);
@@ -33,7 +37,7 @@ pub(super) struct Document<'t> {
 pub(super) struct Node<'t> {
     pub(super) at: Place,
     pub(super) content: Content<'t>,
-    /// How many nodes it is with all aliases followed, itself included.
+    /// How much it holds with all aliases followed, in bytes: its text, and [`NODE_BYTES`] for every node.
     expanded: u64,
     /// How many collections are nested in it, itself included.
     height: usize,
@@ -66,8 +70,8 @@ pub(super) enum Typing {
 }
 
 impl<'t> Document<'t> {
-    /// Parses the first document of a text, in which aliases may add up to `aliased_max` nodes. `Err` is a place and
-    /// what is wrong there.
+    /// Parses the first document of a text, in which aliases may stand for up to `aliased_max` bytes. `Err` is a
+    /// place and what is wrong there.
     pub(super) fn parse(text: &'t str, aliased_max: u64) -> Result<Self, (Place, String)> {
         let mut builder = Builder::new(aliased_max);
         let mut events = Parser::new_from_str(text);
@@ -106,7 +110,7 @@ struct Builder<'t> {
     open: Vec<Open>,
     /// The nodes that have an anchor; `None` while they are open.
     anchors: HashMap<usize, Option<NodeId>>,
-    /// How many more nodes aliases may add.
+    /// How many more bytes aliases may stand for.
     aliased_left: u64,
     aliased_max: u64,
 }
@@ -173,7 +177,7 @@ impl<'t> Builder<'t> {
         }
         self.aliased_left = self.aliased_left.checked_sub(expanded).ok_or_else(|| {
             let bound = self.aliased_max;
-            (at, format!("the aliases up to here stand for too many values (expected at most {bound})"))
+            (at, format!("the aliases up to here stand for too much (expected at most {bound} bytes)"))
         })?;
         self.place_into_parent(target);
         Ok(())
@@ -182,11 +186,12 @@ impl<'t> Builder<'t> {
     /// A node is complete.
     fn close(&mut self, content: Content<'t>, anchor: usize, at: Place) {
         let sum = |ids: &mut dyn Iterator<Item = NodeId>| {
-            ids.map(|id| &self.nodes[id.0 as usize])
-                .fold((1, 1), |(sum, height), child| (sum + child.expanded, height.max(child.height + 1)))
+            ids.map(|id| &self.nodes[id.0 as usize]).fold((NODE_BYTES, 1), |(sum, height), child| {
+                (sum + child.expanded, height.max(child.height + 1))
+            })
         };
         let (expanded, height) = match &content {
-            Content::Scalar(_) => (1, 0),
+            Content::Scalar(scalar) => (NODE_BYTES + scalar.text.len() as u64, 0),
             Content::Sequence(ids) => sum(&mut ids.iter().copied()),
             Content::Mapping(pairs) => sum(&mut pairs.iter().flat_map(|&(key, value)| [key, value])),
         };
