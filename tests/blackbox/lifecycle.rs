@@ -184,7 +184,7 @@ fn a_flag_wins_over_the_variable() {
 
 #[test]
 fn sigterm_turns_health_waits_the_grace_and_ends_with_0() {
-    let mut limiter = Setup::new().rules("shop.yaml", RULES).env("DRAIN_GRACE", "3s").start();
+    let mut limiter = Setup::new().rules("shop.yaml", RULES).env("DRAIN_GRACE", "5s").start();
     let ports = limiter.ports();
     let client = limiter.client();
     assert_eq!(client.health("").expect("served"), 1);
