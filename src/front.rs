@@ -61,15 +61,19 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// The kinds of refusals: those codes of gRPC that there are.
+/// The kinds of refusals: codes of gRPC, with their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
     /// The request can never be answered.
-    InvalidArgument,
+    InvalidArgument = 3,
+    /// The request took too long to arrive.
+    DeadlineExceeded = 4,
     /// The request is too large.
-    ResourceExhausted,
+    ResourceExhausted = 8,
+    /// The request is of a form that there is, but not here.
+    Unimplemented = 12,
     /// It might be answered later.
-    Unavailable,
+    Unavailable = 14,
 }
 
 /// The seam behind every front.
@@ -138,7 +142,8 @@ fn outcome(answer: Result<&Answer, &Refusal>) -> Outcome {
         Ok(Answer { code: Code::Ok, .. }) => Outcome::Ok,
         Ok(Answer { code: Code::OverLimit, .. }) => Outcome::OverLimit,
         Err(refusal) => match refusal.code {
-            RefusalCode::InvalidArgument => Outcome::InvalidArgument,
+            RefusalCode::InvalidArgument | RefusalCode::Unimplemented => Outcome::InvalidArgument,
+            RefusalCode::DeadlineExceeded => Outcome::DeadlineExceeded,
             RefusalCode::ResourceExhausted => Outcome::ResourceExhausted,
             RefusalCode::Unavailable => Outcome::Unavailable,
         },
@@ -149,6 +154,16 @@ impl Refusal {
     /// The request can never be answered, because of `message`.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self { code: RefusalCode::InvalidArgument, message: message.into() }
+    }
+
+    /// The request did not arrive in time, as `message` says.
+    pub fn late(message: impl Into<String>) -> Self {
+        Self { code: RefusalCode::DeadlineExceeded, message: message.into() }
+    }
+
+    /// The request is of a form that is not supported, as `message` says.
+    pub fn unimplemented(message: impl Into<String>) -> Self {
+        Self { code: RefusalCode::Unimplemented, message: message.into() }
     }
 
     /// The request has more bytes than `bounds` let in.

@@ -7,11 +7,13 @@
 //! A connection ends when its peer ends it, when it breaks, or gracefully (GOAWAY, `connection: close`) once draining
 //! has begun.
 
+mod drain;
+mod workers;
+
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::Request;
@@ -22,12 +24,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime;
-use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+pub use self::drain::{Drain, DrainSwitch};
+pub use self::workers::{Fronts, Port, Workers};
+
 use crate::front::grpc::GrpcFront;
-use crate::front::http::{HttpFront, Respond};
+use crate::front::http::Respond;
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more.
 const STREAMS_MAX: u32 = 1_024;
@@ -41,226 +44,29 @@ const SEND_BUFFER_BYTES: usize = 64 * 1_024;
 /// Finds peers that are gone without a word.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a client may take to say which protocol it speaks.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+/// A pause before looking again at a greeting that came in part.
+const GREETING_PAUSE: Duration = Duration::from_millis(20);
+/// How a connection of HTTP/2 begins.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long HTTP/1 may take from the last answer to the end of the next header: longer than proxies keep an idle
 /// connection (NGINX: 60 s), so that they are the ones that close it.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// What one connection of HTTP/1 buffers.
 const HTTP1_BUFFER_BYTES: usize = 32 * 1_024;
-/// Connections that wait for a worker to take them.
-const INBOX_MAX: usize = 1_024;
 /// A pause after an error of `accept`, which is mostly that file descriptors ran out: they still are a moment later.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Tells connections that they should end.
-#[derive(Clone, Debug)]
-pub struct Drain(watch::Receiver<bool>);
-
-/// Begins the draining that a [`Drain`] waits for.
-#[derive(Debug)]
-pub struct DrainSwitch(watch::Sender<bool>);
-
-impl DrainSwitch {
-    /// A switch that is not thrown.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(watch::Sender::new(false))
-    }
-
-    /// Someone to tell.
-    pub fn drain(&self) -> Drain {
-        Drain(self.0.subscribe())
-    }
-
-    /// Draining begins.
-    pub fn throw(&self) {
-        self.0.send_replace(true);
-    }
-
-    /// Waits until everybody who was to be told has ended.
-    pub async fn all_ended(&self) {
-        self.0.closed().await;
-    }
-}
-
-impl Default for DrainSwitch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Drain {
-    /// Waits until draining begins (or nobody is left who could begin it).
-    pub async fn begun(&mut self) {
-        let _ = self.0.wait_for(|thrown| *thrown).await;
-    }
-}
-
-/// Which port a connection came in on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Port {
-    /// gRPC over HTTP/2.
-    Grpc,
-    /// HTTP/1.1 and HTTP/2.
-    Http,
-}
-
-/// What workers serve.
-#[derive(Clone)]
-pub struct Fronts {
-    /// On [`Port::Grpc`].
-    pub grpc: GrpcFront,
-    /// On [`Port::Http`].
-    pub http: HttpFront,
-}
-
-/// The threads that decide.
-pub struct Workers {
-    workers: Vec<Worker>,
-    switch: DrainSwitch,
-    connections_max: usize,
-}
-
-struct Worker {
-    inbox: mpsc::Sender<Connection>,
-    connections: Arc<AtomicUsize>,
-}
-
-/// A connection on its way to a worker. Counts as one of its connections as long as it lives.
-struct Connection {
-    stream: std::net::TcpStream,
-    peer: SocketAddr,
-    port: Port,
-    counted: Counted,
-}
-
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn one_more(connections: &Arc<AtomicUsize>) -> Self {
-        connections.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(connections))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Workers {
-    /// Starts `count` workers (at least one) that serve `fronts`, with at most `connections_max` connections in all.
-    ///
-    /// # Errors
-    /// When the system has no thread or no event queue left.
-    pub fn start(count: usize, connections_max: usize, fronts: &Fronts) -> io::Result<Self> {
-        let switch = DrainSwitch::new();
-        let start = |index| Worker::start(index, fronts.clone(), switch.drain());
-        let workers = (0..count.max(1)).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { workers, switch, connections_max })
-    }
-
-    /// Accepts connections for `port` and hands them to the workers, until a worker is gone. Whoever drops this future
-    /// closes the listener.
-    ///
-    /// # Errors
-    /// When a worker has died.
-    pub async fn accept(&self, listener: TcpListener, port: Port) -> io::Result<Infallible> {
-        loop {
-            let (stream, peer) = accept_one(&listener).await;
-            if let Err(error) = self.hand_over(stream, peer, port) {
-                if error.kind() == io::ErrorKind::BrokenPipe {
-                    return Err(error);
-                }
-                tracing::debug!(%peer, %error, "connection refused");
-            }
-        }
-    }
-
-    /// Hands a connection to the worker that has the fewest. If none can take it, it is closed.
-    fn hand_over(&self, stream: TcpStream, peer: SocketAddr, port: Port) -> io::Result<()> {
-        if self.connections() >= self.connections_max {
-            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
-        }
-        let worker = self.workers.iter().min_by_key(|worker| worker.connections());
-        let worker = worker.expect("there is at least one worker");
-        let counted = Counted::one_more(&worker.connections);
-        let connection = Connection { stream: stream.into_std()?, peer, port, counted };
-        worker.inbox.try_send(connection).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => {
-                io::Error::new(io::ErrorKind::QuotaExceeded, "worker is busy")
-            }
-            mpsc::error::TrySendError::Closed(_) => {
-                io::Error::new(io::ErrorKind::BrokenPipe, "worker has died")
-            }
-        })
-    }
-
-    /// Connections that are open now.
-    pub fn connections(&self) -> usize {
-        self.workers.iter().map(Worker::connections).sum()
-    }
-
-    /// Tells every connection to finish what it has begun, and waits for that, but no longer than `patience`. What is
-    /// still open then is left to the end of the process. Returns whether all had ended.
-    pub async fn drain(&self, patience: Duration) -> bool {
-        self.switch.throw();
-        tokio::time::timeout(patience, self.switch.all_ended()).await.is_ok()
-    }
-}
-
-impl Worker {
-    fn start(index: usize, fronts: Fronts, drain: Drain) -> io::Result<Self> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let (inbox, arrivals) = mpsc::channel(INBOX_MAX);
-        std::thread::Builder::new()
-            .name(format!("worker-{index}"))
-            .spawn(move || runtime.block_on(work(arrivals, fronts, drain)))?;
-        Ok(Self { inbox, connections: Arc::default() })
-    }
-
-    fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
-    }
-}
-
-/// Serves what arrives, until draining has begun and everything that had arrived is served.
-async fn work(mut arrivals: mpsc::Receiver<Connection>, fronts: Fronts, mut drain: Drain) {
-    let mut serving = JoinSet::new();
-    let told = drain.clone();
-    loop {
-        tokio::select! {
-            Some(connection) = arrivals.recv() => {
-                serving.spawn(serve(connection, fronts.clone(), told.clone()));
-            }
-            Some(_) = serving.join_next() => {}
-            () = drain.begun() => break,
-        }
-    }
-    arrivals.close();
-    while let Some(connection) = arrivals.recv().await {
-        serving.spawn(serve(connection, fronts.clone(), told.clone()));
-    }
-    while serving.join_next().await.is_some() {}
-}
-
-async fn serve(connection: Connection, fronts: Fronts, drain: Drain) {
-    let Connection { stream, peer, port, counted } = connection;
-    let stream = match TcpStream::from_std(stream) {
-        Ok(stream) => stream,
-        Err(error) => return tracing::warn!(%peer, %error, "connection lost"),
-    };
-    match port {
-        Port::Grpc => serve_grpc(stream, fronts.grpc, drain).await,
-        Port::Http => serve_http(stream, peer, fronts.http, drain).await,
-    }
-    drop(counted);
-}
-
 /// Serves one connection of gRPC.
-pub async fn serve_grpc(stream: TcpStream, front: GrpcFront, drain: Drain) {
+pub async fn serve_grpc(stream: TcpStream, front: GrpcFront, mut drain: Drain) {
+    if !greets(&stream, &mut drain).await {
+        return;
+    }
+    // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
+    let front = Arc::new(front);
     let service = service_fn(move |request: Request<Incoming>| {
-        let front = front.clone();
+        let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     let connection = http2::Builder::new(TokioExecutor::new())
@@ -278,9 +84,14 @@ pub async fn serve_grpc(stream: TcpStream, front: GrpcFront, drain: Drain) {
 }
 
 /// Serves one connection of HTTP/1.1 or HTTP/2, whichever it begins with.
-pub async fn serve_http(stream: TcpStream, peer: SocketAddr, front: impl Respond, drain: Drain) {
+pub async fn serve_http(stream: TcpStream, peer: SocketAddr, front: impl Respond, mut drain: Drain) {
+    if !greets(&stream, &mut drain).await {
+        return;
+    }
+    // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
+    let front = Arc::new(front);
     let service = service_fn(move |request: Request<Incoming>| {
-        let front = front.clone();
+        let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request, peer).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -337,6 +148,27 @@ async fn accept_one(listener: &TcpListener) -> (TcpStream, SocketAddr) {
                 tracing::debug!(%error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
+        }
+    }
+}
+
+/// Whether the client says in time, and before draining begins, which protocol it speaks. What serves connections
+/// waits for that without an end, and only then begins to look for clients that are gone.
+async fn greets(stream: &TcpStream, drain: &mut Drain) -> bool {
+    tokio::select! {
+        greeting = tokio::time::timeout(GREETING_TIMEOUT, greeting(stream)) => matches!(greeting, Ok(Ok(()))),
+        () = drain.begun() => false,
+    }
+}
+
+/// Waits for the preface of HTTP/2, or for anything that is not its beginning. Takes nothing from the stream.
+async fn greeting(stream: &TcpStream) -> io::Result<()> {
+    let mut seen = [0; PREFACE.len()];
+    loop {
+        match stream.peek(&mut seen).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            length if length == PREFACE.len() || seen[..length] != PREFACE[..length] => return Ok(()),
+            _ => tokio::time::sleep(GREETING_PAUSE).await,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The gRPC port: `envoy.service.ratelimit.v3`, `grpc.health.v1` and server reflection.
 //!
-//! The hot call, `ShouldRateLimit`, is answered by [`unary`] straight on hyper, because a generic gRPC server costs
+//! The hot call, `ShouldRateLimit`, is answered by `unary` straight on hyper, because a generic gRPC server costs
 //! more than the decision. Everything else is tonic's.
 
+mod framing;
 mod health;
 mod unary;
 

@@ -76,14 +76,15 @@ async fn read_body(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::too_large(bounds)),
         Ok(Err(error)) => Err(Refusal::invalid(error.to_string())),
-        Err(_) => Err(Refusal::invalid("the body did not arrive in time")),
+        Err(_) => Err(Refusal::late("the body did not arrive in time")),
     }
 }
 
 /// What a refusal looks like over HTTP.
 fn refused(refusal: &Refusal) -> Page {
     let status = match refusal.code {
-        RefusalCode::InvalidArgument => StatusCode::BAD_REQUEST,
+        RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,
+        RefusalCode::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
         RefusalCode::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
         RefusalCode::Unavailable => StatusCode::INTERNAL_SERVER_ERROR,
     };

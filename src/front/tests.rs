@@ -3,6 +3,7 @@
 mod connections;
 mod grpc;
 mod http;
+mod seam;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,11 +48,11 @@ struct Server {
     _pages: DrainSwitch,
 }
 
-fn metrics() -> Arc<Metrics> {
+pub(super) fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series: 100, stripes: 2 }))
 }
 
-fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
+pub(super) fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
     let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny }));
     let service = Service::new(store, Arc::clone(metrics), Clock::start(), Modes::default());
     let options = LoadOptions {
@@ -68,6 +69,18 @@ fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
     service
 }
 
+/// Both fronts of this service, and the health that they tell: good.
+pub(super) fn fronts(service: Arc<Service>, metrics: Arc<Metrics>) -> (Fronts, Arc<Health>) {
+    let seam = Arc::new(Seam::new(service, metrics, Bounds::default()));
+    let health = Arc::new(Health::starting());
+    health.serve();
+    let fronts = Fronts {
+        grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&health)),
+        http: HttpFront::new(seam, Arc::clone(&health)),
+    };
+    (fronts, health)
+}
+
 impl Server {
     async fn start() -> Self {
         Self::with_rules(Some(RULES)).await
@@ -80,13 +93,7 @@ impl Server {
     async fn with_rules(rules: Option<&str>) -> Self {
         let metrics = metrics();
         let service = Arc::new(service(rules, &metrics));
-        let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
-        let health = Arc::new(Health::starting());
-        health.serve();
-        let fronts = Fronts {
-            grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&health)),
-            http: HttpFront::new(seam, Arc::clone(&health)),
-        };
+        let (fronts, health) = fronts(Arc::clone(&service), Arc::clone(&metrics));
         let workers = Arc::new(Workers::start(2, 100, &fronts).expect("threads"));
         let (mut tasks, pages) = (JoinSet::new(), DrainSwitch::new());
         let mut listen = async |port| {
@@ -109,7 +116,7 @@ impl Server {
     }
 }
 
-async fn bind() -> (TcpListener, SocketAddr) {
+pub(super) async fn bind() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
     (listener, address)

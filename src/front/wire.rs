@@ -1,4 +1,4 @@
-//! The protocol's messages to the engine's types and back: [`parse`] and [`render`].
+//! The protocol's messages to the engine's types (`parse`) and back (`render`).
 //!
 //! Checks everything that the engine takes for granted, in the order in which the refusals are documented. Knows no
 //! transport, reads no rules.

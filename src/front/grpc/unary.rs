@@ -1,8 +1,5 @@
-//! One unary call of gRPC over HTTP/2: a length-prefixed message in, the seam, a length-prefixed message and trailers
-//! out. Nothing but what `ShouldRateLimit` needs: no compression, no metadata, no streams.
-//!
-//! Holds at most one message of [`Bounds::request_bytes_max`](crate::front::Bounds) bytes a call, and refuses a larger
-//! one as soon as its prefix is there.
+//! One unary call of gRPC over HTTP/2: a framed message in, the seam, a framed message and trailers out. Nothing but
+//! what `ShouldRateLimit` needs: no compression, no metadata, no streams.
 
 use std::time::Duration;
 
@@ -12,36 +9,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 
-use crate::front::{Bounds, Refusal, RefusalCode, Seam};
+use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
+use crate::front::{Bounds, Refusal, Seam};
 use crate::metrics::Front;
 
 /// How long a client may take to send one request. Whoever needs longer for a few hundred bytes is stuck or hostile.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Compressed flag and length, before every message.
-const PREFIX_BYTES: usize = 5;
-
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-
-/// Why a call ends without an answer, in the terms of gRPC.
-#[derive(Debug, PartialEq, Eq)]
-struct Status {
-    code: Code,
-    message: String,
-}
-
-/// The codes of gRPC that occur here, with their numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Code {
-    InvalidArgument = 3,
-    DeadlineExceeded = 4,
-    ResourceExhausted = 8,
-    Unimplemented = 12,
-    Internal = 13,
-    Unavailable = 14,
-}
 
 /// Answers one call of `ShouldRateLimit`.
 pub(super) async fn respond(seam: &Seam, request: Request<Incoming>) -> Response<UnaryBody> {
@@ -50,101 +27,28 @@ pub(super) async fn respond(seam: &Seam, request: Request<Incoming>) -> Response
     }
     match answer(seam, request.into_body()).await {
         Ok(message) => answered(&message),
-        Err(status) => refused(&status),
+        Err(refusal) => refused(&refusal),
     }
 }
 
-async fn answer(seam: &Seam, body: Incoming) -> Result<Bytes, Status> {
-    let message = tokio::time::timeout(READ_TIMEOUT, read(seam, body))
-        .await
-        .unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "the request did not arrive in time")))?;
-    Ok(seam.answer(Front::Grpc, &message)?.message)
+async fn answer(seam: &Seam, body: Incoming) -> Result<Bytes, Refusal> {
+    let reading = tokio::time::timeout(READ_TIMEOUT, read(body, seam.bounds()));
+    let message = reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")));
+    match message {
+        Ok(message) => Ok(seam.answer(Front::Grpc, &message)?.message),
+        Err(refusal) => Err(seam.refuse(Front::Grpc, refusal)),
+    }
 }
 
 /// Reads the one message of the call, to the end of the stream.
-async fn read(seam: &Seam, mut body: Incoming) -> Result<Bytes, Status> {
+async fn read(mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
     let mut partial = Partial::default();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+        let frame = frame.map_err(|error| Refusal::invalid(error.to_string()))?;
         let Ok(data) = frame.into_data() else { break };
-        partial.push(data, seam.bounds()).map_err(|problem| problem.into_status(seam))?;
+        partial.push(data, bounds)?;
     }
-    partial.finish().map_err(|problem| problem.into_status(seam))
-}
-
-/// What has arrived of a message, its prefix included.
-#[derive(Default)]
-struct Partial {
-    /// The first piece, which is nearly always all of it.
-    first: Bytes,
-    /// Everything, as soon as there is a second piece.
-    all: BytesMut,
-}
-
-/// What can be wrong with the framing of a message.
-#[derive(Debug, PartialEq, Eq)]
-enum Problem {
-    TooLarge(Refusal),
-    Compressed,
-    Missing,
-    Incomplete,
-    More,
-}
-
-impl Partial {
-    fn push(&mut self, data: Bytes, bounds: &Bounds) -> Result<(), Problem> {
-        if self.bytes().is_empty() {
-            self.first = data;
-        } else {
-            if self.all.is_empty() {
-                self.all.extend_from_slice(&self.first);
-            }
-            self.all.extend_from_slice(&data);
-        }
-        match self.message_bytes()? {
-            Some(length) if length > bounds.request_bytes_max => {
-                Err(Problem::TooLarge(Refusal::too_large(bounds)))
-            }
-            Some(length) if self.bytes().len() > PREFIX_BYTES + length => Err(Problem::More),
-            _ => Ok(()),
-        }
-    }
-
-    fn finish(mut self) -> Result<Bytes, Problem> {
-        match self.message_bytes()? {
-            None if self.bytes().is_empty() => Err(Problem::Missing),
-            Some(length) if self.bytes().len() == PREFIX_BYTES + length => {
-                let whole = if self.all.is_empty() { &mut self.first } else { &mut self.all.freeze() };
-                Ok(whole.split_off(PREFIX_BYTES))
-            }
-            _ => Err(Problem::Incomplete),
-        }
-    }
-
-    /// The length that the prefix announces, if all of the prefix is there.
-    fn message_bytes(&self) -> Result<Option<usize>, Problem> {
-        match *self.bytes() {
-            [0, a, b, c, d, ..] => Ok(usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()),
-            [flag, ..] if flag != 0 => Err(Problem::Compressed),
-            _ => Ok(None),
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        if self.all.is_empty() { &self.first } else { &self.all }
-    }
-}
-
-impl Problem {
-    fn into_status(self, seam: &Seam) -> Status {
-        match self {
-            Self::TooLarge(refusal) => seam.refuse(Front::Grpc, refusal).into(),
-            Self::Compressed => Status::new(Code::Unimplemented, "compressed requests are not supported"),
-            Self::Missing => Status::new(Code::Internal, "the call brought no message"),
-            Self::Incomplete => Status::new(Code::Internal, "the call's message is not complete"),
-            Self::More => Status::new(Code::Internal, "the call brought more than one message"),
-        }
-    }
+    partial.finish()
 }
 
 /// What to say to a request that is not a gRPC call at all.
@@ -167,7 +71,7 @@ fn not_grpc(request: &Request<Incoming>) -> Option<Response<UnaryBody>> {
 
 fn answered(message: &Bytes) -> Response<UnaryBody> {
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + message.len());
-    framed.put_u8(0);
+    framed.put_u8(UNCOMPRESSED);
     framed.put_u32(u32::try_from(message.len()).expect("an answer has a few bytes a descriptor"));
     framed.put_slice(message);
     let mut trailers = HeaderMap::with_capacity(1);
@@ -178,12 +82,12 @@ fn answered(message: &Bytes) -> Response<UnaryBody> {
 }
 
 /// An answer of trailers only, which HTTP/2 sends as headers.
-fn refused(status: &Status) -> Response<UnaryBody> {
+fn refused(refusal: &Refusal) -> Response<UnaryBody> {
     let mut response = Response::new(UnaryBody::default());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, GRPC);
-    headers.insert(GRPC_STATUS, HeaderValue::from(status.code as u16));
-    headers.insert(GRPC_MESSAGE, percent_encoded(&status.message));
+    headers.insert(GRPC_STATUS, HeaderValue::from(refusal.code as u16));
+    headers.insert(GRPC_MESSAGE, percent_encoded(&refusal.message));
     response
 }
 
@@ -197,23 +101,6 @@ fn percent_encoded(message: &str) -> HeaderValue {
         }
     }
     HeaderValue::from_str(&encoded).expect("printable ASCII is a header value")
-}
-
-impl Status {
-    fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
-    }
-}
-
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        let code = match refusal.code {
-            RefusalCode::InvalidArgument => Code::InvalidArgument,
-            RefusalCode::ResourceExhausted => Code::ResourceExhausted,
-            RefusalCode::Unavailable => Code::Unavailable,
-        };
-        Self { code, message: refusal.message }
-    }
 }
 
 /// One message and the trailers, or nothing.
@@ -236,44 +123,6 @@ impl UnaryBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const BOUNDS: Bounds = Bounds { descriptors_max: 1, entries_max: 1, request_bytes_max: 4 };
-
-    fn read(pieces: &[&'static [u8]]) -> Result<Bytes, Problem> {
-        let mut partial = Partial::default();
-        for piece in pieces {
-            partial.push(Bytes::from_static(piece), &BOUNDS)?;
-        }
-        partial.finish()
-    }
-
-    #[test]
-    fn a_message_may_come_in_any_pieces() {
-        let whole: &[u8] = b"\0\0\0\0\x04wave";
-        assert_eq!(read(&[whole]).as_deref(), Ok(&b"wave"[..]));
-        for cut in 0..=whole.len() {
-            assert_eq!(read(&[&whole[..cut], b"", &whole[cut..]]).as_deref(), Ok(&b"wave"[..]), "{cut}");
-        }
-        let bytes: Vec<&[u8]> = whole.chunks(1).collect();
-        assert_eq!(read(&bytes).as_deref(), Ok(&b"wave"[..]));
-        assert_eq!(read(&[b"\0\0\0\0\0"]).as_deref(), Ok(&b""[..]));
-    }
-
-    #[test]
-    fn framing_that_is_wrong_is_refused() {
-        assert_eq!(read(&[]), Err(Problem::Missing));
-        assert_eq!(read(&[b"\0\0"]), Err(Problem::Incomplete));
-        assert_eq!(read(&[b"\0\0\0\0\x04wav"]), Err(Problem::Incomplete));
-        assert_eq!(read(&[b"\0\0\0\0\x04wave", b"\0"]), Err(Problem::More));
-        assert_eq!(read(&[b"\x01"]), Err(Problem::Compressed));
-    }
-
-    #[test]
-    fn a_message_that_is_too_large_is_refused_by_its_prefix() {
-        let too_large = Err(Problem::TooLarge(Refusal::too_large(&BOUNDS)));
-        assert_eq!(read(&[b"\0\0\0\0", b"\x05"]), too_large);
-        assert_eq!(read(&[b"\0\xff\xff\xff\xff"]), too_large);
-    }
 
     #[test]
     fn messages_are_percent_encoded() {

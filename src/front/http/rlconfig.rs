@@ -5,14 +5,18 @@ use crate::engine::rules::{Rule, RuleSet};
 
 /// All lines. `None`: no rules were ever loaded.
 pub(super) fn lines(rules: Option<&RuleSet>) -> String {
-    let mut lines: Vec<String> = rules.map_or(&[][..], RuleSet::rules).iter().map(line).collect();
-    lines.sort_unstable();
-    lines.concat()
+    let rules = rules.map_or(&[][..], RuleSet::rules).iter();
+    let mut paths: Vec<_> = rules.map(|rule| (path(rule), rule)).collect();
+    paths.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    paths.iter().map(|(path, rule)| line(path, rule)).collect()
 }
 
-fn line(rule: &Rule) -> String {
-    let Rule { domain, shadow_mode, quota_mode, .. } = rule;
-    let path = rule.metric_name.rolled_up().join(".");
+fn path(rule: &Rule) -> String {
+    format!("{}.{}", rule.domain, rule.metric_name.rolled_up().join("."))
+}
+
+fn line(path: &str, rule: &Rule) -> String {
+    let Rule { shadow_mode, quota_mode, .. } = rule;
     let (unit, requests, own) = match &rule.limit {
         Some(limit) => {
             let own =
@@ -22,7 +26,7 @@ fn line(rule: &Rule) -> String {
         None => ("UNKNOWN".to_owned(), 0, "unlimited: true".to_owned()),
     };
     format!(
-        "{domain}.{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, \
+        "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, \
          quota_mode: {quota_mode}, {own}\n"
     )
 }

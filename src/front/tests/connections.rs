@@ -1,19 +1,21 @@
 //! Connections: who gets them, how many there may be, how they end.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{PATIENCE, Server};
+use super::{PATIENCE, Server, bind, fronts, metrics, service};
+use crate::front::connections::{DrainSwitch, serve_grpc, serve_http};
 
 /// Waits until `holds`; what happens between threads has no clock that a test could turn.
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect(what);
 }
 
 #[tokio::test]
@@ -68,4 +70,42 @@ async fn connections_are_bounded_and_given_back() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+}
+
+/// A connection on which a client has said only this, served to its end on this task's own clock, which jumps ahead
+/// whenever nothing else happens. Returns what the client was answered.
+async fn stalled(grpc: bool, said: &[u8]) -> String {
+    let (listener, address) = bind().await;
+    let mut client = TcpStream::connect(address).await.expect("it listens");
+    client.write_all(said).await.expect("buffered");
+    let (stream, peer) = listener.accept().await.expect("a connection");
+    let (metrics, switch) = (metrics(), DrainSwitch::new());
+    let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
+    match grpc {
+        true => serve_grpc(stream, fronts.grpc, switch.drain()).await,
+        false => serve_http(stream, peer, fronts.http, switch.drain()).await,
+    }
+    let mut answer = Vec::new();
+    // An end or a reset, when the server leaves something unread: that it came this far is what counts.
+    let _ = client.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_says_nothing_is_not_kept() {
+    for said in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"] {
+        assert_eq!(stalled(true, said).await, "");
+        assert_eq!(stalled(false, said).await, "");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stops_in_the_middle_is_not_kept() {
+    assert_eq!(stalled(false, b"GET /livez HTTP/1.1\r\nhost:").await, "");
+    let answer = stalled(false, b"POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n{").await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(answer.ends_with("the body did not arrive in time\n"), "{answer}");
+    // HTTP/2, but nothing after the preface: not even an answer to a ping.
+    let settings_ping_goaway = stalled(true, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    assert!(!settings_ping_goaway.is_empty());
 }

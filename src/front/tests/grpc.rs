@@ -151,8 +151,8 @@ async fn what_is_not_a_call_is_told_so() {
     assert_eq!(send(&server, "application/json", b"{}").await, (415, None));
     assert_eq!(send(&server, "application/grpc-web", b"\0\0\0\0\0").await, (415, None));
     assert_eq!(send(&server, "application/grpc", b"\x01\0\0\0\0").await, grpc("12"));
-    assert_eq!(send(&server, "application/grpc", b"").await, grpc("13"));
-    assert_eq!(send(&server, "application/grpc", b"\0\0\0\0\x09short").await, grpc("13"));
+    assert_eq!(send(&server, "application/grpc", b"").await, grpc("3"));
+    assert_eq!(send(&server, "application/grpc", b"\0\0\0\0\x09short").await, grpc("3"));
     assert_eq!(send(&server, "application/grpc", b"\0\xff\xff\xff\xff").await, grpc("8"));
     assert_eq!(send(&server, "application/grpc", b"\0\0\0\0\x02\x0a\xff").await, grpc("3"));
     assert_eq!(send(&server, "application/grpc", b"\0\0\0\0\x03\x0a\x01\xff").await, grpc("3"));

@@ -1,0 +1,203 @@
+//! The threads that decide: one a core, each with a runtime of its own. In: connections from a listener. A connection
+//! belongs to one worker, the one that had the fewest when it came, until it ends.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::{Drain, DrainSwitch, accept_one, serve_grpc, serve_http};
+use crate::front::grpc::GrpcFront;
+use crate::front::http::HttpFront;
+
+/// Connections that wait for a worker to take them.
+const INBOX_MAX: usize = 1_024;
+
+/// Which port a connection came in on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// gRPC over HTTP/2.
+    Grpc,
+    /// HTTP/1.1 and HTTP/2.
+    Http,
+}
+
+/// What workers serve.
+#[derive(Clone)]
+pub struct Fronts {
+    /// On [`Port::Grpc`].
+    pub grpc: GrpcFront,
+    /// On [`Port::Http`].
+    pub http: HttpFront,
+}
+
+/// The threads that decide.
+pub struct Workers {
+    workers: Vec<Worker>,
+    switch: DrainSwitch,
+    connections_max: usize,
+}
+
+struct Worker {
+    inbox: mpsc::Sender<Connection>,
+    connections: Arc<AtomicUsize>,
+}
+
+/// A connection on its way to a worker. Counts as one of its connections as long as it lives.
+struct Connection {
+    stream: std::net::TcpStream,
+    peer: SocketAddr,
+    port: Port,
+    counted: Counted,
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn one_more(connections: &Arc<AtomicUsize>) -> Self {
+        connections.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(connections))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Workers {
+    /// Starts `count` workers (at least one) that serve `fronts`, with at most `connections_max` connections in all.
+    ///
+    /// # Errors
+    /// When the system has no thread or no event queue left.
+    pub fn start(count: usize, connections_max: usize, fronts: &Fronts) -> io::Result<Self> {
+        let switch = DrainSwitch::new();
+        let start = |index| Worker::start(index, fronts.clone(), switch.drain());
+        let workers = (0..count.max(1)).map(start).collect::<io::Result<_>>()?;
+        Ok(Self { workers, switch, connections_max })
+    }
+
+    /// Accepts connections for `port` and hands them to the workers, until a worker is gone. Whoever drops this future
+    /// closes the listener.
+    ///
+    /// # Errors
+    /// When a worker has died.
+    pub async fn accept(&self, listener: TcpListener, port: Port) -> io::Result<Infallible> {
+        loop {
+            let (stream, peer) = accept_one(&listener).await;
+            if let Err(error) = self.hand_over(stream, peer, port) {
+                if error.kind() == io::ErrorKind::BrokenPipe {
+                    return Err(error);
+                }
+                tracing::debug!(%peer, %error, "connection refused");
+            }
+        }
+    }
+
+    /// Hands a connection to the worker that has the fewest. If none can take it, it is closed.
+    fn hand_over(&self, stream: TcpStream, peer: SocketAddr, port: Port) -> io::Result<()> {
+        if self.connections() >= self.connections_max {
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
+        }
+        let worker = self.workers.iter().min_by_key(|worker| worker.connections());
+        let worker = worker.expect("there is at least one worker");
+        let counted = Counted::one_more(&worker.connections);
+        let connection = Connection { stream: stream.into_std()?, peer, port, counted };
+        worker.inbox.try_send(connection).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                io::Error::new(io::ErrorKind::QuotaExceeded, "worker is busy")
+            }
+            mpsc::error::TrySendError::Closed(_) => {
+                io::Error::new(io::ErrorKind::BrokenPipe, "worker has died")
+            }
+        })
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.workers.iter().map(Worker::connections).sum()
+    }
+
+    /// Tells every connection to finish what it has begun, and waits for that, but no longer than `patience`. What is
+    /// still open then is left to the end of the process. Returns whether all had ended.
+    pub async fn drain(&self, patience: Duration) -> bool {
+        self.switch.throw();
+        tokio::time::timeout(patience, self.switch.all_ended()).await.is_ok()
+    }
+}
+
+impl Worker {
+    fn start(index: usize, fronts: Fronts, drain: Drain) -> io::Result<Self> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let (inbox, arrivals) = mpsc::channel(INBOX_MAX);
+        std::thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || runtime.block_on(work(arrivals, fronts, drain)))?;
+        Ok(Self { inbox, connections: Arc::default() })
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// Serves what arrives, until draining has begun and everything that had arrived is served.
+async fn work(mut arrivals: mpsc::Receiver<Connection>, fronts: Fronts, mut drain: Drain) {
+    let mut serving = JoinSet::new();
+    let told = drain.clone();
+    loop {
+        tokio::select! {
+            Some(connection) = arrivals.recv() => {
+                serving.spawn(serve(connection, fronts.clone(), told.clone()));
+            }
+            Some(_) = serving.join_next() => {}
+            () = drain.begun() => break,
+        }
+    }
+    arrivals.close();
+    while let Some(connection) = arrivals.recv().await {
+        serving.spawn(serve(connection, fronts.clone(), told.clone()));
+    }
+    while serving.join_next().await.is_some() {}
+}
+
+async fn serve(connection: Connection, fronts: Fronts, drain: Drain) {
+    let Connection { stream, peer, port, counted } = connection;
+    match (TcpStream::from_std(stream), port) {
+        (Ok(stream), Port::Grpc) => serve_grpc(stream, fronts.grpc, drain).await,
+        (Ok(stream), Port::Http) => serve_http(stream, peer, fronts.http, drain).await,
+        (Err(error), _) => tracing::debug!(%peer, %error, "connection lost"),
+    }
+    drop(counted);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::tests::{bind, fronts, metrics, service};
+
+    #[tokio::test]
+    async fn the_worker_with_the_fewest_connections_gets_the_next() {
+        let metrics = metrics();
+        let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
+        let workers = Workers::start(3, 100, &fronts).expect("threads");
+        let (listener, address) = bind().await;
+        let mut clients = Vec::new();
+        for _ in 0..9 {
+            clients.push(TcpStream::connect(address).await.expect("it listens"));
+            let (stream, peer) = accept_one(&listener).await;
+            workers.hand_over(stream, peer, Port::Grpc).expect("there is room");
+        }
+        assert_eq!(workers.workers.iter().map(Worker::connections).collect::<Vec<_>>(), [3, 3, 3]);
+        assert!(workers.drain(Duration::from_secs(20)).await);
+        assert_eq!(workers.connections(), 0);
+    }
+}

@@ -1,0 +1,115 @@
+//! How gRPC frames the one message of a unary call: a flag, a length, the message.
+//!
+//! In: pieces of a body, in order. Out: the message, without copying it if it came in one piece. Holds at most one
+//! message within its bound, and refuses a larger one as soon as its length is there.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::front::{Bounds, Refusal};
+
+/// Flag and length, before every message.
+pub(super) const PREFIX_BYTES: usize = 5;
+/// The flag of a message that is not compressed; no other is taken.
+pub(super) const UNCOMPRESSED: u8 = 0;
+
+const COMPRESSED: &str = "compressed requests are not supported";
+const MISSING: &str = "the call brought no message";
+const INCOMPLETE: &str = "the call's message is not complete";
+const MORE: &str = "the call brought more than one message";
+
+/// What has arrived of a message, its prefix included.
+#[derive(Default)]
+pub(super) struct Partial {
+    /// The first piece, which is nearly always all of it.
+    first: Bytes,
+    /// Everything, as soon as there is a second piece.
+    all: BytesMut,
+}
+
+impl Partial {
+    /// Takes the next piece.
+    pub(super) fn push(&mut self, data: Bytes, bounds: &Bounds) -> Result<(), Refusal> {
+        if self.bytes().is_empty() {
+            self.first = data;
+        } else {
+            if self.all.is_empty() {
+                self.all.extend_from_slice(&self.first);
+            }
+            self.all.extend_from_slice(&data);
+        }
+        match self.message_bytes()? {
+            Some(length) if length > bounds.request_bytes_max => Err(Refusal::too_large(bounds)),
+            Some(length) if self.bytes().len() > PREFIX_BYTES + length => Err(Refusal::invalid(MORE)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The message, now that nothing more will come.
+    pub(super) fn finish(mut self) -> Result<Bytes, Refusal> {
+        match self.message_bytes()? {
+            None if self.bytes().is_empty() => Err(Refusal::invalid(MISSING)),
+            Some(length) if self.bytes().len() == PREFIX_BYTES + length => {
+                let whole = if self.all.is_empty() { &mut self.first } else { &mut self.all.freeze() };
+                Ok(whole.split_off(PREFIX_BYTES))
+            }
+            _ => Err(Refusal::invalid(INCOMPLETE)),
+        }
+    }
+
+    /// The length that the prefix announces, if all of the prefix is there.
+    fn message_bytes(&self) -> Result<Option<usize>, Refusal> {
+        match *self.bytes() {
+            [UNCOMPRESSED, a, b, c, d, ..] => Ok(usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()),
+            [flag, ..] if flag != UNCOMPRESSED => Err(Refusal::unimplemented(COMPRESSED)),
+            _ => Ok(None),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.all.is_empty() { &self.first } else { &self.all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { descriptors_max: 1, entries_max: 1, request_bytes_max: 4 };
+
+    fn read(pieces: &[&'static [u8]]) -> Result<Bytes, Refusal> {
+        let mut partial = Partial::default();
+        for piece in pieces {
+            partial.push(Bytes::from_static(piece), &BOUNDS)?;
+        }
+        partial.finish()
+    }
+
+    #[test]
+    fn a_message_may_come_in_any_pieces() {
+        let whole: &[u8] = b"\0\0\0\0\x04wave";
+        assert_eq!(read(&[whole]).as_deref(), Ok(&b"wave"[..]));
+        for cut in 0..=whole.len() {
+            assert_eq!(read(&[&whole[..cut], b"", &whole[cut..]]).as_deref(), Ok(&b"wave"[..]), "{cut}");
+        }
+        let bytes: Vec<&[u8]> = whole.chunks(1).collect();
+        assert_eq!(read(&bytes).as_deref(), Ok(&b"wave"[..]));
+        assert_eq!(read(&[b"\0\0\0\0\0"]).as_deref(), Ok(&b""[..]));
+    }
+
+    #[test]
+    fn framing_that_is_wrong_is_refused() {
+        let invalid = |message| Err(Refusal::invalid(message));
+        assert_eq!(read(&[]), invalid(MISSING));
+        assert_eq!(read(&[b"\0\0"]), invalid(INCOMPLETE));
+        assert_eq!(read(&[b"\0\0\0\0\x04wav"]), invalid(INCOMPLETE));
+        assert_eq!(read(&[b"\0\0\0\0\x04wave", b"\0"]), invalid(MORE));
+        assert_eq!(read(&[b"\x01"]), Err(Refusal::unimplemented(COMPRESSED)));
+    }
+
+    #[test]
+    fn a_message_that_is_too_large_is_refused_by_its_prefix() {
+        let too_large = Err(Refusal::too_large(&BOUNDS));
+        assert_eq!(read(&[b"\0\0\0\0", b"\x05"]), too_large);
+        assert_eq!(read(&[b"\0\xff\xff\xff\xff"]), too_large);
+    }
+}
