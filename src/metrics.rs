@@ -7,8 +7,11 @@
 //!
 //! Names that come from requests are bounded in number and in bytes. This module reads no clock and opens no socket.
 //!
-//! - [`counts`]: the arithmetic of a descriptor's counters; [`name`], [`series`]: what they are called, and which
-//!   there are; [`striped`], [`chunked`]: where they are held; [`text`], [`scrape`]: how they are told.
+//! - `counts`: the arithmetic of a descriptor's counters; `name`, `series`, `handles`: what they are called, which
+//!   there are, and where a rule counts
+//! - `calls`, `reloads`, `histogram`: everything else that is counted
+//! - `striped`, `chunked`: where counters are held
+//! - `text`, `scrape`: how they are told
 
 mod calls;
 mod chunked;
@@ -21,6 +24,9 @@ mod scrape;
 mod series;
 mod striped;
 mod text;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Where rules come from, and how those in force are handed to the request path.
 //!
 //! A source ([`file`]) yields texts; loading them is the engine's business. What was loaded is installed in
-//! [`Live`], whose readers see a whole value, the old one or the new one, without a lock and without a shared
+//! [`LiveRules`], whose readers see a whole value, the old one or the new one, without a lock and without a shared
 //! reference count.
 
 pub mod file;
@@ -12,7 +12,7 @@ use arc_swap::{ArcSwap, Cache};
 use parking_lot::Mutex;
 
 /// The value in force (the rules, with what belongs to them), replaced as a whole.
-pub struct Live<T> {
+pub struct LiveRules<T> {
     current: Arc<ArcSwap<T>>,
     /// Values that were replaced while readers held them.
     retired: Mutex<Vec<Arc<T>>>,
@@ -22,7 +22,7 @@ pub struct Live<T> {
 /// was installed. What it returns may be kept (cloned) across an await; it stays as it is while others are installed.
 pub type Reader<T> = Cache<Arc<ArcSwap<T>>, Arc<T>>;
 
-impl<T> Live<T> {
+impl<T> LiveRules<T> {
     /// `value` is in force.
     pub fn new(value: T) -> Self {
         Self { current: Arc::new(ArcSwap::from_pointee(value)), retired: Mutex::default() }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_reader_keeps_what_it_started_with_and_sees_the_new_value_next_time() {
-        let live = Live::new(1);
+        let live = LiveRules::new(1);
         let mut reader = live.reader();
         let held = Arc::clone(reader.load());
         live.install(2);
@@ -91,7 +91,7 @@ mod tests {
     fn replaced_values_are_freed_by_the_reclaiming_thread_only() {
         let (freed, here) = (AtomicUsize::new(0), std::thread::current().id());
         let installs = 2_000;
-        let live = Live::new(Freed(0, &freed, here));
+        let live = LiveRules::new(Freed(0, &freed, here));
         let done = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..2 {

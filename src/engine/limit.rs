@@ -10,13 +10,24 @@
 //! [`Counter`] is that step as a trait. A counter never holds its limit: N and `burst` may change under it.
 
 mod counter;
-mod fixed_window;
 mod kept;
+mod search;
+
+mod fixed_window;
+mod gcra;
+mod leaky_bucket;
+mod sliding_log;
 mod sliding_window;
+mod sliding_window_weighted;
+mod token_bucket;
 
 pub(crate) use counter::{Ahead, Counter};
 pub(crate) use fixed_window::FixedWindow;
+pub(crate) use leaky_bucket::LeakyBucket;
+pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
+pub(crate) use sliding_window_weighted::SlidingWindowWeighted;
+pub(crate) use token_bucket::TokenBucket;
 
 use crate::engine::time::{SECOND_NANOS, Timestamp};
 
@@ -80,8 +91,10 @@ impl Limit {
     /// the algorithm's defaults: `burst` = N, and buckets of a sixtieth of the window.
     pub fn new(algorithm: Algorithm, requests: u32, window_nanos: u64) -> Self {
         let window_nanos = window_nanos.clamp(1, WINDOW_NANOS_MAX);
-        let divisor = gcd(DEFAULT_BUCKETS, window_nanos);
-        let buckets = (DEFAULT_BUCKETS / divisor, window_nanos / divisor);
+        // Times are whole nanoseconds, so buckets finer than one mean the same as buckets of one.
+        let buckets = DEFAULT_BUCKETS.min(window_nanos);
+        let divisor = gcd(buckets, window_nanos);
+        let buckets = (buckets / divisor, window_nanos / divisor);
         Self { algorithm, requests, burst: requests, window_nanos, buckets }
     }
 

@@ -105,5 +105,109 @@ impl Counts {
 
 /// The count from which on hits are near the limit: ⌊N × ratio⌋, in 32-bit floats as `envoyproxy/ratelimit` has it.
 fn near_limit(n: u32, ratio: f32) -> u64 {
-    (n as f32 * ratio).floor() as u64
+    // The conversion cuts off, which is the floor of what is not negative; negative numbers and NaN become 0.
+    (n as f32 * ratio) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limit::{Algorithm, Limit, Verdict};
+    use crate::engine::plan::Origin;
+    use crate::engine::rules::Unit;
+
+    fn limited(n: u32, hits: Hits, before: u64, after: u64, over: bool) -> Limited<'static> {
+        Limited {
+            origin: Origin::Override { unit: Unit::Second, unit_multiplier: 1 },
+            limit: Limit::new(Algorithm::FixedWindow, n, 1),
+            hits,
+            verdict: Verdict { over, before, after, remaining: 0, reset_nanos: 0 },
+            shadow: false,
+            quota: false,
+        }
+    }
+
+    /// Hit by hit: each stands at a place in the count, and its place says what it is.
+    fn one_by_one(n: u64, near: u64, before: u64, hits: u64, over: bool) -> Counts {
+        let mut counts = Counts { total: hits, within: if over { 0 } else { hits }, ..Counts::default() };
+        for place in before + 1..=before + hits {
+            match place {
+                _ if place > n => counts.over += 1,
+                _ if place > near => counts.near += 1,
+                _ => {}
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn the_formula_agrees_with_counting_hit_by_hit() {
+        for n in 0..=12_u32 {
+            for ratio in [0.0, 0.25, 0.5, 0.8, 1.0] {
+                let near = (f64::from(n) * ratio).floor() as u64;
+                for before in 0..=15 {
+                    for hits in 1..=8 {
+                        let after = before + hits;
+                        let over = after > u64::from(n);
+                        let counts =
+                            Counts::of(&limited(n, Hits::Take(hits), before, after, over), ratio as f32);
+                        let expected = one_by_one(u64::from(n), near, before, hits, over);
+                        assert_eq!(counts, Some(expected), "n {n}, near {near}, {before} to {after}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn near_is_a_floor_in_32_bit_floats() {
+        assert_eq!(near_limit(10, 0.8), 8);
+        assert_eq!(near_limit(10, 0.7), 7, "6.999… in 64 bits");
+        assert_eq!(near_limit(u32::MAX, 1.0), 1 << 32);
+        assert_eq!(near_limit(10, f32::NAN), 0);
+    }
+
+    #[test]
+    fn questions_and_hits_given_back_count_nothing() {
+        assert_eq!(Counts::of(&limited(10, Hits::Take(0), 10, 10, true), 0.8), None);
+        assert_eq!(Counts::of(&limited(10, Hits::GiveBack(3), 10, 7, false), 0.8), None);
+    }
+
+    #[test]
+    fn shadow_mode_counts_what_is_over_and_only_what_it_turned() {
+        let shadow = |after, over| Limited { shadow: true, ..limited(10, Hits::Take(5), 8, after, over) };
+        let turned = Counts::of(&shadow(13, true), 0.8).expect("hits");
+        assert_eq!((turned.over, turned.near, turned.shadow), (3, 2, 3));
+        let within = Counts::of(
+            &Limited { verdict: Verdict { before: 0, ..shadow(5, false).verdict }, ..shadow(5, false) },
+            0.8,
+        );
+        assert_eq!(within.expect("hits").shadow, 0);
+    }
+
+    #[test]
+    fn hits_denied_although_they_would_fit_are_all_over() {
+        let full = Counts::of(&limited(10, Hits::Take(2), 0, 2, true), 0.8).expect("hits");
+        assert_eq!((full.total, full.over, full.near, full.within), (2, 2, 0, 0));
+    }
+
+    #[test]
+    fn a_bucket_is_measured_by_its_burst() {
+        let bucket = Limit::new(Algorithm::TokenBucket, 100, 1).with_burst(10);
+        let counts = Counts::of(&Limited { limit: bucket, ..limited(0, Hits::Take(2), 8, 10, false) }, 0.8);
+        assert_eq!(counts.expect("hits").near, 2);
+    }
+
+    #[test]
+    fn no_amount_overflows() {
+        for (before, after) in [(0, u64::MAX), (u64::MAX, u64::MAX), (u64::MAX, 0)] {
+            for over in [false, true] {
+                for ratio in [0.8, 1e30, -1.0] {
+                    assert!(
+                        Counts::of(&limited(10, Hits::Take(u64::MAX), before, after, over), ratio).is_some()
+                    );
+                }
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ use super::striped::Slot;
 use super::{Metrics, OTHER};
 use crate::engine::plan::Origin;
 use crate::engine::request::Entry;
-use crate::engine::rules::Rule;
+use crate::engine::rules::{MetricName, Rule};
 
 /// Where the rules of one set count. Made by [`Metrics::handles`]; belongs beside the rule set that it was made for.
 #[derive(Debug)]
@@ -24,7 +24,8 @@ impl Metrics {
     }
 
     fn rolled_up_series(&self, rule: &Rule) -> Slot {
-        self.rule_series(&rule_name(&rule.domain, [&rule.name])).unwrap_or(self.limits_other)
+        let name = rule_name(&rule.domain, rule.metric_name.rolled_up());
+        self.rule_series(&name).unwrap_or(self.limits_other)
     }
 
     /// The first slot of the series in which a descriptor with these entries counts.
@@ -35,17 +36,22 @@ impl Metrics {
         domain: &str,
         entries: &[Entry<'_>],
     ) -> Slot {
-        match origin {
-            Origin::Rule(rule) => handles.rules.get(rule.id).copied().unwrap_or(self.limits_other),
-            Origin::Override { .. } => self.override_series(domain, entries),
-        }
+        let rule = match origin {
+            Origin::Rule(rule) => rule,
+            Origin::Override { .. } => return self.override_series(domain, entries),
+        };
+        let per_value = match rule.metric_name.is_dynamic() {
+            true => self.request_series(domain, rule.metric_name.resolve(entries)),
+            false => None,
+        };
+        let rolled_up = || handles.rules.get(rule.id).copied();
+        per_value.or_else(rolled_up).unwrap_or(self.limits_other)
     }
 
     /// The path of an override is made of its entries. Keys come from the request just as values do, so where there
     /// is no room, all overrides of the domain count together.
     fn override_series(&self, domain: &str, entries: &[Entry<'_>]) -> Slot {
-        let path = entries.iter().map(|entry| entry.key);
-        self.request_series(domain, path)
+        self.request_series(domain, MetricName::of_entries(entries))
             .or_else(|| self.rule_series(&rule_name(domain, [OTHER])))
             .unwrap_or(self.limits_other)
     }

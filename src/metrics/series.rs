@@ -5,11 +5,11 @@
 //! series is never taken away: a counter that went back to 0 or vanished would break every `rate()` over it.
 //! Looking up a name takes a read lock of one of many shards; going through all series takes none.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use hashbrown::HashTable;
 use parking_lot::RwLock;
 
 use super::chunked::Chunked;
@@ -33,7 +33,7 @@ pub(super) struct Series {
 /// The series of one kind.
 pub(super) struct SeriesTable {
     hasher: RandomState,
-    shards: Box<[RwLock<HashMap<Arc<str>, Slot>>]>,
+    shards: Box<[RwLock<Names>]>,
     /// All series in the order of their coming, for those who go through them.
     list: Chunked<OnceLock<Series>>,
     count: AtomicU32,
@@ -42,6 +42,9 @@ pub(super) struct SeriesTable {
     requests_left: AtomicUsize,
     request_bytes_left: AtomicUsize,
 }
+
+/// The first slot of each series, by its name. The hash of a name also chooses the shard, so it is made outside.
+type Names = HashTable<(Arc<str>, Slot)>;
 
 /// Where the names of a series come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,22 +75,24 @@ impl SeriesTable {
 
     /// The first slot of the series with this name, which is entered if it is new; `None` when there is no room.
     pub(super) fn enter(&self, striped: &Striped, source: Source, name: &str) -> Option<Slot> {
-        let shard = &self.shards[self.hasher.hash_one(name) as usize % SHARDS];
-        if let Some(&slot) = shard.read().get(name) {
+        let hash = self.hasher.hash_one(name);
+        // Neither the lowest nor the highest bits: the table uses those.
+        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
+        let find = |names: &Names| names.find(hash, |(known, _)| **known == *name).map(|&(_, slot)| slot);
+        if let Some(slot) = find(&shard.read()) {
             return Some(slot);
         }
         if !self.has_room(source, name) {
             return None;
         }
-        let mut shard = shard.write();
-        match shard.get(name) {
-            Some(&slot) => Some(slot),
-            None => {
-                let slot = self.add(striped, source, name)?;
-                shard.insert(slot.name.clone(), slot.first);
-                Some(slot.first)
-            }
+        let mut names = shard.write();
+        if let Some(slot) = find(&names) {
+            return Some(slot);
         }
+        let series = self.add(striped, source, name)?;
+        let entry = (Arc::clone(&series.name), series.first);
+        names.insert_unique(hash, entry, |(known, _)| self.hasher.hash_one(&**known));
+        Some(series.first)
     }
 
     /// All series, in the order of their coming.

@@ -119,7 +119,8 @@ mod tests {
 
     /// Adds from more threads than there are stripes, in several generations, so that stripes change owners.
     fn hammer(stripes: usize) {
-        let (threads, rounds, generations) = (6, 20_000_u64, 4);
+        // Long enough that threads overlap even where a few cores are busy with something else.
+        let (threads, rounds, generations) = (4, 300_000_u64, 3);
         let striped = Striped::new(stripes, 4096);
         let slots = [0; 3].map(|_| striped.reserve(1200).expect("3 × 1200 fit"));
         for _ in 0..generations {

@@ -10,6 +10,9 @@ mod debounce;
 mod walk;
 mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -20,12 +23,13 @@ pub use self::watch::Watch;
 use crate::engine::rules::SourceFile;
 
 use self::walk::{Found, Observer, walk};
+use crate::engine::rules::SourceFile;
 
 /// Files in one set of rules; the size of a folder that is certainly not one of rules.
 const FILES_MAX: usize = 10_000;
 
 /// All files of a set together may be this many times as large as one of them.
-const SET_FILES_FULL_SIZE: u64 = 8;
+const SET_FILES_FULL_SIZE: usize = 8;
 
 /// Where rules files lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +53,7 @@ pub enum Layout {
 }
 
 /// All rules files at one moment, in the order of their names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// The files. One that is larger than allowed is cut one byte behind the bound, so that whoever loads it sees
     /// that it is too large.
@@ -82,7 +86,7 @@ pub enum SourceError {
         /// The folder.
         path: PathBuf,
         /// How much is allowed.
-        max: u64,
+        max: usize,
         /// Of what.
         what: &'static str,
     },
@@ -92,12 +96,12 @@ pub enum SourceError {
 #[derive(Clone, Debug)]
 pub struct FileSource {
     layout: Layout,
-    file_bytes_max: u64,
+    file_bytes_max: usize,
 }
 
 impl FileSource {
     /// The files in `layout`, of which none should be larger than `file_bytes_max`.
-    pub fn new(layout: Layout, file_bytes_max: u64) -> Self {
+    pub fn new(layout: Layout, file_bytes_max: usize) -> Self {
         Self { layout, file_bytes_max }
     }
 
@@ -116,7 +120,7 @@ impl FileSource {
         let mut bytes_left = self.file_bytes_max.saturating_mul(SET_FILES_FULL_SIZE);
         let read = files.into_iter().map(|path| {
             let bytes = read_file(&path, self.file_bytes_max)?;
-            let left = bytes_left.checked_sub(bytes.len() as u64);
+            let left = bytes_left.checked_sub(bytes.len());
             bytes_left = left.ok_or_else(|| self.too_many_bytes(&path))?;
             Ok(SourceFile { name: path.display().to_string(), bytes })
         });
@@ -130,7 +134,7 @@ impl FileSource {
 }
 
 /// Reads at most one byte more than `bytes_max`.
-fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SourceError> {
+fn read_file(path: &Path, bytes_max: usize) -> Result<Vec<u8>, SourceError> {
     let io_error = |error| SourceError::Io { path: path.to_owned(), error };
     // Without blocking: what was a file when it was found may be a fifo by now.
     let file =
@@ -140,6 +144,6 @@ fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, SourceError> {
         return Err(SourceError::NotAFile { path: path.to_owned() });
     }
     let mut bytes = Vec::new();
-    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(io_error)?;
+    file.take((bytes_max as u64).saturating_add(1)).read_to_end(&mut bytes).map_err(io_error)?;
     Ok(bytes)
 }

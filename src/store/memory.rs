@@ -6,22 +6,23 @@
 
 mod budget;
 mod kind;
+mod locked;
 mod shard;
 mod table;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use parking_lot::{MappedMutexGuard, MutexGuard};
-use smallvec::{SmallVec, smallvec};
+use parking_lot::MutexGuard;
+use smallvec::smallvec;
 
 use crate::engine::decision::Verdicts;
-use crate::engine::key::Key;
-use crate::engine::limit::{Ahead, Algorithm, Counter, FixedWindow, SlidingWindow, Verdict};
-use crate::engine::plan::{Check, Hits, Plan, Step};
-use crate::engine::settle::{Looked, Settlement, settle};
+use crate::engine::limit::{Ahead, Algorithm, Counter, Verdict};
+use crate::engine::plan::{Check, Plan, Step};
+use crate::engine::settle::settle;
 use crate::engine::time::Timestamp;
 use budget::Budget;
-use kind::Kind;
+use kind::{AnyKind, Kinds};
+use locked::Locked;
 use shard::{Asked, Promised, Room, Shard, ShardOps};
 
 /// How much memory counters may take, and what is answered when that is all taken.
@@ -66,8 +67,7 @@ pub struct Swept {
 pub struct MemoryStore {
     full: StoreFull,
     budget: Budget,
-    fixed_window: Kind<FixedWindow>,
-    sliding_window: Kind<SlidingWindow>,
+    kinds: Kinds,
     expired: AtomicU64,
     full_deny: AtomicU64,
     full_allow: AtomicU64,
@@ -88,8 +88,7 @@ impl MemoryStore {
         Self {
             full: options.full,
             budget: Budget::new(options.max_bytes),
-            fixed_window: Kind::new(shards),
-            sliding_window: Kind::new(shards),
+            kinds: Kinds::new(shards),
             expired: AtomicU64::new(0),
             full_deny: AtomicU64::new(0),
             full_allow: AtomicU64::new(0),
@@ -113,9 +112,14 @@ impl MemoryStore {
     }
 
     fn apply_one(&self, plan: &Plan<'_>, check: &Check<'_>, now: Timestamp) -> Verdict {
+        let (kinds, key) = (&self.kinds, check.key);
         match check.limit.algorithm() {
-            Algorithm::FixedWindow => self.decide(self.fixed_window.lock(check.key), plan, check, now),
-            _ => self.decide(self.sliding_window.lock(check.key), plan, check, now),
+            Algorithm::SlidingLog => self.decide(kinds.sliding_log.lock(key), plan, check, now),
+            Algorithm::SlidingWindow => self.decide(kinds.sliding_window.lock(key), plan, check, now),
+            Algorithm::SlidingWindowWeighted => self.decide(kinds.weighted.lock(key), plan, check, now),
+            Algorithm::FixedWindow => self.decide(kinds.fixed_window.lock(key), plan, check, now),
+            Algorithm::TokenBucket => self.decide(kinds.token_bucket.lock(key), plan, check, now),
+            Algorithm::LeakyBucket => self.decide(kinds.leaky_bucket.lock(key), plan, check, now),
         }
     }
 
@@ -138,7 +142,7 @@ impl MemoryStore {
     }
 
     fn apply_many(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
-        let mut locked = Locked::new(self, plan);
+        let mut locked = Locked::new(&self.kinds, plan);
         let asked = locked.look_all(plan, now, &self.budget, self.full);
         let settlement =
             settle(plan, |index| asked.get(index).copied().flatten().is_some_and(|asked| asked.looked.over));
@@ -155,43 +159,27 @@ impl MemoryStore {
         };
     }
 
-    /// Which lock holds the counter of this check. Locks are taken in ascending order of it.
-    fn place(&self, check: &Check<'_>) -> Place {
-        match check.limit.algorithm() {
-            Algorithm::FixedWindow => (0, self.fixed_window.shard_of(check.key)),
-            _ => (1, self.sliding_window.shard_of(check.key)),
-        }
-    }
-
-    fn lock(&self, (kind, shard): Place) -> Guard<'_> {
-        match kind {
-            0 => MutexGuard::map(self.fixed_window.lock_shard(shard), |shard| shard as &mut dyn ShardOps),
-            _ => MutexGuard::map(self.sliding_window.lock_shard(shard), |shard| shard as &mut dyn ShardOps),
-        }
-    }
-
     /// One bounded step of expiry: forgets the counters of the next few shards whose time is over at `now`, which must
     /// not be later than the time of any decision still to come. To be called in a loop, at least until
     /// [`Swept::round_done`], several times a second.
     pub fn sweep(&self, now: Timestamp) -> Swept {
-        let start = self.sweep_cursor.fetch_add(SWEEP_SHARDS as u64, Relaxed) as usize;
-        let shards = self.fixed_window.shard_count();
-        let start = start % shards;
+        let shards = self.kinds.shard_count;
+        let start = self.sweep_cursor.fetch_add(SWEEP_SHARDS as u64, Relaxed) as usize % shards;
         let range = start..(start + SWEEP_SHARDS).min(shards);
-        let forgotten = self.fixed_window.sweep(range.clone(), now, &self.budget)
-            + self.sliding_window.sweep(range.clone(), now, &self.budget);
+        let sweep = |kind: &dyn AnyKind| kind.sweep(range.clone(), now, &self.budget);
+        let forgotten = self.kinds.all().into_iter().map(sweep).sum();
         self.expired.fetch_add(forgotten, Relaxed);
         Swept { forgotten, round_done: range.end == shards }
     }
 
     /// Counters that are held.
     pub fn counters(&self) -> u64 {
-        self.fixed_window.counters() + self.sliding_window.counters()
+        self.kinds.all().into_iter().map(AnyKind::counters).sum()
     }
 
     /// Bytes that counters take, table space that is free inside included.
     pub fn bytes(&self) -> u64 {
-        self.fixed_window.bytes() + self.sliding_window.bytes()
+        self.kinds.all().into_iter().map(AnyKind::bytes).sum()
     }
 
     /// Counters that were forgotten because their time was over, since the start.
@@ -202,97 +190,5 @@ impl MemoryStore {
     /// How often there was no room for new state, since the start.
     pub fn full_total(&self) -> FullTotal {
         FullTotal { deny: self.full_deny.load(Relaxed), allow: self.full_allow.load(Relaxed) }
-    }
-}
-
-/// A lock's place in the order in which locks are taken: kind of table, shard.
-type Place = (u8, usize);
-type Guard<'a> = MappedMutexGuard<'a, dyn ShardOps + 'a>;
-
-/// All shards of one request, locked.
-struct Locked<'a> {
-    guards: SmallVec<[(Place, Guard<'a>); 4]>,
-    /// For each step: where its guard is, and the first step on the same counter.
-    seats: SmallVec<[Seat; 8]>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Seat {
-    guard: usize,
-    counter: usize,
-}
-
-impl<'a> Locked<'a> {
-    /// Locks what the plan's checks need: each shard once, in ascending order, so that no two requests wait for each
-    /// other.
-    fn new(store: &'a MemoryStore, plan: &Plan<'_>) -> Self {
-        let mut order = SmallVec::<[(Place, Key, usize); 8]>::new();
-        for (index, step) in plan.steps.iter().enumerate() {
-            if let Step::Check(check) = step {
-                order.push((store.place(check), check.key, index));
-            }
-        }
-        order.sort_unstable();
-        let mut locked =
-            Self { guards: SmallVec::new(), seats: smallvec![Seat::default(); plan.steps.len()] };
-        let mut previous: Option<(Place, Key, usize)> = None;
-        for &(place, key, index) in &order {
-            if locked.guards.last().is_none_or(|&(last, _)| last != place) {
-                locked.guards.push((place, store.lock(place)));
-            }
-            let same = previous.filter(|&(last, last_key, _)| (last, last_key) == (place, key));
-            let counter = same.map_or(index, |(_, _, first)| first);
-            locked.seats[index] = Seat { guard: locked.guards.len() - 1, counter };
-            previous = Some((place, key, counter));
-        }
-        locked
-    }
-
-    /// What each counter says before anything is charged, in request order.
-    fn look_all(
-        &mut self,
-        plan: &Plan<'_>,
-        now: Timestamp,
-        budget: &Budget,
-        full: StoreFull,
-    ) -> SmallVec<[Option<Asked>; 8]> {
-        let mut ahead: SmallVec<[Ahead; 8]> = smallvec![Ahead::default(); plan.steps.len()];
-        let mut promised: SmallVec<[Promised; 4]> = smallvec![Promised::default(); self.guards.len()];
-        let mut look = |(index, step): (usize, &Step<'_>)| {
-            let Step::Check(check) = step else { return None };
-            let Seat { guard, counter } = self.seats[index];
-            let asked = self.guards[guard]
-                .1
-                .look(check, now, ahead[counter], &mut promised[guard], budget)
-                .answered(full);
-            match check.hits {
-                Hits::GiveBack(hits) => ahead[counter].give_back(hits),
-                Hits::Take(_) => ahead[counter].take(asked.charged_if_passing(check)),
-            }
-            Some(asked)
-        };
-        plan.steps.iter().enumerate().map(&mut look).collect()
-    }
-
-    /// Charges what was settled and tells the verdicts, in request order.
-    fn finish_all(
-        &mut self,
-        plan: &Plan<'_>,
-        now: Timestamp,
-        asked: &[Option<Asked>],
-        settlement: Settlement,
-        verdicts: &mut Verdicts,
-    ) {
-        let mut charged_so_far: SmallVec<[u64; 8]> = smallvec![0; plan.steps.len()];
-        for (index, step) in plan.steps.iter().enumerate() {
-            let (Step::Check(check), Some(asked)) = (step, asked[index]) else { continue };
-            let Seat { guard, counter } = self.seats[index];
-            let shard = &mut self.guards[guard].1;
-            let (slot, left) = shard.find_left(check);
-            let charged = settlement.charged(check, Looked { left, ..asked.looked });
-            let uncharged = asked.ahead.taken.saturating_sub(charged_so_far[counter]);
-            verdicts[index] = Some(shard.finish_at(slot, check, now, &asked, charged, uncharged));
-            charged_so_far[counter] = charged_so_far[counter].saturating_add(charged);
-        }
     }
 }

@@ -81,3 +81,8 @@ impl Asker {
         (0..count).filter(|_| self.passes(1, seconds)).count()
     }
 }
+
+/// A store of few shards, so that tables grow large enough to be tested.
+pub(crate) fn small_store() -> MemoryStore {
+    MemoryStore::new(MemoryOptions { max_bytes: 64 << 20, full: StoreFull::Deny })
+}

@@ -1,4 +1,20 @@
-//! Black-box tests of the engine and the memory store.
+//! The engine and the memory store from outside: what files of rules mean, which limit a request meets, what counters
+//! say.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails tells where")]
+
+mod rules;
+mod rules_fuzz;
+mod rules_load;
+mod rules_match;
+mod rules_refused;
 
 mod asking;
 mod limits_examples;
+mod limits_oracle;
+mod limits_sequences;
+mod limits_strict;
+mod random;
+mod store_memory;
+mod store_requests;
+mod store_threads;

@@ -96,7 +96,7 @@ impl Checker<'_, '_> {
                 .error(Place::START, || "the file is empty (expected `domain` and `descriptors`)".to_owned());
             return None;
         };
-        let fields = self.reader.fields(&[root], Section::File);
+        let fields = self.reader.fields(&[root], Section::File)?;
         let domain = self.required(&fields, "domain");
         let nodes = self.nodes(&fields, 1);
         let (domain_at, domain) = domain?;
@@ -127,7 +127,7 @@ impl Checker<'_, '_> {
     }
 
     fn node(&mut self, node: NodeId, level: usize) -> Option<CheckedNode> {
-        let fields = self.reader.fields(&[node], Section::Descriptor);
+        let fields = self.reader.fields(&[node], Section::Descriptor)?;
         let key = self.required(&fields, "key");
         let value = self.reader.text(&fields, "value").map(|(_, value)| value.to_owned());
         let share_threshold = self.share_threshold(&fields, value.as_deref());

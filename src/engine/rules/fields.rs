@@ -97,20 +97,21 @@ impl<'d> Reader<'d, '_> {
     }
 
     /// The fields of these mappings together (the usual one, or several that merges assign to one field).
-    pub(super) fn fields(&mut self, mappings: &[NodeId], section: Section) -> Fields {
-        let at = mappings.last().map_or(Place::START, |&mapping| self.at(mapping));
-        let mut fields = Fields { at, assigned: SmallVec::new() };
+    pub(super) fn fields(&mut self, mappings: &[NodeId], section: Section) -> Option<Fields> {
+        let mut fields = Fields { at: self.at(*mappings.last()?), assigned: SmallVec::new() };
         for &mapping in mappings {
+            if !matches!(self.document.node(mapping).content, Content::Mapping(_)) {
+                self.expected(mapping, "a mapping");
+                return None;
+            }
             self.assign(mapping, section, &mut fields);
         }
-        fields
+        Some(fields)
     }
 
     fn assign(&mut self, mapping: NodeId, section: Section, fields: &mut Fields) {
         let document = self.document;
-        let Content::Mapping(pairs) = &document.node(mapping).content else {
-            return self.expected(mapping, "a mapping");
-        };
+        let Content::Mapping(pairs) = &document.node(mapping).content else { return };
         let mut seen = SmallVec::<[(&str, Place); 12]>::new();
         for &(key, value) in pairs {
             let at = self.at(key);
@@ -273,7 +274,7 @@ fn misplaced_key(name: &str, sections: &[Section]) -> String {
         .iter()
         .map(|section| match section {
             Section::File => "at the top of the file",
-            Section::Descriptor => "beside `key`",
+            Section::Descriptor => "in a descriptor",
             Section::RateLimit => "inside `rate_limit`",
             Section::Replaces => "inside `replaces`",
         })

@@ -84,7 +84,7 @@ pub enum StoreFailure {
 }
 
 /// A node with a limit, compiled.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rule {
     /// Its number in the set: 0, 1, 2, … in file order.
     pub id: usize,

@@ -13,8 +13,10 @@ pub(super) fn int(scalar: &Scalar<'_>) -> Option<i128> {
         Some(magnitude) => (scalar.text.starts_with('-'), magnitude),
         None => (false, &*scalar.text),
     };
-    let digits: String = magnitude.chars().filter(|&char| char != '_').collect();
-    let value = radix_int(&digits)?;
+    if !magnitude.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let value = radix_int(&magnitude.replace('_', ""))?;
     // What fits into no 64 bits is no integer there.
     let range = i128::from(i64::MIN)..=i128::from(u64::MAX);
     Some(if negative { -value } else { value }).filter(|value| range.contains(value))
@@ -100,6 +102,9 @@ mod tests {
             ("1e3", None),
             ("", None),
             ("_", None),
+            ("_1", None),
+            ("0x_1", Some(1)),
+            ("017_0", Some(120)),
             ("five", None),
             ("١", None),
         ] {

@@ -1,6 +1,6 @@
 //! Finding the rules files of a layout: which names count, following links, in bounds.
 //!
-//! In: a layout. Out: the paths of the files, and what was skipped. On its way it tells an [`Observer`] of every folder
+//! In: a layout. Out: the paths of the files, and what was skipped. On its way it tells an `Observer` of every folder
 //! and name that the result depends on, always before it looks: whoever watches them from then on misses nothing.
 
 use std::collections::VecDeque;
@@ -167,7 +167,8 @@ impl<O: Observer> Walk<'_, O> {
     fn folder(&mut self, path: &Path, choose: &impl Choose) -> Result<(), SourceError> {
         let real = self.resolve(path)?;
         if self.ancestors.contains(&real) {
-            return Ok(self.warn(path, "skipped, because it leads back to a folder that it lies in"));
+            self.warn(path, "skipped, because it leads back to a folder that it lies in");
+            return Ok(());
         }
         if self.ancestors.len() == DEPTH_MAX {
             return Err(too_much(path, DEPTH_MAX, "folders within each other"));
@@ -204,16 +205,18 @@ impl<O: Observer> Walk<'_, O> {
         if let Choice::SkipWarned(why) = choose.file(name)
             && fs::metadata(path).map_or(true, |kind| !kind.is_dir())
         {
-            return Ok(self.warn(path, why));
+            self.warn(path, why);
+            return Ok(());
         }
         let real = self.resolve(path)?;
         let kind = fs::metadata(&real).map_err(|error| io_error(path, error))?;
         match if kind.is_dir() { choose.folder(name) } else { choose.file(name) } {
-            Choice::Take if kind.is_dir() => self.folder(path, choose),
-            Choice::Take => self.file(path, &kind),
-            Choice::Skip => Ok(()),
-            Choice::SkipWarned(why) => Ok(self.warn(path, why)),
+            Choice::Take if kind.is_dir() => return self.folder(path, choose),
+            Choice::Take => return self.file(path, &kind),
+            Choice::Skip => {}
+            Choice::SkipWarned(why) => self.warn(path, why),
         }
+        Ok(())
     }
 
     fn file(&mut self, path: &Path, kind: &fs::Metadata) -> Result<(), SourceError> {
@@ -267,5 +270,5 @@ fn io_error(path: &Path, error: io::Error) -> SourceError {
 }
 
 fn too_much(path: &Path, max: usize, what: &'static str) -> SourceError {
-    SourceError::TooMuch { path: path.to_owned(), max: max as u64, what }
+    SourceError::TooMuch { path: path.to_owned(), max, what }
 }

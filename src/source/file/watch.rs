@@ -2,7 +2,7 @@
 //!
 //! It asks the system to tell of every folder and name that the last reading depended on (links included, so that a
 //! swapped link is seen), reads again when something happens there, and compares now and then anyway. When to read and
-//! what to deliver is decided in [`debounce`](super::debounce).
+//! what to deliver is decided in `debounce`.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -142,7 +142,9 @@ impl<Clock: Fn() -> Duration, Deliver: FnMut(Result<Contents, SourceError>)> Wat
     fn look(&mut self) {
         let reading = if self.stale { self.arm_and_read() } else { self.source.read() };
         let fingerprint = reading.as_ref().map_or_else(fingerprint_of_error, fingerprint_of_contents);
-        self.stale = self.last.replace(fingerprint).is_some_and(|last| last != fingerprint);
+        let changed = self.last.replace(fingerprint).is_some_and(|last| last != fingerprint);
+        // Where watching did not work, it is tried again whenever contents are compared.
+        self.stale = changed || self.armed.as_ref().is_none_or(|armed| armed.trouble.is_some());
         let writing = self.is_being_written();
         if self.debounce.read((self.clock)(), fingerprint, writing) {
             self.writing.clear();
@@ -264,7 +266,10 @@ impl Interests {
 
 fn fingerprint_of_contents(contents: &Contents) -> Fingerprint {
     let mut hasher = SipHasher13::new();
-    contents.hash(&mut hasher);
+    for file in &contents.files {
+        (&file.name, &file.bytes).hash(&mut hasher);
+    }
+    (contents.files.len(), &contents.warnings).hash(&mut hasher);
     Fingerprint::Read(hasher.finish128().as_u128())
 }
 

@@ -1,16 +1,93 @@
-//! All counters of one algorithm: an array of shards, made when the first of them is asked for.
+//! All counters of one algorithm: an array of shards, made when the first of them is asked for. And all algorithms.
 
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::engine::key::Key;
-use crate::engine::limit::Counter;
+use crate::engine::limit::{
+    Algorithm, Counter, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, SlidingWindowWeighted,
+    TokenBucket,
+};
+use crate::engine::plan::Check;
 use crate::engine::time::Timestamp;
 use crate::store::memory::budget::Budget;
-use crate::store::memory::shard::Shard;
+use crate::store::memory::shard::{Shard, ShardOps};
+
+/// All counters, by algorithm.
+#[derive(Debug)]
+pub(super) struct Kinds {
+    /// Shards of each kind.
+    pub(super) shard_count: usize,
+    pub(super) sliding_log: Kind<SlidingLog>,
+    pub(super) sliding_window: Kind<SlidingWindow>,
+    pub(super) weighted: Kind<SlidingWindowWeighted>,
+    pub(super) fixed_window: Kind<FixedWindow>,
+    pub(super) token_bucket: Kind<TokenBucket>,
+    pub(super) leaky_bucket: Kind<LeakyBucket>,
+}
+
+/// A lock's place in the order in which locks are taken: kind, shard.
+pub(super) type Place = (u8, usize);
+
+/// A locked shard of any kind.
+pub(super) type Guard<'a> = MappedMutexGuard<'a, dyn ShardOps + 'a>;
+
+impl Kinds {
+    pub(super) fn new(shard_count: usize) -> Self {
+        Self {
+            shard_count,
+            sliding_log: Kind::new(shard_count),
+            sliding_window: Kind::new(shard_count),
+            weighted: Kind::new(shard_count),
+            fixed_window: Kind::new(shard_count),
+            token_bucket: Kind::new(shard_count),
+            leaky_bucket: Kind::new(shard_count),
+        }
+    }
+
+    pub(super) fn all(&self) -> [&dyn AnyKind; 6] {
+        [
+            &self.sliding_log,
+            &self.sliding_window,
+            &self.weighted,
+            &self.fixed_window,
+            &self.token_bucket,
+            &self.leaky_bucket,
+        ]
+    }
+
+    /// Which lock holds the counter of this check.
+    pub(super) fn place(&self, check: &Check<'_>) -> Place {
+        let kind = match check.limit.algorithm() {
+            Algorithm::SlidingLog => 0,
+            Algorithm::SlidingWindow => 1,
+            Algorithm::SlidingWindowWeighted => 2,
+            Algorithm::FixedWindow => 3,
+            Algorithm::TokenBucket => 4,
+            Algorithm::LeakyBucket => 5,
+        };
+        (kind, shard_of(check.key, self.shard_count))
+    }
+
+    pub(super) fn lock(&self, (kind, shard): Place) -> Guard<'_> {
+        self.all()[usize::from(kind)].lock_any(shard)
+    }
+}
+
+/// A [`Kind`], whatever its algorithm.
+pub(super) trait AnyKind {
+    fn lock_any(&self, shard: usize) -> Guard<'_>;
+
+    /// Forgets what is over at `now` in these shards; returns how many counters.
+    fn sweep(&self, shards: Range<usize>, now: Timestamp, budget: &Budget) -> u64;
+
+    fn counters(&self) -> u64;
+
+    fn bytes(&self) -> u64;
+}
 
 #[derive(Debug)]
 pub(super) struct Kind<S> {
@@ -32,20 +109,11 @@ impl<S: Counter> Kind<S> {
         Self { shard_count, shards: OnceLock::new() }
     }
 
-    pub(super) fn shard_count(&self) -> usize {
-        self.shard_count
-    }
-
-    /// The shard of this key: by the low half of it (tables use the high half).
-    pub(super) fn shard_of(&self, key: Key) -> usize {
-        ((u128::from(key.0 as u64) * self.shard_count as u128) >> 64) as usize
-    }
-
     pub(super) fn lock(&self, key: Key) -> MutexGuard<'_, Shard<S>> {
-        self.lock_shard(self.shard_of(key))
+        self.lock_shard(shard_of(key, self.shard_count))
     }
 
-    pub(super) fn lock_shard(&self, index: usize) -> MutexGuard<'_, Shard<S>> {
+    fn lock_shard(&self, index: usize) -> MutexGuard<'_, Shard<S>> {
         self.shards.get_or_init(|| self.make())[index].shard.lock()
     }
 
@@ -57,19 +125,29 @@ impl<S: Counter> Kind<S> {
     fn made(&self) -> &[Padded<S>] {
         self.shards.get().map_or(&[], |shards| shards)
     }
+}
 
-    /// Forgets what is over at `now` in these shards; returns how many counters.
-    pub(super) fn sweep(&self, range: Range<usize>, now: Timestamp, budget: &Budget) -> u64 {
+impl<S: Counter> AnyKind for Kind<S> {
+    fn lock_any(&self, shard: usize) -> Guard<'_> {
+        MutexGuard::map(self.lock_shard(shard), |shard| shard as &mut dyn ShardOps)
+    }
+
+    fn sweep(&self, range: Range<usize>, now: Timestamp, budget: &Budget) -> u64 {
         let due = |padded: &&Padded<S>| padded.earliest.load(Relaxed) <= now.as_nanos();
         let shards = self.made().get(range).unwrap_or_default();
         shards.iter().filter(due).map(|padded| padded.shard.lock().sweep(now, budget)).sum()
     }
 
-    pub(super) fn counters(&self) -> u64 {
+    fn counters(&self) -> u64 {
         self.made().iter().map(|padded| padded.shard.lock().counters()).sum()
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         self.made().iter().map(|padded| padded.shard.lock().bytes()).sum()
     }
+}
+
+/// The shard of this key: by the low half of it (tables use the high half).
+fn shard_of(key: Key, shard_count: usize) -> usize {
+    ((u128::from(key.0 as u64) * shard_count as u128) >> 64) as usize
 }

@@ -135,7 +135,7 @@ impl<S: Counter> Shard<S> {
         self.heap_bytes -= heap_bytes;
         let len = self.table.len();
         if len < self.table.slot_count() / 2 {
-            self.table.resize(if len == 0 { 0 } else { len + len / 4 + 4 });
+            self.table.resize(self.table.slots_shrunk());
         }
         self.settle_payment(budget);
         (before - len) as u64
@@ -160,31 +160,43 @@ impl<S: Counter> Shard<S> {
         taken.is_some()
     }
 
-    /// Makes room for one counter more than promised.
-    fn make_room(&mut self, promised: &mut Promised, budget: &Budget) -> bool {
-        while !self.table.has_room(promised.inserts + 1) {
-            let slots = self.table.slots_grown();
-            let more = (slots - self.table.slot_count()) * Table::<S>::SLOT_BYTES;
-            if !self.pay_for(promised.bytes + more as u64, budget) {
-                return false;
-            }
-            self.table.resize(slots);
-        }
-        promised.inserts += 1;
-        true
-    }
-
-    /// Makes room for what charging this counter may add.
-    fn make_room_in(
+    /// Makes room for what charging this counter may add; for the counter too, if there is none yet.
+    fn make_room(
         &mut self,
-        slot: usize,
+        slot: Option<usize>,
         check: &Check<'_>,
         promised: &mut Promised,
         budget: &Budget,
     ) -> bool {
-        let bytes = self.table.state(slot).growth_bytes(&check.limit) as u64;
-        let paid = bytes == 0 || self.pay_for(promised.bytes + bytes, budget);
-        promised.bytes += if paid { bytes } else { 0 };
+        let bytes = match slot {
+            Some(slot) => self.table.state(slot).growth_bytes(&check.limit),
+            None => S::default().growth_bytes(&check.limit),
+        };
+        let bytes = promised.bytes + bytes as u64;
+        if slot.is_none() {
+            if !self.make_slot(bytes, promised.inserts + 1, budget) {
+                return false;
+            }
+            promised.inserts += 1;
+        }
+        if bytes > promised.bytes && !self.pay_for(bytes, budget) {
+            return false;
+        }
+        promised.bytes = bytes;
+        true
+    }
+
+    /// Makes room for `inserts` counters, if it can be paid beside `bytes`.
+    fn make_slot(&mut self, bytes: u64, inserts: usize, budget: &Budget) -> bool {
+        if self.table.has_room(inserts) {
+            return true;
+        }
+        let slots = self.table.slots_grown(inserts);
+        let more = (slots - self.table.slot_count()) * Table::<S>::SLOT_BYTES;
+        let paid = self.pay_for(bytes + more as u64, budget);
+        if paid {
+            self.table.resize(slots);
+        }
         paid
     }
 
@@ -238,11 +250,7 @@ impl<S: Counter> ShardOps for Shard<S> {
             Hits::Take(_) if check.limit.algorithm() == Algorithm::FixedWindow => true,
             Hits::Take(_) => !looked.over || check.reported && looked.left > 0,
         };
-        let enough = !may_charge
-            || match slot {
-                None => self.make_room(promised, budget),
-                Some(slot) => self.make_room_in(slot, check, promised, budget),
-            };
+        let enough = !may_charge || self.make_room(slot, check, promised, budget);
         Asked { looked, room: if enough { Room::Enough } else { Room::Short }, slot, ahead }
     }
 

@@ -65,7 +65,7 @@ impl<S: Default> Table<S> {
     }
 
     pub(super) fn slot_count(&self) -> usize {
-        self.slots.capacity()
+        self.slots.len()
     }
 
     /// The slot of this key.
@@ -103,10 +103,19 @@ impl<S: Default> Table<S> {
         self.len + more <= slots - slots / 8 - usize::from(slots > 0) && tail_free()
     }
 
-    /// The slots that the table has after its next growth.
-    pub(super) fn slots_grown(&self) -> usize {
+    /// The slots that the table needs for `more` keys, if it has no room for them.
+    pub(super) fn slots_grown(&self, more: usize) -> usize {
         let slots = self.slots.len();
-        slots + (slots / 10).max(SLOTS_STEP)
+        self.slots_from(slots + (slots / 10).max(SLOTS_STEP), more)
+    }
+
+    /// The slots that are enough for what is there.
+    pub(super) fn slots_shrunk(&self) -> usize {
+        if self.len == 0 { 0 } else { self.slots_from(self.len + self.len / 4 + SLOTS_STEP, 0) }
+    }
+
+    fn slots_from(&self, least: usize, more: usize) -> usize {
+        (least..).step_by(SLOTS_STEP).find(|&slots| self.fits(slots, more)).unwrap_or(least)
     }
 
     /// Inserts a key that is not there, with a new state, and returns its slot. Needs [`has_room`](Self::has_room).
@@ -123,7 +132,14 @@ impl<S: Default> Table<S> {
         slot
     }
 
-    /// Gives the table this many slots, at least as many as it has entries.
+    /// All entries, and `more` to come, have a place among this many slots.
+    pub(super) fn fits(&self, slot_count: usize, more: usize) -> bool {
+        let homes = homes(slot_count);
+        let keys = self.slots.iter().map(|slot| slot.key).filter(|&key| key != SlotKey::NONE);
+        keys.fold(0, |next, key| key.home(homes).max(next) + 1) + more <= slot_count
+    }
+
+    /// Gives the table this many slots, among which all entries must [fit](Self::fits).
     pub(super) fn resize(&mut self, slot_count: usize) {
         let mut slots = Vec::new();
         slots.reserve_exact(slot_count);
@@ -133,12 +149,7 @@ impl<S: Default> Table<S> {
         let old = std::mem::replace(&mut self.slots, slots);
         for entry in old.into_iter().filter(|entry| entry.key != SlotKey::NONE) {
             let place = entry.key.home(homes).max(next);
-            if place >= self.slots.len() {
-                self.slots.reserve_exact(SLOTS_STEP);
-                self.slots.push(entry);
-            } else {
-                self.slots[place] = entry;
-            }
+            self.slots[place] = entry;
             next = place + 1;
         }
     }

@@ -4,6 +4,8 @@
 //! cell before `head`, if there is one, still tells where the sums start. One block of memory holds head, length and
 //! cells; it grows by an eighth, and moves its cells down instead when an eighth of it is dead.
 
+use crate::engine::limit::search::search;
+
 /// Words in front of the cells: head and length.
 const HEADER: usize = 2;
 /// Words of a cell.
@@ -177,14 +179,4 @@ impl Cells {
 /// The next capacity after this one.
 fn grown(capacity: usize) -> usize {
     capacity + (capacity / 8).max(3)
-}
-
-/// The first index of `0..len` that does not satisfy `before`; no later one may satisfy it.
-fn search(len: usize, before: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high) = (0, len);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if before(middle) { low = middle + 1 } else { high = middle }
-    }
-    low
 }

@@ -32,11 +32,7 @@ struct Window {
 impl Checker<'_, '_> {
     /// The limit of a node. There are several mappings when merges assign them too; they count together.
     pub(super) fn limit(&mut self, mappings: &[NodeId]) -> Option<CheckedLimit> {
-        let mappings = self.since_last_null(mappings);
-        if mappings.is_empty() {
-            return None;
-        }
-        let fields = self.reader.fields(mappings, Section::RateLimit);
+        let fields = self.reader.fields(self.since_last_null(mappings), Section::RateLimit)?;
         let unlimited = self.reader.flag(&fields, "unlimited");
         let window = if unlimited { self.no_window(&fields) } else { self.window(&fields) };
         let requests = self.requests(&fields, unlimited);
@@ -138,7 +134,7 @@ impl Checker<'_, '_> {
     fn replaces(&mut self, fields: &Fields, own: &str) -> Vec<String> {
         let mut names = Vec::new();
         for &item in self.reader.list(fields, "replaces") {
-            let item = self.reader.fields(&[item], Section::Replaces);
+            let Some(item) = self.reader.fields(&[item], Section::Replaces) else { continue };
             let Some((at, name)) = self.required(&item, "name") else { continue };
             if name == own {
                 self.reader.error(at, || {

@@ -1,0 +1,154 @@
+//! `cargo bench --bench front`: Tidegate's gRPC front beside bare echoes of the same call, on pinned cores.
+//!
+//! Every server is a process of its own on one core; the load generator, written for this, has the other. The servers
+//! are measured in turn, several rounds, so that what disturbs the machine disturbs all of them; 1,000,000 different
+//! keys make sure that the limiter decides. A ratio is calls a second against tonic's echo on its usual multi-thread
+//! runtime. One wrong answer makes the run fail: a benchmark that measures errors is worthless.
+//!
+//! `cargo bench --bench front -- --help` shows what can be chosen. Linux only (`taskset`, `setpriv`, `/proc`).
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[path = "front/answer_head.rs"]
+mod answer_head;
+#[path = "front/args.rs"]
+mod args;
+#[path = "front/client.rs"]
+mod client;
+#[path = "front/echo.rs"]
+mod echo;
+#[path = "front/frame.rs"]
+mod frame;
+#[path = "front/hpack.rs"]
+mod hpack;
+#[path = "front/huffman.rs"]
+mod huffman;
+#[path = "front/load.rs"]
+mod load;
+#[path = "front/question.rs"]
+mod question;
+#[path = "front/request_head.rs"]
+mod request_head;
+#[path = "front/scenario.rs"]
+mod scenario;
+#[path = "front/server.rs"]
+mod server;
+#[path = "front/table.rs"]
+mod table;
+
+use args::Args;
+use load::{Outcome, Pace, Questions, Run};
+use question::Keys;
+use scenario::Scenario;
+use server::{Server, Subject};
+use table::Section;
+use tidegate::front::proto;
+
+fn main() -> ExitCode {
+    let args = Args::of_process();
+    let done = match (args.echo, args.port) {
+        (Some(echo), Some(port)) => echo::serve(echo, port).map_err(|error| error.to_string()),
+        _ => measure(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(args: &Args) -> Result<(), String> {
+    table::print_machine();
+    let (shared, alone): (Vec<_>, Vec<_>) = args.scenarios().into_iter().partition(|one| one.shares_cores());
+    let alone = measure_on(args, &args.server_core, &args.generator_core, &alone)?;
+    let shared = measure_on(args, &args.all_cores(), &args.all_cores(), &shared)?;
+    let one_core = alone.iter().find(|section| section.scenario == Scenario::Batch64);
+    if let (Some(one_core), Some(two_cores)) = (one_core, shared.first()) {
+        two_cores.print_gain_over(one_core);
+    }
+    match alone.iter().chain(&shared).map(Section::errors).sum() {
+        0 => Ok(()),
+        errors => Err(format!("{errors} errors")),
+    }
+}
+
+/// Measures `scenarios`, all with the same servers.
+fn measure_on(
+    args: &Args,
+    server_cores: &str,
+    generator_cores: &str,
+    scenarios: &[Scenario],
+) -> Result<Vec<Section>, String> {
+    if scenarios.is_empty() {
+        return Ok(Vec::new());
+    }
+    server::pin_self(generator_cores)?;
+    let servers = start(args, server_cores, |subject| scenarios.iter().any(|one| one.takes(subject)))?;
+    scenarios.iter().map(|&scenario| section(args, scenario, &servers)).collect()
+}
+
+fn start(args: &Args, cores: &str, wanted: impl Fn(Subject) -> bool) -> Result<Vec<Server>, String> {
+    let binary = args.tidegate();
+    let mut servers = Vec::new();
+    for subject in args.subjects().into_iter().filter(|&subject| wanted(subject)) {
+        if subject == Subject::Tidegate && binary.is_none() {
+            println!("!! There is no tidegate binary yet: only echoes are measured.");
+            continue;
+        }
+        let server = Server::start(subject, cores, binary.as_deref().unwrap_or(Path::new("")))?;
+        if subject == Subject::Tidegate {
+            meet_every_key(args, &server)?;
+        }
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+/// Every client asks once, so that what is measured is the steady state and not the growth of tables.
+fn meet_every_key(args: &Args, server: &Server) -> Result<(), String> {
+    let run = Run {
+        connections: 8,
+        pace: Pace::Closed { streams: 64 },
+        ids: false,
+        warm_up: Duration::ZERO,
+        measured: Duration::from_secs(120),
+        calls_max: args.keys,
+        sleeps: true,
+    };
+    let outcome = drive(server, &run, Questions { keys: Keys::InTurn(0), seed: 0 })?;
+    match outcome.tally.first_error {
+        Some(error) => Err(server.blame(&error)),
+        None => Ok(()),
+    }
+}
+
+fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Section, String> {
+    let servers: Vec<&Server> = servers.iter().filter(|server| scenario.takes(server.subject)).collect();
+    let open_rate = if scenario == Scenario::Open { half_peak(args, servers[0])? } else { 0.0 };
+    let run = scenario.run(args, open_rate);
+    let mut section = Section::new(scenario, servers.iter().map(|server| server.subject));
+    for round in 1..=args.rounds {
+        let questions = Questions { keys: Keys::Random(args.keys), seed: round as u64 };
+        for (at, server) in servers.iter().enumerate() {
+            section.add(at, drive(server, &run, questions)?);
+        }
+    }
+    let note = if open_rate > 0.0 { format!(", {open_rate:.0} calls/s") } else { String::new() };
+    section.print(&note);
+    Ok(section)
+}
+
+/// Half of what the server can do, 8 connections × 64 streams.
+fn half_peak(args: &Args, server: &Server) -> Result<f64, String> {
+    let run = Scenario::Batch64.run(args, 0.0);
+    let outcome = drive(server, &run, Questions { keys: Keys::Random(args.keys), seed: 0 })?;
+    Ok(outcome.tally.answers as f64 / outcome.elapsed.as_secs_f64() / 2.0)
+}
+
+fn drive(server: &Server, run: &Run, questions: Questions) -> Result<Outcome, String> {
+    load::drive(server, run, questions).map_err(|why| server.blame(&why))
+}

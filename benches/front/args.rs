@@ -1,0 +1,88 @@
+//! The command line of the benchmark.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use super::echo::Echo;
+use super::scenario::Scenario;
+use super::server::Subject;
+
+/// How fast Tidegate answers over gRPC, beside echoes of the same call that decide nothing.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo bench --bench front --")]
+pub(crate) struct Args {
+    /// One short round with few keys: shows that everything works; too short for figures
+    #[arg(long)]
+    quick: bool,
+    /// What to measure [default: everything]
+    #[arg(long = "scenario", value_enum, value_delimiter = ',')]
+    scenarios: Vec<Scenario>,
+    /// Echoes to measure beside tonic-multi, which is always there
+    #[arg(long = "echo-floors", value_enum, value_delimiter = ',', default_value = "tonic-current,hyper")]
+    echoes: Vec<Echo>,
+    /// Leave Tidegate out
+    #[arg(long)]
+    echoes_only: bool,
+    /// Rounds, each of which measures every server once; the table shows medians
+    #[arg(long, default_value_t = 5)]
+    pub(crate) rounds: usize,
+    /// How long each measurement takes
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) seconds: f64,
+    /// How many clients ask; each has a counter of its own
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) keys: u64,
+    /// The core that servers run on
+    #[arg(long, default_value = "1")]
+    pub(crate) server_core: String,
+    /// The core that the load generator runs on
+    #[arg(long, default_value = "0")]
+    pub(crate) generator_core: String,
+    /// Another binary than the one that was just built
+    #[arg(long)]
+    tidegate: Option<PathBuf>,
+    /// Be an echo: for the processes that the benchmark starts
+    #[arg(long, hide = true, requires = "port")]
+    pub(crate) echo: Option<Echo>,
+    #[arg(long, hide = true)]
+    pub(crate) port: Option<u16>,
+    /// `cargo bench` says this; without it (`cargo test --all-targets`) it is as if `--quick` were said
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Args {
+    /// The command line of this process.
+    pub(crate) fn of_process() -> Args {
+        let mut args = Args::parse();
+        if args.quick || !args.bench {
+            args.rounds = 1;
+            args.seconds = args.seconds.min(0.25);
+            args.keys = args.keys.min(50_000);
+        }
+        args
+    }
+
+    pub(crate) fn scenarios(&self) -> Vec<Scenario> {
+        if self.scenarios.is_empty() { Scenario::value_variants().to_vec() } else { self.scenarios.clone() }
+    }
+
+    /// The first is what the others are compared with.
+    pub(crate) fn subjects(&self) -> Vec<Subject> {
+        let mut subjects = vec![Subject::Echo(Echo::TonicMulti)];
+        let others = self.echoes.iter().filter(|&&echo| echo != Echo::TonicMulti);
+        subjects.extend(others.map(|&echo| Subject::Echo(echo)));
+        subjects.extend((!self.echoes_only).then_some(Subject::Tidegate));
+        subjects
+    }
+
+    /// Where Tidegate's binary is.
+    pub(crate) fn tidegate(&self) -> Option<PathBuf> {
+        self.tidegate.clone().or(option_env!("CARGO_BIN_EXE_tidegate").map(PathBuf::from))
+    }
+
+    pub(crate) fn all_cores(&self) -> String {
+        format!("{},{}", self.generator_core, self.server_core)
+    }
+}

@@ -1,0 +1,323 @@
+//! The load generator: one thread, non-blocking sockets, closed or open loop, onto one server.
+//!
+//! While it has a core of its own it never sleeps: a server's answers then wake nobody, so what a server's CPU does is
+//! its own work. It reports how busy it was; close to 100 % it measures itself and not the server.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+
+use super::client::{Client, Tally};
+use super::question::{Keys, Question, Random};
+use super::server::Server;
+
+const READ_BYTES: usize = 256 * 1024;
+/// How long answers may take once nothing more is asked, and a connection until it is ready.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// In an open loop, calls that wait because the server lets no more in; beyond this the rate is out of reach.
+const BACKLOG_MAX: usize = 1 << 20;
+
+/// How calls follow each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pace {
+    /// Each connection has so many calls under way, always; an answer makes room for the next call.
+    Closed { streams: usize },
+    /// Calls are due at random times, so many a second, whatever the answers do (a Poisson process).
+    Open { per_second: f64 },
+}
+
+/// One run.
+pub(crate) struct Run {
+    pub(crate) connections: usize,
+    pub(crate) pace: Pace,
+    /// Whether calls carry request ids and trace headers.
+    pub(crate) ids: bool,
+    pub(crate) warm_up: Duration,
+    pub(crate) measured: Duration,
+    /// Ends the run early, after so many calls.
+    pub(crate) calls_max: u64,
+    /// Whether to sleep while there is nothing to do, as the servers need this core too.
+    pub(crate) sleeps: bool,
+}
+
+/// Which questions a run asks; equal seeds, equal questions.
+#[derive(Clone, Copy)]
+pub(crate) struct Questions {
+    pub(crate) keys: Keys,
+    pub(crate) seed: u64,
+}
+
+/// What a run brought.
+pub(crate) struct Outcome {
+    pub(crate) tally: Tally,
+    pub(crate) elapsed: Duration,
+    pub(crate) server_cpu: Duration,
+    /// The part of the time that the generator had something to do: 0 to 1.
+    pub(crate) busy: f64,
+}
+
+/// Does one run. The error is why it makes no sense.
+pub(crate) fn drive(server: &Server, run: &Run, questions: Questions) -> Result<Outcome, String> {
+    let mut load =
+        Load::connect(server.address, run, questions).map_err(|error| format!("connecting: {error}"))?;
+    load.wait_until_ready()?;
+    load.check_that_streams_fit(run.pace)?;
+    load.go(server, run)
+}
+
+struct Load {
+    poll: Poll,
+    events: Events,
+    links: Vec<Link>,
+    input: Box<[u8]>,
+    question: Question,
+    arrivals: Arrivals,
+    asked: u64,
+    tally: Tally,
+    started: Instant,
+    sleeps: bool,
+}
+
+impl Load {
+    fn connect(address: SocketAddr, run: &Run, questions: Questions) -> io::Result<Load> {
+        let poll = Poll::new()?;
+        let mut links = Vec::new();
+        for at in 0..run.connections {
+            let mut socket = TcpStream::from_std(connected(address)?);
+            poll.registry().register(&mut socket, Token(at), Interest::READABLE | Interest::WRITABLE)?;
+            links.push(Link::new(socket, Client::new(run.ids, questions.seed << 32 | at as u64)));
+        }
+        Ok(Load {
+            poll,
+            events: Events::with_capacity(1024),
+            links,
+            input: vec![0; READ_BYTES].into(),
+            question: Question::new(questions.keys),
+            arrivals: Arrivals::new(run.pace, questions.seed),
+            asked: 0,
+            tally: Tally::new(),
+            started: Instant::now(),
+            sleeps: run.sleeps,
+        })
+    }
+
+    fn now_nanos(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        for at in 0..self.links.len() {
+            self.links[at].send()?;
+        }
+        while !self.links.iter().all(|link| link.client.is_ready()) {
+            self.turn()?;
+            if start.elapsed() > PATIENCE {
+                return Err("the server does not send its SETTINGS".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Fewer calls at once than the table says would be another measurement.
+    fn check_that_streams_fit(&self, pace: Pace) -> Result<(), String> {
+        let Pace::Closed { streams } = pace else { return Ok(()) };
+        match self.links.iter().map(|link| link.client.calls_max()).min() {
+            Some(max) if max < streams => Err(format!("it allows {max} streams a connection")),
+            _ => Ok(()),
+        }
+    }
+
+    fn go(&mut self, server: &Server, run: &Run) -> Result<Outcome, String> {
+        self.started = Instant::now();
+        self.work(run, run.warm_up)?;
+        self.tally.forget_answers();
+        let (cpu, from) = (server.cpu(), Instant::now());
+        let idle = self.work(run, run.warm_up + run.measured)?;
+        let (server_cpu, elapsed) = (server.cpu().saturating_sub(cpu), from.elapsed());
+        let answered = self.tally.answers;
+        self.drain()?;
+        // what came after the end was right, but is not part of the rate
+        let tally = Tally { answers: answered, ..std::mem::replace(&mut self.tally, Tally::new()) };
+        Ok(Outcome { tally, elapsed, server_cpu, busy: 1.0 - idle.as_secs_f64() / elapsed.as_secs_f64() })
+    }
+
+    /// Asks and listens until `end` after the start; returns how long there was nothing to do.
+    fn work(&mut self, run: &Run, end: Duration) -> Result<Duration, String> {
+        let mut idle = Duration::ZERO;
+        let mut turn_start = self.started.elapsed();
+        while turn_start < end && self.asked < run.calls_max {
+            let asked = self.ask(run.pace)?;
+            let (heard, asleep) = self.turn()?;
+            let turn_end = self.started.elapsed();
+            idle += if asked || heard { asleep } else { turn_end - turn_start };
+            turn_start = turn_end;
+        }
+        Ok(idle)
+    }
+
+    fn ask(&mut self, pace: Pace) -> Result<bool, String> {
+        match pace {
+            Pace::Closed { streams } => self.fill_up(streams),
+            Pace::Open { .. } => {
+                self.arrivals.advance(self.now_nanos() as f64);
+                self.ask_what_waits()
+            }
+        }
+    }
+
+    fn fill_up(&mut self, streams: usize) -> Result<bool, String> {
+        let before = self.asked;
+        for at in 0..self.links.len() {
+            let now = self.now_nanos();
+            let link = &mut self.links[at];
+            while link.client.under_way() < streams && link.client.ask(&mut self.question, now) {
+                self.asked += 1;
+            }
+            link.send()?;
+        }
+        Ok(self.asked > before)
+    }
+
+    /// Connections take turns.
+    fn ask_what_waits(&mut self) -> Result<bool, String> {
+        let before = self.asked;
+        while let Some(&due) = self.arrivals.waiting.front() {
+            let at = self.asked as usize % self.links.len();
+            if !self.links[at].client.ask(&mut self.question, due) {
+                break;
+            }
+            self.arrivals.waiting.pop_front();
+            self.asked += 1;
+        }
+        let asked = (self.asked - before) as usize;
+        for at in 0..asked.min(self.links.len()) {
+            let link = (before as usize + at) % self.links.len();
+            self.links[link].send()?;
+        }
+        if self.arrivals.waiting.len() > BACKLOG_MAX {
+            return Err("the server cannot keep up with the rate".into());
+        }
+        Ok(asked > 0)
+    }
+
+    /// Hears what there is to hear; returns whether there was something, and how long it slept.
+    fn turn(&mut self) -> Result<(bool, Duration), String> {
+        let before = Instant::now();
+        let timeout = if self.sleeps { Duration::from_millis(10) } else { Duration::ZERO };
+        self.poll.poll(&mut self.events, Some(timeout)).map_err(|error| format!("epoll: {error}"))?;
+        let asleep = if self.sleeps { before.elapsed() } else { Duration::ZERO };
+        for event in &self.events {
+            let link = &mut self.links[event.token().0];
+            link.hear(&mut self.input, self.started, &mut self.tally)?;
+            link.send()?;
+        }
+        Ok((!self.events.is_empty(), asleep))
+    }
+
+    /// Waits for the answers that are still to come; that one does not is an error. Calls that were due are made, as
+    /// leaving out the latest ones would flatter a server that is behind.
+    fn drain(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        while !self.arrivals.waiting.is_empty() || self.links.iter().any(|link| link.client.under_way() > 0) {
+            self.ask_what_waits()?;
+            self.turn()?;
+            if start.elapsed() > PATIENCE {
+                self.tally.error(|| "calls that were never answered".into());
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn connected(address: SocketAddr) -> io::Result<std::net::TcpStream> {
+    let socket = std::net::TcpStream::connect(address)?;
+    socket.set_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// The times at which calls are due, in an open loop.
+struct Arrivals {
+    mean_nanos: f64,
+    next_nanos: f64,
+    random: Random,
+    waiting: VecDeque<u64>,
+}
+
+impl Arrivals {
+    fn new(pace: Pace, seed: u64) -> Arrivals {
+        let mean_nanos = match pace {
+            Pace::Closed { .. } => f64::INFINITY,
+            Pace::Open { per_second } => 1e9 / per_second,
+        };
+        Arrivals { mean_nanos, next_nanos: 0.0, random: Random(seed), waiting: VecDeque::new() }
+    }
+
+    fn advance(&mut self, now_nanos: f64) {
+        while self.next_nanos <= now_nanos {
+            self.waiting.push_back(self.next_nanos as u64);
+            // uniform in (0, 1], so that its logarithm is finite
+            let uniform = ((self.random.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+            self.next_nanos -= uniform.ln() * self.mean_nanos;
+        }
+    }
+}
+
+/// A connection with its socket.
+struct Link {
+    socket: TcpStream,
+    client: Client,
+    /// The start of a frame whose end has not come.
+    unread: Vec<u8>,
+    /// What of the client's `out` the socket has taken.
+    sent: usize,
+}
+
+impl Link {
+    fn new(socket: TcpStream, client: Client) -> Link {
+        Link { socket, client, unread: Vec::new(), sent: 0 }
+    }
+
+    /// Reads until the socket is empty. `input` is scratch room for the start of a frame and one read behind it.
+    fn hear(&mut self, input: &mut [u8], started: Instant, tally: &mut Tally) -> Result<(), String> {
+        loop {
+            let unread = self.unread.len();
+            input[..unread].copy_from_slice(&self.unread);
+            let read = match self.socket.read(&mut input[unread..]) {
+                Ok(0) => return Err("the server closed a connection".into()),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(format!("reading: {error}")),
+            };
+            let now_nanos = started.elapsed().as_nanos() as u64;
+            let mut rest = &input[..unread + read];
+            self.client.receive(&mut rest, now_nanos, tally)?;
+            self.unread.clear();
+            self.unread.extend_from_slice(rest);
+            if read < input.len() - unread {
+                // a short read: the socket is empty, and tells when it is no longer
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes what the socket takes; the rest goes when it is writable again.
+    fn send(&mut self) -> Result<(), String> {
+        while self.sent < self.client.out.len() {
+            match self.socket.write(&self.client.out[self.sent..]) {
+                Ok(written) => self.sent += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(format!("writing: {error}")),
+            }
+        }
+        self.client.out.clear();
+        self.sent = 0;
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! What is measured: how many connections, how many calls at once, which headers, which cores.
+
+use std::time::Duration;
+
+use super::args::Args;
+use super::echo::Echo;
+use super::load::{Pace, Run};
+use super::server::Subject;
+
+/// One section of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Scenario {
+    /// 8 connections, 64 calls under way on each
+    Batch64,
+    /// 8 connections, 8 calls under way on each
+    Batch8,
+    /// 8 connections, one call at a time on each
+    Batch1,
+    /// as batch64, each call with a request id and a trace header
+    Ids,
+    /// one connection, one call at a time
+    Single,
+    /// 8 connections, calls at random times, at half of what the first echo can do
+    Open,
+    /// as batch64, the servers on all cores, the generator among them
+    TwoCores,
+}
+
+impl Scenario {
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Scenario::Batch64 => "8 connections × 64 streams, closed loop",
+            Scenario::Batch8 => "8 connections × 8 streams, closed loop",
+            Scenario::Batch1 => "8 connections × 1 stream, closed loop",
+            Scenario::Ids => "8 connections × 64 streams, closed loop, request ids and trace headers",
+            Scenario::Single => "1 connection × 1 stream, closed loop",
+            Scenario::Open => "8 connections, open loop",
+            Scenario::TwoCores => {
+                "8 connections × 64 streams, closed loop, two cores shared with the generator"
+            }
+        }
+    }
+
+    /// Whether the servers get the generator's cores too.
+    pub(crate) fn shares_cores(self) -> bool {
+        self == Scenario::TwoCores
+    }
+
+    /// Whether a server should have no idle time, so that its rate is its capacity.
+    pub(crate) fn saturates(self) -> bool {
+        !matches!(self, Scenario::Single | Scenario::Open | Scenario::Batch1)
+    }
+
+    /// A server of one thread has no use for a second core.
+    pub(crate) fn takes(self, subject: Subject) -> bool {
+        !self.shares_cores() || matches!(subject, Subject::Tidegate | Subject::Echo(Echo::TonicMulti))
+    }
+
+    /// `open_rate`: calls a second of the open loop.
+    pub(crate) fn run(self, args: &Args, open_rate: f64) -> Run {
+        let pace = match self {
+            Scenario::Batch64 | Scenario::Ids | Scenario::TwoCores => Pace::Closed { streams: 64 },
+            Scenario::Batch8 => Pace::Closed { streams: 8 },
+            Scenario::Batch1 | Scenario::Single => Pace::Closed { streams: 1 },
+            Scenario::Open => Pace::Open { per_second: open_rate },
+        };
+        let measured = Duration::from_secs_f64(args.seconds);
+        Run {
+            connections: if self == Scenario::Single { 1 } else { 8 },
+            pace,
+            ids: self == Scenario::Ids,
+            warm_up: measured / 5,
+            measured,
+            calls_max: u64::MAX,
+            sleeps: self.shares_cores(),
+        }
+    }
+}

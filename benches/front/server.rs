@@ -1,0 +1,192 @@
+//! The processes under test: started on chosen cores, watched, ended.
+//!
+//! The kernel ends a server when the benchmark ends, however it ends: util-linux's `setpriv` asks for that, and
+//! `taskset` chooses the cores. So nothing outlives a panic, a Ctrl-C or a kill.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::echo::Echo;
+use super::question::{DOMAIN, KEY};
+
+/// How long a server may take until it listens.
+const START_MAX: Duration = Duration::from_secs(10);
+/// What a server says, in its scratch folder; the last lines of it go into errors.
+const LOG: &str = "log";
+const LOG_LINES: usize = 20;
+/// A unit of CPU time in `/proc/<pid>/stat`: USER_HZ is 100 on every architecture that has servers.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What can be measured; a peer's binary would be one more variant, with its name and its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Echo(Echo),
+    Tidegate,
+}
+
+impl Subject {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Subject::Echo(Echo::TonicMulti) => "echo, tonic multi-thread",
+            Subject::Echo(Echo::TonicCurrent) => "echo, tonic current-thread",
+            Subject::Echo(Echo::Hyper) => "echo, hyper current-thread",
+            Subject::Echo(Echo::Canned) => "echo, canned frames",
+            Subject::Tidegate => "tidegate",
+        }
+    }
+}
+
+/// A server that runs.
+pub(crate) struct Server {
+    pub(crate) subject: Subject,
+    pub(crate) address: SocketAddr,
+    process: Child,
+    folder: PathBuf,
+}
+
+impl Server {
+    /// Starts `subject` on `cores` (as `taskset -c` has them) and waits until it listens. `tidegate` is the binary.
+    pub(crate) fn start(subject: Subject, cores: &str, tidegate: &Path) -> Result<Server, String> {
+        let folder = scratch(subject).map_err(|error| format!("no scratch folder: {error}"))?;
+        let port = free_port()?;
+        let mut command = pinned(cores);
+        match subject {
+            Subject::Echo(echo) => echo_command(&mut command, echo, port),
+            Subject::Tidegate => tidegate_command(&mut command, tidegate, port, cores, &folder)?,
+        }
+        let log = File::create(folder.join(LOG)).map_err(|error| format!("no log: {error}"))?;
+        let twin = log.try_clone().map_err(|error| error.to_string())?;
+        command.stdin(Stdio::null()).stdout(log).stderr(twin);
+        let process =
+            command.spawn().map_err(|error| format!("setpriv and taskset (util-linux): {error}"))?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut server = Server { subject, address, process, folder };
+        server.wait_until_it_listens()?;
+        Ok(server)
+    }
+
+    /// User and system time of all its threads, ever.
+    pub(crate) fn cpu(&self) -> Duration {
+        cpu(self.process.id())
+    }
+
+    /// `what` went wrong, and what the server itself has to say.
+    pub(crate) fn blame(&self, what: &str) -> String {
+        let log = fs::read_to_string(self.folder.join(LOG)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
+        format!("{}: {what}\n{last}", self.subject.name())
+    }
+
+    fn wait_until_it_listens(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        while TcpStream::connect(self.address).is_err() {
+            let ended = self.process.try_wait().map_err(|error| error.to_string())?;
+            if ended.is_some() || start.elapsed() > START_MAX {
+                return Err(self.blame("it does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // neither can fail for a child that nobody has waited for
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // what stays behind is a few bytes in Cargo's target folder
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Binds this process, the load generator, to `cores`.
+pub(crate) fn pin_self(cores: &str) -> Result<(), String> {
+    let pid = std::process::id().to_string();
+    let output = Command::new("taskset").args(["-cp", cores, &pid]).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        Err(error) => Err(format!("taskset (util-linux): {error}")),
+    }
+}
+
+/// The children inherit nothing of our own binding: each has its own.
+fn pinned(cores: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "taskset", "-c", cores]);
+    command
+}
+
+fn echo_command(command: &mut Command, echo: Echo, port: u16) {
+    let name = clap::ValueEnum::to_possible_value(&echo).expect("no echo is skipped");
+    let this = std::env::current_exe().expect("this program has a path");
+    command.arg(this).args(["--echo", name.get_name(), "--port", &port.to_string()]);
+}
+
+fn tidegate_command(
+    command: &mut Command,
+    binary: &Path,
+    port: u16,
+    cores: &str,
+    folder: &Path,
+) -> Result<(), String> {
+    let rules = folder.join("rules");
+    fs::create_dir_all(&rules).map_err(|error| error.to_string())?;
+    fs::write(rules.join("bench.yaml"), rules_text()).map_err(|error| error.to_string())?;
+    let loopback = Ipv4Addr::LOCALHOST.to_string();
+    command
+        .arg(binary)
+        .env("CONFIG_PATH", &rules)
+        .env("GRPC_HOST", &loopback)
+        .env("GRPC_PORT", port.to_string())
+        .env("HOST", &loopback)
+        .env("PORT", free_port()?.to_string())
+        .env("DEBUG_HOST", &loopback)
+        .env("DEBUG_PORT", free_port()?.to_string())
+        .env("PROMETHEUS_ADDR", format!("{loopback}:{}", free_port()?))
+        .env("WORKER_THREADS", cores.split(',').count().to_string())
+        .env("LOG_LEVEL", "warn");
+    Ok(())
+}
+
+/// A limit that every client has for itself and that none reaches, so that each call is decided and each answer is OK.
+fn rules_text() -> String {
+    format!(
+        "domain: {DOMAIN}\n\
+         descriptors:\n\
+         \x20 - key: {KEY}\n\
+         \x20   rate_limit:\n\
+         \x20     unit: hour\n\
+         \x20     requests_per_unit: 1000000\n\
+         \x20     algorithm: sliding_window\n"
+    )
+}
+
+/// A folder of this run's own, in Cargo's target folder.
+fn scratch(subject: Subject) -> io::Result<PathBuf> {
+    let name = format!("front-{}-{}", std::process::id(), subject.name().replace([',', ' '], "-"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// Somebody else could take it before our child does; then the child says so and the run ends.
+fn free_port() -> Result<u16, String> {
+    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    Ok(address.map_err(|error| format!("no free port: {error}"))?.port())
+}
+
+/// Fields 14 and 15 of `/proc/<pid>/stat`; the second, the name, may hold blanks, so count from its end.
+fn cpu(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let ticks: u32 =
+        after_name.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
+    TICK * ticks
+}

@@ -1,0 +1,153 @@
+//! What the runs brought, as a table: medians over the rounds, ratios within each round.
+
+use super::load::Outcome;
+use super::scenario::Scenario;
+use super::server::Subject;
+
+/// A generator that is busier than this may be what limits the rate.
+const GENERATOR_BUSY_MAX: f64 = 0.95;
+/// A server that should have been saturated and had less of its core than this shared it with somebody.
+const SERVER_BUSY_MIN: f64 = 0.9;
+
+/// What figures mean nothing without: the machine.
+pub(crate) fn print_machine() {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("an unknown CPU");
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    println!("{}, {cores} cores, Linux {}", model.trim_start_matches(['\t', ':', ' ']), kernel.trim());
+}
+
+/// What one run says.
+#[derive(Clone, Copy)]
+struct Figures {
+    per_second: f64,
+    cpu_micros: f64,
+    p50_micros: f64,
+    p99_micros: f64,
+    server_busy: f64,
+    generator_busy: f64,
+}
+
+impl Figures {
+    fn of(outcome: &Outcome) -> Figures {
+        let seconds = outcome.elapsed.as_secs_f64();
+        let micros = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64 / 1e3;
+        Figures {
+            per_second: outcome.tally.answers as f64 / seconds,
+            cpu_micros: outcome.server_cpu.as_secs_f64() * 1e6 / outcome.tally.answers as f64,
+            p50_micros: micros(0.5),
+            p99_micros: micros(0.99),
+            server_busy: outcome.server_cpu.as_secs_f64() / seconds,
+            generator_busy: outcome.busy,
+        }
+    }
+}
+
+/// All runs of one scenario.
+pub(crate) struct Section {
+    pub(crate) scenario: Scenario,
+    /// The first one is what the others are compared with.
+    rows: Vec<Row>,
+}
+
+struct Row {
+    subject: Subject,
+    rounds: Vec<Figures>,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+impl Row {
+    fn median(&self, of: fn(&Figures) -> f64) -> f64 {
+        median(self.rounds.iter().map(of))
+    }
+}
+
+impl Section {
+    pub(crate) fn new(scenario: Scenario, subjects: impl Iterator<Item = Subject>) -> Section {
+        let row = |subject| Row { subject, rounds: Vec::new(), errors: 0, first_error: None };
+        Section { scenario, rows: subjects.map(row).collect() }
+    }
+
+    /// Adds a run of the `at`-th subject.
+    pub(crate) fn add(&mut self, at: usize, outcome: Outcome) {
+        let row = &mut self.rows[at];
+        row.rounds.push(Figures::of(&outcome));
+        row.errors += outcome.tally.errors;
+        row.first_error = row.first_error.take().or(outcome.tally.first_error);
+    }
+
+    pub(crate) fn errors(&self) -> u64 {
+        self.rows.iter().map(|row| row.errors).sum()
+    }
+
+    /// Says how much more each server did here than there: what more cores bring.
+    pub(crate) fn print_gain_over(&self, other: &Section) {
+        for row in &self.rows {
+            let Some(there) = other.rows.iter().find(|there| there.subject == row.subject) else { continue };
+            let gain = row.median(|run| run.per_second) / there.median(|run| run.per_second);
+            println!("   {}: {gain:.2} × its rate in \"{}\"", row.subject.name(), other.scenario.title());
+        }
+    }
+
+    pub(crate) fn print(&self, note: &str) {
+        println!("\n{}{note}", self.scenario.title());
+        println!(
+            "{:<28} {:>10} {:>6} {:>9} {:>9} {:>9} {:>8} {:>10}",
+            "server", "calls/s", "ratio", "CPU µs", "p50 µs", "p99 µs", "server %", "generator %"
+        );
+        for row in &self.rows {
+            self.print_row(row);
+        }
+        for row in &self.rows {
+            self.print_doubts(row);
+        }
+    }
+
+    fn print_row(&self, row: &Row) {
+        println!(
+            "{:<28} {:>10.0} {:>6.2} {:>9.2} {:>9.0} {:>9.0} {:>8.0} {:>10.0}",
+            row.subject.name(),
+            row.median(|run| run.per_second),
+            self.ratio(row),
+            row.median(|run| run.cpu_micros),
+            row.median(|run| run.p50_micros),
+            row.median(|run| run.p99_micros),
+            row.median(|run| run.server_busy) * 100.0,
+            row.median(|run| run.generator_busy) * 100.0,
+        );
+    }
+
+    /// Within each round first: what disturbs the machine for a while disturbs both.
+    fn ratio(&self, row: &Row) -> f64 {
+        let pairs = row.rounds.iter().zip(&self.rows[0].rounds);
+        median(pairs.map(|(own, base)| own.per_second / base.per_second))
+    }
+
+    fn print_doubts(&self, row: &Row) {
+        let name = row.subject.name();
+        if let Some(first) = &row.first_error {
+            println!("!! {name}: {} errors, the first: {first}. These figures mean nothing.", row.errors);
+        }
+        if !self.scenario.saturates() || self.scenario.shares_cores() {
+            return;
+        }
+        if row.median(|run| run.generator_busy) > GENERATOR_BUSY_MAX {
+            println!("!  {name}: the generator was the bottleneck; compare the CPU a call.");
+        } else if row.median(|run| run.server_busy) < SERVER_BUSY_MIN {
+            println!("!  {name}: it did not have its core for itself; compare the CPU a call.");
+        }
+    }
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    match figures.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => figures[middle],
+        _ => (figures[middle - 1] + figures[middle]) / 2.0,
+    }
+}

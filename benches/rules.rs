@@ -1,0 +1,86 @@
+//! How long it takes to plan a request among many rules, and to load them.
+//!
+//! `cargo bench --bench rules`
+
+#![allow(missing_docs, reason = "criterion's macros make functions without documentation")]
+
+use std::fmt::Write;
+use std::hint::black_box;
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use tidegate::engine::key::KeySecret;
+use tidegate::engine::limit::Algorithm;
+use tidegate::engine::plan::Modes;
+use tidegate::engine::request::Request;
+use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+
+fn options() -> LoadOptions {
+    LoadOptions {
+        default_algorithm: Algorithm::SlidingWindow,
+        merge_domains: false,
+        strict: false,
+        max_file_bytes: 32 << 20,
+        secret: KeySecret::new([7; 16]),
+    }
+}
+
+/// A file of so many rules, each with a value of its own.
+fn file(rules: usize, value: impl Fn(usize) -> String) -> SourceFile {
+    let mut text = "domain: shop\ndescriptors:\n".to_owned();
+    for index in 0..rules {
+        let value = value(index);
+        let rule = "    rate_limit:\n      unit: minute\n      requests_per_unit: 100\n";
+        write!(text, "  - key: user\n    value: '{value}'\n{rule}").expect("a string takes everything");
+    }
+    SourceFile { name: "rules.yaml".to_owned(), bytes: text.into_bytes() }
+}
+
+fn rules(file: SourceFile) -> RuleSet {
+    load(&[file], &options()).expect("the file is good").rules
+}
+
+fn plan(c: &mut Criterion) {
+    let mut group = c.benchmark_group("plan");
+    let mut bench = |name: &str, file: SourceFile, value: &str| {
+        let rules = rules(file);
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let request = Request::new(black_box("shop"), 0).descriptor(black_box(&[("user", value)]));
+                black_box(rules.plan(&request, Modes::default()).steps.len())
+            });
+        });
+    };
+    let exact = |index: usize| format!("user-{index}");
+    bench("exact, 1 rule", file(1, exact), "user-0");
+    bench("exact, 10,000 rules", file(10_000, exact), "user-7777");
+    bench("exact, 100,000 rules", file(100_000, exact), "user-77777");
+    bench("no match, 100,000 rules", file(100_000, exact), "nobody");
+    bench("any value, 1 rule", file(1, |_| String::new()), "user-0");
+    bench("prefix, 1 rule", file(1, |index| format!("user-{index}-*")), "user-0-and-more");
+    bench("prefix, 10,000 rules", file(10_000, |index| format!("user-{index}-*")), "user-7777-and-more");
+    bench(
+        "suffix, 10,000 rules",
+        file(10_000, |index| format!("*.{index}.example.com")),
+        "www.7777.example.com",
+    );
+    bench("both ends, 10,000 rules", file(10_000, |index| format!("user-{index}-*-x")), "user-7777-and-x");
+    bench("one start, 10,000 ends", file(10_000, |index| format!("user-*-{index}")), "user-and-7777");
+    bench("contains, 10,000 rules", file(10_000, |index| format!("*-{index}-*")), "user-9999-and-more");
+    group.finish();
+}
+
+fn load_many(c: &mut Criterion) {
+    let mut group = c.benchmark_group("load");
+    group.sample_size(10);
+    for (name, rules) in [("10,000 rules", 10_000), ("100,000 rules", 100_000)] {
+        let files = [file(rules, |index| format!("user-{index}"))];
+        // A set is dropped outside of what is measured.
+        group.bench_function(name, |b| {
+            b.iter_batched(|| (), |()| load(&files, &options()), BatchSize::PerIteration)
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, plan, load_many);
+criterion_main!(benches);

@@ -1,0 +1,118 @@
+//! The generic cell rate algorithm: the machine of `token_bucket` and `leaky_bucket`.
+//!
+//! A bucket holds a level of at most `burst` hits and drains continuously at N hits per W. It is kept in units of
+//! which a hit is W and a nanosecond drains N: so every N is exact, in integers, with nothing rounded and nothing
+//! lost over time.
+//!
+//! - **Invariant:** `level` is the level at `latest` in those units, for the N in `requests`. At most
+//!   `burst` × W < 2^96.
+//! - **Source:** ITU-T I.371, in its continuous-state leaky bucket form: the level instead of the theoretical arrival
+//!   time, which is `latest` + level / N.
+
+use crate::engine::limit::Limit;
+use crate::engine::limit::counter::{Ahead, Counter};
+use crate::engine::settle::Looked;
+use crate::engine::time::Timestamp;
+
+/// The state: 24 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(Rust, packed(4))]
+pub(crate) struct Gcra {
+    latest: Timestamp,
+    level_low: u64,
+    level_high: u32,
+    /// The N for which `level` is told.
+    requests: u32,
+}
+
+const LEVEL_MAX: u128 = (1 << 96) - 1;
+
+impl Gcra {
+    fn level(&self) -> u128 {
+        u128::from(self.level_high) << 64 | u128::from(self.level_low)
+    }
+
+    fn set_level(&mut self, level: u128) {
+        let level = level.min(LEVEL_MAX);
+        (self.level_low, self.level_high) = (level as u64, (level >> 64) as u32);
+    }
+
+    /// N changed: the time until the bucket is empty stays as it is (rounded up, by less than a unit).
+    fn follow(&mut self, requests: u32) {
+        if self.requests != requests && requests > 0 {
+            if self.requests > 0 {
+                let scaled = (self.level() * u128::from(requests)).div_ceil(u128::from(self.requests));
+                self.set_level(scaled);
+            }
+            self.requests = requests;
+        }
+    }
+
+    /// The level after what came ahead, in units.
+    fn level_after(&self, limit: &Limit, ahead: Ahead) -> u128 {
+        let hit = u128::from(limit.window_nanos());
+        let left = self.level().saturating_sub(hit * u128::from(ahead.given_back));
+        left.saturating_add(hit * u128::from(ahead.taken))
+    }
+}
+
+impl Counter for Gcra {
+    fn advance(&mut self, limit: &Limit, now: Timestamp) {
+        self.follow(limit.requests());
+        let latest = self.latest;
+        if now <= latest {
+            return;
+        }
+        let drained = u128::from(now.nanos_since(latest)) * u128::from(self.requests);
+        self.set_level(self.level().saturating_sub(drained));
+        self.latest = now;
+    }
+
+    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
+        let (level, hit) = (self.level_after(limit, ahead), limit.window_nanos());
+        let room = capacity(limit).saturating_sub(level);
+        let left = if limit.requests() == 0 { 0 } else { whole_hits(room, hit) };
+        let before = if level > capacity(limit) {
+            u64::try_from(level.div_ceil(u128::from(hit))).unwrap_or(u64::MAX)
+        } else {
+            u64::from(limit.burst()) - whole_hits(room, hit)
+        };
+        Looked { over: hits.max(1) > left, left, before }
+    }
+
+    fn charge(&mut self, limit: &Limit, hits: u64) {
+        self.set_level(self.level().saturating_add(u128::from(hits) * u128::from(limit.window_nanos())));
+    }
+
+    fn refund(&mut self, limit: &Limit, hits: u64) {
+        self.set_level(self.level().saturating_sub(u128::from(hits) * u128::from(limit.window_nanos())));
+    }
+
+    fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
+        if hits > u64::from(limit.burst()) || limit.requests() == 0 {
+            return limit.window_nanos();
+        }
+        let wanted = u128::from(hits) * u128::from(limit.window_nanos());
+        let too_much = (self.level() + wanted).saturating_sub(capacity(limit));
+        u64::try_from(too_much.div_ceil(u128::from(limit.requests()))).unwrap_or(u64::MAX)
+    }
+
+    fn kept_until(&self) -> Timestamp {
+        let requests = u128::from({ self.requests }.max(1));
+        let nanos = u64::try_from(self.level().div_ceil(requests)).unwrap_or(u64::MAX);
+        if nanos == 0 { Timestamp::default() } else { { self.latest }.plus(nanos) }
+    }
+}
+
+/// `burst` in units.
+fn capacity(limit: &Limit) -> u128 {
+    u128::from(limit.burst()) * u128::from(limit.window_nanos())
+}
+
+/// ⌊units / hit⌋, of at most 2^32 hits.
+fn whole_hits(units: u128, hit: u64) -> u64 {
+    match u64::try_from(units) {
+        Ok(units) => units / hit,
+        Err(_) => (units / u128::from(hit)) as u64,
+    }
+}

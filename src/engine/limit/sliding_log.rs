@@ -1,0 +1,80 @@
+//! `sliding_log`: every admitted hit keeps its own timestamp. Exact.
+//!
+//! A hit at s counts at t exactly when s > t − W. Hits pass while the hits that count, after adding them, are at most
+//! N.
+//!
+//! - **Invariant:** the stamps held are the distinct times, in order, of the admitted hits (less those given back)
+//!   that count at `latest`, each with its number of hits. Questions are binary searches over [`Stamps`].
+//! - **Error:** none. It is the definition.
+//! - **Source:** the definition; the price is a word for each admitted hit.
+
+mod stamps;
+
+use crate::engine::limit::Limit;
+use crate::engine::limit::counter::{Ahead, Counter, look_at_count};
+use crate::engine::limit::kept::Kept;
+use crate::engine::settle::Looked;
+use crate::engine::time::Timestamp;
+use stamps::Stamps;
+
+/// The state: 32 bytes, and a word for each admitted hit.
+#[derive(Debug, Default)]
+pub(crate) struct SlidingLog {
+    latest: Timestamp,
+    stamps: Stamps,
+}
+
+impl SlidingLog {
+    fn note_kept(&mut self, limit: &Limit) {
+        let newest = self.stamps.last().unwrap_or_default();
+        self.stamps.kept = Kept::until(Timestamp::from_nanos(newest).plus(limit.window_nanos()));
+    }
+}
+
+impl Counter for SlidingLog {
+    fn advance(&mut self, limit: &Limit, now: Timestamp) {
+        if now <= self.latest {
+            return;
+        }
+        self.latest = now;
+        if let Some(gone) = now.as_nanos().checked_sub(limit.window_nanos()) {
+            self.stamps.drop_through(gone);
+        }
+    }
+
+    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
+        look_at_count(limit.requests(), ahead.on(self.stamps.total()), hits)
+    }
+
+    fn charge(&mut self, limit: &Limit, hits: u64) {
+        self.stamps.push(self.latest.as_nanos(), u32::try_from(hits).unwrap_or(u32::MAX));
+        self.note_kept(limit);
+    }
+
+    fn refund(&mut self, limit: &Limit, hits: u64) {
+        self.stamps.truncate(self.stamps.total().saturating_sub(hits));
+        self.note_kept(limit);
+    }
+
+    fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
+        let capacity = u64::from(limit.requests());
+        if hits > capacity {
+            return limit.window_nanos();
+        }
+        let too_many = self.stamps.total() + hits - capacity;
+        let stamp = Timestamp::from_nanos(self.stamps.stamp_through(too_many).unwrap_or_default());
+        stamp.plus(limit.window_nanos()).nanos_since(self.latest)
+    }
+
+    fn kept_until(&self) -> Timestamp {
+        if self.stamps.is_empty() { Timestamp::default() } else { self.stamps.kept.time(self.latest) }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.stamps.heap_bytes()
+    }
+
+    fn growth_bytes(&self, _limit: &Limit) -> usize {
+        self.stamps.growth_bytes()
+    }
+}

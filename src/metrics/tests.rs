@@ -1,0 +1,313 @@
+//! Metrics as a scrape sees them, after decisions over real rules.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::engine::decision::{Verdicts, conclude};
+use crate::engine::key::KeySecret;
+use crate::engine::limit::{Algorithm, Verdict};
+use crate::engine::plan::{Modes, Step};
+use crate::engine::request::{DescriptorOptions, Entry, Override};
+use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, Unit, load};
+
+const RULES: &str = r#"
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: second, requests_per_unit: 10}
+    descriptors:
+      - key: path
+        value: /a
+        rate_limit: {unit: second, requests_per_unit: 10}
+        descriptors:
+          - key: "say \"x\""
+            rate_limit: {unit: second, requests_per_unit: 10}
+  - key: detailed
+    descriptors:
+      - key: id
+        detailed_metric: true
+        rate_limit: {unit: second, requests_per_unit: 10}
+  - key: seen
+    value_to_metric: true
+    rate_limit: {unit: second, requests_per_unit: 10}
+  - key: wild
+    value: foo*
+    rate_limit: {unit: second, requests_per_unit: 10}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: second, requests_per_unit: 10}
+"#;
+
+fn rules(text: &str) -> RuleSet {
+    let options = LoadOptions {
+        default_algorithm: Algorithm::FixedWindow,
+        merge_domains: false,
+        strict: true,
+        max_file_bytes: 1 << 20,
+        secret: KeySecret::new([1; 16]),
+    };
+    let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec() };
+    load(&[file], &options).expect("good rules").rules
+}
+
+fn metrics(max_series: usize) -> Arc<Metrics> {
+    Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series, stripes: 4 }))
+}
+
+/// Decides, with counters that go from 0 to `after`, and observes. Panics when no counter was asked.
+fn observe(metrics: &Metrics, rules: &RuleSet, request: &Request<'_>, after: u64) {
+    let handles = metrics.handles(rules.rules());
+    let plan = rules.plan(request, Modes::default());
+    let verdict = Verdict { over: after > 10, before: 0, after, remaining: 0, reset_nanos: 0 };
+    let verdicts: Verdicts =
+        plan.steps.iter().map(|step| matches!(step, Step::Check(_)).then_some(verdict)).collect();
+    assert!(verdicts.iter().any(Option::is_some) || !plan.domain_known, "no rule for {request:?}");
+    metrics.observe(&handles, request, &conclude(&plan, &verdicts));
+}
+
+fn shop<'a>(entries: &[(&'a str, &'a str)]) -> Request<'a> {
+    Request::new("shop", 0).descriptor(entries)
+}
+
+fn rendered(metrics: &Arc<Metrics>) -> String {
+    metrics.scrape().collect()
+}
+
+/// The samples of a family, without the common part of its name, sorted.
+fn samples(metrics: &Arc<Metrics>, family: &str) -> Vec<String> {
+    let text = rendered(metrics);
+    let mut found: Vec<_> =
+        text.lines().filter_map(|line| line.strip_prefix(family)).map(str::to_owned).collect();
+    found.sort();
+    found
+}
+
+fn total_hits(metrics: &Arc<Metrics>) -> Vec<String> {
+    samples(metrics, "ratelimit_service_rate_limit_total_hits")
+}
+
+#[test]
+fn a_path_is_told_as_its_first_two_levels_and_as_a_whole_where_it_is_deeper() {
+    let (metrics, rules) = (metrics(10), rules(RULES));
+    let deep = [("user", "u"), ("path", "/a"), ("say \"x\"", "1")];
+    for depth in 1..=3 {
+        observe(&metrics, &rules, &shop(&deep[..depth]), 1);
+    }
+    observe(&metrics, &rules, &shop(&[("wild", "foobar")]), 1);
+    let expected = [
+        r#"{domain="shop",key1="user",key2="path_/a"} 1"#,
+        r#"{domain="shop",key1="user",key2="path_/a",rule="user.path_/a.say \"x\""} 1"#,
+        r#"{domain="shop",key1="user"} 1"#,
+        r#"{domain="shop",key1="wild_foo*"} 1"#,
+    ];
+    let expected: BTreeSet<String> = expected.map(|line| line.replace("say \"x\"", "say \\\"x\\\"")).into();
+    assert_eq!(total_hits(&metrics).into_iter().collect::<BTreeSet<_>>(), expected);
+}
+
+#[test]
+fn each_amount_goes_to_its_own_family() {
+    let (metrics, rules) = (metrics(10), rules(RULES));
+    let twelve = |key| {
+        let mut request = Request::new("shop", 12);
+        request.push([Entry { key, value: "x" }], DescriptorOptions::default());
+        request
+    };
+    observe(&metrics, &rules, &twelve("shadow"), 12);
+    let family = |stat: &str| {
+        samples(&metrics, &format!("ratelimit_service_rate_limit_{stat}{{domain=\"shop\",key1=\"shadow\"}} "))
+    };
+    let amounts = Stat::ALL.map(|stat| family(stat.name()).join(","));
+    assert_eq!(amounts, ["12", "2", "2", "0", "2", ""]);
+}
+
+#[test]
+fn a_limit_that_was_never_hit_is_not_told() {
+    let (metrics, rules) = (metrics(10), rules(RULES));
+    metrics.handles(rules.rules());
+    assert_eq!(total_hits(&metrics), [""; 0]);
+}
+
+#[test]
+fn values_that_were_seen_are_told_where_the_rule_says_so() {
+    let (metrics, rules) = (metrics(10), rules(RULES));
+    observe(&metrics, &rules, &shop(&[("detailed", "d"), ("id", "")]), 1);
+    observe(&metrics, &rules, &shop(&[("seen", "10.1.2.3:80")]), 1);
+    observe(&metrics, &rules, &shop(&[("seen", "")]), 1);
+    let expected = [
+        r#"{domain="shop",key1="detailed_d",key2="id_"} 1"#,
+        r#"{domain="shop",key1="seen"} 1"#,
+        r#"{domain="shop",key1="seen_10_1_2_3_80"} 1"#,
+    ];
+    assert_eq!(total_hits(&metrics), expected);
+}
+
+#[test]
+fn beyond_the_bound_the_rolled_up_path_counts() {
+    let (metrics, rules) = (metrics(3), rules(RULES));
+    let values: Vec<String> = (0..10).map(|value| value.to_string()).collect();
+    for value in values.iter().chain(&values) {
+        observe(&metrics, &rules, &shop(&[("seen", value)]), 1);
+    }
+    observe(&metrics, &rules, &shop(&[("seen", &"x".repeat(60_000))]), 1);
+    let expected = [
+        r#"{domain="shop",key1="seen"} 15"#,
+        r#"{domain="shop",key1="seen_0"} 2"#,
+        r#"{domain="shop",key1="seen_1"} 2"#,
+        r#"{domain="shop",key1="seen_2"} 2"#,
+    ];
+    assert_eq!(total_hits(&metrics), expected);
+}
+
+#[test]
+fn overrides_are_told_by_their_entries_and_beyond_the_bound_together() {
+    let (metrics, rules) = (metrics(1), rules(RULES));
+    let limit = Some(Override { requests_per_unit: 10, unit: Unit::Second, unit_multiplier: 1 });
+    for key in ["a", "b", "c", "a"] {
+        let mut request = Request::new("shop", 0);
+        let options = DescriptorOptions { limit, ..DescriptorOptions::default() };
+        request.push([Entry { key, value: "x" }, Entry { key: "k", value: "" }], options);
+        observe(&metrics, &rules, &request, 1);
+    }
+    let expected = [r#"{domain="shop",key1="a_x",key2="k"} 2"#, r#"{domain="shop",key1="other"} 2"#];
+    assert_eq!(total_hits(&metrics), expected);
+}
+
+#[test]
+fn unknown_domains_count_once_a_descriptor_and_a_hundred_are_told_by_name() {
+    let (metrics, rules) = (metrics(10), rules(RULES));
+    let domains: Vec<String> = (0..150).map(|index| format!("unknown{index}")).collect();
+    for domain in &domains {
+        let request = Request::new(domain, 0).descriptor(&[("a", "b")]).descriptor(&[("c", "d")]);
+        observe(&metrics, &rules, &request, 1);
+    }
+    let told = samples(&metrics, "ratelimit_service_rate_limit_domain_not_found");
+    assert_eq!(told.len(), 101);
+    assert!(told.contains(&"{domain=\"other\"} 100".to_owned()), "{told:?}");
+    assert_eq!(told.iter().filter(|line| line.ends_with("} 2")).count(), 100);
+}
+
+#[test]
+fn a_reload_keeps_what_was_counted_and_what_was_removed() {
+    let metrics = metrics(10);
+    let (before, after) = (rules(RULES), rules(&RULES.replace("key: wild", "key: tame")));
+    observe(&metrics, &before, &shop(&[("user", "u")]), 1);
+    observe(&metrics, &before, &shop(&[("wild", "foo")]), 1);
+    observe(&metrics, &after, &shop(&[("user", "u")]), 1);
+    observe(&metrics, &after, &shop(&[("tame", "foo")]), 1);
+    let expected = [
+        r#"{domain="shop",key1="tame_foo*"} 1"#,
+        r#"{domain="shop",key1="user"} 2"#,
+        r#"{domain="shop",key1="wild_foo*"} 1"#,
+    ];
+    assert_eq!(total_hits(&metrics), expected);
+}
+
+#[test]
+fn nothing_is_lost_when_threads_count_while_others_render() {
+    let (metrics, rules) = (metrics(1000), rules(RULES));
+    let (threads, each) = (6, 500);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                for index in 0..each {
+                    observe(&metrics, &rules, &shop(&[("user", "u")]), 1);
+                    observe(&metrics, &rules, &shop(&[("seen", &(index % 100).to_string())]), 1);
+                }
+            });
+        }
+        scope.spawn(|| (0..20).for_each(|_| assert!(!rendered(&metrics).is_empty())));
+    });
+    let told = total_hits(&metrics);
+    assert_eq!(told.len(), 101);
+    assert!(told.contains(&format!("{{domain=\"shop\",key1=\"user\"}} {}", threads * each)));
+    assert_eq!(
+        told.iter().filter(|line| line.ends_with(&format!("}} {}", threads * each / 100))).count(),
+        100
+    );
+}
+
+#[test]
+fn a_large_scrape_comes_in_small_pieces_that_make_one_exposition() {
+    let (metrics, rules) = (metrics(5000), rules(RULES));
+    let handles = metrics.handles(rules.rules());
+    for index in 0..5000 {
+        let value = index.to_string();
+        let request = shop(&[("seen", &value)]);
+        let plan = rules.plan(&request, Modes::default());
+        let verdict = Verdict { over: false, before: 0, after: 1, remaining: 9, reset_nanos: 0 };
+        let verdicts: Verdicts = plan.steps.iter().map(|_| Some(verdict)).collect();
+        metrics.observe(&handles, &request, &conclude(&plan, &verdicts));
+    }
+    let pieces: Vec<String> = metrics.scrape().collect();
+    assert!(pieces.iter().all(|piece| piece.len() < 100_000));
+    let text = pieces.concat();
+    let headers: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
+    assert_eq!(headers.len(), headers.iter().collect::<BTreeSet<_>>().len(), "a family is told once");
+    let samples: Vec<_> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.rsplit_once(' ').expect("a value").0)
+        .collect();
+    assert_eq!(samples.len(), samples.iter().collect::<BTreeSet<_>>().len(), "a sample is told once");
+    assert_eq!(samples.iter().filter(|line| line.contains("total_hits")).count(), 5000);
+}
+
+#[test]
+fn calls_reloads_and_registered_families_are_told() {
+    let metrics = metrics(10);
+    metrics.request(Front::Grpc, Outcome::OverLimit);
+    metrics.request(Front::Check, Outcome::StoreFailure);
+    metrics.request(Front::Json, Outcome::InvalidArgument);
+    metrics.grpc_call(GrpcMethod::ShouldRateLimit, 300_000);
+    metrics.decision_took(400);
+    metrics.config_failed();
+    metrics.config_loaded(7, 2, 1_795_000_000);
+    metrics
+        .register("tidegate_counters", "Counters in memory.", Kind::Gauge, |samples| samples.push(&[], 42));
+    metrics.register("tidegate_store_full_total", "Refused.", Kind::Counter, |samples| {
+        samples.push(&[("answer", "deny")], 1);
+        samples.push(&[("answer", "allow")], 0);
+    });
+    let text = rendered(&metrics);
+    for line in [
+        "tidegate_requests_total{front=\"grpc\",code=\"over_limit\"} 1",
+        "tidegate_requests_total{front=\"check\",code=\"store_failure\"} 1",
+        "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"} 1",
+        "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 1",
+        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 1",
+        "ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"0.00025\"} 0",
+        "ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"0.0005\"} 1",
+        "ratelimit_service_response_time_seconds_sum{grpc_method=\"ShouldRateLimit\"} 0.0003",
+        "tidegate_decision_seconds_count 1",
+        "ratelimit_service_config_load_success 1",
+        "ratelimit_service_config_load_error 1",
+        "ratelimit_service_global_shadow_mode 0",
+        "tidegate_config_last_reload_success_timestamp_seconds 1795000000",
+        "tidegate_rules 7",
+        "tidegate_rules_warnings 2",
+        "# TYPE tidegate_counters gauge",
+        "tidegate_counters 42",
+        "tidegate_store_full_total{answer=\"deny\"} 1",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line} is missing in:\n{text}");
+    }
+    assert!(text.contains("tidegate_build_info{version="));
+    assert!(text.contains("\nprocess_open_fds "));
+}
+
+#[test]
+fn global_shadow_mode_is_counted_where_it_turned_the_answer() {
+    let (metrics, rules) = (metrics(10), rules(RULES));
+    let handles = metrics.handles(rules.rules());
+    for over in [true, false] {
+        let request = shop(&[("user", "u")]);
+        let plan = rules.plan(&request, Modes { shadow: true, ..Modes::default() });
+        let verdict = Verdict { over, before: 10, after: 11, remaining: 0, reset_nanos: 0 };
+        metrics.observe(&handles, &request, &conclude(&plan, &[Some(verdict)].into_iter().collect()));
+    }
+    assert_eq!(samples(&metrics, "ratelimit_service_global_shadow_mode"), [" 1"]);
+    assert_eq!(
+        samples(&metrics, "ratelimit_service_rate_limit_over_limit{"),
+        ["domain=\"shop\",key1=\"user\"} 1"]
+    );
+}

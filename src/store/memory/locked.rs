@@ -1,0 +1,102 @@
+//! A request with several counters: all its shards locked, looked at, settled and charged together.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::engine::decision::Verdicts;
+use crate::engine::key::Key;
+use crate::engine::limit::Ahead;
+use crate::engine::plan::{Hits, Plan, Step};
+use crate::engine::settle::{Looked, Settlement};
+use crate::engine::time::Timestamp;
+use crate::store::memory::StoreFull;
+use crate::store::memory::budget::Budget;
+use crate::store::memory::kind::{Guard, Kinds, Place};
+use crate::store::memory::shard::{Asked, Promised};
+
+/// All shards of one request, locked.
+pub(super) struct Locked<'a> {
+    guards: SmallVec<[(Place, Guard<'a>); 4]>,
+    /// For each step: where its guard is, and the first step on the same counter.
+    seats: SmallVec<[Seat; 8]>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seat {
+    guard: usize,
+    counter: usize,
+}
+
+impl<'a> Locked<'a> {
+    /// Locks what the plan's checks need: each shard once, in ascending order, so that no two requests wait for each
+    /// other.
+    pub(super) fn new(kinds: &'a Kinds, plan: &Plan<'_>) -> Self {
+        let mut order = SmallVec::<[(Place, Key, usize); 8]>::new();
+        for (index, step) in plan.steps.iter().enumerate() {
+            if let Step::Check(check) = step {
+                order.push((kinds.place(check), check.key, index));
+            }
+        }
+        order.sort_unstable();
+        let mut locked =
+            Self { guards: SmallVec::new(), seats: smallvec![Seat::default(); plan.steps.len()] };
+        let mut previous: Option<(Place, Key, usize)> = None;
+        for &(place, key, index) in &order {
+            if locked.guards.last().is_none_or(|&(last, _)| last != place) {
+                locked.guards.push((place, kinds.lock(place)));
+            }
+            let same = previous.filter(|&(last, last_key, _)| (last, last_key) == (place, key));
+            let counter = same.map_or(index, |(_, _, first)| first);
+            locked.seats[index] = Seat { guard: locked.guards.len() - 1, counter };
+            previous = Some((place, key, counter));
+        }
+        locked
+    }
+
+    /// What each counter says before anything is charged, in request order.
+    pub(super) fn look_all(
+        &mut self,
+        plan: &Plan<'_>,
+        now: Timestamp,
+        budget: &Budget,
+        full: StoreFull,
+    ) -> SmallVec<[Option<Asked>; 8]> {
+        let mut ahead: SmallVec<[Ahead; 8]> = smallvec![Ahead::default(); plan.steps.len()];
+        let mut promised: SmallVec<[Promised; 4]> = smallvec![Promised::default(); self.guards.len()];
+        let mut look = |(index, step): (usize, &Step<'_>)| {
+            let Step::Check(check) = step else { return None };
+            let Seat { guard, counter } = self.seats[index];
+            let asked = self.guards[guard]
+                .1
+                .look(check, now, ahead[counter], &mut promised[guard], budget)
+                .answered(full);
+            match check.hits {
+                Hits::GiveBack(hits) => ahead[counter].give_back(hits),
+                Hits::Take(_) => ahead[counter].take(asked.charged_if_passing(check)),
+            }
+            Some(asked)
+        };
+        plan.steps.iter().enumerate().map(&mut look).collect()
+    }
+
+    /// Charges what was settled and tells the verdicts, in request order.
+    pub(super) fn finish_all(
+        &mut self,
+        plan: &Plan<'_>,
+        now: Timestamp,
+        asked: &[Option<Asked>],
+        settlement: Settlement,
+        verdicts: &mut Verdicts,
+    ) {
+        let mut charged_so_far: SmallVec<[u64; 8]> = smallvec![0; plan.steps.len()];
+        for (index, step) in plan.steps.iter().enumerate() {
+            let (Step::Check(check), Some(asked)) = (step, asked[index]) else { continue };
+            let Seat { guard, counter } = self.seats[index];
+            let shard = &mut self.guards[guard].1;
+            let (slot, left) = shard.find_left(check);
+            let charged = settlement.charged(check, Looked { left, ..asked.looked });
+            let uncharged = asked.ahead.taken.saturating_sub(charged_so_far[counter]);
+            verdicts[index] = Some(shard.finish_at(slot, check, now, &asked, charged, uncharged));
+            charged_so_far[counter] = charged_so_far[counter].saturating_add(charged);
+        }
+    }
+}

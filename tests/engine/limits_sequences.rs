@@ -1,0 +1,130 @@
+//! Random sequences of hits, questions, refunds and reports against the naive oracle: every field of every verdict.
+//! Times are equal, ordered and going back; N changes in between as a reload would change it.
+
+use tidegate::engine::limit::{Algorithm, Verdict};
+use tidegate::engine::plan::Hits;
+use tidegate::engine::time::{SECOND_NANOS, Timestamp};
+use tidegate::store::MemoryStore;
+
+use crate::asking::{check, key, plan, small_store};
+use crate::limits_oracle::{Answer, Naive, Terms};
+use crate::random::Random;
+
+const SEQUENCES: u64 = 10_000;
+const STEPS_MAX: u64 = 24;
+const YEAR: u64 = 366 * 86_400 * SECOND_NANOS;
+
+/// A limit of every kind: tiny windows, where every edge is met, and real ones.
+pub(crate) fn terms(random: &mut Random, algorithm: Algorithm) -> Terms {
+    let tiny = 1 + random.below(200);
+    let window =
+        random.pick(&[tiny, 60, 600, 1_000_000, SECOND_NANOS, 60 * SECOND_NANOS, 3_600 * SECOND_NANOS, YEAR]);
+    let (some, other) = (1 + random.below(12) as u32, 1 + random.below(100) as u32);
+    let requests = random.pick(&[0, 1, 2, 3, some, some, some, 100, u32::MAX]);
+    let burst = random.pick(&[requests, requests, 1, some * 2, other]).max(1);
+    let finest = window.div_ceil(3_600);
+    let granularity = (window > 1)
+        .then(|| random.pick(&[finest, window / 7 + 1, window / 2, window]))
+        .map(|g| g.clamp(finest, window));
+    let granularity = if random.one_in(2) { None } else { granularity };
+    let burst = if requests == 0 { 1 } else { burst };
+    Terms { algorithm, requests, burst, window, granularity }
+}
+
+/// The next time: the same, a little later, about a bucket or a window later, or back.
+pub(crate) fn next_time(random: &mut Random, now: u64, window: u64) -> u64 {
+    let edge = |random: &mut Random, length: u64| (length + random.below(3)).saturating_sub(1);
+    match random.below(12) {
+        0..=2 => now,
+        3 => now + 1,
+        4 | 5 => now + random.below(window / 10 + 2),
+        6 => now + random.below(window + 1),
+        7 => now + edge(random, window / 60),
+        8 => now + edge(random, window),
+        9 => now.saturating_sub(random.below(2 * window)),
+        10 => (now / window + 1) * window + edge(random, 0),
+        _ => now + random.below(3 * window),
+    }
+}
+
+pub(crate) fn next_hits(random: &mut Random, terms: &Terms) -> u64 {
+    let capacity = u64::from(terms.capacity());
+    random.pick(&[0, 1, 1, 1, 1, 2, 3, capacity / 2, capacity, capacity + 1, u64::MAX])
+}
+
+fn same(verdict: Verdict, answer: Answer) -> bool {
+    let Verdict { over, before, after, remaining, reset_nanos } = verdict;
+    Answer { over, before, after, remaining, reset_nanos } == answer
+}
+
+/// One random sequence on a counter of its own; panics with all that it takes to repeat it.
+fn run(store: &MemoryStore, algorithm: Algorithm, seed: u64) {
+    let mut random = Random(seed);
+    let mut terms = terms(&mut random, algorithm);
+    let (key, mut naive) = (key(seed), Naive::default());
+    let today = 1_790_000_000 * SECOND_NANOS + random.below(terms.window);
+    let mut now = random.pick(&[0, terms.window, today]);
+    let buckets = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+    let mut told = Vec::new();
+    for _ in 0..1 + random.below(STEPS_MAX) {
+        now = next_time(&mut random, now, terms.window);
+        if !buckets && random.one_in(10) {
+            terms.requests = random.below(12) as u32;
+        }
+        let (hits, reported) = (next_hits(&mut random, &terms), random.one_in(4));
+        let giving_back = random.one_in(6);
+        let asked = if giving_back { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+        let mut check = check(terms.limit(), key, asked);
+        check.reported = reported && hits > 0;
+        let verdict =
+            store.apply(&plan([check]), Timestamp::from_nanos(now))[0].expect("a check has a verdict");
+        let answer = if giving_back {
+            naive.give_back(&terms, now, hits)
+        } else {
+            naive.take(&terms, now, hits, check.reported)
+        };
+        told.push((now, asked, check.reported, terms.requests));
+        assert!(
+            same(verdict, answer),
+            "seed {seed}\n{terms:?}\n{told:#?}\nis     {verdict:?}\nshould {answer:?}"
+        );
+    }
+}
+
+fn run_all(algorithm: Algorithm) {
+    let store = small_store();
+    for seed in 0..SEQUENCES {
+        run(&store, algorithm, seed);
+    }
+    assert!(store.counters() > SEQUENCES / 2, "most sequences must have counted something");
+}
+
+#[test]
+fn sliding_log_is_what_it_says() {
+    run_all(Algorithm::SlidingLog);
+}
+
+#[test]
+fn sliding_window_is_what_it_says() {
+    run_all(Algorithm::SlidingWindow);
+}
+
+#[test]
+fn sliding_window_weighted_is_what_it_says() {
+    run_all(Algorithm::SlidingWindowWeighted);
+}
+
+#[test]
+fn fixed_window_is_what_it_says() {
+    run_all(Algorithm::FixedWindow);
+}
+
+#[test]
+fn token_bucket_is_what_it_says() {
+    run_all(Algorithm::TokenBucket);
+}
+
+#[test]
+fn leaky_bucket_is_what_it_says() {
+    run_all(Algorithm::LeakyBucket);
+}
