@@ -4,6 +4,8 @@
 //! tests and benchmarks use); and `descriptors.bin`, the same files as a descriptor set, for server reflection and
 //! for protobuf JSON.
 
+#![allow(clippy::disallowed_methods, reason = "Cargo speaks to build scripts through the environment")]
+
 use std::error::Error;
 use std::path::PathBuf;
 

@@ -7,6 +7,8 @@
 //!
 //! `cargo bench --bench front -- --help` shows what can be chosen. Linux only (`taskset`, `setpriv`, `/proc`).
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads real clocks")]
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;

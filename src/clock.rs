@@ -4,6 +4,8 @@
 //! (NTP, an operator, a leap second) does not exist in the process: time never stands still, never jumps, never goes
 //! back. Tests hand the engine times of their own.
 
+#![allow(clippy::disallowed_methods, reason = "this is the one place")]
+
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::time::Timestamp;

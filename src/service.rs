@@ -13,12 +13,12 @@ use crate::engine::plan::Modes;
 use crate::engine::request::Request;
 use crate::engine::rules::RuleSet;
 use crate::metrics::{Metrics, RuleHandles};
-use crate::source::{Live, Reader};
+use crate::source::{LiveRules, Reader};
 use crate::store::MemoryStore;
 
 /// Decides requests under the rules in force.
 pub struct Service {
-    live: Arc<Live<Option<InForce>>>,
+    live: Arc<LiveRules<Option<InForce>>>,
     store: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -41,7 +41,7 @@ pub enum ServiceError {
 
 /// What a thread keeps of the service that it served last: its own way to the rules in force.
 struct ThreadReader {
-    live: Arc<Live<Option<InForce>>>,
+    live: Arc<LiveRules<Option<InForce>>>,
     reader: Reader<Option<InForce>>,
 }
 
@@ -53,7 +53,7 @@ thread_local! {
 impl Service {
     /// A service without rules.
     pub fn new(store: Arc<MemoryStore>, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
-        Self { live: Arc::new(Live::new(None)), store, metrics, clock, modes }
+        Self { live: Arc::new(LiveRules::new(None)), store, metrics, clock, modes }
     }
 
     /// Decides, and renders the decision while the rules that it refers to are held.

@@ -180,9 +180,9 @@ fn comment_or_literal(text: &str) -> usize {
     if text.starts_with("'\"'") || text.starts_with("'\\") {
         return to_the_end(text[2..].find('\'').map(|at| 2 + at), 1);
     }
-    if text.starts_with('"') {
+    if let Some(inside) = text.strip_prefix('"') {
         let mut escaped = false;
-        let close = text[1..].find(|char| {
+        let close = inside.find(|char| {
             let closes = char == '"' && !escaped;
             escaped = char == '\\' && !escaped;
             closes

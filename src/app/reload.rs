@@ -50,12 +50,12 @@ impl Reloader {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        let file_bytes_max = settings.max_rules_file_bytes.0;
+        let file_bytes_max = usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX);
         let options = LoadOptions {
             default_algorithm: settings.default_algorithm,
             merge_domains: settings.merge_domain_config,
             strict: settings.strict_rules,
-            max_file_bytes: usize::try_from(file_bytes_max).unwrap_or(usize::MAX),
+            max_file_bytes: file_bytes_max,
             secret,
         };
         Self { source: FileSource::new(layout(settings), file_bytes_max), options, service, metrics, clock }

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 pub use self::watch::Watch;
-use crate::engine::rules::SourceFile;
 
 use self::walk::{Found, Observer, walk};
 use crate::engine::rules::SourceFile;
