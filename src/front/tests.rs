@@ -12,19 +12,14 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::clock::Clock;
-use crate::engine::key::KeySecret;
-use crate::engine::limit::Algorithm;
-use crate::engine::plan::Modes;
-use crate::engine::rules::{LoadOptions, SourceFile, load};
 use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
-use crate::metrics::{Metrics, MetricsOptions};
+use crate::metrics::Metrics;
 use crate::service::Service;
-use crate::store::{MemoryOptions, MemoryStore, StoreFull};
+pub(super) use crate::service::fixture::{metrics, service};
 
 /// Much longer than anything takes that works.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,6 +28,10 @@ const RULES: &str = "
 domain: shop
 descriptors:
   - { key: user, rate_limit: { unit: hour, requests_per_unit: 10 } }
+  - key: plan
+    value: free
+    rate_limit: { name: free_plan, unit: minute, unit_multiplier: 5, requests_per_unit: 3 }
+  - { key: plan, value: gold, rate_limit: { unlimited: true } }
 ";
 
 /// A whole limiter but for the settings. Users of the domain `shop` may do 10 an hour.
@@ -46,27 +45,6 @@ struct Server {
     /// Closes the listeners when it is dropped.
     tasks: JoinSet<()>,
     _pages: DrainSwitch,
-}
-
-pub(super) fn metrics() -> Arc<Metrics> {
-    Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series: 100, stripes: 2 }))
-}
-
-pub(super) fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
-    let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny }));
-    let service = Service::new(store, Arc::clone(metrics), Clock::start(), Modes::default());
-    let options = LoadOptions {
-        default_algorithm: Algorithm::SlidingWindow,
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 1 << 20,
-        secret: KeySecret::new([7; 16]),
-    };
-    let file = |text: &str| SourceFile { name: "shop.yaml".to_owned(), bytes: text.as_bytes().to_vec() };
-    if let Some(text) = rules {
-        service.install(load(&[file(text)], &options).expect("good rules").rules);
-    }
-    service
 }
 
 /// Both fronts of this service, and the health that they tell: good.

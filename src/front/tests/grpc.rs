@@ -21,7 +21,10 @@ use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDesc
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::Code as Told;
+use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code as Told, DescriptorStatus, RateLimit,
+};
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
@@ -61,6 +64,31 @@ async fn ten_pass_and_the_eleventh_does_not() {
         answer.statuses.iter().map(|status| status.code()).collect::<Vec<_>>(),
         [Told::Ok, Told::OverLimit]
     );
+}
+
+fn plan(name: &str) -> RateLimitDescriptor {
+    let entry = Entry { key: "plan".to_owned(), value: name.to_owned() };
+    RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }
+}
+
+#[tokio::test]
+async fn every_kind_of_limit_is_told_as_the_rules_have_it() {
+    let server = Server::start().await;
+    let descriptors = vec![plan("free"), plan("gold"), plan("unheard of")];
+    let answer = ask(server.grpc, request("shop", descriptors)).await.expect("an answer");
+    let bare = DescriptorStatus { code: Told::Ok.into(), ..DescriptorStatus::default() };
+    let [free, gold, unknown] = &answer.statuses[..] else { panic!("{answer:?}") };
+    let limit = RateLimit {
+        name: "free_plan".to_owned(),
+        requests_per_unit: 3,
+        unit: Unit::Minute.into(),
+        unit_multiplier: Some(5),
+    };
+    assert_eq!((free.current_limit.as_ref(), free.limit_remaining), (Some(&limit), 2));
+    let reset = free.duration_until_reset.expect("a time");
+    assert!((300..=306).contains(&reset.seconds) && reset.nanos == 0, "{reset:?}");
+    assert_eq!(gold, &DescriptorStatus { limit_remaining: u32::MAX, ..bare.clone() });
+    assert_eq!(unknown, &bare);
 }
 
 #[tokio::test]

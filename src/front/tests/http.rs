@@ -141,7 +141,11 @@ async fn the_debug_port_lists_what_there_is() {
         assert_eq!(status_and_body(server.admin, &format!("GET {path}"), "").await.0, 200, "{path}");
     }
     let (_, limits) = status_and_body(server.admin, "GET /rlconfig", "").await;
-    assert!(limits.starts_with("shop.user: unit=HOUR requests_per_unit=10, "), "{limits}");
+    assert!(
+        limits
+            .contains("\nshop.user: unit=HOUR requests_per_unit=10, shadow_mode: false, quota_mode: false, "),
+        "{limits}"
+    );
     assert_eq!(status_and_body(server.admin, "GET /nothing", "").await.0, 404);
     assert_eq!(status_and_body(server.admin, "POST /", "").await.0, 405);
 }

@@ -1,0 +1,35 @@
+//! Services for the tests of whatever stands before one.
+
+use std::sync::Arc;
+
+use super::Service;
+use crate::clock::Clock;
+use crate::engine::key::KeySecret;
+use crate::engine::limit::Algorithm;
+use crate::engine::plan::Modes;
+use crate::engine::rules::{LoadOptions, SourceFile, load};
+use crate::metrics::{Metrics, MetricsOptions};
+use crate::store::{MemoryOptions, MemoryStore, StoreFull};
+
+/// Metrics of a small process.
+pub(crate) fn metrics() -> Arc<Metrics> {
+    Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series: 100, stripes: 2 }))
+}
+
+/// A service with these rules, or without any.
+pub(crate) fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
+    let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny }));
+    let service = Service::new(store, Arc::clone(metrics), Clock::start(), Modes::default());
+    let options = LoadOptions {
+        default_algorithm: Algorithm::SlidingWindow,
+        merge_domains: false,
+        strict: true,
+        max_file_bytes: 1 << 20,
+        secret: KeySecret::new([7; 16]),
+    };
+    if let Some(text) = rules {
+        let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec() };
+        service.install(load(&[file], &options).expect("good rules").rules);
+    }
+    service
+}
