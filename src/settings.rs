@@ -3,7 +3,7 @@
 //!
 //! In: the command line's flags and an environment (a parameter, so that tests never touch the process's own).
 //! Out: [`Settings`], or every [`Problem`] at once. A flag wins over a variable, a variable over the default. A
-//! variable that is in no row is ignored, except those of [`refused`], which would change behaviour.
+//! variable that is in no row is ignored, except those of `refused`, which would change behaviour.
 
 pub mod machine;
 mod refused;

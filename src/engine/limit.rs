@@ -7,7 +7,7 @@
 //! 3. [`settle`](crate::engine::settle) decides for the whole request,
 //! 4. `charge` or `refund` changes the counter, and `status` tells what is left and when capacity comes back.
 //!
-//! [`Counter`] is that step as a trait. A counter never holds its limit: N and `burst` may change under it.
+//! `Counter` is that step as a trait. A counter never holds its limit: N and `burst` may change under it.
 
 mod counter;
 mod kept;
