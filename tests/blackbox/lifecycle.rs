@@ -49,7 +49,7 @@ fn it_says_where_it_listens_what_it_loaded_and_how_to_try_it() {
         let address = format!("127.0.0.1:{port}");
         assert!(limiter.lines_with(&address) >= 1, "no {address} in {:#?}", limiter.output());
     }
-    for word in ["rules: 1 limits", "store: memory, at most ", "sliding_window", "64 descriptors"] {
+    for word in ["rules: 1 limit", "store: memory", "sliding_window", "MAX_COUNTER_BYTES=", "MAX_DESCRIPTORS=64"] {
         assert!(limiter.lines_with(word) >= 1, "no {word} in {:#?}", limiter.output());
     }
     // The curl line works as it stands.
