@@ -32,7 +32,7 @@ fn file(rules: usize, value: impl Fn(usize) -> String) -> SourceFile {
         let rule = "    rate_limit:\n      unit: minute\n      requests_per_unit: 100\n";
         write!(text, "  - key: user\n    value: '{value}'\n{rule}").expect("a string takes everything");
     }
-    SourceFile { name: "rules.yaml".to_owned(), bytes: text.into_bytes() }
+    SourceFile { name: "rules.yaml".to_owned(), bytes: text.into_bytes(), presumed: false }
 }
 
 fn rules(file: SourceFile) -> RuleSet {

@@ -4,11 +4,11 @@
 //! [`Verdict`](limit::Verdict)s, [`Decision`](decision::Decision)s. Nothing here reads a clock, does I/O, logs,
 //! counts a metric or knows a protocol type; time and randomness are arguments.
 
-pub mod decision;
-pub mod key;
-pub mod limit;
-pub mod plan;
-pub mod request;
-pub mod rules;
-pub mod settle;
 pub mod time;
+pub mod request;
+pub mod limit;
+pub mod key;
+pub mod rules;
+pub mod plan;
+pub mod settle;
+pub mod decision;

@@ -17,15 +17,15 @@
 //! `store`, `source` and `metrics` import `engine`; `service` imports those; `front` imports `service`; `app` imports
 //! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 
-pub mod app;
-pub mod cli;
-pub mod clock;
 pub mod engine;
-pub mod front;
-pub mod health;
-pub mod logging;
+pub mod store;
+pub mod source;
 pub mod metrics;
 pub mod service;
+pub mod front;
+pub mod health;
+pub mod clock;
 pub mod settings;
-pub mod source;
-pub mod store;
+pub mod logging;
+pub mod app;
+pub mod cli;

@@ -37,6 +37,9 @@ pub struct SourceFile {
     pub name: String,
     /// What it holds: at most [`LoadOptions::max_file_bytes`] + 1 bytes need to be read, the rest is never looked at.
     pub bytes: Vec<u8>,
+    /// Only presumed to be rules, because of where it lies and not of what it is called: skipped with a warning unless
+    /// it is a mapping with a `domain`.
+    pub presumed: bool,
 }
 
 /// How files are loaded.
@@ -96,6 +99,12 @@ fn check_file<'f>(
             format!(
                 "the file is too long (expected at most {max} bytes; MAX_RULES_FILE_BYTES sets the bound)"
             )
+        });
+        return None;
+    }
+    if file.presumed && !check::is_rules(&file.bytes, max) {
+        warnings.add(&file.name, Place::START, || {
+            "the file is skipped (expected a name in .yaml or .yml, or a mapping with a `domain`)".to_owned()
         });
         return None;
     }

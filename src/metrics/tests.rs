@@ -46,7 +46,7 @@ fn rules(text: &str) -> RuleSet {
         max_file_bytes: 1 << 20,
         secret: KeySecret::new([1; 16]),
     };
-    let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec() };
+    let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec(), presumed: false };
     load(&[file], &options).expect("good rules").rules
 }
 

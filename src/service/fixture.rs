@@ -28,7 +28,8 @@ pub(crate) fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
         secret: KeySecret::new([7; 16]),
     };
     if let Some(text) = rules {
-        let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec() };
+        let file =
+            SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec(), presumed: false };
         service.install(load(&[file], &options).expect("good rules").rules);
     }
     service

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
+use crate::engine::rules::parse_duration_nanos;
 
 /// A kind of value.
 pub trait Value: Sized {
@@ -94,36 +95,8 @@ impl Value for Duration {
     const EXPECTED: &'static str = "a duration (expected Go's form: 10s, 150ms, 1m30s, 1.5h; units ns us µs ms s m h; a bare number only as 0)";
 
     fn parse(text: &str) -> Option<Self> {
-        if text == "0" {
-            return Some(Self::ZERO);
-        }
-        let mut rest = text.strip_prefix('+').unwrap_or(text);
-        let mut total = Self::ZERO;
-        while !rest.is_empty() {
-            let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-            let (number, behind) = rest.split_at(digits);
-            let (seconds, unit_len) = go_unit(behind)?;
-            let number: f64 = number.parse().ok()?;
-            total = total.checked_add(Self::try_from_secs_f64(number * seconds).ok()?)?;
-            rest = &behind[unit_len..];
-        }
-        (!text.is_empty() && text != "+").then_some(total)
+        parse_duration_nanos(text).map(Self::from_nanos)
     }
-}
-
-/// The unit at the start of `text`: its seconds and its length in bytes. Longer names first (`ms` before `m`).
-fn go_unit(text: &str) -> Option<(f64, usize)> {
-    let units = [
-        ("ns", 1e-9),
-        ("us", 1e-6),
-        ("µs", 1e-6),
-        ("μs", 1e-6),
-        ("ms", 1e-3),
-        ("s", 1.0),
-        ("m", 60.0),
-        ("h", 3600.0),
-    ];
-    units.into_iter().find(|(name, _)| text.starts_with(name)).map(|(name, seconds)| (seconds, name.len()))
 }
 
 /// Digits only: `0x1F`, `010` (octal elsewhere), `1_000` and signs are refused rather than guessed.
@@ -134,40 +107,38 @@ fn decimal(text: &str) -> Option<&str> {
 
 /// A value that is one of a few words.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident, $label:literal, ignore_case: $fold:literal, { $($text:literal => $variant:ident),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident, $label:literal, $same:expr, { $($text:literal => $variant:ident),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs)]
         pub enum $name { $($variant),+ }
 
-        words!(@value $name, $label, $fold, { $($text => $name::$variant),+ });
-    };
-    (@value $name:ty, $label:literal, $fold:literal, { $($text:literal => $variant:path),+ $(,)? }) => {
         impl Value for $name {
             const NAME: &'static str = $label;
             const EXPECTED: &'static str = concat!("one of the words expected:" $(, " ", $text)+);
 
             fn parse(text: &str) -> Option<Self> {
-                let same = |word: &str| if $fold { word.eq_ignore_ascii_case(text) } else { word == text };
-                $(if same($text) { return Some($variant); })+
+                let same: fn(&str, &str) -> bool = $same;
+                $(if same($text, text) { return Some(Self::$variant); })+
                 None
             }
         }
     };
 }
 
-words!(@value Algorithm, "ALGORITHM", false, {
-    "sliding_window" => Algorithm::SlidingWindow,
-    "sliding_log" => Algorithm::SlidingLog,
-    "sliding_window_weighted" => Algorithm::SlidingWindowWeighted,
-    "fixed_window" => Algorithm::FixedWindow,
-    "token_bucket" => Algorithm::TokenBucket,
-    "leaky_bucket" => Algorithm::LeakyBucket,
-});
+impl Value for Algorithm {
+    const NAME: &'static str = "ALGORITHM";
+    const EXPECTED: &'static str = "an algorithm (expected sliding_log, sliding_window, sliding_window_weighted, \
+                                    fixed_window, token_bucket or leaky_bucket)";
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == text)
+    }
+}
 
 words!(
     /// What is logged.
-    LogLevel, "LEVEL", ignore_case: true, {
+    LogLevel, "LEVEL", str::eq_ignore_ascii_case, {
         "panic" => Panic,
         "fatal" => Fatal,
         "error" => Error,
@@ -181,12 +152,12 @@ words!(
 
 words!(
     /// Where counters live.
-    Backend, "BACKEND", ignore_case: false, { "memory" => Memory }
+    Backend, "BACKEND", |word, text| word == text, { "memory" => Memory }
 );
 
 words!(
     /// What a descriptor gets that would need more memory than there may be.
-    FullMode, "MODE", ignore_case: false, { "deny" => Deny, "allow" => Allow }
+    FullMode, "MODE", |word, text| word == text, { "deny" => Deny, "allow" => Allow }
 );
 
 #[cfg(test)]

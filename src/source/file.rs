@@ -121,9 +121,14 @@ impl FileSource {
             let bytes = read_file(&path, self.file_bytes_max)?;
             let left = bytes_left.checked_sub(bytes.len());
             bytes_left = left.ok_or_else(|| self.too_many_bytes(&path))?;
-            Ok(SourceFile { name: path.display().to_string(), bytes })
+            Ok(SourceFile { name: path.display().to_string(), bytes, presumed: self.presumes(&path) })
         });
         Ok(Contents { files: read.collect::<Result<_, _>>()?, warnings })
+    }
+
+    /// In a tree of RUNTIME_* every file is taken, but one that is not called YAML may be something else.
+    fn presumes(&self, path: &Path) -> bool {
+        matches!(self.layout, Layout::Runtime { .. }) && !walk::is_yaml(path)
     }
 
     fn too_many_bytes(&self, path: &Path) -> SourceError {

@@ -17,7 +17,7 @@ pub(crate) fn options() -> LoadOptions {
 
 /// A file of this name.
 pub(crate) fn file(name: &str, bytes: impl AsRef<[u8]>) -> SourceFile {
-    SourceFile { name: name.to_owned(), bytes: bytes.as_ref().to_vec() }
+    SourceFile { name: name.to_owned(), bytes: bytes.as_ref().to_vec(), presumed: false }
 }
 
 /// One file that loads.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tidegate::engine::limit::{Algorithm, Limit};
-use tidegate::engine::rules::{LoadOptions, Rule, RuleSet, StoreFailure, Sync, Unit, load};
+use tidegate::engine::rules::{LoadOptions, Rule, RuleSet, SourceFile, StoreFailure, Sync, Unit, load};
 use tidegate::engine::time::SECOND_NANOS;
 
 use crate::rules::{file, loaded, options};
@@ -294,4 +294,20 @@ fn documents_that_go_reads_load() {
     ] {
         loaded(text);
     }
+}
+
+#[test]
+fn a_file_that_is_only_presumed_to_be_rules_is_skipped_unless_it_is_a_mapping_with_a_domain() {
+    let presumed = |name: &str, text: &str| SourceFile { presumed: true, ..file(name, text) };
+    let files = [
+        presumed("config/README", "Rules of the shop: ask the platform team.\n"),
+        presumed("config/image", "\u{0}\u{1}: ["),
+        presumed("config/shop", "domain: shop\ndescriptors:\n  - key: user\n"),
+    ];
+    let loaded = load(&files, &options()).expect("the two others are skipped");
+    assert_eq!(loaded.rules.domains().collect::<Vec<_>>(), ["shop"]);
+    let skipped: Vec<_> = loaded.warnings.iter().map(|warning| warning.file.as_str()).collect();
+    assert_eq!(skipped, ["config/README", "config/image"]);
+    let broken = [presumed("config/shop", "domain: shop\nbroken: true\n")];
+    assert!(load(&broken, &options()).is_err(), "it says that it is rules");
 }

@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::engine::limit::Limit;
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
 use crate::engine::rules::fields::{Fields, Reader, Section, told};
-use crate::engine::rules::yaml::{Document, NodeId};
-use crate::engine::rules::{LoadOptions, StoreFailure, Sync, Unit};
+use crate::engine::rules::yaml::{Content, Document, NodeId};
+use crate::engine::rules::{LoadOptions, StoreFailure, Sync, Unit, text};
 
 /// How deep descriptors may nest.
 const LEVELS_MAX: usize = 32;
@@ -76,6 +76,20 @@ pub(super) fn check<'f>(
     let document = Document::parse(text, options.max_file_bytes as u64)?;
     let mut checker = Checker { reader: Reader { file, document: &document, errors, warnings }, options };
     Ok(checker.file(file))
+}
+
+/// These bytes are a YAML mapping with a `domain`, whatever else is wrong with them.
+pub(super) fn is_rules(bytes: &[u8], bytes_max: usize) -> bool {
+    let has_domain = |text: &str| {
+        let document = Document::parse(text, bytes_max as u64).ok()?;
+        match &document.node(document.root?).content {
+            Content::Mapping(pairs) => Some(pairs.iter().any(|&(key, _)| {
+                matches!(&document.node(key).content, Content::Scalar(scalar) if scalar.text == "domain")
+            })),
+            _ => None,
+        }
+    };
+    text::decode(bytes).is_ok_and(|text| has_domain(&text).unwrap_or(false))
 }
 
 struct Checker<'d, 't> {

@@ -53,7 +53,8 @@ descriptors:
 
     #[test]
     fn a_limit_is_a_line() {
-        let file = SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.as_bytes().to_vec() };
+        let file =
+            SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.as_bytes().to_vec(), presumed: false };
         let options = LoadOptions {
             default_algorithm: Algorithm::SlidingWindow,
             merge_domains: false,

@@ -102,12 +102,17 @@ struct Everything {
 /// Files named `config.…`.
 struct Beside;
 
+/// A file that says by its name that it is YAML.
+pub(super) fn is_yaml(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
 impl Choose for Yaml {
     fn file(&self, name: &str) -> Choice {
         match name {
             _ if name.starts_with("..") => Choice::Skip,
             _ if name.starts_with('.') => Choice::SkipWarned("skipped, because its name starts with a dot"),
-            _ if name.ends_with(".yaml") || name.ends_with(".yml") => Choice::Take,
+            _ if is_yaml(Path::new(name)) => Choice::Take,
             _ => Choice::SkipWarned("skipped, because its name ends in neither .yaml nor .yml"),
         }
     }
