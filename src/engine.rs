@@ -11,4 +11,5 @@ pub mod plan;
 pub mod request;
 pub mod rules;
 pub mod settle;
+mod sip;
 pub mod time;
