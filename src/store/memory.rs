@@ -78,8 +78,8 @@ pub struct MemoryStore {
 const SWEEP_SHARDS: usize = 64;
 
 /// Bytes of counters that a shard should hold when the store is full: small enough that growing, sweeping or shrinking
-/// one takes a few microseconds.
-const SHARD_BYTES: u64 = 128 << 10;
+/// one takes microseconds, large enough that the shards' locks stay in a processor's cache.
+const SHARD_BYTES: u64 = 256 << 10;
 
 impl MemoryStore {
     /// An empty store. It takes memory as counters come.
