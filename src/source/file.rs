@@ -144,10 +144,15 @@ fn read_file(path: &Path, bytes_max: usize) -> Result<Vec<u8>, SourceError> {
     let file =
         std::fs::OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
     let file = file.map_err(io_error)?;
-    if !file.metadata().map_err(io_error)?.is_file() {
+    let metadata = file.metadata().map_err(io_error)?;
+    if !metadata.is_file() {
         return Err(SourceError::NotAFile { path: path.to_owned() });
     }
+    let bytes_max = (bytes_max as u64).saturating_add(1);
     let mut bytes = Vec::new();
-    file.take((bytes_max as u64).saturating_add(1)).read_to_end(&mut bytes).map_err(io_error)?;
+    // All at once: a buffer that doubles would take three times as much.
+    let expected = usize::try_from(metadata.len().min(bytes_max)).unwrap_or(usize::MAX);
+    bytes.try_reserve_exact(expected.saturating_add(1)).map_err(|error| io_error(error.into()))?;
+    file.take(bytes_max).read_to_end(&mut bytes).map_err(io_error)?;
     Ok(bytes)
 }
