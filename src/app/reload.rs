@@ -61,24 +61,20 @@ impl Reloader {
         Self { source: FileSource::new(layout(settings), file_bytes_max), options, service, metrics, clock }
     }
 
-    /// The first load. Fails on missing or bad rules, unless `forced`.
-    pub(super) fn start(&self, forced: bool) -> Result<Option<Contents>, AppError> {
-        let contents = match self.source.read() {
-            Ok(contents) => contents,
-            Err(error) if forced => {
-                self.unreadable(&error);
-                return Ok(None);
-            }
-            Err(error) => return Err(AppError::Source(error)),
-        };
-        match self.take(&contents) {
-            Err(problems) if !forced => Err(AppError::Rules(problems)),
-            _ => Ok(Some(contents)),
+    /// The first load, and what was read. Fails on missing or bad rules, unless `forced`.
+    pub(super) fn start(&self, forced: bool) -> Result<Result<Contents, SourceError>, AppError> {
+        let read = self.source.read();
+        match read.as_ref().map(|contents| self.take(contents)) {
+            Ok(Err(problems)) if !forced => return Err(AppError::Rules(problems)),
+            Ok(_) => {}
+            Err(_) if !forced => return Err(AppError::Source(read.expect_err("it was not read"))),
+            Err(error) => self.unreadable(error),
         }
+        Ok(read)
     }
 
-    /// Watches the files and takes every change of them, on a thread of its own. `known` is in force.
-    pub(super) fn watch(self, known: Option<&Contents>) -> io::Result<Watching> {
+    /// Watches the files and takes every change of them, on a thread of its own. `known` was taken, or told, already.
+    pub(super) fn watch(self, known: Result<&Contents, &SourceError>) -> io::Result<Watching> {
         let (alive, ended) = oneshot::channel();
         let began = monotonic();
         let source = self.source.clone();
@@ -90,22 +86,25 @@ impl Reloader {
                 Err(error) => self.unreadable(&error),
             }
         };
-        let watch = source.watch(known, move || monotonic().duration_since(began), deliver)?;
+        let watch = source.watch(Some(known), move || monotonic().duration_since(began), deliver)?;
         Ok(Watching { _watch: watch, ended })
     }
 
     /// Puts these contents in force, or tells what is wrong with them. The number of problems, if there are any.
     fn take(&self, contents: &Contents) -> Result<(), usize> {
-        let skipped = contents.warnings.iter().map(String::as_str);
-        match rules::load(&contents.files, &self.options) {
-            Ok(_) if self.options.strict && !contents.warnings.is_empty() => {
-                Err(self.refuse(skipped.map(str::to_owned)))
-            }
-            Ok(loaded) => {
+        let loaded = rules::load(&contents.files, &self.options);
+        let refused_for_skipped = if self.options.strict { &*contents.warnings } else { &[] };
+        match loaded {
+            Ok(loaded) if refused_for_skipped.is_empty() => {
+                let skipped = contents.warnings.iter().map(String::as_str);
                 self.install(loaded, skipped, contents.files.len());
                 Ok(())
             }
-            Err(problems) => Err(self.refuse(problems.iter().map(ToString::to_string))),
+            loaded => {
+                let problems = loaded.err().unwrap_or_default();
+                let told = problems.iter().map(ToString::to_string);
+                Err(self.refuse(told.chain(refused_for_skipped.iter().cloned())))
+            }
         }
     }
 

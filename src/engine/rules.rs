@@ -29,6 +29,7 @@ use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;
 use crate::engine::rules::check::CheckedFile;
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
+use crate::engine::rules::yaml::Budget;
 
 /// One file of rules, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -73,8 +74,11 @@ pub struct Loaded {
 pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let mut errors = Diagnostics::default();
     let mut warnings = Diagnostics::default();
-    let checked: Vec<CheckedFile<'_>> =
-        files.iter().filter_map(|file| check_file(file, options, &mut errors, &mut warnings)).collect();
+    let mut budget = Budget::of_set(options.max_file_bytes);
+    let checked: Vec<CheckedFile<'_>> = files
+        .iter()
+        .filter_map(|file| check_file(file, options, &mut budget, &mut errors, &mut warnings))
+        .collect();
     if options.strict {
         errors.extend(std::mem::take(&mut warnings));
     }
@@ -90,6 +94,7 @@ pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<D
 fn check_file<'f>(
     file: &'f SourceFile,
     options: &LoadOptions,
+    budget: &mut Budget,
     errors: &mut Diagnostics,
     warnings: &mut Diagnostics,
 ) -> Option<CheckedFile<'f>> {
@@ -102,13 +107,13 @@ fn check_file<'f>(
         });
         return None;
     }
-    if file.presumed && !check::is_rules(&file.bytes, max) {
+    if file.presumed && !check::is_rules(&file.bytes, budget) {
         warnings.add(&file.name, Place::START, || {
             "the file is skipped (expected a name in .yaml or .yml, or a mapping with a `domain`)".to_owned()
         });
         return None;
     }
-    let document =
-        text::decode(&file.bytes).and_then(|text| check::check(&file.name, &text, options, errors, warnings));
+    let document = text::decode(&file.bytes)
+        .and_then(|text| check::check(&file.name, &text, options, budget, errors, warnings));
     document.map_err(|(at, message)| errors.add(&file.name, at, || message)).ok().flatten()
 }

@@ -271,6 +271,35 @@ fn problems_without_end_are_counted() {
     assert_eq!(told[1_000], "1001:1: 49000 more problems (expected none)");
 }
 
+/// Every value takes more memory than it takes bytes in a file.
+#[test]
+fn a_file_of_nothing_but_brackets_is_refused_before_it_is_read_to_its_end() {
+    let short = LoadOptions { max_file_bytes: 4 << 20, ..options() };
+    for what in ["{},", "[],", "a,", "{key: a},"] {
+        let text = format!("domain: d\ndescriptors: [{}]", what.repeat((4 << 20) / what.len() - 20));
+        let told = load(&[file("a.yaml", text)], &short).map(drop).expect_err("the file loads");
+        let bound =
+            "too many values up to here (expected at most 1048576; MAX_RULES_FILE_BYTES sets the bound)";
+        assert_eq!(told.iter().map(|told| &*told.message).collect::<Vec<_>>(), [bound], "{what}");
+    }
+}
+
+/// Ten thousand small bombs would be one large one.
+#[test]
+fn the_files_of_a_set_share_one_bound_on_what_aliases_stand_for() {
+    let list = |at: usize| format!("    a{at}: &a{at} [{}]\n", vec![format!("*a{}", at - 1); 10].join(","));
+    let lists: String = (1..4).map(list).collect();
+    let bomb = node("metadata:\n  a0: &a0 [x, x]\n") + &lists;
+    let files: Vec<_> = (0..1_000)
+        .map(|index| {
+            file(&format!("{index:04}.yaml"), bomb.replace("domain: d", &format!("domain: d{index}")))
+        })
+        .collect();
+    assert!(load(&files[..10], &options()).is_ok());
+    let told = load(&files, &options()).map(drop).expect_err("the set loads");
+    assert!(told[0].message.contains("the aliases up to here stand for too much"), "{}", told[0]);
+}
+
 /// Files that are refused without taking time. The bound is generous: it is for machines that are busy.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::engine::limit::Limit;
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
 use crate::engine::rules::fields::{Fields, Reader, Section, told};
-use crate::engine::rules::yaml::{Content, Document, NodeId};
+use crate::engine::rules::yaml::{Budget, Content, Document, NodeId};
 use crate::engine::rules::{LoadOptions, StoreFailure, Sync, Unit, text};
 
 /// How deep descriptors may nest.
@@ -69,19 +69,19 @@ pub(super) fn check<'f>(
     file: &'f str,
     text: &str,
     options: &LoadOptions,
+    budget: &mut Budget,
     errors: &mut Diagnostics,
     warnings: &mut Diagnostics,
 ) -> Result<Option<CheckedFile<'f>>, (Place, String)> {
-    // With aliases a file may say twice as much as the longest one without.
-    let document = Document::parse(text, options.max_file_bytes as u64)?;
+    let document = Document::parse(text, budget)?;
     let mut checker = Checker { reader: Reader { file, document: &document, errors, warnings }, options };
     Ok(checker.file(file))
 }
 
 /// These bytes are a YAML mapping with a `domain`, whatever else is wrong with them.
-pub(super) fn is_rules(bytes: &[u8], bytes_max: usize) -> bool {
+pub(super) fn is_rules(bytes: &[u8], budget: &Budget) -> bool {
     let has_domain = |text: &str| {
-        let document = Document::parse(text, bytes_max as u64).ok()?;
+        let document = Document::parse(text, &mut budget.clone()).ok()?;
         match &document.node(document.root?).content {
             Content::Mapping(pairs) => Some(pairs.iter().any(|&(key, _)| {
                 matches!(&document.node(key).content, Content::Scalar(scalar) if scalar.text == "domain")

@@ -1,8 +1,8 @@
 //! The text of a file → its first YAML document, as a tree with the place of every node.
 //!
 //! Aliases are shared, never copied: the tree is as large as the text, whatever the text expands to. What it expands
-//! to is known before anybody walks it, and bounded, and so is its depth. Scalars keep their text; what they mean is
-//! decided where they are used.
+//! to is known before anybody walks it, and bounded, and so are its depth and the number of its values. Scalars keep
+//! their text; what they mean is decided where they are used.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,6 +17,27 @@ const DEPTH_MAX: usize = 200;
 /// What a node is taken for besides its text, when the bound on aliases is kept: about what a short one takes in a
 /// file, and far less than it takes in memory.
 const NODE_BYTES: u64 = 32;
+
+/// So many bytes of the longest file may say one value. Rules written as tersely as possible need five; a value takes
+/// far more memory than that, so a file of nothing but brackets would take more than anybody has.
+const VALUE_BYTES_MIN: u64 = 4;
+
+/// So many values are few enough, however short files have to be.
+const VALUES_ENOUGH: u64 = 1 << 20;
+
+/// What the files of a set may still hold, all together.
+#[derive(Clone, Debug)]
+pub(super) struct Budget {
+    values: Part,
+    aliased_bytes: Part,
+}
+
+/// How much is left of what there was.
+#[derive(Clone, Debug)]
+struct Part {
+    left: u64,
+    max: u64,
+}
 
 /// A node of a [`Document`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,10 +91,9 @@ pub(super) enum Typing {
 }
 
 impl<'t> Document<'t> {
-    /// Parses the first document of a text, in which aliases may stand for up to `aliased_max` bytes. `Err` is a
-    /// place and what is wrong there.
-    pub(super) fn parse(text: &'t str, aliased_max: u64) -> Result<Self, (Place, String)> {
-        let mut builder = Builder::new(aliased_max);
+    /// Parses the first document of a text, which is taken from the budget. `Err` is a place and what is wrong there.
+    pub(super) fn parse(text: &'t str, budget: &mut Budget) -> Result<Self, (Place, String)> {
+        let mut builder = Builder::new(budget);
         let mut events = Parser::new_from_str(text);
         for event in events.by_ref() {
             let (event, span) = event.map_err(|error| syntax_error(&error))?;
@@ -104,15 +124,35 @@ fn second_document<'t>(events: impl Iterator<Item = Result<(Event<'t>, Span), Sc
     None
 }
 
-struct Builder<'t> {
+impl Budget {
+    /// For a set whose longest file may have so many bytes. With aliases its files may say twice as much as one.
+    pub(super) const fn of_set(file_bytes_max: usize) -> Self {
+        let bytes = file_bytes_max as u64;
+        let values = bytes / VALUE_BYTES_MIN;
+        let values = if values < VALUES_ENOUGH { VALUES_ENOUGH } else { values };
+        Self { values: Part::new(values), aliased_bytes: Part::new(bytes) }
+    }
+}
+
+impl Part {
+    const fn new(max: u64) -> Self {
+        Self { left: max, max }
+    }
+
+    /// Takes this much; `Err` is how much there was at first.
+    fn take(&mut self, amount: u64) -> Result<(), u64> {
+        self.left = self.left.checked_sub(amount).ok_or(self.max)?;
+        Ok(())
+    }
+}
+
+struct Builder<'t, 'b> {
     nodes: Vec<Node<'t>>,
     root: Option<NodeId>,
     open: Vec<Open>,
     /// The nodes that have an anchor; `None` while they are open.
     anchors: HashMap<usize, Option<NodeId>>,
-    /// How many more bytes aliases may stand for.
-    aliased_left: u64,
-    aliased_max: u64,
+    budget: &'b mut Budget,
 }
 
 /// A collection whose end has not come yet.
@@ -123,21 +163,20 @@ struct Open {
     children: Vec<NodeId>,
 }
 
-impl<'t> Builder<'t> {
-    fn new(aliased_max: u64) -> Self {
-        let (nodes, open, anchors) = (Vec::new(), Vec::new(), HashMap::new());
-        Self { nodes, root: None, open, anchors, aliased_left: aliased_max, aliased_max }
+impl<'t, 'b> Builder<'t, 'b> {
+    fn new(budget: &'b mut Budget) -> Self {
+        Self { nodes: Vec::new(), root: None, open: Vec::new(), anchors: HashMap::new(), budget }
     }
 
     fn event(&mut self, event: Event<'t>, at: Place) -> Result<(), (Place, String)> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let typing = typing(style, tag.as_deref());
-                self.close(Content::Scalar(Scalar { text, typing }), anchor, at);
+                self.close(Content::Scalar(Scalar { text, typing }), anchor, at)?;
             }
             Event::SequenceStart(_, anchor, _) => self.open(at, anchor, false)?,
             Event::MappingStart(_, anchor, _) => self.open(at, anchor, true)?,
-            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::SequenceEnd | Event::MappingEnd => self.end()?,
             Event::Alias(anchor) => self.alias(anchor, at)?,
             _ => {}
         }
@@ -153,14 +192,14 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn end(&mut self) {
-        let Some(Open { at, anchor, is_mapping, children }) = self.open.pop() else { return };
+    fn end(&mut self) -> Result<(), (Place, String)> {
+        let Some(Open { at, anchor, is_mapping, children }) = self.open.pop() else { return Ok(()) };
         let content = if is_mapping {
             Content::Mapping(children.as_chunks().0.iter().map(|&[key, value]| (key, value)).collect())
         } else {
             Content::Sequence(children)
         };
-        self.close(content, anchor, at);
+        self.close(content, anchor, at)
     }
 
     fn alias(&mut self, anchor: usize, at: Place) -> Result<(), (Place, String)> {
@@ -175,16 +214,23 @@ impl<'t> Builder<'t> {
         if self.open.len() + height > DEPTH_MAX {
             return Err((at, too_deep()));
         }
-        self.aliased_left = self.aliased_left.checked_sub(expanded).ok_or_else(|| {
-            let bound = self.aliased_max;
-            (at, format!("the aliases up to here stand for too much (expected at most {bound} bytes)"))
+        self.budget.aliased_bytes.take(expanded).map_err(|max| {
+            (at, format!("the aliases up to here stand for too much (expected at most {max} bytes)"))
         })?;
         self.place_into_parent(target);
         Ok(())
     }
 
     /// A node is complete.
-    fn close(&mut self, content: Content<'t>, anchor: usize, at: Place) {
+    fn close(&mut self, content: Content<'t>, anchor: usize, at: Place) -> Result<(), (Place, String)> {
+        self.budget.values.take(1).map_err(|max| {
+            (
+                at,
+                format!(
+                    "too many values up to here (expected at most {max}; MAX_RULES_FILE_BYTES sets the bound)"
+                ),
+            )
+        })?;
         let sum = |ids: &mut dyn Iterator<Item = NodeId>| {
             ids.map(|id| &self.nodes[id.0 as usize]).fold((NODE_BYTES, 1), |(sum, height), child| {
                 (sum + child.expanded, height.max(child.height + 1))
@@ -199,6 +245,7 @@ impl<'t> Builder<'t> {
         self.nodes.push(Node { at, content, expanded, height });
         self.anchors.extend((anchor > 0).then_some((anchor, Some(id))));
         self.place_into_parent(id);
+        Ok(())
     }
 
     fn place_into_parent(&mut self, id: NodeId) {

@@ -388,6 +388,26 @@ fn nothing_is_delivered_without_a_change_and_reading_does_not_wake_itself() {
     assert!(calls < 5, "the thread woke up {calls} times");
 }
 
+/// It was, at a start without rules: told twice, and counted twice.
+#[test]
+fn an_error_that_the_receiver_was_told_is_not_told_again() {
+    let root = TempDir::new().expect("temporary folder");
+    let files = source(Layout::Path(root.path().join("rules")));
+    let known = files.read().expect_err("missing");
+    let (sender, delivered) = channel();
+    // Faster than time, so that a second of failing is over at once.
+    let start = Instant::now();
+    let deliver = move |contents| {
+        let _ = sender.send(contents);
+    };
+    let clock = move || start.elapsed() * 20;
+    let _watch = files.watch(Some(Err(&known)), clock, deliver).expect("a thread");
+    assert!(delivered.recv_timeout(Duration::from_millis(500)).is_err(), "told again");
+    write(root.path().join("rules/a.yaml"), "1");
+    let contents = delivered.recv_timeout(DEADLINE).expect("delivered in time").expect("readable");
+    assert_eq!(texts(root.path(), &contents), pairs(&[("rules/a.yaml", "1")]));
+}
+
 #[test]
 fn what_the_receiver_has_is_not_delivered_again_and_stopping_drops_the_receiver() {
     let root = TempDir::new().expect("temporary folder");
@@ -399,7 +419,7 @@ fn what_the_receiver_has_is_not_delivered_again_and_stopping_drops_the_receiver(
     let deliver = move |contents| {
         let _ = sender.send(contents);
     };
-    let watch = files.watch(Some(&known), move || start.elapsed(), deliver).expect("a thread");
+    let watch = files.watch(Some(Ok(&known)), move || start.elapsed(), deliver).expect("a thread");
     assert!(delivered.recv_timeout(Duration::from_millis(400)).is_err());
     drop(watch);
     let ended = delivered.recv_timeout(DEADLINE).expect_err("nothing is delivered any more");

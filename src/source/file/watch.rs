@@ -55,21 +55,21 @@ struct Interests {
 
 impl FileSource {
     /// Starts a thread that calls `deliver` with the contents whenever they differ from those that it delivered last,
-    /// at first from `known`, and with an error when they could not be read for a while. When the thread ends, it
+    /// at first from the reading `known`, and with an error when they could not be read for a while. When the thread ends, it
     /// drops `deliver`. `clock` tells the time since any fixed moment and never goes backwards.
     ///
     /// # Errors
     /// When the system has no thread left.
     pub fn watch(
         self,
-        known: Option<&Contents>,
+        known: Option<Result<&Contents, &SourceError>>,
         clock: impl Fn() -> Duration + Send + 'static,
         deliver: impl FnMut(Result<Contents, SourceError>) + Send + 'static,
     ) -> io::Result<Watch> {
         let (wake, signals) = sync_channel(SIGNALS_MAX);
         let stopped = Arc::new(AtomicBool::new(false));
         let watching = Watching {
-            debounce: Debounce::new(known.map(fingerprint_of_contents), clock()),
+            debounce: Debounce::new(known.map(fingerprint), clock()),
             source: self,
             clock,
             deliver,
@@ -141,7 +141,7 @@ impl<Clock: Fn() -> Duration, Deliver: FnMut(Result<Contents, SourceError>)> Wat
 
     fn look(&mut self) {
         let reading = if self.stale { self.arm_and_read() } else { self.source.read() };
-        let fingerprint = reading.as_ref().map_or_else(fingerprint_of_error, fingerprint_of_contents);
+        let fingerprint = fingerprint(reading.as_ref());
         let changed = self.last.replace(fingerprint).is_some_and(|last| last != fingerprint);
         // Where watching did not work, it is tried again whenever contents are compared.
         self.stale = changed || self.armed.as_ref().is_none_or(|armed| armed.trouble.is_some());
@@ -262,6 +262,10 @@ impl Interests {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return false };
         self.names.get(folder).is_some_and(|names| names.contains(name))
     }
+}
+
+fn fingerprint(reading: Result<&Contents, &SourceError>) -> Fingerprint {
+    reading.map_or_else(fingerprint_of_error, fingerprint_of_contents)
 }
 
 fn fingerprint_of_contents(contents: &Contents) -> Fingerprint {
