@@ -224,7 +224,7 @@ impl App {
         tracing::info!("draining; a second signal ends at once");
         self.health.drain();
         tokio::select! {
-            () = self.drain(&workers, accepting) => tracing::info!("drained"),
+            () = self.drain(&workers, accepting) => {}
             () = signals.received() => tracing::warn!("ended by a second signal"),
         }
         Ok(())
@@ -244,7 +244,7 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         if let Some(listener) = debug {
-            let token = self.settings.admin_token.as_deref().map(Arc::from);
+            let token = self.settings.admin_token.as_ref().map(|token| Arc::from(token.0.as_str()));
             let front = AdminFront::new(Arc::clone(&self.service), Arc::clone(&self.metrics), token);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
@@ -255,8 +255,9 @@ impl App {
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {
         tokio::time::sleep(self.settings.drain_grace).await;
         accepting.shutdown().await;
-        if !workers.drain(DRAIN_PATIENCE).await {
-            tracing::warn!("calls were still running after {DRAIN_PATIENCE:?}");
+        match workers.drain(DRAIN_PATIENCE).await {
+            true => tracing::info!("drained"),
+            false => tracing::warn!("ended with connections that were still open after {DRAIN_PATIENCE:?}"),
         }
     }
 }

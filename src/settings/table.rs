@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::engine::limit::Algorithm;
 use crate::settings::Problem;
 use crate::settings::value::{
-    Backend, ByteSize, Count, FullMode, HostPort, LogLevel, Series, Threads, UrlPath, Value,
+    Backend, ByteSize, Count, FullMode, HostPort, LogLevel, Secret, Series, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -72,7 +72,7 @@ settings! {
         "DRAIN_GRACE" drain_grace: Duration = "0s", "after SIGTERM, how long listeners stay open once health has turned";
         optional {
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
-            "ADMIN_TOKEN" admin_token: String, "bearer token with which callers that are not on loopback may change state on the debug port";
+            "ADMIN_TOKEN" admin_token: Secret, "bearer token with which callers that are not on loopback may change state on the debug port";
         }
     }
     "Rules": {

@@ -1,5 +1,6 @@
 //! The kinds of values that settings take: how each is written, and what is said when it is not.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
@@ -47,6 +48,26 @@ impl Value for String {
 
     fn parse(text: &str) -> Option<Self> {
         Some(text.to_owned())
+    }
+}
+
+/// A text that nobody may read in a log, an error or a panic: it has no `Display`, and its `Debug` is silent.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret(…)")
+    }
+}
+
+impl Value for Secret {
+    const NAME: &'static str = "TEXT";
+    const EXPECTED: &'static str = "a text";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(text.to_owned()))
     }
 }
 

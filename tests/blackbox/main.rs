@@ -18,4 +18,5 @@ mod metrics;
 mod readme;
 mod reload;
 mod reload_under_load;
+mod stderr;
 mod traffic;
