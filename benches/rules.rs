@@ -65,7 +65,12 @@ fn plan(c: &mut Criterion) {
     );
     bench("both ends, 10,000 rules", file(10_000, |index| format!("user-{index}-*-x")), "user-7777-and-x");
     bench("one start, 10,000 ends", file(10_000, |index| format!("user-*-{index}")), "user-and-7777");
-    bench("contains, 10,000 rules", file(10_000, |index| format!("*-{index}-*")), "user-9999-and-more");
+    let contains = |index: usize| format!("*-{index}-*");
+    bench("contains, 10,000 rules", file(10_000, contains), "user-9999-and-more");
+    let all_pieces: String = (0..10_000).map(|index| format!("-{}-", 9_999 - index)).collect();
+    bench("contains, 10,000 rules, all in one value of 59 kB", file(10_000, contains), &all_pieces);
+    let between = |index: usize| format!("user-*-{index}-*-x");
+    bench("one start, one end, 10,000 middles", file(10_000, between), "user-and-9999-and-x");
     group.finish();
 }
 

@@ -8,6 +8,7 @@ pub mod time;
 pub mod request;
 pub mod limit;
 pub mod key;
+mod sip;
 pub mod rules;
 pub mod plan;
 pub mod settle;

@@ -6,10 +6,7 @@
 //! process: nobody outside can aim at a collision or at a shard, and among a billion counters a chance collision has
 //! a probability of about 10^-21.
 
-use std::hash::Hasher;
-
-use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
-use smallvec::SmallVec;
+use crate::engine::sip::SipHash13;
 
 /// The secret of the process, under which all keys are made. Keys under different secrets have nothing in common.
 #[derive(Clone, Copy)]
@@ -31,20 +28,17 @@ impl KeySecret {
 
     /// The seed of everything whose constant part is this list.
     pub fn seed<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> KeySeed {
-        let mut hasher = SipHasher13::new_with_key(&self.0);
-        write_parts(parts, |bytes| hasher.write(bytes));
-        let Hash128 { h1, h2 } = hasher.finish128();
-        KeySeed(h1, h2)
+        let secret = u128::from_le_bytes(self.0);
+        let (high, low) = hash_parts(SipHash13::new(secret as u64, (secret >> 64) as u64), parts);
+        KeySeed(high, low)
     }
 }
 
 impl KeySeed {
     /// The key of the counter with these values.
     pub fn key<'a>(&self, values: impl IntoIterator<Item = &'a str>) -> Key {
-        // One call with all bytes is several times faster than a call a part.
-        let mut bytes = SmallVec::<[u8; 192]>::new();
-        write_parts(values.into_iter().map(str::as_bytes), |part| bytes.extend_from_slice(part));
-        Key(SipHasher13::new_with_keys(self.0, self.1).hash(&bytes).as_u128())
+        let (high, low) = hash_parts(SipHash13::new(self.0, self.1), values.into_iter().map(str::as_bytes));
+        Key(u128::from(high) << 64 | u128::from(low))
     }
 }
 
@@ -61,12 +55,33 @@ impl std::fmt::Debug for KeySeed {
     }
 }
 
-/// Length-prefixed, so that (`ab`, `c`) and (`a`, `bc`) differ.
-fn write_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>, mut write: impl FnMut(&[u8])) {
+/// Each part is its length and its bytes, in whole words: so (`ab`, `c`) and (`a`, `bc`) differ.
+fn hash_parts<'a>(mut hash: SipHash13, parts: impl IntoIterator<Item = &'a [u8]>) -> (u64, u64) {
     for part in parts {
-        write(&(part.len() as u64).to_le_bytes());
-        write(part);
+        hash.write(part.len() as u64);
+        let words = part.chunks_exact(8);
+        let rest = words.remainder();
+        words.for_each(|word| hash.write(whole_word(word)));
+        if !rest.is_empty() {
+            hash.write(part_of_word(rest));
+        }
     }
+    hash.finish()
+}
+
+fn whole_word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("a chunk of eight"))
+}
+
+/// One to seven bytes, and zeros. Reads of fixed sizes that overlap are several times faster than a copy.
+fn part_of_word(bytes: &[u8]) -> u64 {
+    let last = bytes.len() - 1;
+    if let (Some(first), Some(end)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        let (first, end) = (u64::from(u32::from_le_bytes(*first)), u64::from(u32::from_le_bytes(*end)));
+        return first | end << (8 * (last - 3));
+    }
+    let at = |index: usize| u64::from(bytes[index]) << (8 * index);
+    at(0) | at(bytes.len() / 2) | at(last)
 }
 
 #[cfg(test)]
@@ -88,5 +103,29 @@ mod tests {
         let key = |secret: KeySecret| secret.seed([b"shop".as_slice()]).key(["alice"]);
         assert_eq!(key(SECRET), key(SECRET));
         assert_ne!(key(SECRET), key(KeySecret::new([8; 16])));
+    }
+
+    #[test]
+    fn every_byte_and_every_length_counts() {
+        let seed = SECRET.seed([b"shop".as_slice()]);
+        let text = "abcdefghijklmnopqrstuvwxyz";
+        let mut keys: Vec<Key> = (0..=text.len()).map(|length| seed.key([&text[..length]])).collect();
+        for place in 0..text.len() {
+            keys.push(seed.key([format!("{}X{}", &text[..place], &text[place + 1..]).as_str()]));
+        }
+        let all = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), all);
+    }
+
+    #[test]
+    fn bytes_become_words_with_zeros_behind() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7];
+        for length in 1..=7 {
+            let mut word = [0; 8];
+            word[..length].copy_from_slice(&bytes[..length]);
+            assert_eq!(part_of_word(&bytes[..length]), u64::from_le_bytes(word), "{length}");
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! `Counter` is that step as a trait. A counter never holds its limit: N and `burst` may change under it.
 
 mod counter;
+mod divisor;
 mod kept;
 mod search;
 
@@ -30,6 +31,7 @@ pub(crate) use sliding_window_weighted::SlidingWindowWeighted;
 pub(crate) use token_bucket::TokenBucket;
 
 use crate::engine::time::{SECOND_NANOS, Timestamp};
+use divisor::Divisor;
 
 /// How a limit counts. The names are those of the rule files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,9 +58,9 @@ pub struct Limit {
     algorithm: Algorithm,
     requests: u32,
     burst: u32,
-    window_nanos: u64,
+    window: Divisor,
     /// Buckets of `sliding_window` per nanosecond, as a reduced fraction: bucket = ⌊t · numerator / denominator⌋.
-    buckets: (u64, u64),
+    buckets: (u64, Divisor),
 }
 
 /// What one counter said to the hits of one descriptor, after the whole request was settled.
@@ -94,16 +96,16 @@ impl Limit {
         // Times are whole nanoseconds, so buckets finer than one mean the same as buckets of one.
         let buckets = DEFAULT_BUCKETS.min(window_nanos);
         let divisor = gcd(buckets, window_nanos);
-        let buckets = (buckets / divisor, window_nanos / divisor);
-        Self { algorithm, requests, burst: requests, window_nanos, buckets }
+        let buckets = (buckets / divisor, Divisor::new(window_nanos / divisor));
+        Self { algorithm, requests, burst: requests, window: Divisor::new(window_nanos), buckets }
     }
 
     /// The same with buckets of `granularity_nanos` (W / [`BUCKETS_MAX`] to W; beyond it, the nearest of these): for
     /// `sliding_window`.
     #[must_use]
     pub fn with_granularity(mut self, granularity_nanos: u64) -> Self {
-        let finest = self.window_nanos.div_ceil(BUCKETS_MAX);
-        self.buckets = (1, granularity_nanos.clamp(finest, self.window_nanos));
+        let finest = self.window_nanos().div_ceil(BUCKETS_MAX);
+        self.buckets = (1, Divisor::new(granularity_nanos.clamp(finest, self.window_nanos())));
         self
     }
 
@@ -131,21 +133,28 @@ impl Limit {
 
     /// W, in nanoseconds.
     pub fn window_nanos(&self) -> u64 {
-        self.window_nanos
+        self.window.get()
+    }
+
+    /// The time since the aligned window that holds `at` began, in nanoseconds.
+    pub(crate) fn elapsed_nanos(&self, at: Timestamp) -> u64 {
+        self.window.divide(at.as_nanos()).1
     }
 
     /// The bucket of `sliding_window` that `at` falls into: ⌊t · numerator / denominator⌋ of unix time.
     pub fn bucket_of(&self, at: Timestamp) -> u64 {
         let (numerator, denominator) = self.buckets;
         match at.as_nanos().checked_mul(numerator) {
-            Some(product) => product / denominator,
-            None => (u128::from(at.as_nanos()) * u128::from(numerator) / u128::from(denominator)) as u64,
+            Some(product) => denominator.divide(product).0,
+            None => {
+                (u128::from(at.as_nanos()) * u128::from(numerator) / u128::from(denominator.get())) as u64
+            }
         }
     }
 
     /// The first nanosecond after `bucket`: the least t whose bucket is greater.
     pub fn bucket_end(&self, bucket: u64) -> Timestamp {
-        let (numerator, denominator) = self.buckets;
+        let (numerator, denominator) = (self.buckets.0, self.buckets.1.get());
         match bucket.checked_add(1).and_then(|next| next.checked_mul(denominator)) {
             Some(product) if numerator == 1 => Timestamp::from_nanos(product),
             Some(product) => Timestamp::from_nanos(product.div_ceil(numerator)),
@@ -157,9 +166,19 @@ impl Limit {
         }
     }
 
+    /// `bucket` of `sliding_window` ends after `at`. The same as comparing [`bucket_of`](Self::bucket_of), without a
+    /// division.
+    pub(crate) fn bucket_ends_after(&self, bucket: u64, at: Timestamp) -> bool {
+        let (numerator, denominator) = self.buckets();
+        match (bucket.wrapping_add(1).checked_mul(denominator), at.as_nanos().checked_mul(numerator)) {
+            (Some(end), Some(at)) => end > at,
+            _ => bucket >= self.bucket_of(at),
+        }
+    }
+
     /// The buckets of `sliding_window` per nanosecond, as a reduced fraction.
     pub fn buckets(&self) -> (u64, u64) {
-        self.buckets
+        (self.buckets.0, self.buckets.1.get())
     }
 }
 

@@ -51,7 +51,8 @@ pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlemen
 }
 
 impl Settlement {
-    /// A request that passes.
+    /// A request that passes. What it charges is also what a request of one check alone charges: if that check is
+    /// not over the request passes, and if it is, the check is charged the same either way.
     pub const PASSES: Self = Self { passes: true, stop_increment: false };
 
     /// The hits that this check's counter is charged.

@@ -18,7 +18,7 @@ use smallvec::smallvec;
 use crate::engine::decision::Verdicts;
 use crate::engine::limit::{Ahead, Algorithm, Counter, Verdict};
 use crate::engine::plan::{Check, Plan, Step};
-use crate::engine::settle::settle;
+use crate::engine::settle::{Settlement, settle};
 use crate::engine::time::Timestamp;
 use budget::Budget;
 use kind::{AnyKind, Kinds};
@@ -78,8 +78,8 @@ pub struct MemoryStore {
 const SWEEP_SHARDS: usize = 64;
 
 /// Bytes of counters that a shard should hold when the store is full: small enough that growing, sweeping or shrinking
-/// one takes a few microseconds.
-const SHARD_BYTES: u64 = 64 << 10;
+/// one takes microseconds, large enough that the shards' locks stay in a processor's cache.
+const SHARD_BYTES: u64 = 256 << 10;
 
 impl MemoryStore {
     /// An empty store. It takes memory as counters come.
@@ -105,38 +105,36 @@ impl MemoryStore {
         let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
         match (checks.next(), checks.next()) {
             (None, _) => {}
-            (Some((index, check)), None) => verdicts[index] = Some(self.apply_one(plan, check, now)),
+            (Some((index, check)), None) => verdicts[index] = Some(self.decide(check, now)),
             (Some(_), Some(_)) => self.apply_many(plan, now, &mut verdicts),
         }
         verdicts
     }
 
-    fn apply_one(&self, plan: &Plan<'_>, check: &Check<'_>, now: Timestamp) -> Verdict {
+    /// The same for a request that asks one counter only: no mode changes what is charged to it.
+    pub fn decide(&self, check: &Check<'_>, now: Timestamp) -> Verdict {
         let (kinds, key) = (&self.kinds, check.key);
         match check.limit.algorithm() {
-            Algorithm::SlidingLog => self.decide(kinds.sliding_log.lock(key), plan, check, now),
-            Algorithm::SlidingWindow => self.decide(kinds.sliding_window.lock(key), plan, check, now),
-            Algorithm::SlidingWindowWeighted => self.decide(kinds.weighted.lock(key), plan, check, now),
-            Algorithm::FixedWindow => self.decide(kinds.fixed_window.lock(key), plan, check, now),
-            Algorithm::TokenBucket => self.decide(kinds.token_bucket.lock(key), plan, check, now),
-            Algorithm::LeakyBucket => self.decide(kinds.leaky_bucket.lock(key), plan, check, now),
+            Algorithm::SlidingLog => self.decide_in(kinds.sliding_log.lock(key), check, now),
+            Algorithm::SlidingWindow => self.decide_in(kinds.sliding_window.lock(key), check, now),
+            Algorithm::SlidingWindowWeighted => self.decide_in(kinds.weighted.lock(key), check, now),
+            Algorithm::FixedWindow => self.decide_in(kinds.fixed_window.lock(key), check, now),
+            Algorithm::TokenBucket => self.decide_in(kinds.token_bucket.lock(key), check, now),
+            Algorithm::LeakyBucket => self.decide_in(kinds.leaky_bucket.lock(key), check, now),
         }
     }
 
-    /// The whole step for the only counter of a request.
-    fn decide<S: Counter>(
+    fn decide_in<S: Counter>(
         &self,
         mut shard: MutexGuard<'_, Shard<S>>,
-        plan: &Plan<'_>,
         check: &Check<'_>,
         now: Timestamp,
     ) -> Verdict {
-        let asked = shard
-            .look(check, now, Ahead::default(), &mut Promised::default(), &self.budget)
-            .answered(self.full);
-        let settlement = settle(plan, |_| asked.looked.over);
-        let charged = settlement.charged(check, asked.looked);
+        let promised = &mut Promised::default();
+        let asked = shard.look(check, now, Ahead::default(), promised, &self.budget).answered(self.full);
+        let charged = Settlement::PASSES.charged(check, asked.looked);
         let verdict = shard.finish_at(asked.slot, check, now, &asked, charged, 0);
+        drop(shard);
         self.count_full(&asked);
         verdict
     }

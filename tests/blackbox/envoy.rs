@@ -116,7 +116,7 @@ fn envoys_own_statistics_agree_with_the_metrics() {
     assert_eq!((stat("guarded.ok"), stat("guarded.over_limit"), stat("guarded.error")), (3, 1, 0));
     let requests =
         |code| limiter.scrape().sum("tidegate_requests_total", &[("front", "grpc"), ("code", code)]);
-    assert_eq!((requests("ok"), requests("over_limit")), (33.0, 14.0));
+    assert_eq!((requests("OK"), requests("OVER_LIMIT")), (33.0, 14.0));
     assert_eq!(limiter.metric("ratelimit_service_total_requests"), 47.0);
     let api = [("domain", "edge"), ("key1", "route_api"), ("key2", "remote_address")];
     assert_eq!(limiter.scrape().sum("ratelimit_service_rate_limit_over_limit", &api), 4.0);

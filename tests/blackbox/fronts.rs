@@ -103,7 +103,7 @@ fn admitted_of_many(key: &str) -> usize {
     });
     let scrape = limiter.scrape();
     assert_eq!(scrape.sum("ratelimit_service_total_requests", &[]), 4000.0);
-    assert_eq!(scrape.sum("tidegate_requests_total", &[("front", "grpc"), ("code", "ok")]), admitted as f64);
+    assert_eq!(scrape.sum("tidegate_requests_total", &[("front", "grpc"), ("code", "OK")]), admitted as f64);
     admitted
 }
 

@@ -49,7 +49,9 @@ fn it_says_where_it_listens_what_it_loaded_and_how_to_try_it() {
         let address = format!("127.0.0.1:{port}");
         assert!(limiter.lines_with(&address) >= 1, "no {address} in {:#?}", limiter.output());
     }
-    for word in ["rules: 1 limits", "store: memory, at most ", "sliding_window", "64 descriptors"] {
+    for word in
+        ["rules: 1 limit", "store: memory", "sliding_window", "MAX_COUNTER_BYTES=", "MAX_DESCRIPTORS=64"]
+    {
         assert!(limiter.lines_with(word) >= 1, "no {word} in {:#?}", limiter.output());
     }
     // The curl line works as it stands.
@@ -135,6 +137,17 @@ fn a_bad_set_ends_the_start_with_every_problem_at_its_place() {
         let line = only_line(&output, place);
         assert!(line.contains('(') && line.contains(')'), "says what was expected: {line}");
     }
+}
+
+#[test]
+fn a_warning_is_told_at_its_place_and_refuses_only_when_rules_are_strict() {
+    let setup = Setup::new().rules("shop.yaml", &format!("{RULES}    unit: day\n"));
+    let told = |output: &str| only_line(output, "shop.yaml:6:5: ").contains("unit");
+    assert!(told(&refusal(&setup.env("STRICT_RULES", "true"), 1)));
+    let limiter = Setup::new().rules("shop.yaml", &format!("{RULES}    unit: day\n")).start();
+    assert!(told(&limiter.output().join("\n")));
+    assert_eq!(limiter.metric("tidegate_rules_warnings"), 1.0);
+    assert_eq!(limiter.client().ask(question()).statuses[0].limit_remaining, 2);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Reload, one change at a time: what is taken, what is refused, which counts live on.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
 
 use crate::harness::eventually_true;
 use crate::harness::grpc::{Client, RateLimit, ask_only, question};
@@ -169,4 +171,77 @@ fn files_at_any_depth_of_a_runtime_tree_are_watched() {
     fs::create_dir(&new).expect("the folder is ours");
     fs::write(new.join("more.yaml"), rules("more", 3, "day")).expect("the folder is ours");
     taken(&client, "more", 3);
+}
+
+/// How `envoyproxy/ratelimit` is deployed: RUNTIME_ROOT is a link that is swapped to a new tree.
+#[test]
+fn a_runtime_root_that_is_a_link_is_followed_when_it_is_swapped() {
+    let setup = Setup::new();
+    let tree = |name: &str, requests| {
+        let config = setup.outside().join(name).join("ratelimit/config");
+        fs::create_dir_all(&config).expect("the folder is ours");
+        fs::write(config.join("shop.yaml"), rules("shop", requests, "day")).expect("the folder is ours");
+    };
+    tree("old", 10);
+    tree("new", 11);
+    let root = setup.outside().join("current");
+    symlink("old", &root).expect("the folder is ours");
+    let swapped = setup.outside().join("swapped");
+    symlink("new", &swapped).expect("the folder is ours");
+    let setup = setup.env("CONFIG_PATH", "").env("RUNTIME_SUBDIRECTORY", "ratelimit");
+    let limiter = setup.env("RUNTIME_ROOT", &root.display().to_string()).start();
+    let client = limiter.client();
+    spend(&client, "shop", 3);
+    fs::rename(&swapped, &root).expect("the folder is ours");
+    taken(&client, "shop", 11);
+    assert_eq!(remaining(&client, "shop"), 8);
+}
+
+#[test]
+fn a_folder_that_goes_away_leaves_the_rules_in_force() {
+    let (limiter, client) = start();
+    let (folder, away) = (limiter.setup.folder(), limiter.setup.outside().join("away"));
+    fs::rename(&folder, &away).expect("the folder is ours");
+    eventually_true("the failure to be counted", || {
+        limiter.metric("ratelimit_service_config_load_error") == 1.0
+    });
+    assert_eq!((limit(&client, "shop"), remaining(&client, "shop")), (Some(10), 8));
+    fs::write(away.join("shop.yaml"), rules("shop", 11, "day")).expect("the folder is ours");
+    fs::rename(&away, &folder).expect("the folder is ours");
+    taken(&client, "shop", 11);
+    assert_eq!(remaining(&client, "shop"), 9);
+}
+
+#[test]
+fn hostile_files_are_refused_fast_and_in_little_memory() {
+    const MIB: u64 = 1024 * 1024;
+    let (limiter, client) = start();
+    let before = limiter.memory_peak_bytes();
+    let file = limiter.setup.folder().join("hostile.yaml");
+
+    let mut laughs = "domain: x\na0: &a0 [lol]\n".to_owned();
+    for level in 1..40 {
+        let alias = format!("*a{}", level - 1);
+        laughs += &format!("a{level}: &a{level} [{}]\n", vec![alias; 10].join(", "));
+    }
+    let mut failures = 0.0;
+    let mut refused = |bytes: &[u8], size: u64| {
+        let aside = limiter.setup.outside().join("aside");
+        fs::write(&aside, bytes).expect("the folder is ours");
+        let grown = fs::File::options().write(true).open(&aside).and_then(|file| file.set_len(size));
+        grown.expect("the folder is ours");
+        fs::rename(&aside, &file).expect("the folder is ours");
+        failures += 1.0;
+        let began = Instant::now();
+        eventually_true("the refusal", || limiter.metric("ratelimit_service_config_load_error") == failures);
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    };
+    refused(laughs.as_bytes(), laughs.len() as u64);
+    refused(b"domain: \xff\n", 10);
+    refused(b"domain: x\n", 100 * MIB);
+    assert!(limiter.lines_with("hostile.yaml:") >= 3, "{:#?}", limiter.output());
+
+    let grown = limiter.memory_peak_bytes() - before;
+    assert!(grown < 96 * MIB, "{} MiB, of which 32 MiB are what a file may have", grown / MIB);
+    assert_eq!((limit(&client, "shop"), remaining(&client, "shop")), (Some(10), 8));
 }

@@ -89,6 +89,7 @@ fn under_load(limiter: &Tidegate, last_generation: u32, reloads: impl FnOnce(&gr
     });
 
     let total: u32 = sent.iter().sum();
+    println!("{total} requests were decided while the rules were reloaded");
     assert!(total > 50 * ROUNDS, "a load: {total}");
     for (client, sent) in (0..).zip(&sent) {
         let address = address(client);

@@ -66,6 +66,5 @@ impl Counter for FixedWindow {
 
 /// The end of the aligned window that holds `at`.
 fn window_end(limit: &Limit, at: Timestamp) -> Timestamp {
-    let window = limit.window_nanos();
-    at.plus(window - at.as_nanos() % window)
+    at.plus(limit.window_nanos() - limit.elapsed_nanos(at))
 }

@@ -71,11 +71,12 @@ impl Counter for Gcra {
     fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
         let (level, hit) = (self.level_after(limit, ahead), limit.window_nanos());
         let room = capacity(limit).saturating_sub(level);
-        let left = if limit.requests() == 0 { 0 } else { whole_hits(room, hit) };
+        let fitting = whole_hits(room, hit);
+        let left = if limit.requests() == 0 { 0 } else { fitting };
         let before = if level > capacity(limit) {
             u64::try_from(level.div_ceil(u128::from(hit))).unwrap_or(u64::MAX)
         } else {
-            u64::from(limit.burst()) - whole_hits(room, hit)
+            u64::from(limit.burst()) - fitting
         };
         Looked { over: hits.max(1) > left, left, before }
     }

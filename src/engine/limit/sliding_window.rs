@@ -47,6 +47,11 @@ impl SlidingWindow {
         self.more.last().map_or(self.first, |low| self.number(low))
     }
 
+    /// Hits at `latest`, which no bucket is later than, belong to the newest one.
+    fn newest_goes_on(&self, limit: &Limit) -> bool {
+        self.first_count > 0 && limit.bucket_ends_after(self.newest(), self.latest)
+    }
+
     /// The oldest bucket such that it and those before it hold at least `hits`.
     fn bucket_through(&self, hits: u64) -> u64 {
         let further = hits.saturating_sub(u64::from(self.first_count));
@@ -76,9 +81,9 @@ impl Counter for SlidingWindow {
         if self.first_count == 0 || now.as_nanos() < limit.window_nanos() {
             return;
         }
-        let oldest = limit.bucket_of(Timestamp::from_nanos(now.as_nanos() - limit.window_nanos()));
-        if self.first < oldest {
-            self.drop_before(oldest);
+        let window_start = Timestamp::from_nanos(now.as_nanos() - limit.window_nanos());
+        if !limit.bucket_ends_after(self.first, window_start) {
+            self.drop_before(limit.bucket_of(window_start));
         }
     }
 
@@ -87,15 +92,17 @@ impl Counter for SlidingWindow {
     }
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
-        let (bucket, hits) = (limit.bucket_of(self.latest), u32::try_from(hits).unwrap_or(u32::MAX));
-        if self.first_count == 0 {
-            (self.first, self.first_count) = (bucket, hits);
-        } else if bucket == self.newest() {
+        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+        if self.newest_goes_on(limit) {
             match self.more.last() {
                 Some(_) => self.more.add_to_last(hits),
                 None => self.first_count = self.first_count.saturating_add(hits),
             }
             return;
+        }
+        let bucket = limit.bucket_of(self.latest);
+        if self.first_count == 0 {
+            (self.first, self.first_count) = (bucket, hits);
         } else {
             self.more.push(bucket as u16, hits);
         }
@@ -127,7 +134,7 @@ impl Counter for SlidingWindow {
     }
 
     fn growth_bytes(&self, limit: &Limit) -> usize {
-        let new_cell = self.first_count > 0 && limit.bucket_of(self.latest) != self.newest();
+        let new_cell = self.first_count > 0 && !self.newest_goes_on(limit);
         if new_cell { self.more.growth_bytes() } else { 0 }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct SlidingWindowWeighted {
 
 impl SlidingWindowWeighted {
     fn elapsed(&self, limit: &Limit) -> u64 {
-        { self.latest }.as_nanos() % limit.window_nanos()
+        limit.elapsed_nanos(self.latest)
     }
 
     /// The two counts without the newest `hits`.
@@ -53,7 +53,7 @@ impl Counter for SlidingWindowWeighted {
             return;
         }
         self.latest = now;
-        let into_window = now.nanos_since(latest).saturating_add(latest.as_nanos() % limit.window_nanos());
+        let into_window = now.nanos_since(latest).saturating_add(limit.elapsed_nanos(latest));
         if into_window < limit.window_nanos() {
             return;
         }
@@ -103,6 +103,9 @@ impl Counter for SlidingWindowWeighted {
 
 /// ⌈count × left / window⌉.
 fn share_ceil(count: u64, left: u64, window: u64) -> u64 {
+    if count == 0 {
+        return 0;
+    }
     match count.checked_mul(left) {
         Some(product) => product.div_ceil(window),
         None => (u128::from(count) * u128::from(left)).div_ceil(u128::from(window)) as u64,

@@ -3,13 +3,21 @@
 //! A pattern is text in which every `*` stands for zero or more characters. Patterns are classified when they are
 //! compiled. One that is nothing but a prefix (`a*`) or a suffix (`*a`) is found without being tested: by binary
 //! search among all prefixes, and the first in file order of every chain of prefixes is known beforehand. Of the
-//! others (`a*b`, `*a*`, `a*b*c`) those are tested whose literal start (or end, when fewer patterns have it) fits.
+//! others (`a*b`, `*a*`, `a*b*c`) those are tested whose literal start (or end, when fewer patterns have it) fits; or,
+//! where many patterns have that too, those of which a literal piece stands in the value (`pieces`).
 //!
 //! Testing a pattern is greedy: each piece between two stars is searched once, from where the last one ended. That
 //! is right (an earlier find leaves more room for the rest), does not backtrack, and is linear in the value.
 
+mod pieces;
+
 use std::cmp::Ordering;
 use std::collections::HashMap;
+
+use self::pieces::Pieces;
+
+/// An end that more patterns than this have tells too little: a piece of their middle is looked for instead.
+const WITH_END_MAX: usize = 16;
 
 /// The patterns beside each other under one key, in file order; `T` is what a pattern leads to.
 #[derive(Debug)]
@@ -17,6 +25,7 @@ pub(super) struct Wildcards<T> {
     targets: Vec<T>,
     by_prefix: Affixes,
     by_suffix: Affixes,
+    by_piece: Pieces,
 }
 
 /// A pattern that is more than a prefix or a suffix.
@@ -44,6 +53,13 @@ enum End {
     Suffix,
 }
 
+/// Where a pattern is filed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Home {
+    End(End),
+    Piece,
+}
+
 #[derive(Debug)]
 struct Affix {
     text: Box<str>,
@@ -62,27 +78,42 @@ impl<T: Copy> Wildcards<T> {
     pub(super) fn new<'a>(patterns: impl IntoIterator<Item = (&'a str, T)>) -> Self {
         let (patterns, targets): (Vec<Pattern>, _) =
             (0..).zip(patterns).map(|(order, (text, target))| (Pattern::new(order, text), target)).unzip();
-        let ends: Vec<End> = {
-            let (prefixes, suffixes) = (End::Prefix.counts(&patterns), End::Suffix.counts(&patterns));
-            let count =
-                |counts: &HashMap<&str, usize>, text: &str| counts.get(text).copied().unwrap_or_default();
-            let end = |pattern: &Pattern| {
-                pattern.end(count(&prefixes, &pattern.prefix), count(&suffixes, &pattern.suffix))
-            };
-            patterns.iter().map(end).collect()
+        let homes = homes(&patterns);
+        let take = |home: Home, patterns: &mut Vec<(Home, Pattern)>| -> Vec<Pattern> {
+            patterns.extract_if(.., |(its, _)| *its == home).map(|(_, pattern)| pattern).collect()
         };
-        let filed = |end: End, patterns: Vec<(End, Pattern)>| {
-            Affixes::new(end, patterns.into_iter().map(|(_, pattern)| pattern).collect())
+        let mut patterns: Vec<_> = homes.into_iter().zip(patterns).collect();
+        let (by_piece, left) = match Pieces::new(take(Home::Piece, &mut patterns)) {
+            Ok(pieces) => (pieces, Vec::new()),
+            Err(patterns) => (Pieces::default(), patterns),
         };
-        let (by_prefix, by_suffix) = ends.into_iter().zip(patterns).partition(|(end, _)| *end == End::Prefix);
-        Self { targets, by_prefix: filed(End::Prefix, by_prefix), by_suffix: filed(End::Suffix, by_suffix) }
+        let mut by_prefix = take(Home::End(End::Prefix), &mut patterns);
+        by_prefix.extend(left);
+        by_prefix.sort_by_key(|pattern| pattern.order);
+        Self {
+            targets,
+            by_prefix: Affixes::new(End::Prefix, by_prefix),
+            by_suffix: Affixes::new(End::Suffix, take(Home::End(End::Suffix), &mut patterns)),
+            by_piece,
+        }
     }
 
     /// What the first pattern that matches leads to.
     pub(super) fn find(&self, value: &str) -> Option<T> {
-        let first = self.by_suffix.first_match(value, self.by_prefix.first_match(value, None))?;
+        let first = self.by_suffix.first_match(value, self.by_prefix.first_match(value, None));
+        let first = self.by_piece.first_match(value, first)?;
         self.targets.get(first as usize).copied()
     }
+}
+
+/// Where each of these patterns is filed.
+fn homes(patterns: &[Pattern]) -> Vec<Home> {
+    let (prefixes, suffixes) = (End::Prefix.counts(patterns), End::Suffix.counts(patterns));
+    let count = |counts: &HashMap<&str, usize>, text: &str| counts.get(text).copied().unwrap_or_default();
+    let home = |pattern: &Pattern| {
+        pattern.home(count(&prefixes, &pattern.prefix), count(&suffixes, &pattern.suffix))
+    };
+    patterns.iter().map(home).collect()
 }
 
 impl Pattern {
@@ -93,11 +124,12 @@ impl Pattern {
         Self { order, prefix: prefix.into(), suffix: suffix.into(), pieces }
     }
 
-    /// The end under which it is filed, given how many patterns have its prefix and its suffix: the one that tells
-    /// more. An empty one tells nothing.
-    fn end(&self, with_prefix: usize, with_suffix: usize) -> End {
+    /// Where it is filed, given how many patterns have its prefix and its suffix: under the end that tells more (an
+    /// empty one tells nothing), unless that tells too little.
+    fn home(&self, with_prefix: usize, with_suffix: usize) -> Home {
         let is_prefix = self.suffix.is_empty() || (!self.prefix.is_empty() && with_prefix <= with_suffix);
-        if is_prefix { End::Prefix } else { End::Suffix }
+        let (end, with_end) = if is_prefix { (End::Prefix, with_prefix) } else { (End::Suffix, with_suffix) };
+        if with_end > WITH_END_MAX && !self.pieces.is_empty() { Home::Piece } else { Home::End(end) }
     }
 
     /// Nothing has to be tested once the affix that it is filed under fits.
@@ -273,6 +305,44 @@ mod tests {
                 prop_assert_eq!(compiled.find(&value), expected, "{:?} {:?}", patterns, value);
             }
         }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
+        /// So many with the same ends that pieces are searched; some of the pieces are longer than what is searched.
+        #[test]
+        fn the_first_of_many_patterns_with_the_same_ends_is_found(
+            patterns in prop::collection::vec("(a|)\\*[abc]{1,4}(\\*[abc*]{0,4}|(ab){20})\\*(c|)", 40..80),
+            values in prop::collection::vec("[abc]{0,12}(ab){0,25}[abc]{0,4}", 1..12),
+        ) {
+            let compiled = Wildcards::new(patterns.iter().map(String::as_str).zip(0..));
+            prop_assert!(!compiled.by_piece.is_empty());
+            for value in values {
+                let matches = |pattern: &String| Pattern::new(0, pattern).matches(&value);
+                let expected = patterns.iter().position(matches);
+                prop_assert_eq!(compiled.find(&value), expected, "{:?} {:?}", patterns, value);
+            }
+        }
+    }
+
+    #[test]
+    fn of_many_pieces_in_one_value_the_first_in_file_order_is_found() {
+        let patterns: Vec<String> = (0..5_000).map(|index| format!("*-{}-*", 4_999 - index)).collect();
+        let wildcards = Wildcards::new(patterns.iter().map(String::as_str).zip(0..5_000));
+        let value: String = (0..5_000).map(|index| format!("-{index}-")).collect();
+        assert_eq!(wildcards.find(&value), Some(0));
+        assert_eq!(wildcards.find("x-17-y-4000-"), Some(999));
+        assert_eq!(wildcards.find("-17"), None);
+    }
+
+    /// A piece that is found everywhere, and patterns that are tested in vain: once each, not once a place.
+    #[test]
+    fn a_hostile_value_takes_no_time() {
+        let patterns: Vec<String> = (1..=40).map(|len| format!("*{}*b*", "a".repeat(len))).collect();
+        let wildcards = Wildcards::new(patterns.iter().map(String::as_str).zip(0..));
+        assert!(!wildcards.by_piece.is_empty());
+        assert_eq!(wildcards.find(&"a".repeat(1_000_000)), None);
     }
 
     #[test]

@@ -118,27 +118,31 @@ impl<S: Counter> Shard<S> {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        (self.table.slot_count() * Table::<S>::SLOT_BYTES) as u64 + self.heap_bytes
+        Table::<S>::bytes_of(self.table.slot_count()) as u64 + self.heap_bytes
     }
 
-    /// Forgets the counters that are over at `now`.
+    /// Forgets the counters that are over at `now`; returns how many.
     pub(super) fn sweep(&mut self, now: Timestamp, budget: &Budget) -> u64 {
-        if !self.table.states().any(|state| state.kept_until() <= now) {
+        if seconds(now) < self.table.earliest_secs {
             return 0;
         }
-        let (before, mut heap_bytes) = (self.table.len(), 0);
+        let (before, mut heap_bytes, mut earliest) = (self.table.len(), 0, Timestamp::MAX);
         self.table.retain(|state| {
-            let keep = state.kept_until() > now;
-            heap_bytes += if keep { 0 } else { state.heap_bytes() as u64 };
-            keep
+            let until = state.kept_until();
+            if until > now {
+                earliest = earliest.min(until);
+            } else {
+                heap_bytes += state.heap_bytes() as u64;
+            }
+            until > now
         });
+        self.table.earliest_secs = seconds(earliest);
         self.heap_bytes -= heap_bytes;
-        let len = self.table.len();
-        if len < self.table.slot_count() / 2 {
+        if self.table.len() < self.table.slot_count() / 2 {
             self.table.resize(self.table.slots_shrunk());
         }
         self.settle_payment(budget);
-        (before - len) as u64
+        (before - self.table.len()) as u64
     }
 
     /// Gives the budget what is paid and not held any more.
@@ -191,13 +195,21 @@ impl<S: Counter> Shard<S> {
         if self.table.has_room(inserts) {
             return true;
         }
+        // What is cheap to know first: a full store must not cost a pass over the table at every new key.
+        if !self.pay_for_slots(bytes, self.table.slots_grown_least(), budget) {
+            return false;
+        }
         let slots = self.table.slots_grown(inserts);
-        let more = (slots - self.table.slot_count()) * Table::<S>::SLOT_BYTES;
-        let paid = self.pay_for(bytes + more as u64, budget);
+        let paid = self.pay_for_slots(bytes, slots, budget);
         if paid {
             self.table.resize(slots);
         }
         paid
+    }
+
+    fn pay_for_slots(&mut self, bytes: u64, slots: usize, budget: &Budget) -> bool {
+        let more = Table::<S>::bytes_of(slots) - Table::<S>::bytes_of(self.table.slot_count());
+        self.pay_for(bytes + more as u64, budget)
     }
 
     fn look_at(&mut self, slot: Option<usize>, check: &Check<'_>, now: Timestamp, ahead: Ahead) -> Looked {
@@ -224,6 +236,11 @@ impl<S: Counter> Shard<S> {
             self.table.state_mut(slot).advance(&check.limit, now);
             slot
         })
+    }
+
+    /// Notes until when a counter is kept that is new, or whose time may have come closer.
+    fn expect_end(&mut self, slot: usize) {
+        self.table.earliest_secs = self.table.earliest_secs.min(seconds(self.table.state(slot).kept_until()));
     }
 
     fn change(&mut self, slot: usize, change: impl FnOnce(&mut S)) {
@@ -280,10 +297,14 @@ impl<S: Counter> ShardOps for Shard<S> {
         if charged > 0 && asked.room == Room::Enough {
             let at = self.slot_or_insert(slot, check, now);
             self.change(at, |state| state.charge(limit, charged));
+            if slot.is_none() {
+                self.expect_end(at);
+            }
             slot = Some(at);
         }
         if let (Hits::GiveBack(hits), Some(slot)) = (check.hits, slot) {
             self.change(slot, |state| state.refund(limit, hits));
+            self.expect_end(slot);
         }
         let hits = hits_taken(check);
         let wanted = hits.max(1).saturating_add(uncharged);
@@ -293,6 +314,11 @@ impl<S: Counter> ShardOps for Shard<S> {
         };
         Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos }
     }
+}
+
+/// Whole seconds, rounded down.
+fn seconds(time: Timestamp) -> u32 {
+    u32::try_from(time.as_nanos() / SECOND_NANOS).unwrap_or(u32::MAX)
 }
 
 /// The hits that a check takes; none when it gives back.

@@ -23,11 +23,9 @@ impl Scrape {
 
     /// The sum of all samples of this name that carry at least these labels; 0 when there are none.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        self.0
-            .iter()
-            .filter(|sample| sample.name == name && sample.carries(labels))
-            .map(|sample| sample.value)
-            .sum()
+        let wanted = self.0.iter().filter(|sample| sample.name == name && sample.carries(labels));
+        // Not sum(): that of nothing is -0.0, which reads oddly in a failure.
+        wanted.fold(0.0, |sum, sample| sum + sample.value)
     }
 }
 

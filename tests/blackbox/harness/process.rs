@@ -40,6 +40,15 @@ impl Process {
         self.output().iter().filter(|line| line.contains(text)).count()
     }
 
+    /// The most memory that it ever had, in bytes.
+    pub fn memory_peak_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("the process is ours");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells the peak");
+        let kib: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+        kib * 1024
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is ours");
     }

@@ -1,0 +1,389 @@
+//! What a decision costs: ratios to `governor` and to a bare hash map behind a mutex, in one run.
+//!
+//! A decision is everything from the string key of one counter, with the time given, hashing included, to the verdict.
+//! governor is keyed by the same string, hashes it with ahash, and is given its time too.
+//!
+//! `cargo bench --bench decision` takes about a minute; `-- --full` measures sizes, growth and expiry at 10,000,000
+//! keys, and 100,000,000 weighted counters (5 GB); `-- hot_key` and the like run one part alone.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads real clocks")]
+
+use std::alloc::System;
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Barrier, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use governor::clock::FakeRelativeClock;
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::keyed::DashMapStateStore;
+use governor::{Quota, RateLimiter};
+use smallvec::smallvec;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use tidegate::engine::key::{KeySecret, KeySeed};
+use tidegate::engine::limit::{Algorithm, Limit};
+use tidegate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use tidegate::engine::rules::Unit;
+use tidegate::engine::time::{SECOND_NANOS, Timestamp};
+use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const START: Timestamp = Timestamp::from_secs(1_790_000_000);
+const KEYS: usize = 1_000_000;
+const ALGORITHMS: [(&str, Algorithm); 6] = [
+    ("sliding_log", Algorithm::SlidingLog),
+    ("sliding_window", Algorithm::SlidingWindow),
+    ("sliding_window_weighted", Algorithm::SlidingWindowWeighted),
+    ("fixed_window", Algorithm::FixedWindow),
+    ("token_bucket", Algorithm::TokenBucket),
+    ("leaky_bucket", Algorithm::LeakyBucket),
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let full = arguments.iter().any(|argument| argument == "--full");
+    let keys = |few: usize| if full { 10_000_000 } else { few };
+    let wanted = |name: &str| {
+        let mut names = arguments.iter().filter(|argument| !argument.starts_with("--")).peekable();
+        names.peek().is_none() || names.any(|wanted| wanted == name)
+    };
+    let parts: [(&str, &dyn Fn()); 6] = [
+        ("hot_key", &hot_key),
+        ("many_keys", &many_keys),
+        ("two_threads", &two_threads),
+        ("sizes", &|| sizes(keys(200_000), full)),
+        ("growth", &|| growth(keys(1_000_000))),
+        ("expiry", &|| expiry(keys(1_000_000))),
+    ];
+    parts.iter().filter(|(name, _)| wanted(name)).for_each(|(_, part)| part());
+}
+
+/// Tidegate with one limit.
+struct Ours {
+    store: MemoryStore,
+    limit: Limit,
+    seed: KeySeed,
+}
+
+impl Ours {
+    fn new(algorithm: Algorithm, max_bytes: u64) -> Self {
+        let limit = Limit::new(algorithm, 1_000_000_000, 60 * SECOND_NANOS);
+        let seed = KeySecret::new([5; 16]).seed([b"bench".as_slice()]);
+        Self { store: MemoryStore::new(MemoryOptions { max_bytes, full: StoreFull::Deny }), limit, seed }
+    }
+
+    fn decide(&self, key: &str, now: Timestamp) -> bool {
+        !self.store.decide(&self.check(key), now).over
+    }
+
+    fn check(&self, key: &str) -> Check<'static> {
+        Check {
+            origin: Origin::Override { unit: Unit::Minute, unit_multiplier: 1 },
+            limit: self.limit,
+            key: self.seed.key([key]),
+            hits: Hits::Take(1),
+            reported: false,
+            shadow: false,
+            quota: false,
+        }
+    }
+
+    /// The same as a request with a plan.
+    fn apply(&self, key: &str, now: Timestamp) -> bool {
+        let check = self.check(key);
+        let plan = Plan { steps: smallvec![Step::Check(check)], domain_known: true, modes: Modes::default() };
+        self.store.apply(&plan, now)[0].is_some_and(|verdict| !verdict.over)
+    }
+}
+
+type Governor = RateLimiter<
+    String,
+    DashMapStateStore<String, ahash::RandomState>,
+    FakeRelativeClock,
+    NoOpMiddleware<Nanos>,
+>;
+
+fn governor() -> Governor {
+    let quota = Quota::per_second(NonZeroU32::new(1_000_000_000).expect("not zero"));
+    RateLimiter::new(
+        quota,
+        DashMapStateStore::with_hasher(ahash::RandomState::new()),
+        FakeRelativeClock::default(),
+    )
+}
+
+/// The least that there could be: a count for each key.
+type Bare = Mutex<HashMap<String, u64, ahash::RandomState>>;
+
+fn bare(map: &Bare, key: &String) -> bool {
+    let mut map = map.lock().expect("no panic");
+    match map.get_mut(key) {
+        Some(count) => *count += 1,
+        None => drop(map.insert(key.clone(), 1)),
+    }
+    true
+}
+
+/// Nanoseconds of this thread's processor time a call: the median of many short rounds, so that other work on the
+/// machine spoils few of them.
+fn nanos(calls: usize, mut call: impl FnMut(usize)) -> f64 {
+    const ROUNDS: usize = 200;
+    let round = calls / ROUNDS;
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|number| {
+            let start = processor_nanos();
+            (number * round..(number + 1) * round).for_each(&mut call);
+            (processor_nanos() - start) / round as f64
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
+
+/// Processor time of this thread.
+fn processor_nanos() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+fn row(name: &str, nanos: f64, governor: f64) {
+    println!("{name:<46}{nanos:>9.1} ns{:>9.2} × governor", nanos / governor);
+}
+
+fn user(number: usize) -> String {
+    format!("user-{number:08}")
+}
+
+fn hot_key() {
+    println!("\none hot key");
+    let (key, calls) = (user(1), 300_000);
+    let governor = governor();
+    let theirs = nanos(calls, |_| _ = black_box(governor.check_key(black_box(&key))));
+    row("governor, ahash", theirs, theirs);
+    let map = Bare::default();
+    row(
+        "hash map behind a mutex, ahash",
+        nanos(calls, |_| _ = black_box(bare(&map, black_box(&key)))),
+        theirs,
+    );
+    for (name, algorithm) in ALGORITHMS {
+        let (ours, mut now) = (Ours::new(algorithm, 1 << 30), START);
+        let decide = |_: usize| {
+            now = now.plus(100_000);
+            black_box(ours.decide(black_box(&key), now));
+        };
+        row(name, nanos(if algorithm == Algorithm::SlidingLog { 50_000 } else { calls }, decide), theirs);
+    }
+    let ours = Ours::new(Algorithm::SlidingWindow, 1 << 30);
+    row(
+        "sliding_window, as a plan",
+        nanos(calls, |_| _ = black_box(ours.apply(black_box(&key), START))),
+        theirs,
+    );
+    let seed = KeySecret::new([5; 16]).seed([b"bench".as_slice()]);
+    row("(of which the key)", nanos(calls, |_| _ = black_box(seed.key([black_box(key.as_str())]))), theirs);
+}
+
+fn many_keys() {
+    println!("\n{KEYS} keys at random");
+    let keys: Vec<String> = (0..KEYS).map(user).collect();
+    // Asked in another order than they came in: else a peer finds the keys that it keeps side by side in memory.
+    let mut random = Random(7);
+    let (first, again) = (random.order(KEYS), random.order(KEYS));
+    let (first, key) = (|call: usize| &keys[first[call] as usize], |call: usize| &keys[again[call] as usize]);
+    let governor = governor();
+    (0..KEYS).for_each(|call| _ = governor.check_key(first(call)));
+    let theirs = nanos(KEYS, |call| _ = black_box(governor.check_key(key(call))));
+    row("governor, ahash", theirs, theirs);
+    let map = Bare::default();
+    (0..KEYS).for_each(|call| _ = bare(&map, first(call)));
+    row("hash map behind a mutex, ahash", nanos(KEYS, |call| _ = black_box(bare(&map, key(call)))), theirs);
+    for (name, algorithm) in ALGORITHMS {
+        let (ours, mut now) = (Ours::new(algorithm, 1 << 30), START);
+        (0..KEYS).for_each(|call| _ = ours.decide(first(call), now));
+        let decide = |call: usize| {
+            now = now.plus(1_000);
+            black_box(ours.decide(key(call), now));
+        };
+        row(name, nanos(KEYS, decide), theirs);
+    }
+}
+
+fn two_threads() {
+    println!("\ntwo threads, against one");
+    let run = |threads: usize, same: bool| {
+        let (ours, barrier) = (Ours::new(Algorithm::SlidingWindow, 1 << 30), Barrier::new(threads));
+        let calls = 2_000_000;
+        let worker = |number: usize| {
+            let keys: Vec<String> =
+                (0..64).map(|key| user(if same { 1 } else { number * 1_000 + key })).collect();
+            barrier.wait();
+            let start = Instant::now();
+            for call in 0..calls {
+                black_box(ours.decide(&keys[call % 64], START.plus(call as u64 * 1_000)));
+            }
+            start.elapsed()
+        };
+        let slowest = thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|number| scope.spawn(move || worker(number))).collect();
+            workers.into_iter().map(|worker| worker.join().expect("no panic")).max()
+        });
+        (threads * calls) as f64 / slowest.expect("a thread ran").as_secs_f64() / 1e6
+    };
+    for (name, same) in [("different keys", false), ("the same key", true)] {
+        let ratio = |_| (run(1, same), run(2, same));
+        let mut rounds: Vec<(f64, f64)> = (0..3).map(ratio).collect();
+        rounds.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
+        let (one, two) = rounds[1];
+        println!("{name:<46}{one:>9.1} M/s → {two:.1} M/s = {:.2} ×", two / one);
+    }
+}
+
+fn sizes(keys: usize, full: bool) {
+    println!("\nbytes a counter at {keys} keys: what the allocator gave, what the store says");
+    let per_key = |bytes: u64| bytes as f64 / keys as f64;
+    for (name, algorithm, hits) in [
+        ("sliding_log, one hit", Algorithm::SlidingLog, 1),
+        ("sliding_log, ten hits", Algorithm::SlidingLog, 10),
+        ("sliding_window, one bucket", Algorithm::SlidingWindow, 1),
+        ("sliding_window, ten buckets", Algorithm::SlidingWindow, 10),
+        ("sliding_window_weighted", Algorithm::SlidingWindowWeighted, 1),
+        ("fixed_window", Algorithm::FixedWindow, 1),
+        ("token_bucket", Algorithm::TokenBucket, 1),
+        ("leaky_bucket", Algorithm::LeakyBucket, 1),
+    ] {
+        let (before, resident) = (allocated(), resident_bytes());
+        let ours = Ours::new(algorithm, 4 << 30);
+        for hit in 0..hits {
+            (0..keys).for_each(|key| _ = ours.decide(&user(key), START.plus(hit * SECOND_NANOS)));
+        }
+        assert_eq!(ours.store.counters(), keys as u64);
+        let (given, says) = (allocated() - before, ours.store.bytes());
+        let resident = resident_bytes().saturating_sub(resident);
+        println!(
+            "{name:<46}{:>9.1} B{:>9.1} B   resident {:.1} B",
+            per_key(given),
+            per_key(says),
+            per_key(resident)
+        );
+        let limit = given as f64 * 0.1;
+        assert!((given as f64 - says as f64).abs() <= limit, "the store must tell the truth");
+    }
+    if full {
+        hundred_million();
+    }
+}
+
+fn hundred_million() {
+    let ours = Ours::new(Algorithm::SlidingWindowWeighted, 4_800_000_000);
+    let before = resident_bytes();
+    (0..100_000_000).for_each(|key| _ = ours.decide(&user(key), START));
+    assert_eq!(ours.store.counters(), 100_000_000);
+    let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+    let resident = gigabytes(resident_bytes() - before);
+    println!(
+        "100,000,000 weighted counters: {:.2} GB, resident {resident:.2} GB",
+        gigabytes(ours.store.bytes())
+    );
+}
+
+/// The slowest decisions while a store fills from empty: every one of them may have to grow a table.
+fn growth(keys: usize) {
+    println!("\nfilling a store with {keys} keys, each decision timed");
+    for (name, algorithm) in [ALGORITHMS[1], ALGORITHMS[2]] {
+        let ours = Ours::new(algorithm, 4 << 30);
+        let mut times: Vec<u32> = (0..keys)
+            .map(|key| {
+                let key = user(key);
+                let start = Instant::now();
+                black_box(ours.decide(&key, START));
+                start.elapsed().as_nanos() as u32
+            })
+            .collect();
+        told_times(name, &mut times);
+    }
+}
+
+/// Decisions on other keys while the counters of a minute ago are given back.
+fn expiry(keys: usize) {
+    println!("\ndecisions on 10,000 live keys, alone and while {keys} counters expire beside them");
+    for (name, algorithm) in [ALGORITHMS[1], ALGORITHMS[2]] {
+        let ours = Ours::new(algorithm, 4 << 30);
+        (0..keys).for_each(|key| _ = ours.decide(&user(key), START));
+        let now = START.plus(180 * SECOND_NANOS);
+        let live: Vec<String> = (0..10_000).map(|key| user(keys + key)).collect();
+        live.iter().for_each(|key| _ = ours.decide(key, now));
+        let decide_for = |done: &dyn Fn(usize) -> bool| {
+            let mut times = Vec::new();
+            while !done(times.len()) {
+                let key = &live[times.len() * 7_919 % live.len()];
+                let start = Instant::now();
+                black_box(ours.decide(key, now));
+                times.push(start.elapsed().as_nanos() as u32);
+            }
+            times
+        };
+        told_times(&format!("{name}, alone"), &mut decide_for(&|calls| calls == 1_000_000));
+        let swept = AtomicBool::new(false);
+        let mut times = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ours.store.sweep(now).round_done {}
+                swept.store(true, Relaxed);
+            });
+            decide_for(&|_| swept.load(Relaxed))
+        });
+        told_times(&format!("{name}, during expiry"), &mut times);
+        assert_eq!(ours.store.expired_total(), keys as u64);
+    }
+}
+
+fn told_times(name: &str, times: &mut [u32]) {
+    times.sort_unstable();
+    let at = |share: f64| f64::from(times[((times.len() - 1) as f64 * share) as usize]) / 1_000.0;
+    println!(
+        "{name:<46} p50 {:.2} µs, p99 {:.2} µs, p99.9 {:.2} µs, p99.999 {:.1} µs, most {:.1} µs",
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        at(0.99999),
+        at(1.0)
+    );
+}
+
+/// Bytes that the allocator has given out.
+fn allocated() -> u64 {
+    let stats = ALLOCATOR.stats();
+    (stats.bytes_allocated - stats.bytes_deallocated) as u64
+}
+
+/// Bytes of this process that are in memory; 0 where that cannot be told.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    /// The numbers below `count`, shuffled.
+    fn order(&mut self, count: usize) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..count as u32).collect();
+        (1..count).rev().for_each(|last| order.swap(last, self.below(last as u64 + 1) as usize));
+        order
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
