@@ -173,17 +173,13 @@ impl App {
     /// One line each: what an operator wants to know of a process that has just started.
     fn announce(&self, ports: &Ports) {
         let settings = &self.settings;
-        tracing::info!(
-            "store: memory, at most {} bytes of counters, and when those are used up: {} (BACKEND_TYPE, \
-             MAX_COUNTER_BYTES, STORE_FULL_MODE)",
-            counter_bytes(settings),
-            settings.store_full_mode.name(),
-        );
+        tracing::info!("store: memory (BACKEND_TYPE)");
         tracing::info!("default algorithm: {} (DEFAULT_ALGORITHM)", settings.default_algorithm.name());
         tracing::info!(
-            "bounds: a request has at most {} descriptors, {} entries each, {} bytes; a file of rules {} bytes; {} \
-             series in metrics (MAX_DESCRIPTORS, MAX_ENTRIES, MAX_REQUEST_BYTES, MAX_RULES_FILE_BYTES, \
-             MAX_METRIC_SERIES)",
+            "bounds: MAX_COUNTER_BYTES={} STORE_FULL_MODE={} MAX_DESCRIPTORS={} MAX_ENTRIES={} MAX_REQUEST_BYTES={} \
+             MAX_RULES_FILE_BYTES={} MAX_METRIC_SERIES={}",
+            counter_bytes(settings),
+            settings.store_full_mode.name(),
             settings.max_descriptors.0,
             settings.max_entries.0,
             settings.max_request_bytes.0,
