@@ -40,8 +40,10 @@ use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// Connections of decisions, in all. Each costs some 10 KiB; proxies open a few a core.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Connections of scrapers and of people, at a time.
+/// Connections of scrapers and of people, at a time, on each of two ports.
 const PAGE_CONNECTIONS_MAX: usize = 64;
+/// Open files that connections of decisions leave to everything else: scrapes, rules that are read, sockets, queues.
+const OTHER_FILES: usize = 2 * PAGE_CONNECTIONS_MAX + 64;
 /// How much nicer than the workers the control thread is: on one core decisions go first.
 const CONTROL_NICENESS: i32 = 5;
 
@@ -164,7 +166,8 @@ impl App {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
             http: HttpFront::new(seam, Arc::clone(&self.health)),
         };
-        Workers::start(worker_threads(&self.settings), CONNECTIONS_MAX, &fronts).map(Arc::new)
+        let connections_max = connections_max(control::open_files_max());
+        Workers::start(worker_threads(&self.settings), connections_max, &fronts).map(Arc::new)
     }
 
     /// One line each: what an operator wants to know of a process that has just started.
@@ -173,9 +176,10 @@ impl App {
         tracing::info!("store: memory (BACKEND_TYPE)");
         tracing::info!("default algorithm: {} (DEFAULT_ALGORITHM)", settings.default_algorithm.name());
         tracing::info!(
-            "bounds: MAX_COUNTER_BYTES={} MAX_DESCRIPTORS={} MAX_ENTRIES={} MAX_REQUEST_BYTES={} \
+            "bounds: MAX_COUNTER_BYTES={} STORE_FULL_MODE={} MAX_DESCRIPTORS={} MAX_ENTRIES={} MAX_REQUEST_BYTES={} \
              MAX_RULES_FILE_BYTES={} MAX_METRIC_SERIES={}",
             counter_bytes(settings),
+            settings.store_full_mode.name(),
             settings.max_descriptors.0,
             settings.max_entries.0,
             settings.max_request_bytes.0,
@@ -216,7 +220,7 @@ impl App {
         tracing::info!("draining; a second signal ends at once");
         self.health.drain();
         tokio::select! {
-            () = self.drain(&workers, accepting) => tracing::info!("drained"),
+            () = self.drain(&workers, accepting) => {}
             () = signals.received() => tracing::warn!("ended by a second signal"),
         }
         Ok(())
@@ -230,12 +234,13 @@ impl App {
     ) -> Essential {
         let mut tasks = Essential::new();
         if let Some(listener) = metrics {
-            let front = MetricsFront::new(self.settings.prometheus_path.as_str(), Arc::clone(&self.metrics));
+            let front =
+                MetricsFront::new(self.settings.prometheus_path.0.as_str(), Arc::clone(&self.metrics));
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }
         if let Some(listener) = debug {
-            let token = self.settings.admin_token.as_deref().map(Arc::from);
+            let token = self.settings.admin_token.as_ref().map(|token| Arc::from(token.0.as_str()));
             let front = AdminFront::new(Arc::clone(&self.service), Arc::clone(&self.metrics), token);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
@@ -246,8 +251,9 @@ impl App {
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {
         tokio::time::sleep(self.settings.drain_grace).await;
         accepting.shutdown().await;
-        if !workers.drain(DRAIN_PATIENCE).await {
-            tracing::warn!("calls were still running after {DRAIN_PATIENCE:?}");
+        match workers.drain(DRAIN_PATIENCE).await {
+            true => tracing::info!("drained"),
+            false => tracing::warn!("ended with connections that were still open after {DRAIN_PATIENCE:?}"),
         }
     }
 }
@@ -289,6 +295,12 @@ fn worker_threads(settings: &Settings) -> usize {
     settings.worker_threads.map_or_else(cores, |count| count.0)
 }
 
+/// Connections of decisions, where the process may hold this many files open: were all of them taken, nobody could
+/// scrape, and no change of the rules be read.
+fn connections_max(open_files: usize) -> usize {
+    open_files.saturating_sub(OTHER_FILES).max(open_files / 2).min(CONNECTIONS_MAX)
+}
+
 /// Half of the memory that there is, unless told.
 fn counter_bytes(settings: &Settings) -> u64 {
     settings.max_counter_bytes.map_or_else(|| machine::memory_bytes() / 2, |size| size.0)
@@ -311,5 +323,17 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_everything_else() {
+        assert_eq!(connections_max(1_024), 1_024 - OTHER_FILES);
+        assert_eq!(connections_max(256), 128, "a half at least, or nobody could ask");
+        assert_eq!(connections_max(usize::MAX), CONNECTIONS_MAX);
     }
 }

@@ -3,6 +3,7 @@
 //! The same thing that goes wrong a thousand times a second is told a few times a second, and the next line says how
 //! many were left out: a full disk must not follow from a failing peer.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ pub fn start(level: LogLevel, format: &str) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(filter(level))
         .with_writer(std::io::stderr)
+        // It would be told on stderr, which is what has failed, and whose failing ends the thread.
+        .log_internal_errors(false)
         .event_format(lines)
         .finish();
     // Only tests that start twice in one process meet the error.
@@ -83,9 +86,23 @@ where
 
 fn write_text(writer: &mut Writer<'_>, level: &Level, text: &Text) -> fmt::Result {
     Rfc3339.format_time(writer)?;
-    // One event is one line whatever it carries: a value from outside must not forge a second.
-    let line = format!("{}{}", text.message, text.fields).replace('\n', "\\n");
-    writeln!(writer, " {level:>5} {line}")
+    writeln!(writer, " {level:>5} {}", one_line(&format!("{}{}", text.message, text.fields)))
+}
+
+/// An event is one line whatever it carries: a value from outside must not forge a second, nor move the terminal's
+/// cursor over what stands there.
+fn one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::with_capacity(text.len() + 8);
+    for char in text.chars() {
+        match char.is_control() {
+            true => line.extend(char.escape_default()),
+            false => line.push(char),
+        }
+    }
+    Cow::Owned(line)
 }
 
 fn write_json(writer: &mut Writer<'_>, level: &Level, text: &Text) -> fmt::Result {
@@ -156,6 +173,12 @@ impl Flood {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_value_can_forge_a_line_or_steer_a_terminal() {
+        assert_eq!(one_line("a\r\n2026 ERROR b\u{1b}[2K\u{9b}1A"), "a\\r\\n2026 ERROR b\\u{1b}[2K\\u{9b}1A");
+        assert_eq!(one_line("\"schön\" \\ …"), "\"schön\" \\ …");
+    }
 
     #[test]
     fn a_flood_is_cut_and_counted() {

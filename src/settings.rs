@@ -114,6 +114,13 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_is_in_no_debug_output_of_the_settings() {
+        let settings = read(&[("ADMIN_TOKEN", "hunter2")]).expect("good");
+        assert_eq!(settings.admin_token.as_ref().map(|token| token.0.as_str()), Some("hunter2"));
+        assert!(!format!("{settings:?}").contains("hunter2"));
+    }
+
+    #[test]
     fn names_are_unique() {
         let mut names: Vec<_> = TABLE.iter().map(|row| row.name).collect();
         names.sort_unstable();

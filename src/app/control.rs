@@ -1,9 +1,11 @@
-//! What the control thread does beside serving pages: it gives back expired counters and old rules, and shows the
-//! store in metrics.
+//! What the control thread does beside serving pages: it takes what the system gives (priority, open files), gives
+//! back expired counters and old rules, and shows the store in metrics.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::clock::Clock;
 use crate::metrics::{Kind, Metrics};
@@ -18,6 +20,20 @@ pub(super) fn lower_priority(niceness: i32) {
     if let Err(error) = rustix::process::nice(niceness) {
         tracing::debug!(%error, "the control thread keeps its priority");
     }
+}
+
+/// How many files the process may hold open: as many as the system lets it, not the fewer that it starts with.
+pub(super) fn open_files_max() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let current = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(error) => {
+            tracing::debug!(%error, "the limit of open files stays");
+            limit.current
+        }
+    };
+    current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
 /// Gives back what has expired, in steps so small that neither a decision nor a scrape waits for one.

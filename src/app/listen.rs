@@ -4,11 +4,13 @@
 use std::io;
 use std::net::SocketAddr;
 
+use rustix::io::Errno;
 use tokio::net::TcpListener;
 
 use crate::app::AppError;
 use crate::front::connections::Port;
 use crate::settings::Settings;
+use crate::settings::value::HostPort;
 
 /// The sockets that are open.
 pub(super) struct Ports {
@@ -38,16 +40,32 @@ async fn metrics(settings: &Settings) -> Result<Option<TcpListener>, AppError> {
     if settings.use_prometheus == Some(false) {
         return Ok(None);
     }
-    let Some((host, port)) = host_and_port(&settings.prometheus_addr) else {
-        let reason = io::Error::new(io::ErrorKind::InvalidInput, "expected host:port or :port");
-        return Err(failed("metrics", settings.prometheus_addr.clone(), reason));
-    };
-    let bound = bind("metrics", host, port).await;
+    let HostPort { host, port } = &settings.prometheus_addr;
+    let bound = bind("metrics", host, *port).await;
     if settings.use_prometheus.is_none() { Ok(or_warn(bound)) } else { bound.map(Some) }
 }
 
 async fn bind(what: &'static str, host: &str, port: u16) -> Result<TcpListener, AppError> {
-    TcpListener::bind((host, port)).await.map_err(|reason| failed(what, format!("{host}:{port}"), reason))
+    let bound = bind_any_family(host, |host| TcpListener::bind((host, port))).await;
+    bound.map_err(|reason| failed(what, format!("{host}:{port}"), reason))
+}
+
+/// All addresses (`::`, or no host as Go has it) are those of both families, or of the one that the machine has.
+async fn bind_any_family<'a, T, Bound>(host: &'a str, bind: impl Fn(&'a str) -> Bound) -> io::Result<T>
+where
+    Bound: Future<Output = io::Result<T>>,
+{
+    let host = if host.is_empty() { "::" } else { host };
+    match bind(host).await {
+        Err(error) if host == "::" && is_without_ipv6(&error) => bind("0.0.0.0").await,
+        bound => bound,
+    }
+}
+
+/// A kernel without IPv6 says the one, a machine (or a container) on which it is disabled the other.
+fn is_without_ipv6(error: &io::Error) -> bool {
+    let reasons = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
+    reasons.iter().any(|reason| error.raw_os_error() == Some(reason.raw_os_error()))
 }
 
 fn failed(what: &'static str, address: String, source: io::Error) -> AppError {
@@ -56,13 +74,6 @@ fn failed(what: &'static str, address: String, source: io::Error) -> AppError {
 
 fn or_warn(bound: Result<TcpListener, AppError>) -> Option<TcpListener> {
     bound.inspect_err(|error| tracing::warn!("{error}; going on without")).ok()
-}
-
-/// `host:port`, `[::1]:port` or `:port`; the last is all addresses of both families.
-fn host_and_port(address: &str) -> Option<(&str, u16)> {
-    let (host, port) = address.rsplit_once(':')?;
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    Some((if host.is_empty() { "::" } else { host }, port.parse().ok()?))
 }
 
 impl Ports {
@@ -99,13 +110,24 @@ fn place(listener: &TcpListener) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn addresses_of_metrics_are_gos() {
-        assert_eq!(host_and_port(":9090"), Some(("::", 9090)));
-        assert_eq!(host_and_port("127.0.0.1:1"), Some(("127.0.0.1", 1)));
-        assert_eq!(host_and_port("[::1]:1"), Some(("::1", 1)));
-        for bad in ["", "9090", "host:", "host:port", "host:65536"] {
-            assert_eq!(host_and_port(bad), None, "{bad}");
+    /// Binds `host` on a machine on which `refused` fails with `reason`. What was bound in the end.
+    async fn bound(host: &str, refused: &str, reason: Errno) -> io::Result<String> {
+        bind_any_family(host, |host| {
+            let bound = if host == refused { Err(reason.into()) } else { Ok(host.to_owned()) };
+            std::future::ready(bound)
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn without_ipv6_all_addresses_are_those_of_ipv4() {
+        for host in ["", "::"] {
+            for reason in [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL] {
+                assert_eq!(bound(host, "::", reason).await.expect("IPv4"), "0.0.0.0");
+            }
+            assert_eq!(bound(host, "none", Errno::ADDRINUSE).await.expect("both"), "::");
+            assert!(bound(host, "::", Errno::ADDRINUSE).await.is_err(), "a port that is taken is taken");
         }
+        assert!(bound("::1", "::1", Errno::ADDRNOTAVAIL).await.is_err(), "a host that is named is meant");
     }
 }

@@ -10,6 +10,7 @@
 mod drain;
 mod workers;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +25,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 pub use self::drain::{Drain, DrainSwitch};
 pub use self::workers::{Fronts, Port, Workers};
@@ -114,8 +115,9 @@ pub async fn serve_http(stream: TcpStream, peer: SocketAddr, front: impl Respond
     to_its_end(connection, drain).await;
 }
 
-/// Serves pages (metrics, debugging) on the runtime that calls it, at most `connections_max` connections at a time.
-/// Whoever drops this future closes the listener and every connection.
+/// Serves pages (metrics, debugging) on the runtime that calls it, at most `connections_max` connections at a time: one
+/// more takes the place of the oldest, so that clients who open connections and leave them, or who read an answer
+/// without an end, never keep a scrape out. Whoever drops this future closes the listener and every connection.
 pub async fn serve_pages(
     listener: TcpListener,
     front: impl Respond,
@@ -123,13 +125,15 @@ pub async fn serve_pages(
     drain: Drain,
 ) -> Infallible {
     let mut serving = JoinSet::new();
+    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        while serving.len() >= connections_max {
-            serving.join_next().await;
-        }
         tokio::select! {
             (stream, peer) = accept_one(&listener) => {
-                serving.spawn(serve_http(stream, peer, front.clone(), drain.clone()));
+                oldest_first.retain(|connection| !connection.is_finished());
+                if oldest_first.len() >= connections_max && let Some(oldest) = oldest_first.pop_front() {
+                    oldest.abort();
+                }
+                oldest_first.push_back(serving.spawn(serve_http(stream, peer, front.clone(), drain.clone())));
             }
             Some(_) = serving.join_next() => {}
         }

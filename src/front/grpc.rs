@@ -21,6 +21,10 @@ use tonic::service::Routes;
 use crate::front::{Seam, proto};
 use crate::health::Health;
 
+/// Bytes of a question about health or about services, which are names. (tonic's own bound is 4 MiB, and a connection
+/// may have a thousand of them under way.)
+const QUESTION_BYTES_MAX: usize = 4 * 1_024;
+
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// What answers on the gRPC port. Clones share everything.
@@ -39,9 +43,11 @@ impl GrpcFront {
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
+        let v1 = reflection().build_v1().expect("our own descriptors decode");
+        let v1alpha = reflection().build_v1alpha().expect("our own descriptors decode");
         let others = Routes::new(health::service(health, Arc::clone(&seam.metrics)))
-            .add_service(reflection().build_v1().expect("our own descriptors decode"))
-            .add_service(reflection().build_v1alpha().expect("our own descriptors decode"))
+            .add_service(v1.max_decoding_message_size(QUESTION_BYTES_MAX))
+            .add_service(v1alpha.max_decoding_message_size(QUESTION_BYTES_MAX))
             .prepare();
         Self { seam, others }
     }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
 use crate::settings::Problem;
-use crate::settings::value::{Backend, ByteSize, Count, FullMode, LogLevel, Value};
+use crate::settings::value::{
+    Backend, ByteSize, Count, FullMode, HostPort, LogLevel, Secret, Series, Threads, UrlPath, Value,
+};
 
 /// What the table says of one setting.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +71,8 @@ settings! {
         "DEBUG_PORT" debug_port: u16 = "6070", "debug: the port; one in use is a warning";
         "DRAIN_GRACE" drain_grace: Duration = "0s", "after SIGTERM, how long listeners stay open once health has turned";
         optional {
-            "WORKER_THREADS" worker_threads: Count, "threads that answer; unset: one a core that the process may use";
-            "ADMIN_TOKEN" admin_token: String, "bearer token with which callers that are not on loopback may change state on the debug port";
+            "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
+            "ADMIN_TOKEN" admin_token: Secret, "bearer token with which callers that are not on loopback may change state on the debug port";
         }
     }
     "Rules": {
@@ -102,13 +104,13 @@ settings! {
         "MAX_ENTRIES" max_entries: Count = "32", "entries of one descriptor";
         "MAX_REQUEST_BYTES" max_request_bytes: ByteSize = "65536", "bytes of one request";
         "MAX_RULES_FILE_BYTES" max_rules_file_bytes: ByteSize = "32MiB", "bytes of one file of rules";
-        "MAX_METRIC_SERIES" max_metric_series: Count = "100000", "paths in metrics whose names come from requests";
+        "MAX_METRIC_SERIES" max_metric_series: Series = "100000", "paths in metrics whose names come from requests";
     }
     "Logs and metrics": {
         "LOG_LEVEL" log_level: LogLevel = "info", "what is written to stderr: error warn info debug trace (panic and fatal mean error)";
         "LOG_FORMAT" log_format: String = "text", "json: one object a line; anything else: text";
-        "PROMETHEUS_ADDR" prometheus_addr: String = ":9090", "metrics: host:port, or :port for all addresses";
-        "PROMETHEUS_PATH" prometheus_path: String = "/metrics", "metrics: the path";
+        "PROMETHEUS_ADDR" prometheus_addr: HostPort = ":9090", "metrics: host:port, or :port for all addresses";
+        "PROMETHEUS_PATH" prometheus_path: UrlPath = "/metrics", "metrics: the path";
         "NEAR_LIMIT_RATIO" near_limit_ratio: f32 = "0.8", "metrics: near the limit is floor(N x ratio) and above";
         optional {
             "USE_PROMETHEUS" use_prometheus: bool, "metrics listener; unset: on, and a port in use is only a warning";

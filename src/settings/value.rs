@@ -1,5 +1,6 @@
 //! The kinds of values that settings take: how each is written, and what is said when it is not.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
@@ -50,6 +51,26 @@ impl Value for String {
     }
 }
 
+/// A text that nobody may read in a log, an error or a panic: it has no `Display`, and its `Debug` is silent.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret(…)")
+    }
+}
+
+impl Value for Secret {
+    const NAME: &'static str = "TEXT";
+    const EXPECTED: &'static str = "a text";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(text.to_owned()))
+    }
+}
+
 impl Value for f32 {
     const NAME: &'static str = "NUMBER";
     const EXPECTED: &'static str = "a finite number (expected for example 0.8)";
@@ -59,16 +80,74 @@ impl Value for f32 {
     }
 }
 
-/// A count that is at least 1, such as a bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count(pub usize);
+/// A whole number within bounds that are both included.
+macro_rules! counts {
+    ($(#[$doc:meta])* $name:ident, $max:expr, $expected:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name(pub usize);
 
-impl Value for Count {
-    const NAME: &'static str = "COUNT";
-    const EXPECTED: &'static str = "a count (expected a decimal number of at least 1)";
+        impl Value for $name {
+            const NAME: &'static str = "COUNT";
+            const EXPECTED: &'static str = concat!("a count (expected a decimal number ", $expected, ")");
+
+            fn parse(text: &str) -> Option<Self> {
+                decimal(text)?.parse().ok().filter(|count| (1..=$max).contains(count)).map(Self)
+            }
+        }
+    };
+}
+
+counts!(
+    /// A count that is at least 1, such as a bound.
+    Count, usize::MAX, "of at least 1"
+);
+
+counts!(
+    /// Threads: more than there are cores never help, and each has metrics of its own to hold.
+    Threads, 1_024, "from 1 to 1024"
+);
+
+counts!(
+    /// Series in metrics: the table of all that there may be is made at start.
+    Series, 10_000_000, "from 1 to 10000000"
+);
+
+/// Where to listen, in Go's form: `host:port`, `[::1]:port`, or `:port` for all addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// Without brackets; empty for all addresses.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl Value for HostPort {
+    const NAME: &'static str = "ADDRESS";
+    const EXPECTED: &'static str = "an address (expected host:port or :port)";
+    const EMPTY_IS_UNSET: bool = false;
 
     fn parse(text: &str) -> Option<Self> {
-        decimal(text)?.parse().ok().filter(|&count| count > 0).map(Self)
+        let (host, port) = text.rsplit_once(':')?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        // An address of IPv6 without brackets would lose its last group to the port.
+        let host = bare.or_else(|| Some(host).filter(|host| !host.contains([':', '['])))?;
+        Some(Self { host: host.to_owned(), port: decimal(port)?.parse().ok()? })
+    }
+}
+
+/// The path of a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UrlPath(pub String);
+
+impl Value for UrlPath {
+    const NAME: &'static str = "PATH";
+    const EXPECTED: &'static str = "a path of a URL (expected for example /metrics)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let path = text.starts_with('/') && !text.contains(['?', '#']) && !text.contains(char::is_whitespace);
+        path.then(|| Self(text.to_owned()))
     }
 }
 
@@ -112,6 +191,13 @@ macro_rules! words {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs)]
         pub enum $name { $($variant),+ }
+
+        impl $name {
+            /// The word that stands for it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
 
         impl Value for $name {
             const NAME: &'static str = $label;
@@ -175,6 +261,35 @@ mod tests {
         assert_eq!(millis("0"), Some(0));
         for bad in ["", "10", "s", "-1s", "1x", "1s 2s", "+", "1..5s", "99999999999999999999h"] {
             assert_eq!(millis(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_would_take_the_memory_at_start_are_refused() {
+        assert_eq!(Threads::parse("1024"), Some(Threads(1024)));
+        assert_eq!(Series::parse("10000000"), Some(Series(10_000_000)));
+        assert_eq!(Threads::parse("1025"), None);
+        for bad in ["10000001", "18446744073709551615", "0"] {
+            assert_eq!(Series::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_gos() {
+        let parsed = |text| HostPort::parse(text).map(|HostPort { host, port }| (host, port));
+        assert_eq!(parsed(":9090"), Some((String::new(), 9090)));
+        assert_eq!(parsed("127.0.0.1:1"), Some(("127.0.0.1".to_owned(), 1)));
+        assert_eq!(parsed("[::1]:1"), Some(("::1".to_owned(), 1)));
+        for bad in ["", "9090", "host:", "host:port", "host:65536", "::1", "fe80::1:9090", "[::1:9090"] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_request_can_have_is_refused() {
+        assert_eq!(UrlPath::parse("/a/b"), Some(UrlPath("/a/b".to_owned())));
+        for bad in ["", "metrics", "/a?b", "/a#b", "/a b"] {
+            assert_eq!(UrlPath::parse(bad), None, "{bad}");
         }
     }
 

@@ -14,9 +14,11 @@ use crate::clock;
 use crate::health::{Health, Status};
 use crate::metrics::{GrpcMethod, Metrics};
 
+use super::QUESTION_BYTES_MAX;
+
 /// The service, as tonic routes it.
 pub(super) fn service(health: Arc<Health>, metrics: Arc<Metrics>) -> HealthServer<HealthService> {
-    HealthServer::new(HealthService { health, metrics })
+    HealthServer::new(HealthService { health, metrics }).max_decoding_message_size(QUESTION_BYTES_MAX)
 }
 
 pub(super) struct HealthService {

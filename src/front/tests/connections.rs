@@ -109,3 +109,31 @@ async fn a_client_that_stops_in_the_middle_is_not_kept() {
     let settings_ping_goaway = stalled(true, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert!(!settings_ping_goaway.is_empty());
 }
+
+#[tokio::test]
+async fn connections_that_are_left_open_do_not_keep_a_scrape_out() {
+    let server = Server::start().await;
+    // As many as there may be, each a client that says too little to be answered and does not go away.
+    let mut left = Vec::new();
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(server.metrics_page).await.expect("it listens");
+        stream.write_all(b"GET /prometheus HTTP/1.1\r\n").await.expect("buffered");
+        left.push(stream);
+    }
+    let scrape = async {
+        let mut stream = TcpStream::connect(server.metrics_page).await.expect("it listens");
+        stream.write_all(b"GET /prometheus HTTP/1.0\r\n\r\n").await.expect("buffered");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        answer
+    };
+    // The head of a request may take longer than this: nobody has gone by then.
+    let answer = tokio::time::timeout(PATIENCE, scrape).await.expect("the oldest makes room");
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    // The newest of them is still there.
+    let mut newest = left.pop().expect("four");
+    newest.write_all(b"host: t\r\nconnection: close\r\n\r\n").await.expect("it is open");
+    let mut answer = String::new();
+    newest.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
