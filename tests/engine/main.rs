@@ -3,6 +3,7 @@
 mod asking;
 mod limits_examples;
 mod limits_oracle;
+mod limits_reload;
 mod limits_sequences;
 mod limits_strict;
 mod random;
