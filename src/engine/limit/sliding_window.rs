@@ -9,6 +9,19 @@
 //!   and g are.
 //! - **Error:** never more than N in any window W; capacity comes back at most g late.
 //! - **Source:** the exact log (`sliding_log`), its timestamps rounded up to the end of their bucket.
+//!
+//! ```
+//! # use tidegate::engine::key::Key;
+//! # use tidegate::engine::limit::{Algorithm, Limit};
+//! # use tidegate::engine::time::{SECOND_NANOS, Timestamp};
+//! # use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+//! # let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//! # let nanos = |second: f64| Timestamp::from_nanos((second * 1e9).round() as u64);
+//! # let passes = |limit, second| !store.take(&limit, Key(1), 1, nanos(second)).over;
+//! // Two in ten seconds: the bucket of the hit at 1 s ends at 1.1667 s, so capacity comes back at 11.1667 s, not at 11 s.
+//! let limit = Limit::new(Algorithm::SlidingWindow, 2, 10 * SECOND_NANOS);
+//! assert_eq!([1.0, 2.0, 11.0, 11.167].map(|second| passes(limit, second)), [true, true, false, true]);
+//! ```
 
 mod cells;
 
