@@ -56,16 +56,19 @@ impl SlidingWindow {
         self.first + u64::from(low.wrapping_sub(self.first as u16))
     }
 
+    #[inline]
     fn newest(&self) -> u64 {
         self.more.last().map_or(self.first, |low| self.number(low))
     }
 
     /// Hits at `latest`, which no bucket is later than, belong to the newest one.
+    #[inline]
     fn newest_goes_on(&self, limit: &Limit) -> bool {
         self.first_count > 0 && limit.bucket_ends_after(self.newest(), self.latest)
     }
 
     /// The oldest bucket such that it and those before it hold at least `hits`.
+    #[inline]
     fn bucket_through(&self, hits: u64) -> u64 {
         let further = hits.saturating_sub(u64::from(self.first_count));
         if further == 0 {
@@ -86,6 +89,7 @@ impl SlidingWindow {
 }
 
 impl Counter for SlidingWindow {
+    #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
         if now <= self.latest {
             return;
@@ -100,10 +104,12 @@ impl Counter for SlidingWindow {
         }
     }
 
+    #[inline]
     fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
         look_at_count(limit.requests(), ahead.on(u64::from(self.total())), hits)
     }
 
+    #[inline]
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
         if self.newest_goes_on(limit) {
@@ -129,6 +135,7 @@ impl Counter for SlidingWindow {
         self.kept = Kept::until(counts_until(limit, self.newest()));
     }
 
+    #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
         let capacity = u64::from(limit.requests());
         if hits > capacity {
@@ -146,6 +153,7 @@ impl Counter for SlidingWindow {
         self.more.heap_bytes()
     }
 
+    #[inline]
     fn growth_bytes(&self, limit: &Limit) -> usize {
         let new_cell = self.first_count > 0 && !self.newest_goes_on(limit);
         if new_cell { self.more.growth_bytes() } else { 0 }
@@ -153,6 +161,7 @@ impl Counter for SlidingWindow {
 }
 
 /// The first time at which `bucket` does not count any more.
+#[inline]
 fn counts_until(limit: &Limit, bucket: u64) -> Timestamp {
     limit.bucket_end(bucket).plus(limit.window_nanos())
 }
