@@ -243,7 +243,7 @@ fn two_threads() {
     let run = |threads: usize, same: bool| {
         let (ours, barrier) = (Ours::new(Algorithm::SlidingWindow, 1 << 30), Barrier::new(threads));
         let calls = 2_000_000;
-        let worker = |number: usize| {
+        let worker = &|number: usize| {
             let keys: Vec<String> =
                 (0..64).map(|key| user(if same { 1 } else { number * 1_000 + key })).collect();
             barrier.wait();
@@ -254,7 +254,7 @@ fn two_threads() {
             start.elapsed()
         };
         let slowest = thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|number| scope.spawn(move || (&worker)(number))).collect();
+            let workers: Vec<_> = (0..threads).map(|number| scope.spawn(move || worker(number))).collect();
             workers.into_iter().map(|worker| worker.join().expect("no panic")).max()
         });
         (threads * calls) as f64 / slowest.expect("a thread ran").as_secs_f64() / 1e6
