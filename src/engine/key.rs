@@ -95,6 +95,7 @@ mod tests {
         let seed = SECRET.seed([b"shop".as_slice()]);
         assert_ne!(seed.key(["ab", "c"]), seed.key(["a", "bc"]));
         assert_ne!(seed.key(["ab", ""]), seed.key(["ab"]));
+        assert_ne!(seed.key(["ab\0"]), seed.key(["ab"]));
         assert_ne!(SECRET.seed([b"ab".as_slice(), b"c"]), SECRET.seed([b"a".as_slice(), b"bc"]));
     }
 

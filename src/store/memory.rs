@@ -16,8 +16,10 @@ use parking_lot::MutexGuard;
 use smallvec::smallvec;
 
 use crate::engine::decision::Verdicts;
-use crate::engine::limit::{Ahead, Algorithm, Counter, Verdict};
-use crate::engine::plan::{Check, Plan, Step};
+use crate::engine::key::Key;
+use crate::engine::limit::{Ahead, Algorithm, Counter, Limit, Verdict};
+use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
+use crate::engine::rules::Unit;
 use crate::engine::settle::{Settlement, settle};
 use crate::engine::time::Timestamp;
 use budget::Budget;
@@ -122,6 +124,15 @@ impl MemoryStore {
             Algorithm::TokenBucket => self.decide_in(kinds.token_bucket.lock(key), check, now),
             Algorithm::LeakyBucket => self.decide_in(kinds.leaky_bucket.lock(key), check, now),
         }
+    }
+
+    /// Takes hits from one counter under a limit: for callers that have a limit and a key, but no rules. 0 hits only
+    /// ask.
+    pub fn take(&self, limit: &Limit, key: Key, hits: u64, now: Timestamp) -> Verdict {
+        let origin = Origin::Override { unit: Unit::Second, unit_multiplier: 1 };
+        let hits = Hits::Take(hits);
+        let check = Check { origin, limit: *limit, key, hits, reported: false, shadow: false, quota: false };
+        self.decide(&check, now)
     }
 
     fn decide_in<S: Counter>(

@@ -1,7 +1,10 @@
 //! Random sequences of hits, questions, refunds and reports against the naive oracle: every field of every verdict.
 //! Times are equal, ordered and going back; N changes in between as a reload would change it.
 
-use tidegate::engine::limit::{Algorithm, Verdict};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tidegate::engine::limit::{Algorithm, Limit, Verdict};
 use tidegate::engine::plan::Hits;
 use tidegate::engine::time::{SECOND_NANOS, Timestamp};
 use tidegate::store::MemoryStore;
@@ -10,6 +13,14 @@ use crate::asking::{check, key, plan, small_store};
 use crate::limits_oracle::{Answer, Naive, Terms};
 use crate::random::Random;
 
+const ALL: [Algorithm; 6] = [
+    Algorithm::SlidingLog,
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingWindowWeighted,
+    Algorithm::FixedWindow,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+];
 const SEQUENCES: u64 = 10_000;
 const STEPS_MAX: u64 = 24;
 const YEAR: u64 = 366 * 86_400 * SECOND_NANOS;
@@ -97,6 +108,85 @@ fn run_all(algorithm: Algorithm) {
         run(&store, algorithm, seed);
     }
     assert!(store.counters() > SEQUENCES / 2, "most sequences must have counted something");
+}
+
+/// Sequences that once went wrong: an algorithm and a seed a line.
+const REGRESSIONS: &str = include_str!("regressions.txt");
+
+#[test]
+fn what_once_went_wrong_is_right() {
+    let store = small_store();
+    for line in REGRESSIONS.lines().filter(|line| !line.starts_with('#')) {
+        let (name, seed) = line.split_once(' ').expect("an algorithm and a seed");
+        let named = |algorithm: &&Algorithm| format!("{algorithm:?}") == name;
+        let algorithm = ALL.iter().find(named).expect("the name of an algorithm");
+        run(&store, *algorithm, seed.parse().expect("a seed is a number"));
+    }
+}
+
+/// New sequences every time, for TIDEGATE_FUZZ_SECS seconds (2 unless it is set).
+#[test]
+fn as_many_more_as_there_is_time_for() {
+    let told = std::env::var("TIDEGATE_FUZZ_SECS").ok().and_then(|secs| secs.parse().ok());
+    let until = Instant::now() + Duration::from_secs(told.unwrap_or(2));
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
+    let mut random = Random(started.as_nanos() as u64);
+    while Instant::now() < until {
+        let store = small_store();
+        for algorithm in ALL.repeat(100) {
+            run(&store, algorithm, random.next());
+        }
+    }
+}
+
+/// Thousands of stamps and buckets alive at once: blocks that grow, move down, are cut by refunds and shrink again.
+#[test]
+fn long_runs_keep_their_counts() {
+    for (algorithm, width) in [(Algorithm::SlidingLog, 0), (Algorithm::SlidingWindow, 50)] {
+        let window = 100_000;
+        // When a hit stops to count: W after it, or after the end of its bucket.
+        let gone_at =
+            |time: u64| time.checked_div(width).map_or(time, |bucket| (bucket + 1) * width) + window;
+        let limit = Limit::new(algorithm, 3_000, window).with_granularity(width);
+        let (store, mut random, mut now) = (small_store(), Random(11), 10 * window);
+        let mut admitted: VecDeque<(u64, u64)> = VecDeque::new();
+        let mut most_alive = 0;
+        for step in 0..30_000 {
+            now += if random.one_in(3_000) { window } else { random.below(90) };
+            while admitted.front().is_some_and(|hit| gone_at(hit.0) <= now) {
+                admitted.pop_front();
+            }
+            most_alive = most_alive.max(admitted.len());
+            let before: u64 = admitted.iter().map(|hit| hit.1).sum();
+            let hits = random.pick(&[1, 1, 1, 2, 3]);
+            if random.one_in(9) {
+                let hits = if random.one_in(50) { 900 } else { hits };
+                store.apply(&plan([check(limit, key(1), Hits::GiveBack(hits))]), Timestamp::from_nanos(now));
+                give_back(&mut admitted, hits);
+                continue;
+            }
+            let verdict = store.take(&limit, key(1), hits, Timestamp::from_nanos(now));
+            assert_eq!(
+                (verdict.before, verdict.over),
+                (before, before + hits > 3_000),
+                "step {step}: {algorithm:?}"
+            );
+            if !verdict.over {
+                admitted.push_back((now, hits));
+            }
+        }
+        assert!(most_alive > 1_000, "{most_alive}");
+    }
+}
+
+fn give_back(admitted: &mut VecDeque<(u64, u64)>, mut hits: u64) {
+    while let Some(newest) = admitted.back_mut().filter(|_| hits > 0) {
+        let back = hits.min(newest.1);
+        (newest.1, hits) = (newest.1 - back, hits - back);
+        if newest.1 == 0 {
+            admitted.pop_back();
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod rules_refused;
 mod asking;
 mod limits_examples;
 mod limits_oracle;
+mod limits_reload;
 mod limits_sequences;
 mod limits_strict;
 mod random;

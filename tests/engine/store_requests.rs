@@ -107,7 +107,8 @@ impl World {
 }
 
 fn passes(asks: &[Ask], modes: Modes, over: &[bool]) -> bool {
-    let mut quota_over = Vec::new();
+    // The step without a limit is one of the quota-mode descriptors when all are.
+    let mut quota_over = if modes.quota { vec![false] } else { Vec::new() };
     for (ask, &over) in asks.iter().zip(over) {
         if ask.check.quota || modes.quota {
             quota_over.push(over && !ask.check.shadow);
@@ -149,8 +150,7 @@ fn run(store: &MemoryStore, seed: u64) {
         let mut plan = plan(asks.iter().map(|ask| ask.check));
         plan.modes.quota = random.one_in(10);
         plan.modes.stop_increment_when_over = random.one_in(4);
-        plan.steps
-            .insert(random.below(plan.steps.len() as u64 + 1) as usize, Step::Unlimited(unlimited_rule()));
+        plan.steps.insert(random.below(plan.steps.len() as u64 + 1) as usize, Step::Unmatched);
         let verdicts = store.apply(&plan, Timestamp::from_nanos(now));
         let (passes, told) = world.request(&asks, plan.modes, now);
         let what = format!("seed {seed} at {now}: {plan:#?}\n{verdicts:#?}\n{told:#?}");
@@ -164,29 +164,6 @@ fn run(store: &MemoryStore, seed: u64) {
             assert_eq!(reset.unwrap_or(verdict.reset_nanos), verdict.reset_nanos, "{what}");
         }
     }
-}
-
-/// An unlimited rule: a step that no counter is asked for.
-fn unlimited_rule() -> &'static tidegate::engine::rules::Rule {
-    use tidegate::engine::rules::{MetricName, Rule, Unit};
-    static RULE: std::sync::OnceLock<Rule> = std::sync::OnceLock::new();
-    RULE.get_or_init(|| Rule {
-        id: 0,
-        domain: "test".into(),
-        limit: None,
-        unit: Unit::Second,
-        unit_multiplier: 1,
-        name: "".into(),
-        replaces: Vec::new(),
-        shadow_mode: false,
-        quota_mode: false,
-        metric_name: MetricName::default(),
-        metadata: serde_json::Value::Null,
-        sync: None,
-        on_store_failure: None,
-        seed: tidegate::engine::key::KeySecret::new([0; 16]).seed([]),
-        keyed_levels: 0,
-    })
 }
 
 #[test]

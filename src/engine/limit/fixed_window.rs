@@ -7,6 +7,19 @@
 //! - **Error:** up to 2N hits pass within less than W, around the end of a window. Denied hits use the window up.
 //! - **Source:** `envoyproxy/ratelimit`, `INCRBY` on a key that ends in the start of the window.
 //!
+//!
+//! ```
+//! # use tidegate::engine::key::Key;
+//! # use tidegate::engine::limit::{Algorithm, Limit};
+//! # use tidegate::engine::time::{SECOND_NANOS, Timestamp};
+//! # use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+//! # let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//! # let nanos = |second: f64| Timestamp::from_nanos((second * 1e9).round() as u64);
+//! # let passed = |limit, hits, second| (0..hits).filter(|_| !store.take(&limit, Key(1), 1, nanos(second)).over).count();
+//! // Ten a minute; ten at 119 s and ten at 121 s are in two different windows.
+//! let limit = Limit::new(Algorithm::FixedWindow, 10, 60 * SECOND_NANOS);
+//! assert_eq!([passed(limit, 10, 119.0), passed(limit, 10, 121.0)], [10, 10]);
+//! ```
 
 use crate::engine::limit::Limit;
 use crate::engine::limit::counter::{Ahead, Counter};

@@ -7,6 +7,19 @@
 //!   that count at `latest`, each with its number of hits. Questions are binary searches over [`Stamps`].
 //! - **Error:** none. It is the definition.
 //! - **Source:** the definition; the price is a word for each admitted hit.
+//!
+//! ```
+//! # use tidegate::engine::key::Key;
+//! # use tidegate::engine::limit::{Algorithm, Limit};
+//! # use tidegate::engine::time::{SECOND_NANOS, Timestamp};
+//! # use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+//! # let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//! # let nanos = |second: f64| Timestamp::from_nanos((second * 1e9).round() as u64);
+//! # let passes = |limit, second| !store.take(&limit, Key(1), 1, nanos(second)).over;
+//! // Three in ten seconds: at 11 s the hits at 0 s and, exactly, at 1 s are out of the window.
+//! let limit = Limit::new(Algorithm::SlidingLog, 3, 10 * SECOND_NANOS);
+//! assert_eq!([0.0, 1.0, 2.0, 3.0, 11.0].map(|second| passes(limit, second)), [true, true, true, false, true]);
+//! ```
 
 mod stamps;
 

@@ -9,6 +9,19 @@
 //!   and g are.
 //! - **Error:** never more than N in any window W; capacity comes back at most g late.
 //! - **Source:** the exact log (`sliding_log`), its timestamps rounded up to the end of their bucket.
+//!
+//! ```
+//! # use tidegate::engine::key::Key;
+//! # use tidegate::engine::limit::{Algorithm, Limit};
+//! # use tidegate::engine::time::{SECOND_NANOS, Timestamp};
+//! # use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+//! # let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//! # let nanos = |second: f64| Timestamp::from_nanos((second * 1e9).round() as u64);
+//! # let passes = |limit, second| !store.take(&limit, Key(1), 1, nanos(second)).over;
+//! // Two in ten seconds: the bucket of the hit at 1 s ends at 1.1667 s, so capacity comes back at 11.1667 s, not at 11 s.
+//! let limit = Limit::new(Algorithm::SlidingWindow, 2, 10 * SECOND_NANOS);
+//! assert_eq!([1.0, 2.0, 11.0, 11.167].map(|second| passes(limit, second)), [true, true, false, true]);
+//! ```
 
 mod cells;
 
@@ -43,16 +56,19 @@ impl SlidingWindow {
         self.first + u64::from(low.wrapping_sub(self.first as u16))
     }
 
+    #[inline]
     fn newest(&self) -> u64 {
         self.more.last().map_or(self.first, |low| self.number(low))
     }
 
     /// Hits at `latest`, which no bucket is later than, belong to the newest one.
+    #[inline]
     fn newest_goes_on(&self, limit: &Limit) -> bool {
         self.first_count > 0 && limit.bucket_ends_after(self.newest(), self.latest)
     }
 
     /// The oldest bucket such that it and those before it hold at least `hits`.
+    #[inline]
     fn bucket_through(&self, hits: u64) -> u64 {
         let further = hits.saturating_sub(u64::from(self.first_count));
         if further == 0 {
@@ -73,6 +89,7 @@ impl SlidingWindow {
 }
 
 impl Counter for SlidingWindow {
+    #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
         if now <= self.latest {
             return;
@@ -87,10 +104,12 @@ impl Counter for SlidingWindow {
         }
     }
 
+    #[inline]
     fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
         look_at_count(limit.requests(), ahead.on(u64::from(self.total())), hits)
     }
 
+    #[inline]
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
         if self.newest_goes_on(limit) {
@@ -116,6 +135,7 @@ impl Counter for SlidingWindow {
         self.kept = Kept::until(counts_until(limit, self.newest()));
     }
 
+    #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
         let capacity = u64::from(limit.requests());
         if hits > capacity {
@@ -133,6 +153,7 @@ impl Counter for SlidingWindow {
         self.more.heap_bytes()
     }
 
+    #[inline]
     fn growth_bytes(&self, limit: &Limit) -> usize {
         let new_cell = self.first_count > 0 && !self.newest_goes_on(limit);
         if new_cell { self.more.growth_bytes() } else { 0 }
@@ -140,6 +161,7 @@ impl Counter for SlidingWindow {
 }
 
 /// The first time at which `bucket` does not count any more.
+#[inline]
 fn counts_until(limit: &Limit, bucket: u64) -> Timestamp {
     limit.bucket_end(bucket).plus(limit.window_nanos())
 }

@@ -6,10 +6,25 @@
 //! - **Invariant:** `current` and `previous` are the admitted hits (less those given back) of the aligned window of
 //!   `latest` and of the one before; each is at most the N in force when it grew. The share is compared as integers,
 //!   never rounded in favour of anyone.
-//! - **Error:** it assumes that the previous window's hits came evenly. It can admit almost 2N in less than W (all of
-//!   N at the end of one window, almost all of N at the end of the next), and deny when a quarter of N is in use
-//!   (all of N at the start of a window: N/4 pass a quarter into the next, when an exact window admits N).
+//! - **Error:** it assumes that the previous window's hits came evenly. Too many: less than 2N in a window W, and
+//!   almost that (all of N at the end of one window, almost all of N at the end of the next). Too few: after N at the
+//!   start of a window, N/4 a quarter into the next one, where an exact window admits N.
 //! - **Source:** "How we built rate limiting capable of scaling to millions of domains", Cloudflare, 2017.
+//!
+//! ```
+//! # use tidegate::engine::key::Key;
+//! # use tidegate::engine::limit::{Algorithm, Limit};
+//! # use tidegate::engine::time::{SECOND_NANOS, Timestamp};
+//! # use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+//! # let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//! # let nanos = |second: f64| Timestamp::from_nanos((second * 1e9).round() as u64);
+//! # let passed = |limit, hits, second| (0..hits).filter(|_| !store.take(&limit, Key(1), 1, nanos(second)).over).count();
+//! // A hundred a minute. It assumes that the past was even: too few pass here, where an exact window lets 100 pass …
+//! let limit = Limit::new(Algorithm::SlidingWindowWeighted, 100, 60 * SECOND_NANOS);
+//! assert_eq!([passed(limit, 100, 0.0), passed(limit, 100, 75.0)], [100, 25]);
+//! // … and too many here, where an exact window lets none pass.
+//! assert_eq!([passed(limit, 100, 299.9), passed(limit, 100, 359.8)], [100, 99]);
+//! ```
 
 use crate::engine::limit::Limit;
 use crate::engine::limit::counter::{Ahead, Counter, look_at_count};

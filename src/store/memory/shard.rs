@@ -118,7 +118,7 @@ impl<S: Counter> Shard<S> {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        Table::<S>::bytes_of(self.table.slot_count()) as u64 + self.heap_bytes
+        Table::<S>::bytes_of(self.table.group_count()) as u64 + self.heap_bytes
     }
 
     /// Forgets the counters that are over at `now`; returns how many.
@@ -138,9 +138,7 @@ impl<S: Counter> Shard<S> {
         });
         self.table.earliest_secs = seconds(earliest);
         self.heap_bytes -= heap_bytes;
-        if self.table.len() < self.table.slot_count() / 2 {
-            self.table.resize(self.table.slots_shrunk());
-        }
+        self.table.shrink_if_sparse();
         self.settle_payment(budget);
         (before - self.table.len()) as u64
     }
@@ -196,19 +194,19 @@ impl<S: Counter> Shard<S> {
             return true;
         }
         // What is cheap to know first: a full store must not cost a pass over the table at every new key.
-        if !self.pay_for_slots(bytes, self.table.slots_grown_least(), budget) {
+        if !self.pay_for_groups(bytes, self.table.groups_grown_least(), budget) {
             return false;
         }
-        let slots = self.table.slots_grown(inserts);
-        let paid = self.pay_for_slots(bytes, slots, budget);
+        let groups = self.table.groups_grown(inserts);
+        let paid = self.pay_for_groups(bytes, groups, budget);
         if paid {
-            self.table.resize(slots);
+            self.table.resize(groups);
         }
         paid
     }
 
-    fn pay_for_slots(&mut self, bytes: u64, slots: usize, budget: &Budget) -> bool {
-        let more = Table::<S>::bytes_of(slots) - Table::<S>::bytes_of(self.table.slot_count());
+    fn pay_for_groups(&mut self, bytes: u64, groups: usize, budget: &Budget) -> bool {
+        let more = Table::<S>::bytes_of(groups) - Table::<S>::bytes_of(self.table.group_count());
         self.pay_for(bytes + more as u64, budget)
     }
 

@@ -1,37 +1,40 @@
-//! A hash table that keeps its entries in the order of their keys, so that it grows by a twelfth instead of doubling.
+//! A hash table that stays in the order of its keys, so that it grows by a twelfth instead of doubling.
 //!
-//! An entry's home is key / 2^128 × homes, rounded down: keys are uniform (secret-keyed hashes), so homes are too, and
-//! they ascend with the keys. Entries stand in ascending order, each at its home or as close after it as those before
-//! it allow, without a gap in between. So
+//! Slots come in groups of sixteen, their tags (a byte of the key each) in front. A key's home is the group key / 2^128
+//! × homes, rounded down: keys are uniform (secret-keyed hashes), so homes are too, and they ascend with the keys. An
+//! entry is in its home, or in the first group after it that had a free slot; every group in between is full. So
 //!
+//! - a search compares sixteen tags at once and nearly always looks at one slot, beside them in memory: no branch
+//!   depends on where in the group it is, so the processor runs ahead into the next decision while this one's slot is
+//!   still on its way;
 //! - growing, shrinking and dropping what is over are one pass from front to back, in cache order;
-//! - there are no tombstones: a slot is a tag of one byte, the key and the state;
-//! - a search compares sixteen tags from the home on at once, and nearly always looks at one slot only. That matters
-//!   more than it seems: no branch depends on how far the entry was pushed, so the processor runs ahead into the next
-//!   decision while this one's slot is still on its way from memory.
+//! - there are no tombstones: a slot is a tag, a key and a state, nothing else.
 //!
 //! Growing by a twelfth keeps nine tenths to five sixths of the slots in use, where doubling would waste half. It moves
 //! about twelve entries for each new one.
 
 use crate::engine::key::Key;
 
-/// Slots that a table grows by at least.
-const SLOTS_STEP: usize = 4;
-/// Tags that are compared at once.
+/// Slots of a group: as many as there are tags in a 128-bit number.
 const GROUP: usize = 16;
 /// The tag of a free slot.
 const FREE: u8 = 0;
+/// From this many groups on the last one is no home; it takes what the homes before it push on.
+const GROUPS_WITH_TAIL: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Table<S> {
-    /// A byte of each slot's key, never [`FREE`]; and [`GROUP`] free ones behind, so that every group is whole.
-    tags: Box<[u8]>,
-    /// The slots; the last few are no one's home, they take what the last homes push on.
-    slots: Box<[Slot<S>]>,
+    groups: Box<[Group<S>]>,
     len: u32,
     /// The owner's note: no state's time is over before this second. Here because these four bytes would be padding
-    /// otherwise, and a shard would take two cache lines.
+    /// otherwise.
     pub(super) earliest_secs: u32,
+}
+
+#[derive(Debug, Default)]
+struct Group<S> {
+    tags: [u8; GROUP],
+    slots: [Slot<S>; GROUP],
 }
 
 #[derive(Debug, Default)]
@@ -41,7 +44,7 @@ struct Slot<S> {
 }
 
 /// A key without padding around it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(Rust, packed(4))]
 struct SlotKey {
     high: u64,
@@ -53,6 +56,7 @@ impl SlotKey {
         Self { high: (key >> 64) as u64, low: key as u64 }
     }
 
+    /// The group that the key belongs to: by the high half of it (shards use the low half).
     fn home(self, homes: usize) -> usize {
         ((u128::from(self.high) * homes as u128) >> 64) as usize
     }
@@ -63,9 +67,25 @@ impl SlotKey {
     }
 }
 
+impl<S> Group<S> {
+    /// Marks of the slots whose tag may be this one; the lowest is true.
+    fn marks(&self, tag: u8) -> u128 {
+        equal_bytes(u128::from_le_bytes(self.tags), tag)
+    }
+
+    fn first_free(&self) -> Option<usize> {
+        let marks = self.marks(FREE);
+        (marks != 0).then(|| marks.trailing_zeros() as usize / 8)
+    }
+
+    fn used(&self) -> usize {
+        self.tags.iter().filter(|&&tag| tag != FREE).count()
+    }
+}
+
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { tags: Box::default(), slots: Box::default(), len: 0, earliest_secs: u32::MAX }
+        Self { groups: Box::default(), len: 0, earliest_secs: u32::MAX }
     }
 }
 
@@ -74,145 +94,157 @@ impl<S: Default> Table<S> {
         self.len as usize
     }
 
-    pub(super) fn slot_count(&self) -> usize {
-        self.slots.len()
+    pub(super) fn group_count(&self) -> usize {
+        self.groups.len()
     }
 
-    /// The bytes that a table of this many slots takes.
-    pub(super) const fn bytes_of(slot_count: usize) -> usize {
-        if slot_count == 0 { 0 } else { slot_count * (size_of::<Slot<S>>() + 1) + GROUP }
+    /// The bytes that a table of this many groups takes.
+    pub(super) const fn bytes_of(group_count: usize) -> usize {
+        group_count * size_of::<Group<S>>()
     }
 
     pub(super) fn state(&self, slot: usize) -> &S {
-        &self.slots[slot].state
+        &self.groups[slot / GROUP].slots[slot % GROUP].state
     }
 
     pub(super) fn state_mut(&mut self, slot: usize) -> &mut S {
-        &mut self.slots[slot].state
+        &mut self.groups[slot / GROUP].slots[slot % GROUP].state
     }
 
     /// The slot of this key.
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<usize> {
         let key = SlotKey::new(key);
-        let mut place = key.home(homes(self.slots.len()));
-        loop {
-            let group = u128::from_le_bytes(*self.tags.get(place..)?.first_chunk::<GROUP>()?);
-            let mut equal = equal_bytes(group, key.tag());
-            while equal != 0 {
-                let slot = place + equal.trailing_zeros() as usize / 8;
-                if self.slots.get(slot).is_some_and(|entry| entry.key == key) {
-                    return Some(slot);
+        let home = key.home(homes(self.groups.len()));
+        for (index, group) in self.groups.iter().enumerate().skip(home) {
+            let mut marks = group.marks(key.tag());
+            while marks != 0 {
+                let slot = marks.trailing_zeros() as usize / 8;
+                if group.slots[slot].key == key {
+                    return Some(index * GROUP + slot);
                 }
-                equal &= equal - 1;
+                marks &= marks - 1;
             }
-            if equal_bytes(group, FREE) != 0 {
+            if group.marks(FREE) != 0 {
                 return None;
             }
-            place += GROUP;
+        }
+        None
+    }
+
+    /// `more` keys, whatever they are, can be inserted without growing.
+    pub(super) fn has_room(&self, more: usize) -> bool {
+        let last_used = self.groups.last().map_or(GROUP, Group::used);
+        self.len() + more <= entries_max(self.groups.len()) && last_used + more <= GROUP
+    }
+
+    /// The groups that the table has at least after it grew.
+    pub(super) fn groups_grown_least(&self) -> usize {
+        self.groups.len() + (self.groups.len() / 12).max(1)
+    }
+
+    /// The groups that the table needs for `more` keys, if it has no room for them.
+    pub(super) fn groups_grown(&self, more: usize) -> usize {
+        self.groups_from(self.groups_grown_least(), more)
+    }
+
+    /// Gives memory back when less than half of the slots are used.
+    pub(super) fn shrink_if_sparse(&mut self) {
+        if self.len() < self.groups.len() * GROUP / 2 {
+            let groups = self.groups_shrunk();
+            if groups < self.groups.len() {
+                self.resize(groups);
+            }
         }
     }
 
-    /// `more` keys can be inserted without growing.
-    pub(super) fn has_room(&self, more: usize) -> bool {
-        let slots = self.slots.len();
-        let tail_free = || self.tags[slots - more..slots].iter().all(|&tag| tag == FREE);
-        self.len() + more <= slots - slots.div_ceil(10) && tail_free()
+    /// The groups that are enough for what is there.
+    fn groups_shrunk(&self) -> usize {
+        if self.len == 0 { 0 } else { self.groups_from((self.len() + self.len() / 4).div_ceil(GROUP), 0) }
     }
 
-    /// The slots that the table has at least after it grew.
-    pub(super) fn slots_grown_least(&self) -> usize {
-        self.slots.len() + (self.slots.len() / 12).max(SLOTS_STEP)
+    fn groups_from(&self, least: usize, more: usize) -> usize {
+        (least..).find(|&groups| self.fits(groups, more)).unwrap_or(least)
     }
 
-    /// The slots that the table needs for `more` keys, if it has no room for them.
-    pub(super) fn slots_grown(&self, more: usize) -> usize {
-        self.slots_from(self.slots_grown_least(), more)
-    }
-
-    /// The slots that are enough for what is there.
-    pub(super) fn slots_shrunk(&self) -> usize {
-        if self.len == 0 { 0 } else { self.slots_from(self.len() + self.len() / 4 + SLOTS_STEP, 0) }
-    }
-
-    fn slots_from(&self, least: usize, more: usize) -> usize {
-        (least..).step_by(SLOTS_STEP).find(|&slots| self.fits(slots, more)).unwrap_or(least)
-    }
-
-    /// All entries, and `more` to come, have a place among this many slots.
-    fn fits(&self, slot_count: usize, more: usize) -> bool {
-        let homes = homes(slot_count);
-        let end = self.entries().fold(0, |next, slot| slot.key.home(homes).max(next) + 1);
-        end + more <= slot_count && self.len() + more <= slot_count - slot_count.div_ceil(10)
+    /// All entries, and `more` to come, have a place among this many groups.
+    fn fits(&self, group_count: usize, more: usize) -> bool {
+        let mut wanted = vec![0; group_count];
+        for slot in self.entries() {
+            wanted[slot.key.home(homes(group_count))] += 1;
+        }
+        let pushed_on = |pushed: usize, wanted: &usize| (pushed + wanted).saturating_sub(GROUP);
+        let (last, others) = wanted.split_last().unwrap_or((&0, &[]));
+        let in_last = others.iter().fold(0, pushed_on) + last;
+        in_last + more <= GROUP && self.len() + more <= entries_max(group_count)
     }
 
     /// Inserts a key that is not there, with a new state, and returns its slot. Needs [`has_room`](Self::has_room).
     pub(super) fn insert(&mut self, key: Key) -> usize {
-        let key = SlotKey::new(key);
-        let home = key.home(homes(self.slots.len()));
-        let is_after = |&slot: &usize| self.tags[slot] == FREE || self.slots[slot].key > key;
-        let slot =
-            (home..self.slots.len()).find(is_after).expect("the caller made room: the last slot is free");
-        let free = self.tags[slot..].iter().position(|&tag| tag == FREE).map_or(slot, |pushed| slot + pushed);
-        self.slots[slot..=free].rotate_right(1);
-        self.tags[slot..=free].rotate_right(1);
-        self.slots[slot].key = key;
-        self.tags[slot] = key.tag();
         self.len += 1;
-        slot
+        self.put(Slot { key: SlotKey::new(key), state: S::default() })
     }
 
-    /// Gives the table this many slots, among which all entries must fit.
-    pub(super) fn resize(&mut self, slot_count: usize) {
-        let slots = (0..slot_count).map(|_| Slot::default()).collect();
-        let tags =
-            if slot_count == 0 { Box::default() } else { vec![FREE; slot_count + GROUP].into_boxed_slice() };
-        let new = Self { tags, slots, len: self.len, earliest_secs: self.earliest_secs };
-        let old = std::mem::replace(self, new);
-        let homes = homes(slot_count);
-        let mut next = 0;
-        for (entry, _) in old.slots.into_iter().zip(&old.tags).filter(|&(_, &tag)| tag != FREE) {
-            next = self.put(entry, homes, next);
+    /// Gives the table this many groups, among which all entries must fit.
+    pub(super) fn resize(&mut self, group_count: usize) {
+        let groups = (0..group_count).map(|_| Group::default()).collect();
+        for group in std::mem::replace(&mut self.groups, groups) {
+            self.put_all(group, |_| true);
         }
     }
 
     /// Drops what `keep` does not keep; the rest moves as close to its home as it can.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&S) -> bool) {
-        let homes = homes(self.slots.len());
-        let mut next = 0;
-        for index in 0..self.slots.len() {
-            if std::mem::replace(&mut self.tags[index], FREE) == FREE {
-                continue;
-            }
-            let entry = std::mem::take(&mut self.slots[index]);
-            if keep(&entry.state) {
-                next = self.put(entry, homes, next);
-            } else {
-                self.len -= 1;
-            }
+        for index in 0..self.groups.len() {
+            let group = std::mem::take(&mut self.groups[index]);
+            self.len -= self.put_all(group, &mut keep);
         }
     }
 
-    /// Puts an entry at its home or at `next`, whichever is later; returns the slot after it.
-    fn put(&mut self, entry: Slot<S>, homes: usize, next: usize) -> usize {
-        let place = entry.key.home(homes).max(next);
-        self.tags[place] = entry.key.tag();
-        self.slots[place] = entry;
-        place + 1
+    /// Puts what is to be kept of a group; returns how many were not.
+    fn put_all(&mut self, group: Group<S>, mut keep: impl FnMut(&S) -> bool) -> u32 {
+        let mut dropped = 0;
+        for (slot, _) in group.slots.into_iter().zip(group.tags).filter(|&(_, tag)| tag != FREE) {
+            if keep(&slot.state) {
+                self.put(slot);
+            } else {
+                dropped += 1;
+            }
+        }
+        dropped
+    }
+
+    /// Puts an entry into the first free slot from its home on.
+    fn put(&mut self, entry: Slot<S>) -> usize {
+        let home = entry.key.home(homes(self.groups.len()));
+        let free = |(index, group): (usize, &Group<S>)| Some((index, group.first_free()?));
+        let mut from_home = self.groups.iter().enumerate().skip(home);
+        let (index, slot) = from_home.find_map(free).expect("room was made: the last group has a free slot");
+        let group = &mut self.groups[index];
+        group.tags[slot] = entry.key.tag();
+        group.slots[slot] = entry;
+        index * GROUP + slot
     }
 
     fn entries(&self) -> impl Iterator<Item = &Slot<S>> {
-        self.slots.iter().zip(&self.tags).filter(|&(_, &tag)| tag != FREE).map(|(slot, _)| slot)
+        let tags = self.groups.iter().flat_map(|group| group.tags);
+        let slots = self.groups.iter().flat_map(|group| &group.slots);
+        slots.zip(tags).filter(|&(_, tag)| tag != FREE).map(|(slot, _)| slot)
     }
 }
 
-/// The number of homes among this many slots.
-fn homes(slots: usize) -> usize {
-    slots - (slots / 16).min(8)
+/// The number of homes among this many groups.
+fn homes(groups: usize) -> usize {
+    if groups < GROUPS_WITH_TAIL { groups } else { groups - 1 }
+}
+
+/// The entries that this many groups hold at most: nine tenths.
+fn entries_max(groups: usize) -> usize {
+    groups * GROUP - groups * GROUP / 10
 }
 
 /// Marks with its highest bit each byte of `group` that equals `byte`. Above a byte that does, one that does not may
-/// be marked too, so a mark only says where to look.
+/// be marked too, so all marks but the lowest only say where to look.
 fn equal_bytes(group: u128, byte: u8) -> u128 {
     const ONES: u128 = u128::MAX / 255;
     let zero_where_equal = group ^ (ONES * u128::from(byte));
@@ -232,7 +264,7 @@ mod tests {
 
     fn make_room(table: &mut Table<u64>) {
         if !table.has_room(1) {
-            table.resize(table.slots_grown(1));
+            table.resize(table.groups_grown(1));
         }
     }
 
@@ -262,10 +294,10 @@ mod tests {
             table.retain(|&state| state != gone);
             model.retain(|_, state| *state != gone);
             same(&table, &model);
-            table.resize(table.slots_shrunk());
+            table.shrink_if_sparse();
             same(&table, &model);
         }
-        assert_eq!(table.slot_count(), 0);
+        assert_eq!(table.group_count(), 0);
     }
 
     /// Keys that all have one home: what nobody can aim at still works.
@@ -287,8 +319,8 @@ mod tests {
         for number in 0..2_000 {
             make_room(&mut table);
             table.insert(key(number));
-            let used = table.len() as f64 / table.slot_count() as f64;
-            assert!(number < 200 || used > 0.8, "{used} at {number}");
+            let used = table.len() as f64 / (table.group_count() * GROUP) as f64;
+            assert!(number < 1_000 || used > 0.8, "{used} at {number}");
         }
     }
 

@@ -20,10 +20,12 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
+    #[inline]
     fn head(&self) -> usize {
         self.words.first().map_or(0, |&head| usize::from(head))
     }
 
+    #[inline]
     fn end(&self) -> usize {
         self.words.get(1).map_or(0, |&end| usize::from(end))
     }
@@ -39,6 +41,7 @@ impl Cells {
     }
 
     /// The cell at this place of the block: low bits and running sum.
+    #[inline]
     fn at(&self, place: usize) -> (u16, u32) {
         let start = HEADER + place * CELL;
         match self.words.get(start..start + CELL) {
@@ -55,30 +58,36 @@ impl Cells {
     }
 
     /// The running sum before the first cell.
+    #[inline]
     fn base(&self) -> u32 {
         self.head().checked_sub(1).map_or(0, |before| self.at(before).1)
     }
 
     /// The hits of cell `index` and all before it.
+    #[inline]
     fn sum_through(&self, index: usize) -> u32 {
         self.at(self.head() + index).1.wrapping_sub(self.base())
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.end() - self.head()
     }
 
     /// The hits of all cells.
+    #[inline]
     pub(crate) fn total(&self) -> u32 {
         self.len().checked_sub(1).map_or(0, |last| self.sum_through(last))
     }
 
     /// The low bits of cell `index`'s number.
+    #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<u16> {
         (index < self.len()).then(|| self.at(self.head() + index).0)
     }
 
     /// The low bits of the newest cell's number.
+    #[inline]
     pub(crate) fn last(&self) -> Option<u16> {
         self.len().checked_sub(1).and_then(|last| self.get(last))
     }
