@@ -118,7 +118,12 @@ impl Reloader {
         let (limits, domains) = (rules.rules().len(), rules.domains().count());
         self.service.install(rules);
         self.metrics.config_loaded(limits, warnings.len(), self.clock.now().as_nanos() / SECOND_NANOS);
-        tracing::info!("rules: {limits} limits in {domains} domains from {files} files are in force");
+        tracing::info!(
+            "rules: {} in {} from {} in force",
+            counted(limits, "limit"),
+            counted(domains, "domain"),
+            counted(files, "file")
+        );
     }
 
     /// Tells and counts a bad set; the rules in force stay.
@@ -127,7 +132,7 @@ impl Reloader {
         self.metrics.config_failed();
         let in_force = self.service.with_rules(|rules| rules.is_some());
         let instead = if in_force { "the rules in force stay" } else { "no rules are in force" };
-        tracing::error!("rules: refused for {told} problems; {instead}");
+        tracing::error!("rules: refused for {}; {instead}", counted(told, "problem"));
         told
     }
 
@@ -142,6 +147,11 @@ impl Watching {
     pub(super) async fn died(&mut self) {
         let _ = (&mut self.ended).await;
     }
+}
+
+/// `1 limit`, `2 limits`.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// CONFIG_PATH; else the tree of RUNTIME_*, if one of them is set or its usual place is there; else `./config`.

@@ -1,6 +1,8 @@
 //! Random sequences of hits, questions, refunds and reports against the naive oracle: every field of every verdict.
 //! Times are equal, ordered and going back; N changes in between as a reload would change it.
 
+#![allow(clippy::disallowed_methods, reason = "a run of real seconds, as long as its variable tells")]
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
