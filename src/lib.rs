@@ -1,5 +1,42 @@
 //! Tidegate decides, for every request that a proxy is about to forward, whether it may pass.
 //!
+//! The program (`tidegate`) answers Envoy over gRPC and everybody else over HTTP. Its engine and its memory store are
+//! also a library: no server, no runtime, no clock of their own.
+//!
+//! ```
+//! use tidegate::engine::decision::{Code, conclude};
+//! use tidegate::engine::key::KeySecret;
+//! use tidegate::engine::limit::Algorithm;
+//! use tidegate::engine::plan::Modes;
+//! use tidegate::engine::request::Request;
+//! use tidegate::engine::rules::{LoadOptions, SourceFile, load};
+//! use tidegate::engine::time::Timestamp;
+//! use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+//!
+//! let text = "
+//! domain: shop
+//! descriptors:
+//!   - key: user
+//!     rate_limit: {unit: minute, requests_per_unit: 2}
+//! ";
+//! let file = SourceFile { name: "shop.yaml".into(), bytes: text.into(), presumed: false };
+//! let options = LoadOptions {
+//!     default_algorithm: Algorithm::SlidingWindow,
+//!     merge_domains: false,
+//!     strict: true,
+//!     max_file_bytes: 1 << 20,
+//!     secret: KeySecret::new([7; 16]), // random bytes, where requests come from strangers
+//! };
+//! let rules = load(&[file], &options).expect("good rules").rules;
+//! let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//!
+//! let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+//! let plan = rules.plan(&request, Modes::default());
+//! let mut ask = |now| conclude(&plan, &store.apply(&plan, now)).code;
+//! let began = Timestamp::from_secs(1_000_000);
+//! assert_eq!([ask(began), ask(began), ask(began)], [Code::Ok, Code::Ok, Code::OverLimit]);
+//! ```
+//!
 //! # One picture
 //! A request crosses the program once, left to right, and becomes a different type at each step. No step edits an
 //! earlier value, none calls back.
@@ -12,10 +49,42 @@
 //! files ─▶ source ──texts──▶ rules::load ──RuleSet──▶ Service::install             (second, independent flow)
 //! ```
 //!
+//! The whole way is one function, [`service::Service::decide`].
+//!
 //! # The modules, in reading order
-//! `engine` is pure (no async, clock, I/O, logs, metrics or protocol types) and imports nothing else of ours;
-//! `store`, `source` and `metrics` import `engine`; `service` imports those; `front` imports `service`; `app` imports
-//! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
+//! [`engine`] is pure (no async, clock, I/O, logs, metrics or protocol types) and imports nothing else of ours;
+//! [`store`], [`source`] and [`metrics`] import `engine`; [`service`] imports those; [`front`] imports `service`;
+//! [`app`] imports all; only [`cli`] imports `app`. `tests/tidy.rs` checks this law.
+//!
+//! | to … | touch |
+//! | --- | --- |
+//! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, a line in the property tests |
+//! | add a key of the rule files | `engine/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
+//! | add a setting | a row in `settings/table.rs` |
+//! | change shadow mode, quota mode, the overall code | `engine/settle.rs`, `engine/decision.rs` |
+//! | change what is charged when a request is denied | `engine/settle.rs` |
+//! | add a front or a source of rules | a file beside its siblings |
+//!
+//! # Invariants
+//! - In no window of a strict limit, wherever it starts, are more than N hits admitted; under any interleaving of
+//!   threads, and across reloads.
+//! - A request charges all of its counters or none (fixed windows and reported costs apart, as their rules say).
+//! - A counter is kept until it equals an unused one, whatever else comes in.
+//! - Everything that requests can cause to be held is bounded. No input makes the process panic.
+//!
+//! # Choices, with the reason
+//! - **One clock reading a request**, and the wall clock is read once in the life of the process ([`clock`]): its steps
+//!   do not exist here.
+//! - **Workers**: a thread a core, each with a runtime of its own; a connection belongs to the worker that had the
+//!   fewest. A decision is made where its bytes were read, without a hop. Everything else (scrapes, expiry, reloads)
+//!   runs on other threads at a lower priority.
+//! - **The hot call stands on hyper directly**, behind the seam of [`front`] (bytes in, bytes out); tonic serves health
+//!   and reflection beside it. A generic gRPC server costs more than the decision.
+//! - **The spine does not await**: while counters live in memory nothing waits. A store that waits changes
+//!   `Service::decide` and the two places that call it.
+//! - **Rules own no counters and no metrics**, so a file of rules is checked without a server, and a reload is the swap
+//!   of one pointer. Each thread reads it by a cache of its own: a shared reference count bounces between cores.
+//! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.
 
 pub mod engine;
 pub mod store;
