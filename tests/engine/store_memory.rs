@@ -157,3 +157,19 @@ fn a_full_store_denies_all_or_nothing() {
     assert_eq!(verdicts.iter().flatten().map(|verdict| verdict.over).collect::<Vec<_>>(), [false, true]);
     assert_eq!(take(&store, limit, fill[0], 0, at(1.0)).before, 1);
 }
+
+/// Many new counters at once, dozens of them in each shard.
+#[test]
+fn a_request_of_thousands_of_descriptors_is_counted_whole() {
+    for max_bytes in [1 << 20, 40_000] {
+        let store = MemoryStore::new(MemoryOptions { max_bytes, full: StoreFull::Deny });
+        let limit = Limit::new(Algorithm::SlidingLog, 1, 10 * SECOND_NANOS);
+        let plan = plan((0..2_000).map(|number| check(limit, key(number), Hits::Take(1))));
+        let passed = store.apply(&plan, at(1.0)).iter().flatten().filter(|verdict| !verdict.over).count();
+        assert!(store.bytes() <= max_bytes, "{} of {max_bytes}", store.bytes());
+        assert_eq!(
+            (passed == 2_000, store.counters()),
+            if max_bytes > 100_000 { (true, 2_000) } else { (false, 0) }
+        );
+    }
+}

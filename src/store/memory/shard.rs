@@ -39,9 +39,13 @@ pub(super) enum Room {
     Full(StoreFull),
 }
 
+/// New counters of one request in one shard for which slots are made before it is settled.
+const INSERTS_AT_ONCE: usize = 8;
+
 /// Room in a shard that a request was promised and has not used yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Promised {
+    /// At most [`INSERTS_AT_ONCE`].
     inserts: usize,
     bytes: u64,
 }
@@ -175,16 +179,19 @@ impl<S: Counter> Shard<S> {
             None => S::default().growth_bytes(&check.limit),
         };
         let bytes = promised.bytes + bytes as u64;
-        if slot.is_none() {
-            if !self.make_slot(bytes, promised.inserts + 1, budget) {
-                return false;
-            }
-            promised.inserts += 1;
+        let (inserts, bytes) = match slot {
+            Some(_) => (promised.inserts, bytes),
+            // More than these are rare in one request: the next so many are paid a group, made when they come.
+            None if promised.inserts == INSERTS_AT_ONCE => (1, bytes + Table::<S>::bytes_of(1) as u64),
+            None => (promised.inserts + 1, bytes),
+        };
+        if slot.is_none() && !self.make_slot(bytes, inserts, budget) {
+            return false;
         }
         if bytes > promised.bytes && !self.pay_for(bytes, budget) {
             return false;
         }
-        promised.bytes = bytes;
+        *promised = Promised { inserts, bytes };
         true
     }
 
@@ -211,12 +218,17 @@ impl<S: Counter> Shard<S> {
     }
 
     fn look_at(&mut self, slot: Option<usize>, check: &Check<'_>, now: Timestamp, ahead: Ahead) -> Looked {
-        let mut absent = S::default();
+        let absent;
         let state = match slot {
-            Some(slot) => self.table.state_mut(slot),
-            None => &mut absent,
+            Some(slot) => {
+                self.change(slot, |state| state.advance(&check.limit, now));
+                self.table.state(slot)
+            }
+            None => {
+                absent = unused::<S>(check, now);
+                &absent
+            }
         };
-        state.advance(&check.limit, now);
         match check.hits {
             Hits::Take(hits) => state.look(&check.limit, ahead, hits),
             Hits::GiveBack(hits) => {
@@ -241,6 +253,7 @@ impl<S: Counter> Shard<S> {
         self.table.earliest_secs = self.table.earliest_secs.min(seconds(self.table.state(slot).kept_until()));
     }
 
+    /// Changes a counter, and counts the bytes that it takes or gives back by that.
     fn change(&mut self, slot: usize, change: impl FnOnce(&mut S)) {
         let state = self.table.state_mut(slot);
         let before = state.heap_bytes() as u64;

@@ -132,7 +132,7 @@ impl<S: Default> Table<S> {
         None
     }
 
-    /// `more` keys, whatever they are, can be inserted without growing.
+    /// `more` keys, whatever they are, can be inserted without growing. At most a group's worth can be asked for.
     pub(super) fn has_room(&self, more: usize) -> bool {
         let last_used = self.groups.last().map_or(GROUP, Group::used);
         self.len() + more <= entries_max(self.groups.len()) && last_used + more <= GROUP
@@ -179,8 +179,12 @@ impl<S: Default> Table<S> {
         in_last + more <= GROUP && self.len() + more <= entries_max(group_count)
     }
 
-    /// Inserts a key that is not there, with a new state, and returns its slot. Needs [`has_room`](Self::has_room).
+    /// Inserts a key that is not there, with a new state, and returns its slot. Grows by as little as it can where
+    /// there is no [room](Self::has_room).
     pub(super) fn insert(&mut self, key: Key) -> usize {
+        if !self.has_room(1) {
+            self.resize(self.groups_from(self.groups.len() + 1, 1));
+        }
         self.len += 1;
         self.put(Slot { key: SlotKey::new(key), state: S::default() })
     }
