@@ -46,7 +46,7 @@ use question::Keys;
 use scenario::Scenario;
 use server::{Server, Subject};
 use table::Section;
-use tidegate::front::proto;
+use tidegate::proto;
 
 fn main() -> ExitCode {
     let args = Args::of_process();

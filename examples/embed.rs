@@ -51,8 +51,8 @@ fn main() {
     }
 }
 
-/// One reading of the clock a request. A program that must not trust steps of the wall clock reads it once and adds a
-/// monotonic clock, as `tidegate::clock` does.
+/// One reading of the clock a request. A program that must survive steps of the wall clock reads it once, at start, and
+/// adds a monotonic clock to it.
 #[allow(clippy::disallowed_methods, reason = "the caller's clock")]
 fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

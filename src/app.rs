@@ -173,7 +173,7 @@ impl App {
     /// One line each: what an operator wants to know of a process that has just started.
     fn announce(&self, ports: &Ports) {
         let settings = &self.settings;
-        tracing::info!("store: memory (BACKEND_TYPE)");
+        tracing::info!("store: {} (BACKEND_TYPE)", settings.backend_type.name());
         tracing::info!("default algorithm: {} (DEFAULT_ALGORITHM)", settings.default_algorithm.name());
         tracing::info!(
             "bounds: MAX_COUNTER_BYTES={} STORE_FULL_MODE={} MAX_DESCRIPTORS={} MAX_ENTRIES={} MAX_REQUEST_BYTES={} \

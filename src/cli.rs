@@ -1,4 +1,4 @@
-//! The command line: flags and environment become [`Settings`], a command runs, and its end becomes an exit code:
+//! The command line: flags and environment become settings, a command runs, and its end becomes an exit code:
 //! 0, 1 for a failed start or run, 64 for bad settings or a bad command line.
 
 use std::ffi::OsString;

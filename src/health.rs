@@ -44,7 +44,8 @@ impl Health {
         self.turn(Status::Serving);
     }
 
-    /// Requests are not welcome, because of `reason`.
+    /// Requests are not welcome, because of `reason`. (While counters live in memory there is no such reason.)
+    #[cfg(test)]
     pub fn refuse(&self, reason: impl Into<Cow<'static, str>>) {
         self.turn(Status::NotServing(reason.into()));
     }

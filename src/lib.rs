@@ -49,12 +49,12 @@
 //! files ─▶ source ──texts──▶ rules::load ──RuleSet──▶ Service::install             (second, independent flow)
 //! ```
 //!
-//! The whole way is one function, [`service::Service::decide`].
+//! The whole way is one function, `service::Service::decide`.
 //!
 //! # The modules, in reading order
 //! [`engine`] is pure (no async, clock, I/O, logs, metrics or protocol types) and imports nothing else of ours;
-//! [`store`], [`source`] and [`metrics`] import `engine`; [`service`] imports those; [`front`] imports `service`;
-//! [`app`] imports all; only [`cli`] imports `app`. `tests/tidy.rs` checks this law.
+//! [`store`], `source` and `metrics` import `engine`; `service` imports those; `front` imports `service`; `app` imports
+//! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
 //!
 //! | to … | touch |
 //! | --- | --- |
@@ -73,12 +73,12 @@
 //! - Everything that requests can cause to be held is bounded. No input makes the process panic.
 //!
 //! # Choices, with the reason
-//! - **One clock reading a request**, and the wall clock is read once in the life of the process ([`clock`]): its steps
+//! - **One clock reading a request**, and the wall clock is read once in the life of the process (`clock`): its steps
 //!   do not exist here.
 //! - **Workers**: a thread a core, each with a runtime of its own; a connection belongs to the worker that had the
 //!   fewest. A decision is made where its bytes were read, without a hop. Everything else (scrapes, expiry, reloads)
 //!   runs on other threads at a lower priority.
-//! - **The hot call stands on hyper directly**, behind the seam of [`front`] (bytes in, bytes out); tonic serves health
+//! - **The hot call stands on hyper directly**, behind the seam of `front` (bytes in, bytes out); tonic serves health
 //!   and reflection beside it. A generic gRPC server costs more than the decision.
 //! - **The spine does not await**: while counters live in memory nothing waits. A store that waits changes
 //!   `Service::decide` and the two places that call it.
@@ -88,13 +88,18 @@
 
 pub mod engine;
 pub mod store;
-pub mod source;
-pub mod metrics;
-pub mod service;
-pub mod front;
-pub mod health;
-pub mod clock;
-pub mod settings;
-pub mod logging;
-pub mod app;
+mod source;
+mod metrics;
+mod service;
+mod front;
+mod health;
+mod clock;
+mod settings;
+mod logging;
+mod app;
+#[doc(hidden)]
 pub mod cli;
+
+/// The protocol's messages and client, for the tests and benchmarks beside this crate.
+#[doc(hidden)]
+pub use front::proto;

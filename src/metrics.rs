@@ -34,7 +34,6 @@ use parking_lot::RwLock;
 
 pub use self::calls::{Front, GrpcMethod, Outcome};
 pub use self::handles::RuleHandles;
-pub use self::scrape::Scrape;
 pub use self::text::{Kind, Samples};
 
 use self::calls::Calls;

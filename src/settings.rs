@@ -48,14 +48,6 @@ impl Settings {
         let settings = Self::read_table(|row| flag(row).or_else(|| variable(row.name)), &mut problems);
         settings.filter(|_| problems.is_empty()).ok_or(problems)
     }
-
-    /// The settings of an environment without a command line.
-    ///
-    /// # Errors
-    /// All bad settings at once.
-    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<Problem>> {
-        Self::read(|_| None, variable)
-    }
 }
 
 #[cfg(test)]
@@ -63,9 +55,10 @@ mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)]) -> Result<Settings, Vec<Problem>> {
-        Settings::from_environment(|name| {
-            pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned())
-        })
+        Settings::read(
+            |_| None,
+            |name| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned()),
+        )
     }
 
     #[test]

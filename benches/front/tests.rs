@@ -27,8 +27,8 @@ use frame::{Frame, flag, kind};
 use prost::Message;
 use question::{Keys, Question, Random, framed};
 use request_head::RequestHead;
-use tidegate::front::proto;
-use tidegate::front::proto::envoy::service::ratelimit::v3;
+use tidegate::proto;
+use tidegate::proto::envoy::service::ratelimit::v3;
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> =

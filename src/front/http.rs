@@ -18,7 +18,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
 pub use self::admin::{AdminFront, MetricsFront};
-pub use self::page::{Page, PageBody};
+pub use self::page::Page;
 
 use self::page::{not_allowed, text};
 use crate::front::{Bounds, Refusal, RefusalCode, Seam};

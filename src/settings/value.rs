@@ -205,8 +205,7 @@ macro_rules! words {
 
             fn parse(text: &str) -> Option<Self> {
                 let same: fn(&str, &str) -> bool = $same;
-                $(if same($text, text) { return Some(Self::$variant); })+
-                None
+                [$(Self::$variant),+].into_iter().find(|word| same(word.name(), text))
             }
         }
     };
