@@ -79,6 +79,7 @@ impl Service {
 
     /// Puts these rules in force. Requests that have begun keep the set that they began with.
     pub fn install(&self, rules: RuleSet) {
+        rules.algorithms().for_each(|algorithm| self.store.prepare(algorithm));
         let handles = self.metrics.handles(rules.rules());
         self.live.install(Some(InForce { rules, handles }));
     }

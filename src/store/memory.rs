@@ -98,6 +98,12 @@ impl MemoryStore {
         }
     }
 
+    /// Makes what the first counter of this algorithm would have to wait for (a few milliseconds): to be called before
+    /// rules come into force that use it.
+    pub fn prepare(&self, algorithm: Algorithm) {
+        self.kinds.of(algorithm).prepare();
+    }
+
     /// Asks and charges all counters of a request, as one step: what [`settle`] decides, all or nothing.
     pub fn apply(&self, plan: &Plan<'_>, now: Timestamp) -> Verdicts {
         let mut checks = plan.steps.iter().enumerate().filter_map(|(index, step)| match step {
@@ -168,9 +174,9 @@ impl MemoryStore {
         };
     }
 
-    /// One bounded step of expiry: forgets the counters of the next few shards whose time is over at `now`, which must
-    /// not be later than the time of any decision still to come. To be called in a loop, at least until
-    /// [`Swept::round_done`], several times a second.
+    /// One bounded step of expiry: forgets the counters of the next few shards whose time is over at `now`. A decision
+    /// that read the clock before and comes after is treated as of `now`, so nothing is forgotten too early. To be
+    /// called in a loop, at least until [`Swept::round_done`], several times a second.
     pub fn sweep(&self, now: Timestamp) -> Swept {
         let shards = self.kinds.shard_count;
         let start = self.sweep_cursor.fetch_add(SWEEP_SHARDS as u64, Relaxed) as usize % shards;

@@ -51,6 +51,15 @@ impl RuleSet {
         self.domains.keys().map(|domain| &**domain)
     }
 
+    /// The algorithms by which requests may count under this set: those of its rules and that of overrides.
+    pub fn algorithms(&self) -> impl Iterator<Item = Algorithm> {
+        let used = |algorithm: &Algorithm| {
+            let mut limits = self.rules.iter().filter_map(|rule| rule.limit);
+            *algorithm == self.default_algorithm || limits.any(|limit| limit.algorithm() == *algorithm)
+        };
+        Algorithm::ALL.into_iter().filter(used)
+    }
+
     /// Which limit applies to each descriptor of a request, and which counter holds it.
     pub fn plan<'p>(&'p self, request: &Request<'_>, modes: Modes) -> Plan<'p> {
         let root = self.domains.get(request.domain()).copied();

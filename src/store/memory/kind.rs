@@ -58,17 +58,13 @@ impl Kinds {
         ]
     }
 
+    pub(super) fn of(&self, algorithm: Algorithm) -> &dyn AnyKind {
+        self.all()[usize::from(number(algorithm))]
+    }
+
     /// Which lock holds the counter of this check.
     pub(super) fn place(&self, check: &Check<'_>) -> Place {
-        let kind = match check.limit.algorithm() {
-            Algorithm::SlidingLog => 0,
-            Algorithm::SlidingWindow => 1,
-            Algorithm::SlidingWindowWeighted => 2,
-            Algorithm::FixedWindow => 3,
-            Algorithm::TokenBucket => 4,
-            Algorithm::LeakyBucket => 5,
-        };
-        (kind, shard_of(check.key, self.shard_count))
+        (number(check.limit.algorithm()), shard_of(check.key, self.shard_count))
     }
 
     pub(super) fn lock(&self, (kind, shard): Place) -> Guard<'_> {
@@ -76,8 +72,23 @@ impl Kinds {
     }
 }
 
+/// Where an algorithm stands among all of them.
+fn number(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::SlidingLog => 0,
+        Algorithm::SlidingWindow => 1,
+        Algorithm::SlidingWindowWeighted => 2,
+        Algorithm::FixedWindow => 3,
+        Algorithm::TokenBucket => 4,
+        Algorithm::LeakyBucket => 5,
+    }
+}
+
 /// A [`Kind`], whatever its algorithm.
 pub(super) trait AnyKind {
+    /// Makes the shards, if they are not there.
+    fn prepare(&self);
+
     fn lock_any(&self, shard: usize) -> Guard<'_>;
 
     /// Forgets what is over at `now` in these shards; returns how many counters.
@@ -111,11 +122,13 @@ impl<S: Counter> Kind<S> {
     }
 
     fn lock_shard(&self, index: usize) -> MutexGuard<'_, Shard<S>> {
-        self.shards.get_or_init(|| self.make())[index].shard.lock()
+        self.shards()[index].shard.lock()
     }
 
-    fn make(&self) -> Box<[Padded<S>]> {
-        (0..self.shard_count).map(|_| Padded { shard: Mutex::new(Shard::default()) }).collect()
+    fn shards(&self) -> &[Padded<S>] {
+        self.shards.get_or_init(|| {
+            (0..self.shard_count).map(|_| Padded { shard: Mutex::new(Shard::default()) }).collect()
+        })
     }
 
     fn made(&self) -> &[Padded<S>] {
@@ -124,6 +137,10 @@ impl<S: Counter> Kind<S> {
 }
 
 impl<S: Counter> AnyKind for Kind<S> {
+    fn prepare(&self) {
+        self.shards();
+    }
+
     fn lock_any(&self, shard: usize) -> Guard<'_> {
         MutexGuard::map(self.lock_shard(shard), |shard| shard as &mut dyn ShardOps)
     }

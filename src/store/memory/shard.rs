@@ -16,6 +16,9 @@ pub(super) struct Shard<S> {
     heap_bytes: u64,
     /// Bytes that were taken from the budget.
     paid: u64,
+    /// The time of the last sweep that forgot something here: a decision that read the clock before is treated as of
+    /// that time, as it would be if the counter were still there.
+    swept_at: Timestamp,
 }
 
 /// What a counter said to one check before the request was settled.
@@ -112,7 +115,7 @@ impl Asked {
 
 impl<S> Default for Shard<S> {
     fn default() -> Self {
-        Self { table: Table::default(), heap_bytes: 0, paid: 0 }
+        Self { table: Table::default(), heap_bytes: 0, paid: 0, swept_at: Timestamp::default() }
     }
 }
 
@@ -144,7 +147,11 @@ impl<S: Counter> Shard<S> {
         self.heap_bytes -= heap_bytes;
         self.table.shrink_if_sparse();
         self.settle_payment(budget);
-        (before - self.table.len()) as u64
+        let forgotten = (before - self.table.len()) as u64;
+        if forgotten > 0 {
+            self.swept_at = self.swept_at.max(now);
+        }
+        forgotten
     }
 
     /// Gives the budget what is paid and not held any more.
@@ -272,7 +279,7 @@ impl<S: Counter> ShardOps for Shard<S> {
         budget: &Budget,
     ) -> Asked {
         let slot = self.table.find(check.key);
-        let looked = self.look_at(slot, check, now, ahead);
+        let looked = self.look_at(slot, check, now.max(self.swept_at), ahead);
         let may_charge = match check.hits {
             Hits::GiveBack(_) | Hits::Take(0) => false,
             Hits::Take(_) if check.limit.algorithm() == Algorithm::FixedWindow => true,
@@ -300,6 +307,7 @@ impl<S: Counter> ShardOps for Shard<S> {
         charged: u64,
         uncharged: u64,
     ) -> Verdict {
+        let now = now.max(self.swept_at);
         if let Room::Full(full) = asked.room {
             return asked.verdict_when_full(check, full);
         }
