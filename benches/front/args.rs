@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5)]
     pub(crate) rounds: usize,
     /// How long each measurement takes
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.8)]
     pub(crate) seconds: f64,
     /// How many clients ask; each has a counter of its own
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
