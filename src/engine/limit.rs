@@ -52,6 +52,40 @@ pub enum Algorithm {
     LeakyBucket,
 }
 
+impl Algorithm {
+    /// All algorithms.
+    pub const ALL: [Self; 6] = [
+        Self::SlidingLog,
+        Self::SlidingWindow,
+        Self::SlidingWindowWeighted,
+        Self::FixedWindow,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+    ];
+
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingWindow => "sliding_window",
+            Self::SlidingWindowWeighted => "sliding_window_weighted",
+            Self::FixedWindow => "fixed_window",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+        }
+    }
+
+    /// It never admits more than N hits in any window, wherever it starts.
+    pub const fn is_strict(self) -> bool {
+        matches!(self, Self::SlidingLog | Self::SlidingWindow)
+    }
+
+    /// It has a capacity of its own, `burst`.
+    pub const fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+}
+
 /// N hits per window W, by an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {

@@ -5,14 +5,6 @@ use tidegate::engine::time::SECOND_NANOS;
 
 use crate::asking::Asker;
 
-const ALL: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingWindowWeighted,
-    Algorithm::FixedWindow,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-];
 const BUCKETS: [Algorithm; 2] = [Algorithm::TokenBucket, Algorithm::LeakyBucket];
 
 fn limit(algorithm: Algorithm, requests: u32) -> Limit {
@@ -21,7 +13,7 @@ fn limit(algorithm: Algorithm, requests: u32) -> Limit {
 
 #[test]
 fn an_unchanged_limit_keeps_its_counts() {
-    for algorithm in ALL {
+    for algorithm in Algorithm::ALL {
         let mut asker = Asker::new(limit(algorithm, 10));
         assert_eq!(asker.passed(7, 1.0), 7);
         asker.limit = limit(algorithm, 10);
@@ -31,7 +23,7 @@ fn an_unchanged_limit_keeps_its_counts() {
 
 #[test]
 fn a_changed_n_applies_to_what_was_counted_at_once() {
-    for algorithm in ALL.into_iter().filter(|algorithm| !BUCKETS.contains(algorithm)) {
+    for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| !BUCKETS.contains(algorithm)) {
         let mut asker = Asker::new(limit(algorithm, 10));
         assert_eq!(asker.passed(10, 1.0), 10);
         asker.limit = limit(algorithm, 15);

@@ -15,14 +15,6 @@ use crate::asking::{check, key, plan, small_store};
 use crate::limits_oracle::{Answer, Naive, Terms};
 use crate::random::Random;
 
-const ALL: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingWindowWeighted,
-    Algorithm::FixedWindow,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-];
 const SEQUENCES: u64 = 10_000;
 const STEPS_MAX: u64 = 24;
 const YEAR: u64 = 366 * 86_400 * SECOND_NANOS;
@@ -121,7 +113,7 @@ fn what_once_went_wrong_is_right() {
     for line in REGRESSIONS.lines().filter(|line| !line.starts_with('#')) {
         let (name, seed) = line.split_once(' ').expect("an algorithm and a seed");
         let named = |algorithm: &&Algorithm| format!("{algorithm:?}") == name;
-        let algorithm = ALL.iter().find(named).expect("the name of an algorithm");
+        let algorithm = Algorithm::ALL.iter().find(named).expect("the name of an algorithm");
         run(&store, *algorithm, seed.parse().expect("a seed is a number"));
     }
 }
@@ -135,7 +127,7 @@ fn as_many_more_as_there_is_time_for() {
     let mut random = Random(started.as_nanos() as u64);
     while Instant::now() < until {
         let store = small_store();
-        for algorithm in ALL.repeat(100) {
+        for algorithm in Algorithm::ALL.repeat(100) {
             run(&store, algorithm, random.next());
         }
     }

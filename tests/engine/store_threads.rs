@@ -11,19 +11,11 @@ use crate::asking::{at, check, key, plan, small_store, store};
 use crate::limits_strict::most_in_any_window;
 use crate::random::Random;
 
-const ALL: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingWindowWeighted,
-    Algorithm::FixedWindow,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-];
 const THREADS: u64 = 8;
 
 #[test]
 fn a_million_hits_on_one_key_admit_exactly_n() {
-    for algorithm in ALL {
+    for algorithm in Algorithm::ALL {
         let (store, limit) = (store(), Limit::new(algorithm, 10_000, 3_600 * SECOND_NANOS));
         let plan = plan([check(limit, key(1), Hits::Take(1))]);
         let passed = AtomicU64::new(0);
@@ -102,7 +94,9 @@ fn the_log_of_admissions_holds_at_most_n_in_any_window() {
 fn mixed_requests_charge_all_or_nothing() {
     let store = small_store();
     let limits: Vec<Limit> = (0..24)
-        .map(|number| Limit::new(ALL[number % 6], 2_000 + 37 * number as u32, 3_600 * SECOND_NANOS))
+        .map(|number| {
+            Limit::new(Algorithm::ALL[number % 6], 2_000 + 37 * number as u32, 3_600 * SECOND_NANOS)
+        })
         .collect();
     let strict = |number: usize| limits[number].algorithm() != Algorithm::FixedWindow;
     let charged: Vec<AtomicU64> = (0..24).map(|_| AtomicU64::new(0)).collect();
@@ -138,7 +132,7 @@ fn mixed_requests_charge_all_or_nothing() {
 /// Hits and refunds from all threads: what is left is what was not given back.
 #[test]
 fn no_refund_is_lost() {
-    for algorithm in ALL {
+    for algorithm in Algorithm::ALL {
         let (store, limit) = (store(), Limit::new(algorithm, 1_000_000, 3_600 * SECOND_NANOS));
         let ask = |hits| drop(store.apply(&plan([check(limit, key(1), hits)]), at(9.0)));
         ask(Hits::Take(1_000));

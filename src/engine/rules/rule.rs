@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::key::{Key, KeySeed};
-use crate::engine::limit::{Algorithm, Limit};
+use crate::engine::limit::Limit;
 use crate::engine::request::Entry;
 use crate::engine::rules::MetricName;
 use crate::engine::time::SECOND_NANOS;
@@ -125,39 +125,5 @@ impl Rule {
         let is_keyed = |level: usize| self.keyed_levels >> level & 1 == 1;
         let keyed = entries.iter().take(32).enumerate().filter(|&(level, _)| is_keyed(level));
         self.seed.key(keyed.map(|(_, entry)| entry.value))
-    }
-}
-
-impl Algorithm {
-    /// All algorithms.
-    pub const ALL: [Self; 6] = [
-        Self::SlidingLog,
-        Self::SlidingWindow,
-        Self::SlidingWindowWeighted,
-        Self::FixedWindow,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-    ];
-
-    /// Its name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::SlidingLog => "sliding_log",
-            Self::SlidingWindow => "sliding_window",
-            Self::SlidingWindowWeighted => "sliding_window_weighted",
-            Self::FixedWindow => "fixed_window",
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-        }
-    }
-
-    /// It never admits more than N hits in any window, wherever it starts.
-    pub const fn is_strict(self) -> bool {
-        matches!(self, Self::SlidingLog | Self::SlidingWindow)
-    }
-
-    /// It has a capacity of its own, `burst`.
-    pub const fn is_bucket(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 }
