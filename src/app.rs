@@ -23,6 +23,7 @@ use crate::app::reload::{Reloader, Watching};
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
+use crate::engine::rules::Example;
 use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
@@ -190,12 +191,11 @@ impl App {
         for line in ports.lines() {
             tracing::info!("{line}");
         }
-        let domain = self.service.with_rules(|rules| rules?.domains().next().map(str::to_owned));
-        let question = serde_json::json!({
-            "domain": domain.as_deref().unwrap_or("example"),
-            "descriptors": [{"entries": [{"key": "user", "value": "alice"}]}],
-        });
-        tracing::info!("try: curl -s {}/json -d '{question}'", ports.http_address());
+        if let Some(question) = self.service.with_rules(|rules| rules?.example().map(question)) {
+            // A quote would end the shell's.
+            let question = question.to_string().replace('\'', "\\u0027");
+            tracing::info!("try: curl -s {}/json -d '{question}'", ports.http_address());
+        }
     }
 
     /// Serves until a signal, then drains; or until the first task ends that must not.
@@ -287,6 +287,13 @@ async fn first_dead(tasks: &mut Essential) -> AppError {
 
 fn dead(task: &'static str, reason: impl std::fmt::Display) -> AppError {
     AppError::Task { task, reason: reason.to_string() }
+}
+
+/// A request of one descriptor, as `/json` takes it.
+fn question(example: &Example) -> serde_json::Value {
+    let entry = |(key, value): &(String, String)| serde_json::json!({"key": key, "value": value});
+    let entries: Vec<_> = example.entries.iter().map(entry).collect();
+    serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
 }
 
 /// One a core that the process may use, unless told.

@@ -23,7 +23,7 @@ pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use metric_name::{MetricName, MetricPath};
 pub use rule::{Rule, StoreFailure, Sync, Unit};
-pub use set::RuleSet;
+pub use set::{Example, RuleSet};
 
 use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;

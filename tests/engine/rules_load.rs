@@ -2,6 +2,8 @@
 
 use serde_json::json;
 use tidegate::engine::limit::{Algorithm, Limit};
+use tidegate::engine::plan::{Modes, Step};
+use tidegate::engine::request::Request;
 use tidegate::engine::rules::{LoadOptions, Rule, RuleSet, SourceFile, StoreFailure, Sync, Unit, load};
 use tidegate::engine::time::SECOND_NANOS;
 
@@ -310,4 +312,19 @@ fn a_file_that_is_only_presumed_to_be_rules_is_skipped_unless_it_is_a_mapping_wi
     assert_eq!(skipped, ["config/README", "config/image"]);
     let broken = [presumed("config/shop", "domain: shop\nbroken: true\n")];
     assert!(load(&broken, &options()).is_err(), "it says that it is rules");
+}
+
+#[test]
+fn the_example_is_a_question_for_the_first_rule() {
+    let rules = loaded(
+        "domain: shop\ndescriptors:\n  - key: plan\n    value: free*\n    descriptors:\n      - key: user\n        \
+         rate_limit: {unit: hour, requests_per_unit: 5}\n",
+    )
+    .rules;
+    let example = rules.example().expect("there is a rule");
+    let entries: Vec<_> = example.entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(entries, [("plan", "freex"), ("user", "alice")]);
+    let request = Request::new(&example.domain, 1).descriptor(&entries);
+    assert!(matches!(rules.plan(&request, Modes::default()).steps[0], Step::Check(_)));
+    assert_eq!(loaded("domain: shop\n").rules.example(), None);
 }

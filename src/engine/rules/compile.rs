@@ -13,7 +13,7 @@ use crate::engine::rules::diagnostic::{Diagnostics, Place};
 use crate::engine::rules::fields::told;
 use crate::engine::rules::metric_name::{NamedNode, name_of_node};
 use crate::engine::rules::tree::{NodeId, Tree};
-use crate::engine::rules::{LoadOptions, MetricName, Rule, RuleSet};
+use crate::engine::rules::{Example, LoadOptions, MetricName, Rule, RuleSet};
 
 /// Compiles files, in this order.
 pub(super) fn compile(files: &[CheckedFile<'_>], options: &LoadOptions, errors: &mut Diagnostics) -> RuleSet {
@@ -36,7 +36,19 @@ pub(super) fn empty(options: &LoadOptions) -> RuleSet {
         tree: Tree::new(seed),
         domains: hashbrown::HashMap::with_hasher(FixedState::with_seed(seed)),
         secret: options.secret,
+        example: None,
     }
+}
+
+/// A question for the rule at the end of this path.
+fn example(domain: &Arc<str>, path: &[Level<'_>]) -> Example {
+    let value = |node: &CheckedNode| match &node.value {
+        Some(value) if node.varies() || node.share_threshold => value.replace('*', "x"),
+        Some(value) => value.clone(),
+        None => "alice".to_owned(),
+    };
+    let entries = path.iter().map(|level| (level.node.key.clone(), value(level.node))).collect();
+    Example { domain: domain.clone(), entries }
 }
 
 struct Compiler<'c, 'f> {
@@ -143,6 +155,7 @@ impl<'f> Compiler<'_, 'f> {
 
     fn rule(&mut self, domain: &Arc<str>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
         let Some(Level { node, digest, .. }) = path.last() else { return };
+        self.set.example.get_or_insert_with(|| example(domain, path));
         let named = path.iter().map(|Level { node, name, .. }| NamedNode {
             name,
             varies: node.varies(),

@@ -28,6 +28,16 @@ pub struct RuleSet {
     /// The root of each domain's nodes.
     pub(super) domains: HashMap<Arc<str>, NodeId, FixedState>,
     pub(super) secret: KeySecret,
+    pub(super) example: Option<Example>,
+}
+
+/// A question for people to try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Example {
+    /// The domain.
+    pub domain: Arc<str>,
+    /// The (key, value) entries of its only descriptor.
+    pub entries: Vec<(String, String)>,
 }
 
 impl RuleSet {
@@ -49,6 +59,11 @@ impl RuleSet {
     /// The names of the domains, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
         self.domains.keys().map(|domain| &**domain)
+    }
+
+    /// A question that the first rule is meant for, if there is a rule.
+    pub fn example(&self) -> Option<&Example> {
+        self.example.as_ref()
     }
 
     /// The algorithms by which requests may count under this set: those of its rules and that of overrides.
