@@ -1,8 +1,9 @@
 //! What all fronts share: the seam, the bounds on what comes in, and what a refusal is.
 //!
-//! Past a front, a call is bytes → bytes: those of a `RateLimitRequest` in, those of its answer out. No type of
-//! tonic, hyper or HTTP goes further. The seam decodes, asks the [`Service`], renders and counts, and this is the one
-//! place where each of these happens. It knows no transport; what a refusal looks like there is the front's business.
+//! Past a front, a call is (the bytes of a `RateLimitRequest`, how long its caller waits) → the bytes of its answer,
+//! now or later ([`Reply`]). No type of tonic, hyper or HTTP goes further. The seam decodes, asks the [`Service`],
+//! renders and counts, and this is the one place where each of these happens. It knows no transport; what a refusal
+//! looks like there is the front's business.
 
 pub mod connections;
 pub mod grpc;
@@ -13,8 +14,9 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use prost::Message;
@@ -49,6 +51,25 @@ pub struct Answer {
     pub code: Code,
     /// An encoded `RateLimitResponse`.
     pub message: Bytes,
+}
+
+/// An answer, or what will become one. Whoever drops it before tells that nobody waits any more.
+pub enum Reply<T> {
+    /// Decided where the question was asked.
+    Now(Result<T, Refusal>),
+    /// Somebody else has to be asked first.
+    #[allow(dead_code, reason = "the memory store never waits")]
+    Later(Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send>>),
+}
+
+impl<T> Reply<T> {
+    /// The answer, once it is there.
+    pub async fn ready(self) -> Result<T, Refusal> {
+        match self {
+            Self::Now(answer) => answer,
+            Self::Later(answer) => answer.await,
+        }
+    }
 }
 
 /// Why a call has no answer.
@@ -95,15 +116,13 @@ impl Seam {
         &self.bounds
     }
 
-    /// Answers the encoded `RateLimitRequest` that came in through `front`.
-    ///
-    /// # Errors
-    /// What is wrong with the request, or why nothing can be decided now.
-    pub fn answer(&self, front: Front, request: &[u8]) -> Result<Answer, Refusal> {
+    /// Answers the encoded `RateLimitRequest` that came in through `front`, whose caller waits for `_timeout` from now
+    /// on (`None`: without an end). A refusal says what is wrong with the request, or why nothing can be decided now.
+    pub fn answer(&self, front: Front, request: &[u8], _timeout: Option<Duration>) -> Reply<Answer> {
         let began = clock::monotonic();
         let answer = self.decide(request);
         self.count(front, answer.as_ref(), began);
-        answer
+        Reply::Now(answer)
     }
 
     /// Counts the refusal of a call that never became a `RateLimitRequest`, made by a front while it was reading.

@@ -5,6 +5,7 @@
 
 mod framing;
 mod health;
+mod timeout;
 mod unary;
 
 use std::convert::Infallible;

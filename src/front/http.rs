@@ -56,7 +56,7 @@ impl Respond for HttpFront {
             // The Go service's own handler never looks at the method, and its documentation shows a GET with a body.
             ("/json", _) if method == Method::POST || method == Method::GET => {
                 match read_body(request.into_body(), self.seam.bounds()).await {
-                    Ok(body) => json::respond(&self.seam, &body),
+                    Ok(body) => json::respond(&self.seam, &body).await,
                     Err(refusal) => refused(&self.seam.refuse(Front::Json, refusal)),
                 }
             }

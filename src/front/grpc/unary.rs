@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
+use super::timeout;
 use crate::front::{Bounds, Refusal, Seam};
 use crate::metrics::Front;
 
@@ -25,17 +26,18 @@ pub(super) async fn respond(seam: &Seam, request: Request<Incoming>) -> Response
     if let Some(response) = not_grpc(&request) {
         return response;
     }
-    match answer(seam, request.into_body()).await {
+    let timeout = timeout::of(request.headers());
+    match answer(seam, request.into_body(), timeout).await {
         Ok(message) => answered(&message),
         Err(refusal) => refused(&refusal),
     }
 }
 
-async fn answer(seam: &Seam, body: Incoming) -> Result<Bytes, Refusal> {
+async fn answer(seam: &Seam, body: Incoming, timeout: Option<Duration>) -> Result<Bytes, Refusal> {
     let reading = tokio::time::timeout(READ_TIMEOUT, read(body, seam.bounds()));
     let message = reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")));
     match message {
-        Ok(message) => Ok(seam.answer(Front::Grpc, &message)?.message),
+        Ok(message) => seam.answer(Front::Grpc, &message, timeout).ready().await.map(|answer| answer.message),
         Err(refusal) => Err(seam.refuse(Front::Grpc, refusal)),
     }
 }

@@ -32,9 +32,9 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
 });
 
 /// Answers one call.
-pub(super) fn respond(seam: &Seam, body: &[u8]) -> Page {
+pub(super) async fn respond(seam: &Seam, body: &[u8]) -> Page {
     let answer = match to_request(body) {
-        Ok(request) => seam.answer(Front::Json, &request),
+        Ok(request) => seam.answer(Front::Json, &request, None).ready().await,
         Err(refusal) => Err(seam.refuse(Front::Json, refusal)),
     };
     match answer {

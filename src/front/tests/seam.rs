@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::{metrics, service};
-use crate::front::{Bounds, Refusal, RefusalCode, Seam, proto};
+use crate::front::{Answer, Bounds, Refusal, RefusalCode, Reply, Seam, proto};
 use crate::metrics::Front;
 use proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
@@ -14,12 +14,20 @@ fn seam(bounds: Bounds) -> Seam {
     Seam::new(service(Some(super::RULES), &metrics).into(), metrics, bounds)
 }
 
+/// What a seam with these bounds answers at once.
+fn answered(bounds: Bounds, request: &[u8]) -> Result<Answer, Refusal> {
+    match seam(bounds).answer(Front::Grpc, request, None) {
+        Reply::Now(answer) => answer,
+        Reply::Later(_) => panic!("the memory store never waits"),
+    }
+}
+
 /// A request of the domain `shop` for the user `alice`, by hand.
 const ALICE: &[u8] = b"\x0a\x04shop\x12\x0f\x0a\x0d\x0a\x04user\x12\x05alice";
 
 #[test]
 fn bytes_in_bytes_out() {
-    let answer = seam(Bounds::default()).answer(Front::Grpc, ALICE).expect("an answer");
+    let answer = answered(Bounds::default(), ALICE).expect("an answer");
     let told = RateLimitResponse::decode(answer.message).expect("an encoded answer");
     assert_eq!(told.statuses[0].limit_remaining, 9);
 }
@@ -27,8 +35,8 @@ fn bytes_in_bytes_out() {
 #[test]
 fn the_bound_on_bytes_lets_in_exactly_as_much_as_it_says() {
     let bounds = |request_bytes_max| Bounds { request_bytes_max, ..Bounds::default() };
-    assert!(seam(bounds(ALICE.len())).answer(Front::Grpc, ALICE).is_ok());
-    let refusal = seam(bounds(ALICE.len() - 1)).answer(Front::Grpc, ALICE).expect_err("too large");
+    assert!(answered(bounds(ALICE.len()), ALICE).is_ok());
+    let refusal = answered(bounds(ALICE.len() - 1), ALICE).expect_err("too large");
     assert_eq!(refusal.code, RefusalCode::ResourceExhausted);
 }
 
@@ -47,7 +55,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(request in bytes()) {
-        match seam(Bounds::default()).answer(Front::Grpc, &request) {
+        match answered(Bounds::default(), &request) {
             Ok(answer) => prop_assert!(RateLimitResponse::decode(answer.message).is_ok()),
             Err(Refusal { code, message }) => {
                 prop_assert_eq!(code, RefusalCode::InvalidArgument);
