@@ -7,6 +7,7 @@
 mod control;
 mod listen;
 mod reload;
+mod spans;
 
 use std::io;
 use std::num::NonZero;
@@ -32,6 +33,7 @@ use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
+use crate::spans::{ExportError, Tracer};
 use crate::settings::value::FullMode;
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
@@ -67,6 +69,17 @@ pub enum AppError {
     /// Rules that were refused, for this many problems, each of which was told.
     #[error("the rules were refused for {0} problems")]
     Rules(usize),
+    /// A file that a setting names and that cannot be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// Which one.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Spans could never be sent.
+    #[error("tracing: {0}")]
+    Tracing(#[from] ExportError),
     /// Something that the system refused.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -101,6 +114,7 @@ struct App {
     metrics: Arc<Metrics>,
     service: Arc<Service>,
     health: Arc<Health>,
+    tracer: Option<Tracer>,
 }
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
@@ -125,7 +139,7 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
 }
 
 impl App {
-    fn new(settings: Settings) -> io::Result<Self> {
+    fn new(settings: Settings) -> Result<Self, AppError> {
         let clock = Clock::start();
         let store = Arc::new(MemoryStore::new(MemoryOptions {
             max_bytes: counter_bytes(&settings),
@@ -146,7 +160,8 @@ impl App {
             stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
         };
         let service = Arc::new(Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes));
-        Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
+        let tracer = spans::start(&settings)?;
+        Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()), tracer })
     }
 
     fn reloader(&self) -> io::Result<Reloader> {
@@ -162,7 +177,8 @@ impl App {
             entries_max: self.settings.max_entries.0,
             request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
         };
-        let seam = Arc::new(Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds));
+        let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
+        let seam = Arc::new(seam.traced(self.tracer.clone()));
         let fronts = Fronts {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
             http: HttpFront::new(seam, Arc::clone(&self.health)),
@@ -222,6 +238,10 @@ impl App {
         tokio::select! {
             () = self.drain(&workers, accepting) => {}
             () = signals.received() => tracing::warn!("ended by a second signal"),
+        }
+        if let Some(tracer) = self.tracer {
+            // It waits for the collector, which this thread talks to.
+            let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
         }
         Ok(())
     }

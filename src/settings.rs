@@ -6,6 +6,7 @@
 //! variable that is in no row is ignored, except those of `refused`, which would change behaviour.
 
 pub mod machine;
+pub mod mogrifiers;
 mod refused;
 mod table;
 pub mod value;
@@ -46,6 +47,10 @@ impl Settings {
     ) -> Result<Self, Vec<Problem>> {
         let mut problems = refused(&variable);
         let settings = Self::read_table(|row| flag(row).or_else(|| variable(row.name)), &mut problems);
+        let settings = settings.map(|settings| {
+            let names = &settings.use_dog_statsd_mogrifiers.0;
+            Self { mogrifiers: mogrifiers::read(names, &variable, &mut problems), ..settings }
+        });
         settings.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }
