@@ -8,6 +8,7 @@ mod control;
 mod listen;
 mod reload;
 mod spans;
+mod statsd;
 
 use std::io;
 use std::num::NonZero;
@@ -33,10 +34,11 @@ use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::spans::{ExportError, Tracer};
 use crate::settings::value::FullMode;
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
+use crate::spans::{ExportError, Tracer};
+use crate::statsd::{Address, Dialect, Sender};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// How long running calls may take after the listeners have closed.
@@ -115,6 +117,7 @@ struct App {
     service: Arc<Service>,
     health: Arc<Health>,
     tracer: Option<Tracer>,
+    receivers: Vec<(Address, Dialect)>,
 }
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
@@ -148,10 +151,12 @@ impl App {
                 FullMode::Allow => StoreFull::Allow,
             },
         }));
+        let receivers = statsd::receivers(&settings);
         let metrics = Arc::new(Metrics::new(&MetricsOptions {
             near_limit_ratio: settings.near_limit_ratio,
             max_series: settings.max_metric_series.0,
             stripes: worker_threads(&settings) + 1,
+            timer_readers: receivers.len(),
         }));
         control::register_store(&metrics, &store);
         let modes = Modes {
@@ -161,7 +166,16 @@ impl App {
         };
         let service = Arc::new(Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes));
         let tracer = spans::start(&settings)?;
-        Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()), tracer })
+        Ok(Self {
+            settings,
+            clock,
+            store,
+            metrics,
+            service,
+            health: Arc::new(Health::starting()),
+            tracer,
+            receivers,
+        })
     }
 
     fn reloader(&self) -> io::Result<Reloader> {
@@ -225,6 +239,7 @@ impl App {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
         let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
+        self.send_metrics(&mut control);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         tokio::select! {
@@ -266,6 +281,17 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         tasks
+    }
+
+    /// Sends metrics to everyone who gets them, on the control thread.
+    fn send_metrics(&self, tasks: &mut Essential) {
+        for (reader, (address, dialect)) in self.receivers.iter().enumerate() {
+            tracing::info!("metrics: sent to {address}");
+            let metrics = Arc::clone(&self.metrics);
+            let sending = Sender::new(address.clone(), dialect.clone(), metrics, reader);
+            let sending = sending.run(self.settings.stats_flush_interval.0);
+            tasks.spawn(async move { match sending.await {} });
+        }
     }
 
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {

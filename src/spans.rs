@@ -66,7 +66,8 @@ impl Tracer {
             .with_max_export_batch_size(options.batch_max.min(options.queue_max))
             .with_scheduled_delay(options.delay)
             .build();
-        let spans = BatchSpanProcessor::builder(export::exporter(collector)?).with_batch_config(batch).build();
+        let spans =
+            BatchSpanProcessor::builder(export::exporter(collector)?).with_batch_config(batch).build();
         let own = Sampler::TraceIdRatioBased(options.sampling_rate.clamp(0.0, 1.0));
         let attributes = options.resource.into_iter().map(|(name, text)| KeyValue::new(name, text));
         let resource = opentelemetry_sdk::Resource::builder_empty().with_attributes(attributes).build();

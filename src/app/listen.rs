@@ -37,7 +37,7 @@ pub(super) async fn listen(settings: &Settings) -> Result<Ports, AppError> {
 }
 
 async fn metrics(settings: &Settings) -> Result<Option<TcpListener>, AppError> {
-    if settings.use_prometheus == Some(false) {
+    if settings.use_prometheus == Some(false) || settings.disable_stats {
         return Ok(None);
     }
     let HostPort { host, port } = &settings.prometheus_addr;

@@ -53,9 +53,10 @@ fn collector(settings: &Settings) -> Result<Collector, AppError> {
         OtlpProtocol::Grpc => Protocol::Grpc,
     };
     let headers = either(&settings.otel_exporter_otlp_traces_headers, &settings.otel_exporter_otlp_headers);
-    let timeout_millis = either(&settings.otel_exporter_otlp_traces_timeout, &settings.otel_exporter_otlp_timeout)
-        .map_or(10_000, |millis| millis.0)
-        .min(settings.otel_bsp_export_timeout.0);
+    let timeout_millis =
+        either(&settings.otel_exporter_otlp_traces_timeout, &settings.otel_exporter_otlp_timeout)
+            .map_or(10_000, |millis| millis.0)
+            .min(settings.otel_bsp_export_timeout.0);
     let compression =
         either(&settings.otel_exporter_otlp_traces_compression, &settings.otel_exporter_otlp_compression);
     Ok(Collector {
@@ -64,7 +65,10 @@ fn collector(settings: &Settings) -> Result<Collector, AppError> {
         headers: headers.map(|headers| headers.0.clone()).unwrap_or_default(),
         timeout: Duration::from_millis(timeout_millis as u64),
         gzip: compression == Some(&Compression::Gzip),
-        roots: file(&settings.otel_exporter_otlp_traces_certificate, &settings.otel_exporter_otlp_certificate)?,
+        roots: file(
+            &settings.otel_exporter_otlp_traces_certificate,
+            &settings.otel_exporter_otlp_certificate,
+        )?,
         identity: file(
             &settings.otel_exporter_otlp_traces_client_certificate,
             &settings.otel_exporter_otlp_client_certificate,
@@ -80,7 +84,8 @@ fn endpoint(settings: &Settings, protocol: Protocol) -> String {
         Protocol::Http => "http://localhost:4318",
         Protocol::Grpc => "http://localhost:4317",
     });
-    let insecure = either(&settings.otel_exporter_otlp_traces_insecure, &settings.otel_exporter_otlp_insecure);
+    let insecure =
+        either(&settings.otel_exporter_otlp_traces_insecure, &settings.otel_exporter_otlp_insecure);
     let scheme = match (base.contains("://"), insecure) {
         (true, _) => "",
         (false, Some(true)) => "http://",
@@ -137,7 +142,10 @@ mod tests {
                 "http://otel:1/v1/traces",
             ),
             (
-                &[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://a/b"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c")],
+                &[
+                    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://a/b"),
+                    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c"),
+                ],
                 "http://a/b",
             ),
         ] {

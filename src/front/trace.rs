@@ -29,7 +29,13 @@ impl Seam {
     }
 
     /// Ends the span of a call that asked `request`, an encoded `RateLimitRequest`, as far as it came.
-    pub fn end_span(&self, mut span: CallSpan, front: Front, request: &[u8], answer: Result<&Answer, &Refusal>) {
+    pub fn end_span(
+        &self,
+        mut span: CallSpan,
+        front: Front,
+        request: &[u8],
+        answer: Result<&Answer, &Refusal>,
+    ) {
         if front == Front::Grpc {
             span.text("rpc.system", "grpc");
             span.text("rpc.service", "envoy.service.ratelimit.v3.RateLimitService");
@@ -55,7 +61,10 @@ impl Seam {
             let plan = rules.plan(&request, Modes::default());
             let met = || plan.steps.iter().map(path);
             span.texts("ratelimit.rules", met().flatten());
-            span.texts("ratelimit.rules_over_limit", met().zip(over).filter_map(|(path, over)| path.filter(|_| over)));
+            span.texts(
+                "ratelimit.rules_over_limit",
+                met().zip(over).filter_map(|(path, over)| path.filter(|_| over)),
+            );
         });
     }
 }

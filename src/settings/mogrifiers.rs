@@ -37,11 +37,13 @@ fn mogrifier(name: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<M
     let name_of = |part: &str| format!("DOG_STATSD_MOGRIFIER_{}_{part}", name.to_uppercase());
     let problem = |part: &str, what: String| Problem { name: name_of(part), what };
     let text = |part: &str| {
-        let unset = || problem(part, format!("is not set (expected for {name} in USE_DOG_STATSD_MOGRIFIERS)"));
+        let unset =
+            || problem(part, format!("is not set (expected for {name} in USE_DOG_STATSD_MOGRIFIERS)"));
         variable(&name_of(part)).filter(|text| !text.is_empty()).ok_or_else(unset)
     };
     let pattern = text("PATTERN")?;
-    let bad_pattern = |error: regex::Error| problem("PATTERN", format!("{pattern:?} is not a pattern: {error}"));
+    let bad_pattern =
+        |error: regex::Error| problem("PATTERN", format!("{pattern:?} is not a pattern: {error}"));
     let tags = variable(&name_of("TAGS")).unwrap_or_default();
     let bad_tags = || problem("TAGS", format!("{tags:?} is not {}", Map::EXPECTED));
     Ok(Mogrifier {

@@ -6,8 +6,8 @@ use crate::engine::limit::Algorithm;
 use crate::settings::Problem;
 use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
-    Backend, ByteSize, Compression, Count, Flush, FullMode, HostPort, List, LogLevel, Map, OtelPairs, OtlpProtocol, Queue, Secret,
-    Series, StatsdProtocol, Threads, UrlPath, Value,
+    Backend, ByteSize, Compression, Count, Flush, FullMode, HostPort, List, LogLevel, Map, OtelPairs,
+    OtlpProtocol, Queue, Secret, Series, StatsdProtocol, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.

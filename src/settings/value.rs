@@ -189,7 +189,8 @@ pub struct Flush(pub Duration);
 
 impl Value for Flush {
     const NAME: &'static str = "DURATION";
-    const EXPECTED: &'static str = "an interval (expected a duration in Go's form of at least 100ms, such as 10s)";
+    const EXPECTED: &'static str =
+        "an interval (expected a duration in Go's form of at least 100ms, such as 10s)";
 
     fn parse(text: &str) -> Option<Self> {
         Duration::parse(text).filter(|interval| *interval >= Duration::from_millis(100)).map(Self)
@@ -423,18 +424,24 @@ mod tests {
         assert_eq!(List::parse("a,,b "), Some(List(vec!["a".to_owned(), String::new(), "b ".to_owned()])));
         assert_eq!(List::parse(""), Some(List(vec![])));
         let map = |text| Map::parse(text).map(|map| map.0);
-        assert_eq!(map("a:1,b:"), Some(vec![("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]));
+        assert_eq!(
+            map("a:1,b:"),
+            Some(vec![("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())])
+        );
         assert_eq!(map(""), Some(vec![]));
         for bad in ["a", "a:1:2", "a:1,", ","] {
             assert_eq!(map(bad), None, "{bad}");
         }
-        assert!(Flush::parse("0").is_none() && Flush::parse("99ms").is_none() && Flush::parse("100ms").is_some());
+        assert!(
+            Flush::parse("0").is_none() && Flush::parse("99ms").is_none() && Flush::parse("100ms").is_some()
+        );
     }
 
     #[test]
     fn opentelemetrys_pairs_are_decoded_and_silent() {
         let pairs = OtelPairs::parse(" a = b%20c=,d,=e,f=%zz,%C3%A4=%c3%a4").expect("never bad");
-        let expected = [("a", "b c="), ("%C3%A4", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let expected =
+            [("a", "b c="), ("%C3%A4", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(pairs.0, expected);
         assert!(!format!("{pairs:?}").contains('b'));
     }

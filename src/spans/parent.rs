@@ -1,9 +1,9 @@
 //! The caller's trace: W3C `traceparent`, or B3 in one header or several. Envoy sends either, as it is configured.
 
 use http::HeaderMap;
+use opentelemetry::Context;
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
-use opentelemetry::Context;
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
@@ -90,7 +90,8 @@ mod tests {
         }
         let short = expected("0000000000000000a3ce929d0e0e4736", true);
         assert_eq!(parent(&[("b3", &format!("a3ce929d0e0e4736-{SPAN}-d-{SPAN}"))]), short);
-        let debug = [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN), ("x-b3-sampled", "0"), ("x-b3-flags", "1")];
+        let debug =
+            [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN), ("x-b3-sampled", "0"), ("x-b3-flags", "1")];
         assert_eq!(parent(&debug), expected(TRACE, true));
         assert_eq!(parent(&[("b3", &format!("{TRACE}-{SPAN}"))]), expected(TRACE, true));
     }
@@ -98,7 +99,15 @@ mod tests {
     #[test]
     fn nonsense_is_no_parent() {
         let zeros = format!("{}-{}-1", "0".repeat(32), "0".repeat(16));
-        for b3 in ["", "0", "-", "a-b-1", &zeros, &format!("{TRACE}x-{SPAN}-1"), &format!("+{}-{SPAN}", &TRACE[1..])] {
+        for b3 in [
+            "",
+            "0",
+            "-",
+            "a-b-1",
+            &zeros,
+            &format!("{TRACE}x-{SPAN}-1"),
+            &format!("+{}-{SPAN}", &TRACE[1..]),
+        ] {
             assert_eq!(parent(&[("b3", b3)]), None, "{b3}");
         }
         for w3c in ["", "00", &format!("00-{TRACE}-{SPAN}"), &format!("ff-{TRACE}-{SPAN}-01")] {
