@@ -6,6 +6,7 @@
 
 mod control;
 mod listen;
+mod mapping;
 mod reload;
 mod spans;
 mod statsd;
@@ -25,7 +26,7 @@ use crate::app::reload::{Reloader, Watching};
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
-use crate::engine::rules::Example;
+use crate::engine::rules::{Diagnostic, Example};
 use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
@@ -79,6 +80,9 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
+    /// A mapping of metrics that was refused, with every problem.
+    #[error("the mapping of metrics was refused:{}", .0.iter().map(|problem| format!("\n{problem}")).collect::<String>())]
+    Mapping(Vec<Diagnostic>),
     /// Spans could never be sent.
     #[error("tracing: {0}")]
     Tracing(#[from] ExportError),
@@ -157,6 +161,8 @@ impl App {
             max_series: settings.max_metric_series.0,
             stripes: worker_threads(&settings) + 1,
             timer_readers: receivers.len(),
+            constant_labels: settings.extra_tags.0.clone(),
+            names: mapping::names(&settings)?,
         }));
         control::register_store(&metrics, &store);
         let modes = Modes {

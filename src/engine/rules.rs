@@ -7,7 +7,7 @@
 
 mod check;
 mod compile;
-mod diagnostic;
+pub(crate) mod diagnostic;
 mod duration;
 mod fields;
 mod metric_name;
@@ -17,7 +17,7 @@ mod set;
 mod text;
 mod tree;
 mod wildcard;
-mod yaml;
+pub(crate) mod yaml;
 
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
