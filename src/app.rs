@@ -19,7 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
-use crate::app::reload::{Reloader, Watching};
+use crate::app::reload::{Following, Installer, Starting};
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
@@ -107,21 +107,18 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
     let mut signals = Signals::register()?;
     let ports = listen(&settings).await?;
     let app = App::new(settings)?;
-    let forced = app.settings.force_start_without_initial_config;
-    let reloader = app.reloader()?;
-    // Many rules take a moment, and a signal works at every moment.
-    let first_load =
-        tokio::task::spawn_blocking(move || reloader.start(forced).map(|known| (reloader, known)));
-    let (reloader, known) = tokio::select! {
-        loaded = first_load => loaded.map_err(io::Error::other)??,
+    let starting = app.rules()?;
+    let rules = tokio::select! {
+        loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
     let workers = app.start_workers()?;
     app.announce(&ports);
-    app.health.serve();
+    if rules.is_ready() {
+        app.health.serve();
+    }
     control::lower_priority(CONTROL_NICENESS);
-    let watching = reloader.watch(known.as_ref())?;
-    app.until_the_end(ports, workers, watching, signals).await
+    app.until_the_end(ports, workers, rules, signals).await
 }
 
 impl App {
@@ -149,11 +146,12 @@ impl App {
         Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
     }
 
-    fn reloader(&self) -> io::Result<Reloader> {
+    fn rules(&self) -> io::Result<Starting> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-        Ok(Reloader::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock))
+        let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
+        Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
     }
 
     fn start_workers(&self) -> io::Result<Arc<Workers>> {
@@ -203,7 +201,7 @@ impl App {
         self,
         ports: Ports,
         workers: Arc<Workers>,
-        mut watching: Watching,
+        rules: Following,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
@@ -211,10 +209,10 @@ impl App {
         let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
+        control.spawn(rules.until_it_dies());
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
-            () = watching.died() => return Err(dead("watching the rules", "its thread has died")),
             () = signals.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");

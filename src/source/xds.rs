@@ -104,32 +104,29 @@ impl XdsSource {
         Self { options, version: String::new(), attempt: 0 }
     }
 
-    /// Follows the control plane without an end. `take` puts a state of the world in force, or says every problem that
-    /// it has.
-    pub async fn follow<F>(mut self, mut take: impl FnMut(Resources) -> F + Send) -> Infallible
-    where
-        F: Future<Output = Result<(), Vec<String>>> + Send,
-    {
+    /// Follows the control plane without an end. `take` puts a state of the world in force, or refuses it with every
+    /// problem that it has; it is also told of one that cannot be decoded.
+    pub async fn follow<F: Future<Output = Result<(), Vec<String>>>>(
+        mut self,
+        mut take: impl FnMut(Result<Resources, Vec<String>>) -> F,
+    ) -> Infallible {
         loop {
-            let error = match self.stream(&mut take).await {
-                Ok(never) => match never {},
-                Err(error) => error,
-            };
+            let Err(error) = self.stream(&mut take).await;
             let pause = self.options.backoff.pause(self.attempt, random());
             self.attempt = self.attempt.saturating_add(1);
-            tracing::warn!("rules: no stream from {} (next attempt in {pause:?}): {error}", self.options.server);
+            tracing::warn!(
+                "rules: no stream from {} (next attempt in {pause:?}): {error}",
+                self.options.server
+            );
             tokio::time::sleep(pause).await;
         }
     }
 
     /// One stream, until it is lost.
-    async fn stream<F>(
+    async fn stream<F: Future<Output = Result<(), Vec<String>>>>(
         &mut self,
-        take: &mut (impl FnMut(Resources) -> F + Send),
-    ) -> Result<Infallible, StreamError>
-    where
-        F: Future<Output = Result<(), Vec<String>>> + Send,
-    {
+        take: &mut impl FnMut(Result<Resources, Vec<String>>) -> F,
+    ) -> Result<Infallible, StreamError> {
         let mut client = AggregatedDiscoveryServiceClient::new(self.connect().await?);
         if let Some(bytes_max) = self.options.message_bytes_max {
             client = client.max_decoding_message_size(bytes_max);
@@ -144,10 +141,8 @@ impl XdsSource {
         loop {
             let response = responses.message().await?.ok_or(StreamError::Ended)?;
             self.attempt = 0;
-            let problems = match Resources::decode(&response.resources) {
-                Ok(resources) => take(resources).await.err().unwrap_or_default(),
-                Err(problems) => problems,
-            };
+            let taken = take(Resources::decode(&response.resources)).await;
+            let problems = taken.err().unwrap_or_default();
             if problems.is_empty() {
                 self.version.clone_from(&response.version_info);
             }
@@ -241,12 +236,16 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, StreamError> {
 
 /// All problems, a line each, as far as they fit.
 fn told(problems: &[String]) -> String {
-    let mut told = problems.join("\n");
-    if told.len() > NACK_BYTES_MAX {
-        told.truncate(told.floor_char_boundary(NACK_BYTES_MAX));
-        told.push_str("\n…");
+    let mut told = String::new();
+    for problem in problems {
+        if told.len() + problem.len() > NACK_BYTES_MAX {
+            told.push('…');
+            break;
+        }
+        told.push_str(problem);
+        told.push('\n');
     }
-    told
+    told.trim_end().to_owned()
 }
 
 /// An error with what caused it: tonic's own text is "transport error".

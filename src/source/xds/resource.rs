@@ -234,7 +234,10 @@ mod tests {
         let config = RateLimitConfig {
             name: "gateway".to_owned(),
             domain: "shop".to_owned(),
-            descriptors: vec![descriptor("a", Vec::new()), descriptor("b", vec![descriptor("c", Vec::new())])],
+            descriptors: vec![
+                descriptor("a", Vec::new()),
+                descriptor("b", vec![descriptor("c", Vec::new())]),
+            ],
         };
         let resources = Resources::decode(&[any(&config)]).expect("a resource");
         let told = |line| {
@@ -252,7 +255,8 @@ mod tests {
     fn what_is_no_resource_is_told_by_its_index() {
         let other = Any { type_url: "type.googleapis.com/other".to_owned(), value: Vec::new() };
         let broken = Any { type_url: TYPE_URL.to_owned(), value: vec![0xff] };
-        let problems = Resources::decode(&[other, any(&RateLimitConfig::default()), broken]).expect_err("bad");
+        let problems =
+            Resources::decode(&[other, any(&RateLimitConfig::default()), broken]).expect_err("bad");
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].starts_with("resource 0: its type is"), "{problems:?}");
         assert!(problems[1].starts_with("resource 2: "), "{problems:?}");
