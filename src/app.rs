@@ -7,6 +7,7 @@
 mod control;
 mod listen;
 mod reload;
+mod tls;
 
 use std::io;
 use std::num::NonZero;
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
 use crate::app::reload::{Reloader, Watching};
+use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
@@ -61,6 +63,14 @@ pub enum AppError {
         address: String,
         /// What the system says.
         source: io::Error,
+    },
+    /// A file of TLS that is no good.
+    #[error("{setting}: {problem}")]
+    Tls {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file, and what is wrong with it.
+        problem: String,
     },
     /// Rules that cannot be read.
     #[error("cannot read the rules: {0}")]
@@ -106,7 +116,8 @@ struct App {
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
     let mut signals = Signals::register()?;
-    let ports = listen(&settings).await?;
+    let tls = PortsTls::load(&settings)?;
+    let ports = listen(&settings, &tls).await?;
     let app = App::new(settings)?;
     let forced = app.settings.force_start_without_initial_config;
     let reloader = app.reloader()?;
@@ -122,7 +133,8 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
     app.health.serve();
     control::lower_priority(CONTROL_NICENESS);
     let watching = reloader.watch(known.as_ref())?;
-    app.until_the_end(ports, workers, watching, signals).await
+    tls.register(&app.metrics);
+    app.until_the_end(ports, workers, watching, tls, signals).await
 }
 
 impl App {
@@ -211,6 +223,7 @@ impl App {
         ports: Ports,
         workers: Arc<Workers>,
         mut watching: Watching,
+        tls: PortsTls,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
@@ -218,6 +231,7 @@ impl App {
         let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
+        tls.watch(&mut control)?;
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),

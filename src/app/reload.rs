@@ -3,6 +3,7 @@
 //! A set is taken whole or not at all. A bad one leaves the rules in force as they are; each of its problems is logged
 //! once, and it is counted.
 
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub(super) struct Reloader {
 /// A running watch. Waiting for its end tells that it died.
 pub(super) struct Watching {
     _watch: Watch,
-    ended: oneshot::Receiver<()>,
+    ended: oneshot::Receiver<Infallible>,
 }
 
 impl Reloader {
@@ -75,19 +76,11 @@ impl Reloader {
 
     /// Watches the files and takes every change of them, on a thread of its own. `known` was taken, or told, already.
     pub(super) fn watch(self, known: Result<&Contents, &SourceError>) -> io::Result<Watching> {
-        let (alive, ended) = oneshot::channel();
-        let began = monotonic();
         let source = self.source.clone();
-        let deliver = move |read: Result<Contents, SourceError>| {
-            // Whoever drops this closure, by ending or by a panic, drops what says that it is alive.
-            let _alive = &alive;
-            match read {
-                Ok(contents) => drop(self.take(&contents)),
-                Err(error) => self.unreadable(&error),
-            }
-        };
-        let watch = source.watch(Some(known), move || monotonic().duration_since(began), deliver)?;
-        Ok(Watching { _watch: watch, ended })
+        Watching::start(source, known, move |read| match read {
+            Ok(contents) => drop(self.take(&contents)),
+            Err(error) => self.unreadable(&error),
+        })
     }
 
     /// Puts these contents in force, or tells what is wrong with them. The number of problems, if there are any.
@@ -143,6 +136,23 @@ impl Reloader {
 }
 
 impl Watching {
+    /// Hands every change of these files to `take`, on a thread of its own. `known` was taken, or told, already.
+    pub(super) fn start(
+        source: FileSource,
+        known: Result<&Contents, &SourceError>,
+        mut take: impl FnMut(Result<Contents, SourceError>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (alive, ended) = oneshot::channel::<Infallible>();
+        let began = monotonic();
+        let deliver = move |read| {
+            // Whoever drops this closure, by ending or by a panic, drops what says that it is alive.
+            let _alive = &alive;
+            take(read);
+        };
+        let watch = source.watch(Some(known), move || monotonic().duration_since(began), deliver)?;
+        Ok(Self { _watch: watch, ended })
+    }
+
     /// Waits for the watch to die: it does not end by itself.
     pub(super) async fn died(&mut self) {
         let _ = (&mut self.ended).await;

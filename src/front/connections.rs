@@ -17,7 +17,6 @@ mod life;
 mod listener;
 mod socket;
 mod stream;
-#[allow(dead_code, reason = "no setting names a certificate yet")]
 mod tls;
 mod workers;
 
@@ -39,6 +38,7 @@ pub use self::drain::{Drain, DrainSwitch};
 pub use self::life::{Life, MaxAge};
 pub use self::listener::{Arrival, Listener, Session};
 pub use self::stream::Protocol;
+pub use self::tls::{Identity, Tls, TlsError};
 pub use self::workers::{ConnectionBounds, Fronts, Port, Workers};
 
 use crate::front::grpc::GrpcFront;
