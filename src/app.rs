@@ -7,6 +7,7 @@
 mod control;
 mod listen;
 mod reload;
+mod tls;
 
 use std::io;
 use std::num::NonZero;
@@ -14,17 +15,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
 use crate::app::reload::{Following, Installer, Starting};
+use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
 use crate::engine::rules::Example;
-use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
+use crate::front::connections::{
+    ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
+};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
 use crate::front::{Bounds, Seam};
@@ -60,6 +63,14 @@ pub enum AppError {
         address: String,
         /// What the system says.
         source: io::Error,
+    },
+    /// A file of TLS that is no good.
+    #[error("{setting}: {problem}")]
+    Tls {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file, and what is wrong with it.
+        problem: String,
     },
     /// Rules that cannot be read.
     #[error("cannot read the rules: {0}")]
@@ -105,7 +116,8 @@ struct App {
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
     let mut signals = Signals::register()?;
-    let ports = listen(&settings).await?;
+    let tls = PortsTls::load(&settings)?;
+    let ports = listen(&settings, &tls).await?;
     let app = App::new(settings)?;
     let starting = app.rules()?;
     let rules = tokio::select! {
@@ -118,7 +130,8 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
         app.health.serve();
     }
     control::lower_priority(CONTROL_NICENESS);
-    app.until_the_end(ports, workers, rules, signals).await
+    tls.register(&app.metrics);
+    app.until_the_end(ports, workers, rules, tls, signals).await
 }
 
 impl App {
@@ -165,8 +178,14 @@ impl App {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
             http: HttpFront::new(seam, Arc::clone(&self.health)),
         };
-        let connections_max = connections_max(control::open_files_max());
-        Workers::start(worker_threads(&self.settings), connections_max, &fronts).map(Arc::new)
+        let bounds = ConnectionBounds {
+            connections_max: connections_max(control::open_files_max()),
+            grpc_max_age: MaxAge {
+                age: unless_0(self.settings.grpc_max_connection_age),
+                grace: unless_0(self.settings.grpc_max_connection_age_grace),
+            },
+        };
+        Workers::start(worker_threads(&self.settings), bounds, &fronts).map(Arc::new)
     }
 
     /// One line each: what an operator wants to know of a process that has just started.
@@ -202,6 +221,7 @@ impl App {
         ports: Ports,
         workers: Arc<Workers>,
         rules: Following,
+        tls: PortsTls,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
@@ -210,6 +230,7 @@ impl App {
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         control.spawn(rules.until_it_dies());
+        tls.watch(&mut control)?;
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
@@ -227,7 +248,7 @@ impl App {
     /// Serves scrapers and people on the control thread.
     fn serve_pages(
         &self,
-        (metrics, debug): (Option<TcpListener>, Option<TcpListener>),
+        (metrics, debug): (Option<Listener>, Option<Listener>),
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
@@ -260,7 +281,7 @@ impl App {
 type Essential = JoinSet<AppError>;
 
 /// Accepts connections on every port, for the workers.
-fn accept(workers: &Arc<Workers>, listeners: Vec<(TcpListener, Port)>) -> Essential {
+fn accept(workers: &Arc<Workers>, listeners: Vec<(Listener, Port)>) -> Essential {
     let mut tasks = Essential::new();
     for (listener, port) in listeners {
         let workers = Arc::clone(workers);
@@ -304,6 +325,11 @@ fn worker_threads(settings: &Settings) -> usize {
 /// scrape, and no change of the rules be read.
 fn connections_max(open_files: usize) -> usize {
     open_files.saturating_sub(OTHER_FILES).max(open_files / 2).min(CONNECTIONS_MAX)
+}
+
+/// A time of 0 means never.
+fn unless_0(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
 }
 
 /// Half of the memory that there is, unless told.

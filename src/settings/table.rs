@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::engine::limit::Algorithm;
 use crate::settings::Problem;
 use crate::settings::value::{
-    Backend, ByteSize, ConfigType, Count, FullMode, HostPort, LogLevel, Map, NodeMetadata, Secret, Series,
-    Threads, UrlPath, Value,
+    Backend, ByteSize, ConfigType, Count, DnsName, FilePath, FullMode, HostPort, LogLevel, Map, NodeMetadata,
+    Secret, Series, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -72,8 +72,23 @@ settings! {
         "DEBUG_PORT" debug_port: u16 = "6070", "debug: the port; one in use is a warning";
         "DRAIN_GRACE" drain_grace: Duration = "0s", "after SIGTERM, how long listeners stay open once health has turned";
         optional {
+            "GRPC_UDS" grpc_uds: FilePath, "gRPC: a unix socket to listen on instead of GRPC_HOST and GRPC_PORT";
+            "HTTP_UDS" http_uds: FilePath, "HTTP: a unix socket to listen on instead of HOST and PORT";
+            "HTTP_SERVER_TLS_CERT" http_server_tls_cert: FilePath, "HTTP: PEM file of the certificate and its chain; with it the port speaks TLS alone";
+            "HTTP_SERVER_TLS_KEY" http_server_tls_key: FilePath, "HTTP: PEM file of the certificate's key";
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
             "ADMIN_TOKEN" admin_token: Secret, "bearer token with which callers that are not on loopback may change state on the debug port";
+        }
+    }
+    "gRPC server": {
+        "GRPC_SERVER_USE_TLS" grpc_server_use_tls: bool = "false", "the gRPC port speaks TLS; files of certificates are read again when they change";
+        "GRPC_MAX_CONNECTION_AGE" grpc_max_connection_age: Duration = "24h", "a connection that is so old, give or take a tenth, is asked to end (GOAWAY); 0: never";
+        "GRPC_MAX_CONNECTION_AGE_GRACE" grpc_max_connection_age_grace: Duration = "1h", "how long it may then take to finish its calls before it is closed; 0: as long as it likes";
+        optional {
+            "GRPC_SERVER_TLS_CERT" grpc_server_tls_cert: FilePath, "PEM file of the certificate and its chain";
+            "GRPC_SERVER_TLS_KEY" grpc_server_tls_key: FilePath, "PEM file of the certificate's key";
+            "GRPC_CLIENT_TLS_CACERT" grpc_client_tls_cacert: FilePath, "PEM file of the authority that clients' certificates have to come from; unset: clients need none";
+            "GRPC_CLIENT_TLS_SAN" grpc_client_tls_san: DnsName, "DNS name that a client's certificate has to carry";
         }
     }
     "Rules": {

@@ -1,6 +1,7 @@
 //! The kinds of values that settings take: how each is written, and what is said when it is not.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
@@ -196,6 +197,32 @@ impl Value for UrlPath {
     }
 }
 
+/// A file in the file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(pub PathBuf);
+
+impl Value for FilePath {
+    const NAME: &'static str = "FILE";
+    const EXPECTED: &'static str = "a path of a file";
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(text.into()))
+    }
+}
+
+/// A name in DNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName(pub String);
+
+impl Value for DnsName {
+    const NAME: &'static str = "NAME";
+    const EXPECTED: &'static str = "a DNS name (expected for example envoy.example.com)";
+
+    fn parse(text: &str) -> Option<Self> {
+        rustls::pki_types::DnsName::try_from(text).ok().map(|name| Self(name.as_ref().to_owned()))
+    }
+}
+
 /// A number of bytes, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteSize(pub u64);
@@ -358,6 +385,14 @@ mod tests {
     fn metadata_of_a_node_skips_what_is_none() {
         let NodeMetadata(pairs) = NodeMetadata::parse("a=b=c,skipped,d=").expect("any text is metadata");
         assert_eq!(pairs, [("a".to_owned(), "b=c".to_owned()), ("d".to_owned(), String::new())]);
+    }
+
+    #[test]
+    fn a_name_that_no_certificate_can_carry_is_refused() {
+        assert_eq!(DnsName::parse("a.example"), Some(DnsName("a.example".to_owned())));
+        for bad in ["spiffe://a/b", "a b", "*.example", "10.0.0.1", "a..b"] {
+            assert_eq!(DnsName::parse(bad), None, "{bad}");
+        }
     }
 
     #[test]
