@@ -7,6 +7,8 @@
 mod control;
 mod listen;
 mod reload;
+mod spans;
+mod statsd;
 mod tls;
 
 use std::io;
@@ -38,6 +40,8 @@ use crate::service::Service;
 use crate::settings::value::FullMode;
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
+use crate::spans::{ExportError, Tracer};
+use crate::statsd::{Address, Dialect, Sender};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// How long running calls may take after the listeners have closed.
@@ -78,6 +82,17 @@ pub enum AppError {
     /// Rules that were refused, for this many problems, each of which was told.
     #[error("the rules were refused for {0} problems")]
     Rules(usize),
+    /// A file that a setting names and that cannot be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// Which one.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Spans could never be sent.
+    #[error("tracing: {0}")]
+    Tracing(#[from] ExportError),
     /// Something that the system refused.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -112,6 +127,8 @@ struct App {
     metrics: Arc<Metrics>,
     service: Arc<Service>,
     health: Arc<Health>,
+    tracer: Option<Tracer>,
+    receivers: Vec<(Address, Dialect)>,
 }
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
@@ -135,7 +152,7 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
 }
 
 impl App {
-    fn new(settings: Settings) -> io::Result<Self> {
+    fn new(settings: Settings) -> Result<Self, AppError> {
         let clock = Clock::start();
         let store = Arc::new(MemoryStore::new(MemoryOptions {
             max_bytes: counter_bytes(&settings),
@@ -144,10 +161,12 @@ impl App {
                 FullMode::Allow => StoreFull::Allow,
             },
         }));
+        let receivers = statsd::receivers(&settings);
         let metrics = Arc::new(Metrics::new(&MetricsOptions {
             near_limit_ratio: settings.near_limit_ratio,
             max_series: settings.max_metric_series.0,
             stripes: worker_threads(&settings) + 1,
+            timer_readers: receivers.len(),
         }));
         control::register_store(&metrics, &store);
         let modes = Modes {
@@ -156,7 +175,17 @@ impl App {
             stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
         };
         let service = Arc::new(Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes));
-        Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
+        let tracer = spans::start(&settings)?;
+        Ok(Self {
+            settings,
+            clock,
+            store,
+            metrics,
+            service,
+            health: Arc::new(Health::starting()),
+            tracer,
+            receivers,
+        })
     }
 
     fn rules(&self) -> io::Result<Starting> {
@@ -173,7 +202,8 @@ impl App {
             entries_max: self.settings.max_entries.0,
             request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
         };
-        let seam = Arc::new(Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds));
+        let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
+        let seam = Arc::new(seam.traced(self.tracer.clone()));
         let fronts = Fronts {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
             http: HttpFront::new(seam, Arc::clone(&self.health)),
@@ -227,6 +257,7 @@ impl App {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
         let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
+        self.send_metrics(&mut control);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         control.spawn(rules.until_it_dies());
@@ -241,6 +272,10 @@ impl App {
         tokio::select! {
             () = self.drain(&workers, accepting) => {}
             () = signals.received() => tracing::warn!("ended by a second signal"),
+        }
+        if let Some(tracer) = self.tracer {
+            // It waits for the collector, which this thread talks to.
+            let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
         }
         Ok(())
     }
@@ -265,6 +300,17 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         tasks
+    }
+
+    /// Sends metrics to everyone who gets them, on the control thread.
+    fn send_metrics(&self, tasks: &mut Essential) {
+        for (reader, (address, dialect)) in self.receivers.iter().enumerate() {
+            tracing::info!("metrics: sent to {address}");
+            let metrics = Arc::clone(&self.metrics);
+            let sending = Sender::new(address.clone(), dialect.clone(), metrics, reader);
+            let sending = sending.run(self.settings.stats_flush_interval.0);
+            tasks.spawn(async move { match sending.await {} });
+        }
     }
 
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {
