@@ -35,6 +35,8 @@ use crate::front::http::Respond;
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more.
 const STREAMS_MAX: u32 = 1_024;
+/// The same where HTTP/2 is the exception, and each may hold a whole body.
+const HTTP_STREAMS_MAX: u32 = 100;
 /// Headers of one request, decoded. Envoy's own are a few hundred bytes.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
 /// Unread bytes of requests that a connection may hold here, and each of its streams.
@@ -65,7 +67,7 @@ pub async fn serve_grpc(stream: TcpStream, front: GrpcFront, mut drain: Drain) {
         return;
     }
     // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
-    let front = Arc::new(front);
+    let front = Arc::new(front.for_connection());
     let service = service_fn(move |request: Request<Incoming>| {
         let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request).await) }
@@ -104,7 +106,7 @@ pub async fn serve_http(stream: TcpStream, peer: SocketAddr, front: impl Respond
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(HTTP_STREAMS_MAX)
         .max_header_list_size(HEADER_BYTES_MAX)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)

@@ -7,10 +7,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body, Frame, Incoming};
 
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
 use super::timeout;
+use super::unfinished::Unfinished;
 use crate::front::{Bounds, Refusal, Seam};
 use crate::metrics::Front;
 
@@ -22,19 +23,28 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// Answers one call of `ShouldRateLimit`.
-pub(super) async fn respond(seam: &Seam, request: Request<Incoming>) -> Response<UnaryBody> {
+pub(super) async fn respond(
+    seam: &Seam,
+    unfinished: &Unfinished,
+    request: Request<Incoming>,
+) -> Response<UnaryBody> {
     if let Some(response) = not_grpc(&request) {
         return response;
     }
     let timeout = timeout::of(request.headers());
-    match answer(seam, request.into_body(), timeout).await {
+    match answer(seam, unfinished, request.into_body(), timeout).await {
         Ok(message) => answered(&message),
         Err(refusal) => refused(&refusal),
     }
 }
 
-async fn answer(seam: &Seam, body: Incoming, timeout: Option<Duration>) -> Result<Bytes, Refusal> {
-    let reading = tokio::time::timeout(READ_TIMEOUT, read(body, seam.bounds()));
+async fn answer(
+    seam: &Seam,
+    unfinished: &Unfinished,
+    body: Incoming,
+    timeout: Option<Duration>,
+) -> Result<Bytes, Refusal> {
+    let reading = tokio::time::timeout(READ_TIMEOUT, read(body, unfinished, seam.bounds()));
     let message = reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")));
     match message {
         Ok(message) => seam.answer(Front::Grpc, &message, timeout).ready().await.map(|answer| answer.message),
@@ -43,12 +53,19 @@ async fn answer(seam: &Seam, body: Incoming, timeout: Option<Duration>) -> Resul
 }
 
 /// Reads the one message of the call, to the end of the stream.
-async fn read(mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
-    let mut partial = Partial::default();
+async fn read(mut body: Incoming, unfinished: &Unfinished, bounds: &Bounds) -> Result<Bytes, Refusal> {
+    let (mut partial, mut held) = (Partial::default(), unfinished.hold());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Refusal::invalid(error.to_string()))?;
         let Ok(data) = frame.into_data() else { break };
-        partial.push(data, bounds)?;
+        let is_last = body.is_end_stream();
+        if !is_last {
+            held.more(data.len())?;
+        }
+        partial.push(data, is_last, bounds)?;
+        if is_last {
+            break;
+        }
     }
     partial.finish()
 }
