@@ -10,6 +10,7 @@
 
 mod harness;
 
+mod attacks;
 mod envoy;
 mod fronts;
 mod lifecycle;
