@@ -13,6 +13,7 @@ mod harness;
 mod attacks;
 mod envoy;
 mod fronts;
+mod h2spec;
 mod lifecycle;
 mod logs;
 mod metrics;

@@ -72,20 +72,25 @@ async fn read(mut body: Incoming, unfinished: &Unfinished, bounds: &Bounds) -> R
 
 /// What to say to a request that is not a gRPC call at all.
 fn not_grpc(request: &Request<Incoming>) -> Option<Response<UnaryBody>> {
-    let mut response = Response::new(UnaryBody::default());
     if request.method() != Method::POST {
-        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, request, "only POST\n");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return Some(response);
     }
     let content_type = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     match content_type.strip_prefix(GRPC.as_bytes()) {
         Some([] | [b'+' | b';', ..]) => None,
-        _ => {
-            *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            Some(response)
-        }
+        _ => Some(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, request, "only application/grpc\n")),
     }
+}
+
+/// An answer for people. To a HEAD it has no body.
+fn text(status: StatusCode, request: &Request<Incoming>, body: &'static str) -> Response<UnaryBody> {
+    let message = (request.method() != Method::HEAD).then_some(Bytes::from_static(body.as_bytes()));
+    let mut response = Response::new(UnaryBody { message, trailers: None });
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
 }
 
 fn answered(message: &Bytes) -> Response<UnaryBody> {

@@ -42,6 +42,8 @@ const CALLS_MIN: u64 = 20;
 const CALLS_A_CONNECTION: u64 = 16;
 /// For a client that has to make do with the connection that it has.
 pub const ONE_CONNECTION: u64 = u64::MAX;
+/// Lines that the limiter may say about an attack.
+const LINES_MAX: usize = 200;
 /// What a call may take, on a machine that other tests keep busy.
 const CALL_MAX: Duration = Duration::from_secs(5);
 
@@ -112,6 +114,8 @@ impl Siege {
         let taken = self.memory_taken();
         println!("{:?}: {calls} calls, the slowest {slowest:?}; {} KiB taken", self.front, taken / 1024);
         assert!(taken <= memory_max, "{:?}: took {taken} bytes, over {memory_max}", self.front);
+        let lines = self.limiter.output().len();
+        assert!(lines <= LINES_MAX, "{:?}: {lines} lines were said of it", self.front);
         assert!(self.limiter.ended().is_none(), "{:?}: it ended", self.front);
         eventually_true("the limiter to rest", || self.is_at_rest());
     }
