@@ -4,4 +4,5 @@
 mod crowds;
 mod floods;
 mod headers;
+mod random;
 mod stalls;

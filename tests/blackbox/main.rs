@@ -20,5 +20,6 @@ mod metrics;
 mod readme;
 mod reload;
 mod reload_under_load;
+mod starvation;
 mod stderr;
 mod traffic;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::harness::h2::{
-    ACK, Attacker, END_HEADERS, END_STREAM, PREFACE, call, call_body, call_head, frame, kind, number,
+    ACK, Attacker, END_HEADERS, END_STREAM, call, call_body, call_head, frame, greeting, kind, number,
     settings, streams,
 };
 use crate::harness::siege::{MIB, Siege, attack, question};
@@ -29,7 +29,7 @@ fn is_kept_within_bounds(bytes: &[u8]) {
         let mut attacker = Attacker::greeted(siege.grpc_port());
         attacker.flood(bytes, FLOOD);
         let mut deaf = Attacker::deaf(siege.grpc_port());
-        deaf.send(&[PREFACE, &settings(&[])].concat());
+        deaf.send(&greeting());
         deaf.flood(bytes, FLOOD);
         siege.client_is_served();
     });
@@ -153,7 +153,7 @@ fn data_behind_the_end_of_a_call() {
 fn calls_of_which_nobody_reads_the_answers() {
     attack(24 * MIB, |siege| {
         let mut attacker = Attacker::deaf(siege.grpc_port());
-        attacker.send(&[PREFACE, &settings(&[])].concat());
+        attacker.send(&greeting());
         let calls: Vec<u8> = streams().take(200_000).flat_map(|stream| call(stream, &question())).collect();
         attacker.send(&calls);
         siege.client_is_served();

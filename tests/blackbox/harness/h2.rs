@@ -53,6 +53,11 @@ pub fn settings(parameters: &[(u16, u32)]) -> Vec<u8> {
     frame(kind::SETTINGS, 0, 0, &parameters.iter().flat_map(parameter).collect::<Vec<u8>>())
 }
 
+/// How a connection begins whose client hears all that the server may want to say.
+pub fn greeting() -> Vec<u8> {
+    [PREFACE, &settings(&[]), &number(kind::WINDOW_UPDATE, 0, 0x7fff_0000)].concat()
+}
+
 /// A frame whose payload is one number.
 pub fn number(kind: u8, stream: u32, value: u32) -> Vec<u8> {
     frame(kind, 0, stream, &value.to_be_bytes())
@@ -195,7 +200,7 @@ impl Attacker {
     /// A connection that has begun as it should.
     pub fn greeted(port: u16) -> Self {
         let mut attacker = Self::connect(port);
-        attacker.send(&[PREFACE, &settings(&[])].concat());
+        attacker.send(&greeting());
         attacker
     }
 

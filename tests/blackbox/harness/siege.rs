@@ -114,8 +114,9 @@ impl Siege {
         let taken = self.memory_taken();
         println!("{:?}: {calls} calls, the slowest {slowest:?}; {} KiB taken", self.front, taken / 1024);
         assert!(taken <= memory_max, "{:?}: took {taken} bytes, over {memory_max}", self.front);
-        let lines = self.limiter.output().len();
-        assert!(lines <= LINES_MAX, "{:?}: {lines} lines were said of it", self.front);
+        let lines = self.limiter.output();
+        assert!(lines.len() <= LINES_MAX, "{:?}: {} lines were said of it", self.front, lines.len());
+        assert!(!lines.iter().any(|line| line.contains("panicked")), "{:?}: a panic", self.front);
         assert!(self.limiter.ended().is_none(), "{:?}: it ended", self.front);
         eventually_true("the limiter to rest", || self.is_at_rest());
     }
