@@ -137,7 +137,8 @@ fn number(text: &str) -> Option<u32> {
 
 /// Percent-decoded once, with `+` for a space where it is one.
 fn decode(raw: &str, plus_is_space: bool) -> Result<Cow<'_, str>, Refusal> {
-    if !raw.contains('%') && !(plus_is_space && raw.contains('+')) {
+    let is_plain = |byte| byte != b'%' && !(plus_is_space && byte == b'+');
+    if raw.bytes().all(is_plain) {
         return Ok(Cow::Borrowed(raw));
     }
     let mut bytes = Vec::with_capacity(raw.len());
