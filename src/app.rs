@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -31,13 +32,13 @@ use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::grpc::GrpcFront;
-use crate::front::http::{AdminFront, HttpFront, MetricsFront};
+use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::settings::value::FullMode;
+use crate::settings::value::{CheckProxy, FullMode};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
 use crate::spans::{ExportError, Tracer};
@@ -206,7 +207,7 @@ impl App {
         let seam = Arc::new(seam.traced(self.tracer.clone()));
         let fronts = Fronts {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
-            http: HttpFront::new(seam, Arc::clone(&self.health)),
+            http: HttpFront::new(seam, Arc::clone(&self.health), check_options(&self.settings)),
         };
         let bounds = ConnectionBounds {
             connections_max: connections_max(control::open_files_max()),
@@ -359,6 +360,18 @@ fn question(example: &Example) -> serde_json::Value {
     let entry = |(key, value): &(String, String)| serde_json::json!({"key": key, "value": value});
     let entries: Vec<_> = example.entries.iter().map(entry).collect();
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
+}
+
+fn check_options(settings: &Settings) -> CheckOptions {
+    let deny_status = StatusCode::from_u16(settings.check_deny_status.0);
+    CheckOptions {
+        proxy: match settings.check_proxy {
+            CheckProxy::Nginx => Proxy::Nginx,
+            CheckProxy::Forwarded => Proxy::Forwarded,
+        },
+        deny_status: deny_status.expect("the setting is from 400 to 599"),
+        trusted_hops: settings.xff_num_trusted_hops.0,
+    }
 }
 
 /// One a core that the process may use, unless told.
