@@ -10,6 +10,7 @@ mod mapping;
 mod reload;
 mod spans;
 mod statsd;
+mod tls;
 
 use std::io;
 use std::num::NonZero;
@@ -17,25 +18,28 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use http::StatusCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
-use crate::app::reload::{Reloader, Watching};
+use crate::app::reload::{Following, Installer, Starting};
+use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
 use crate::engine::rules::{Diagnostic, Example};
-use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
+use crate::front::connections::{
+    ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
+};
 use crate::front::grpc::GrpcFront;
-use crate::front::http::{AdminFront, HttpFront, MetricsFront};
+use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::settings::value::FullMode;
+use crate::settings::value::{CheckProxy, FullMode};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
 use crate::spans::{ExportError, Tracer};
@@ -65,6 +69,14 @@ pub enum AppError {
         address: String,
         /// What the system says.
         source: io::Error,
+    },
+    /// A file of TLS that is no good.
+    #[error("{setting}: {problem}")]
+    Tls {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file, and what is wrong with it.
+        problem: String,
     },
     /// Rules that cannot be read.
     #[error("cannot read the rules: {0}")]
@@ -126,23 +138,22 @@ struct App {
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
     let mut signals = Signals::register()?;
-    let ports = listen(&settings).await?;
+    let tls = PortsTls::load(&settings)?;
+    let ports = listen(&settings, &tls).await?;
     let app = App::new(settings)?;
-    let forced = app.settings.force_start_without_initial_config;
-    let reloader = app.reloader()?;
-    // Many rules take a moment, and a signal works at every moment.
-    let first_load =
-        tokio::task::spawn_blocking(move || reloader.start(forced).map(|known| (reloader, known)));
-    let (reloader, known) = tokio::select! {
-        loaded = first_load => loaded.map_err(io::Error::other)??,
+    let starting = app.rules()?;
+    let rules = tokio::select! {
+        loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
     let workers = app.start_workers()?;
     app.announce(&ports);
-    app.health.serve();
+    if rules.is_ready() {
+        app.health.serve();
+    }
     control::lower_priority(CONTROL_NICENESS);
-    let watching = reloader.watch(known.as_ref())?;
-    app.until_the_end(ports, workers, watching, signals).await
+    tls.register(&app.metrics);
+    app.until_the_end(ports, workers, rules, tls, signals).await
 }
 
 impl App {
@@ -184,11 +195,12 @@ impl App {
         })
     }
 
-    fn reloader(&self) -> io::Result<Reloader> {
+    fn rules(&self) -> io::Result<Starting> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-        Ok(Reloader::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock))
+        let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
+        Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
     }
 
     fn start_workers(&self) -> io::Result<Arc<Workers>> {
@@ -201,10 +213,16 @@ impl App {
         let seam = Arc::new(seam.traced(self.tracer.clone()));
         let fronts = Fronts {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
-            http: HttpFront::new(seam, Arc::clone(&self.health)),
+            http: HttpFront::new(seam, Arc::clone(&self.health), check_options(&self.settings)),
         };
-        let connections_max = connections_max(control::open_files_max());
-        Workers::start(worker_threads(&self.settings), connections_max, &fronts).map(Arc::new)
+        let bounds = ConnectionBounds {
+            connections_max: connections_max(control::open_files_max()),
+            grpc_max_age: MaxAge {
+                age: unless_0(self.settings.grpc_max_connection_age),
+                grace: unless_0(self.settings.grpc_max_connection_age_grace),
+            },
+        };
+        Workers::start(worker_threads(&self.settings), bounds, &fronts).map(Arc::new)
     }
 
     /// One line each: what an operator wants to know of a process that has just started.
@@ -239,7 +257,8 @@ impl App {
         self,
         ports: Ports,
         workers: Arc<Workers>,
-        mut watching: Watching,
+        rules: Following,
+        tls: PortsTls,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
@@ -248,10 +267,11 @@ impl App {
         self.send_metrics(&mut control);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
+        control.spawn(rules.until_it_dies());
+        tls.watch(&mut control)?;
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
-            () = watching.died() => return Err(dead("watching the rules", "its thread has died")),
             () = signals.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");
@@ -270,7 +290,7 @@ impl App {
     /// Serves scrapers and people on the control thread.
     fn serve_pages(
         &self,
-        (metrics, debug): (Option<TcpListener>, Option<TcpListener>),
+        (metrics, debug): (Option<Listener>, Option<Listener>),
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
@@ -314,7 +334,7 @@ impl App {
 type Essential = JoinSet<AppError>;
 
 /// Accepts connections on every port, for the workers.
-fn accept(workers: &Arc<Workers>, listeners: Vec<(TcpListener, Port)>) -> Essential {
+fn accept(workers: &Arc<Workers>, listeners: Vec<(Listener, Port)>) -> Essential {
     let mut tasks = Essential::new();
     for (listener, port) in listeners {
         let workers = Arc::clone(workers);
@@ -348,6 +368,18 @@ fn question(example: &Example) -> serde_json::Value {
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
 }
 
+fn check_options(settings: &Settings) -> CheckOptions {
+    let deny_status = StatusCode::from_u16(settings.check_deny_status.0);
+    CheckOptions {
+        proxy: match settings.check_proxy {
+            CheckProxy::Nginx => Proxy::Nginx,
+            CheckProxy::Forwarded => Proxy::Forwarded,
+        },
+        deny_status: deny_status.expect("the setting is from 400 to 599"),
+        trusted_hops: settings.xff_num_trusted_hops.0,
+    }
+}
+
 /// One a core that the process may use, unless told.
 fn worker_threads(settings: &Settings) -> usize {
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
@@ -358,6 +390,11 @@ fn worker_threads(settings: &Settings) -> usize {
 /// scrape, and no change of the rules be read.
 fn connections_max(open_files: usize) -> usize {
     open_files.saturating_sub(OTHER_FILES).max(open_files / 2).min(CONNECTIONS_MAX)
+}
+
+/// A time of 0 means never.
+fn unless_0(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
 }
 
 /// Half of the memory that there is, unless told.

@@ -1,6 +1,7 @@
 //! The kinds of values that settings take: how each is written, and what is said when it is not.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
@@ -80,6 +81,30 @@ impl Value for f32 {
     }
 }
 
+impl Value for f64 {
+    const NAME: &'static str = "NUMBER";
+    const EXPECTED: &'static str = "a finite number (expected for example 0.5)";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|number: &f64| number.is_finite())
+    }
+}
+
+/// What a node tells of itself: `k=v,k=v`. The first `=` splits; an item without one is skipped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeMetadata(pub Vec<(String, String)>);
+
+impl Value for NodeMetadata {
+    const NAME: &'static str = "METADATA";
+    const EXPECTED: &'static str = "metadata (expected k=v,k=v)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let pairs = text.split(',').filter_map(|item| item.split_once('='));
+        Some(Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
+    }
+}
+
 /// A whole number within bounds that are both included.
 macro_rules! counts {
     ($(#[$doc:meta])* $name:ident, $max:expr, $expected:literal) => {
@@ -118,6 +143,32 @@ counts!(
     Series, 10_000_000, "from 1 to 10000000"
 );
 
+/// Entries of `x-forwarded-for` to skip: no request has passed more proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hops(pub usize);
+
+impl Value for Hops {
+    const NAME: &'static str = "COUNT";
+    const EXPECTED: &'static str = "a count of proxies (expected a decimal number from 0 to 100)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok().filter(|hops| *hops <= 100).map(Self)
+    }
+}
+
+/// The HTTP status of a denial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenyStatus(pub u16);
+
+impl Value for DenyStatus {
+    const NAME: &'static str = "STATUS";
+    const EXPECTED: &'static str = "a status of HTTP (expected a decimal number from 400 to 599)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok().filter(|status| (400..600).contains(status)).map(Self)
+    }
+}
+
 /// Where to listen, in Go's form: `host:port`, `[::1]:port`, or `:port` for all addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
@@ -153,6 +204,32 @@ impl Value for UrlPath {
     fn parse(text: &str) -> Option<Self> {
         let path = text.starts_with('/') && !text.contains(['?', '#']) && !text.contains(char::is_whitespace);
         path.then(|| Self(text.to_owned()))
+    }
+}
+
+/// A file in the file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(pub PathBuf);
+
+impl Value for FilePath {
+    const NAME: &'static str = "FILE";
+    const EXPECTED: &'static str = "a path of a file";
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(text.into()))
+    }
+}
+
+/// A name in DNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName(pub String);
+
+impl Value for DnsName {
+    const NAME: &'static str = "NAME";
+    const EXPECTED: &'static str = "a DNS name (expected for example envoy.example.com)";
+
+    fn parse(text: &str) -> Option<Self> {
+        rustls::pki_types::DnsName::try_from(text).ok().map(|name| Self(name.as_ref().to_owned()))
     }
 }
 
@@ -211,7 +288,7 @@ impl Value for List {
     }
 }
 
-/// Names and what they stand for.
+/// Names with values: `key:value,key:value`. Nothing is trimmed, and no value holds a `:`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Map(pub Vec<(String, String)>);
 
@@ -329,6 +406,11 @@ words!(
 );
 
 words!(
+    /// Where rules come from.
+    ConfigType, "SOURCE", |word, text| word == text, { "FILE" => File, "GRPC_XDS_SOTW" => GrpcXdsSotw }
+);
+
+words!(
     /// How StatsD travels.
     StatsdProtocol, "PROTOCOL", |word, text| word == text, { "tcp" => Tcp, "udp" => Udp }
 );
@@ -346,6 +428,11 @@ words!(
 words!(
     /// Where counters live.
     Backend, "BACKEND", |word, text| word == text, { "memory" => Memory }
+);
+
+words!(
+    /// Whose headers describe a client's request to `/check`.
+    CheckProxy, "PROXY", |word, text| word == text, { "nginx" => Nginx, "forwarded" => Forwarded }
 );
 
 words!(
@@ -401,6 +488,20 @@ mod tests {
     }
 
     #[test]
+    fn metadata_of_a_node_skips_what_is_none() {
+        let NodeMetadata(pairs) = NodeMetadata::parse("a=b=c,skipped,d=").expect("any text is metadata");
+        assert_eq!(pairs, [("a".to_owned(), "b=c".to_owned()), ("d".to_owned(), String::new())]);
+    }
+
+    #[test]
+    fn a_name_that_no_certificate_can_carry_is_refused() {
+        assert_eq!(DnsName::parse("a.example"), Some(DnsName("a.example".to_owned())));
+        for bad in ["spiffe://a/b", "a b", "*.example", "10.0.0.1", "a..b"] {
+            assert_eq!(DnsName::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
     fn sizes_have_binary_units() {
         assert_eq!(ByteSize::parse("65536"), Some(ByteSize(65_536)));
         assert_eq!(ByteSize::parse("32 MiB"), Some(ByteSize(32 << 20)));
@@ -444,6 +545,16 @@ mod tests {
             [("a", "b c="), ("%C3%A4", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(pairs.0, expected);
         assert!(!format!("{pairs:?}").contains('b'));
+    }
+
+    #[test]
+    fn a_denial_is_an_error_and_hops_may_be_none() {
+        assert_eq!(DenyStatus::parse("403"), Some(DenyStatus(403)));
+        for bad in ["399", "600", "200", "0403", "+429"] {
+            assert_eq!(DenyStatus::parse(bad), None, "{bad}");
+        }
+        assert_eq!(Hops::parse("0"), Some(Hops(0)));
+        assert_eq!(Hops::parse("101"), None);
     }
 
     #[test]

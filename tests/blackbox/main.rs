@@ -10,8 +10,10 @@
 
 mod harness;
 
+mod attacks;
 mod envoy;
 mod fronts;
+mod h2spec;
 mod lifecycle;
 mod logs;
 mod mapping;
@@ -20,6 +22,7 @@ mod promtool;
 mod readme;
 mod reload;
 mod reload_under_load;
+mod starvation;
 mod statsd;
 mod stderr;
 mod tracing;

@@ -148,13 +148,18 @@ fn a_caller_that_traces_is_followed_in_w3c_and_b3_and_nobody_else_when_none_is_s
     ask_json(&limiter, &[("b3", &b3("1"))], "d");
     let several = [("X-B3-TraceId", TRACE), ("X-B3-SpanId", PARENT), ("X-B3-Sampled", "1")];
     ask_json(&limiter, &several, "e");
-    let spans = collector.wait_for(3);
+    let mut client = http::Client::new(limiter.ports().http);
+    let check = client.send("GET", "/check/shop?plan=free&user=e", &[("traceparent", &w3c("1"))], "");
+    assert_eq!(check.expect("an answer").status, 429);
+    let spans = collector.wait_for(4);
     for span in &spans {
         assert_eq!((span["trace"].as_str(), span["parent"].as_str()), (Some(TRACE), Some(PARENT)), "{span}");
-        assert_eq!(span["name"], "/json");
+        assert_eq!(span["attributes"]["ratelimit.domain"], "shop");
     }
+    let names: Vec<_> = spans.iter().map(|span| span["name"].clone()).collect();
+    assert_eq!(names, ["/json", "/json", "/json", "/check"]);
     let codes: Vec<_> = spans.iter().map(|span| span["attributes"]["ratelimit.code"].clone()).collect();
-    assert_eq!(codes, ["OK", "OVER_LIMIT", "OK"]);
+    assert_eq!(codes, ["OK", "OVER_LIMIT", "OK", "OVER_LIMIT"]);
 }
 
 #[test]
