@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
 use crate::app::reload::{Following, Installer, Starting};
+use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
@@ -43,7 +44,7 @@ use crate::settings::value::{CheckProxy, FullMode};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
 use crate::spans::{ExportError, Tracer};
-use crate::statsd::{Address, Dialect, Sender};
+use crate::statsd::{Address, Dialect};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// How long running calls may take after the listeners have closed.
@@ -264,7 +265,8 @@ impl App {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
         let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
-        self.send_metrics(&mut control);
+        let flush = self.settings.stats_flush_interval.0;
+        let mut sending = Sending::start(self.receivers.clone(), &self.metrics, flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         control.spawn(rules.until_it_dies());
@@ -272,6 +274,7 @@ impl App {
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
+            dead = sending.died() => return Err(dead),
             () = signals.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");
@@ -280,6 +283,7 @@ impl App {
             () = self.drain(&workers, accepting) => {}
             () = signals.received() => tracing::warn!("ended by a second signal"),
         }
+        sending.finish().await;
         if let Some(tracer) = self.tracer {
             // It waits for the collector, which this thread talks to.
             let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
@@ -307,17 +311,6 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         tasks
-    }
-
-    /// Sends metrics to everyone who gets them, on the control thread.
-    fn send_metrics(&self, tasks: &mut Essential) {
-        for (reader, (address, dialect)) in self.receivers.iter().enumerate() {
-            tracing::info!("metrics: sent to {address}");
-            let metrics = Arc::clone(&self.metrics);
-            let sending = Sender::new(address.clone(), dialect.clone(), metrics, reader);
-            let sending = sending.run(self.settings.stats_flush_interval.0);
-            tasks.spawn(async move { match sending.await {} });
-        }
     }
 
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {

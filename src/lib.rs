@@ -54,7 +54,7 @@
 //! # The modules, in reading order
 //! [`engine`] is pure (no async, clock, I/O, logs, metrics or protocol types) and imports nothing else of ours;
 //! [`store`], `source` and `metrics` import `engine`; `service` imports those; `front` imports `service`; `app` imports
-//! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
+//! all; only `cli` imports `app`. Beside the way of a request: `statsd` sends `metrics` on, `spans` is told by `front`. `tests/tidy.rs` checks this law.
 //!
 //! | to … | touch |
 //! | --- | --- |
@@ -63,6 +63,7 @@
 //! | add a setting | a row in `settings/table.rs` |
 //! | change shadow mode, quota mode, the overall code | `engine/settle.rs`, `engine/decision.rs` |
 //! | change what is charged when a request is denied | `engine/settle.rs` |
+//! | add a counter that `envoyproxy/ratelimit` has | `metrics/stat_name.rs`, `metrics/named.rs`: StatsD and mappings follow |
 //! | add a front or a source of rules | a file beside its siblings |
 //!
 //! # Invariants

@@ -1,11 +1,14 @@
 //! Spans as a collector gets them: one that is written in Python, over both protocols.
 
+use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::harness::grpc::question;
 use crate::harness::process::Process;
@@ -37,9 +40,14 @@ impl Collector {
     }
 
     fn start_at(protocol: &str, port: u16) -> Self {
+        Self::start_with(protocol, port, &[])
+    }
+
+    /// With these files: its certificate, its key, its clients' authority.
+    fn start_with(protocol: &str, port: u16, files: &[&str]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/otlp_receiver.py");
         let mut command = Command::new(python());
-        command.args([script, protocol, &port.to_string()]);
+        command.args([script, protocol, &port.to_string()]).args(files);
         let mut process = Process::spawn(&mut command);
         eventually_true("the collector to be ready", || {
             assert!(process.ended().is_none(), "{}", process.output().join("\n"));
@@ -203,4 +211,71 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
             !collector.spans().is_empty()
         });
     }
+}
+
+/// A folder with an authority, and a certificate and a key of somebody at 127.0.0.1.
+fn certificates() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let key = || KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new([]).expect("no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "an authority");
+    let authority_key = key();
+    let authority = params.self_signed(&authority_key).expect("a certificate");
+    let issuer = Issuer::new(params, authority_key);
+    let own_key = key();
+    let own = CertificateParams::new(["127.0.0.1".to_owned()]).expect("an address");
+    let own = own.signed_by(&own_key, &issuer).expect("a certificate");
+    for (name, pem) in [("ca", authority.pem()), ("crt", own.pem()), ("key", own_key.serialize_pem())] {
+        fs::write(folder.path().join(name), pem).expect("the folder is ours");
+    }
+    folder
+}
+
+#[test]
+fn a_collector_may_want_certificates() {
+    let folder = certificates();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (ca, crt, key) = (file("ca"), file("crt"), file("key"));
+    for protocol in ["http", "grpc"] {
+        let collector = Collector::start_with(protocol, free_port(), &[&crt, &key, &ca]);
+        // Without a scheme, and not insecure: TLS.
+        let endpoint = format!("127.0.0.1:{}", collector.port);
+        let setup = || traced(protocol, 1).env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
+        let stranger = setup().env("OTEL_EXPORTER_OTLP_CERTIFICATE", &ca).start();
+        ask_json(&stranger, &[], "a");
+        eventually_true("a refusal", || stranger.lines_with("spans were not taken") > 0);
+        let distrusting = setup()
+            .env("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", &crt)
+            .env("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", &key)
+            .start();
+        ask_json(&distrusting, &[], "a");
+        eventually_true("a refusal", || distrusting.lines_with("spans were not taken") > 0);
+        assert_eq!(collector.spans().len(), 0);
+        let known = setup()
+            .env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &ca)
+            .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &crt)
+            .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", &key)
+            .start();
+        ask_json(&known, &[], "a");
+        collector.wait_for(1);
+    }
+}
+
+#[test]
+fn what_is_said_of_traces_wins_over_what_is_said_of_all() {
+    let collector = Collector::start("http");
+    let limiter = traced("http", 1)
+        .env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &format!("127.0.0.1:{}/v1/traces", collector.port))
+        .env("OTEL_EXPORTER_OTLP_INSECURE", "false")
+        .env("OTEL_EXPORTER_OTLP_TRACES_INSECURE", "true")
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "x-token=all")
+        .env("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-token=traces")
+        .env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+        .env("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "none")
+        .start();
+    ask_json(&limiter, &[], "a");
+    let spans = collector.wait_for(1);
+    assert_eq!(spans[0]["headers"]["x-token"], "traces");
+    assert_eq!(spans[0]["headers"]["content-encoding"], Value::Null);
 }
