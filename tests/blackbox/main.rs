@@ -23,3 +23,4 @@ mod reload_under_load;
 mod starvation;
 mod stderr;
 mod traffic;
+mod xds;

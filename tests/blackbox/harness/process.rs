@@ -1,6 +1,6 @@
 //! A child process: its output line by line as it comes, signals, its end. Killed when dropped.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,8 +18,22 @@ pub struct Process {
 
 impl Process {
     pub fn spawn(command: &mut Command) -> Self {
+        Self::spawn_with(command.stdin(Stdio::null()))
+    }
+
+    /// With something to read, which [`input`](Self::input) writes.
+    pub fn spawn_with_input(command: &mut Command) -> Self {
+        Self::spawn_with(command.stdin(Stdio::piped()))
+    }
+
+    /// Writes a line for it to read.
+    pub fn input(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().expect("it was given something to read");
+        writeln!(stdin, "{line}").expect("it still reads");
+    }
+
+    fn spawn_with(command: &mut Command) -> Self {
         let mut child = command
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
