@@ -4,8 +4,11 @@ pub mod envoy;
 pub mod grpc;
 pub mod http;
 pub mod metrics;
+pub mod pki;
 pub mod process;
 pub mod tidegate;
+pub mod tls;
+pub mod traffic;
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -10,6 +10,7 @@
 
 mod harness;
 
+mod connections;
 mod envoy;
 mod fronts;
 mod lifecycle;
@@ -19,4 +20,6 @@ mod readme;
 mod reload;
 mod reload_under_load;
 mod stderr;
+mod tls;
 mod traffic;
+mod uds;

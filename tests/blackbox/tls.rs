@@ -1,0 +1,253 @@
+//! TLS: a real Envoy that shows a certificate, or not, or a wrong one; certificates that change under load; files that
+//! are no good.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::harness::envoy::{Envoy, Upstream};
+use crate::harness::pki::{Authority, Identity, write};
+use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tls::Connection;
+use crate::harness::traffic::Traffic;
+use crate::harness::{eventually_true, http};
+
+/// Everybody may do a lot, and every request is counted.
+const RULES: &str = "
+domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: {unit: day, requests_per_unit: 1000000000}
+";
+
+/// The name that clients have to carry.
+const NAME: &str = "envoy.example.com";
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder can be made")
+}
+
+fn setup() -> Setup {
+    Setup::new().rules("edge.yaml", RULES)
+}
+
+fn with(setup: Setup, files: &[(&str, &Path)]) -> Setup {
+    files.iter().fold(setup, |setup, (name, path)| setup.env(name, &path.display().to_string()))
+}
+
+/// A limiter that lets in whom `clients` say to be `NAME`.
+fn mutual(folder: &Path, servers: &Authority, clients: &Authority) -> Tidegate {
+    let server = servers.issue("localhost");
+    // Certificate and key need not lie together.
+    let certificate = server.write(&folder.join("certificate")).chain;
+    let key = server.write(&folder.join("key")).key;
+    let authority = write(folder, "clients.crt", &clients.pem());
+    let files = [
+        ("GRPC_SERVER_TLS_CERT", certificate.as_path()),
+        ("GRPC_SERVER_TLS_KEY", &key),
+        ("GRPC_CLIENT_TLS_CACERT", &authority),
+    ];
+    with(setup(), &files).env("GRPC_SERVER_USE_TLS", "true").env("GRPC_CLIENT_TLS_SAN", NAME).start()
+}
+
+fn handshakes_failed(limiter: &Tidegate, port: &str) -> f64 {
+    limiter.scrape().sum("tidegate_tls_handshakes_failed_total", &[("port", port)])
+}
+
+#[test]
+fn an_envoy_is_answered_if_its_certificate_says_who_it_is() {
+    let folder = folder();
+    let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
+    let limiter = mutual(folder.path(), &servers, &clients);
+    let trusted = write(folder.path(), "servers.crt", &servers.pem());
+    let asks = |identity: Option<Identity>| {
+        let identity = identity.map(|identity| identity.write(&folder.path().join("envoy")));
+        let envoy = Envoy::start_with(&Upstream::at(&limiter).tls(&trusted, identity.as_ref()));
+        let answer = envoy.client().get("/");
+        assert_eq!(answer.status, 200, "failure_mode_deny: false");
+        (envoy.stat("cluster.application.ratelimit.ok"), envoy.stat("cluster.application.ratelimit.error"))
+    };
+
+    assert_eq!(asks(Some(clients.issue(NAME))), (1, 0));
+    assert_eq!(asks(Some(clients.issue("*.example.com"))), (1, 0), "a wildcard carries the name");
+    assert_eq!(handshakes_failed(&limiter, "grpc"), 0.0);
+    let others = [
+        ("another name", Some(clients.issue("other.example.com"))),
+        ("expired", Some(clients.issue_expired(NAME))),
+        ("from another authority", Some(servers.issue(NAME))),
+        ("no certificate", None),
+    ];
+    for (counted, (what, identity)) in (1..).zip(others) {
+        assert_eq!(asks(identity), (0, 1), "{what}");
+        assert!(handshakes_failed(&limiter, "grpc") >= f64::from(counted), "{what}");
+    }
+    let plain = Envoy::start(&limiter);
+    plain.client().get("/");
+    assert_eq!(plain.stat("cluster.application.ratelimit.error"), 1, "never in plain");
+    assert_eq!(limiter.metric("ratelimit_service_total_requests"), 2.0);
+}
+
+/// A folder as Kubernetes mounts a secret: `tls.crt` leads over `..data` to the version in force, which is swapped.
+fn swap(secret: &Path, version: u32, identity: &Identity, authority: &str) {
+    let data = format!("..{version}");
+    identity.write(&secret.join(&data));
+    write(&secret.join(&data), "ca.crt", authority);
+    let next = secret.join("..data_tmp");
+    symlink(&data, &next).expect("the folder is ours");
+    fs::rename(&next, secret.join("..data")).expect("the folder is ours");
+    if version == 0 {
+        for name in ["tls.crt", "tls.key", "ca.crt"] {
+            symlink(format!("..data/{name}"), secret.join(name)).expect("the folder is ours");
+        }
+    } else {
+        // Kubernetes removes the version before.
+        fs::remove_dir_all(secret.join(format!("..{}", version - 1))).expect("the folder is ours");
+    }
+}
+
+#[test]
+fn certificates_change_under_load_and_no_call_fails() {
+    let folder = folder();
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let both = write(folder.path(), "both.crt", &(old.pem() + &new.pem()));
+    let secret = folder.path().join("secret");
+    fs::create_dir(&secret).expect("the folder is ours");
+    swap(&secret, 0, &old.issue("localhost"), &old.pem());
+    // Connections that last a moment, so that handshakes happen all the time.
+    let files = [
+        ("GRPC_SERVER_TLS_CERT", secret.join("tls.crt")),
+        ("GRPC_SERVER_TLS_KEY", secret.join("tls.key")),
+        ("GRPC_CLIENT_TLS_CACERT", secret.join("ca.crt")),
+    ];
+    let files = files.each_ref().map(|(name, path)| (*name, path.as_path()));
+    let limiter = with(setup(), &files)
+        .env("GRPC_SERVER_USE_TLS", "true")
+        .env("GRPC_MAX_CONNECTION_AGE", "200ms")
+        .start();
+    let client = old.issue("envoy").write(&folder.path().join("envoy"));
+    let envoy = Envoy::start_with(&Upstream::at(&limiter).tls(&both, Some(&client)));
+    let port = limiter.ports().grpc;
+    let client = old.issue("a test");
+    let shows = |authority: &Authority, identity: &Identity| {
+        Connection::open(port, authority, Some(&client), &["h2"]).is_ok_and(|shown| shown.shows(identity))
+    };
+
+    let traffic = Traffic::begin(&envoy);
+    let mut last = old.issue("localhost");
+    for version in 1..=4 {
+        last = if version % 2 == 0 { old.issue("localhost") } else { new.issue("localhost") };
+        // Clients of the old authority go on being let in; those of the new one come to it.
+        swap(&secret, version, &last, &(old.pem() + &new.pem()));
+        let authority = if version % 2 == 0 { &old } else { &new };
+        eventually_true("the new certificate", || shows(authority, &last));
+    }
+    // A key of another certificate: what is in force stays.
+    let torn = Identity { chain: new.issue("localhost").chain, key: new.issue("localhost").key };
+    swap(&secret, 5, &torn, &old.pem());
+    eventually_true("the bad key to be told", || limiter.lines_with("not the key of the certificate") == 1);
+    assert!(shows(&old, &last), "what is in force stays");
+    assert_eq!(limiter.scrape().sum("tidegate_tls_reloads_failed_total", &[("port", "grpc")]), 1.0);
+    // The authority of clients changes too.
+    let only_new = new.issue("localhost");
+    let client_of_new = new.issue("a test");
+    let sent = traffic.end();
+    swap(&secret, 6, &only_new, &new.pem());
+    eventually_true("the new authority", || {
+        Connection::open(port, &new, Some(&client_of_new), &["h2"]).is_ok_and(|shown| shown.shows(&only_new))
+    });
+    let failed = handshakes_failed(&limiter, "grpc");
+    // With TLS 1.3 the client is done before it is refused.
+    drop(Connection::open(port, &new, Some(&client), &["h2"]));
+    eventually_true("the old authority to count no more", || handshakes_failed(&limiter, "grpc") > failed);
+
+    assert!(sent > 100, "a load: {sent}");
+    assert_eq!(envoy.stat("cluster.application.ratelimit.ok"), u64::from(sent));
+    assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
+    assert!(envoy.stat("cluster.tidegate.ssl.handshake") > 5, "many connections");
+}
+
+#[test]
+fn http_speaks_tls_with_both_versions_and_no_plain() {
+    let folder = folder();
+    let servers = Authority::new("servers");
+    let identity = servers.issue("localhost");
+    let files = identity.write(folder.path());
+    let files = [("HTTP_SERVER_TLS_CERT", files.chain.as_path()), ("HTTP_SERVER_TLS_KEY", &files.key)];
+    let setup = with(setup(), &files);
+    let process = setup.spawn();
+    let port = setup.ports.http;
+    let open = |protocols: &[&str]| Connection::open(port, &servers, None, protocols);
+    eventually_true("the port to open", || open(&[]).is_ok());
+
+    for protocols in [&["http/1.1"][..], &[]] {
+        let mut connection = open(protocols).expect("it is open");
+        assert!(connection.shows(&identity));
+        assert_eq!(connection.get("/livez").expect("an answer").status, 200);
+    }
+    assert_eq!(open(&["h2", "http/1.1"]).expect("it is open").protocol(), Some("h2"));
+    assert_eq!(open(&["http/1.1"]).expect("it is open").protocol(), Some("http/1.1"));
+    assert!(open(&["spdy/1"]).is_err());
+    assert!(http::get(port, "/livez").is_err(), "never in plain");
+    // The gRPC port stays as it was.
+    let client = crate::harness::grpc::Client::new(setup.ports.grpc);
+    assert_eq!(client.health("").expect("in plain"), 1);
+    let try_line = format!("curl -s -k https://127.0.0.1:{port}/json");
+    eventually_true("the line to try", || process.lines_with(&try_line) == 1);
+}
+
+#[test]
+fn files_that_are_no_good_end_the_start_and_are_named_with_their_setting() {
+    let folder = folder();
+    let servers = Authority::new("servers");
+    let good = servers.issue("localhost").write(&folder.path().join("good"));
+    let other = servers.issue("localhost").write(&folder.path().join("other"));
+    let garbage = write(folder.path(), "garbage", "no certificate\n");
+    let missing = folder.path().join("missing");
+    let cases = [
+        ("GRPC_SERVER_TLS_CERT", &missing, "No such file"),
+        ("GRPC_SERVER_TLS_CERT", &garbage, "no certificate"),
+        ("GRPC_SERVER_TLS_KEY", &missing, "No such file"),
+        ("GRPC_SERVER_TLS_KEY", &garbage, "no private key"),
+        ("GRPC_SERVER_TLS_KEY", &other.key, "not the key of the certificate"),
+        ("GRPC_CLIENT_TLS_CACERT", &missing, "No such file"),
+        ("GRPC_CLIENT_TLS_CACERT", &garbage, "no certificate"),
+        ("HTTP_SERVER_TLS_CERT", &missing, "No such file"),
+        ("HTTP_SERVER_TLS_KEY", &garbage, "no private key"),
+    ];
+    for (setting, path, problem) in cases {
+        let files = [
+            ("GRPC_SERVER_TLS_CERT", good.chain.as_path()),
+            ("GRPC_SERVER_TLS_KEY", &good.key),
+            ("HTTP_SERVER_TLS_CERT", &good.chain),
+            ("HTTP_SERVER_TLS_KEY", &good.key),
+        ];
+        let setup = with(setup(), &files).env("GRPC_SERVER_USE_TLS", "true");
+        let mut process = with(setup, &[(setting, path)]).spawn();
+        assert_eq!(process.exit_code(), 1, "{setting}");
+        let output = process.output().join("\n");
+        let named = format!("{setting}: {}: ", path.display());
+        assert!(output.contains(&named) && output.contains(problem), "{named}{problem}:\n{output}");
+    }
+}
+
+#[test]
+fn settings_that_would_check_nobody_are_refused_together() {
+    let setup = Setup::new()
+        .env("GRPC_SERVER_USE_TLS", "true")
+        .env("GRPC_CLIENT_TLS_SAN", NAME)
+        .env("HTTP_SERVER_TLS_KEY", "/key");
+    let mut process = setup.spawn();
+    assert_eq!(process.exit_code(), 64);
+    let output = process.output();
+    for (setting, needed) in [
+        ("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT"),
+        ("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_KEY"),
+        ("GRPC_CLIENT_TLS_SAN", "GRPC_CLIENT_TLS_CACERT"),
+        ("HTTP_SERVER_TLS_KEY", "HTTP_SERVER_TLS_CERT"),
+    ] {
+        let told = |line: &&String| line.contains(&format!("{setting}: ")) && line.contains(needed);
+        assert_eq!(output.iter().filter(told).count(), 1, "{setting} without {needed}: {output:#?}");
+    }
+}
