@@ -7,6 +7,8 @@
 mod control;
 mod listen;
 mod reload;
+mod spans;
+mod statsd;
 mod tls;
 
 use std::io;
@@ -19,7 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
-use crate::app::reload::{Reloader, Watching};
+use crate::app::reload::{Following, Installer, Starting};
 use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
@@ -38,6 +40,8 @@ use crate::service::Service;
 use crate::settings::value::FullMode;
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
+use crate::spans::{ExportError, Tracer};
+use crate::statsd::{Address, Dialect, Sender};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// How long running calls may take after the listeners have closed.
@@ -78,6 +82,17 @@ pub enum AppError {
     /// Rules that were refused, for this many problems, each of which was told.
     #[error("the rules were refused for {0} problems")]
     Rules(usize),
+    /// A file that a setting names and that cannot be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// Which one.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Spans could never be sent.
+    #[error("tracing: {0}")]
+    Tracing(#[from] ExportError),
     /// Something that the system refused.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -112,6 +127,8 @@ struct App {
     metrics: Arc<Metrics>,
     service: Arc<Service>,
     health: Arc<Health>,
+    tracer: Option<Tracer>,
+    receivers: Vec<(Address, Dialect)>,
 }
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
@@ -119,26 +136,23 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
     let tls = PortsTls::load(&settings)?;
     let ports = listen(&settings, &tls).await?;
     let app = App::new(settings)?;
-    let forced = app.settings.force_start_without_initial_config;
-    let reloader = app.reloader()?;
-    // Many rules take a moment, and a signal works at every moment.
-    let first_load =
-        tokio::task::spawn_blocking(move || reloader.start(forced).map(|known| (reloader, known)));
-    let (reloader, known) = tokio::select! {
-        loaded = first_load => loaded.map_err(io::Error::other)??,
+    let starting = app.rules()?;
+    let rules = tokio::select! {
+        loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
     let workers = app.start_workers()?;
     app.announce(&ports);
-    app.health.serve();
+    if rules.is_ready() {
+        app.health.serve();
+    }
     control::lower_priority(CONTROL_NICENESS);
-    let watching = reloader.watch(known.as_ref())?;
     tls.register(&app.metrics);
-    app.until_the_end(ports, workers, watching, tls, signals).await
+    app.until_the_end(ports, workers, rules, tls, signals).await
 }
 
 impl App {
-    fn new(settings: Settings) -> io::Result<Self> {
+    fn new(settings: Settings) -> Result<Self, AppError> {
         let clock = Clock::start();
         let store = Arc::new(MemoryStore::new(MemoryOptions {
             max_bytes: counter_bytes(&settings),
@@ -147,10 +161,12 @@ impl App {
                 FullMode::Allow => StoreFull::Allow,
             },
         }));
+        let receivers = statsd::receivers(&settings);
         let metrics = Arc::new(Metrics::new(&MetricsOptions {
             near_limit_ratio: settings.near_limit_ratio,
             max_series: settings.max_metric_series.0,
             stripes: worker_threads(&settings) + 1,
+            timer_readers: receivers.len(),
         }));
         control::register_store(&metrics, &store);
         let modes = Modes {
@@ -159,14 +175,25 @@ impl App {
             stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
         };
         let service = Arc::new(Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes));
-        Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
+        let tracer = spans::start(&settings)?;
+        Ok(Self {
+            settings,
+            clock,
+            store,
+            metrics,
+            service,
+            health: Arc::new(Health::starting()),
+            tracer,
+            receivers,
+        })
     }
 
-    fn reloader(&self) -> io::Result<Reloader> {
+    fn rules(&self) -> io::Result<Starting> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-        Ok(Reloader::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock))
+        let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
+        Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
     }
 
     fn start_workers(&self) -> io::Result<Arc<Workers>> {
@@ -175,7 +202,8 @@ impl App {
             entries_max: self.settings.max_entries.0,
             request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
         };
-        let seam = Arc::new(Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds));
+        let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
+        let seam = Arc::new(seam.traced(self.tracer.clone()));
         let fronts = Fronts {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
             http: HttpFront::new(seam, Arc::clone(&self.health)),
@@ -222,20 +250,21 @@ impl App {
         self,
         ports: Ports,
         workers: Arc<Workers>,
-        mut watching: Watching,
+        rules: Following,
         tls: PortsTls,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
         let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
+        self.send_metrics(&mut control);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
+        control.spawn(rules.until_it_dies());
         tls.watch(&mut control)?;
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
-            () = watching.died() => return Err(dead("watching the rules", "its thread has died")),
             () = signals.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");
@@ -243,6 +272,10 @@ impl App {
         tokio::select! {
             () = self.drain(&workers, accepting) => {}
             () = signals.received() => tracing::warn!("ended by a second signal"),
+        }
+        if let Some(tracer) = self.tracer {
+            // It waits for the collector, which this thread talks to.
+            let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
         }
         Ok(())
     }
@@ -267,6 +300,17 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         tasks
+    }
+
+    /// Sends metrics to everyone who gets them, on the control thread.
+    fn send_metrics(&self, tasks: &mut Essential) {
+        for (reader, (address, dialect)) in self.receivers.iter().enumerate() {
+            tracing::info!("metrics: sent to {address}");
+            let metrics = Arc::clone(&self.metrics);
+            let sending = Sender::new(address.clone(), dialect.clone(), metrics, reader);
+            let sending = sending.run(self.settings.stats_flush_interval.0);
+            tasks.spawn(async move { match sending.await {} });
+        }
     }
 
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {

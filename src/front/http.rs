@@ -59,8 +59,9 @@ impl Respond for HttpFront {
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {
             // The Go service's own handler never looks at the method, and its documentation shows a GET with a body.
             ("/json", _) if method == Method::POST || method == Method::GET => {
+                let span = self.seam.begin_span(Front::Json, request.headers());
                 match read_body(request.into_body(), self.seam.bounds()).await {
-                    Ok(body) => json::respond(&self.seam, &body).await,
+                    Ok(body) => json::respond(&self.seam, &body, span).await,
                     Err(refusal) => refused(&self.seam.refuse(Front::Json, refusal)),
                 }
             }

@@ -5,17 +5,9 @@ use crate::settings::Problem;
 
 /// (variable, values that change nothing: a value outside of them is refused, why)
 const REFUSED: &[(&str, &[&str], &str)] = &[
-    ("CONFIG_TYPE", &["", "FILE"], "only FILE is supported (expected FILE)"),
     ("LIMIT_RESPONSE_HEADERS_ENABLED", OFF, "response headers are not supported (expected false)"),
     ("RESPONSE_DYNAMIC_METADATA", OFF, "dynamic metadata is not supported (expected false)"),
     ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", OFF, "is not supported (expected false)"),
-    ("USE_STATSD", OFF, "StatsD is not supported (expected false)"),
-    ("USE_DOG_STATSD", OFF, "DogStatsD is not supported (expected false)"),
-    ("DISABLE_STATS", OFF, "is not supported (expected false)"),
-    ("PROMETHEUS_MAPPER_YAML", &[""], "a mapping of metrics is not supported (expected nothing)"),
-    ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", OFF, "is not supported (expected false)"),
-    ("EXTRA_TAGS", &[""], "tags on every metric are not supported (expected nothing)"),
-    ("TRACING_ENABLED", OFF, "tracing is not supported (expected false)"),
 ];
 
 /// Variables each of which makes `envoyproxy/ratelimit` count in Redis, or says how.

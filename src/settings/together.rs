@@ -10,6 +10,8 @@ const NEEDS: &[(&str, &str)] = &[
     // Whoever sets one of these two believes that clients are checked.
     ("GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_USE_TLS"),
     ("GRPC_CLIENT_TLS_SAN", "GRPC_CLIENT_TLS_CACERT"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
     ("HTTP_SERVER_TLS_CERT", "HTTP_SERVER_TLS_KEY"),
     ("HTTP_SERVER_TLS_KEY", "HTTP_SERVER_TLS_CERT"),
 ];

@@ -2,10 +2,12 @@
 
 pub mod envoy;
 pub mod grpc;
+pub mod h2;
 pub mod http;
 pub mod metrics;
 pub mod pki;
 pub mod process;
+pub mod siege;
 pub mod tidegate;
 pub mod tls;
 pub mod traffic;

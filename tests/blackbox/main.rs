@@ -10,15 +10,18 @@
 
 mod harness;
 
+mod attacks;
 mod connections;
 mod envoy;
 mod fronts;
+mod h2spec;
 mod lifecycle;
 mod logs;
 mod metrics;
 mod readme;
 mod reload;
 mod reload_under_load;
+mod starvation;
 mod stderr;
 mod tls;
 mod traffic;

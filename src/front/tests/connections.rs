@@ -1,6 +1,7 @@
 //! Connections: who gets them, how many there may be, how they end.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -141,6 +142,26 @@ async fn a_client_that_reads_nothing_is_not_kept() {
     let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     unread(true, settings, b"\0\0\x08\x06\0\0\0\0\0tidegate").await;
     unread(false, settings, b"\0\0\x08\x06\0\0\0\0\0tidegate").await;
+}
+
+/// What a port says in its SETTINGS of how many streams a connection may have at a time.
+async fn streams_max(address: SocketAddr) -> u32 {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("it reads");
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.expect("a frame");
+    assert_eq!(head[3], 4, "SETTINGS come first");
+    let mut settings = vec![0; usize::from(head[2])];
+    stream.read_exact(&mut settings).await.expect("its payload");
+    let setting = settings.chunks_exact(6).find(|setting| setting[..2] == [0, 3]).expect("a bound");
+    u32::from_be_bytes(setting[2..].try_into().expect("four bytes"))
+}
+
+#[tokio::test]
+async fn streams_of_a_connection_are_bounded_as_the_port_needs() {
+    let server = Server::start().await;
+    assert_eq!(streams_max(server.grpc).await, 1024);
+    assert_eq!(streams_max(server.http).await, 100);
 }
 
 #[tokio::test]
