@@ -6,16 +6,8 @@ use rustix::process::Signal;
 
 use crate::harness::envoy::{Envoy, Upstream};
 use crate::harness::tidegate::Setup;
-use crate::harness::traffic::Traffic;
+use crate::harness::traffic::{RULES, Traffic};
 use crate::harness::{eventually, eventually_true};
-
-/// Everybody may do a lot, and every request is counted.
-const RULES: &str = "
-domain: edge
-descriptors:
-  - key: remote_address
-    rate_limit: {unit: day, requests_per_unit: 1000000000}
-";
 
 fn setup() -> Setup {
     Setup::new().rules("edge.yaml", RULES)
@@ -25,12 +17,9 @@ fn setup() -> Setup {
 fn connections_that_are_old_are_replaced_and_no_call_fails() {
     let limiter = setup().env("GRPC_MAX_CONNECTION_AGE", "300ms").start();
     let envoy = Envoy::start(&limiter);
-    let traffic = Traffic::begin(&envoy);
+    let traffic = Traffic::begin(&envoy, |_| {});
     eventually_true("ten connections", || envoy.stat("cluster.tidegate.upstream_cx_total") >= 10);
-    let sent = traffic.end();
-    assert!(sent > 100, "a load: {sent}");
-    assert_eq!(envoy.stat("cluster.application.ratelimit.ok"), u64::from(sent));
-    assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
+    traffic.end(&envoy);
     let cx = |what: &str| envoy.stat(&format!("cluster.tidegate.upstream_cx_{what}"));
     assert_eq!(cx("close_notify"), cx("destroy"), "each was told by GOAWAY");
     assert_eq!(cx("destroy_with_active_rq"), 0);
@@ -41,9 +30,9 @@ fn a_connection_stays_when_its_age_is_0_and_by_default() {
     for setup in [setup(), setup().env("GRPC_MAX_CONNECTION_AGE", "0")] {
         let limiter = setup.start();
         let envoy = Envoy::start(&limiter);
-        let traffic = Traffic::begin(&envoy);
+        let traffic = Traffic::begin(&envoy, |_| {});
         eventually_true("a load", || limiter.metric("ratelimit_service_total_requests") > 500.0);
-        traffic.end();
+        traffic.end(&envoy);
         // One for each of its two threads.
         assert!(envoy.stat("cluster.tidegate.upstream_cx_total") <= 2);
         assert_eq!(envoy.stat("cluster.tidegate.upstream_cx_close_notify"), 0);
@@ -69,9 +58,9 @@ fn calls_that_outlast_the_grace_are_ended_with_their_connection() {
     assert_eq!(watch.recv(), Ok(1));
     // As long as ten connections take to grow old, one after the other.
     let envoy = Envoy::start(&limiter);
-    let traffic = Traffic::begin(&envoy);
+    let traffic = Traffic::begin(&envoy, |_| {});
     eventually_true("ten connections", || envoy.stat("cluster.tidegate.upstream_cx_total") >= 20);
-    traffic.end();
+    traffic.end(&envoy);
     limiter.signal(Signal::TERM);
     assert_eq!(watch.recv(), Ok(2));
     eventually("the end", || limiter.ended());
@@ -87,7 +76,7 @@ fn a_limiter_drains_while_envoy_sends_and_no_call_fails() {
     let asked =
         |limiter: &crate::harness::tidegate::Tidegate| limiter.metric("ratelimit_service_total_requests");
     eventually_true("both to be healthy", || envoy.stat("cluster.tidegate.membership_healthy") == 2);
-    let traffic = Traffic::begin(&envoy);
+    let traffic = Traffic::begin(&envoy, |_| {});
     eventually_true("both to be asked", || limiters.iter().all(|limiter| asked(limiter) > 50.0));
 
     limiters[0].signal(Signal::TERM);
@@ -95,7 +84,5 @@ fn a_limiter_drains_while_envoy_sends_and_no_call_fails() {
     assert_eq!(limiters[0].lines_with("drained"), 1);
     let after = asked(&limiters[1]);
     eventually_true("the other to go on", || asked(&limiters[1]) > after + 100.0);
-    let sent = traffic.end();
-    assert_eq!(envoy.stat("cluster.application.ratelimit.ok"), u64::from(sent));
-    assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
+    traffic.end(&envoy);
 }

@@ -5,6 +5,7 @@ pub mod grpc;
 pub mod h2;
 pub mod http;
 pub mod metrics;
+pub mod mount;
 pub mod pki;
 pub mod process;
 pub mod siege;

@@ -16,6 +16,7 @@ mod envoy;
 mod fronts;
 mod h2spec;
 mod lifecycle;
+mod listeners;
 mod logs;
 mod metrics;
 mod readme;

@@ -1,26 +1,17 @@
 //! TLS: a real Envoy that shows a certificate, or not, or a wrong one; certificates that change under load; files that
 //! are no good.
 
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use tempfile::TempDir;
 
 use crate::harness::envoy::{Envoy, Upstream};
+use crate::harness::mount::Mount;
 use crate::harness::pki::{Authority, Identity, write};
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::tls::Connection;
-use crate::harness::traffic::Traffic;
+use crate::harness::traffic::{RULES, Traffic};
 use crate::harness::{eventually_true, http};
-
-/// Everybody may do a lot, and every request is counted.
-const RULES: &str = "
-domain: edge
-descriptors:
-  - key: remote_address
-    rate_limit: {unit: day, requests_per_unit: 1000000000}
-";
 
 /// The name that clients have to carry.
 const NAME: &str = "envoy.example.com";
@@ -89,83 +80,60 @@ fn an_envoy_is_answered_if_its_certificate_says_who_it_is() {
     assert_eq!(limiter.metric("ratelimit_service_total_requests"), 2.0);
 }
 
-/// A folder as Kubernetes mounts a secret: `tls.crt` leads over `..data` to the version in force, which is swapped.
-fn swap(secret: &Path, version: u32, identity: &Identity, authority: &str) {
-    let data = format!("..{version}");
-    identity.write(&secret.join(&data));
-    write(&secret.join(&data), "ca.crt", authority);
-    let next = secret.join("..data_tmp");
-    symlink(&data, &next).expect("the folder is ours");
-    fs::rename(&next, secret.join("..data")).expect("the folder is ours");
-    if version == 0 {
-        for name in ["tls.crt", "tls.key", "ca.crt"] {
-            symlink(format!("..data/{name}"), secret.join(name)).expect("the folder is ours");
-        }
-    } else {
-        // Kubernetes removes the version before.
-        fs::remove_dir_all(secret.join(format!("..{}", version - 1))).expect("the folder is ours");
-    }
+/// What a secret holds: who the server is, and whose clients it lets in.
+fn secret(server: &Identity, clients: &str) -> [(&'static str, String); 3] {
+    [("tls.crt", server.chain.clone()), ("tls.key", server.key.clone()), ("ca.crt", clients.to_owned())]
 }
 
 #[test]
 fn certificates_change_under_load_and_no_call_fails() {
     let folder = folder();
     let (old, new) = (Authority::new("old"), Authority::new("new"));
-    let both = write(folder.path(), "both.crt", &(old.pem() + &new.pem()));
-    let secret = folder.path().join("secret");
-    fs::create_dir(&secret).expect("the folder is ours");
-    swap(&secret, 0, &old.issue("localhost"), &old.pem());
-    // Connections that last a moment, so that handshakes happen all the time.
+    let both = old.pem() + &new.pem();
+    let path = folder.path().join("secret");
+    let mut mount = Mount::new(&path, &secret(&old.issue("localhost"), &old.pem()));
     let files = [
-        ("GRPC_SERVER_TLS_CERT", secret.join("tls.crt")),
-        ("GRPC_SERVER_TLS_KEY", secret.join("tls.key")),
-        ("GRPC_CLIENT_TLS_CACERT", secret.join("ca.crt")),
+        ("GRPC_SERVER_TLS_CERT", path.join("tls.crt")),
+        ("GRPC_SERVER_TLS_KEY", path.join("tls.key")),
+        ("GRPC_CLIENT_TLS_CACERT", path.join("ca.crt")),
     ];
     let files = files.each_ref().map(|(name, path)| (*name, path.as_path()));
-    let limiter = with(setup(), &files)
-        .env("GRPC_SERVER_USE_TLS", "true")
-        .env("GRPC_MAX_CONNECTION_AGE", "200ms")
-        .start();
+    // Connections that last a moment, so that handshakes happen all the time.
+    let setup =
+        with(setup(), &files).env("GRPC_SERVER_USE_TLS", "true").env("GRPC_MAX_CONNECTION_AGE", "200ms");
+    let limiter = setup.start();
+    let trusted = write(folder.path(), "trusted.crt", &both);
     let client = old.issue("envoy").write(&folder.path().join("envoy"));
-    let envoy = Envoy::start_with(&Upstream::at(&limiter).tls(&both, Some(&client)));
-    let port = limiter.ports().grpc;
-    let client = old.issue("a test");
-    let shows = |authority: &Authority, identity: &Identity| {
-        Connection::open(port, authority, Some(&client), &["h2"]).is_ok_and(|shown| shown.shows(identity))
+    let envoy = Envoy::start_with(&Upstream::at(&limiter).tls(&trusted, Some(&client)));
+    let shows = |server: &Identity, authority: &Authority, client: &Identity| {
+        let connection = Connection::open(limiter.ports().grpc, authority, Some(client), &["h2"]);
+        connection.is_ok_and(|connection| connection.shows(server))
     };
 
-    let traffic = Traffic::begin(&envoy);
-    let mut last = old.issue("localhost");
-    for version in 1..=4 {
-        last = if version % 2 == 0 { old.issue("localhost") } else { new.issue("localhost") };
-        // Clients of the old authority go on being let in; those of the new one come to it.
-        swap(&secret, version, &last, &(old.pem() + &new.pem()));
-        let authority = if version % 2 == 0 { &old } else { &new };
-        eventually_true("the new certificate", || shows(authority, &last));
+    let traffic = Traffic::begin(&envoy, |_| {});
+    let old_client = old.issue("a test");
+    let mut server = old.issue("localhost");
+    for authority in [&new, &old, &new, &old] {
+        server = authority.issue("localhost");
+        mount.swap(&secret(&server, &both));
+        eventually_true("the new certificate", || shows(&server, authority, &old_client));
     }
-    // A key of another certificate: what is in force stays.
-    let torn = Identity { chain: new.issue("localhost").chain, key: new.issue("localhost").key };
-    swap(&secret, 5, &torn, &old.pem());
+    let torn = Identity { chain: new.issue("localhost").chain, ..new.issue("localhost") };
+    mount.swap(&secret(&torn, &both));
     eventually_true("the bad key to be told", || limiter.lines_with("not the key of the certificate") == 1);
-    assert!(shows(&old, &last), "what is in force stays");
+    assert!(shows(&server, &old, &old_client), "what is in force stays");
     assert_eq!(limiter.scrape().sum("tidegate_tls_reloads_failed_total", &[("port", "grpc")]), 1.0);
-    // The authority of clients changes too.
-    let only_new = new.issue("localhost");
-    let client_of_new = new.issue("a test");
-    let sent = traffic.end();
-    swap(&secret, 6, &only_new, &new.pem());
-    eventually_true("the new authority", || {
-        Connection::open(port, &new, Some(&client_of_new), &["h2"]).is_ok_and(|shown| shown.shows(&only_new))
-    });
-    let failed = handshakes_failed(&limiter, "grpc");
-    // With TLS 1.3 the client is done before it is refused.
-    drop(Connection::open(port, &new, Some(&client), &["h2"]));
-    eventually_true("the old authority to count no more", || handshakes_failed(&limiter, "grpc") > failed);
-
-    assert!(sent > 100, "a load: {sent}");
-    assert_eq!(envoy.stat("cluster.application.ratelimit.ok"), u64::from(sent));
-    assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
+    traffic.end(&envoy);
     assert!(envoy.stat("cluster.tidegate.ssl.handshake") > 5, "many connections");
+
+    // Whose clients are let in is read again too.
+    let server = new.issue("localhost");
+    mount.swap(&secret(&server, &new.pem()));
+    eventually_true("the new authority", || shows(&server, &new, &new.issue("a test")));
+    let failed = handshakes_failed(&limiter, "grpc");
+    // With TLS 1.3 a client is done before it is refused.
+    assert!(shows(&server, &new, &old_client));
+    eventually_true("the old client to be refused", || handshakes_failed(&limiter, "grpc") > failed);
 }
 
 #[test]

@@ -5,7 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use super::envoy::Envoy;
-use super::http;
+use super::http::{self, Answer};
+
+/// Rules under which everybody may do a lot, and every request is counted.
+pub const RULES: &str = "
+domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: {unit: day, requests_per_unit: 1000000000}
+";
 
 const CLIENTS: u32 = 4;
 
@@ -16,20 +24,27 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Begins to send. Every request has to pass.
-    pub fn begin(envoy: &Envoy) -> Self {
+    /// Begins to send. Every request has to pass, with an answer that stands this check.
+    pub fn begin(envoy: &Envoy, check: fn(&Answer)) -> Self {
         let stop = Arc::<AtomicBool>::default();
         let begin = |client| {
             let (stop, port) = (Arc::clone(&stop), envoy.port);
-            std::thread::spawn(move || send(port, client, &stop))
+            std::thread::spawn(move || send(port, client, check, &stop))
         };
         Self { clients: (0..CLIENTS).map(begin).collect(), stop }
     }
 
-    /// Ends. How many requests there were.
-    pub fn end(mut self) -> u32 {
+    /// Ends. How many requests there were of each client; Envoy counted as many, and none that failed.
+    pub fn end(mut self, envoy: &Envoy) -> Vec<u32> {
         self.stop.store(true, Ordering::Relaxed);
-        self.clients.drain(..).map(|client| client.join().expect("every request passes")).sum()
+        let sent = self.clients.drain(..).map(|client| client.join().expect("every request passes"));
+        let sent: Vec<u32> = sent.collect();
+        let total: u32 = sent.iter().sum();
+        println!("{total} requests");
+        assert!(total > 100, "a load: {total}");
+        assert_eq!(envoy.stat("cluster.application.ratelimit.ok"), u64::from(total));
+        assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
+        sent
     }
 }
 
@@ -40,13 +55,20 @@ impl Drop for Traffic {
     }
 }
 
-fn send(port: u16, client: u32, stop: &AtomicBool) -> u32 {
+/// The address of a client.
+pub fn address(client: u32) -> String {
+    format!("203.0.113.{client}")
+}
+
+fn send(port: u16, client: u32, check: fn(&Answer), stop: &AtomicBool) -> u32 {
     let mut connection = http::Client::new(port);
-    let address = format!("203.0.113.{client}");
+    let address = address(client);
     let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
         let answer = connection.send("GET", "/load", &[("x-forwarded-for", &address)], "");
-        assert_eq!(answer.expect("Envoy answers").status, 200);
+        let answer = answer.expect("Envoy answers");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        check(&answer);
         sent += 1;
     }
     sent
