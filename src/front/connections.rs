@@ -45,7 +45,7 @@ use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more.
-const STREAMS_MAX: u32 = 1_024;
+const GRPC_STREAMS_MAX: u32 = 1_024;
 /// The same where HTTP/2 is the exception, and each may hold a whole body.
 const HTTP_STREAMS_MAX: u32 = 100;
 /// Headers of one request, decoded. Envoy's own are a few hundred bytes.
@@ -74,8 +74,14 @@ pub async fn serve_grpc(arrival: Arrival, front: GrpcFront, mut life: Life) {
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     // Whatever it speaks: what is not HTTP/2 is told so.
+<<<<<<< HEAD
     let connection =
         http2(STREAMS_MAX).auto_date_header(false).serve_connection(TokioIo::new(session.stream), service);
+=======
+    let connection = http2(GRPC_STREAMS_MAX)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(session.stream), service);
+>>>>>>> transport
     to_its_end(connection, life).await;
 }
 
@@ -95,7 +101,11 @@ pub async fn serve_http(arrival: Arrival, front: impl Respond, mut life: Life) {
     }
 }
 
+<<<<<<< HEAD
 /// HTTP/2 within our bounds, with so many calls at a time.
+=======
+/// HTTP/2 within our bounds.
+>>>>>>> transport
 fn http2(streams_max: u32) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder

@@ -11,10 +11,12 @@
 mod harness;
 
 mod attacks;
+mod connections;
 mod envoy;
 mod fronts;
 mod h2spec;
 mod lifecycle;
+mod listeners;
 mod logs;
 mod metrics;
 mod readme;
@@ -22,5 +24,10 @@ mod reload;
 mod reload_under_load;
 mod starvation;
 mod stderr;
+mod tls;
 mod traffic;
+<<<<<<< HEAD
 mod xds;
+=======
+mod uds;
+>>>>>>> transport

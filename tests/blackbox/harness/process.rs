@@ -80,6 +80,17 @@ impl Process {
         Duration::from_millis(10) * ticks.sum::<u32>()
     }
 
+    /// How many of its threads have a name that begins so.
+    pub fn threads(&self, name: &str) -> usize {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let comms = threads
+            .expect("the process is ours")
+            .map(|thread| thread.map(|thread| thread.path().join("comm")));
+        let names = comms.map(|comm| std::fs::read_to_string(comm.expect("the process is ours")));
+        // One that has just ended has no name any more.
+        names.flatten().filter(|known| known.starts_with(name)).count()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is ours");
     }
