@@ -74,14 +74,9 @@ pub async fn serve_grpc(arrival: Arrival, front: GrpcFront, mut life: Life) {
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     // Whatever it speaks: what is not HTTP/2 is told so.
-<<<<<<< HEAD
-    let connection =
-        http2(STREAMS_MAX).auto_date_header(false).serve_connection(TokioIo::new(session.stream), service);
-=======
     let connection = http2(GRPC_STREAMS_MAX)
         .auto_date_header(false)
         .serve_connection(TokioIo::new(session.stream), service);
->>>>>>> transport
     to_its_end(connection, life).await;
 }
 
@@ -101,11 +96,7 @@ pub async fn serve_http(arrival: Arrival, front: impl Respond, mut life: Life) {
     }
 }
 
-<<<<<<< HEAD
 /// HTTP/2 within our bounds, with so many calls at a time.
-=======
-/// HTTP/2 within our bounds.
->>>>>>> transport
 fn http2(streams_max: u32) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder

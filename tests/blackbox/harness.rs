@@ -10,6 +10,7 @@ pub mod mount;
 pub mod pki;
 pub mod process;
 pub mod siege;
+pub mod statsd_exporter;
 pub mod tidegate;
 pub mod tls;
 pub mod traffic;

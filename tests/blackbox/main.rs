@@ -18,16 +18,17 @@ mod h2spec;
 mod lifecycle;
 mod listeners;
 mod logs;
+mod mapping;
 mod metrics;
+mod promtool;
 mod readme;
 mod reload;
 mod reload_under_load;
 mod starvation;
+mod statsd;
 mod stderr;
 mod tls;
+mod tracing;
 mod traffic;
-<<<<<<< HEAD
-mod xds;
-=======
 mod uds;
->>>>>>> transport
+mod xds;
