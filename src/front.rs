@@ -9,6 +9,7 @@ pub mod connections;
 pub mod grpc;
 pub mod http;
 pub mod proto;
+mod trace;
 mod wire;
 
 #[cfg(test)]
@@ -28,6 +29,7 @@ use crate::engine::rules::RuleSet;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use crate::service::{Service, ServiceError};
+use crate::spans::Tracer;
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]
@@ -143,13 +145,14 @@ pub struct Seam {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     bounds: Bounds,
+    tracer: Option<Tracer>,
 }
 
 impl Seam {
     /// The seam before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
-        Self { service, metrics, bounds }
+        Self { service, metrics, bounds, tracer: None }
     }
 
     /// The bounds that the seam keeps. A front uses them to stop reading early.

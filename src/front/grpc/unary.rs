@@ -13,6 +13,7 @@ use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
 use super::timeout;
 use crate::front::{Bounds, Refusal, Seam};
 use crate::metrics::Front;
+use crate::spans::CallSpan;
 
 /// How long a client may take to send one request. Whoever needs longer for a few hundred bytes is stuck or hostile.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,19 +28,29 @@ pub(super) async fn respond(seam: &Seam, request: Request<Incoming>) -> Response
         return response;
     }
     let timeout = timeout::of(request.headers());
-    match answer(seam, request.into_body(), timeout).await {
+    let span = seam.begin_span(Front::Grpc, request.headers());
+    match answer(seam, request.into_body(), timeout, span).await {
         Ok(message) => answered(&message),
         Err(refusal) => refused(&refusal),
     }
 }
 
-async fn answer(seam: &Seam, body: Incoming, timeout: Option<Duration>) -> Result<Bytes, Refusal> {
+async fn answer(
+    seam: &Seam,
+    body: Incoming,
+    timeout: Option<Duration>,
+    span: Option<CallSpan>,
+) -> Result<Bytes, Refusal> {
     let reading = tokio::time::timeout(READ_TIMEOUT, read(body, seam.bounds()));
     let message = reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")));
-    match message {
-        Ok(message) => seam.answer(Front::Grpc, &message, timeout).ready().await.map(|answer| answer.message),
-        Err(refusal) => Err(seam.refuse(Front::Grpc, refusal)),
+    let answer = match &message {
+        Ok(message) => seam.answer(Front::Grpc, message, timeout).ready().await,
+        Err(refusal) => Err(seam.refuse(Front::Grpc, refusal.clone())),
+    };
+    if let Some(span) = span {
+        seam.end_span(span, Front::Grpc, message.as_deref().unwrap_or_default(), answer.as_ref());
     }
+    answer.map(|answer| answer.message)
 }
 
 /// Reads the one message of the call, to the end of the stream.
