@@ -5,10 +5,11 @@ pub mod grpc;
 pub mod http;
 pub mod metrics;
 pub mod process;
+pub mod proxy;
 pub mod tidegate;
 
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,4 +52,13 @@ pub fn free_port() -> u16 {
 pub fn whole_machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells threads to stop on every way out, a failed assertion included: else they would never end.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -15,6 +15,8 @@ mod fronts;
 mod lifecycle;
 mod logs;
 mod metrics;
+mod nginx;
+mod proxies;
 mod readme;
 mod reload;
 mod reload_under_load;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::harness::envoy::Envoy;
 use crate::harness::grpc::{self, ask_only};
 use crate::harness::tidegate::{Setup, Tidegate};
-use crate::harness::{eventually_true, http, whole_machine};
+use crate::harness::{StopOnDrop, eventually_true, http, whole_machine};
 
 const ROUNDS: u32 = 20;
 const RULES: u32 = 1000;
@@ -103,14 +103,6 @@ fn under_load(limiter: &Tidegate, last_generation: u32, reloads: impl FnOnce(&gr
     assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
     assert_eq!(limiter.metric("ratelimit_service_should_rate_limit_error"), 0.0);
     assert_eq!(limiter.metric("ratelimit_service_config_load_error"), 0.0);
-}
-
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// The limit that a key of a domain has now.
