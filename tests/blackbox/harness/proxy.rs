@@ -82,7 +82,7 @@ impl Proxy {
             (":10080", format!(":{}", free_port())),
             (":10081", format!(":{}", free_port())),
             ("100ms", "10s".to_owned()),
-            ("local TIMEOUT = 100", "local TIMEOUT = 10000".to_owned()),
+            ("local TIMEOUT = 1000", "local TIMEOUT = 10000".to_owned()),
             ("lb_try_duration 250ms", "lb_try_duration 25s".to_owned()),
         ];
         let folder = tempfile::tempdir().expect("a folder can be made");
