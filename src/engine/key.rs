@@ -69,11 +69,13 @@ fn hash_parts<'a>(mut hash: SipHash13, parts: impl IntoIterator<Item = &'a [u8]>
     hash.finish()
 }
 
+#[inline]
 fn whole_word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("a chunk of eight"))
 }
 
 /// One to seven bytes, and zeros. Reads of fixed sizes that overlap are several times faster than a copy.
+#[inline]
 fn part_of_word(bytes: &[u8]) -> u64 {
     let last = bytes.len() - 1;
     if let (Some(first), Some(end)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
