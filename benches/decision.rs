@@ -23,10 +23,13 @@ use governor::nanos::Nanos;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 use mimalloc::MiMalloc;
+use tidegate::engine::decision::conclude;
 use tidegate::engine::key::{KeySecret, KeySeed};
 use tidegate::engine::limit::{Algorithm, Limit};
-use tidegate::engine::plan::{Check, Hits, Origin};
+use tidegate::engine::plan::{Check, Hits, Modes, Origin};
+use tidegate::engine::request::Request;
 use tidegate::engine::rules::Unit;
+use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate::engine::time::{SECOND_NANOS, Timestamp};
 use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
 
@@ -57,9 +60,11 @@ fn main() {
         let mut names = arguments.iter().filter(|argument| !argument.starts_with("--")).peekable();
         names.peek().is_none() || names.any(|wanted| wanted == name)
     };
-    let parts: [(&str, &dyn Fn()); 7] = [
+    let parts: [(&str, &dyn Fn()); 9] = [
         ("hot_key", &hot_key),
         ("many_keys", &many_keys),
+        ("whole_request", &whole_request),
+        ("long_log", &long_log),
         ("two_threads", &two_threads),
         ("sizes", &|| sizes(keys(1_000_000))),
         ("hundred_million", &|| {
@@ -248,6 +253,77 @@ impl Text {
         self.text.push_str(digits(number / 10_000));
         self.text.push_str(digits(number % 10_000));
         &self.text
+    }
+}
+
+/// A request of two descriptors, from its parts to the answer, among a thousand rules; and what its steps take.
+fn whole_request() {
+    println!("\na request of two descriptors: match, plan, apply, conclude");
+    let rules = shop_rules();
+    let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 30, full: StoreFull::Deny });
+    let request = || {
+        let path = black_box([("route", "route-700"), ("method", "GET")]);
+        Request::new(black_box("shop"), 1).descriptor(&black_box([("user", "alice")])).descriptor(&path)
+    };
+    let (asked, modes) = (request(), Modes::default());
+    let plan = rules.plan(&asked, modes);
+    let verdicts = store.apply(&plan, START);
+    let calls = 200_000;
+    let steps = [
+        (
+            "all of it",
+            nanos(calls, |call| {
+                let request = request();
+                let plan = rules.plan(&request, modes);
+                black_box(conclude(&plan, &store.apply(&plan, START.plus(call as u64 * 1_000))));
+            }),
+        ),
+        ("(the request)", nanos(calls, |_| _ = black_box(request()))),
+        ("(match and plan)", nanos(calls, |_| _ = black_box(rules.plan(black_box(&asked), modes)))),
+        ("(apply)", nanos(calls, |_| _ = black_box(store.apply(black_box(&plan), START.plus(SECOND_NANOS))))),
+        ("(conclude)", nanos(calls, |_| _ = black_box(conclude(black_box(&plan), black_box(&verdicts))))),
+    ];
+    steps.iter().for_each(|(name, nanos)| println!("{name:<46}{nanos:>9.1} ns"));
+}
+
+/// A limit for each user, and one for each method of a thousand routes.
+fn shop_rules() -> RuleSet {
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 1000000000}";
+    let mut text = format!("domain: shop\ndescriptors:\n  - {{key: user, {limit}}}\n");
+    for route in 0..1_000 {
+        let methods = format!("descriptors: [{{key: method, {limit}}}]");
+        text.push_str(&format!("  - {{key: route, value: route-{route}, {methods}}}\n"));
+    }
+    let file = SourceFile { name: "shop.yaml".into(), bytes: text.into_bytes(), presumed: false };
+    let options = LoadOptions {
+        default_algorithm: Algorithm::SlidingWindow,
+        merge_domains: false,
+        strict: true,
+        max_file_bytes: 1 << 20,
+        secret: KeySecret::new([7; 16]),
+    };
+    load(&[file], &options).expect("good rules").rules
+}
+
+/// One full log, of which a hit leaves for each that comes: what a decision takes must not depend on its length.
+fn long_log() {
+    println!(
+        "\none sliding_log of N hits, full, each decision timed; every 1,000th gap empties a tenth of it"
+    );
+    for requests in [100, 1_000, 10_000, 100_000, 1_000_000_u32] {
+        let mut ours = Ours::new(Algorithm::SlidingLog, 1 << 30);
+        let (window, key) = (60 * SECOND_NANOS, user(1));
+        ours.check.limit = Limit::new(Algorithm::SlidingLog, requests, window);
+        let (mut now, step) = (START, window / u64::from(requests));
+        let mut times: Vec<u32> = (0..requests.max(100_000) * 3)
+            .map(|call| {
+                now = now.plus(if call % 1_000 == 999 { window / 10 } else { step });
+                let start = Instant::now();
+                black_box(ours.decide(&key, now));
+                start.elapsed().as_nanos() as u32
+            })
+            .collect();
+        told_times(&format!("N = {requests}"), &mut times);
     }
 }
 

@@ -33,7 +33,9 @@ fn a_decision_allocates_nothing() {
                 let ask = |wanted| assert_eq!(decide(&rules, &store, &keys[..count]), wanted);
                 let name = algorithm.name();
                 assert!(allocations(1, || ask(Code::Ok)) > 0, "the first one makes the counters of {name}");
-                let passing = allocations(99, || ask(Code::Ok));
+                // A log makes room for the number of hits beside their time.
+                (0..2).for_each(|_| ask(Code::Ok));
+                let passing = allocations(97, || ask(Code::Ok));
                 let denied = allocations(99, || ask(Code::OverLimit));
                 assert_eq!((passing, denied), (0, 0), "{name}, {count} descriptors, {rule_count} rules");
             }
@@ -51,8 +53,7 @@ fn decide(rules: &RuleSet, store: &MemoryStore, keys: &[String]) -> Code {
     conclude(&plan, &store.apply(&plan, NOW)).code
 }
 
-/// Allocations of so many calls. The harness may allocate beside them, on a thread of its own; it does not do so all
-/// the time.
+/// Allocations of so many calls. The harness's own thread only waits meanwhile.
 fn allocations(calls: usize, mut call: impl FnMut()) -> usize {
     let mut of_one = || {
         let before = ALLOCATOR.stats();
