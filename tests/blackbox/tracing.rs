@@ -186,7 +186,10 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
         // It accepts (by its backlog) and never reads.
         let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = deaf.local_addr().expect("bound").port();
-        let limiter = traced(protocol, port).env("OTEL_EXPORTER_OTLP_TIMEOUT", "500").start();
+        let limiter = traced(protocol, port)
+            .env("OTEL_EXPORTER_OTLP_TIMEOUT", "500")
+            .env("OTEL_BSP_MAX_QUEUE_SIZE", "100")
+            .start();
         let client = limiter.client();
         let mut slowest = Duration::ZERO;
         let mut ask = |count: usize| {
@@ -197,9 +200,9 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
             }
         };
         // More than the queue holds.
-        ask(3_000);
+        ask(500);
         let memory = limiter.memory_peak_bytes();
-        ask(3_000);
+        ask(1_000);
         eventually_true("the limiter to notice", || limiter.lines_with("spans were not taken") > 0);
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
         let grown = limiter.memory_peak_bytes().saturating_sub(memory);
@@ -241,7 +244,11 @@ fn a_collector_may_want_certificates() {
         let collector = Collector::start_with(protocol, free_port(), &[&crt, &key, &ca]);
         // Without a scheme, and not insecure: TLS.
         let endpoint = format!("127.0.0.1:{}", collector.port);
-        let setup = || traced(protocol, 1).env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
+        let setup = || {
+            let setup = traced(protocol, 1).env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
+            // Exports are tried again until then.
+            setup.env("OTEL_EXPORTER_OTLP_TIMEOUT", "1000")
+        };
         let stranger = setup().env("OTEL_EXPORTER_OTLP_CERTIFICATE", &ca).start();
         ask_json(&stranger, &[], "a");
         eventually_true("a refusal", || stranger.lines_with("spans were not taken") > 0);
