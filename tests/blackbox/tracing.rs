@@ -1,16 +1,13 @@
 //! Spans as a collector gets them: one that is written in Python, over both protocols.
 
-use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::harness::grpc::question;
+use crate::harness::pki::{self, Authority};
 use crate::harness::process::Process;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true, free_port, http};
@@ -45,8 +42,10 @@ impl Collector {
 
     /// With these files: its certificate, its key, its clients' authority.
     fn start_with(protocol: &str, port: u16, files: &[&str]) -> Self {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/otlp_receiver.py");
-        let mut command = Command::new(python());
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/harness/otlp_receiver.py");
+        let python = std::env::var_os("TIDEGATE_PYTHON");
+        let mut command =
+            Command::new(python.expect("TIDEGATE_PYTHON is set by tests/run, which installs it"));
         command.args([script, protocol, &port.to_string()]).args(files);
         let mut process = Process::spawn(&mut command);
         eventually_true("the collector to be ready", || {
@@ -68,14 +67,6 @@ impl Collector {
         assert_eq!(spans.len(), count);
         spans
     }
-}
-
-/// TIDEGATE_PYTHON, or what `tests/run` installs.
-fn python() -> PathBuf {
-    let installed = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/.work/venv/bin/python"));
-    let path = std::env::var_os("TIDEGATE_PYTHON").map_or_else(installed, PathBuf::from);
-    assert!(path.exists(), "no Python at {}: run tests/run once, it installs one", path.display());
-    path
 }
 
 fn traced(protocol: &str, port: u16) -> Setup {
@@ -216,30 +207,13 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
     }
 }
 
-/// A folder with an authority, and a certificate and a key of somebody at 127.0.0.1.
-fn certificates() -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let key = || KeyPair::generate().expect("a key");
-    let mut params = CertificateParams::new([]).expect("no names");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.distinguished_name.push(DnType::CommonName, "an authority");
-    let authority_key = key();
-    let authority = params.self_signed(&authority_key).expect("a certificate");
-    let issuer = Issuer::new(params, authority_key);
-    let own_key = key();
-    let own = CertificateParams::new(["127.0.0.1".to_owned()]).expect("an address");
-    let own = own.signed_by(&own_key, &issuer).expect("a certificate");
-    for (name, pem) in [("ca", authority.pem()), ("crt", own.pem()), ("key", own_key.serialize_pem())] {
-        fs::write(folder.path().join(name), pem).expect("the folder is ours");
-    }
-    folder
-}
-
 #[test]
 fn a_collector_may_want_certificates() {
-    let folder = certificates();
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let (ca, crt, key) = (file("ca"), file("crt"), file("key"));
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let authority = Authority::new("an authority");
+    let identity = authority.issue("127.0.0.1").write(folder.path());
+    let ca = pki::write(folder.path(), "ca.crt", &authority.pem());
+    let [ca, crt, key] = [ca, identity.chain, identity.key].map(|path| path.display().to_string());
     for protocol in ["http", "grpc"] {
         let collector = Collector::start_with(protocol, free_port(), &[&crt, &key, &ca]);
         // Without a scheme, and not insecure: TLS.
