@@ -45,7 +45,7 @@ use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more.
-const STREAMS_MAX: u32 = 1_024;
+const GRPC_STREAMS_MAX: u32 = 1_024;
 /// The same where HTTP/2 is the exception, and each may hold a whole body.
 const HTTP_STREAMS_MAX: u32 = 100;
 /// Headers of one request, decoded. Envoy's own are a few hundred bytes.
@@ -74,8 +74,9 @@ pub async fn serve_grpc(arrival: Arrival, front: GrpcFront, mut life: Life) {
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     // Whatever it speaks: what is not HTTP/2 is told so.
-    let connection =
-        http2(STREAMS_MAX).auto_date_header(false).serve_connection(TokioIo::new(session.stream), service);
+    let connection = http2(GRPC_STREAMS_MAX)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(session.stream), service);
     to_its_end(connection, life).await;
 }
 

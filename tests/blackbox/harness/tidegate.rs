@@ -117,20 +117,28 @@ impl Setup {
 
     /// Starts the binary and waits until it is ready.
     pub fn start(self) -> Tidegate {
-        let process = self.spawn();
-        let mut tidegate = Tidegate { process, setup: self };
-        eventually("the limiter to be ready", || tidegate.probe_ready());
-        tidegate
+        Tidegate::of(self.spawn(), self)
     }
 }
 
 impl Tidegate {
+    /// One that was spawned, once it is ready.
+    pub fn of(process: Process, setup: Setup) -> Self {
+        let mut tidegate = Self { process, setup };
+        eventually("the limiter to be ready", || tidegate.probe_ready());
+        tidegate
+    }
+
     /// Ready yet? Panics if it has ended instead.
     fn probe_ready(&mut self) -> Option<()> {
         if let Some(status) = self.process.ended() {
             panic!("the limiter ended: {status}\n{}", self.process.output().join("\n"));
         }
-        let answer = http::get(self.setup.ports.http, "/readyz").ok()?;
+        let answer = match self.setup.env.get("HTTP_UDS") {
+            Some(socket) => http::get_unix(Path::new(socket), "/readyz"),
+            None => http::get(self.setup.ports.http, "/readyz"),
+        };
+        let answer = answer.ok()?;
         (answer.status == 200).then_some(())
     }
 
