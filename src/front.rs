@@ -5,6 +5,7 @@
 //! renders and counts, and this is the one place where each of these happens. It knows no transport; what a refusal
 //! looks like there is the front's business.
 
+pub mod bare;
 pub mod connections;
 pub mod grpc;
 pub mod http;

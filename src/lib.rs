@@ -103,6 +103,9 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 
+/// The seam behind the fronts, for the benchmark that counts its allocations.
+#[doc(hidden)]
+pub use front::bare::answerer;
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;

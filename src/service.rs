@@ -1,7 +1,6 @@
 //! The spine: the whole way of a request from question to decision, in one function. It knows every stage and holds
 //! no logic of its own.
 
-#[cfg(test)]
 pub(crate) mod fixture;
 
 use std::cell::RefCell;
