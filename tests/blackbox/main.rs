@@ -21,6 +21,7 @@ mod logs;
 mod mapping;
 mod metrics;
 mod nginx;
+mod package;
 mod promtool;
 mod proxies;
 mod readme;
