@@ -8,6 +8,8 @@ mod control;
 mod listen;
 mod reload;
 
+pub use self::reload::{load_options, rules_layout};
+
 use std::io;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use crate::engine::rules::Example;
 use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
-use crate::front::{Bounds, Seam};
+use crate::front::{Bounds, LimitHeaders, Seam, Telling};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
@@ -116,12 +118,13 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
         loaded = first_load => loaded.map_err(io::Error::other)??,
         () = signals.received() => return Ok(()),
     };
-    let workers = app.start_workers()?;
+    let seam = app.seam();
+    let workers = app.start_workers(&seam)?;
     app.announce(&ports);
     app.health.serve();
     control::lower_priority(CONTROL_NICENESS);
     let watching = reloader.watch(known.as_ref())?;
-    app.until_the_end(ports, workers, watching, signals).await
+    app.until_the_end(ports, (workers, seam), watching, signals).await
 }
 
 impl App {
@@ -153,19 +156,27 @@ impl App {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-        Ok(Reloader::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock))
+        let reloader = Reloader::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
+        Ok(match self.settings.healthy_with_at_least_one_config_loaded {
+            true => reloader.turning(Arc::clone(&self.health)),
+            false => reloader,
+        })
     }
 
-    fn start_workers(&self) -> io::Result<Arc<Workers>> {
+    fn seam(&self) -> Arc<Seam> {
         let bounds = Bounds {
             descriptors_max: self.settings.max_descriptors.0,
             entries_max: self.settings.max_entries.0,
             request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
         };
-        let seam = Arc::new(Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds));
+        let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
+        Arc::new(seam.telling(telling(&self.settings)))
+    }
+
+    fn start_workers(&self, seam: &Arc<Seam>) -> io::Result<Arc<Workers>> {
         let fronts = Fronts {
-            grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
-            http: HttpFront::new(seam, Arc::clone(&self.health)),
+            grpc: GrpcFront::new(Arc::clone(seam), Arc::clone(&self.health)),
+            http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health)),
         };
         let connections_max = connections_max(control::open_files_max());
         Workers::start(worker_threads(&self.settings), connections_max, &fronts).map(Arc::new)
@@ -202,13 +213,13 @@ impl App {
     async fn until_the_end(
         self,
         ports: Ports,
-        workers: Arc<Workers>,
+        (workers, seam): (Arc<Workers>, Arc<Seam>),
         mut watching: Watching,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
-        let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
+        let mut control = self.serve_pages((ports.metrics, ports.debug), seam, &switch);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         tokio::select! {
@@ -230,6 +241,7 @@ impl App {
     fn serve_pages(
         &self,
         (metrics, debug): (Option<TcpListener>, Option<TcpListener>),
+        seam: Arc<Seam>,
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
@@ -241,7 +253,8 @@ impl App {
         }
         if let Some(listener) = debug {
             let token = self.settings.admin_token.as_ref().map(|token| Arc::from(token.0.as_str()));
-            let front = AdminFront::new(Arc::clone(&self.service), Arc::clone(&self.metrics), token);
+            let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
+            let front = AdminFront::new(service, seam, metrics, token);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }
@@ -294,6 +307,19 @@ fn question(example: &Example) -> serde_json::Value {
     let entry = |(key, value): &(String, String)| serde_json::json!({"key": key, "value": value});
     let entries: Vec<_> = example.entries.iter().map(entry).collect();
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
+}
+
+/// What answers tell beside codes and limits.
+fn telling(settings: &Settings) -> Telling {
+    let names = LimitHeaders {
+        limit: settings.limit_limit_header.0.clone(),
+        remaining: settings.limit_remaining_header.0.clone(),
+        reset: settings.limit_reset_header.0.clone(),
+    };
+    Telling {
+        headers: settings.limit_response_headers_enabled.then_some(names),
+        dynamic_metadata: settings.response_dynamic_metadata,
+    }
 }
 
 /// One a core that the process may use, unless told.

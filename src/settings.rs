@@ -6,10 +6,13 @@
 //! variable that is in no row is ignored, except those of `refused`, which would change behaviour.
 
 pub mod machine;
+mod page;
 mod refused;
+mod switching;
 mod table;
 pub mod value;
 
+pub use page::{effective, markdown};
 pub use table::{Row, Settings, TABLE};
 
 use crate::settings::refused::refused;

@@ -21,7 +21,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("source", &["engine"]),
     ("metrics", &["engine"]),
     ("service", &["engine", "store", "source", "metrics", "clock"]),
-    ("front", &["engine", "service", "store::StoreError", "metrics", "health", "clock"]),
+    ("front", &["engine", "service", "store::StoreError", "metrics", "health", "clock", "logging"]),
     (
         "app",
         &[

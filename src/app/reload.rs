@@ -14,6 +14,7 @@ use crate::clock::{Clock, monotonic};
 use crate::engine::key::KeySecret;
 use crate::engine::rules::{self, LoadOptions, Loaded};
 use crate::engine::time::SECOND_NANOS;
+use crate::health::Health;
 use crate::logging::REPORT;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -33,7 +34,12 @@ pub(super) struct Reloader {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     clock: Clock,
+    /// Told whether there is a domain, if that matters.
+    health: Option<Arc<Health>>,
 }
+
+/// Why a process is unhealthy that has to have rules.
+const NO_DOMAIN: &str = "no domain is loaded";
 
 /// A running watch. Waiting for its end tells that it died.
 pub(super) struct Watching {
@@ -50,15 +56,15 @@ impl Reloader {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        let file_bytes_max = usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX);
-        let options = LoadOptions {
-            default_algorithm: settings.default_algorithm,
-            merge_domains: settings.merge_domain_config,
-            strict: settings.strict_rules,
-            max_file_bytes: file_bytes_max,
-            secret,
-        };
-        Self { source: FileSource::new(layout(settings), file_bytes_max), options, service, metrics, clock }
+        let options = load_options(settings, secret);
+        let source = FileSource::new(rules_layout(settings), options.max_file_bytes);
+        Self { source, options, service, metrics, clock, health: None }
+    }
+
+    /// From now on, the process is unhealthy while no domain is loaded.
+    pub(super) fn turning(self, health: Arc<Health>) -> Self {
+        health.refuse(NO_DOMAIN);
+        Self { health: Some(health), ..self }
     }
 
     /// The first load, and what was read. Fails on missing or bad rules, unless `forced`.
@@ -117,6 +123,11 @@ impl Reloader {
         }
         let (limits, domains) = (rules.rules().len(), rules.domains().count());
         self.service.install(rules);
+        match &self.health {
+            Some(health) if domains == 0 => health.refuse(NO_DOMAIN),
+            Some(health) => health.withdraw(NO_DOMAIN),
+            None => {}
+        }
         self.metrics.config_loaded(limits, warnings.len(), self.clock.now().as_nanos() / SECOND_NANOS);
         tracing::info!(
             "rules: {} in {} from {} in force",
@@ -154,8 +165,20 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// CONFIG_PATH; else the tree of RUNTIME_*, if one of them is set or its usual place is there; else `./config`.
-fn layout(settings: &Settings) -> Layout {
+/// How rules are loaded.
+pub fn load_options(settings: &Settings, secret: KeySecret) -> LoadOptions {
+    LoadOptions {
+        default_algorithm: settings.default_algorithm,
+        merge_domains: settings.merge_domain_config,
+        strict: settings.strict_rules,
+        max_file_bytes: usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX),
+        secret,
+    }
+}
+
+/// Where rules lie: CONFIG_PATH; else the tree of RUNTIME_*, if one of them is set or its usual place is there; else
+/// `./config`.
+pub fn rules_layout(settings: &Settings) -> Layout {
     if let Some(path) = settings.config_path.as_ref().filter(|path| !path.is_empty()) {
         return Layout::Path(PathBuf::from(path));
     }

@@ -16,14 +16,16 @@ mod scalar;
 mod set;
 mod text;
 mod tree;
+mod walk;
 mod wildcard;
 mod yaml;
 
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use metric_name::{MetricName, MetricPath};
-pub use rule::{Rule, StoreFailure, Sync, Unit};
+pub use rule::{Rule, StoreFailure, Sync, Unit, Written};
 pub use set::{Example, RuleSet};
+pub use walk::{End, Met, Walk};
 
 use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;

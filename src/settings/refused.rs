@@ -14,9 +14,6 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("HTTP_UDS", &[""], "a unix socket is not supported (expected HOST and PORT)"),
     ("HTTP_SERVER_TLS_CERT", &[""], "TLS is not supported (expected nothing)"),
     ("HTTP_SERVER_TLS_KEY", &[""], "TLS is not supported (expected nothing)"),
-    ("LIMIT_RESPONSE_HEADERS_ENABLED", OFF, "response headers are not supported (expected false)"),
-    ("RESPONSE_DYNAMIC_METADATA", OFF, "dynamic metadata is not supported (expected false)"),
-    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", OFF, "is not supported (expected false)"),
     ("USE_STATSD", OFF, "StatsD is not supported (expected false)"),
     ("USE_DOG_STATSD", OFF, "DogStatsD is not supported (expected false)"),
     ("DISABLE_STATS", OFF, "is not supported (expected false)"),
@@ -54,7 +51,20 @@ const SHARED_STORE: &[&str] = &[
 
 const NO_SHARED_STORE: &str = "a shared store is not supported (expected nothing; counters live in memory)";
 
+/// (variables, the values of them that are refused, why)
+pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[(
+    &["REDIS_POOL_ON_EMPTY_BEHAVIOR", "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR"],
+    &["CREATE", "ERROR"],
+    "a pool is never empty (expected WAIT; envoyproxy/ratelimit refuses the others too)",
+)];
+
 const OFF: &[&str] = &["", "0", "f", "F", "FALSE", "false", "False"];
+
+/// Each variable that is refused when it would change behaviour, and why.
+pub(super) fn not_supported() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let one_by_one = REFUSED.iter().map(|&(name, _, why)| (name, why));
+    one_by_one.chain(SHARED_STORE.iter().map(|&name| (name, NO_SHARED_STORE)))
+}
 
 /// A problem for each variable of the table that is set to something that would change behaviour.
 pub(super) fn refused(variable: &impl Fn(&str) -> Option<String>) -> Vec<Problem> {
@@ -63,7 +73,17 @@ pub(super) fn refused(variable: &impl Fn(&str) -> Option<String>) -> Vec<Problem
         (!harmless.contains(&set.as_str())).then(|| Problem { name: name.to_owned(), what: why.to_owned() })
     };
     let shared_store = SHARED_STORE.iter().map(|&name| (name, OFF, NO_SHARED_STORE));
-    REFUSED.iter().copied().chain(shared_store).filter_map(problem).collect()
+    let values = REFUSED_VALUES.iter().flat_map(|(names, bad, why)| {
+        let set = names.iter().filter(|name| variable(name).is_some_and(|set| bad.contains(&set.as_str())));
+        set.map(|name| Problem { name: (*name).to_owned(), what: (*why).to_owned() })
+    });
+    REFUSED.iter().copied().chain(shared_store).filter_map(problem).chain(values).collect()
+}
+
+/// Variables of which some values are refused.
+#[cfg(test)]
+pub(super) fn refused_values() -> impl Iterator<Item = &'static str> {
+    REFUSED_VALUES.iter().flat_map(|(names, ..)| names.iter().copied())
 }
 
 #[cfg(test)]
@@ -73,6 +93,16 @@ mod tests {
     fn refused_with(name: &str, value: &str) -> Vec<String> {
         let variable = |asked: &str| (asked == name).then(|| value.to_owned());
         refused(&variable).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_pool_that_would_grow_or_fail_when_empty_is_refused_and_one_that_waits_is_not() {
+        for name in refused_values() {
+            for bad in ["CREATE", "ERROR"] {
+                assert_eq!(refused_with(name, bad).len(), 1, "{name}={bad}");
+            }
+            assert!(refused_with(name, "WAIT").is_empty(), "{name}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub trait Value: Sized {
     const EXPECTED: &'static str;
     /// A variable that is set to nothing is as if unset.
     const EMPTY_IS_UNSET: bool = true;
+    /// Nobody may see it.
+    const IS_SECRET: bool = false;
 
     /// Reads it; `None` when it is not one.
     fn parse(text: &str) -> Option<Self>;
@@ -65,6 +67,7 @@ impl Value for Secret {
     const NAME: &'static str = "TEXT";
     const EXPECTED: &'static str = "a text";
     const EMPTY_IS_UNSET: bool = false;
+    const IS_SECRET: bool = true;
 
     fn parse(text: &str) -> Option<Self> {
         Some(Self(text.to_owned()))
@@ -148,6 +151,19 @@ impl Value for UrlPath {
     fn parse(text: &str) -> Option<Self> {
         let path = text.starts_with('/') && !text.contains(['?', '#']) && !text.contains(char::is_whitespace);
         path.then(|| Self(text.to_owned()))
+    }
+}
+
+/// The name of an HTTP header, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderName(pub String);
+
+impl Value for HeaderName {
+    const NAME: &'static str = "HEADER";
+    const EXPECTED: &'static str = "the name of a header (expected for example RateLimit-Limit)";
+
+    fn parse(text: &str) -> Option<Self> {
+        http::HeaderName::from_bytes(text.as_bytes()).is_ok().then(|| Self(text.to_owned()))
     }
 }
 
@@ -289,6 +305,14 @@ mod tests {
         assert_eq!(UrlPath::parse("/a/b"), Some(UrlPath("/a/b".to_owned())));
         for bad in ["", "metrics", "/a?b", "/a#b", "/a b"] {
             assert_eq!(UrlPath::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_header_can_have_is_refused() {
+        assert_eq!(HeaderName::parse("X-Limit"), Some(HeaderName("X-Limit".to_owned())));
+        for bad in ["", "a b", "a:b", "a\r\nb", "é"] {
+            assert_eq!(HeaderName::parse(bad), None, "{bad:?}");
         }
     }
 

@@ -11,7 +11,7 @@ use http::StatusCode;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
-use super::page::{Page, page};
+use super::page::{JSON, Page, page};
 use super::refused;
 use crate::engine::decision::Code;
 use crate::front::{Refusal, Seam, proto};
@@ -43,14 +43,14 @@ pub(super) async fn respond(seam: &Seam, body: &[u8]) -> Page {
                 Code::Ok => StatusCode::OK,
                 Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
             };
-            page(status, "application/json", from_response(&answer.message))
+            page(status, JSON, from_response(&answer.message))
         }
         Err(refusal) => refused(&refusal),
     }
 }
 
 /// The bytes of the `RateLimitRequest` that this JSON is.
-fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
+pub(super) fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let message = DynamicMessage::deserialize(MESSAGES.request.clone(), &mut deserializer);
     let message = message.and_then(|message| deserializer.end().map(|()| message));
