@@ -21,7 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
-use crate::app::reload::{Reloader, Watching};
+use crate::app::reload::{Following, Installer, Starting};
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
@@ -109,22 +109,19 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
     let mut signals = Signals::register()?;
     let ports = listen(&settings).await?;
     let app = App::new(settings)?;
-    let forced = app.settings.force_start_without_initial_config;
-    let reloader = app.reloader()?;
-    // Many rules take a moment, and a signal works at every moment.
-    let first_load =
-        tokio::task::spawn_blocking(move || reloader.start(forced).map(|known| (reloader, known)));
-    let (reloader, known) = tokio::select! {
-        loaded = first_load => loaded.map_err(io::Error::other)??,
+    let starting = app.rules()?;
+    let rules = tokio::select! {
+        loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
     let seam = app.seam();
     let workers = app.start_workers(&seam)?;
     app.announce(&ports);
-    app.health.serve();
+    if rules.is_ready() {
+        app.health.serve();
+    }
     control::lower_priority(CONTROL_NICENESS);
-    let watching = reloader.watch(known.as_ref())?;
-    app.until_the_end(ports, (workers, seam), watching, signals).await
+    app.until_the_end(ports, (workers, seam), rules, signals).await
 }
 
 impl App {
@@ -152,15 +149,16 @@ impl App {
         Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
     }
 
-    fn reloader(&self) -> io::Result<Reloader> {
+    fn rules(&self) -> io::Result<Starting> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-        let reloader = Reloader::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
-        Ok(match self.settings.healthy_with_at_least_one_config_loaded {
-            true => reloader.turning(Arc::clone(&self.health)),
-            false => reloader,
-        })
+        let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
+        let installer = match self.settings.healthy_with_at_least_one_config_loaded {
+            true => installer.turning(Arc::clone(&self.health)),
+            false => installer,
+        };
+        Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
     }
 
     fn seam(&self) -> Arc<Seam> {
@@ -214,7 +212,7 @@ impl App {
         self,
         ports: Ports,
         (workers, seam): (Arc<Workers>, Arc<Seam>),
-        mut watching: Watching,
+        rules: Following,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
@@ -222,10 +220,10 @@ impl App {
         let mut control = self.serve_pages((ports.metrics, ports.debug), seam, &switch);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
+        control.spawn(rules.until_it_dies());
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
-            () = watching.died() => return Err(dead("watching the rules", "its thread has died")),
             () = signals.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");

@@ -8,7 +8,7 @@ mod told;
 
 use crate::engine::decision::{Decision, Limited, Status, Verdicts, conclude};
 use crate::engine::plan::{Check, Origin, Plan, Step};
-use crate::engine::request::{Descriptor, Entry, Request};
+use crate::engine::request::{Entry, Request};
 use crate::engine::rules::{End, Rule, RuleSet, Walk};
 
 /// Why a request would be answered as it would be.
@@ -49,55 +49,50 @@ pub fn explain<'a>(
     let descriptors = request
         .descriptors()
         .zip(plan.steps.iter().zip(&decision.statuses))
-        .map(|(descriptor, (step, status))| explained(rules, request, &descriptor, plan, step, *status))
+        .map(|(descriptor, (step, status))| {
+            let walk = rules.walk(request.domain(), descriptor.entries);
+            let why = match (step, status) {
+                (Step::Replaced(rule), _) => replaced(plan, rule),
+                (Step::Unlimited(_), _) => "the rule has no bound".to_owned(),
+                (_, Status::Limited(limited)) => counted(limited, hits),
+                _ => unmatched(&walk, request.domain(), descriptor.entries),
+            };
+            Explained { entries: owned(descriptor.entries), walk, status: *status, rule: rule_of(step), why }
+        })
         .collect();
     Explanation { domain: request.domain().to_owned(), hits, decision, descriptors }
 }
 
-fn explained<'a>(
-    rules: &'a RuleSet,
-    request: &Request<'_>,
-    descriptor: &Descriptor<'_, '_>,
-    plan: &Plan<'a>,
-    step: &Step<'a>,
-    status: Status<'a>,
-) -> Explained<'a> {
-    let walk = rules.walk(request.domain(), descriptor.entries);
-    let rule = match step {
-        Step::Unlimited(rule) | Step::Replaced(rule) => Some(*rule),
-        Step::Check(Check { origin: Origin::Rule(rule), .. }) => Some(*rule),
+fn owned(entries: &[Entry<'_>]) -> Vec<(String, String)> {
+    entries.iter().map(|entry| (entry.key.to_owned(), entry.value.to_owned())).collect()
+}
+
+fn rule_of<'a>(step: &Step<'a>) -> Option<&'a Rule> {
+    match *step {
+        Step::Unlimited(rule) | Step::Replaced(rule) => Some(rule),
+        Step::Check(Check { origin: Origin::Rule(rule), .. }) => Some(rule),
         Step::Check(_) | Step::Unmatched => None,
-    };
-    let why = match (step, &status) {
-        (Step::Replaced(rule), _) => replaced(plan, rule),
-        (Step::Unlimited(_), _) => "the rule has no bound".to_owned(),
-        (_, Status::Limited(limited)) => counted(limited),
-        _ => unmatched(&walk, request.domain(), descriptor.entries),
-    };
-    let entries = descriptor.entries.iter().map(|entry| (entry.key.to_owned(), entry.value.to_owned()));
-    Explained { entries: entries.collect(), walk, status, rule, why }
+    }
 }
 
 fn replaced(plan: &Plan<'_>, rule: &Rule) -> String {
-    let by = plan.steps.iter().find_map(|step| match step {
-        Step::Check(Check { origin: Origin::Rule(other), .. })
-        | Step::Unlimited(other)
-        | Step::Replaced(other) => other.replaces.contains(&rule.name).then(|| other.path()),
-        _ => None,
-    });
+    let mut others = plan.steps.iter().filter_map(rule_of);
+    let by = others.find(|other| other.replaces.contains(&rule.name)).map(Rule::path);
     format!("not counted: another rule of this request, {}, replaces `{}`", by.unwrap_or_default(), rule.name)
 }
 
-fn counted(limited: &Limited<'_>) -> String {
-    let would = match (limited.verdict.over, limited.shadow, limited.quota) {
-        (false, ..) => "there is room",
-        (true, true, _) => "there is no room, but shadow_mode lets it pass",
-        (true, false, true) => {
-            "there is no room; in quota mode that denies only if it is so for all in quota mode"
-        }
-        (true, false, false) => "there is no room",
+fn counted(limited: &Limited<'_>, hits: u64) -> String {
+    let room = match limited.verdict.over {
+        false => return "there is room".to_owned(),
+        true if hits > u64::from(limited.limit.burst()) => "so many never fit",
+        true => "there is no room now",
     };
-    would.to_owned()
+    let but = match (limited.shadow, limited.quota) {
+        (true, _) => ", but shadow_mode lets it pass",
+        (false, true) => "; in quota mode that denies only if it is so for all in quota mode",
+        (false, false) => "",
+    };
+    format!("{room}{but}")
 }
 
 fn unmatched(walk: &Walk<'_>, domain: &str, entries: &[Entry<'_>]) -> String {

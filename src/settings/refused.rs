@@ -5,7 +5,6 @@ use crate::settings::Problem;
 
 /// (variable, values that change nothing: a value outside of them is refused, why)
 const REFUSED: &[(&str, &[&str], &str)] = &[
-    ("CONFIG_TYPE", &["", "FILE"], "only FILE is supported (expected FILE)"),
     ("GRPC_UDS", &[""], "a unix socket is not supported (expected GRPC_HOST and GRPC_PORT)"),
     ("GRPC_SERVER_USE_TLS", OFF, "TLS is not supported (expected false)"),
     ("GRPC_CLIENT_TLS_CACERT", &[""], "TLS is not supported (expected nothing)"),

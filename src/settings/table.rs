@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::engine::limit::Algorithm;
 use crate::settings::Problem;
 use crate::settings::value::{
-    Backend, ByteSize, Count, FullMode, HeaderName, HostPort, LogLevel, Secret, Series, Threads, UrlPath,
-    Value,
+    Backend, ByteSize, ConfigType, Count, FullMode, HeaderName, HostPort, LogLevel, Map, NodeMetadata,
+    Secret, Series, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -79,6 +79,7 @@ settings! {
         }
     }
     "Rules": {
+        "CONFIG_TYPE" config_type: ConfigType = "FILE", "where rules come from: files, or a control plane (xDS)";
         "RUNTIME_WATCH_ROOT" runtime_watch_root: bool = "true", "files named config.… beside the folder of RUNTIME_* are rules too; watching sees every change either way";
         "RUNTIME_IGNOREDOTFILES" runtime_ignoredotfiles: bool = "false", "skip files and folders whose name starts with a dot (those with two dots always are)";
         "MERGE_DOMAIN_CONFIG" merge_domain_config: bool = "false", "several files may share a domain";
@@ -91,6 +92,24 @@ settings! {
             "RUNTIME_ROOT" runtime_root: String, "root of the tree of rules; unset: /srv/runtime_data/current";
             "RUNTIME_SUBDIRECTORY" runtime_subdirectory: String, "folder below RUNTIME_ROOT; unset or empty: the root itself";
             "RUNTIME_APPDIRECTORY" runtime_appdirectory: String, "folder below that, of which every file is rules; unset: config";
+        }
+    }
+    "Rules over xDS": {
+        "CONFIG_GRPC_XDS_SERVER_URL" config_grpc_xds_server_url: String = "localhost:18000", "the control plane, host:port";
+        "CONFIG_GRPC_XDS_NODE_ID" config_grpc_xds_node_id: String = "default", "node.id";
+        "CONFIG_GRPC_XDS_NODE_METADATA" config_grpc_xds_node_metadata: NodeMetadata = "", "node.metadata: k=v,k=v; items without = are skipped";
+        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" config_grpc_xds_client_additional_headers: Map = "", "headers of the stream: key:value,key:value";
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS" config_grpc_xds_server_use_tls: bool = "false", "TLS to the control plane";
+        "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" xds_client_backoff_initial_interval: Duration = "10s", "pause before the first attempt to reconnect; attempt k waits initial x factor^k";
+        "XDS_CLIENT_BACKOFF_MAX_INTERVAL" xds_client_backoff_max_interval: Duration = "60s", "the longest of these pauses";
+        "XDS_CLIENT_BACKOFF_RANDOM_FACTOR" xds_client_backoff_random_factor: f64 = "0.5", "that factor; up to 1 the pause never grows; 0 or less means 2";
+        "XDS_CLIENT_BACKOFF_JITTER" xds_client_backoff_jitter: bool = "true", "draw each pause between the initial one and its own";
+        optional {
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT" config_grpc_xds_client_tls_cert: String, "PEM chain that is shown to the control plane";
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY" config_grpc_xds_client_tls_key: String, "its PEM key";
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT" config_grpc_xds_server_tls_cacert: String, "PEM certificates that are trusted beside the system's";
+            "CONFIG_GRPC_XDS_SERVER_TLS_SAN" config_grpc_xds_server_tls_san: String, "server name to send and verify instead of the host";
+            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" xds_client_max_msg_size_in_bytes: Count, "bytes of the largest message that is taken; unset: 4 MiB";
         }
     }
     "Decisions": {

@@ -83,6 +83,51 @@ impl Value for f32 {
     }
 }
 
+impl Value for f64 {
+    const NAME: &'static str = "NUMBER";
+    const EXPECTED: &'static str = "a finite number (expected for example 0.5)";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|number: &f64| number.is_finite())
+    }
+}
+
+/// Names with values: `key:value,key:value`. Nothing is trimmed, and no value holds a `:`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Map(pub Vec<(String, String)>);
+
+impl Value for Map {
+    const NAME: &'static str = "MAP";
+    const EXPECTED: &'static str = "a map (expected key:value,key:value with exactly one : in each)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(Self::default());
+        }
+        let pair = |item: &str| {
+            let (key, value) = item.split_once(':').filter(|(_, value)| !value.contains(':'))?;
+            Some((key.to_owned(), value.to_owned()))
+        };
+        text.split(',').map(pair).collect::<Option<_>>().map(Self)
+    }
+}
+
+/// What a node tells of itself: `k=v,k=v`. The first `=` splits; an item without one is skipped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeMetadata(pub Vec<(String, String)>);
+
+impl Value for NodeMetadata {
+    const NAME: &'static str = "METADATA";
+    const EXPECTED: &'static str = "metadata (expected k=v,k=v)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let pairs = text.split(',').filter_map(|item| item.split_once('='));
+        Some(Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
+    }
+}
+
 /// A whole number within bounds that are both included.
 macro_rules! counts {
     ($(#[$doc:meta])* $name:ident, $max:expr, $expected:literal) => {
@@ -252,6 +297,11 @@ words!(
 );
 
 words!(
+    /// Where rules come from.
+    ConfigType, "SOURCE", |word, text| word == text, { "FILE" => File, "GRPC_XDS_SOTW" => GrpcXdsSotw }
+);
+
+words!(
     /// Where counters live.
     Backend, "BACKEND", |word, text| word == text, { "memory" => Memory }
 );
@@ -314,6 +364,24 @@ mod tests {
         for bad in ["", "a b", "a:b", "a\r\nb", "é"] {
             assert_eq!(HeaderName::parse(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn maps_are_gos() {
+        let parsed = |text| Map::parse(text).map(|Map(pairs)| pairs);
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(parsed(""), Some(Vec::new()));
+        assert_eq!(parsed("a:b,c: d"), Some(vec![pair("a", "b"), pair("c", " d")]));
+        assert_eq!(parsed("a:"), Some(vec![pair("a", "")]));
+        for bad in ["a", "a:b,", "a:b:c", "a=b"] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn metadata_of_a_node_skips_what_is_none() {
+        let NodeMetadata(pairs) = NodeMetadata::parse("a=b=c,skipped,d=").expect("any text is metadata");
+        assert_eq!(pairs, [("a".to_owned(), "b=c".to_owned()), ("d".to_owned(), String::new())]);
     }
 
     #[test]

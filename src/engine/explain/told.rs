@@ -8,6 +8,7 @@ use super::{Explained, Explanation};
 use crate::engine::decision::{Code, Limited, Status};
 use crate::engine::plan::Origin;
 use crate::engine::rules::{Met, Rule};
+use crate::engine::time::ceil_secs;
 
 impl Display for Explanation<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,7 +59,7 @@ fn write_counter(out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Re
     let algorithm = limited.limit.algorithm().name();
     writeln!(out, "  limit     {requests} per {window}, {algorithm}{burst}{name}")?;
     writeln!(out, "  counter   {} counted, {} left", limited.verdict.before, limited.remaining())?;
-    match limited.reset_secs() {
+    match ceil_secs(limited.verdict.reset_nanos) {
         0 => Ok(()),
         seconds => writeln!(out, "  capacity  comes back in {seconds} s"),
     }
@@ -97,7 +98,7 @@ impl Explained<'_> {
             told["counter"] = json!({
                 "counted": limited.verdict.before,
                 "remaining": limited.remaining(),
-                "capacity_in_seconds": limited.reset_secs(),
+                "capacity_in_seconds": ceil_secs(limited.verdict.reset_nanos),
             });
         }
         told

@@ -20,12 +20,10 @@ use crate::metrics::Metrics;
 use crate::service::Service;
 
 const INDEX: &str = "/          this list\n\
-                     /ask       POST the body of /json: which rules it would meet, and why; counts nothing\n           \
-                     (?format=json)\n\
+                     /ask       POST what /json takes: which rules it meets, and why; counts nothing (?format=json)\n\
                      /logging   the log level; POST /logging?level=debug changes it\n\
                      /metrics   metrics, for Prometheus\n\
-                     /rlconfig  the limits in force, a line each (?format=yaml, ?format=json)\n\
-                     /stats     counters, a line each\n";
+                     /rlconfig  the limits in force, a line each (?format=yaml, ?format=json)\n";
 
 /// The metrics port. Clones share everything.
 #[derive(Clone)]
