@@ -10,7 +10,11 @@
 
 mod harness;
 
+mod answers;
+mod commands;
+mod debug_port;
 mod envoy;
+mod envoy_answers;
 mod fronts;
 mod lifecycle;
 mod logs;
@@ -18,5 +22,6 @@ mod metrics;
 mod readme;
 mod reload;
 mod reload_under_load;
+mod settings;
 mod stderr;
 mod traffic;

@@ -30,6 +30,11 @@ impl Envoy {
     /// Changed are its ports; the patience with the limiter, because these tests are not about a machine that is too
     /// busy to answer in 100 ms; and that it trusts one `x-forwarded-for`, so that tests can be many clients.
     pub fn start(limiter: &Tidegate) -> Self {
+        Self::start_with(limiter, &[])
+    }
+
+    /// The same, with these changes: (what stands there, what shall stand there).
+    pub fn start_with(limiter: &Tidegate, changes: &[(&str, &str)]) -> Self {
         let (port, admin, application) = (free_port(), free_port(), free_port());
         let mut config = EXAMPLE.to_owned();
         let mut replace = |old: &str, new: &str| {
@@ -42,6 +47,7 @@ impl Envoy {
         replace("port_value: 8081 ", &format!("port_value: {} ", limiter.ports().grpc));
         replace("timeout: 0.1s", "timeout: 10s");
         replace("xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1");
+        changes.iter().for_each(|(old, new)| replace(old, new));
 
         let folder = tempfile::tempdir().expect("a folder can be made");
         let path = folder.path().join("envoy.yaml");
