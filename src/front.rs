@@ -9,6 +9,7 @@ pub mod connections;
 pub mod grpc;
 pub mod http;
 pub mod proto;
+mod trace;
 mod wire;
 
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::engine::explain::Explanation;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use crate::service::{Service, ServiceError};
+use crate::spans::Tracer;
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]
@@ -106,13 +108,14 @@ pub struct Seam {
     metrics: Arc<Metrics>,
     bounds: Bounds,
     telling: Telling,
+    tracer: Option<Tracer>,
 }
 
 impl Seam {
     /// The seam before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
-        Self { service, metrics, bounds, telling: Telling::default() }
+        Self { service, metrics, bounds, telling: Telling::default(), tracer: None }
     }
 
     /// The same seam, whose answers tell this beside codes and limits.

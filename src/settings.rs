@@ -6,6 +6,7 @@
 //! variable that is in no row is ignored, except those of `refused`, which would change behaviour.
 
 pub mod machine;
+pub mod mogrifiers;
 mod page;
 mod refused;
 mod switching;
@@ -37,6 +38,11 @@ impl Row {
             name => name.to_lowercase().replace('_', "-"),
         }
     }
+
+    /// Nobody may see its value: it may hold a password or a token.
+    pub fn is_secret(&self) -> bool {
+        ["_TOKEN", "_AUTH", "_URL", "_HEADERS"].iter().any(|end| self.name.ends_with(end))
+    }
 }
 
 impl Settings {
@@ -53,6 +59,10 @@ impl Settings {
         let text = |row: &Row| flag(row).or_else(|| variable(row.name));
         let settings = Self::read_table(text, &mut problems);
         problems.extend(alone(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
+        let settings = settings.map(|settings| {
+            let names = &settings.use_dog_statsd_mogrifiers.0;
+            Self { mogrifiers: mogrifiers::read(names, &variable, &mut problems), ..settings }
+        });
         settings.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }

@@ -12,7 +12,8 @@ use std::io;
 use std::sync::Arc;
 
 use self::control_plane::ControlPlane;
-use self::files::{Reloader, Watching};
+use self::files::Reloader;
+pub(super) use self::files::Watching;
 use crate::app::{AppError, dead};
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
@@ -94,7 +95,7 @@ impl Following {
     /// Goes on. It ends only when it breaks.
     pub(super) async fn until_it_dies(self) -> AppError {
         match self {
-            Self::Files(watching) => watching.died().await,
+            Self::Files(mut watching) => watching.died().await,
             Self::ControlPlane(plane) => match plane.follow().await {},
         }
         dead("watching the rules", "its thread has died")

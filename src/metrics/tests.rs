@@ -51,7 +51,12 @@ fn rules(text: &str) -> RuleSet {
 }
 
 fn metrics(max_series: usize) -> Arc<Metrics> {
-    Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series, stripes: 4 }))
+    Arc::new(Metrics::new(&MetricsOptions {
+        near_limit_ratio: 0.8,
+        max_series,
+        stripes: 4,
+        timer_readers: 0,
+    }))
 }
 
 /// Decides, with counters that go from 0 to `after`, and observes. Panics when no counter was asked.
@@ -250,6 +255,15 @@ fn a_large_scrape_comes_in_small_pieces_that_make_one_exposition() {
         .collect();
     assert_eq!(samples.len(), samples.iter().collect::<BTreeSet<_>>().len(), "a sample is told once");
     assert_eq!(samples.iter().filter(|line| line.contains("total_hits")).count(), 5000);
+
+    let pieces: Vec<String> = metrics.stats().collect();
+    assert!(pieces.iter().all(|piece| piece.len() < 100_000));
+    let lines: BTreeSet<_> = pieces.iter().flat_map(|piece| piece.lines()).collect();
+    let hit = |index: usize| {
+        lines.contains(&*format!("ratelimit.service.rate_limit.shop.seen_{index}.total_hits: 1"))
+    };
+    assert!((0..5000).all(hit), "every series is told, and once");
+    assert_eq!(lines.iter().filter(|line| line.contains(".total_hits: ")).count(), 5000);
 }
 
 #[test]

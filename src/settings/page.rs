@@ -90,7 +90,7 @@ pub fn effective(flag: impl Fn(&Row) -> Option<String>, variable: impl Fn(&str) 
             (None, Some(value), _) => (value, "variable"),
             (None, None, default) => (default.unwrap_or_default().to_owned(), "default"),
         };
-        let shown = if row.is_secret && !value.is_empty() { "…" } else { &value };
+        let shown = if row.is_secret() && !value.is_empty() { "…" } else { &value };
         line(&mut lines, format_args!("{}={shown:?} ({origin})", row.name));
     }
     lines

@@ -3,25 +3,6 @@
 
 use crate::settings::Problem;
 
-/// (variable, values that change nothing: a value outside of them is refused, why)
-const REFUSED: &[(&str, &[&str], &str)] = &[
-    ("GRPC_UDS", &[""], "a unix socket is not supported (expected GRPC_HOST and GRPC_PORT)"),
-    ("GRPC_SERVER_USE_TLS", OFF, "TLS is not supported (expected false)"),
-    ("GRPC_CLIENT_TLS_CACERT", &[""], "TLS is not supported (expected nothing)"),
-    ("GRPC_CLIENT_TLS_SAN", &[""], "TLS is not supported (expected nothing)"),
-    ("GRPC_MAX_CONNECTION_AGE", &["", "0"], "connections have no greatest age here (expected 0)"),
-    ("HTTP_UDS", &[""], "a unix socket is not supported (expected HOST and PORT)"),
-    ("HTTP_SERVER_TLS_CERT", &[""], "TLS is not supported (expected nothing)"),
-    ("HTTP_SERVER_TLS_KEY", &[""], "TLS is not supported (expected nothing)"),
-    ("USE_STATSD", OFF, "StatsD is not supported (expected false)"),
-    ("USE_DOG_STATSD", OFF, "DogStatsD is not supported (expected false)"),
-    ("DISABLE_STATS", OFF, "is not supported (expected false)"),
-    ("PROMETHEUS_MAPPER_YAML", &[""], "a mapping of metrics is not supported (expected nothing)"),
-    ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", OFF, "is not supported (expected false)"),
-    ("EXTRA_TAGS", &[""], "tags on every metric are not supported (expected nothing)"),
-    ("TRACING_ENABLED", OFF, "tracing is not supported (expected false)"),
-];
-
 /// Variables each of which makes `envoyproxy/ratelimit` count in Redis, or says how.
 const SHARED_STORE: &[&str] = &[
     "REDIS_URL",
@@ -61,22 +42,18 @@ const OFF: &[&str] = &["", "0", "f", "F", "FALSE", "false", "False"];
 
 /// Each variable that is refused when it would change behaviour, and why.
 pub(super) fn not_supported() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let one_by_one = REFUSED.iter().map(|&(name, _, why)| (name, why));
-    one_by_one.chain(SHARED_STORE.iter().map(|&name| (name, NO_SHARED_STORE)))
+    SHARED_STORE.iter().map(|&name| (name, NO_SHARED_STORE))
 }
 
-/// A problem for each variable of the table that is set to something that would change behaviour.
+/// A problem for each variable that is set to something that would change behaviour.
 pub(super) fn refused(variable: &impl Fn(&str) -> Option<String>) -> Vec<Problem> {
-    let problem = |(name, harmless, why): (&str, &[&str], &str)| {
-        let set = variable(name)?;
-        (!harmless.contains(&set.as_str())).then(|| Problem { name: name.to_owned(), what: why.to_owned() })
-    };
-    let shared_store = SHARED_STORE.iter().map(|&name| (name, OFF, NO_SHARED_STORE));
+    let problem = |(name, why): (&str, &str)| Problem { name: name.to_owned(), what: why.to_owned() };
+    let is_on = |name: &str| variable(name).is_some_and(|set| !OFF.contains(&set.as_str()));
     let values = REFUSED_VALUES.iter().flat_map(|(names, bad, why)| {
-        let set = names.iter().filter(|name| variable(name).is_some_and(|set| bad.contains(&set.as_str())));
-        set.map(|name| Problem { name: (*name).to_owned(), what: (*why).to_owned() })
+        let is_bad = |name: &&&str| variable(name).is_some_and(|set| bad.contains(&set.as_str()));
+        names.iter().filter(is_bad).map(|name| (*name, *why))
     });
-    REFUSED.iter().copied().chain(shared_store).filter_map(problem).chain(values).collect()
+    not_supported().filter(|(name, _)| is_on(name)).chain(values).map(problem).collect()
 }
 
 /// Variables of which some values are refused.
@@ -112,14 +89,5 @@ mod tests {
         // What Kubernetes sets for a Service of the name `redis` is none of them.
         assert!(refused_with("REDIS_PORT", "tcp://10.0.0.1:6379").is_empty());
         assert!(refused_with("REDIS_TLS", "false").is_empty());
-    }
-
-    #[test]
-    fn a_port_that_should_speak_tls_is_never_served_in_plain() {
-        for name in
-            ["HTTP_SERVER_TLS_CERT", "HTTP_SERVER_TLS_KEY", "GRPC_SERVER_USE_TLS", "GRPC_CLIENT_TLS_SAN"]
-        {
-            assert_eq!(refused_with(name, "true").len(), 1, "{name}");
-        }
     }
 }

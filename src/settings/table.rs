@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
 use crate::settings::Problem;
+use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
-    Backend, ByteSize, ConfigType, Count, FullMode, HeaderName, HostPort, LogLevel, Map, NodeMetadata,
-    Secret, Series, Threads, UrlPath, Value,
+    Backend, ByteSize, Compression, ConfigType, Count, DnsName, FilePath, Flush, FullMode, HeaderName,
+    HostPort, List, LogLevel, Map, NodeMetadata, OtelPairs, OtlpProtocol, Queue, Secret, Series,
+    StatsdProtocol, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -24,8 +26,6 @@ pub struct Row {
     pub help: &'static str,
     /// A flag without a value means true.
     pub is_switch: bool,
-    /// Its value may be shown to nobody.
-    pub is_secret: bool,
 }
 
 macro_rules! settings {
@@ -35,11 +35,11 @@ macro_rules! settings {
         pub const TABLE: &[Row] = &[$(
             $( Row {
                 group: $group, name: $name, value_name: <$kind as Value>::NAME, default: Some($default), help: $help,
-                is_switch: matches!(<$kind as Value>::NAME.as_bytes(), b"BOOL"), is_secret: <$kind as Value>::IS_SECRET,
+                is_switch: matches!(<$kind as Value>::NAME.as_bytes(), b"BOOL"),
             }, )+
             $( $( Row {
                 group: $group, name: $oname, value_name: <$okind as Value>::NAME, default: None, help: $ohelp,
-                is_switch: matches!(<$okind as Value>::NAME.as_bytes(), b"BOOL"), is_secret: <$okind as Value>::IS_SECRET,
+                is_switch: matches!(<$okind as Value>::NAME.as_bytes(), b"BOOL"),
             }, )+ )?
         )+];
 
@@ -47,6 +47,8 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct Settings {
             $( $( #[doc = $help] pub $field: $kind, )+ $( $( #[doc = $ohelp] pub $ofield: Option<$okind>, )+ )? )+
+            /// What the variables of each name in USE_DOG_STATSD_MOGRIFIERS say.
+            pub mogrifiers: Vec<Mogrifier>,
         }
 
         impl Settings {
@@ -58,7 +60,7 @@ macro_rules! settings {
                 let mut rows = TABLE.iter();
                 $( $( let $field = read_row::<$kind>(rows.next(), &text, problems); )+
                    $( $( let $ofield = read_row::<$okind>(rows.next(), &text, problems); )+ )? )+
-                Some(Self { $( $( $field: $field?, )+ $( $( $ofield, )+ )? )+ })
+                Some(Self { $( $( $field: $field?, )+ $( $( $ofield, )+ )? )+ mogrifiers: Vec::new() })
             }
         }
     };
@@ -74,8 +76,23 @@ settings! {
         "DEBUG_PORT" debug_port: u16 = "6070", "debug: the port; one in use is a warning";
         "DRAIN_GRACE" drain_grace: Duration = "0s", "after SIGTERM, how long listeners stay open once health has turned";
         optional {
+            "GRPC_UDS" grpc_uds: FilePath, "gRPC: a unix socket to listen on instead of GRPC_HOST and GRPC_PORT";
+            "HTTP_UDS" http_uds: FilePath, "HTTP: a unix socket to listen on instead of HOST and PORT";
+            "HTTP_SERVER_TLS_CERT" http_server_tls_cert: FilePath, "HTTP: PEM file of the certificate and its chain; with it the port speaks TLS alone";
+            "HTTP_SERVER_TLS_KEY" http_server_tls_key: FilePath, "HTTP: PEM file of the certificate's key";
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
             "ADMIN_TOKEN" admin_token: Secret, "bearer token with which callers that are not on loopback may change state on the debug port";
+        }
+    }
+    "gRPC server": {
+        "GRPC_SERVER_USE_TLS" grpc_server_use_tls: bool = "false", "the gRPC port speaks TLS; files of certificates are read again when they change";
+        "GRPC_MAX_CONNECTION_AGE" grpc_max_connection_age: Duration = "24h", "a connection that is so old, give or take a tenth, is asked to end (GOAWAY); 0: never";
+        "GRPC_MAX_CONNECTION_AGE_GRACE" grpc_max_connection_age_grace: Duration = "1h", "how long it may then take to finish its calls before it is closed; 0: as long as it likes";
+        optional {
+            "GRPC_SERVER_TLS_CERT" grpc_server_tls_cert: FilePath, "PEM file of the certificate and its chain";
+            "GRPC_SERVER_TLS_KEY" grpc_server_tls_key: FilePath, "PEM file of the certificate's key";
+            "GRPC_CLIENT_TLS_CACERT" grpc_client_tls_cacert: FilePath, "PEM file of the authority that clients' certificates have to come from; unset: clients need none";
+            "GRPC_CLIENT_TLS_SAN" grpc_client_tls_san: DnsName, "DNS name that a client's certificate has to carry";
         }
     }
     "Rules": {
@@ -142,6 +159,57 @@ settings! {
         "NEAR_LIMIT_RATIO" near_limit_ratio: f32 = "0.8", "metrics: near the limit is floor(N x ratio) and above";
         optional {
             "USE_PROMETHEUS" use_prometheus: bool, "metrics listener; unset: on, and a port in use is only a warning";
+            "PROMETHEUS_MAPPER_YAML" prometheus_mapper_yaml: String, "a mapping file of statsd_exporter that names the metrics; replaces the names that are built in";
+        }
+    }
+    "Metrics out": {
+        "DISABLE_STATS" disable_stats: bool = "false", "no metrics listener and no StatsD, whatever else is set";
+        "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" prometheus_response_time_as_milliseconds: bool = "false", "ratelimit_service_response_time_seconds holds milliseconds; not with PROMETHEUS_MAPPER_YAML";
+        "EXTRA_TAGS" extra_tags: Map = "", "tags on every metric that is sent, constant labels on every metric that is scraped";
+        "STATS_FLUSH_INTERVAL" stats_flush_interval: Flush = "10s", "StatsD: how often counters are sent; timers are not delayed";
+        "USE_DOG_STATSD" use_dog_statsd: bool = "false", "send DogStatsD over UDP";
+        "USE_DOG_STATSD_MOGRIFIERS" use_dog_statsd_mogrifiers: List = "", "names of rules that rewrite DogStatsD names into names and tags, the first that matches wins: each is DOG_STATSD_MOGRIFIER_<NAME>_PATTERN, _NAME and _TAGS";
+        optional {
+            "USE_STATSD" use_statsd: bool, "send StatsD; unset: on when STATSD_HOST, STATSD_PORT or STATSD_PROTOCOL is set and neither USE_PROMETHEUS nor USE_DOG_STATSD is true";
+            "STATSD_HOST" statsd_host: String, "StatsD and DogStatsD: the receiver's host; unset: localhost";
+            "STATSD_PORT" statsd_port: u16, "StatsD and DogStatsD: the receiver's port; unset: 8125";
+            "STATSD_PROTOCOL" statsd_protocol: StatsdProtocol, "StatsD: the transport; unset: tcp";
+            "DD_ENV" dd_env: String, "DogStatsD: the tag env";
+            "DD_SERVICE" dd_service: String, "DogStatsD: the tag service";
+            "DD_VERSION" dd_version: String, "DogStatsD: the tag version";
+            "DD_ENTITY_ID" dd_entity_id: String, "DogStatsD: the tag dd.internal.entity_id";
+        }
+    }
+    "Tracing": {
+        "TRACING_ENABLED" tracing_enabled: bool = "false", "send spans by OTLP; callers' traces are taken from W3C and B3 headers";
+        "TRACING_EXPORTER_PROTOCOL" tracing_exporter_protocol: OtlpProtocol = "http", "http (protobuf, port 4318) or grpc (port 4317)";
+        "TRACING_SERVICE_NAME" tracing_service_name: String = "RateLimit", "service.name of every span";
+        "TRACING_SERVICE_NAMESPACE" tracing_service_namespace: String = "", "service.namespace of every span";
+        "TRACING_SERVICE_INSTANCE_ID" tracing_service_instance_id: String = "", "service.instance.id of every span; empty: a random UUID";
+        "TRACING_SAMPLING_RATE" tracing_sampling_rate: f32 = "1", "share of calls without a traced caller that are traced; 1 and more: all, 0 and less: none";
+        "OTEL_BSP_SCHEDULE_DELAY" otel_bsp_schedule_delay: Count = "5000", "ms between exports";
+        "OTEL_BSP_EXPORT_TIMEOUT" otel_bsp_export_timeout: Count = "30000", "ms that an export may take, with all its retries";
+        "OTEL_BSP_MAX_QUEUE_SIZE" otel_bsp_max_queue_size: Queue = "2048", "spans that may wait; further ones are dropped";
+        "OTEL_BSP_MAX_EXPORT_BATCH_SIZE" otel_bsp_max_export_batch_size: Count = "512", "spans of one export";
+        "OTEL_RESOURCE_ATTRIBUTES" otel_resource_attributes: OtelPairs = "", "what every span says of this process: name=value,…; TRACING_SERVICE_* win";
+        "OTEL_SERVICE_NAME" otel_service_name: String = "", "service.name of every span when TRACING_SERVICE_NAME is empty";
+        optional {
+            "OTEL_EXPORTER_OTLP_ENDPOINT" otel_exporter_otlp_endpoint: String, "the collector; unset: http://localhost:4318, for grpc http://localhost:4317";
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" otel_exporter_otlp_traces_endpoint: String, "the same, with its path; this and the seven below win over those without TRACES";
+            "OTEL_EXPORTER_OTLP_HEADERS" otel_exporter_otlp_headers: OtelPairs, "headers of every export: name=value,…";
+            "OTEL_EXPORTER_OTLP_TRACES_HEADERS" otel_exporter_otlp_traces_headers: OtelPairs, "the same";
+            "OTEL_EXPORTER_OTLP_TIMEOUT" otel_exporter_otlp_timeout: Count, "ms that an export may take; unset: 10000";
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT" otel_exporter_otlp_traces_timeout: Count, "the same";
+            "OTEL_EXPORTER_OTLP_COMPRESSION" otel_exporter_otlp_compression: Compression, "gzip or none; unset: none";
+            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION" otel_exporter_otlp_traces_compression: Compression, "the same";
+            "OTEL_EXPORTER_OTLP_INSECURE" otel_exporter_otlp_insecure: bool, "an endpoint without a scheme is spoken to without TLS";
+            "OTEL_EXPORTER_OTLP_TRACES_INSECURE" otel_exporter_otlp_traces_insecure: bool, "the same";
+            "OTEL_EXPORTER_OTLP_CERTIFICATE" otel_exporter_otlp_certificate: String, "a PEM file of those who may sign the collector's certificate; unset: the system's";
+            "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE" otel_exporter_otlp_traces_certificate: String, "the same";
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE" otel_exporter_otlp_client_certificate: String, "a PEM file with our own certificate";
+            "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE" otel_exporter_otlp_traces_client_certificate: String, "the same";
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY" otel_exporter_otlp_client_key: String, "a PEM file with its key";
+            "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY" otel_exporter_otlp_traces_client_key: String, "the same";
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The kinds of values that settings take: how each is written, and what is said when it is not.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
@@ -14,8 +15,6 @@ pub trait Value: Sized {
     const EXPECTED: &'static str;
     /// A variable that is set to nothing is as if unset.
     const EMPTY_IS_UNSET: bool = true;
-    /// Nobody may see it.
-    const IS_SECRET: bool = false;
 
     /// Reads it; `None` when it is not one.
     fn parse(text: &str) -> Option<Self>;
@@ -67,7 +66,6 @@ impl Value for Secret {
     const NAME: &'static str = "TEXT";
     const EXPECTED: &'static str = "a text";
     const EMPTY_IS_UNSET: bool = false;
-    const IS_SECRET: bool = true;
 
     fn parse(text: &str) -> Option<Self> {
         Some(Self(text.to_owned()))
@@ -89,27 +87,6 @@ impl Value for f64 {
 
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok().filter(|number: &f64| number.is_finite())
-    }
-}
-
-/// Names with values: `key:value,key:value`. Nothing is trimmed, and no value holds a `:`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Map(pub Vec<(String, String)>);
-
-impl Value for Map {
-    const NAME: &'static str = "MAP";
-    const EXPECTED: &'static str = "a map (expected key:value,key:value with exactly one : in each)";
-    const EMPTY_IS_UNSET: bool = false;
-
-    fn parse(text: &str) -> Option<Self> {
-        if text.is_empty() {
-            return Some(Self::default());
-        }
-        let pair = |item: &str| {
-            let (key, value) = item.split_once(':').filter(|(_, value)| !value.contains(':'))?;
-            Some((key.to_owned(), value.to_owned()))
-        };
-        text.split(',').map(pair).collect::<Option<_>>().map(Self)
     }
 }
 
@@ -154,6 +131,11 @@ counts!(
 counts!(
     /// Threads: more than there are cores never help, and each has metrics of its own to hold.
     Threads, 1_024, "from 1 to 1024"
+);
+
+counts!(
+    /// Spans that wait: room for them is made at start.
+    Queue, 1_000_000, "from 1 to 1000000"
 );
 
 counts!(
@@ -212,6 +194,32 @@ impl Value for HeaderName {
     }
 }
 
+/// A file in the file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(pub PathBuf);
+
+impl Value for FilePath {
+    const NAME: &'static str = "FILE";
+    const EXPECTED: &'static str = "a path of a file";
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(text.into()))
+    }
+}
+
+/// A name in DNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName(pub String);
+
+impl Value for DnsName {
+    const NAME: &'static str = "NAME";
+    const EXPECTED: &'static str = "a DNS name (expected for example envoy.example.com)";
+
+    fn parse(text: &str) -> Option<Self> {
+        rustls::pki_types::DnsName::try_from(text).ok().map(|name| Self(name.as_ref().to_owned()))
+    }
+}
+
 /// A number of bytes, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteSize(pub u64);
@@ -237,6 +245,94 @@ impl Value for Duration {
     fn parse(text: &str) -> Option<Self> {
         parse_duration_nanos(text).map(Self::from_nanos)
     }
+}
+
+/// A duration that can be waited for over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush(pub Duration);
+
+impl Value for Flush {
+    const NAME: &'static str = "DURATION";
+    const EXPECTED: &'static str =
+        "an interval (expected a duration in Go's form of at least 100ms, such as 10s)";
+
+    fn parse(text: &str) -> Option<Self> {
+        Duration::parse(text).filter(|interval| *interval >= Duration::from_millis(100)).map(Self)
+    }
+}
+
+/// Texts with commas between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct List(pub Vec<String>);
+
+impl Value for List {
+    const NAME: &'static str = "LIST";
+    const EXPECTED: &'static str = "a list (expected a,b)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(items(text).map(str::to_owned).collect()))
+    }
+}
+
+/// Names with values: `key:value,key:value`. Nothing is trimmed, and no value holds a `:`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Map(pub Vec<(String, String)>);
+
+impl Value for Map {
+    const NAME: &'static str = "MAP";
+    const EXPECTED: &'static str = "a map (expected key:value,key:value, with one colon each)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let pair = |item: &str| {
+            let (key, value) = item.split_once(':')?;
+            (!value.contains(':')).then(|| (key.to_owned(), value.to_owned()))
+        };
+        items(text).map(pair).collect::<Option<_>>().map(Self)
+    }
+}
+
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').take(if text.is_empty() { 0 } else { usize::MAX })
+}
+
+/// Names and values in OpenTelemetry's form, `a=1,b=%20`; what is not of it is left out, as that says. Headers among
+/// them are secrets, so `Debug` is silent.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct OtelPairs(pub Vec<(String, String)>);
+
+impl fmt::Debug for OtelPairs {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("OtelPairs(…)")
+    }
+}
+
+impl Value for OtelPairs {
+    const NAME: &'static str = "PAIRS";
+    const EXPECTED: &'static str = "pairs (expected name=value,name=value)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let pair = |item: &str| {
+            let (name, value) = item.split_once('=')?;
+            let (name, value) = (name.trim(), percent_decoded(value.trim())?);
+            (!name.is_empty()).then(|| (name.to_owned(), value))
+        };
+        Some(Self(items(text).filter_map(pair).collect()))
+    }
+}
+
+/// The text with every `%XX` as the byte that it stands for.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// Digits only: `0x1F`, `010` (octal elsewhere), `1_000` and signs are refused rather than guessed.
@@ -299,6 +395,21 @@ words!(
 words!(
     /// Where rules come from.
     ConfigType, "SOURCE", |word, text| word == text, { "FILE" => File, "GRPC_XDS_SOTW" => GrpcXdsSotw }
+);
+
+words!(
+    /// How StatsD travels.
+    StatsdProtocol, "PROTOCOL", |word, text| word == text, { "tcp" => Tcp, "udp" => Udp }
+);
+
+words!(
+    /// How spans travel.
+    OtlpProtocol, "PROTOCOL", |word, text| word == text, { "http" => Http, "grpc" => Grpc }
+);
+
+words!(
+    /// How exports of spans are compressed.
+    Compression, "COMPRESSION", |word, text| word == text, { "gzip" => Gzip, "none" => None }
 );
 
 words!(
@@ -367,21 +478,17 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_gos() {
-        let parsed = |text| Map::parse(text).map(|Map(pairs)| pairs);
-        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        assert_eq!(parsed(""), Some(Vec::new()));
-        assert_eq!(parsed("a:b,c: d"), Some(vec![pair("a", "b"), pair("c", " d")]));
-        assert_eq!(parsed("a:"), Some(vec![pair("a", "")]));
-        for bad in ["a", "a:b,", "a:b:c", "a=b"] {
-            assert_eq!(parsed(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
     fn metadata_of_a_node_skips_what_is_none() {
         let NodeMetadata(pairs) = NodeMetadata::parse("a=b=c,skipped,d=").expect("any text is metadata");
         assert_eq!(pairs, [("a".to_owned(), "b=c".to_owned()), ("d".to_owned(), String::new())]);
+    }
+
+    #[test]
+    fn a_name_that_no_certificate_can_carry_is_refused() {
+        assert_eq!(DnsName::parse("a.example"), Some(DnsName("a.example".to_owned())));
+        for bad in ["spiffe://a/b", "a b", "*.example", "10.0.0.1", "a..b"] {
+            assert_eq!(DnsName::parse(bad), None, "{bad}");
+        }
     }
 
     #[test]
@@ -401,6 +508,33 @@ mod tests {
         for bad in ["010", "0x1F", "65536", "-1", "1_000", " 1"] {
             assert_eq!(u16::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn lists_and_maps_are_gos() {
+        assert_eq!(List::parse("a,,b "), Some(List(vec!["a".to_owned(), String::new(), "b ".to_owned()])));
+        assert_eq!(List::parse(""), Some(List(vec![])));
+        let map = |text| Map::parse(text).map(|map| map.0);
+        assert_eq!(
+            map("a:1,b:"),
+            Some(vec![("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())])
+        );
+        assert_eq!(map(""), Some(vec![]));
+        for bad in ["a", "a:1:2", "a:1,", ","] {
+            assert_eq!(map(bad), None, "{bad}");
+        }
+        assert!(
+            Flush::parse("0").is_none() && Flush::parse("99ms").is_none() && Flush::parse("100ms").is_some()
+        );
+    }
+
+    #[test]
+    fn opentelemetrys_pairs_are_decoded_and_silent() {
+        let pairs = OtelPairs::parse(" a = b%20c=,d,=e,f=%zz,%C3%A4=%c3%a4").expect("never bad");
+        let expected =
+            [("a", "b c="), ("%C3%A4", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(pairs.0, expected);
+        assert!(!format!("{pairs:?}").contains('b'));
     }
 
     #[test]

@@ -54,4 +54,14 @@ fn the_limits_in_force_are_told_after_a_reload() {
     limiter.client().ask(grpc::question("shop", &[&[("user", "alice")]]));
     let metrics = get(port, "/metrics").expect("a page").body;
     assert!(metrics.contains("ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"user\"} 1\n"));
+    let stats = get(port, "/stats").expect("a page").body;
+    for line in [
+        "ratelimit.service.rate_limit.shop.user.total_hits: 1",
+        "ratelimit.service.rate_limit.shop.user.within_limit: 1",
+        "ratelimit.service.config_load_success: 2",
+        "ratelimit_server.ShouldRateLimit.total_requests: 1",
+    ] {
+        assert!(stats.lines().any(|told| told == line), "no {line:?} in {stats}");
+    }
+    assert!(!stats.contains("user.over_limit: "), "what a limit never counted is left out: {stats}");
 }

@@ -2,9 +2,11 @@
 
 pub mod envoy;
 pub mod grpc;
+pub mod h2;
 pub mod http;
 pub mod metrics;
 pub mod process;
+pub mod siege;
 pub mod tidegate;
 
 use std::net::TcpListener;

@@ -11,11 +11,13 @@
 mod harness;
 
 mod answers;
+mod attacks;
 mod commands;
 mod debug_port;
 mod envoy;
 mod envoy_answers;
 mod fronts;
+mod h2spec;
 mod lifecycle;
 mod logs;
 mod metrics;
@@ -23,5 +25,6 @@ mod readme;
 mod reload;
 mod reload_under_load;
 mod settings;
+mod starvation;
 mod stderr;
 mod traffic;

@@ -1,5 +1,6 @@
 //! Rules from files: the first load, and the watch that goes on.
 
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +27,7 @@ pub(in crate::app) struct Reloader {
 /// A running watch. Waiting for its end tells that it died.
 pub(in crate::app) struct Watching {
     _watch: Watch,
-    ended: oneshot::Receiver<()>,
+    ended: oneshot::Receiver<Infallible>,
 }
 
 impl Reloader {
@@ -49,19 +50,11 @@ impl Reloader {
 
     /// Watches the files and takes every change of them, on a thread of its own. `known` was taken, or told, already.
     fn watch(self, known: Result<&Contents, &SourceError>) -> io::Result<Watching> {
-        let (alive, ended) = oneshot::channel();
-        let began = monotonic();
         let source = self.source.clone();
-        let deliver = move |read: Result<Contents, SourceError>| {
-            // Whoever drops this closure, by ending or by a panic, drops what says that it is alive.
-            let _alive = &alive;
-            match read {
-                Ok(contents) => drop(self.take(&contents)),
-                Err(error) => self.installer.unreadable(&error),
-            }
-        };
-        let watch = source.watch(Some(known), move || monotonic().duration_since(began), deliver)?;
-        Ok(Watching { _watch: watch, ended })
+        Watching::start(source, known, move |read| match read {
+            Ok(contents) => drop(self.take(&contents)),
+            Err(error) => self.installer.unreadable(&error),
+        })
     }
 
     fn take(&self, contents: &Contents) -> Result<(), Vec<String>> {
@@ -70,9 +63,26 @@ impl Reloader {
 }
 
 impl Watching {
+    /// Hands every change of these files to `take`, on a thread of its own. `known` was taken, or told, already.
+    pub(in crate::app) fn start(
+        source: FileSource,
+        known: Result<&Contents, &SourceError>,
+        mut take: impl FnMut(Result<Contents, SourceError>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (alive, ended) = oneshot::channel::<Infallible>();
+        let began = monotonic();
+        let deliver = move |read| {
+            // Whoever drops this closure, by ending or by a panic, drops what says that it is alive.
+            let _alive = &alive;
+            take(read);
+        };
+        let watch = source.watch(Some(known), move || monotonic().duration_since(began), deliver)?;
+        Ok(Self { _watch: watch, ended })
+    }
+
     /// Waits for the watch to die: it does not end by itself.
-    pub(super) async fn died(self) {
-        let _ = self.ended.await;
+    pub(in crate::app) async fn died(&mut self) {
+        let _ = (&mut self.ended).await;
     }
 }
 

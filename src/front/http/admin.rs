@@ -23,7 +23,8 @@ const INDEX: &str = "/          this list\n\
                      /ask       POST what /json takes: which rules it meets, and why; counts nothing (?format=json)\n\
                      /logging   the log level; POST /logging?level=debug changes it\n\
                      /metrics   metrics, for Prometheus\n\
-                     /rlconfig  the limits in force, a line each (?format=yaml, ?format=json)\n";
+                     /rlconfig  the limits in force, a line each (?format=yaml, ?format=json)\n\
+                     /stats     counters, a line each, by the names of StatsD\n";
 
 /// The metrics port. Clones share everything.
 #[derive(Clone)]
@@ -41,7 +42,7 @@ impl MetricsFront {
 }
 
 impl Respond for MetricsFront {
-    async fn respond(&self, request: Request<Incoming>, _peer: SocketAddr) -> Page {
+    async fn respond(&self, request: Request<Incoming>, _peer: Option<SocketAddr>) -> Page {
         match (reads(request.method()), request.uri().path() == &*self.path) {
             (true, true) => scrape(&self.metrics),
             (false, true) => not_allowed("GET, HEAD"),
@@ -78,6 +79,7 @@ impl AdminFront {
             "/logging" => text(StatusCode::OK, format!("{}\n", logging::level())),
             "/metrics" => scrape(&self.metrics),
             "/rlconfig" => self.rlconfig(query),
+            "/stats" => pieces(TEXT, self.metrics.stats()),
             _ => text(StatusCode::NOT_FOUND, INDEX),
         }
     }
@@ -106,7 +108,7 @@ impl AdminFront {
         explained.unwrap_or_else(|refusal: Refusal| refused(&refusal))
     }
 
-    fn set_log_level(&self, query: &str, peer: SocketAddr, headers: &HeaderMap) -> Page {
+    fn set_log_level(&self, query: &str, peer: Option<SocketAddr>, headers: &HeaderMap) -> Page {
         if !may_change_state(peer, headers, self.token.as_deref()) {
             return text(StatusCode::FORBIDDEN, "only from loopback, or with the admin token\n");
         }
@@ -118,7 +120,7 @@ impl AdminFront {
 }
 
 impl Respond for AdminFront {
-    async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Page {
+    async fn respond(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Page {
         let (head, body) = request.into_parts();
         let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
         let posts = head.method == Method::POST;
@@ -146,8 +148,9 @@ fn reads(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
 }
 
-fn may_change_state(peer: SocketAddr, headers: &HeaderMap, token: Option<&str>) -> bool {
-    peer.ip().to_canonical().is_loopback() || token.is_some_and(|token| bears(headers, token))
+fn may_change_state(peer: Option<SocketAddr>, headers: &HeaderMap, token: Option<&str>) -> bool {
+    peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback())
+        || token.is_some_and(|token| bears(headers, token))
 }
 
 /// Compares all bytes whatever they are, so that the time it takes tells nothing of the token.
@@ -170,7 +173,22 @@ mod tests {
         if let Some(value) = authorization {
             headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
         }
-        may_change_state(peer.parse().expect("an address"), &headers, token)
+        may_change_state(Some(peer.parse().expect("an address")), &headers, token)
+    }
+
+    #[test]
+    fn the_log_level_is_state() {
+        let metrics = crate::service::fixture::metrics();
+        let service = Arc::new(crate::service::fixture::service(None, &metrics));
+        let seam = Seam::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
+        let front = AdminFront::new(service, Arc::new(seam), metrics, Some("open".into()));
+        let stranger = Some("10.0.0.1:1".parse().expect("an address"));
+        let mut headers = HeaderMap::new();
+        // A bad level: none of the process's own is changed by a test.
+        let set = |headers: &HeaderMap| front.set_log_level("level=loud", stranger, headers).status();
+        assert_eq!(set(&headers), StatusCode::FORBIDDEN);
+        headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer open"));
+        assert_eq!(set(&headers), StatusCode::BAD_REQUEST);
     }
 
     #[test]

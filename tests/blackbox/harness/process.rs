@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -40,13 +41,29 @@ impl Process {
         self.output().iter().filter(|line| line.contains(text)).count()
     }
 
-    /// The most memory that it ever had, in bytes.
+    /// The most memory that it had since its start, or since [`Process::forget_memory_peak`], in bytes.
     pub fn memory_peak_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("the process is ours");
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells the peak");
         let kib: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
         kib * 1024
+    }
+
+    /// The peak is what it has now.
+    pub fn forget_memory_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("the process is ours");
+    }
+
+    /// User and system time of all its threads, ever.
+    pub fn cpu_time(&self) -> Duration {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the process is ours");
+        let (_, after_name) = stat.rsplit_once(") ").expect("Linux tells the name");
+        let ticks =
+            after_name.split(' ').skip(11).take(2).map(|field| field.parse::<u32>().expect("a number"));
+        // USER_HZ is 100 on every architecture that has servers.
+        Duration::from_millis(10) * ticks.sum::<u32>()
     }
 
     pub fn signal(&self, signal: Signal) {
