@@ -6,6 +6,7 @@
 
 mod control;
 mod listen;
+mod mapping;
 mod reload;
 mod spans;
 mod statsd;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -28,18 +30,18 @@ use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
-use crate::engine::rules::Example;
+use crate::engine::rules::{Diagnostic, Example};
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::grpc::GrpcFront;
-use crate::front::http::{AdminFront, HttpFront, MetricsFront};
+use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, LimitHeaders, Seam, Telling};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::settings::value::FullMode;
+use crate::settings::value::{CheckProxy, FullMode};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
 use crate::spans::{ExportError, Tracer};
@@ -92,6 +94,9 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
+    /// A mapping of metrics that was refused, with every problem.
+    #[error("the mapping of metrics was refused:{}", .0.iter().map(|problem| format!("\n{problem}")).collect::<String>())]
+    Mapping(Vec<Diagnostic>),
     /// Spans could never be sent.
     #[error("tracing: {0}")]
     Tracing(#[from] ExportError),
@@ -170,6 +175,8 @@ impl App {
             max_series: settings.max_metric_series.0,
             stripes: worker_threads(&settings) + 1,
             timer_readers: receivers.len(),
+            constant_labels: settings.extra_tags.0.clone(),
+            names: mapping::names(&settings)?,
         }));
         control::register_store(&metrics, &store);
         let modes = Modes {
@@ -216,7 +223,7 @@ impl App {
     fn start_workers(&self, seam: &Arc<Seam>) -> io::Result<Arc<Workers>> {
         let fronts = Fronts {
             grpc: GrpcFront::new(Arc::clone(seam), Arc::clone(&self.health)),
-            http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health)),
+            http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health), check_options(&self.settings)),
         };
         let bounds = ConnectionBounds {
             connections_max: connections_max(control::open_files_max()),
@@ -383,6 +390,18 @@ fn telling(settings: &Settings) -> Telling {
     Telling {
         headers: settings.limit_response_headers_enabled.then_some(names),
         dynamic_metadata: settings.response_dynamic_metadata,
+    }
+}
+
+fn check_options(settings: &Settings) -> CheckOptions {
+    let deny_status = StatusCode::from_u16(settings.check_deny_status.0);
+    CheckOptions {
+        proxy: match settings.check_proxy {
+            CheckProxy::Nginx => Proxy::Nginx,
+            CheckProxy::Forwarded => Proxy::Forwarded,
+        },
+        deny_status: deny_status.expect("the setting is from 400 to 599"),
+        trusted_hops: settings.xff_num_trusted_hops.0,
     }
 }
 

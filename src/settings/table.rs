@@ -6,9 +6,9 @@ use crate::engine::limit::Algorithm;
 use crate::settings::Problem;
 use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
-    Backend, ByteSize, Compression, ConfigType, Count, DnsName, FilePath, Flush, FullMode, HeaderName,
-    HostPort, List, LogLevel, Map, NodeMetadata, OtelPairs, OtlpProtocol, Queue, Secret, Series,
-    StatsdProtocol, Threads, UrlPath, Value,
+    Backend, ByteSize, CheckProxy, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
+    FullMode, HeaderName, Hops, HostPort, List, LogLevel, Map, NodeMetadata, OtelPairs, OtlpProtocol, Queue,
+    Secret, Series, StatsdProtocol, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -143,6 +143,11 @@ settings! {
         optional {
             "MAX_COUNTER_BYTES" max_counter_bytes: ByteSize, "all counter state in memory; unset: half of what the cgroup or the machine has";
         }
+    }
+    "Check over HTTP": {
+        "CHECK_PROXY" check_proxy: CheckProxy = "nginx", "whose headers describe the client's request: nginx (x-original-uri, -method, host) or forwarded (x-forwarded-uri, -method, -host)";
+        "CHECK_DENY_STATUS" check_deny_status: DenyStatus = "429", "what /check answers when over the limit, unless its URL says ~deny=…";
+        "XFF_NUM_TRUSTED_HOPS" xff_num_trusted_hops: Hops = "0", "trusted proxies before the one that asks; the client's address is that many entries left of the last of x-forwarded-for";
     }
     "Bounds": {
         "MAX_DESCRIPTORS" max_descriptors: Count = "64", "descriptors of one request";

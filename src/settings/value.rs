@@ -143,6 +143,32 @@ counts!(
     Series, 10_000_000, "from 1 to 10000000"
 );
 
+/// Entries of `x-forwarded-for` to skip: no request has passed more proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hops(pub usize);
+
+impl Value for Hops {
+    const NAME: &'static str = "COUNT";
+    const EXPECTED: &'static str = "a count of proxies (expected a decimal number from 0 to 100)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok().filter(|hops| *hops <= 100).map(Self)
+    }
+}
+
+/// The HTTP status of a denial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenyStatus(pub u16);
+
+impl Value for DenyStatus {
+    const NAME: &'static str = "STATUS";
+    const EXPECTED: &'static str = "a status of HTTP (expected a decimal number from 400 to 599)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok().filter(|status| (400..600).contains(status)).map(Self)
+    }
+}
+
 /// Where to listen, in Go's form: `host:port`, `[::1]:port`, or `:port` for all addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
@@ -418,6 +444,11 @@ words!(
 );
 
 words!(
+    /// Whose headers describe a client's request to `/check`.
+    CheckProxy, "PROXY", |word, text| word == text, { "nginx" => Nginx, "forwarded" => Forwarded }
+);
+
+words!(
     /// What a descriptor gets that would need more memory than there may be.
     FullMode, "MODE", |word, text| word == text, { "deny" => Deny, "allow" => Allow }
 );
@@ -535,6 +566,16 @@ mod tests {
             [("a", "b c="), ("%C3%A4", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(pairs.0, expected);
         assert!(!format!("{pairs:?}").contains('b'));
+    }
+
+    #[test]
+    fn a_denial_is_an_error_and_hops_may_be_none() {
+        assert_eq!(DenyStatus::parse("403"), Some(DenyStatus(403)));
+        for bad in ["399", "600", "200", "0403", "+429"] {
+            assert_eq!(DenyStatus::parse(bad), None, "{bad}");
+        }
+        assert_eq!(Hops::parse("0"), Some(Hops(0)));
+        assert_eq!(Hops::parse("101"), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a real Envoy 1.40 makes of headers and metadata in our answers.
 
-use crate::harness::envoy::Envoy;
+use crate::harness::envoy::{Envoy, Upstream};
 use crate::harness::http::Answer;
 use crate::harness::tidegate::{Setup, Tidegate};
 
@@ -30,7 +30,7 @@ const OUR_RETRY_AFTER: (&str, &str) = ("enable_retry_after_header: true", "enabl
 
 fn start(setting: &str) -> (Tidegate, Envoy) {
     let limiter = Setup::new().rules("edge.yaml", RULES).env(setting, "true").start();
-    let envoy = Envoy::start_with(&limiter, &[SHOW_METADATA, OUR_RETRY_AFTER]);
+    let envoy = Envoy::start_changed(&Upstream::at(&limiter), &[SHOW_METADATA, OUR_RETRY_AFTER]);
     (limiter, envoy)
 }
 

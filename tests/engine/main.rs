@@ -5,6 +5,7 @@
 
 mod explain;
 mod rules;
+mod rules_actions;
 mod rules_fuzz;
 mod rules_load;
 mod rules_match;

@@ -3,6 +3,7 @@
 //! Not of the request path, which only needs the end: see `tree`.
 
 use crate::engine::request::Entry;
+use crate::engine::rules::set::Domain;
 use crate::engine::rules::tree::Step;
 use crate::engine::rules::{Rule, RuleSet};
 
@@ -45,7 +46,7 @@ pub enum End<'a> {
 impl RuleSet {
     /// The way of a descriptor with these entries.
     pub fn walk(&self, domain: &str, entries: &[Entry<'_>]) -> Walk<'_> {
-        let Some(&root) = self.domains.get(domain) else {
+        let Some(&Domain { root, .. }) = self.domains.get(domain) else {
             let mut known: Vec<_> = self.domains().map(str::to_owned).collect();
             known.sort_unstable();
             known.truncate(KNOWN_MAX);

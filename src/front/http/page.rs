@@ -25,6 +25,13 @@ pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 /// The content type of JSON.
 pub(super) const JSON: &str = "application/json";
 
+/// A page without a body.
+pub(super) fn empty(status: StatusCode) -> Page {
+    let mut page = Response::new(PageBody(Content::Whole(Bytes::new())));
+    *page.status_mut() = status;
+    page
+}
+
 /// A page of text.
 pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
     page(status, TEXT, body)

@@ -1,6 +1,6 @@
 //! A child process: its output line by line as it comes, signals, its end. Killed when dropped.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,8 +18,22 @@ pub struct Process {
 
 impl Process {
     pub fn spawn(command: &mut Command) -> Self {
+        Self::spawn_with(command.stdin(Stdio::null()))
+    }
+
+    /// With something to read, which [`input`](Self::input) writes.
+    pub fn spawn_with_input(command: &mut Command) -> Self {
+        Self::spawn_with(command.stdin(Stdio::piped()))
+    }
+
+    /// Writes a line for it to read.
+    pub fn input(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().expect("it was given something to read");
+        writeln!(stdin, "{line}").expect("it still reads");
+    }
+
+    fn spawn_with(command: &mut Command) -> Self {
         let mut child = command
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -64,6 +78,17 @@ impl Process {
             after_name.split(' ').skip(11).take(2).map(|field| field.parse::<u32>().expect("a number"));
         // USER_HZ is 100 on every architecture that has servers.
         Duration::from_millis(10) * ticks.sum::<u32>()
+    }
+
+    /// How many of its threads have a name that begins so.
+    pub fn threads(&self, name: &str) -> usize {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let comms = threads
+            .expect("the process is ours")
+            .map(|thread| thread.map(|thread| thread.path().join("comm")));
+        let names = comms.map(|comm| std::fs::read_to_string(comm.expect("the process is ours")));
+        // One that has just ended has no name any more.
+        names.flatten().filter(|known| known.starts_with(name)).count()
     }
 
     pub fn signal(&self, signal: Signal) {

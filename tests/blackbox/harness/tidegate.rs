@@ -117,14 +117,18 @@ impl Setup {
 
     /// Starts the binary and waits until it is ready.
     pub fn start(self) -> Tidegate {
-        let process = self.spawn();
-        let mut tidegate = Tidegate { process, setup: self };
-        eventually("the limiter to be ready", || tidegate.probe_ready());
-        tidegate
+        Tidegate::of(self.spawn(), self)
     }
 }
 
 impl Tidegate {
+    /// One that was spawned, once it is ready.
+    pub fn of(process: Process, setup: Setup) -> Self {
+        let mut tidegate = Self { process, setup };
+        eventually("the limiter to be ready", || tidegate.probe_ready());
+        tidegate
+    }
+
     /// Ready yet? Panics if it has ended instead.
     fn probe_ready(&mut self) -> Option<()> {
         if let Some(status) = self.process.ended() {
