@@ -12,6 +12,8 @@ mod spans;
 mod statsd;
 mod tls;
 
+pub use self::reload::{load_options, rules_layout};
+
 use std::io;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -35,7 +37,7 @@ use crate::front::connections::{
 };
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
-use crate::front::{Bounds, Seam};
+use crate::front::{Bounds, LimitHeaders, Seam, Telling};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
@@ -147,14 +149,15 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
         loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
-    let workers = app.start_workers()?;
+    let seam = app.seam();
+    let workers = app.start_workers(&seam)?;
     app.announce(&ports);
     if rules.is_ready() {
         app.health.serve();
     }
     control::lower_priority(CONTROL_NICENESS);
     tls.register(&app.metrics);
-    app.until_the_end(ports, workers, rules, tls, signals).await
+    app.until_the_end(ports, (workers, seam), rules, tls, signals).await
 }
 
 impl App {
@@ -201,20 +204,27 @@ impl App {
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
         let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
+        let installer = match self.settings.healthy_with_at_least_one_config_loaded {
+            true => installer.turning(Arc::clone(&self.health)),
+            false => installer,
+        };
         Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
     }
 
-    fn start_workers(&self) -> io::Result<Arc<Workers>> {
+    fn seam(&self) -> Arc<Seam> {
         let bounds = Bounds {
             descriptors_max: self.settings.max_descriptors.0,
             entries_max: self.settings.max_entries.0,
             request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
         };
         let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
-        let seam = Arc::new(seam.traced(self.tracer.clone()));
+        Arc::new(seam.telling(telling(&self.settings)).traced(self.tracer.clone()))
+    }
+
+    fn start_workers(&self, seam: &Arc<Seam>) -> io::Result<Arc<Workers>> {
         let fronts = Fronts {
-            grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
-            http: HttpFront::new(seam, Arc::clone(&self.health), check_options(&self.settings)),
+            grpc: GrpcFront::new(Arc::clone(seam), Arc::clone(&self.health)),
+            http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health), check_options(&self.settings)),
         };
         let bounds = ConnectionBounds {
             connections_max: connections_max(control::open_files_max()),
@@ -257,14 +267,14 @@ impl App {
     async fn until_the_end(
         self,
         ports: Ports,
-        workers: Arc<Workers>,
+        (workers, seam): (Arc<Workers>, Arc<Seam>),
         rules: Following,
         tls: PortsTls,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
-        let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
+        let mut control = self.serve_pages((ports.metrics, ports.debug), seam, &switch);
         let flush = self.settings.stats_flush_interval.0;
         let mut sending = Sending::start(self.receivers.clone(), &self.metrics, flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
@@ -295,6 +305,7 @@ impl App {
     fn serve_pages(
         &self,
         (metrics, debug): (Option<Listener>, Option<Listener>),
+        seam: Arc<Seam>,
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
@@ -306,7 +317,8 @@ impl App {
         }
         if let Some(listener) = debug {
             let token = self.settings.admin_token.as_ref().map(|token| Arc::from(token.0.as_str()));
-            let front = AdminFront::new(Arc::clone(&self.service), Arc::clone(&self.metrics), token);
+            let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
+            let front = AdminFront::new(service, seam, metrics, token);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }
@@ -359,6 +371,19 @@ fn question(example: &Example) -> serde_json::Value {
     let entry = |(key, value): &(String, String)| serde_json::json!({"key": key, "value": value});
     let entries: Vec<_> = example.entries.iter().map(entry).collect();
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
+}
+
+/// What answers tell beside codes and limits.
+fn telling(settings: &Settings) -> Telling {
+    let names = LimitHeaders {
+        limit: settings.limit_limit_header.0.clone(),
+        remaining: settings.limit_remaining_header.0.clone(),
+        reset: settings.limit_reset_header.0.clone(),
+    };
+    Telling {
+        headers: settings.limit_response_headers_enabled.then_some(names),
+        dynamic_metadata: settings.response_dynamic_metadata,
+    }
 }
 
 fn check_options(settings: &Settings) -> CheckOptions {

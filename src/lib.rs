@@ -60,7 +60,9 @@
 //! | --- | --- |
 //! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, a line in the property tests |
 //! | add a key of the rule files | `engine/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
-//! | add a setting | a row in `settings/table.rs` |
+//! | add a setting | a row in `settings/table.rs`, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md` |
+//! | add a command | `cli/<command>.rs` |
+//! | tell more of why an answer is what it is | `engine/rules/walk.rs`, `engine/explain.rs` |
 //! | change shadow mode, quota mode, the overall code | `engine/settle.rs`, `engine/decision.rs` |
 //! | change what is charged when a request is denied | `engine/settle.rs` |
 //! | add a counter that `envoyproxy/ratelimit` has | `metrics/stat_name.rs`, `metrics/named.rs`: StatsD and mappings follow |

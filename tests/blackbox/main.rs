@@ -10,9 +10,13 @@
 
 mod harness;
 
+mod answers;
 mod attacks;
+mod commands;
 mod connections;
+mod debug_port;
 mod envoy;
+mod envoy_answers;
 mod fronts;
 mod h2spec;
 mod lifecycle;
@@ -27,6 +31,7 @@ mod proxies;
 mod readme;
 mod reload;
 mod reload_under_load;
+mod settings;
 mod starvation;
 mod statsd;
 mod stderr;
