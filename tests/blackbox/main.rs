@@ -10,6 +10,8 @@
 
 mod harness;
 
+mod check_descriptors;
+mod check_fronts;
 mod envoy;
 mod fronts;
 mod lifecycle;

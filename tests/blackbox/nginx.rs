@@ -109,7 +109,7 @@ fn over_a_unix_socket_the_same_limits_hold() {
     let socket = setup.outside().join("http.sock").display().to_string();
     let mut limiter = setup.env("HTTP_UDS", &socket).start();
     let proxy = Proxy::start(Kind::Nginx, &format!("unix:{socket}"));
-    let mut login = |host| proxy.client(host).send("POST", "/login", &[], "").expect("NGINX answers").status;
+    let login = |host| proxy.client(host).send("POST", "/login", &[], "").expect("NGINX answers").status;
     assert_eq!([login(2), login(2), login(2), login(2), login(3)], [200, 200, 200, 429, 200]);
 
     let nobody = http::get_unix(socket.as_ref(), "/check/edge").expect("an answer");
