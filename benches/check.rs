@@ -147,7 +147,9 @@ fn load(args: &Args, port: u16, script: Option<&Path>) -> Result<Figures, String
     let mut command = Command::new("taskset");
     command.args(["-c", &args.generator_core.to_string(), "wrk", "--latency", "-t1"]);
     command.args([format!("-c{}", args.connections), format!("-d{}s", args.seconds)]);
-    script.iter().for_each(|script| drop(command.arg("-s").arg(script)));
+    if let Some(script) = script {
+        command.arg("-s").arg(script);
+    }
     let output = command.arg(format!("http://127.0.0.1:{port}/things")).output();
     let output = output.map_err(|error| format!("wrk (apt-get install wrk): {error}"))?;
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -189,7 +191,7 @@ impl Server {
         command.env("PORT", port.to_string()).env("GRPC_PORT", free_port()?.to_string());
         command.env("DEBUG_PORT", free_port()?.to_string()).env("WORKER_THREADS", "1");
         command.env("PROMETHEUS_ADDR", format!("127.0.0.1:{}", free_port()?)).env("LOG_LEVEL", "warn");
-        ["HOST", "GRPC_HOST", "DEBUG_HOST"].iter().for_each(|host| drop(command.env(host, "127.0.0.1")));
+        command.envs(["HOST", "GRPC_HOST", "DEBUG_HOST"].map(|host| (host, "127.0.0.1")));
         Self::start(command, port)
     }
 

@@ -5,6 +5,7 @@ mod connections;
 mod grpc;
 mod http;
 mod seam;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

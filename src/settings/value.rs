@@ -521,16 +521,6 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_is_an_error_and_hops_may_be_none() {
-        assert_eq!(DenyStatus::parse("403"), Some(DenyStatus(403)));
-        for bad in ["399", "600", "200", "0403", "+429"] {
-            assert_eq!(DenyStatus::parse(bad), None, "{bad}");
-        }
-        assert_eq!(Hops::parse("0"), Some(Hops(0)));
-        assert_eq!(Hops::parse("101"), None);
-    }
-
-    #[test]
     fn lists_and_maps_are_gos() {
         assert_eq!(List::parse("a,,b "), Some(List(vec!["a".to_owned(), String::new(), "b ".to_owned()])));
         assert_eq!(List::parse(""), Some(List(vec![])));
@@ -555,6 +545,16 @@ mod tests {
             [("a", "b c="), ("%C3%A4", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(pairs.0, expected);
         assert!(!format!("{pairs:?}").contains('b'));
+    }
+
+    #[test]
+    fn a_denial_is_an_error_and_hops_may_be_none() {
+        assert_eq!(DenyStatus::parse("403"), Some(DenyStatus(403)));
+        for bad in ["399", "600", "200", "0403", "+429"] {
+            assert_eq!(DenyStatus::parse(bad), None, "{bad}");
+        }
+        assert_eq!(Hops::parse("0"), Some(Hops(0)));
+        assert_eq!(Hops::parse("101"), None);
     }
 
     #[test]
