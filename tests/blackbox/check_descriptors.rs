@@ -108,7 +108,7 @@ fn rules() -> String {
     let limit = format!("rate_limit: {{unit: day, requests_per_unit: {MANY}}}");
     let nodes = |below: &str| {
         let node = |key: &&str| format!("{{key: {key}, {limit}{below}}}");
-        format!("[{}]", KEYS.iter().map(|key| node(key)).collect::<Vec<_>>().join(", "))
+        format!("[{}]", KEYS.iter().map(node).collect::<Vec<_>>().join(", "))
     };
     let two = nodes("");
     let one = nodes(&format!(", descriptors: {two}"));
