@@ -4,8 +4,9 @@
 //! descriptors. As in Envoy, an action that has no value drops the whole descriptor that it is part of, and with
 //! `skip_if_absent` only itself; what is left of a descriptor may be nothing, which meets no rule.
 
+// Of `core`, which has addresses and no sockets.
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::engine::request::RequestBuf;
 
