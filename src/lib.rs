@@ -60,6 +60,7 @@
 //! | --- | --- |
 //! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, a line in the property tests |
 //! | add a key of the rule files | `engine/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
+//! | add an action of `rate_limits` | `engine/rules/keys.rs` → `check/actions.rs` → `actions.rs`, a line in its tests |
 //! | add a setting | a row in `settings/table.rs`, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md` |
 //! | add a command | `cli/<command>.rs` |
 //! | tell more of why an answer is what it is | `engine/rules/walk.rs`, `engine/explain.rs` |

@@ -146,7 +146,7 @@ impl Envoy {
 }
 
 /// TIDEGATE_ENVOY, or what `tests/run` installs.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let installed = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/.work/envoy"));
     let path = std::env::var_os("TIDEGATE_ENVOY").map_or_else(installed, PathBuf::from);
     assert!(path.exists(), "no Envoy at {}: run tests/run once, it installs one", path.display());
