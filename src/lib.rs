@@ -64,6 +64,7 @@
 //! | change shadow mode, quota mode, the overall code | `engine/settle.rs`, `engine/decision.rs` |
 //! | change what is charged when a request is denied | `engine/settle.rs` |
 //! | add a front or a source of rules | a file beside its siblings |
+//! | serve a connection by other means than hyper | `front/connections.rs`: `serve_grpc`, `serve_http` |
 //!
 //! # Invariants
 //! - In no window of a strict limit, wherever it starts, are more than N hits admitted; under any interleaving of
