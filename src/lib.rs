@@ -68,6 +68,7 @@
 //! | change what is charged when a request is denied | `engine/settle.rs` |
 //! | add a counter that `envoyproxy/ratelimit` has | `metrics/stat_name.rs`, `metrics/named.rs`: StatsD and mappings follow |
 //! | add a front or a source of rules | a file beside its siblings |
+//! | serve a connection by other means than hyper | `front/connections.rs`: `serve_grpc`, `serve_http` |
 //!
 //! # Invariants
 //! - In no window of a strict limit, wherever it starts, are more than N hits admitted; under any interleaving of
