@@ -92,7 +92,7 @@ impl Ours {
         let seed = KeySecret::new([5; 16]).seed([b"bench".as_slice()]);
         let check = Check {
             origin: Origin::Override { unit: Unit::Minute, unit_multiplier: 1 },
-            limit: Limit::new(algorithm, 1_000_000_000, 60 * SECOND_NANOS),
+            limit: Limit::new(algorithm, 10_000_000, 60 * SECOND_NANOS),
             key: seed.key([]),
             hits: Hits::Take(1),
             reported: false,
