@@ -267,7 +267,9 @@ mod tests {
             let dice = random >> 40;
             now += dice % 3;
             let hits = if dice.is_multiple_of(7) { 1 + dice % 40 } else { 1 };
+            let bytes_most = stamps.heap_bytes() + stamps.growth_bytes();
             stamps.push(now, hits as u32);
+            assert!(stamps.heap_bytes() <= bytes_most, "step {step}");
             model.extend((0..hits).map(|_| now));
             if dice.is_multiple_of(4_001) {
                 let left = model.len() as u64 * (dice % 5) / 4;
