@@ -23,7 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("statsd", &["metrics", "settings::mogrifiers"]),
     ("spans", &[]),
     ("service", &["engine", "store", "source", "metrics", "clock"]),
-    ("front", &["engine", "service", "store::StoreError", "metrics", "spans", "health", "clock"]),
+    ("front", &["engine", "service", "store::StoreError", "metrics", "spans", "health", "clock", "logging"]),
     (
         "app",
         &[
