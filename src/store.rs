@@ -6,5 +6,6 @@
 //! knows nothing of codes, modes' meaning, headers or metrics.
 
 mod memory;
+pub mod redis;
 
 pub use memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull, Swept};

@@ -21,6 +21,7 @@ mod sliding_log;
 mod sliding_window;
 mod sliding_window_weighted;
 mod token_bucket;
+mod told;
 
 pub(crate) use counter::{Ahead, Counter};
 pub(crate) use fixed_window::FixedWindow;
@@ -29,6 +30,7 @@ pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 pub(crate) use sliding_window_weighted::SlidingWindowWeighted;
 pub(crate) use token_bucket::TokenBucket;
+pub use told::{Told, ToldState};
 
 use crate::engine::time::{SECOND_NANOS, Timestamp};
 use divisor::Divisor;
