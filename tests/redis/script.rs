@@ -3,7 +3,7 @@
 use redis::{Connection, Script};
 use tidegate::engine::decision::Verdicts;
 use tidegate::engine::plan::{Check, Plan, Step};
-use tidegate::store::redis::script::{Answered, Call, Clock, Whole, source};
+use tidegate::store::redis::script::{Answered, Call, Clock, Purpose, Whole, source};
 
 /// How far expiry is moved: no key goes while a test runs, whatever time it tells.
 pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
@@ -20,7 +20,7 @@ impl Asked {
     #[allow(clippy::disallowed_methods, reason = "keys expire by real time")]
     pub(crate) fn new(connections: Vec<Connection>) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("past 1970");
-        let script = Script::new(&source(Clock::Arguments));
+        let script = Script::new(&source(Purpose::Decide, Clock::Arguments));
         Self { connections, script, began_millis: now.as_millis() as i64 }
     }
 
@@ -35,7 +35,8 @@ impl Asked {
         let whole = Whole {
             stop_increment_when_over: plan.modes.stop_increment_when_over,
             quota: plan.modes.quota,
-            quotas_elsewhere: if plan.modes.quota { unlimited.count() as u16 } else { 0 },
+            quotas: if plan.modes.quota { unlimited.count() as u16 } else { 0 },
+            ..Whole::default()
         };
         let mut call = Call::new(&whole);
         for (index, check) in checks(plan) {

@@ -17,8 +17,17 @@ pub enum Clock {
     Arguments,
 }
 
-/// The whole script.
-pub fn source(clock: Clock) -> String {
+/// What a script does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Decides a request.
+    Decide,
+    /// Gives back what a request was charged that was denied in another slot.
+    GiveBack,
+}
+
+/// A whole script.
+pub fn source(purpose: Purpose, clock: Clock) -> String {
     let prelude = match clock {
         Clock::Redis => include_str!("lua/prelude.lua"),
         Clock::Arguments => include_str!("lua/prelude_test.lua"),
@@ -34,7 +43,10 @@ pub fn source(clock: Clock) -> String {
         include_str!("lua/gcra.lua"),
         include_str!("lua/token_bucket.lua"),
         include_str!("lua/leaky_bucket.lua"),
-        include_str!("lua/decide.lua"),
+        match purpose {
+            Purpose::Decide => include_str!("lua/decide.lua"),
+            Purpose::GiveBack => include_str!("lua/give_back.lua"),
+        },
     ]
     .concat()
 }
@@ -57,8 +69,14 @@ pub struct Whole {
     pub stop_increment_when_over: bool,
     /// Every descriptor is in quota mode.
     pub quota: bool,
-    /// Descriptors in quota mode beside the checks of this call: without a limit, or in another slot.
-    pub quotas_elsewhere: u16,
+    /// Known of the descriptors that this call does not ask: one is over.
+    pub any_over: bool,
+    /// One of them denies the request.
+    pub denied: bool,
+    /// So many of them are in quota mode.
+    pub quotas: u16,
+    /// So many of those are over.
+    pub quotas_over: u16,
 }
 
 /// The keys and arguments of one call of the script.
@@ -73,8 +91,25 @@ pub struct Call {
 impl Call {
     /// A call without checks yet.
     pub fn new(whole: &Whole) -> Self {
-        let [low, high] = whole.quotas_elsewhere.to_le_bytes();
-        Self { keys: Vec::new(), args: vec![vec![u8::from(whole.stop_increment_when_over), low, high]] }
+        let Whole { stop_increment_when_over, any_over, denied, quotas, quotas_over, .. } = *whole;
+        let mut packed = vec![stop_increment_when_over.into(), any_over.into(), denied.into()];
+        packed.extend(quotas.to_le_bytes());
+        packed.extend(quotas_over.to_le_bytes());
+        Self { keys: Vec::new(), args: vec![packed] }
+    }
+
+    /// A call that gives back.
+    pub fn giving_back() -> Self {
+        Self::default()
+    }
+
+    /// Adds what one counter was charged: `hits` of it go back.
+    pub fn push_give_back(&mut self, key: Vec<u8>, check: &Check<'_>, answered: &CounterAnswered, hits: u64) {
+        let mut packed = packed(0, &Check { hits: Hits::Take(hits), ..*check }, false);
+        packed.extend(double(answered.stamp));
+        packed.extend(double(answered.level));
+        self.keys.push(key);
+        self.args.push(packed);
     }
 
     /// Adds a check of the counter under `key`; `quota` is the whole process's quota mode.
@@ -166,6 +201,8 @@ pub struct CounterAnswered {
     pub charged: u64,
     /// Under which stamp: a time, or a bucket's or a window's number.
     pub stamp: u64,
+    /// The buckets: the whole hits that were in it afterwards.
+    pub level: u64,
 }
 
 impl Answered {
@@ -199,7 +236,8 @@ fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
     };
     let reset_nanos = told.reset_nanos(limit, wanted, over);
     let verdict = Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos };
-    Some(CounterAnswered { verdict, charged: natural(charged)?, stamp: stamp(limit, latest, other)? })
+    let (charged, stamp) = (natural(charged)?, stamp(limit, latest, other)?);
+    Some(CounterAnswered { verdict, charged, stamp, level: natural(one).unwrap_or(0) })
 }
 
 fn micros(micros: i64) -> Option<Timestamp> {

@@ -9,11 +9,11 @@ if now > tonumber(ARGV[1]) then return { now } end
 local GIVES, REPORTED, SHADOW, QUOTA, FIXED = 1, 2, 4, 8, 3
 local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
 
--- stop: fixed windows that are not over are not charged as soon as one counter is.
--- quotas: descriptors in quota mode that are not over, here or in another slot.
-local stop, quotas = struct.unpack('<BI2', ARGV[2])
+-- stop: fixed windows that are not over are not charged as soon as one counter is. Then what is known of descriptors
+-- that are not asked here: whether any is over, whether one denies, how many are in quota mode, and over in it.
+local stop, any_over, denied, quotas, quotas_over = struct.unpack('<BBBI2I2', ARGV[2])
 local checks, counters, made = {}, {}, {}
-local denied, any_over, quotas_over = false, false, 0
+any_over, denied = any_over == 1, denied == 1
 
 local function kind_of(algorithm)
   local kind = made[algorithm]

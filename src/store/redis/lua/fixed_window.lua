@@ -30,5 +30,9 @@ kinds[3] = function()
     return s.count, 0
   end
 
+  function kind.give_back(s, c, window, hits)
+    if floor(s.latest / c.window) == window then kind.refund(s, c, hits) end
+  end
+
   return kind
 end

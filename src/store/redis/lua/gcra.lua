@@ -67,5 +67,13 @@ local function gcra()
     return s.hits, s.rest
   end
 
+  -- Of the hits that were charged at this time, when they brought the level to `level` whole hits, at most what has not
+  -- drained since: the level may have been empty in between.
+  function kind.give_back(s, c, time, hits, level)
+    local drained = muldiv(max(s.latest, now) - time, s.requests, c.window)
+    local back = min(hits, level - drained - 1)
+    if back > 0 then kind.refund(s, c, back) end
+  end
+
   return kind
 end

@@ -110,5 +110,21 @@ local function log(place_at, gone_at, counts_until)
     return at(s, first_over(s, 1, through - 1), 0), s.newest
   end
 
+  -- Takes hits back that were charged under this place, unless so many entries came after it that their sums would take
+  -- too long to correct.
+  function kind.give_back(s, c, place, hits)
+    if not s.first or place < s.first or place > s.newest then return end
+    local last = redis.call('LLEN', s.key) / 2 - 2
+    local index = place == s.first and 0 or place == s.newest and last or first_over(s, 0, place - 1)
+    if last - index > 500 or at(s, index, 0) ~= place then return end
+    local before = index == 0 and s.base or at(s, index - 1, 1)
+    local back = min(hits, at(s, index, 1) - before)
+    local tail = redis.call('LRANGE', s.key, 2 + 2 * index, -1)
+    if tonumber(tail[2]) - back == before then tail = { unpack(tail, 3) } end
+    for i = 2, #tail, 2 do tail[i] = tonumber(tail[i]) - back end
+    redis.call('LTRIM', s.key, 0, 1 + 2 * index)
+    if #tail > 0 then redis.call('RPUSH', s.key, unpack(tail)) end
+  end
+
   return kind
 end

@@ -41,5 +41,10 @@ kinds[2] = function()
     return s.current, s.previous
   end
 
+  function kind.give_back(s, c, window, hits)
+    local field = ({ [0] = 'current', 'previous' })[floor(s.latest / c.window) - window]
+    if field then s[field], s.dirty = max(s[field] - hits, 0), true end
+  end
+
   return kind
 end
