@@ -7,6 +7,7 @@
 mod control;
 mod listen;
 mod reload;
+mod tls;
 
 use std::io;
 use std::num::NonZero;
@@ -14,17 +15,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
-use crate::app::reload::{Reloader, Watching};
+use crate::app::reload::{Following, Installer, Starting};
+use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
 use crate::engine::rules::Example;
-use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
+use crate::front::connections::{
+    ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
+};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
 use crate::front::{Bounds, Seam};
@@ -60,6 +63,14 @@ pub enum AppError {
         address: String,
         /// What the system says.
         source: io::Error,
+    },
+    /// A file of TLS that is no good.
+    #[error("{setting}: {problem}")]
+    Tls {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file, and what is wrong with it.
+        problem: String,
     },
     /// Rules that cannot be read.
     #[error("cannot read the rules: {0}")]
@@ -105,23 +116,22 @@ struct App {
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
     let mut signals = Signals::register()?;
-    let ports = listen(&settings).await?;
+    let tls = PortsTls::load(&settings)?;
+    let ports = listen(&settings, &tls).await?;
     let app = App::new(settings)?;
-    let forced = app.settings.force_start_without_initial_config;
-    let reloader = app.reloader()?;
-    // Many rules take a moment, and a signal works at every moment.
-    let first_load =
-        tokio::task::spawn_blocking(move || reloader.start(forced).map(|known| (reloader, known)));
-    let (reloader, known) = tokio::select! {
-        loaded = first_load => loaded.map_err(io::Error::other)??,
+    let starting = app.rules()?;
+    let rules = tokio::select! {
+        loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
     let workers = app.start_workers()?;
     app.announce(&ports);
-    app.health.serve();
+    if rules.is_ready() {
+        app.health.serve();
+    }
     control::lower_priority(CONTROL_NICENESS);
-    let watching = reloader.watch(known.as_ref())?;
-    app.until_the_end(ports, workers, watching, signals).await
+    tls.register(&app.metrics);
+    app.until_the_end(ports, workers, rules, tls, signals).await
 }
 
 impl App {
@@ -149,11 +159,12 @@ impl App {
         Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
     }
 
-    fn reloader(&self) -> io::Result<Reloader> {
+    fn rules(&self) -> io::Result<Starting> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-        Ok(Reloader::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock))
+        let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
+        Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
     }
 
     fn start_workers(&self) -> io::Result<Arc<Workers>> {
@@ -167,8 +178,14 @@ impl App {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
             http: HttpFront::new(seam, Arc::clone(&self.health)),
         };
-        let connections_max = connections_max(control::open_files_max());
-        Workers::start(worker_threads(&self.settings), connections_max, &fronts).map(Arc::new)
+        let bounds = ConnectionBounds {
+            connections_max: connections_max(control::open_files_max()),
+            grpc_max_age: MaxAge {
+                age: unless_0(self.settings.grpc_max_connection_age),
+                grace: unless_0(self.settings.grpc_max_connection_age_grace),
+            },
+        };
+        Workers::start(worker_threads(&self.settings), bounds, &fronts).map(Arc::new)
     }
 
     /// One line each: what an operator wants to know of a process that has just started.
@@ -203,7 +220,8 @@ impl App {
         self,
         ports: Ports,
         workers: Arc<Workers>,
-        mut watching: Watching,
+        rules: Following,
+        tls: PortsTls,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
@@ -211,10 +229,11 @@ impl App {
         let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
+        control.spawn(rules.until_it_dies());
+        tls.watch(&mut control)?;
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
-            () = watching.died() => return Err(dead("watching the rules", "its thread has died")),
             () = signals.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");
@@ -229,7 +248,7 @@ impl App {
     /// Serves scrapers and people on the control thread.
     fn serve_pages(
         &self,
-        (metrics, debug): (Option<TcpListener>, Option<TcpListener>),
+        (metrics, debug): (Option<Listener>, Option<Listener>),
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
@@ -262,7 +281,7 @@ impl App {
 type Essential = JoinSet<AppError>;
 
 /// Accepts connections on every port, for the workers.
-fn accept(workers: &Arc<Workers>, listeners: Vec<(TcpListener, Port)>) -> Essential {
+fn accept(workers: &Arc<Workers>, listeners: Vec<(Listener, Port)>) -> Essential {
     let mut tasks = Essential::new();
     for (listener, port) in listeners {
         let workers = Arc::clone(workers);
@@ -306,6 +325,11 @@ fn worker_threads(settings: &Settings) -> usize {
 /// scrape, and no change of the rules be read.
 fn connections_max(open_files: usize) -> usize {
     open_files.saturating_sub(OTHER_FILES).max(open_files / 2).min(CONNECTIONS_MAX)
+}
+
+/// A time of 0 means never.
+fn unless_0(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
 }
 
 /// Half of the memory that there is, unless told.

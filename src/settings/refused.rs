@@ -5,15 +5,6 @@ use crate::settings::Problem;
 
 /// (variable, values that change nothing: a value outside of them is refused, why)
 const REFUSED: &[(&str, &[&str], &str)] = &[
-    ("CONFIG_TYPE", &["", "FILE"], "only FILE is supported (expected FILE)"),
-    ("GRPC_UDS", &[""], "a unix socket is not supported (expected GRPC_HOST and GRPC_PORT)"),
-    ("GRPC_SERVER_USE_TLS", OFF, "TLS is not supported (expected false)"),
-    ("GRPC_CLIENT_TLS_CACERT", &[""], "TLS is not supported (expected nothing)"),
-    ("GRPC_CLIENT_TLS_SAN", &[""], "TLS is not supported (expected nothing)"),
-    ("GRPC_MAX_CONNECTION_AGE", &["", "0"], "connections have no greatest age here (expected 0)"),
-    ("HTTP_UDS", &[""], "a unix socket is not supported (expected HOST and PORT)"),
-    ("HTTP_SERVER_TLS_CERT", &[""], "TLS is not supported (expected nothing)"),
-    ("HTTP_SERVER_TLS_KEY", &[""], "TLS is not supported (expected nothing)"),
     ("LIMIT_RESPONSE_HEADERS_ENABLED", OFF, "response headers are not supported (expected false)"),
     ("RESPONSE_DYNAMIC_METADATA", OFF, "dynamic metadata is not supported (expected false)"),
     ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", OFF, "is not supported (expected false)"),
@@ -83,14 +74,5 @@ mod tests {
         // What Kubernetes sets for a Service of the name `redis` is none of them.
         assert!(refused_with("REDIS_PORT", "tcp://10.0.0.1:6379").is_empty());
         assert!(refused_with("REDIS_TLS", "false").is_empty());
-    }
-
-    #[test]
-    fn a_port_that_should_speak_tls_is_never_served_in_plain() {
-        for name in
-            ["HTTP_SERVER_TLS_CERT", "HTTP_SERVER_TLS_KEY", "GRPC_SERVER_USE_TLS", "GRPC_CLIENT_TLS_SAN"]
-        {
-            assert_eq!(refused_with(name, "true").len(), 1, "{name}");
-        }
     }
 }

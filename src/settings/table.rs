@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::engine::limit::Algorithm;
 use crate::settings::Problem;
 use crate::settings::value::{
-    Backend, ByteSize, Count, FullMode, HostPort, LogLevel, Secret, Series, Threads, UrlPath, Value,
+    Backend, ByteSize, ConfigType, Count, DnsName, FilePath, FullMode, HostPort, LogLevel, Map, NodeMetadata,
+    Secret, Series, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -71,11 +72,27 @@ settings! {
         "DEBUG_PORT" debug_port: u16 = "6070", "debug: the port; one in use is a warning";
         "DRAIN_GRACE" drain_grace: Duration = "0s", "after SIGTERM, how long listeners stay open once health has turned";
         optional {
+            "GRPC_UDS" grpc_uds: FilePath, "gRPC: a unix socket to listen on instead of GRPC_HOST and GRPC_PORT";
+            "HTTP_UDS" http_uds: FilePath, "HTTP: a unix socket to listen on instead of HOST and PORT";
+            "HTTP_SERVER_TLS_CERT" http_server_tls_cert: FilePath, "HTTP: PEM file of the certificate and its chain; with it the port speaks TLS alone";
+            "HTTP_SERVER_TLS_KEY" http_server_tls_key: FilePath, "HTTP: PEM file of the certificate's key";
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
             "ADMIN_TOKEN" admin_token: Secret, "bearer token with which callers that are not on loopback may change state on the debug port";
         }
     }
+    "gRPC server": {
+        "GRPC_SERVER_USE_TLS" grpc_server_use_tls: bool = "false", "the gRPC port speaks TLS; files of certificates are read again when they change";
+        "GRPC_MAX_CONNECTION_AGE" grpc_max_connection_age: Duration = "24h", "a connection that is so old, give or take a tenth, is asked to end (GOAWAY); 0: never";
+        "GRPC_MAX_CONNECTION_AGE_GRACE" grpc_max_connection_age_grace: Duration = "1h", "how long it may then take to finish its calls before it is closed; 0: as long as it likes";
+        optional {
+            "GRPC_SERVER_TLS_CERT" grpc_server_tls_cert: FilePath, "PEM file of the certificate and its chain";
+            "GRPC_SERVER_TLS_KEY" grpc_server_tls_key: FilePath, "PEM file of the certificate's key";
+            "GRPC_CLIENT_TLS_CACERT" grpc_client_tls_cacert: FilePath, "PEM file of the authority that clients' certificates have to come from; unset: clients need none";
+            "GRPC_CLIENT_TLS_SAN" grpc_client_tls_san: DnsName, "DNS name that a client's certificate has to carry";
+        }
+    }
     "Rules": {
+        "CONFIG_TYPE" config_type: ConfigType = "FILE", "where rules come from: files, or a control plane (xDS)";
         "RUNTIME_WATCH_ROOT" runtime_watch_root: bool = "true", "files named config.… beside the folder of RUNTIME_* are rules too; watching sees every change either way";
         "RUNTIME_IGNOREDOTFILES" runtime_ignoredotfiles: bool = "false", "skip files and folders whose name starts with a dot (those with two dots always are)";
         "MERGE_DOMAIN_CONFIG" merge_domain_config: bool = "false", "several files may share a domain";
@@ -87,6 +104,24 @@ settings! {
             "RUNTIME_ROOT" runtime_root: String, "root of the tree of rules; unset: /srv/runtime_data/current";
             "RUNTIME_SUBDIRECTORY" runtime_subdirectory: String, "folder below RUNTIME_ROOT; unset or empty: the root itself";
             "RUNTIME_APPDIRECTORY" runtime_appdirectory: String, "folder below that, of which every file is rules; unset: config";
+        }
+    }
+    "Rules over xDS": {
+        "CONFIG_GRPC_XDS_SERVER_URL" config_grpc_xds_server_url: String = "localhost:18000", "the control plane, host:port";
+        "CONFIG_GRPC_XDS_NODE_ID" config_grpc_xds_node_id: String = "default", "node.id";
+        "CONFIG_GRPC_XDS_NODE_METADATA" config_grpc_xds_node_metadata: NodeMetadata = "", "node.metadata: k=v,k=v; items without = are skipped";
+        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" config_grpc_xds_client_additional_headers: Map = "", "headers of the stream: key:value,key:value";
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS" config_grpc_xds_server_use_tls: bool = "false", "TLS to the control plane";
+        "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" xds_client_backoff_initial_interval: Duration = "10s", "pause before the first attempt to reconnect; attempt k waits initial x factor^k";
+        "XDS_CLIENT_BACKOFF_MAX_INTERVAL" xds_client_backoff_max_interval: Duration = "60s", "the longest of these pauses";
+        "XDS_CLIENT_BACKOFF_RANDOM_FACTOR" xds_client_backoff_random_factor: f64 = "0.5", "that factor; up to 1 the pause never grows; 0 or less means 2";
+        "XDS_CLIENT_BACKOFF_JITTER" xds_client_backoff_jitter: bool = "true", "draw each pause between the initial one and its own";
+        optional {
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT" config_grpc_xds_client_tls_cert: String, "PEM chain that is shown to the control plane";
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY" config_grpc_xds_client_tls_key: String, "its PEM key";
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT" config_grpc_xds_server_tls_cacert: String, "PEM certificates that are trusted beside the system's";
+            "CONFIG_GRPC_XDS_SERVER_TLS_SAN" config_grpc_xds_server_tls_san: String, "server name to send and verify instead of the host";
+            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" xds_client_max_msg_size_in_bytes: Count, "bytes of the largest message that is taken; unset: 4 MiB";
         }
     }
     "Decisions": {

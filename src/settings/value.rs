@@ -1,6 +1,7 @@
 //! The kinds of values that settings take: how each is written, and what is said when it is not.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
@@ -80,6 +81,51 @@ impl Value for f32 {
     }
 }
 
+impl Value for f64 {
+    const NAME: &'static str = "NUMBER";
+    const EXPECTED: &'static str = "a finite number (expected for example 0.5)";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|number: &f64| number.is_finite())
+    }
+}
+
+/// Names with values: `key:value,key:value`. Nothing is trimmed, and no value holds a `:`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Map(pub Vec<(String, String)>);
+
+impl Value for Map {
+    const NAME: &'static str = "MAP";
+    const EXPECTED: &'static str = "a map (expected key:value,key:value with exactly one : in each)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(Self::default());
+        }
+        let pair = |item: &str| {
+            let (key, value) = item.split_once(':').filter(|(_, value)| !value.contains(':'))?;
+            Some((key.to_owned(), value.to_owned()))
+        };
+        text.split(',').map(pair).collect::<Option<_>>().map(Self)
+    }
+}
+
+/// What a node tells of itself: `k=v,k=v`. The first `=` splits; an item without one is skipped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeMetadata(pub Vec<(String, String)>);
+
+impl Value for NodeMetadata {
+    const NAME: &'static str = "METADATA";
+    const EXPECTED: &'static str = "metadata (expected k=v,k=v)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let pairs = text.split(',').filter_map(|item| item.split_once('='));
+        Some(Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
+    }
+}
+
 /// A whole number within bounds that are both included.
 macro_rules! counts {
     ($(#[$doc:meta])* $name:ident, $max:expr, $expected:literal) => {
@@ -148,6 +194,32 @@ impl Value for UrlPath {
     fn parse(text: &str) -> Option<Self> {
         let path = text.starts_with('/') && !text.contains(['?', '#']) && !text.contains(char::is_whitespace);
         path.then(|| Self(text.to_owned()))
+    }
+}
+
+/// A file in the file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(pub PathBuf);
+
+impl Value for FilePath {
+    const NAME: &'static str = "FILE";
+    const EXPECTED: &'static str = "a path of a file";
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(text.into()))
+    }
+}
+
+/// A name in DNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName(pub String);
+
+impl Value for DnsName {
+    const NAME: &'static str = "NAME";
+    const EXPECTED: &'static str = "a DNS name (expected for example envoy.example.com)";
+
+    fn parse(text: &str) -> Option<Self> {
+        rustls::pki_types::DnsName::try_from(text).ok().map(|name| Self(name.as_ref().to_owned()))
     }
 }
 
@@ -236,6 +308,11 @@ words!(
 );
 
 words!(
+    /// Where rules come from.
+    ConfigType, "SOURCE", |word, text| word == text, { "FILE" => File, "GRPC_XDS_SOTW" => GrpcXdsSotw }
+);
+
+words!(
     /// Where counters live.
     Backend, "BACKEND", |word, text| word == text, { "memory" => Memory }
 );
@@ -289,6 +366,32 @@ mod tests {
         assert_eq!(UrlPath::parse("/a/b"), Some(UrlPath("/a/b".to_owned())));
         for bad in ["", "metrics", "/a?b", "/a#b", "/a b"] {
             assert_eq!(UrlPath::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn maps_are_gos() {
+        let parsed = |text| Map::parse(text).map(|Map(pairs)| pairs);
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(parsed(""), Some(Vec::new()));
+        assert_eq!(parsed("a:b,c: d"), Some(vec![pair("a", "b"), pair("c", " d")]));
+        assert_eq!(parsed("a:"), Some(vec![pair("a", "")]));
+        for bad in ["a", "a:b,", "a:b:c", "a=b"] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn metadata_of_a_node_skips_what_is_none() {
+        let NodeMetadata(pairs) = NodeMetadata::parse("a=b=c,skipped,d=").expect("any text is metadata");
+        assert_eq!(pairs, [("a".to_owned(), "b=c".to_owned()), ("d".to_owned(), String::new())]);
+    }
+
+    #[test]
+    fn a_name_that_no_certificate_can_carry_is_refused() {
+        assert_eq!(DnsName::parse("a.example"), Some(DnsName("a.example".to_owned())));
+        for bad in ["spiffe://a/b", "a b", "*.example", "10.0.0.1", "a..b"] {
+            assert_eq!(DnsName::parse(bad), None, "{bad}");
         }
     }
 
