@@ -7,6 +7,7 @@
 mod control;
 mod listen;
 mod reload;
+mod shared;
 mod tls;
 
 use std::io;
@@ -35,7 +36,7 @@ use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::settings::value::FullMode;
+use crate::settings::value::{Backend, FullMode, StoreFailureMode};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
@@ -70,6 +71,12 @@ pub enum AppError {
         /// The setting that names it.
         setting: &'static str,
         /// The file, and what is wrong with it.
+        problem: String,
+    },
+    /// A Redis that is described badly.
+    #[error("redis: {problem}")]
+    Redis {
+        /// What is wrong.
         problem: String,
     },
     /// Rules that cannot be read.
@@ -124,6 +131,7 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
         loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
+    app.await_shared_store();
     let workers = app.start_workers()?;
     app.announce(&ports);
     if rules.is_ready() {
@@ -135,7 +143,7 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
 }
 
 impl App {
-    fn new(settings: Settings) -> io::Result<Self> {
+    fn new(settings: Settings) -> Result<Self, AppError> {
         let clock = Clock::start();
         let store = Arc::new(MemoryStore::new(MemoryOptions {
             max_bytes: counter_bytes(&settings),
@@ -155,7 +163,14 @@ impl App {
             quota: settings.quota_mode,
             stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
         };
-        let service = Arc::new(Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes));
+        let service = Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes);
+        let service = Arc::new(match shared::store(&settings, &store, clock)? {
+            Some(shared) => {
+                shared::register(&metrics, &shared);
+                service.sharing(shared)
+            }
+            None => service,
+        });
         Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
     }
 
@@ -165,6 +180,14 @@ impl App {
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
         let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
         Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
+    }
+
+    /// Not ready before a store that is needed was reached once.
+    fn await_shared_store(&self) {
+        let error = self.settings.redis_failure_mode == StoreFailureMode::Error;
+        if self.service.shared().is_some() && error {
+            self.health.store(Some("redis: not reached yet".to_owned()), true);
+        }
     }
 
     fn start_workers(&self) -> io::Result<Arc<Workers>> {
@@ -191,7 +214,10 @@ impl App {
     /// One line each: what an operator wants to know of a process that has just started.
     fn announce(&self, ports: &Ports) {
         let settings = &self.settings;
-        tracing::info!("store: {} (BACKEND_TYPE)", settings.backend_type.name());
+        tracing::info!("store: {} (BACKEND_TYPE)", settings.backend_type.unwrap_or(Backend::Memory).name());
+        if settings.backend_type == Some(Backend::Redis) {
+            tracing::info!("redis: {} (REDIS_FAILURE_MODE)", settings.redis_failure_mode.name());
+        }
         tracing::info!("default algorithm: {} (DEFAULT_ALGORITHM)", settings.default_algorithm.name());
         tracing::info!(
             "bounds: MAX_COUNTER_BYTES={} STORE_FULL_MODE={} MAX_DESCRIPTORS={} MAX_ENTRIES={} MAX_REQUEST_BYTES={} \
@@ -230,6 +256,10 @@ impl App {
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         control.spawn(rules.until_it_dies());
+        if let Some(shared) = self.service.shared() {
+            let (shared, health) = (Arc::clone(shared), Arc::clone(&self.health));
+            control.spawn(shared::watch(shared, health, self.settings.clone()));
+        }
         tls.watch(&mut control)?;
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),

@@ -6,6 +6,7 @@ pub(crate) mod fixture;
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::engine::decision::{Decision, conclude};
@@ -14,12 +15,14 @@ use crate::engine::request::Request;
 use crate::engine::rules::RuleSet;
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, SharedStore, SharedVerdicts, StoreError};
 
 /// Decides requests under the rules in force.
 pub struct Service {
     live: Arc<LiveRules<Option<InForce>>>,
     store: Arc<MemoryStore>,
+    /// Where counters live instead, if several nodes share them.
+    shared: Option<Arc<SharedStore>>,
     metrics: Arc<Metrics>,
     clock: Clock,
     modes: Modes,
@@ -37,6 +40,9 @@ pub enum ServiceError {
     /// No set of rules was ever loaded.
     #[error("no rate limit configuration loaded")]
     NoRules,
+    /// The shared store did not answer, where that is an error.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// What a thread keeps of the service that it served last: its own way to the rules in force.
@@ -53,7 +59,18 @@ thread_local! {
 impl Service {
     /// A service without rules.
     pub fn new(store: Arc<MemoryStore>, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
-        Self { live: Arc::new(LiveRules::new(None)), store, metrics, clock, modes }
+        Self { live: Arc::new(LiveRules::new(None)), store, shared: None, metrics, clock, modes }
+    }
+
+    /// The same with counters that several nodes share.
+    #[must_use]
+    pub fn sharing(self, shared: Arc<SharedStore>) -> Self {
+        Self { shared: Some(shared), ..self }
+    }
+
+    /// The store that several nodes share: with one, ask [`decide_later`](Self::decide_later).
+    pub fn shared(&self) -> Option<&Arc<SharedStore>> {
+        self.shared.as_ref()
     }
 
     /// Decides, and renders the decision while the rules that it refers to are held.
@@ -77,11 +94,39 @@ impl Service {
         })
     }
 
+    /// The same where counters are shared: asks the store, for as long as it may take and the caller has `patience`.
+    ///
+    /// # Errors
+    /// When there are no rules, or when the store does not answer and that is no answer either.
+    pub async fn decide_later<T>(
+        &self,
+        shared: &SharedStore,
+        request: &Request<'_>,
+        patience: Option<Duration>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Result<T, ServiceError> {
+        let live = self.live.current();
+        let InForce { rules, handles } = live.as_ref().as_ref().ok_or(ServiceError::NoRules)?;
+        let began = monotonic();
+        let plan = rules.plan(request, self.modes);
+        let planned = nanos_since(began);
+        let SharedVerdicts { verdicts, remembered } = shared.apply(request, &plan, patience).await?;
+        let answered = monotonic();
+        let decision = conclude(&plan, &verdicts);
+        self.metrics.decision_took(planned + nanos_since(answered));
+        self.metrics.observe(handles, request, &decision);
+        self.metrics.observe_remembered(handles, request, &decision, &remembered);
+        Ok(render(&decision))
+    }
+
     /// Puts these rules in force. Requests that have begun keep the set that they began with.
     pub fn install(&self, rules: RuleSet) {
         rules.algorithms().for_each(|algorithm| self.store.prepare(algorithm));
         let handles = self.metrics.handles(rules.rules());
         self.live.install(Some(InForce { rules, handles }));
+        if let Some(shared) = &self.shared {
+            shared.forget_over();
+        }
     }
 
     /// Frees rules that are no longer in force and that no request reads any more: on the calling thread, so that no

@@ -14,14 +14,17 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("engine", &[]),
     ("clock", &["engine"]),
-    ("settings", &["engine"]),
+    ("settings", &["engine", "store::redis::address"]),
     ("logging", &["clock", "settings"]),
     ("health", &[]),
-    ("store", &["engine"]),
+    ("store", &["engine", "clock"]),
     ("source", &["engine"]),
     ("metrics", &["engine"]),
     ("service", &["engine", "store", "source", "metrics", "clock"]),
-    ("front", &["engine", "service", "store::StoreError", "metrics", "health", "clock"]),
+    (
+        "front",
+        &["engine", "service", "store::StoreError", "store::SharedStore", "metrics", "health", "clock"],
+    ),
     (
         "app",
         &[

@@ -152,6 +152,13 @@ impl Limit {
         self
     }
 
+    /// The same with this N: `burst` stays.
+    #[must_use]
+    pub fn with_requests(mut self, requests: u32) -> Self {
+        self.requests = requests;
+        self
+    }
+
     /// How it counts.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm

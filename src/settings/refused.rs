@@ -14,36 +14,16 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("PROMETHEUS_MAPPER_YAML", &[""], "a mapping of metrics is not supported (expected nothing)"),
     ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", OFF, "is not supported (expected false)"),
     ("EXTRA_TAGS", &[""], "tags on every metric are not supported (expected nothing)"),
+    ("REDIS_SYNC", &["", "strict"], "leases are not supported (expected strict)"),
+    ("REDIS_WAIT_REPLICAS", &["", "0"], "waiting for replicas is not supported (expected 0)"),
+    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", &["", "WAIT"], "connections are never waited for here (expected WAIT)"),
+    (
+        "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
+        &["", "WAIT"],
+        "connections are never waited for here (expected WAIT)",
+    ),
     ("TRACING_ENABLED", OFF, "tracing is not supported (expected false)"),
 ];
-
-/// Variables each of which makes `envoyproxy/ratelimit` count in Redis, or says how.
-const SHARED_STORE: &[&str] = &[
-    "REDIS_URL",
-    "REDIS_TYPE",
-    "REDIS_SOCKET_TYPE",
-    "REDIS_AUTH",
-    "REDIS_SENTINEL_AUTH",
-    "REDIS_TLS",
-    "REDIS_TLS_CLIENT_CERT",
-    "REDIS_TLS_CLIENT_KEY",
-    "REDIS_TLS_CACERT",
-    "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-    "REDIS_POOL_SIZE",
-    "REDIS_TIMEOUT",
-    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
-    "REDIS_PERSECOND",
-    "REDIS_PERSECOND_URL",
-    "REDIS_PERSECOND_TYPE",
-    "REDIS_PERSECOND_SOCKET_TYPE",
-    "REDIS_PERSECOND_POOL_SIZE",
-    "REDIS_PERSECOND_AUTH",
-    "REDIS_PERSECOND_SENTINEL_AUTH",
-    "REDIS_PERSECOND_TLS",
-    "REDIS_PERSECOND_TIMEOUT",
-];
-
-const NO_SHARED_STORE: &str = "a shared store is not supported (expected nothing; counters live in memory)";
 
 const OFF: &[&str] = &["", "0", "f", "F", "FALSE", "false", "False"];
 
@@ -53,8 +33,7 @@ pub(super) fn refused(variable: &impl Fn(&str) -> Option<String>) -> Vec<Problem
         let set = variable(name)?;
         (!harmless.contains(&set.as_str())).then(|| Problem { name: name.to_owned(), what: why.to_owned() })
     };
-    let shared_store = SHARED_STORE.iter().map(|&name| (name, OFF, NO_SHARED_STORE));
-    REFUSED.iter().copied().chain(shared_store).filter_map(problem).collect()
+    REFUSED.iter().copied().filter_map(problem).collect()
 }
 
 #[cfg(test)]
@@ -67,12 +46,8 @@ mod tests {
     }
 
     #[test]
-    fn any_variable_of_a_shared_store_is_refused_and_its_value_is_not_told() {
-        for name in SHARED_STORE {
-            assert_eq!(refused_with(name, "hunter2"), [format!("{name}: {NO_SHARED_STORE}")]);
-        }
-        // What Kubernetes sets for a Service of the name `redis` is none of them.
+    fn what_kubernetes_sets_for_a_service_of_that_name_is_ignored() {
         assert!(refused_with("REDIS_PORT", "tcp://10.0.0.1:6379").is_empty());
-        assert!(refused_with("REDIS_TLS", "false").is_empty());
+        assert_eq!(refused_with("REDIS_POOL_ON_EMPTY_BEHAVIOR", "CREATE").len(), 1);
     }
 }
