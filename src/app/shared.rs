@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::app::{AppError, dead};
+use crate::app::{AppError, dead, worker_threads};
 use crate::clock::{Clock, monotonic};
 use crate::engine::rules::StoreFailure;
 use crate::health::Health;
@@ -67,6 +67,7 @@ fn options(
         kind: target.place.kind.clone(),
         access: Access { login: target.login.clone(), database: target.place.database, tls },
         sentinel_login: target.sentinel_login.clone(),
+        workers: worker_threads(settings),
         pool_size: if pool_size == 0 { POOL_SIZE_OF_0 } else { pool_size },
         timeout,
         in_flight_max: settings.redis_max_in_flight.0,

@@ -5,6 +5,7 @@ pub mod grpc;
 pub mod http;
 pub mod metrics;
 pub mod process;
+pub mod redis;
 pub mod tidegate;
 
 use std::net::TcpListener;

@@ -16,6 +16,7 @@ mod lifecycle;
 mod logs;
 mod metrics;
 mod readme;
+mod redis_shared;
 mod reload;
 mod reload_under_load;
 mod stderr;

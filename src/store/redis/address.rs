@@ -213,6 +213,16 @@ impl fmt::Display for Address {
     }
 }
 
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single(address) => write!(formatter, "{address}"),
+            Self::Sentinel(name, _) => write!(formatter, "the master {name}"),
+            Self::Cluster(_) => formatter.write_str("the cluster"),
+        }
+    }
+}
+
 impl fmt::Debug for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)

@@ -63,13 +63,16 @@ impl Lane {
     /// Keeps the connections, for ever.
     pub(super) async fn keep(&self) -> Infallible {
         let mut pauses = Pauses::new(self.shared.options.startup_pauses);
-        let mut generation = Generation::default();
+        let (mut generation, mut first) = (Generation::default(), true);
         loop {
             match self.look_again(&mut generation).await {
                 Ok(()) => {
-                    self.shared.reached();
+                    self.shared.reached(std::mem::take(&mut first));
                     pauses = Pauses::new(PAUSES);
                     let _ = tokio::time::timeout(PROBE_INTERVAL, self.changed.notified()).await;
+                    if self.routes.lock().0.iter().any(|(_, link)| link.is_broken()) {
+                        self.shared.lost("a connection was given up".to_owned());
+                    }
                 }
                 Err(error) => {
                     match &error {

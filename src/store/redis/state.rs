@@ -21,6 +21,8 @@ pub struct RedisOptions {
     pub access: Access,
     /// Who we are to sentinels.
     pub sentinel_login: Login,
+    /// Threads that decide, each with connections of its own.
+    pub workers: usize,
     /// Connections to one server at most.
     pub pool_size: usize,
     /// The budget of one decision.
@@ -58,6 +60,8 @@ pub(super) struct Shared {
     decide: Script,
     give_back: Script,
     pub(super) contact: watch::Sender<Contact>,
+    /// Lanes that were connected once.
+    lanes_ready: AtomicUsize,
     pub(super) stats: Stats,
 }
 
@@ -107,6 +111,7 @@ impl Shared {
             decide: Script::of(Purpose::Decide),
             give_back: Script::of(Purpose::GiveBack),
             contact: watch::Sender::new(Contact::Never(None)),
+            lanes_ready: AtomicUsize::new(0),
             stats: Stats::default(),
         }
     }
@@ -123,15 +128,19 @@ impl Shared {
         self.options.timeout.max(Duration::from_secs(1))
     }
 
-    /// All servers answer.
-    pub(super) fn reached(&self) {
+    /// All servers answer a lane; `first`: for the first time. The store is there when they answer every lane.
+    pub(super) fn reached(&self, first: bool) {
+        let ready = self.lanes_ready.fetch_add(first.into(), Relaxed) + usize::from(first);
+        if ready < self.options.workers.min(self.options.pool_size) {
+            return;
+        }
         let changed = self.contact.send_if_modified(|contact| {
             let changes = *contact != Contact::Up;
             *contact = Contact::Up;
             changes
         });
         if changed {
-            tracing::info!("redis: {:?} answers", self.options.kind);
+            tracing::info!("redis: {} answers", self.options.kind);
         }
     }
 
@@ -148,7 +157,7 @@ impl Shared {
             turned
         });
         if turned {
-            tracing::error!("redis: {:?} does not answer: {why}", self.options.kind);
+            tracing::error!("redis: {} does not answer: {why}", self.options.kind);
         }
     }
 
