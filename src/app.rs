@@ -6,8 +6,11 @@
 
 mod control;
 mod listen;
+mod mapping;
 mod reload;
 mod shared;
+mod spans;
+mod statsd;
 mod tls;
 
 use std::io;
@@ -16,6 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -25,20 +29,22 @@ use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
-use crate::engine::rules::Example;
+use crate::engine::rules::{Diagnostic, Example};
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::grpc::GrpcFront;
-use crate::front::http::{AdminFront, HttpFront, MetricsFront};
+use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::settings::value::{Backend, FullMode, StoreFailureMode};
+use crate::settings::value::{Backend, CheckProxy, FullMode, StoreFailureMode};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
+use crate::spans::{ExportError, Tracer};
+use crate::statsd::{Address, Dialect, Sender};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// How long running calls may take after the listeners have closed.
@@ -85,6 +91,20 @@ pub enum AppError {
     /// Rules that were refused, for this many problems, each of which was told.
     #[error("the rules were refused for {0} problems")]
     Rules(usize),
+    /// A file that a setting names and that cannot be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// Which one.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A mapping of metrics that was refused, with every problem.
+    #[error("the mapping of metrics was refused:{}", .0.iter().map(|problem| format!("\n{problem}")).collect::<String>())]
+    Mapping(Vec<Diagnostic>),
+    /// Spans could never be sent.
+    #[error("tracing: {0}")]
+    Tracing(#[from] ExportError),
     /// Something that the system refused.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -119,6 +139,8 @@ struct App {
     metrics: Arc<Metrics>,
     service: Arc<Service>,
     health: Arc<Health>,
+    tracer: Option<Tracer>,
+    receivers: Vec<(Address, Dialect)>,
 }
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
@@ -152,10 +174,14 @@ impl App {
                 FullMode::Allow => StoreFull::Allow,
             },
         }));
+        let receivers = statsd::receivers(&settings);
         let metrics = Arc::new(Metrics::new(&MetricsOptions {
             near_limit_ratio: settings.near_limit_ratio,
             max_series: settings.max_metric_series.0,
             stripes: worker_threads(&settings) + 1,
+            timer_readers: receivers.len(),
+            constant_labels: settings.extra_tags.0.clone(),
+            names: mapping::names(&settings)?,
         }));
         control::register_store(&metrics, &store);
         let modes = Modes {
@@ -171,7 +197,17 @@ impl App {
             }
             None => service,
         });
-        Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
+        let tracer = spans::start(&settings)?;
+        Ok(Self {
+            settings,
+            clock,
+            store,
+            metrics,
+            service,
+            health: Arc::new(Health::starting()),
+            tracer,
+            receivers,
+        })
     }
 
     fn rules(&self) -> io::Result<Starting> {
@@ -196,10 +232,11 @@ impl App {
             entries_max: self.settings.max_entries.0,
             request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
         };
-        let seam = Arc::new(Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds));
+        let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
+        let seam = Arc::new(seam.traced(self.tracer.clone()));
         let fronts = Fronts {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
-            http: HttpFront::new(seam, Arc::clone(&self.health)),
+            http: HttpFront::new(seam, Arc::clone(&self.health), check_options(&self.settings)),
         };
         let bounds = ConnectionBounds {
             connections_max: connections_max(control::open_files_max()),
@@ -253,6 +290,7 @@ impl App {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
         let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
+        self.send_metrics(&mut control);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         control.spawn(rules.until_it_dies());
@@ -271,6 +309,10 @@ impl App {
         tokio::select! {
             () = self.drain(&workers, accepting) => {}
             () = signals.received() => tracing::warn!("ended by a second signal"),
+        }
+        if let Some(tracer) = self.tracer {
+            // It waits for the collector, which this thread talks to.
+            let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
         }
         Ok(())
     }
@@ -295,6 +337,17 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         tasks
+    }
+
+    /// Sends metrics to everyone who gets them, on the control thread.
+    fn send_metrics(&self, tasks: &mut Essential) {
+        for (reader, (address, dialect)) in self.receivers.iter().enumerate() {
+            tracing::info!("metrics: sent to {address}");
+            let metrics = Arc::clone(&self.metrics);
+            let sending = Sender::new(address.clone(), dialect.clone(), metrics, reader);
+            let sending = sending.run(self.settings.stats_flush_interval.0);
+            tasks.spawn(async move { match sending.await {} });
+        }
     }
 
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {
@@ -343,6 +396,18 @@ fn question(example: &Example) -> serde_json::Value {
     let entry = |(key, value): &(String, String)| serde_json::json!({"key": key, "value": value});
     let entries: Vec<_> = example.entries.iter().map(entry).collect();
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
+}
+
+fn check_options(settings: &Settings) -> CheckOptions {
+    let deny_status = StatusCode::from_u16(settings.check_deny_status.0);
+    CheckOptions {
+        proxy: match settings.check_proxy {
+            CheckProxy::Nginx => Proxy::Nginx,
+            CheckProxy::Forwarded => Proxy::Forwarded,
+        },
+        deny_status: deny_status.expect("the setting is from 400 to 599"),
+        trusted_hops: settings.xff_num_trusted_hops.0,
+    }
 }
 
 /// One a core that the process may use, unless told.

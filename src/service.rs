@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::engine::decision::{Decision, conclude};
 use crate::engine::plan::Modes;
-use crate::engine::request::Request;
+use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
@@ -32,6 +32,20 @@ pub struct Service {
 struct InForce {
     rules: RuleSet,
     handles: RuleHandles,
+}
+
+/// The rules in force at one moment, held for a decision that waits.
+pub struct Snapshot(Arc<Option<InForce>>);
+
+impl Snapshot {
+    fn in_force(&self) -> &InForce {
+        self.0.as_ref().as_ref().expect("a snapshot is only taken where there are rules")
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> &RuleSet {
+        &self.in_force().rules
+    }
 }
 
 /// Why no decision could be made.
@@ -82,31 +96,47 @@ impl Service {
         request: &Request<'_>,
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ServiceError> {
+        self.with_live(|live| Ok(self.decide_under(live.ok_or(ServiceError::NoRules)?, request, render)))
+    }
+
+    /// The same for a question that depends on the rules: `ask` forms it under the set that decides it.
+    ///
+    /// # Errors
+    /// When there are no rules at all; and those of `ask`.
+    pub fn decide_asked<T, E: From<ServiceError>>(
+        &self,
+        ask: impl FnOnce(&RuleSet) -> Result<RequestBuf, E>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Result<T, E> {
         self.with_live(|live| {
-            let InForce { rules, handles } = live.ok_or(ServiceError::NoRules)?;
-            let began = monotonic();
-            let plan = rules.plan(request, self.modes);
-            let verdicts = self.store.apply(&plan, self.clock.at(began));
-            let decision = conclude(&plan, &verdicts);
-            self.metrics.decision_took(nanos_since(began));
-            self.metrics.observe(handles, request, &decision);
-            Ok(render(&decision))
+            let live = live.ok_or(ServiceError::NoRules)?;
+            let question = ask(&live.rules)?;
+            Ok(self.decide_under(live, &question.as_request(), render))
         })
+    }
+
+    /// The rules in force now, for a decision that waits.
+    ///
+    /// # Errors
+    /// When there are none at all.
+    pub fn snapshot(&self) -> Result<Snapshot, ServiceError> {
+        let live = self.live.current();
+        if live.is_some() { Ok(Snapshot(live)) } else { Err(ServiceError::NoRules) }
     }
 
     /// The same where counters are shared: asks the store, for as long as it may take and the caller has `patience`.
     ///
     /// # Errors
-    /// When there are no rules, or when the store does not answer and that is no answer either.
+    /// When the store does not answer and that is no answer either.
     pub async fn decide_later<T>(
         &self,
         shared: &SharedStore,
+        live: &Snapshot,
         request: &Request<'_>,
         patience: Option<Duration>,
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        let live = self.live.current();
-        let InForce { rules, handles } = live.as_ref().as_ref().ok_or(ServiceError::NoRules)?;
+        let InForce { rules, handles } = live.in_force();
         let began = monotonic();
         let plan = rules.plan(request, self.modes);
         let planned = nanos_since(began);
@@ -117,6 +147,21 @@ impl Service {
         self.metrics.observe(handles, request, &decision);
         self.metrics.observe_remembered(handles, request, &decision, &remembered);
         Ok(render(&decision))
+    }
+
+    fn decide_under<T>(
+        &self,
+        InForce { rules, handles }: &InForce,
+        request: &Request<'_>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> T {
+        let began = monotonic();
+        let plan = rules.plan(request, self.modes);
+        let verdicts = self.store.apply(&plan, self.clock.at(began));
+        let decision = conclude(&plan, &verdicts);
+        self.metrics.decision_took(nanos_since(began));
+        self.metrics.observe(handles, request, &decision);
+        render(&decision)
     }
 
     /// Puts these rules in force. Requests that have begun keep the set that they began with.

@@ -7,6 +7,7 @@
 
 pub mod machine;
 pub mod redis;
+pub mod mogrifiers;
 mod refused;
 mod table;
 mod together;
@@ -51,6 +52,10 @@ impl Settings {
         let text = |row: &Row| flag(row).or_else(|| variable(row.name));
         let settings = Self::read_table(text, &mut problems);
         problems.extend(alone(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
+        let settings = settings.map(|settings| {
+            let names = &settings.use_dog_statsd_mogrifiers.0;
+            Self { mogrifiers: mogrifiers::read(names, &variable, &mut problems), ..settings }
+        });
         let settings = settings.map(|settings| Self {
             backend_type: settings.backend_type.or_else(|| redis::backend(&text, &variable)),
             ..settings

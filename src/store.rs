@@ -11,6 +11,7 @@
 mod failover;
 mod memory;
 pub mod redis;
+mod sync;
 
 pub use failover::{FailoverOptions, SharedStore, SharedVerdicts};
 pub use memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull, Swept};

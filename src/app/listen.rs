@@ -41,7 +41,7 @@ pub(super) async fn listen(settings: &Settings, tls: &PortsTls) -> Result<Ports,
 }
 
 async fn metrics(settings: &Settings) -> Result<Option<Listener>, AppError> {
-    if settings.use_prometheus == Some(false) {
+    if settings.use_prometheus == Some(false) || settings.disable_stats {
         return Ok(None);
     }
     let HostPort { host, port } = &settings.prometheus_addr;

@@ -45,7 +45,9 @@ use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more.
-const STREAMS_MAX: u32 = 1_024;
+const GRPC_STREAMS_MAX: u32 = 1_024;
+/// The same where HTTP/2 is the exception, and each may hold a whole body.
+const HTTP_STREAMS_MAX: u32 = 100;
 /// Headers of one request, decoded. Envoy's own are a few hundred bytes.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
 /// Unread bytes of requests that a connection may hold here, and each of its streams.
@@ -66,13 +68,15 @@ const HTTP1_BUFFER_BYTES: usize = 32 * 1_024;
 pub async fn serve_grpc(arrival: Arrival, front: GrpcFront, mut life: Life) {
     let Some(session) = arrival.greeted(&mut life).await else { return };
     // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
-    let front = Arc::new(front);
+    let front = Arc::new(front.for_connection());
     let service = service_fn(move |request: Request<Incoming>| {
         let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     // Whatever it speaks: what is not HTTP/2 is told so.
-    let connection = http2().auto_date_header(false).serve_connection(TokioIo::new(session.stream), service);
+    let connection = http2(GRPC_STREAMS_MAX)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(session.stream), service);
     to_its_end(connection, life).await;
 }
 
@@ -88,16 +92,16 @@ pub async fn serve_http(arrival: Arrival, front: impl Respond, mut life: Life) {
     let stream = TokioIo::new(stream);
     match protocol {
         Protocol::Http1 => to_its_end(http1().serve_connection(stream, service), life).await,
-        Protocol::Http2 => to_its_end(http2().serve_connection(stream, service), life).await,
+        Protocol::Http2 => to_its_end(http2(HTTP_STREAMS_MAX).serve_connection(stream, service), life).await,
     }
 }
 
-/// HTTP/2 within our bounds.
-fn http2() -> http2::Builder<TokioExecutor> {
+/// HTTP/2 within our bounds, with so many calls at a time.
+fn http2(streams_max: u32) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(streams_max)
         .max_header_list_size(HEADER_BYTES_MAX)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)

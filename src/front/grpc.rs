@@ -7,6 +7,7 @@ mod framing;
 mod health;
 mod timeout;
 mod unary;
+mod unfinished;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -19,6 +20,7 @@ use hyper::body::{Body, Frame, Incoming};
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
+use self::unfinished::Unfinished;
 use crate::front::{Seam, proto};
 use crate::health::Health;
 
@@ -58,12 +60,27 @@ impl GrpcFront {
         Self { seam, others }
     }
 
+    /// What answers on one connection.
+    #[must_use]
+    pub fn for_connection(self) -> GrpcConnection {
+        GrpcConnection { front: self, unfinished: Unfinished::default() }
+    }
+}
+
+/// What answers on one connection, whose calls share a bound on what they hold.
+pub struct GrpcConnection {
+    front: GrpcFront,
+    unfinished: Unfinished,
+}
+
+impl GrpcConnection {
     /// Answers one call.
     pub async fn respond(&self, request: Request<Incoming>) -> Response<GrpcBody> {
+        let GrpcFront { seam, others } = &self.front;
         if request.uri().path() == SHOULD_RATE_LIMIT {
-            return unary::respond(&self.seam, request).await.map(GrpcBody::Unary);
+            return unary::respond(seam, &self.unfinished, request).await.map(GrpcBody::Unary);
         }
-        match self.others.clone().call(request).await {
+        match others.clone().call(request).await {
             Ok(response) => response.map(GrpcBody::Other),
             Err(error) => never(error),
         }

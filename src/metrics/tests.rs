@@ -51,7 +51,14 @@ fn rules(text: &str) -> RuleSet {
 }
 
 fn metrics(max_series: usize) -> Arc<Metrics> {
-    Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series, stripes: 4 }))
+    Arc::new(Metrics::new(&MetricsOptions {
+        near_limit_ratio: 0.8,
+        max_series,
+        stripes: 4,
+        timer_readers: 0,
+        constant_labels: Vec::new(),
+        names: Names::BuiltIn { response_time_millis: false },
+    }))
 }
 
 /// Decides, with counters that go from 0 to `after`, and observes. Panics when no counter was asked.

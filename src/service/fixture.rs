@@ -8,12 +8,19 @@ use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;
 use crate::engine::plan::Modes;
 use crate::engine::rules::{LoadOptions, SourceFile, load};
-use crate::metrics::{Metrics, MetricsOptions};
+use crate::metrics::{Metrics, MetricsOptions, Names};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// Metrics of a small process.
 pub(crate) fn metrics() -> Arc<Metrics> {
-    Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series: 100, stripes: 2 }))
+    Arc::new(Metrics::new(&MetricsOptions {
+        near_limit_ratio: 0.8,
+        max_series: 100,
+        stripes: 2,
+        timer_readers: 0,
+        constant_labels: Vec::new(),
+        names: Names::BuiltIn { response_time_millis: false },
+    }))
 }
 
 /// A service with these rules, or without any.

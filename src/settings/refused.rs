@@ -8,12 +8,6 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("LIMIT_RESPONSE_HEADERS_ENABLED", OFF, "response headers are not supported (expected false)"),
     ("RESPONSE_DYNAMIC_METADATA", OFF, "dynamic metadata is not supported (expected false)"),
     ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", OFF, "is not supported (expected false)"),
-    ("USE_STATSD", OFF, "StatsD is not supported (expected false)"),
-    ("USE_DOG_STATSD", OFF, "DogStatsD is not supported (expected false)"),
-    ("DISABLE_STATS", OFF, "is not supported (expected false)"),
-    ("PROMETHEUS_MAPPER_YAML", &[""], "a mapping of metrics is not supported (expected nothing)"),
-    ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", OFF, "is not supported (expected false)"),
-    ("EXTRA_TAGS", &[""], "tags on every metric are not supported (expected nothing)"),
     ("REDIS_SYNC", &["", "strict"], "leases are not supported (expected strict)"),
     ("REDIS_WAIT_REPLICAS", &["", "0"], "waiting for replicas is not supported (expected 0)"),
     ("REDIS_POOL_ON_EMPTY_BEHAVIOR", &["", "WAIT"], "connections are never waited for here (expected WAIT)"),
@@ -22,7 +16,6 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
         &["", "WAIT"],
         "connections are never waited for here (expected WAIT)",
     ),
-    ("TRACING_ENABLED", OFF, "tracing is not supported (expected false)"),
 ];
 
 const OFF: &[&str] = &["", "0", "f", "F", "FALSE", "false", "False"];

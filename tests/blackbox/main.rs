@@ -10,14 +10,28 @@
 
 mod harness;
 
+mod attacks;
+mod connections;
 mod envoy;
 mod fronts;
+mod h2spec;
 mod lifecycle;
+mod listeners;
 mod logs;
+mod mapping;
 mod metrics;
+mod nginx;
+mod promtool;
+mod proxies;
 mod readme;
 mod redis_shared;
 mod reload;
 mod reload_under_load;
+mod starvation;
+mod statsd;
 mod stderr;
+mod tls;
+mod tracing;
 mod traffic;
+mod uds;
+mod xds;
