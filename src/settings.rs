@@ -57,7 +57,7 @@ impl Settings {
             Self { mogrifiers: mogrifiers::read(names, &variable, &mut problems), ..settings }
         });
         let settings = settings.map(|settings| Self {
-            backend_type: settings.backend_type.or_else(|| redis::backend(&text, &variable)),
+            backend_type: settings.backend_type.or_else(|| redis::backend(text, &variable)),
             ..settings
         });
         problems.extend(settings.iter().flat_map(redis::problems));

@@ -5,6 +5,7 @@
 //! without Redis there is no answer. Counters of one slot are asked in one call, all calls at once; what one slot
 //! charged for a request that another denied goes back, and no answer waits for that.
 
+mod carried;
 mod over;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::clock::{Clock, monotonic};
 use crate::engine::decision::Verdicts;
+use crate::engine::key::Key;
 use crate::engine::limit::Verdict;
 use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::engine::request::Request;
@@ -25,6 +27,7 @@ use crate::engine::time::SECOND_NANOS;
 use crate::store::redis::RedisStore;
 use crate::store::redis::script::{Answered, Call, CounterAnswered, Whole};
 use crate::store::{Failure, MemoryStore, StoreError};
+use carried::{Admitted, Carried};
 use over::OverMemory;
 
 /// So long before its caller gives up an answer has to be on its way.
@@ -51,6 +54,7 @@ pub struct SharedStore {
     clock: Clock,
     options: FailoverOptions,
     over: OverMemory,
+    carried: Carried,
 }
 
 /// The verdicts of one request.
@@ -83,7 +87,15 @@ impl SharedStore {
         clock: Clock,
         options: FailoverOptions,
     ) -> Self {
-        Self { main, per_second, local, clock, options, over: OverMemory::new(options.over_bytes) }
+        Self {
+            main,
+            per_second,
+            local,
+            clock,
+            options,
+            over: OverMemory::new(options.over_bytes),
+            carried: Carried::default(),
+        }
     }
 
     /// The stores, each with its name.
@@ -207,11 +219,18 @@ impl SharedStore {
     ) {
         let mut call = Call::new(&whole(plan, part, known));
         let asked = || part.steps.iter().filter_map(|&step| check_at(plan, step));
+        let mut carried: SmallVec<[(Key, Vec<Admitted>); 1]> = SmallVec::new();
         for (check, key) in asked().zip(&part.keys) {
             call.push(key.clone(), check, plan.modes.quota);
+            let admitted = self.carried.take(check.key);
+            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
+            carried.extend((!admitted.is_empty()).then_some((check.key, admitted)));
         }
         let reply = part.store.decide(part.slot, &call, until).await;
         let answered = reply.and_then(|numbers| Answered::read(&numbers, asked()).ok_or(Failure::Garbage));
+        if answered.is_err() {
+            carried.into_iter().for_each(|(key, admitted)| self.carried.put_back(key, admitted));
+        }
         for (place, &step) in part.steps.iter().enumerate() {
             outcomes[step] = Some(match &answered {
                 Ok(answered) => answered.counters.get(place).copied().ok_or(Failure::Late),
@@ -253,7 +272,16 @@ impl SharedStore {
         }
         let own = Plan { steps, domain_known: true, modes: Modes { quota: false, ..plan.modes } };
         let decided = self.local.apply(&own, self.clock.now());
-        alone.iter().for_each(|&index| verdicts[index] = decided[index]);
+        let settlement = settle(&own, |index| decided[index].is_some_and(|verdict| verdict.over));
+        for (index, check) in checks(&own) {
+            let Some(verdict @ Verdict { over, before, .. }) = decided[index] else { continue };
+            verdicts[index] = Some(verdict);
+            let left = u64::from(check.limit.burst()).saturating_sub(before);
+            let charged = settlement.charged(check, Looked { over, left, before });
+            if charged > 0 {
+                self.carried.note(check.key, &check.limit, charged, monotonic());
+            }
+        }
     }
 
     fn share_of<'p>(&self, check: &Check<'p>) -> Check<'p> {

@@ -128,8 +128,17 @@ impl RedisStore {
     pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Vec<i64>, Failure> {
         let asked = async {
             let _waiting = self.wait()?;
-            let link = self.lane().route(slot).ok_or(Failure::Down)?;
-            link.call(&self.shared, Purpose::Decide, call, until).await
+            let lane = self.lane();
+            let link = lane.route(slot).ok_or(Failure::Down)?;
+            let error = match link.call(&self.shared, Purpose::Decide, call, until, false).await {
+                Ok(numbers) => return Ok(numbers),
+                Err(error) => error,
+            };
+            // A slot on its way to another server: that one is asked, once.
+            let to = error.to.and_then(|(address, asking)| Some((lane.link_to(&address)?, asking)));
+            let (link, asking) = to.ok_or(error.failure)?;
+            let asked = link.call(&self.shared, Purpose::Decide, call, until, asking).await;
+            asked.map_err(|error| error.failure)
         };
         asked.await.inspect_err(|&failure| self.shared.stats.failed(failure))
     }
@@ -142,7 +151,7 @@ impl RedisStore {
         shared.stats.given_back.fetch_add(1, Relaxed);
         tokio::spawn(async move {
             // Without an answer it may have happened or not: never again, or others could see too much room.
-            let _ = link.call(&shared, Purpose::GiveBack, &call, until).await;
+            let _ = link.call(&shared, Purpose::GiveBack, &call, until, false).await;
         });
     }
 }

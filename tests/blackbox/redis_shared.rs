@@ -135,6 +135,21 @@ fn every_mode_answers_as_it_says_and_a_server_that_comes_back_is_used() {
 }
 
 #[test]
+fn what_a_node_admitted_alone_counts_when_redis_is_back() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).env("REDIS_FAILURE_MODE", "local").env("REDIS_TIMEOUT", "500ms").start();
+    let client = node.client();
+    assert_eq!(passed(&client, "user", 10) + passed(&client, "log", 10), 20);
+    redis.stop();
+    assert_eq!(passed(&client, "user", 7) + passed(&client, "log", 7), 14);
+    redis.wake();
+    eventually_true("Redis to count again", || {
+        // A question alone tells Redis; while it is away, the node tells what it knows alone.
+        remaining(&client, "user") == 283 && remaining(&client, "log") == 283
+    });
+}
+
+#[test]
 fn a_node_without_its_redis_is_not_ready_until_it_comes() {
     let redis = Redis::start(&[]);
     let port = redis.port;

@@ -210,3 +210,30 @@ fn long_logs_are_the_same_in_redis() {
         }
     }
 }
+
+/// What a node admitted alone is charged at its own times: the count is as if Redis had been asked then.
+#[test]
+fn carried_hits_count_from_their_own_times() {
+    use tidegate::store::redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate().filter(|(_, it)| !it.is_bucket()) {
+        let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
+        let counter = key(number as u64);
+        let question = check(limit, counter, Hits::Take(0));
+        for (age, hits) in [(50, 3), (20, 2), (1, 1)] {
+            let at = Timestamp::from_nanos((TODAY - age * SECOND) * 1_000);
+            memory.apply(&plan([check(limit, counter, Hits::Take(hits))]), at);
+        }
+        let mut call = Call::new(&Whole::default());
+        call.push(format!("carried{number}").into_bytes(), &question, false);
+        [(50, 3), (20, 2), (1, 1)].map(|(age, hits)| call.carry((age * SECOND, hits)));
+        asked.invoke(&call, u64::MAX, TODAY);
+        for later in [0, 9, 11, 39, 41, 58, 60, 70, 120] {
+            let (now, plan) = (TODAY + later * SECOND, plan([question]));
+            let told = asked.apply(&plan, |_| format!("carried{number}"), now);
+            let should = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
+            assert_eq!(told, should, "{algorithm:?} {later} s later");
+        }
+    }
+}

@@ -109,6 +109,13 @@ impl Place {
     }
 }
 
+impl Address {
+    /// `host:port`.
+    pub(super) fn tcp(text: &str) -> Option<Self> {
+        host_and_port(text)
+    }
+}
+
 fn items<'a>(texts: impl Iterator<Item = &'a str>) -> Option<Vec<Item>> {
     texts.map(item).collect()
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::address::Kind;
+use super::address::{Address, Kind};
 use super::generation::Generation;
 use super::link::{Link, LinkError};
 use super::state::{Contact, Shared};
@@ -44,8 +44,8 @@ impl Routes {
         (!link.is_broken()).then_some(link)
     }
 
-    fn to(&self, server: &Server) -> Option<Arc<Link>> {
-        let known = self.0.iter().find(|(_, link)| link.address == server.address && !link.is_broken());
+    fn to(&self, address: &Address) -> Option<Arc<Link>> {
+        let known = self.0.iter().find(|(_, link)| link.address == *address && !link.is_broken());
         known.map(|(_, link)| Arc::clone(link))
     }
 }
@@ -58,6 +58,11 @@ impl Lane {
     /// The link to the server of this slot.
     pub(super) fn route(&self, slot: u16) -> Option<Arc<Link>> {
         self.routes.lock().of(slot).cloned()
+    }
+
+    /// The link to this server.
+    pub(super) fn link_to(&self, address: &Address) -> Option<Arc<Link>> {
+        self.routes.lock().to(address)
     }
 
     /// Keeps the connections, for ever.
@@ -120,7 +125,7 @@ impl Lane {
     }
 
     async fn link(&self, old: &Routes, server: &Server) -> Result<(Arc<Link>, bool), LinkError> {
-        if let Some(link) = old.to(server) {
+        if let Some(link) = old.to(&server.address) {
             return Ok((link, false));
         }
         let Shared { options, .. } = &*self.shared;

@@ -101,7 +101,7 @@ impl Link {
         })
     }
 
-    /// Calls a script, once more when the server does not know it or found the call too late by a clock that was known
+    /// Calls a script for a slot that this link's server holds, or is taking over (`asking`): once more when the server does not know it or found the call too late by a clock that was known
     /// badly. Nothing happens after `until`.
     pub(super) async fn call(
         &self,
@@ -109,35 +109,35 @@ impl Link {
         purpose: Purpose,
         call: &Call,
         until: Instant,
-    ) -> Result<Vec<i64>, Failure> {
+        asking: bool,
+    ) -> Result<Vec<i64>, CallError> {
         let mut by_name = true;
         for _ in 0..3 {
-            match self.call_once(shared, purpose, by_name, call, until).await {
+            let command = self.command(shared, purpose, by_name, call, until);
+            match self.call_once(shared, purpose, &command, until, asking).await {
                 Err(Refused::NoScript) => by_name = false,
                 Ok(numbers) if purpose == Purpose::Decide && numbers.len() == 1 => {}
                 Ok(numbers) => return Ok(numbers),
-                Err(Refused::Failure(failure)) => return Err(failure),
+                Err(Refused::Call(error)) => return Err(error),
             }
         }
-        Err(Failure::Late)
+        Err(Failure::Late.into())
     }
 
     async fn call_once(
         &self,
         shared: &Shared,
         purpose: Purpose,
-        by_name: bool,
-        call: &Call,
+        command: &Cmd,
         until: Instant,
+        asking: bool,
     ) -> Result<Vec<i64>, Refused> {
         let sent = monotonic();
         let left = until.saturating_duration_since(sent);
         if left.is_zero() {
             return Err(Failure::Timeout.into());
         }
-        let command = self.command(shared, purpose, by_name, call, until);
-        let mut connection = self.opened.connection.clone();
-        let reply = timeout(left, connection.send_packed_command(&command)).await;
+        let reply = timeout(left, self.send(command, asking)).await;
         shared.stats.round_trip(sent);
         match reply.map(|reply| reply.and_then(numbers)) {
             Ok(Ok(numbers)) => {
@@ -155,6 +155,17 @@ impl Link {
                 Err(Failure::Timeout.into())
             }
         }
+    }
+
+    async fn send(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
+        let mut connection = self.opened.connection.clone();
+        if !asking {
+            return connection.send_packed_command(command).await;
+        }
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let replies = connection.send_packed_commands(&both, 1, 1).await?;
+        Ok(replies.into_iter().next_back().unwrap_or(Value::Nil))
     }
 
     fn command(&self, shared: &Shared, purpose: Purpose, by_name: bool, call: &Call, until: Instant) -> Cmd {
@@ -175,9 +186,13 @@ impl Link {
     fn refused(&self, error: &RedisError) -> Refused {
         let failure = match error.code() {
             Some("NOSCRIPT") => return Refused::NoScript,
-            Some("MOVED" | "ASK" | "TRYAGAIN") => {
-                self.changed.notify_one();
-                return Failure::Moved.into();
+            Some(code @ ("MOVED" | "ASK" | "TRYAGAIN")) => {
+                let asking = code == "ASK";
+                if !asking {
+                    self.changed.notify_one();
+                }
+                let to = error.redirect_node().map(|(host, _)| host).and_then(Address::tcp);
+                return Refused::Call(CallError { failure: Failure::Moved, to: to.map(|to| (to, asking)) });
             }
             Some("READONLY") => Failure::ReadOnly,
             Some("LOADING") => Failure::Loading,
@@ -201,12 +216,25 @@ impl Link {
 /// Why one call has no answer.
 enum Refused {
     NoScript,
-    Failure(Failure),
+    Call(CallError),
+}
+
+/// Why a call has no answer here.
+pub(super) struct CallError {
+    pub(super) failure: Failure,
+    /// Who would answer, and whether it has to be asked as one that is only taking over.
+    pub(super) to: Option<(Address, bool)>,
+}
+
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> Self {
+        Self { failure, to: None }
+    }
 }
 
 impl From<Failure> for Refused {
     fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
+        Self::Call(failure.into())
     }
 }
 

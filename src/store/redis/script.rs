@@ -120,6 +120,14 @@ impl Call {
         });
         self.args.push(packed(place, check, quota));
     }
+
+    /// Adds hits to the check that was pushed last that are charged unasked: (microseconds ago, hits).
+    pub fn carry(&mut self, (age_micros, hits): (u64, u64)) {
+        if let Some(check) = self.args.last_mut() {
+            check.extend(double(age_micros));
+            check.extend(double(hits.min(MOST)));
+        }
+    }
 }
 
 /// A check as the script unpacks it.

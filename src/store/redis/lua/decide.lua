@@ -42,8 +42,18 @@ local function charged(c, left, passes, stopping)
   return has(c.flags, REPORTED) and min(c.hits, left) or 0
 end
 
-local function look(c, s)
+-- Charges what a node admitted while it was alone: pairs of microseconds since then, and hits.
+local function carry(c, s, packed, at)
+  while at < #packed do
+    local age, hits
+    age, hits, at = struct.unpack('<dd', packed, at)
+    s.kind.carry(s, c, now - age, hits)
+  end
+end
+
+local function look(c, s, packed, at)
   s.kind.advance(s, c)
+  carry(c, s, packed, at)
   c.ahead = s.taken
   if c.gives then
     local newest = min(c.hits, s.taken)
@@ -56,11 +66,11 @@ local function look(c, s)
 end
 
 for i = 3, #ARGV do
-  local c = {}
-  c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits =
+  local c, at = {}
+  c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
     struct.unpack('<BBBI4I4dBdd', ARGV[i])
   c.gives = has(c.flags, GIVES)
-  look(c, counter_of(c))
+  look(c, counter_of(c), ARGV[i], at)
   local quota, over = has(c.flags, QUOTA), c.over and not has(c.flags, SHADOW)
   any_over = any_over or c.over
   if quota then

@@ -22,6 +22,10 @@ kinds[3] = function()
     s.count, s.exists, s.dirty = min(s.count + hits, MOST), true, true
   end
 
+  function kind.carry(s, c, time, hits)
+    if floor(time / c.window) >= floor(s.latest / c.window) then kind.charge(s, c, hits) end
+  end
+
   function kind.refund(s, c, hits)
     s.count, s.dirty = max(s.count - hits, 0), true
   end

@@ -58,6 +58,10 @@ local function gcra()
     keep(s, c)
   end
 
+  function kind.carry(s, c, time, hits)
+    kind.charge(s, c, hits)
+  end
+
   function kind.refund(s, c, hits)
     s.hits, s.rest = without(s, hits)
     keep(s, c)

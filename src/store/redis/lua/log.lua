@@ -68,8 +68,7 @@ local function log(place_at, gone_at, counts_until)
   end
 
   -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
-  function kind.charge(s, c, hits)
-    local place = place_at(c, s.latest)
+  local function put(s, c, place, hits)
     s.sum = s.sum + hits
     if s.first and place <= s.newest then
       if s.first == s.newest then s.first_sum = s.sum end
@@ -85,6 +84,15 @@ local function log(place_at, gone_at, counts_until)
     if not s.first then s.first, s.first_sum = place, s.sum end
     s.newest = place
     expire(s.key, counts_until(c, place))
+  end
+
+  function kind.charge(s, c, hits)
+    put(s, c, place_at(c, s.latest), hits)
+  end
+
+  function kind.carry(s, c, time, hits)
+    local place = place_at(c, time)
+    if place > gone_at(c, s.latest) then put(s, c, place, hits) end
   end
 
   function kind.refund(s, c, hits)

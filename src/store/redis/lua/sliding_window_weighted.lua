@@ -32,6 +32,14 @@ kinds[2] = function()
     if newly then keep(s, c) end
   end
 
+  function kind.carry(s, c, time, hits)
+    local windows_ago = floor(s.latest / c.window) - floor(time / c.window)
+    if windows_ago > 1 then return end
+    local field = windows_ago < 1 and 'current' or 'previous'
+    s[field], s.exists = min(s[field] + hits, 4294967295), true
+    keep(s, c)
+  end
+
   function kind.refund(s, c, hits)
     s.current, s.previous = without(s, hits)
     keep(s, c)
