@@ -180,6 +180,12 @@ pub(super) fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
             }
         });
     }
+    register_trouble(metrics, shared);
+    register_theirs(metrics, shared);
+}
+
+/// Shows what is without an answer, and what needs no question.
+fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
     let failures = Arc::clone(shared);
     let help = "Calls without an answer, by kind.";
     metrics.register("tidegate_redis_failures_total", help, Kind::Counter, move |samples| {
@@ -207,7 +213,6 @@ pub(super) fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
     metrics.register("ratelimit_localcache_entryCount", help, Kind::Gauge, move |samples| {
         samples.push(&[], entries.over().1);
     });
-    register_theirs(metrics, shared);
 }
 
 /// The names that `envoyproxy/ratelimit` has for some of it.

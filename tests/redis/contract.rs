@@ -227,7 +227,9 @@ fn carried_hits_count_from_their_own_times() {
         }
         let mut call = Call::new(&Whole::default());
         call.push(format!("carried{number}").into_bytes(), &question, false);
-        [(50, 3), (20, 2), (1, 1)].map(|(age, hits)| call.carry((age * SECOND, hits)));
+        for (age, hits) in [(50, 3), (20, 2), (1, 1)] {
+            call.carry((age * SECOND, hits));
+        }
         asked.invoke(&call, u64::MAX, TODAY);
         for later in [0, 9, 11, 39, 41, 58, 60, 70, 120] {
             let (now, plan) = (TODAY + later * SECOND, plan([question]));

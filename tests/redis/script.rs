@@ -57,9 +57,13 @@ impl Asked {
     pub(crate) fn invoke(&mut self, call: &Call, deadline_micros: u64, now_micros: u64) -> Vec<i64> {
         let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
         let mut invocation = self.script.prepare_invoke();
-        call.keys.iter().for_each(|key| drop(invocation.key(key)));
+        for key in &call.keys {
+            invocation.key(key);
+        }
         invocation.arg(deadline_micros);
-        call.args.iter().for_each(|arg| drop(invocation.arg(arg)));
+        for arg in &call.args {
+            invocation.arg(arg);
+        }
         invocation.arg(now_micros).arg(shift);
         let mut moved = None;
         for connection in &mut self.connections {
