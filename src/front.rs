@@ -5,6 +5,7 @@
 //! renders and counts, and this is the one place where each of these happens. It knows no transport; what a refusal
 //! looks like there is the front's business.
 
+pub mod bare;
 pub mod connections;
 pub mod grpc;
 pub mod http;
@@ -15,6 +16,8 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use wire::{LimitHeaders, Telling};
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +27,7 @@ use prost::Message;
 
 use crate::clock;
 use crate::engine::decision::{Code, Decision, Limited};
+use crate::engine::explain::Explanation;
 use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -161,6 +165,7 @@ pub struct Seam {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     bounds: Bounds,
+    telling: Telling,
     tracer: Option<Tracer>,
 }
 
@@ -168,7 +173,13 @@ impl Seam {
     /// The seam before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
-        Self { service, metrics, bounds, tracer: None }
+        Self { service, metrics, bounds, telling: Telling::default(), tracer: None }
+    }
+
+    /// The same seam, whose answers tell this beside codes and limits.
+    #[must_use]
+    pub fn telling(self, telling: Telling) -> Self {
+        Self { telling, ..self }
     }
 
     /// A worker begins to serve: what has to be connected is connected from its runtime.
@@ -246,11 +257,6 @@ impl Seam {
         refusal
     }
 
-    fn decide(&self, request: &[u8]) -> Result<Answer, Refusal> {
-        let message = self.decode(request)?;
-        Ok(self.service.decide(&self.parse(&message)?, wire::render)?)
-    }
-
     async fn decide_later(
         &self,
         shared: &SharedStore,
@@ -260,7 +266,20 @@ impl Seam {
         let message = message?;
         let request = self.parse(&message)?;
         let live = self.service.snapshot()?;
-        Ok(self.service.decide_later(shared, &live, &request, timeout, wire::render).await?)
+        let render = |decision: &Decision<'_>| wire::render(&self.telling, &request, decision);
+        Ok(self.service.decide_later(shared, &live, &request, timeout, render).await?)
+    }
+
+    /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the
+    /// hits of the request, whatever it brings itself; nothing is counted.
+    pub fn explain<T>(&self, request: &[u8], tell: impl FnOnce(&Explanation<'_>) -> T) -> Result<T, Refusal> {
+        let mut message = self.decode(request)?;
+        for descriptor in &mut message.descriptors {
+            (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(0), false);
+        }
+        let hits = u64::from(message.hits_addend.max(1));
+        let request = wire::parse(&message, &self.bounds)?;
+        Ok(self.service.explain(&request, hits, tell)?)
     }
 
     fn decode(&self, request: &[u8]) -> Result<RateLimitRequest, Refusal> {
@@ -271,6 +290,12 @@ impl Seam {
             RateLimitRequest::decode(request).map_err(|error| Refusal::invalid(error.to_string()))?;
         wire::check_asked(&message)?;
         Ok(message)
+    }
+
+    fn decide(&self, request: &[u8]) -> Result<Answer, Refusal> {
+        let message = self.decode(request)?;
+        let request = self.parse(&message)?;
+        Ok(self.service.decide(&request, |decision| wire::render(&self.telling, &request, decision))?)
     }
 
     fn parse<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Refusal> {

@@ -22,83 +22,76 @@ pub enum Status {
 /// The shared state; cheap to share behind an `Arc`.
 #[derive(Debug)]
 pub struct Health {
-    told: watch::Sender<Status>,
-    reasons: Mutex<Reasons>,
+    status: watch::Sender<Status>,
+    /// Why requests are not welcome, the oldest reason first.
+    reasons: Mutex<Vec<&'static str>>,
+    trouble: Mutex<Option<String>>,
 }
 
-/// What the status comes from.
-#[derive(Debug)]
-struct Reasons {
-    process: Status,
-    /// What is wrong with the shared store, and whether requests are unwelcome because of it.
-    store: Option<(String, bool)>,
-}
+/// The reason that there is until the first rules are there and everything listens.
+const STARTING: &str = "starting";
 
 impl Health {
     /// Not serving yet, because the process is starting.
     #[must_use]
     pub fn starting() -> Self {
-        let process = Status::NotServing("starting".into());
-        Self {
-            told: watch::Sender::new(process.clone()),
-            reasons: Mutex::new(Reasons { process, store: None }),
-        }
+        let status = watch::Sender::new(Status::NotServing(STARTING.into()));
+        Self { status, reasons: Mutex::new(vec![STARTING]), trouble: Mutex::default() }
     }
 
     /// The status now.
     pub fn status(&self) -> Status {
-        self.told.borrow().clone()
-    }
-
-    /// What is wrong although requests are welcome.
-    pub fn degraded(&self) -> Option<String> {
-        self.reasons.lock().store.as_ref().map(|(why, _)| why.clone())
+        self.status.borrow().clone()
     }
 
     /// The status now and every change of it. A watcher that is slow sees the latest one.
     pub fn watch(&self) -> watch::Receiver<Status> {
-        self.told.subscribe()
+        self.status.subscribe()
     }
 
-    /// Requests are welcome, unless draining has begun or the shared store stands against it.
+    /// The process has started: requests are welcome, unless there is another reason.
     pub fn serve(&self) {
-        self.turn(Status::Serving);
+        self.withdraw(STARTING);
     }
 
-    /// Requests are not welcome, because of `reason`.
-    #[cfg(test)]
-    pub fn refuse(&self, reason: impl Into<Cow<'static, str>>) {
-        self.turn(Status::NotServing(reason.into()));
-    }
-
-    /// What is wrong with the shared store, if anything; `refuses`: requests are not welcome because of it.
-    pub fn store(&self, trouble: Option<String>, refuses: bool) {
+    /// Requests are not welcome, because of `reason`, until it is withdrawn.
+    pub fn refuse(&self, reason: &'static str) {
         let mut reasons = self.reasons.lock();
-        reasons.store = trouble.map(|why| (why, refuses));
-        self.tell(&reasons);
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+        self.turn(&reasons);
+    }
+
+    /// `reason` is none any more.
+    pub fn withdraw(&self, reason: &'static str) {
+        let mut reasons = self.reasons.lock();
+        reasons.retain(|known| *known != reason);
+        self.turn(&reasons);
+    }
+
+    /// What is wrong although requests are welcome, if anything.
+    pub fn note(&self, trouble: Option<String>) {
+        *self.trouble.lock() = trouble;
+    }
+
+    /// What is wrong although requests are welcome.
+    pub fn degraded(&self) -> Option<String> {
+        self.trouble.lock().clone()
     }
 
     /// The process is going down: final.
     pub fn drain(&self) {
-        self.turn(Status::Draining);
+        self.status.send_replace(Status::Draining);
     }
 
-    fn turn(&self, to: Status) {
-        let mut reasons = self.reasons.lock();
-        if reasons.process != Status::Draining {
-            reasons.process = to;
-        }
-        self.tell(&reasons);
-    }
-
-    fn tell(&self, reasons: &Reasons) {
-        let to = match (&reasons.process, &reasons.store) {
-            (Status::Serving, Some((why, true))) => Status::NotServing(why.clone().into()),
-            (process, _) => process.clone(),
-        };
-        self.told.send_if_modified(|now| {
-            let changes = *now != to;
-            *now = to;
+    fn turn(&self, reasons: &[&'static str]) {
+        let to = reasons.first().map_or(Status::Serving, |reason| Status::NotServing((*reason).into()));
+        self.status.send_if_modified(|now| {
+            let changes = *now != Status::Draining && *now != to;
+            if changes {
+                *now = to;
+            }
             changes
         });
     }
@@ -123,15 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn the_shared_store_can_stand_against_it() {
+    fn every_reason_has_to_be_withdrawn() {
         let health = Health::starting();
-        health.store(Some("gone".to_owned()), true);
+        health.refuse("no rules");
+        health.refuse("no rules");
         health.serve();
-        assert_eq!(health.status(), Status::NotServing("gone".into()));
-        health.store(Some("gone".to_owned()), false);
-        assert_eq!((health.status(), health.degraded()), (Status::Serving, Some("gone".to_owned())));
-        health.store(None, false);
-        assert_eq!((health.status(), health.degraded()), (Status::Serving, None));
+        assert_eq!(health.status(), Status::NotServing("no rules".into()));
+        health.refuse("no store");
+        health.withdraw("no rules");
+        assert_eq!(health.status(), Status::NotServing("no store".into()));
+        health.withdraw("no store");
+        assert_eq!(health.status(), Status::Serving);
     }
 
     #[test]

@@ -34,6 +34,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "spans",
             "health",
             "clock",
+            "logging",
         ],
     ),
     (

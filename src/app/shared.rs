@@ -20,6 +20,10 @@ use crate::store::redis::tls::{TlsFiles, config};
 use crate::store::redis::{Access, Contact, RedisOptions, RedisStore, Stats};
 use crate::store::{FailoverOptions, Failure, MemoryStore, SharedStore};
 
+/// Why requests are not welcome before the first contact.
+pub(super) const NOT_REACHED: &str = "redis was not reached yet";
+/// Why they are not when health follows the connection.
+const LOST: &str = "redis does not answer";
 /// A pool of this many connections is what `envoyproxy/ratelimit` makes of 0.
 const POOL_SIZE_OF_0: usize = 4;
 
@@ -131,10 +135,18 @@ fn tell(health: &Health, settings: &Settings, contacts: &[Contact]) {
         Contact::Lost(why) | Contact::Unusable(why) => Some((false, why.as_str())),
         Contact::Up => None,
     });
-    let Some((never, why)) = trouble else { return health.store(None, false) };
-    let refuses = settings.redis_health_check_active_connection
-        || never && settings.redis_failure_mode == StoreFailureMode::Error;
-    health.store(Some(format!("redis: {why}")), refuses);
+    let Some((never, why)) = trouble else {
+        health.withdraw(NOT_REACHED);
+        health.withdraw(LOST);
+        return health.note(None);
+    };
+    health.note(Some(format!("redis: {why}")));
+    if !never {
+        health.withdraw(NOT_REACHED);
+    }
+    if settings.redis_health_check_active_connection {
+        health.refuse(LOST);
+    }
 }
 
 /// Shows the shared store in metrics.

@@ -3,30 +3,41 @@
 
 use crate::settings::Problem;
 
-/// (variable, values that change nothing: a value outside of them is refused, why)
-const REFUSED: &[(&str, &[&str], &str)] = &[
-    ("LIMIT_RESPONSE_HEADERS_ENABLED", OFF, "response headers are not supported (expected false)"),
-    ("RESPONSE_DYNAMIC_METADATA", OFF, "dynamic metadata is not supported (expected false)"),
-    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", OFF, "is not supported (expected false)"),
+/// (variable, values that change nothing: any other is refused, why)
+const NOT_SUPPORTED: &[(&str, &[&str], &str)] = &[
     ("REDIS_SYNC", &["", "strict"], "leases are not supported (expected strict)"),
     ("REDIS_WAIT_REPLICAS", &["", "0"], "waiting for replicas is not supported (expected 0)"),
-    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", &["", "WAIT"], "connections are never waited for here (expected WAIT)"),
-    (
-        "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
-        &["", "WAIT"],
-        "connections are never waited for here (expected WAIT)",
-    ),
 ];
 
-const OFF: &[&str] = &["", "0", "f", "F", "FALSE", "false", "False"];
+/// (variables, the values of them that are refused, why)
+pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[(
+    &["REDIS_POOL_ON_EMPTY_BEHAVIOR", "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR"],
+    &["CREATE", "ERROR"],
+    "a pool is never empty (expected WAIT; envoyproxy/ratelimit refuses the others too)",
+)];
 
-/// A problem for each variable of the table that is set to something that would change behaviour.
+/// Each variable that is refused when it would change behaviour, and why.
+pub(super) fn not_supported() -> impl Iterator<Item = (&'static str, &'static str)> {
+    NOT_SUPPORTED.iter().map(|&(name, _, why)| (name, why))
+}
+
+/// A problem for each variable that is set to something that would change behaviour.
 pub(super) fn refused(variable: &impl Fn(&str) -> Option<String>) -> Vec<Problem> {
-    let problem = |(name, harmless, why): (&str, &[&str], &str)| {
-        let set = variable(name)?;
-        (!harmless.contains(&set.as_str())).then(|| Problem { name: name.to_owned(), what: why.to_owned() })
-    };
-    REFUSED.iter().copied().filter_map(problem).collect()
+    let problem = |(name, why): (&str, &str)| Problem { name: name.to_owned(), what: why.to_owned() };
+    let values = REFUSED_VALUES.iter().flat_map(|(names, bad, why)| {
+        let is_bad = |name: &&&str| variable(name).is_some_and(|set| bad.contains(&set.as_str()));
+        names.iter().filter(is_bad).map(|name| (*name, *why))
+    });
+    let others = NOT_SUPPORTED
+        .iter()
+        .filter(|(name, harmless, _)| variable(name).is_some_and(|set| !harmless.contains(&set.as_str())));
+    others.map(|&(name, _, why)| (name, why)).chain(values).map(problem).collect()
+}
+
+/// Variables of which some values are refused.
+#[cfg(test)]
+pub(super) fn refused_values() -> impl Iterator<Item = &'static str> {
+    REFUSED_VALUES.iter().flat_map(|(names, ..)| names.iter().copied())
 }
 
 #[cfg(test)]
@@ -36,6 +47,16 @@ mod tests {
     fn refused_with(name: &str, value: &str) -> Vec<String> {
         let variable = |asked: &str| (asked == name).then(|| value.to_owned());
         refused(&variable).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_pool_that_would_grow_or_fail_when_empty_is_refused_and_one_that_waits_is_not() {
+        for name in refused_values() {
+            for bad in ["CREATE", "ERROR"] {
+                assert_eq!(refused_with(name, bad).len(), 1, "{name}={bad}");
+            }
+            assert!(refused_with(name, "WAIT").is_empty(), "{name}");
+        }
     }
 
     #[test]

@@ -10,9 +10,13 @@
 
 mod harness;
 
+mod answers;
 mod attacks;
+mod commands;
 mod connections;
+mod debug_port;
 mod envoy;
+mod envoy_answers;
 mod fronts;
 mod h2spec;
 mod lifecycle;
@@ -21,12 +25,14 @@ mod logs;
 mod mapping;
 mod metrics;
 mod nginx;
+mod package;
 mod promtool;
 mod proxies;
 mod readme;
 mod redis_shared;
 mod reload;
 mod reload_under_load;
+mod settings;
 mod starvation;
 mod statsd;
 mod stderr;
