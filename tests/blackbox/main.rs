@@ -38,6 +38,7 @@ mod settings;
 mod starvation;
 mod statsd;
 mod stderr;
+mod switching;
 mod tls;
 mod tracing;
 mod traffic;

@@ -1,0 +1,195 @@
+//! Deployments that were written for `envoyproxy/ratelimit`, with nothing changed but the program: the container that
+//! Envoy Gateway makes, and Istio's sample. Each is here as its manifest says it; only ports are moved, hosts are
+//! loopback's, and absolute paths lie in a folder of the test.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::json;
+use tempfile::TempDir;
+use tonic::Code;
+
+use crate::harness::control_plane::ControlPlane;
+use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
+use crate::harness::metrics::Scrape;
+use crate::harness::mount::Mount;
+use crate::harness::pki::Authority;
+use crate::harness::process::Process;
+use crate::harness::tidegate::Ports;
+use crate::harness::{eventually_true, free_port, http};
+use crate::mapping::LIKE_ENVOY_GATEWAY;
+
+/// What Envoy Gateway sets. With a Redis behind it: REDIS_SOCKET_TYPE=tcp and REDIS_URL=host:port too, between the two
+/// halves.
+const ENVOY_GATEWAY: &str = "
+    RUNTIME_ROOT=/data
+    RUNTIME_SUBDIRECTORY=ratelimit
+    RUNTIME_IGNOREDOTFILES=true
+    RUNTIME_WATCH_ROOT=false
+    LOG_LEVEL=info
+    USE_STATSD=false
+    CONFIG_TYPE=GRPC_XDS_SOTW
+    CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001
+    CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit
+    GRPC_SERVER_USE_TLS=true
+    GRPC_SERVER_TLS_CERT=/certs/tls.crt
+    GRPC_SERVER_TLS_KEY=/certs/tls.key
+    GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt
+    CONFIG_GRPC_XDS_SERVER_USE_TLS=true
+    CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/certs/tls.crt
+    CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/certs/tls.key
+    CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/certs/ca.crt
+    FORCE_START_WITHOUT_INITIAL_CONFIG=true
+
+    USE_PROMETHEUS=true
+    PROMETHEUS_ADDR=:19001
+    PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml";
+
+/// What Istio's sample sets, but for its Redis.
+const ISTIO: &str = "
+    LOG_LEVEL=debug
+    USE_STATSD=false
+    RUNTIME_ROOT=/data
+    RUNTIME_SUBDIRECTORY=ratelimit
+    RUNTIME_WATCH_ROOT=false
+    RUNTIME_IGNOREDOTFILES=true
+    HOST=::
+    GRPC_HOST=::";
+
+/// A container: `/bin/ratelimit`, the variables of a manifest and no others, and the files that are mounted.
+struct Container {
+    process: Process,
+    ports: Ports,
+    _root: TempDir,
+}
+
+impl Container {
+    /// Starts it with its files below `root`, and with these variables moved.
+    fn start(root: TempDir, manifest: &str, moved: &[(&str, String)]) -> Self {
+        let program = at(root.path(), "/bin/ratelimit");
+        fs::create_dir(at(root.path(), "/bin")).expect("the folder is ours");
+        symlink(env!("CARGO_BIN_EXE_tidegate"), &program).expect("the folder is ours");
+        let ports = Ports { grpc: free_port(), http: free_port(), debug: free_port(), metrics: free_port() };
+        let said = manifest.lines().filter_map(|line| line.trim().split_once('='));
+        let said = said.map(|(name, value)| match value.starts_with('/') {
+            true => (name, at(root.path(), value)),
+            false => (name, value.to_owned()),
+        });
+        let mut variables: BTreeMap<_, _> = said.collect();
+        variables.extend([
+            ("GRPC_PORT", ports.grpc.to_string()),
+            ("PORT", ports.http.to_string()),
+            ("DEBUG_HOST", "127.0.0.1".to_owned()),
+            ("DEBUG_PORT", ports.debug.to_string()),
+            ("PROMETHEUS_ADDR", format!("127.0.0.1:{}", ports.metrics)),
+        ]);
+        variables.extend(moved.iter().cloned());
+        let mut command = Command::new(program);
+        let process = Process::spawn(command.env_clear().envs(variables).current_dir(root.path()));
+        let container = Self { process, ports, _root: root };
+        eventually_true("the probe of its health", || {
+            http::get(ports.http, "/healthcheck").is_ok_and(|answer| answer.status == 200)
+        });
+        container
+    }
+
+    /// What Kubernetes does to end it.
+    fn end(mut self) {
+        self.process.signal(Signal::TERM);
+        assert_eq!(self.process.exit_code(), 0);
+    }
+}
+
+/// Where a path of the container's is.
+fn at(root: &Path, path: &str) -> String {
+    format!("{}{path}", root.display())
+}
+
+/// A limit as Envoy Gateway hands it out: 2 a day for each value of a header, on one route.
+fn route(name: &str) -> serde_json::Value {
+    let each_value =
+        json!({"key": "rule-0-match-0", "rate_limit": {"unit": "DAY", "requests_per_unit": 2}});
+    json!([{"name": name, "domain": name,
+            "descriptors": [{"key": "route/0", "value": "route/0", "descriptors": [each_value]}]}])
+}
+
+#[test]
+fn envoy_gateway_finds_what_it_expects_of_its_limiter() {
+    let authority = Authority::new("envoy-gateway");
+    let root = tempfile::tempdir().expect("a folder can be made");
+    let identity = authority.issue("127.0.0.1");
+    let secret = [("tls.crt", identity.chain), ("tls.key", identity.key), ("ca.crt", authority.pem())];
+    let _secret = Mount::new(&root.path().join("certs"), &secret);
+    let mapping = ("conf.yaml", LIKE_ENVOY_GATEWAY.to_owned());
+    let _mapping = Mount::new(&root.path().join("etc/statsd-exporter"), &[mapping]);
+    let files = ["/certs/tls.crt", "/certs/tls.key", "/certs/ca.crt"].map(|file| at(root.path(), file));
+    let mut plane = ControlPlane::on(free_port(), &files.each_ref().map(Path::new));
+
+    // It is healthy before it has rules, or a slow control plane would have it killed.
+    let moved = [
+        ("CONFIG_GRPC_XDS_SERVER_URL", format!("127.0.0.1:{}", plane.port)),
+        ("GRPC_HOST", "127.0.0.1".to_owned()),
+        ("HOST", "127.0.0.1".to_owned()),
+    ];
+    let container = Container::start(root, ENVOY_GATEWAY, &moved);
+    // Envoy shows no certificate: GRPC_SERVER_TLS_CA_CERT demands none.
+    let client = Client::with_tls(container.ports.grpc, &authority);
+    let domain = "default/eg/http";
+    let descriptor: &[&[_]] = &[&[("route/0", "route/0"), ("rule-0-match-0", "alice")]];
+    let refused = client.call(question(domain, descriptor)).expect_err("there are no rules");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+
+    plane.event(0, "stream");
+    assert_eq!(plane.event(0, "request").pointer("/node/id"), Some(&json!("envoy-ratelimit")));
+    plane.send("1", "n1", &route(domain));
+    plane.event(1, "request");
+    let codes = [(); 3].map(|()| client.ask(question(domain, descriptor)).overall_code);
+    assert_eq!(codes, [OK, OK, OVER_LIMIT]);
+
+    let page = http::Client::new(container.ports.metrics).get("/metrics").body;
+    let shown = Scrape::parse(&page);
+    let labels = [("domain", domain), ("key1", "route/0_route/0"), ("key2", "rule-0-match-0")];
+    assert_eq!(shown.sum("ratelimit_service_rate_limit_total_hits", &labels), 3.0, "{page}");
+    let calls = [("grpc_method", "ShouldRateLimit")];
+    assert_eq!(shown.sum("ratelimit_service_total_requests", &calls), 4.0);
+    assert_eq!(shown.sum("ratelimit_service_response_time_seconds_count", &calls), 4.0);
+    assert_eq!(shown.sum("ratelimit_service_config_load_success", &[]), 1.0);
+    assert!(!page.contains("within_limit"), "what the mapping drops is not shown:\n{page}");
+    container.end();
+}
+
+/// Istio's rules, with so many requests a minute for the product page.
+fn product_page(requests: u32) -> [(&'static str, String); 1] {
+    let text = format!(
+        "domain: ratelimit\ndescriptors:\n\
+         \x20 - key: PATH\n    value: \"/productpage\"\n    rate_limit:\n      unit: minute\n      requests_per_unit: {requests}\n\
+         \x20 - key: PATH\n    rate_limit:\n      unit: minute\n      requests_per_unit: 100\n"
+    );
+    [("config.yaml", text)]
+}
+
+#[test]
+fn istios_sample_runs_with_its_mounted_rules() {
+    let root = tempfile::tempdir().expect("a folder can be made");
+    let mut rules = Mount::new(&root.path().join("data/ratelimit/config"), &product_page(1));
+    let container = Container::start(root, ISTIO, &[]);
+    let client = Client::new(container.ports.grpc);
+    let ask = |path| client.ask(question("ratelimit", &[&[("PATH", path)]]));
+    assert_eq!([ask("/productpage"), ask("/productpage")].map(|told| told.overall_code), [OK, OVER_LIMIT]);
+    assert_eq!(ask("/login").statuses[0].limit_remaining, 99);
+
+    let page = http::Client::new(container.ports.debug).get("/rlconfig").body;
+    assert!(page.contains("ratelimit.PATH_/productpage: unit=MINUTE requests_per_unit=1"), "{page}");
+    assert_eq!(container.process.lines_with("WARN"), 0, "{:?}", container.process.output());
+
+    rules.swap(&product_page(50));
+    let looking = ask_only("ratelimit", &[&[("PATH", "/productpage")]]);
+    eventually_true("the new version of the ConfigMap", || {
+        client.ask(looking.clone()).statuses[0].limit_remaining == 49
+    });
+    container.end();
+}
