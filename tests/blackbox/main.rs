@@ -17,6 +17,7 @@ mod check_fronts;
 mod commands;
 mod connections;
 mod debug_port;
+mod documented;
 mod envoy;
 mod envoy_answers;
 mod fronts;

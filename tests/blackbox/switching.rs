@@ -111,8 +111,7 @@ fn at(root: &Path, path: &str) -> String {
 
 /// A limit as Envoy Gateway hands it out: 2 a day for each value of a header, on one route.
 fn route(name: &str) -> serde_json::Value {
-    let each_value =
-        json!({"key": "rule-0-match-0", "rate_limit": {"unit": "DAY", "requests_per_unit": 2}});
+    let each_value = json!({"key": "rule-0-match-0", "rate_limit": {"unit": "DAY", "requests_per_unit": 2}});
     json!([{"name": name, "domain": name,
             "descriptors": [{"key": "route/0", "value": "route/0", "descriptors": [each_value]}]}])
 }
