@@ -127,10 +127,24 @@ fn what_go_programs_and_old_deployments_set_is_taken() {
         ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
         ("EXPIRATION_JITTER_MAX_SECONDS", "300"),
         ("REDIS_PORT", "tcp://10.0.0.1:6379"),
-        ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "WAIT"),
+        ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", "5s"),
         ("MEMCACHE_HOST_PORT", "memcached:11211"),
         ("HTTPS_PROXY", "http://proxy:3128"),
         ("NOBODY_READS_THIS", "x"),
     ];
     harmless.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).start();
+}
+
+#[test]
+fn a_proxy_that_is_not_heeded_is_told_and_its_password_is_not() {
+    let proxied = |setup: Setup| setup.env("HTTPS_PROXY", "http://user:hunter2@proxy:3128");
+    let told = |setup: Setup| {
+        let limiter = proxied(setup).start();
+        assert_eq!(limiter.lines_with("hunter2"), 0);
+        limiter.lines_with("WARN HTTPS_PROXY: has no effect")
+    };
+    assert_eq!(told(Setup::new()), 0);
+    let endpoint = "http://127.0.0.1:9";
+    let tracing = Setup::new().env("TRACING_ENABLED", "true").env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+    assert_eq!(told(tracing), 1);
 }

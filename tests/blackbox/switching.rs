@@ -19,12 +19,12 @@ use crate::harness::metrics::Scrape;
 use crate::harness::mount::Mount;
 use crate::harness::pki::Authority;
 use crate::harness::process::Process;
+use crate::harness::redis::Redis;
 use crate::harness::tidegate::Ports;
 use crate::harness::{eventually_true, free_port, http};
 use crate::mapping::LIKE_ENVOY_GATEWAY;
 
-/// What Envoy Gateway sets. With a Redis behind it: REDIS_SOCKET_TYPE=tcp and REDIS_URL=host:port too, between the two
-/// halves.
+/// What Envoy Gateway sets.
 const ENVOY_GATEWAY: &str = "
     RUNTIME_ROOT=/data
     RUNTIME_SUBDIRECTORY=ratelimit
@@ -44,14 +44,17 @@ const ENVOY_GATEWAY: &str = "
     CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/certs/tls.key
     CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/certs/ca.crt
     FORCE_START_WITHOUT_INITIAL_CONFIG=true
-
+    REDIS_SOCKET_TYPE=tcp
+    REDIS_URL=redis.redis-system.svc.cluster.local:6379
     USE_PROMETHEUS=true
     PROMETHEUS_ADDR=:19001
     PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml";
 
-/// What Istio's sample sets, but for its Redis.
+/// What Istio's sample sets.
 const ISTIO: &str = "
     LOG_LEVEL=debug
+    REDIS_SOCKET_TYPE=tcp
+    REDIS_URL=redis:6379
     USE_STATSD=false
     RUNTIME_ROOT=/data
     RUNTIME_SUBDIRECTORY=ratelimit
@@ -64,6 +67,7 @@ const ISTIO: &str = "
 struct Container {
     process: Process,
     ports: Ports,
+    redis: Redis,
     _root: TempDir,
 }
 
@@ -80,7 +84,11 @@ impl Container {
             false => (name, value.to_owned()),
         });
         let mut variables: BTreeMap<_, _> = said.collect();
+        let redis = Redis::start(&[]);
         variables.extend([
+            ("REDIS_URL", redis.url()),
+            // A busy machine is not what is tested.
+            ("REDIS_TIMEOUT", "10s".to_owned()),
             ("GRPC_PORT", ports.grpc.to_string()),
             ("PORT", ports.http.to_string()),
             ("DEBUG_HOST", "127.0.0.1".to_owned()),
@@ -90,11 +98,16 @@ impl Container {
         variables.extend(moved.iter().cloned());
         let mut command = Command::new(program);
         let process = Process::spawn(command.env_clear().envs(variables).current_dir(root.path()));
-        let container = Self { process, ports, _root: root };
+        let container = Self { process, ports, redis, _root: root };
         eventually_true("the probe of its health", || {
             http::get(ports.http, "/healthcheck").is_ok_and(|answer| answer.status == 200)
         });
         container
+    }
+
+    /// How many counters its Redis holds for a domain.
+    fn counters(&self, domain: &str) -> usize {
+        self.redis.ask::<Vec<String>>(&["KEYS", &format!("{domain}*")]).len()
     }
 
     /// What Kubernetes does to end it.
@@ -140,7 +153,10 @@ fn envoy_gateway_finds_what_it_expects_of_its_limiter() {
     let domain = "default/eg/http";
     let descriptor: &[&[_]] = &[&[("route/0", "route/0"), ("rule-0-match-0", "alice")]];
     let refused = client.call(question(domain, descriptor)).expect_err("there are no rules");
-    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::Unavailable, "no rate limit configuration loaded")
+    );
 
     plane.event(0, "stream");
     assert_eq!(plane.event(0, "request").pointer("/node/id"), Some(&json!("envoy-ratelimit")));
@@ -148,6 +164,7 @@ fn envoy_gateway_finds_what_it_expects_of_its_limiter() {
     plane.event(1, "request");
     let codes = [(); 3].map(|()| client.ask(question(domain, descriptor)).overall_code);
     assert_eq!(codes, [OK, OK, OVER_LIMIT]);
+    assert_eq!(container.counters(domain), 1);
 
     let page = http::Client::new(container.ports.metrics).get("/metrics").body;
     let shown = Scrape::parse(&page);
@@ -180,6 +197,7 @@ fn istios_sample_runs_with_its_mounted_rules() {
     let ask = |path| client.ask(question("ratelimit", &[&[("PATH", path)]]));
     assert_eq!([ask("/productpage"), ask("/productpage")].map(|told| told.overall_code), [OK, OVER_LIMIT]);
     assert_eq!(ask("/login").statuses[0].limit_remaining, 99);
+    assert_eq!(container.counters("ratelimit"), 2);
 
     let page = http::Client::new(container.ports.debug).get("/rlconfig").body;
     assert!(page.contains("ratelimit.PATH_/productpage: unit=MINUTE requests_per_unit=1"), "{page}");
