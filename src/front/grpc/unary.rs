@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
-use super::timeout;
+use super::{is_content_type, percent_encoded, timeout};
 use crate::front::{Bounds, Refusal, Seam};
 use crate::metrics::Front;
 
@@ -62,13 +62,11 @@ fn not_grpc(request: &Request<Incoming>) -> Option<Response<UnaryBody>> {
         return Some(response);
     }
     let content_type = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    match content_type.strip_prefix(GRPC.as_bytes()) {
-        Some([] | [b'+' | b';', ..]) => None,
-        _ => {
-            *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            Some(response)
-        }
+    if is_content_type(content_type) {
+        return None;
     }
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    Some(response)
 }
 
 fn answered(message: &Bytes) -> Response<UnaryBody> {
@@ -89,20 +87,9 @@ fn refused(refusal: &Refusal) -> Response<UnaryBody> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, GRPC);
     headers.insert(GRPC_STATUS, HeaderValue::from(refusal.code as u16));
-    headers.insert(GRPC_MESSAGE, percent_encoded(&refusal.message));
+    let message = HeaderValue::try_from(percent_encoded(&refusal.message));
+    headers.insert(GRPC_MESSAGE, message.expect("printable ASCII is a header value"));
     response
-}
-
-/// Printable ASCII as it is, everything else as `%XX`: the form that gRPC gives to messages.
-fn percent_encoded(message: &str) -> HeaderValue {
-    let mut encoded = String::with_capacity(message.len());
-    for byte in message.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    HeaderValue::from_str(&encoded).expect("printable ASCII is a header value")
 }
 
 /// One message and the trailers, or nothing.
@@ -119,15 +106,5 @@ impl UnaryBody {
 
     pub(super) fn is_over(&self) -> bool {
         self.message.is_none() && self.trailers.is_none()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_are_percent_encoded() {
-        assert_eq!(percent_encoded("100% \u{e9}\n ok"), "100%25 %C3%A9%0A ok");
     }
 }
