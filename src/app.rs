@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -24,7 +23,9 @@ use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
 use crate::engine::rules::Example;
-use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
+use crate::front::connections::{
+    ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
+};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
 use crate::front::{Bounds, Seam};
@@ -167,8 +168,14 @@ impl App {
             grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
             http: HttpFront::new(seam, Arc::clone(&self.health)),
         };
-        let connections_max = connections_max(control::open_files_max());
-        Workers::start(worker_threads(&self.settings), connections_max, &fronts).map(Arc::new)
+        let bounds = ConnectionBounds {
+            connections_max: connections_max(control::open_files_max()),
+            grpc_max_age: MaxAge {
+                age: unless_0(self.settings.grpc_max_connection_age),
+                grace: unless_0(self.settings.grpc_max_connection_age_grace),
+            },
+        };
+        Workers::start(worker_threads(&self.settings), bounds, &fronts).map(Arc::new)
     }
 
     /// One line each: what an operator wants to know of a process that has just started.
@@ -229,7 +236,7 @@ impl App {
     /// Serves scrapers and people on the control thread.
     fn serve_pages(
         &self,
-        (metrics, debug): (Option<TcpListener>, Option<TcpListener>),
+        (metrics, debug): (Option<Listener>, Option<Listener>),
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
@@ -262,7 +269,7 @@ impl App {
 type Essential = JoinSet<AppError>;
 
 /// Accepts connections on every port, for the workers.
-fn accept(workers: &Arc<Workers>, listeners: Vec<(TcpListener, Port)>) -> Essential {
+fn accept(workers: &Arc<Workers>, listeners: Vec<(Listener, Port)>) -> Essential {
     let mut tasks = Essential::new();
     for (listener, port) in listeners {
         let workers = Arc::clone(workers);
@@ -306,6 +313,11 @@ fn worker_threads(settings: &Settings) -> usize {
 /// scrape, and no change of the rules be read.
 fn connections_max(open_files: usize) -> usize {
     open_files.saturating_sub(OTHER_FILES).max(open_files / 2).min(CONNECTIONS_MAX)
+}
+
+/// A time of 0 means never.
+fn unless_0(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
 }
 
 /// Half of the memory that there is, unless told.

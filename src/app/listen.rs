@@ -2,24 +2,23 @@
 //! rules were loaded.
 
 use std::io;
-use std::net::SocketAddr;
+use std::path::Path;
 
 use rustix::io::Errno;
-use tokio::net::TcpListener;
 
 use crate::app::AppError;
-use crate::front::connections::Port;
+use crate::front::connections::{Listener, Port};
 use crate::settings::Settings;
 use crate::settings::value::HostPort;
 
 /// The sockets that are open.
 pub(super) struct Ports {
     /// Those of decisions, which workers serve.
-    pub(super) decisions: Vec<(TcpListener, Port)>,
+    pub(super) decisions: Vec<(Listener, Port)>,
     /// The metrics port, if there is one.
-    pub(super) metrics: Option<TcpListener>,
+    pub(super) metrics: Option<Listener>,
     /// The debug port, if there is one.
-    pub(super) debug: Option<TcpListener>,
+    pub(super) debug: Option<Listener>,
 }
 
 /// Binds all sockets.
@@ -27,8 +26,8 @@ pub(super) struct Ports {
 /// # Errors
 /// The first that cannot be bound; except the debug port, and a metrics port that nobody asked for: those are warned of.
 pub(super) async fn listen(settings: &Settings) -> Result<Ports, AppError> {
-    let grpc = bind("gRPC", &settings.grpc_host, settings.grpc_port).await?;
-    let http = bind("HTTP", &settings.host, settings.port).await?;
+    let grpc = socket_or_port("gRPC", &settings.grpc_uds, &settings.grpc_host, settings.grpc_port).await?;
+    let http = socket_or_port("HTTP", &settings.http_uds, &settings.host, settings.port).await?;
     Ok(Ports {
         decisions: vec![(grpc, Port::Grpc), (http, Port::Http)],
         metrics: metrics(settings).await?,
@@ -36,7 +35,7 @@ pub(super) async fn listen(settings: &Settings) -> Result<Ports, AppError> {
     })
 }
 
-async fn metrics(settings: &Settings) -> Result<Option<TcpListener>, AppError> {
+async fn metrics(settings: &Settings) -> Result<Option<Listener>, AppError> {
     if settings.use_prometheus == Some(false) {
         return Ok(None);
     }
@@ -45,8 +44,24 @@ async fn metrics(settings: &Settings) -> Result<Option<TcpListener>, AppError> {
     if settings.use_prometheus.is_none() { Ok(or_warn(bound)) } else { bound.map(Some) }
 }
 
-async fn bind(what: &'static str, host: &str, port: u16) -> Result<TcpListener, AppError> {
-    let bound = bind_any_family(host, |host| TcpListener::bind((host, port))).await;
+/// A unix socket if there is a path, else a TCP port.
+async fn socket_or_port(
+    what: &'static str,
+    path: &Option<String>,
+    host: &str,
+    port: u16,
+) -> Result<Listener, AppError> {
+    match path.as_ref().filter(|path| !path.is_empty()) {
+        Some(path) => {
+            let bound = Listener::unix(Path::new(path)).await;
+            bound.map_err(|reason| failed(what, path.clone(), reason))
+        }
+        None => bind(what, host, port).await,
+    }
+}
+
+async fn bind(what: &'static str, host: &str, port: u16) -> Result<Listener, AppError> {
+    let bound = bind_any_family(host, |host| Listener::tcp(host, port)).await;
     bound.map_err(|reason| failed(what, format!("{host}:{port}"), reason))
 }
 
@@ -72,7 +87,7 @@ fn failed(what: &'static str, address: String, source: io::Error) -> AppError {
     AppError::Listen { what, address, source }
 }
 
-fn or_warn(bound: Result<TcpListener, AppError>) -> Option<TcpListener> {
+fn or_warn(bound: Result<Listener, AppError>) -> Option<Listener> {
     bound.inspect_err(|error| tracing::warn!("{error}; going on without")).ok()
 }
 
@@ -85,25 +100,26 @@ impl Ports {
         });
         let pages = [("metrics", &self.metrics), ("debug", &self.debug)];
         let pages = pages.into_iter().filter_map(|(what, listener)| Some((what, listener.as_ref()?)));
-        decisions
-            .chain(pages)
-            .map(|(what, listener)| format!("{what}: listening on {}", place(listener)))
-            .collect()
+        decisions.chain(pages).map(|(what, listener)| format!("{what}: listening on {listener}")).collect()
     }
 
-    /// Where a client on this machine reaches the HTTP port.
+    /// What a client on this machine says to curl to reach the HTTP port.
     pub(super) fn http_address(&self) -> String {
         let http = self.decisions.iter().find(|(_, port)| *port == Port::Http);
-        match http.and_then(|(listener, _)| listener.local_addr().ok()) {
-            Some(address) if address.ip().is_unspecified() => format!("localhost:{}", address.port()),
-            Some(address) => address.to_string(),
-            None => "localhost".to_owned(),
-        }
+        http.map_or_else(|| "localhost".to_owned(), |(listener, _)| curl_address(listener))
     }
 }
 
-fn place(listener: &TcpListener) -> String {
-    listener.local_addr().as_ref().map_or_else(io::Error::to_string, SocketAddr::to_string)
+fn curl_address(listener: &Listener) -> String {
+    let scheme = if listener.has_tls() { "https://" } else { "" };
+    match (listener.path(), listener.address()) {
+        (Some(path), _) => format!("--unix-socket '{}' {scheme}localhost", path.display()),
+        (None, Some(address)) if address.ip().is_unspecified() => {
+            format!("{scheme}localhost:{}", address.port())
+        }
+        (None, Some(address)) => format!("{scheme}{address}"),
+        (None, None) => format!("{scheme}localhost"),
+    }
 }
 
 #[cfg(test)]

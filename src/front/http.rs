@@ -30,8 +30,12 @@ const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What answers requests on an HTTP port.
 pub trait Respond: Clone + Send + Sync + 'static {
-    /// Answers one request of `peer`.
-    fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> impl Future<Output = Page> + Send;
+    /// Answers one request of `peer`, which has no address on a unix socket.
+    fn respond(
+        &self,
+        request: Request<Incoming>,
+        peer: Option<SocketAddr>,
+    ) -> impl Future<Output = Page> + Send;
 }
 
 /// The port of decisions and probes. Clones share everything.
@@ -50,7 +54,7 @@ impl HttpFront {
 }
 
 impl Respond for HttpFront {
-    async fn respond(&self, request: Request<Incoming>, _peer: SocketAddr) -> Page {
+    async fn respond(&self, request: Request<Incoming>, _peer: Option<SocketAddr>) -> Page {
         let method = request.method();
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {
             // The Go service's own handler never looks at the method, and its documentation shows a GET with a body.

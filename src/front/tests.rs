@@ -9,10 +9,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::front::connections::{DrainSwitch, Fronts, Port, Workers, serve_pages};
+use crate::front::connections::{
+    ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
+};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
 use crate::front::{Bounds, Seam};
@@ -72,7 +73,8 @@ impl Server {
         let metrics = metrics();
         let service = Arc::new(service(rules, &metrics));
         let (fronts, health) = fronts(Arc::clone(&service), Arc::clone(&metrics));
-        let workers = Arc::new(Workers::start(2, 100, &fronts).expect("threads"));
+        let bounds = ConnectionBounds { connections_max: 100, grpc_max_age: MaxAge::default() };
+        let workers = Arc::new(Workers::start(2, bounds, &fronts).expect("threads"));
         let (mut tasks, pages) = (JoinSet::new(), DrainSwitch::new());
         let mut listen = async |port| {
             let (listener, address) = bind().await;
@@ -94,8 +96,8 @@ impl Server {
     }
 }
 
-pub(super) async fn bind() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let address = listener.local_addr().expect("it is bound");
+pub(super) async fn bind() -> (Listener, SocketAddr) {
+    let listener = Listener::tcp("127.0.0.1", 0).await.expect("a port is free");
+    let address = listener.address().expect("it is bound");
     (listener, address)
 }

@@ -6,12 +6,9 @@ use crate::settings::Problem;
 /// (variable, values that change nothing: a value outside of them is refused, why)
 const REFUSED: &[(&str, &[&str], &str)] = &[
     ("CONFIG_TYPE", &["", "FILE"], "only FILE is supported (expected FILE)"),
-    ("GRPC_UDS", &[""], "a unix socket is not supported (expected GRPC_HOST and GRPC_PORT)"),
     ("GRPC_SERVER_USE_TLS", OFF, "TLS is not supported (expected false)"),
     ("GRPC_CLIENT_TLS_CACERT", &[""], "TLS is not supported (expected nothing)"),
     ("GRPC_CLIENT_TLS_SAN", &[""], "TLS is not supported (expected nothing)"),
-    ("GRPC_MAX_CONNECTION_AGE", &["", "0"], "connections have no greatest age here (expected 0)"),
-    ("HTTP_UDS", &[""], "a unix socket is not supported (expected HOST and PORT)"),
     ("HTTP_SERVER_TLS_CERT", &[""], "TLS is not supported (expected nothing)"),
     ("HTTP_SERVER_TLS_KEY", &[""], "TLS is not supported (expected nothing)"),
     ("LIMIT_RESPONSE_HEADERS_ENABLED", OFF, "response headers are not supported (expected false)"),

@@ -71,9 +71,15 @@ settings! {
         "DEBUG_PORT" debug_port: u16 = "6070", "debug: the port; one in use is a warning";
         "DRAIN_GRACE" drain_grace: Duration = "0s", "after SIGTERM, how long listeners stay open once health has turned";
         optional {
+            "GRPC_UDS" grpc_uds: String, "gRPC: a unix socket to listen on instead of GRPC_HOST and GRPC_PORT; unset or empty: none";
+            "HTTP_UDS" http_uds: String, "HTTP: a unix socket to listen on instead of HOST and PORT; unset or empty: none";
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
             "ADMIN_TOKEN" admin_token: Secret, "bearer token with which callers that are not on loopback may change state on the debug port";
         }
+    }
+    "gRPC server": {
+        "GRPC_MAX_CONNECTION_AGE" grpc_max_connection_age: Duration = "24h", "a connection that is so old, give or take a tenth, is asked to end (GOAWAY); 0: never";
+        "GRPC_MAX_CONNECTION_AGE_GRACE" grpc_max_connection_age_grace: Duration = "1h", "how long it may then take to finish its calls before it is closed; 0: as long as it likes";
     }
     "Rules": {
         "RUNTIME_WATCH_ROOT" runtime_watch_root: bool = "true", "files named config.… beside the folder of RUNTIME_* are rules too; watching sees every change either way";

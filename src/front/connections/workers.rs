@@ -3,17 +3,15 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{Drain, DrainSwitch, accept_one, serve_grpc, serve_http};
+use super::{Arrival, Drain, DrainSwitch, Life, Listener, MaxAge, serve_grpc, serve_http};
 use crate::front::grpc::GrpcFront;
 use crate::front::http::HttpFront;
 
@@ -38,6 +36,15 @@ pub struct Fronts {
     pub http: HttpFront,
 }
 
+/// Bounds of connections.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionBounds {
+    /// Connections in all.
+    pub connections_max: usize,
+    /// The greatest age of those of [`Port::Grpc`].
+    pub grpc_max_age: MaxAge,
+}
+
 /// The threads that decide.
 pub struct Workers {
     workers: Vec<Worker>,
@@ -52,8 +59,7 @@ struct Worker {
 
 /// A connection on its way to a worker. Counts as one of its connections as long as it lives.
 struct Connection {
-    stream: std::net::TcpStream,
-    peer: SocketAddr,
+    arrival: Arrival,
     port: Port,
     counted: Counted,
 }
@@ -74,15 +80,15 @@ impl Drop for Counted {
 }
 
 impl Workers {
-    /// Starts `count` workers (at least one) that serve `fronts`, with at most `connections_max` connections in all.
+    /// Starts `count` workers (at least one) that serve `fronts`, within `bounds`.
     ///
     /// # Errors
     /// When the system has no thread or no event queue left.
-    pub fn start(count: usize, connections_max: usize, fronts: &Fronts) -> io::Result<Self> {
+    pub fn start(count: usize, bounds: ConnectionBounds, fronts: &Fronts) -> io::Result<Self> {
         let switch = DrainSwitch::new();
-        let start = |index| Worker::start(index, fronts.clone(), switch.drain());
+        let start = |index| Worker::start(index, fronts.clone(), bounds.grpc_max_age, switch.drain());
         let workers = (0..count.max(1)).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { workers, switch, connections_max })
+        Ok(Self { workers, switch, connections_max: bounds.connections_max })
     }
 
     /// Accepts connections for `port` and hands them to the workers, until a worker is gone. Whoever drops this future
@@ -90,27 +96,28 @@ impl Workers {
     ///
     /// # Errors
     /// When a worker has died.
-    pub async fn accept(&self, listener: TcpListener, port: Port) -> io::Result<Infallible> {
+    pub async fn accept(&self, listener: Listener, port: Port) -> io::Result<Infallible> {
         loop {
-            let (stream, peer) = accept_one(&listener).await;
-            if let Err(error) = self.hand_over(stream, peer, port) {
+            let arrival = listener.accept().await;
+            let peer = arrival.peer;
+            if let Err(error) = self.hand_over(arrival, port) {
                 if error.kind() == io::ErrorKind::BrokenPipe {
                     return Err(error);
                 }
-                tracing::debug!(%peer, %error, "connection refused");
+                tracing::debug!(?peer, %error, "connection refused");
             }
         }
     }
 
     /// Hands a connection to the worker that has the fewest. If none can take it, it is closed.
-    fn hand_over(&self, stream: TcpStream, peer: SocketAddr, port: Port) -> io::Result<()> {
+    fn hand_over(&self, arrival: Arrival, port: Port) -> io::Result<()> {
         if self.connections() >= self.connections_max {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
         }
         let worker = self.workers.iter().min_by_key(|worker| worker.connections());
         let worker = worker.expect("there is at least one worker");
         let counted = Counted::one_more(&worker.connections);
-        let connection = Connection { stream: stream.into_std()?, peer, port, counted };
+        let connection = Connection { arrival, port, counted };
         worker.inbox.try_send(connection).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
                 io::Error::new(io::ErrorKind::QuotaExceeded, "worker is busy")
@@ -135,12 +142,12 @@ impl Workers {
 }
 
 impl Worker {
-    fn start(index: usize, fronts: Fronts, drain: Drain) -> io::Result<Self> {
+    fn start(index: usize, fronts: Fronts, grpc_max_age: MaxAge, drain: Drain) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let (inbox, arrivals) = mpsc::channel(INBOX_MAX);
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
-            .spawn(move || runtime.block_on(work(arrivals, fronts, drain)))?;
+            .spawn(move || runtime.block_on(work(arrivals, fronts, grpc_max_age, drain)))?;
         Ok(Self { inbox, connections: Arc::default() })
     }
 
@@ -150,37 +157,42 @@ impl Worker {
 }
 
 /// Serves what arrives, until draining has begun and everything that had arrived is served.
-async fn work(mut arrivals: mpsc::Receiver<Connection>, fronts: Fronts, mut drain: Drain) {
-    let mut serving = JoinSet::new();
+async fn work(
+    mut arrivals: mpsc::Receiver<Connection>,
+    fronts: Fronts,
+    grpc_max_age: MaxAge,
+    mut drain: Drain,
+) {
     let told = drain.clone();
+    let mut serving = JoinSet::new();
+    let serve = |connection| serve(connection, fronts.clone(), grpc_max_age, told.clone());
     loop {
         tokio::select! {
-            Some(connection) = arrivals.recv() => {
-                serving.spawn(serve(connection, fronts.clone(), told.clone()));
-            }
+            Some(connection) = arrivals.recv() => drop(serving.spawn(serve(connection))),
             Some(_) = serving.join_next() => {}
             () = drain.begun() => break,
         }
     }
     arrivals.close();
     while let Some(connection) = arrivals.recv().await {
-        serving.spawn(serve(connection, fronts.clone(), told.clone()));
+        serving.spawn(serve(connection));
     }
     while serving.join_next().await.is_some() {}
 }
 
-async fn serve(connection: Connection, fronts: Fronts, drain: Drain) {
-    let Connection { stream, peer, port, counted } = connection;
-    match (TcpStream::from_std(stream), port) {
-        (Ok(stream), Port::Grpc) => serve_grpc(stream, fronts.grpc, drain).await,
-        (Ok(stream), Port::Http) => serve_http(stream, peer, fronts.http, drain).await,
-        (Err(error), _) => tracing::debug!(%peer, %error, "connection lost"),
+async fn serve(connection: Connection, fronts: Fronts, grpc_max_age: MaxAge, drain: Drain) {
+    let Connection { arrival, port, counted } = connection;
+    match port {
+        Port::Grpc => serve_grpc(arrival, fronts.grpc, Life::bounded(drain, grpc_max_age)).await,
+        Port::Http => serve_http(arrival, fronts.http, Life::until(drain)).await,
     }
     drop(counted);
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpStream;
+
     use super::*;
     use crate::front::tests::{bind, fronts, metrics, service};
 
@@ -188,13 +200,13 @@ mod tests {
     async fn the_worker_with_the_fewest_connections_gets_the_next() {
         let metrics = metrics();
         let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
-        let workers = Workers::start(3, 100, &fronts).expect("threads");
+        let bounds = ConnectionBounds { connections_max: 100, grpc_max_age: MaxAge::default() };
+        let workers = Workers::start(3, bounds, &fronts).expect("threads");
         let (listener, address) = bind().await;
         let mut clients = Vec::new();
         for _ in 0..9 {
             clients.push(TcpStream::connect(address).await.expect("it listens"));
-            let (stream, peer) = accept_one(&listener).await;
-            workers.hand_over(stream, peer, Port::Grpc).expect("there is room");
+            workers.hand_over(listener.accept().await, Port::Grpc).expect("there is room");
         }
         assert_eq!(workers.workers.iter().map(Worker::connections).collect::<Vec<_>>(), [3, 3, 3]);
         assert!(workers.drain(Duration::from_secs(20)).await);

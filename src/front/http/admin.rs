@@ -35,7 +35,7 @@ impl MetricsFront {
 }
 
 impl Respond for MetricsFront {
-    async fn respond(&self, request: Request<Incoming>, _peer: SocketAddr) -> Page {
+    async fn respond(&self, request: Request<Incoming>, _peer: Option<SocketAddr>) -> Page {
         match (reads(request.method()), request.uri().path() == &*self.path) {
             (true, true) => scrape(&self.metrics),
             (false, true) => not_allowed("GET, HEAD"),
@@ -61,7 +61,7 @@ impl AdminFront {
 }
 
 impl Respond for AdminFront {
-    async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Page {
+    async fn respond(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Page {
         if !reads(request.method()) {
             return match may_change_state(peer, request.headers(), self.token.as_deref()) {
                 true => not_allowed("GET, HEAD"),
@@ -85,8 +85,9 @@ fn reads(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
 }
 
-fn may_change_state(peer: SocketAddr, headers: &HeaderMap, token: Option<&str>) -> bool {
-    peer.ip().to_canonical().is_loopback() || token.is_some_and(|token| bears(headers, token))
+fn may_change_state(peer: Option<SocketAddr>, headers: &HeaderMap, token: Option<&str>) -> bool {
+    peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback())
+        || token.is_some_and(|token| bears(headers, token))
 }
 
 /// Compares all bytes whatever they are, so that the time it takes tells nothing of the token.
@@ -109,7 +110,7 @@ mod tests {
         if let Some(value) = authorization {
             headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
         }
-        may_change_state(peer.parse().expect("an address"), &headers, token)
+        may_change_state(Some(peer.parse().expect("an address")), &headers, token)
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{PATIENCE, Server, bind, fronts, metrics, service};
-use crate::front::connections::{DrainSwitch, serve_grpc, serve_http};
+use crate::front::connections::{DrainSwitch, Life, serve_grpc, serve_http};
 
 /// Waits until `holds`; what happens between threads has no clock that a test could turn.
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
@@ -78,12 +78,12 @@ async fn stalled(grpc: bool, said: &[u8]) -> String {
     let (listener, address) = bind().await;
     let mut client = TcpStream::connect(address).await.expect("it listens");
     client.write_all(said).await.expect("buffered");
-    let (stream, peer) = listener.accept().await.expect("a connection");
+    let arrival = listener.accept().await;
     let (metrics, switch) = (metrics(), DrainSwitch::new());
     let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
     match grpc {
-        true => serve_grpc(stream, fronts.grpc, switch.drain()).await,
-        false => serve_http(stream, peer, fronts.http, switch.drain()).await,
+        true => serve_grpc(arrival, fronts.grpc, Life::until(switch.drain())).await,
+        false => serve_http(arrival, fronts.http, Life::until(switch.drain())).await,
     }
     let mut answer = Vec::new();
     // An end or a reset, when the server leaves something unread: that it came this far is what counts.

@@ -1,0 +1,229 @@
+//! Where connections come in: a TCP port or a unix socket, with TLS or without.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+use super::life::Life;
+use super::socket::Detached;
+use super::stream::{Protocol, Stream, Transport};
+use super::tls::Tls;
+
+/// A pause after an error of `accept`, which is mostly that file descriptors ran out: they still are a moment later.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a client may take to say which protocol it speaks, TLS included.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Takes connections. Whoever drops it closes it, and removes its file if it is a unix socket.
+#[derive(Debug)]
+pub struct Listener {
+    place: Place,
+    tls: Option<Arc<Tls>>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Tcp(TcpListener),
+    /// The file goes first: whoever comes then finds none, and not one that nobody listens on.
+    Unix(SocketFile, UnixListener),
+}
+
+/// A connection that has just come in: it belongs to no thread, and its client has said nothing yet.
+#[derive(Debug)]
+pub struct Arrival {
+    socket: Detached,
+    tls: Option<Arc<Tls>>,
+    /// Whose it is; `None` on a unix socket.
+    pub peer: Option<SocketAddr>,
+}
+
+/// A connection whose client has said what it speaks: what a driver is made of.
+#[derive(Debug)]
+pub struct Session {
+    /// All that the client said, its greeting included, and the way back.
+    pub stream: Stream,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Whose it is; `None` on a unix socket.
+    pub peer: Option<SocketAddr>,
+}
+
+impl Listener {
+    /// Listens on a TCP port.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn tcp(host: &str, port: u16) -> io::Result<Self> {
+        TcpListener::bind((host, port)).await.map(Self::from)
+    }
+
+    /// Listens on a unix socket. One that nobody listens on any more is removed before.
+    ///
+    /// # Errors
+    /// What the system says: `AddrInUse` when somebody listens there, or when it is no socket.
+    pub async fn unix(path: &Path) -> io::Result<Self> {
+        let listener = match UnixListener::bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path).await => {
+                fs::remove_file(path)?;
+                UnixListener::bind(path)?
+            }
+            bound => bound?,
+        };
+        Ok(Self { place: Place::Unix(SocketFile::at(path)?, listener), tls: None })
+    }
+
+    /// The same, with TLS.
+    #[must_use]
+    #[allow(dead_code, reason = "no setting names a certificate yet")]
+    pub fn with_tls(self, tls: Option<Arc<Tls>>) -> Self {
+        Self { tls, ..self }
+    }
+
+    /// Whether clients have to speak TLS.
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The address of a TCP port.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.place {
+            Place::Tcp(listener) => listener.local_addr().ok(),
+            Place::Unix(..) => None,
+        }
+    }
+
+    /// The path of a unix socket.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Tcp(_) => None,
+            Place::Unix(file, _) => Some(&file.path),
+        }
+    }
+
+    /// Waits for the next connection.
+    pub async fn accept(&self) -> Arrival {
+        loop {
+            match self.place.accept().await {
+                Ok((socket, peer)) => return Arrival { socket, tls: self.tls.clone(), peer },
+                Err(error) => {
+                    tracing::debug!(%error, "accept failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self { place: Place::Tcp(listener), tls: None }
+    }
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => write!(formatter, "{address}"),
+                Err(error) => write!(formatter, "{error}"),
+            },
+            Place::Unix(file, _) => write!(formatter, "unix:{}", file.path.display()),
+        }?;
+        formatter.write_str(if self.has_tls() { " with TLS" } else { "" })
+    }
+}
+
+impl Place {
+    async fn accept(&self) -> io::Result<(Detached, Option<SocketAddr>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                // Answers are small and each is awaited: never hold one back to gather more.
+                let _ = stream.set_nodelay(true);
+                Ok((Detached::Tcp(stream.into_std()?), Some(peer)))
+            }
+            Self::Unix(_, listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Detached::Unix(stream.into_std()?), None))
+            }
+        }
+    }
+}
+
+impl Arrival {
+    /// Waits, on the runtime of the caller, until the client has said which protocol it speaks. `None` when it does not
+    /// say so in time, or its life is over before. What serves connections waits for that without an end, and only then
+    /// begins to look for clients that are gone.
+    pub async fn greeted(self, life: &mut Life) -> Option<Session> {
+        let peer = self.peer;
+        let greeted = tokio::select! {
+            greeted = tokio::time::timeout(GREETING_TIMEOUT, self.greeting()) => greeted,
+            () = life.over() => return None,
+        };
+        match greeted {
+            Ok(Ok((stream, protocol))) => Some(Session { stream, protocol, peer }),
+            Ok(Err(error)) => {
+                tracing::debug!(?peer, %error, "no connection");
+                None
+            }
+            Err(_) => {
+                tracing::debug!(?peer, "no connection: the client said too little for too long");
+                None
+            }
+        }
+    }
+
+    async fn greeting(self) -> io::Result<(Stream, Protocol)> {
+        let socket = self.socket.attach()?;
+        let transport = match self.tls {
+            None => Transport::Plain(socket),
+            Some(tls) => Transport::Tls(Box::new(tls.handshake(socket).await?)),
+        };
+        Stream::greeted(transport).await
+    }
+}
+
+/// A unix socket in the file system. Removed with its listener, unless another has taken its name.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn at(path: &Path) -> io::Result<Self> {
+        // A relative one would be another should the working directory change.
+        let path = std::path::absolute(path)?;
+        let identity = Self::identity(&path)?;
+        Ok(Self { path, identity })
+    }
+
+    fn identity(path: &Path) -> io::Result<(u64, u64)> {
+        fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if Self::identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let removed = fs::remove_file(&self.path);
+            if let Err(error) = removed {
+                tracing::warn!("{}: cannot be removed: {error}", self.path.display());
+            }
+        }
+    }
+}
+
+/// A socket that nobody listens on. Asked without blocking: somebody may listen and be too busy to answer.
+async fn is_stale(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket && UnixStream::connect(path).await.is_err_and(refused)
+}

@@ -1,0 +1,215 @@
+//! TLS on a port: who we say we are, and whom we let in. rustls with ring.
+//!
+//! In: PEM texts, again whenever they change. Out: handshakes. Connections that are there keep what they began with.
+//! Which files hold the texts is not known here.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::verify_server_name;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, DnsName, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::Port;
+use super::socket::Socket;
+
+/// What a port says of itself, and whom it lets in: PEM texts.
+#[derive(Clone, Copy)]
+pub struct Identity<'a> {
+    /// Our certificate, then those between it and the one that clients trust.
+    pub chain: &'a [u8],
+    /// The private key of the first.
+    pub key: &'a [u8],
+    /// Whom clients' certificates have to come from. `None`: clients need no certificate.
+    pub client_ca: Option<&'a [u8]>,
+    /// The DNS name that a client's certificate has to carry, if it needs one.
+    pub client_name: Option<&'a str>,
+}
+
+/// What is wrong with an [`Identity`], and with which part of it.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The chain.
+    #[error("{0}")]
+    Chain(String),
+    /// The key.
+    #[error("{0}")]
+    Key(String),
+    /// The authority of clients.
+    #[error("{0}")]
+    ClientCa(String),
+    /// The name of clients.
+    #[error("{0}")]
+    ClientName(String),
+}
+
+/// TLS on one port.
+pub struct Tls {
+    config: ArcSwap<ServerConfig>,
+    /// Protocols that are offered, best first.
+    protocols: &'static [&'static [u8]],
+    failed: AtomicU64,
+}
+
+impl Tls {
+    /// TLS on `port` with this identity.
+    ///
+    /// # Errors
+    /// When the identity is no good.
+    pub fn new(port: Port, identity: &Identity<'_>) -> Result<Self, TlsError> {
+        let protocols: &[&[u8]] = match port {
+            Port::Grpc => &[b"h2"],
+            Port::Http => &[b"h2", b"http/1.1"],
+        };
+        let config = ArcSwap::from_pointee(config(identity, protocols)?);
+        Ok(Self { config, protocols, failed: AtomicU64::new(0) })
+    }
+
+    /// From now on new connections see this identity.
+    ///
+    /// # Errors
+    /// When it is no good; then the one before stays.
+    pub fn replace(&self, identity: &Identity<'_>) -> Result<(), TlsError> {
+        self.config.store(Arc::new(config(identity, self.protocols)?));
+        Ok(())
+    }
+
+    /// Handshakes that clients did not finish, ever.
+    pub fn handshakes_failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    pub(super) async fn handshake(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
+        let failure = CountedUnlessDone(&self.failed);
+        let stream = TlsAcceptor::from(self.config.load_full()).accept(socket).await?;
+        std::mem::forget(failure);
+        Ok(stream)
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
+
+/// A handshake fails by an error, and also when nobody waits for it any more.
+struct CountedUnlessDone<'a>(&'a AtomicU64);
+
+impl Drop for CountedUnlessDone<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What rustls makes of an identity.
+fn config(identity: &Identity<'_>, protocols: &[&[u8]]) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let chain = certificates(identity.chain).map_err(TlsError::Chain)?;
+    let key = PrivateKeyDer::from_pem_slice(identity.key)
+        .map_err(|error| TlsError::Key(format!("holds no private key in PEM: {error}")))?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("ring has ciphers for every version");
+    let builder = match identity.client_ca {
+        Some(authority) => {
+            builder.with_client_cert_verifier(verifier(authority, identity.client_name, provider)?)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => TlsError::Key("is not the key of the certificate".to_owned()),
+        rustls::Error::InvalidCertificate(_) => TlsError::Chain(error.to_string()),
+        error => TlsError::Key(error.to_string()),
+    })?;
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    // Connections last for hours: resuming saves nothing, and would let in whom a new authority does not.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// All certificates of a PEM text, of which there has to be one.
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match read {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        Ok(_) => Err("holds no certificate in PEM".to_owned()),
+        Err(error) => Err(format!("holds no certificates in PEM: {error}")),
+    }
+}
+
+/// Lets in whose certificate comes from this authority and, if told so, carries this name.
+fn verifier(
+    authority: &[u8],
+    name: Option<&str>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(authority).map_err(TlsError::ClientCa)? {
+        roots.add(certificate).map_err(|error| TlsError::ClientCa(error.to_string()))?;
+    }
+    let by_authority = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| TlsError::ClientCa(error.to_string()))?;
+    let Some(name) = name else { return Ok(by_authority) };
+    let name = DnsName::try_from(name.to_owned())
+        .map_err(|_| TlsError::ClientName(format!("{name:?} is not a DNS name")))?;
+    Ok(Arc::new(ByName { by_authority, name: ServerName::DnsName(name) }))
+}
+
+/// Whoever comes from the authority and carries the name.
+#[derive(Debug)]
+struct ByName {
+    by_authority: Arc<dyn ClientCertVerifier>,
+    name: ServerName<'static>,
+}
+
+impl ClientCertVerifier for ByName {
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.by_authority.verify_client_cert(certificate, intermediates, now)?;
+        verify_server_name(&ParsedCertificate::try_from(certificate)?, &self.name)?;
+        Ok(verified)
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.by_authority.root_hint_subjects()
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authority.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authority.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_authority.supported_verify_schemes()
+    }
+}
