@@ -24,16 +24,17 @@ use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
 use crate::engine::rules::Example;
 use crate::front::connections::{
-    ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
+    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
+use crate::front::lane::LaneFront;
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::settings::value::FullMode;
+use crate::settings::value::{FullMode, GrpcFrontKind};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
@@ -165,7 +166,7 @@ impl App {
         };
         let seam = Arc::new(Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds));
         let fronts = Fronts {
-            grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&self.health)),
+            grpc: self.grpc_server(Arc::clone(&seam)),
             http: HttpFront::new(seam, Arc::clone(&self.health)),
         };
         let bounds = ConnectionBounds {
@@ -176,6 +177,14 @@ impl App {
             },
         };
         Workers::start(worker_threads(&self.settings), bounds, &fronts).map(Arc::new)
+    }
+
+    fn grpc_server(&self, seam: Arc<Seam>) -> GrpcServer {
+        let health = Arc::clone(&self.health);
+        match self.settings.grpc_front {
+            GrpcFrontKind::Lane => GrpcServer::Lane(LaneFront::new(seam, health)),
+            GrpcFrontKind::Tonic => GrpcServer::Tonic(GrpcFront::new(seam, health)),
+        }
     }
 
     /// One line each: what an operator wants to know of a process that has just started.

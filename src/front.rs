@@ -8,6 +8,7 @@
 pub mod connections;
 pub mod grpc;
 pub mod http;
+pub mod lane;
 pub mod proto;
 mod wire;
 

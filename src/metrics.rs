@@ -9,7 +9,7 @@
 //!
 //! - `counts`: the arithmetic of a descriptor's counters; `name`, `series`, `handles`: what they are called, which
 //!   there are, and where a rule counts
-//! - `calls`, `reloads`, `histogram`: everything else that is counted
+//! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
 //! - `striped`, `chunked`: where counters are held
 //! - `text`, `scrape`: how they are told
 
@@ -18,6 +18,7 @@ mod chunked;
 mod counts;
 mod handles;
 mod histogram;
+mod lane;
 mod name;
 mod reloads;
 mod scrape;
@@ -39,6 +40,7 @@ pub use self::text::{Kind, Samples};
 use self::calls::Calls;
 use self::counts::{Counts, Stat};
 use self::histogram::{DECISION_BOUNDS, Histogram};
+use self::lane::Lane;
 use self::name::{request_name, rule_name};
 use self::reloads::Reloads;
 use self::series::{SeriesTable, Source};
@@ -50,7 +52,7 @@ use crate::engine::request::Request;
 const UNKNOWN_DOMAINS_MAX: usize = 100;
 
 /// Slots beside those of series: calls, the decision's histogram, and a few single counters.
-const FIXED_SLOTS: u32 = Calls::SLOTS + Histogram::slots(&DECISION_BOUNDS) + 16;
+const FIXED_SLOTS: u32 = Calls::SLOTS + Lane::SLOTS + Histogram::slots(&DECISION_BOUNDS) + 16;
 
 /// What is counted under when there is no room for a series of its own.
 const OTHER: &str = "other";
@@ -78,6 +80,7 @@ pub struct Metrics {
     global_shadow: Slot,
     decision_time: Histogram,
     calls: Calls,
+    lane: Lane,
     reloads: Reloads,
     registered: RwLock<Vec<Family>>,
 }
@@ -112,6 +115,7 @@ impl Metrics {
             global_shadow: striped.reserve(1)?,
             decision_time: Histogram::new(&striped, &DECISION_BOUNDS)?,
             calls: Calls::new(&striped)?,
+            lane: Lane::new(&striped)?,
             reloads: Reloads::default(),
             registered: RwLock::default(),
             limits,
@@ -156,6 +160,26 @@ impl Metrics {
     /// Counts a gRPC call that took `nanos` from its message to its answer.
     pub fn grpc_call(&self, method: GrpcMethod, nanos: u64) {
         self.calls.grpc(&self.striped.writer(), method, nanos);
+    }
+
+    /// A connection of the lane began.
+    pub fn lane_opened(&self) {
+        self.lane.opened(&self.striped.writer());
+    }
+
+    /// A connection of the lane is no more.
+    pub fn lane_closed(&self) {
+        self.lane.closed(&self.striped.writer());
+    }
+
+    /// So many streams of the lane began or were reset.
+    pub fn lane_streams(&self, began: u32, reset_by_client: u32, reset_by_server: u32) {
+        self.lane.streams(&self.striped.writer(), began, reset_by_client, reset_by_server);
+    }
+
+    /// We ended a connection of the lane with this code of HTTP/2, perhaps because its client misbehaved.
+    pub fn lane_ended(&self, code: u8, misbehaved: bool) {
+        self.lane.ended(&self.striped.writer(), code, misbehaved);
     }
 
     /// A rule set was installed at this unix time.

@@ -43,6 +43,7 @@ pub use self::workers::{ConnectionBounds, Fronts, Port, Workers};
 
 use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
+use crate::front::lane::{self, LaneFront};
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more.
 const STREAMS_MAX: u32 = 1_024;
@@ -62,9 +63,25 @@ const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// What one connection of HTTP/1 buffers.
 const HTTP1_BUFFER_BYTES: usize = 32 * 1_024;
 
+/// What serves the gRPC port.
+#[derive(Clone)]
+pub enum GrpcServer {
+    /// hyper and tonic.
+    Tonic(GrpcFront),
+    /// Our own HTTP/2.
+    Lane(LaneFront),
+}
+
 /// Serves one connection of gRPC.
-pub async fn serve_grpc(arrival: Arrival, front: GrpcFront, mut life: Life) {
+pub async fn serve_grpc(arrival: Arrival, server: GrpcServer, mut life: Life) {
     let Some(session) = arrival.greeted(&mut life).await else { return };
+    match server {
+        GrpcServer::Tonic(front) => serve_tonic(session, front, life).await,
+        GrpcServer::Lane(front) => lane::serve(session.stream, front, life).await,
+    }
+}
+
+async fn serve_tonic(session: Session, front: GrpcFront, life: Life) {
     // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
     let front = Arc::new(front);
     let service = service_fn(move |request: Request<Incoming>| {

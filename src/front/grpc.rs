@@ -28,7 +28,8 @@ use crate::health::Health;
 /// may have a thousand of them under way.)
 pub(in crate::front) const QUESTION_BYTES_MAX: usize = 4 * 1_024;
 
-pub(in crate::front) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub(in crate::front) const SHOULD_RATE_LIMIT: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// What answers on the gRPC port. Clones share everything.
 #[derive(Clone)]

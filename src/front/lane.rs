@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 pub use self::driver::serve;
 
+use self::complaints::Complaints;
 use crate::front::Seam;
 use crate::health::Health;
 
@@ -30,12 +31,13 @@ use crate::health::Health;
 pub struct LaneFront {
     seam: Arc<Seam>,
     health: Arc<Health>,
+    complaints: Arc<Complaints>,
 }
 
 impl LaneFront {
     /// Answers calls by `seam`, and questions about health by `health`.
     #[must_use]
     pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {
-        Self { seam, health }
+        Self { seam, health, complaints: Arc::default() }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::front::connections::{
-    ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
+    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, HttpFront, MetricsFront};
@@ -54,7 +54,7 @@ pub(super) fn fronts(service: Arc<Service>, metrics: Arc<Metrics>) -> (Fronts, A
     let health = Arc::new(Health::starting());
     health.serve();
     let fronts = Fronts {
-        grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&health)),
+        grpc: GrpcServer::Tonic(GrpcFront::new(Arc::clone(&seam), Arc::clone(&health))),
         http: HttpFront::new(seam, Arc::clone(&health)),
     };
     (fronts, health)

@@ -43,6 +43,7 @@ impl Metrics {
         Samples::of(out, "tidegate_build_info", "The running version.", Kind::Gauge).push(&[version], 1);
         self.reloads.write(out);
         self.calls.write(out, &self.striped);
+        self.lane.write(out, &self.striped);
         let global_shadow = "ratelimit_service_global_shadow_mode";
         Samples::of(out, global_shadow, "Requests that the process's shadow mode let pass.", Kind::Counter)
             .push(&[], self.striped.sum(self.global_shadow));

@@ -110,7 +110,8 @@ impl Calls {
             let differs = |status: &HealthStatus| {
                 *status == HealthStatus::Draining || health::report(status) != health::report(&told)
             };
-            let status = watcher.wait_for(differs).await.map_or(HealthStatus::Draining, |status| status.clone());
+            let status =
+                watcher.wait_for(differs).await.map_or(HealthStatus::Draining, |status| status.clone());
             Event::Health(status, watcher)
         })
     }
@@ -133,7 +134,10 @@ impl Serve for Calls {
             return Outcome::Refused;
         }
         if call.route == Route::Unknown {
-            return Outcome::Now(Err(Status { code: UNIMPLEMENTED, message: "there is no such method".into() }));
+            return Outcome::Now(Err(Status {
+                code: UNIMPLEMENTED,
+                message: "there is no such method".into(),
+            }));
         }
         let bounds = self.bounds(call.route);
         let message = match framing::check(call.body, &bounds).and_then(|()| framing::message(call.body)) {

@@ -12,20 +12,23 @@ const PAUSE_NANOS: u64 = 1_000_000_000;
 
 /// Lets one line through now and then. Shared by all threads.
 pub struct Complaints {
+    began: Instant,
     /// When the last line was let through, in nanoseconds since `began`, and one more; 0: none was.
     last: AtomicU64,
     held_back: AtomicU64,
 }
 
-impl Complaints {
-    pub const fn new() -> Self {
-        Self { last: AtomicU64::new(0), held_back: AtomicU64::new(0) }
+impl Default for Complaints {
+    fn default() -> Self {
+        Self { began: clock::monotonic(), last: AtomicU64::new(0), held_back: AtomicU64::new(0) }
     }
+}
 
+impl Complaints {
     /// Logs how a connection ended, if that was the peer's fault.
-    pub fn log(&self, ended: Ended, began: Instant) {
+    pub fn log(&self, ended: Ended) {
         let Some(why) = ended.why else { return };
-        match self.admit(clock::nanos_since(began)) {
+        match self.admit(clock::nanos_since(self.began)) {
             Some(0) => tracing::warn!(code = ?ended.code, "closed a gRPC connection: {why}"),
             Some(others) => {
                 tracing::warn!(code = ?ended.code, others, "closed a gRPC connection (and others before): {why}");
@@ -53,7 +56,7 @@ mod tests {
 
     #[test]
     fn one_line_a_second_and_the_next_says_how_many_were_not_written() {
-        let complaints = Complaints::new();
+        let complaints = Complaints::default();
         assert_eq!(complaints.admit(5), Some(0));
         assert_eq!(complaints.admit(6), None);
         assert_eq!(complaints.admit(PAUSE_NANOS + 4), None);

@@ -212,6 +212,9 @@ impl<W> Connection<W> {
             return Ok(input.len());
         }
         let mut used = self.preface(input)?;
+        if self.stage == Stage::Preface {
+            return Ok(0);
+        }
         while let Some(head) = Head::read(&input[used..]) {
             if head.length > PAYLOAD_MAX {
                 return fatal(ErrorCode::FrameSizeError, "a frame is too large");
@@ -277,7 +280,8 @@ impl<W> Connection<W> {
 
     /// When [`Connection::tick`] is to be called, at the latest.
     pub fn deadline(&self) -> Instant {
-        let patience = if self.pinged { KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT } else { KEEP_ALIVE_INTERVAL };
+        let patience =
+            if self.pinged { KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT } else { KEEP_ALIVE_INTERVAL };
         let unfinished = self.unfinished.map(|since| since + READ_TIMEOUT);
         let all = [unfinished, self.streams.due(), self.ending.due()];
         all.into_iter().flatten().fold(self.heard + patience, Instant::min)

@@ -12,7 +12,7 @@ mod field;
 mod head;
 mod table;
 
-pub use self::decoder::{Decoder, DecodeError};
+pub use self::decoder::{DecodeError, Decoder};
 pub use self::encoder::Encoder;
 pub use self::field::{Method, Route};
 pub use self::head::RequestHead;

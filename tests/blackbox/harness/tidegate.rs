@@ -47,6 +47,7 @@ impl Setup {
         let setup = Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, ports };
         setup
             .env("CONFIG_PATH", &rules.display().to_string())
+            .env("GRPC_FRONT", &grpc_front())
             .env("GRPC_HOST", "127.0.0.1")
             .env("GRPC_PORT", &ports.grpc.to_string())
             .env("HOST", "127.0.0.1")
@@ -110,6 +111,11 @@ impl Setup {
         eventually("the limiter to be ready", || tidegate.probe_ready());
         tidegate
     }
+}
+
+/// Which of the two serves the gRPC port: every test holds on both, so the whole suite runs once with each.
+pub fn grpc_front() -> String {
+    std::env::var("TIDEGATE_TEST_FRONT").unwrap_or_else(|_| "tonic".to_owned())
 }
 
 impl Tidegate {

@@ -65,7 +65,13 @@ impl<W> Connection<W> {
     }
 
     /// The first of a stream of messages, which may take as long as it likes.
-    pub(super) fn begin_stream(&mut self, mut stream: Stream<W>, message: &[u8], waiting: W, out: &mut Vec<u8>) {
+    pub(super) fn begin_stream(
+        &mut self,
+        mut stream: Stream<W>,
+        message: &[u8],
+        waiting: W,
+        out: &mut Vec<u8>,
+    ) {
         self.nuisance.answered();
         frames::headers(out, stream.id, 0, |out| self.encoder.grpc(out));
         frame_message(&mut stream.body, message);
@@ -182,8 +188,31 @@ fn write_whole(out: &mut Vec<u8>, stream: u32, head: [u8; 2], message: &[u8], tr
     let [status, content_type] = head;
     out.reserve(34 + 10 + message.len());
     out.extend_from_slice(&[
-        0, 0, 2, kind::HEADERS, flag::END_HEADERS, a, b, c, d, status, content_type, //
-        e, f, g, kind::DATA, 0, a, b, c, d, 0, h, i, j, k,
+        0,
+        0,
+        2,
+        kind::HEADERS,
+        flag::END_HEADERS,
+        a,
+        b,
+        c,
+        d,
+        status,
+        content_type, //
+        e,
+        f,
+        g,
+        kind::DATA,
+        0,
+        a,
+        b,
+        c,
+        d,
+        0,
+        h,
+        i,
+        j,
+        k,
     ]);
     out.extend_from_slice(message);
     out.extend_from_slice(&[0, 0, 1, kind::HEADERS, HEADERS_END, a, b, c, d, trailers]);

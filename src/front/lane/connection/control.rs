@@ -1,6 +1,8 @@
 //! Frames about the connection as a whole, or about a stream as a whole: settings, pings, resets.
 
-use super::{Connection, ErrorCode, Fatal, Head, NUMBER_MAX, PAYLOAD_MAX, ending, fatal, flag, frames, nuisance};
+use super::{
+    Connection, ErrorCode, Fatal, Head, NUMBER_MAX, PAYLOAD_MAX, ending, fatal, flag, frames, nuisance,
+};
 
 const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
@@ -9,12 +11,7 @@ const MAX_FRAME_SIZE: u16 = 5;
 const MAX_FRAME_SIZES: std::ops::RangeInclusive<u32> = PAYLOAD_MAX as u32..=0xff_ffff;
 
 impl<W> Connection<W> {
-    pub(super) fn on_settings(
-        &mut self,
-        head: Head,
-        payload: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), Fatal> {
+    pub(super) fn on_settings(&mut self, head: Head, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Fatal> {
         if head.stream != 0 {
             return fatal(ErrorCode::ProtocolError, "SETTINGS are for a stream");
         }

@@ -113,12 +113,7 @@ impl<W> Connection<W> {
 
     /// A stream begins.
     #[inline]
-    fn begin<S: Serve<Waiting = W>>(
-        &mut self,
-        opening: Opening,
-        head: &RequestHead,
-        turn: &mut Turn<'_, S>,
-    ) {
+    fn begin<S: Serve<Waiting = W>>(&mut self, opening: Opening, head: &RequestHead, turn: &mut Turn<'_, S>) {
         let id = opening.stream;
         self.streams.begin(id);
         self.counts.streams += 1;
@@ -126,7 +121,10 @@ impl<W> Connection<W> {
             return self.reset(id, ErrorCode::RefusedStream, turn.out);
         }
         let length = head.content_length();
-        if !head.is_request() || opening.is_absurd || opening.is_end && length.is_some_and(|length| length > 0) {
+        if !head.is_request()
+            || opening.is_absurd
+            || opening.is_end && length.is_some_and(|length| length > 0)
+        {
             return self.reset(id, ErrorCode::ProtocolError, turn.out);
         }
         let stream = Stream {
@@ -304,7 +302,8 @@ impl<W> Stream<W> {
     /// Whether the body has the length that was announced, as far as can be known.
     #[inline]
     fn is_length_kept(&self, is_end: bool) -> bool {
-        self.length.is_none_or(|length| if is_end { self.received == length } else { self.received <= length })
+        self.length
+            .is_none_or(|length| if is_end { self.received == length } else { self.received <= length })
     }
 }
 

@@ -180,7 +180,10 @@ mod tests {
         let mut encoder = Encoder::new();
         block(|out| encoder.grpc(out));
         assert_eq!(block(|out| encoder.grpc(out)), [0x88, 0x80 | 62]);
-        assert_eq!(block(|out| encoder.grpc_error(out, 3, "no")), b"\0\x0bgrpc-status\x013\0\x0cgrpc-message\x02no");
+        assert_eq!(
+            block(|out| encoder.grpc_error(out, 3, "no")),
+            b"\0\x0bgrpc-status\x013\0\x0cgrpc-message\x02no"
+        );
         block(|out| encoder.grpc_ok(out));
         assert_eq!(encoder.steady(), Some(([0x88, 0x80 | 63], 0x80 | 62)));
     }
@@ -208,6 +211,9 @@ mod tests {
     #[test]
     fn a_page_has_its_status_and_fields() {
         let mut encoder = Encoder::new();
-        assert_eq!(block(|out| encoder.page(out, 405, &[("allow", "POST")])), b"\x08\x03405\0\x05allow\x04POST");
+        assert_eq!(
+            block(|out| encoder.page(out, 405, &[("allow", "POST")])),
+            b"\x08\x03405\0\x05allow\x04POST"
+        );
     }
 }

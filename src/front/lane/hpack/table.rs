@@ -131,7 +131,7 @@ mod tests {
     fn the_oldest_entries_make_room() {
         let mut table = Table::new();
         table.resize(100).expect("less than there may be");
-        [40, 50].map(|size| table.insert(entry(size)));
+        [40, 50].into_iter().for_each(|size| table.insert(entry(size)));
         assert_eq!(table.size(), 90);
         table.insert(entry(20));
         assert_eq!((table.size(), table.get(64)), (70, None));
