@@ -136,6 +136,9 @@ impl Seam {
         if request.len() > self.bounds.request_bytes_max {
             return Err(Refusal::too_large(&self.bounds));
         }
+        if let Some(request) = wire::in_place::parse(request, &self.bounds) {
+            return Ok(self.service.decide(&request, wire::render)?);
+        }
         let message =
             RateLimitRequest::decode(request).map_err(|error| Refusal::invalid(error.to_string()))?;
         wire::check_asked(&message)?;

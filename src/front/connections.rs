@@ -33,6 +33,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{AbortHandle, JoinSet};
 
 pub use self::drain::{Drain, DrainSwitch};
@@ -76,12 +77,17 @@ pub enum GrpcServer {
 pub async fn serve_grpc(arrival: Arrival, server: GrpcServer, mut life: Life) {
     let Some(session) = arrival.greeted(&mut life).await else { return };
     match server {
-        GrpcServer::Tonic(front) => serve_tonic(session, front, life).await,
+        GrpcServer::Tonic(front) => serve_tonic(session.stream, front, life).await,
         GrpcServer::Lane(front) => lane::serve(session.stream, front, life).await,
     }
 }
 
-async fn serve_tonic(session: Session, front: GrpcFront, life: Life) {
+/// The same on hyper and tonic, once the client has said what it speaks.
+pub(in crate::front) async fn serve_tonic(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    front: GrpcFront,
+    life: Life,
+) {
     // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
     let front = Arc::new(front);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -89,7 +95,7 @@ async fn serve_tonic(session: Session, front: GrpcFront, life: Life) {
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     // Whatever it speaks: what is not HTTP/2 is told so.
-    let connection = http2().auto_date_header(false).serve_connection(TokioIo::new(session.stream), service);
+    let connection = http2().auto_date_header(false).serve_connection(TokioIo::new(stream), service);
     to_its_end(connection, life).await;
 }
 

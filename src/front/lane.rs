@@ -14,8 +14,8 @@ mod calls;
 mod complaints;
 mod connection;
 mod driver;
-mod frames;
-mod hpack;
+pub(in crate::front) mod frames;
+pub(in crate::front) mod hpack;
 mod huffman;
 
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 mod connections;
 mod grpc;
 mod http;
+mod lane;
 mod seam;
 
 use std::net::SocketAddr;

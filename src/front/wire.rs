@@ -3,6 +3,8 @@
 //! Checks everything that the engine takes for granted, in the order in which the refusals are documented. Knows no
 //! transport, reads no rules.
 
+pub(super) mod in_place;
+
 use bytes::Bytes;
 use prost::Message;
 use prost_types::Duration;

@@ -11,6 +11,8 @@ mod encoder;
 mod field;
 mod head;
 mod table;
+#[cfg(test)]
+pub mod text;
 
 pub use self::decoder::{DecodeError, Decoder};
 pub use self::encoder::Encoder;

@@ -118,7 +118,7 @@ impl Decoder {
 }
 
 /// What is left of a block.
-struct Input<'a>(&'a [u8]);
+pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {
     fn byte(&mut self) -> Option<u8> {
@@ -129,7 +129,7 @@ impl<'a> Input<'a> {
 
     /// An integer of which the first byte holds this many bits (RFC 7541, 5.1), bounded to what any string may need.
     #[inline]
-    fn integer(&mut self, bits: u32) -> Option<usize> {
+    pub(super) fn integer(&mut self, bits: u32) -> Option<usize> {
         let max = (1_usize << bits) - 1;
         let first = usize::from(self.byte()?) & max;
         if first < max {
@@ -147,7 +147,7 @@ impl<'a> Input<'a> {
     }
 
     /// A string, in place of what `text` holds.
-    fn string(&mut self, text: &mut Vec<u8>) -> Option<()> {
+    pub(super) fn string(&mut self, text: &mut Vec<u8>) -> Option<()> {
         text.clear();
         let huffman = self.0.first()? & 0x80 != 0;
         let length = self.integer(7)?;

@@ -89,7 +89,7 @@ static STATIC: LazyLock<[Entry; STATIC_ENTRIES]> = LazyLock::new(|| {
 
 /// RFC 7541, appendix A.
 #[rustfmt::skip]
-const FIELDS: [(&str, &str); STATIC_ENTRIES] = [
+pub(super) const FIELDS: [(&str, &str); STATIC_ENTRIES] = [
     (":authority", ""), (":method", "GET"), (":method", "POST"), (":path", "/"), (":path", "/index.html"),
     (":scheme", "http"), (":scheme", "https"), (":status", "200"), (":status", "204"), (":status", "206"),
     (":status", "304"), (":status", "400"), (":status", "404"), (":status", "500"), ("accept-charset", ""),
