@@ -7,6 +7,9 @@
 mod control;
 mod listen;
 mod reload;
+mod spans;
+mod statsd;
+mod tls;
 
 use std::io;
 use std::num::NonZero;
@@ -14,11 +17,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
-use crate::app::reload::{Reloader, Watching};
+use crate::app::reload::{Following, Installer, Starting};
+use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
@@ -27,16 +32,18 @@ use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::grpc::GrpcFront;
-use crate::front::http::{AdminFront, HttpFront, MetricsFront};
+use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
 use crate::front::lane::LaneFront;
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::settings::value::{FullMode, GrpcFrontKind};
+use crate::settings::value::{CheckProxy, FullMode, GrpcFrontKind};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
+use crate::spans::{ExportError, Tracer};
+use crate::statsd::{Address, Dialect, Sender};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// How long running calls may take after the listeners have closed.
@@ -63,12 +70,31 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
+    /// A file of TLS that is no good.
+    #[error("{setting}: {problem}")]
+    Tls {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file, and what is wrong with it.
+        problem: String,
+    },
     /// Rules that cannot be read.
     #[error("cannot read the rules: {0}")]
     Source(#[from] SourceError),
     /// Rules that were refused, for this many problems, each of which was told.
     #[error("the rules were refused for {0} problems")]
     Rules(usize),
+    /// A file that a setting names and that cannot be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// Which one.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Spans could never be sent.
+    #[error("tracing: {0}")]
+    Tracing(#[from] ExportError),
     /// Something that the system refused.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -103,31 +129,32 @@ struct App {
     metrics: Arc<Metrics>,
     service: Arc<Service>,
     health: Arc<Health>,
+    tracer: Option<Tracer>,
+    receivers: Vec<(Address, Dialect)>,
 }
 
 async fn serve(settings: Settings) -> Result<(), AppError> {
     let mut signals = Signals::register()?;
-    let ports = listen(&settings).await?;
+    let tls = PortsTls::load(&settings)?;
+    let ports = listen(&settings, &tls).await?;
     let app = App::new(settings)?;
-    let forced = app.settings.force_start_without_initial_config;
-    let reloader = app.reloader()?;
-    // Many rules take a moment, and a signal works at every moment.
-    let first_load =
-        tokio::task::spawn_blocking(move || reloader.start(forced).map(|known| (reloader, known)));
-    let (reloader, known) = tokio::select! {
-        loaded = first_load => loaded.map_err(io::Error::other)??,
+    let starting = app.rules()?;
+    let rules = tokio::select! {
+        loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
     let workers = app.start_workers()?;
     app.announce(&ports);
-    app.health.serve();
+    if rules.is_ready() {
+        app.health.serve();
+    }
     control::lower_priority(CONTROL_NICENESS);
-    let watching = reloader.watch(known.as_ref())?;
-    app.until_the_end(ports, workers, watching, signals).await
+    tls.register(&app.metrics);
+    app.until_the_end(ports, workers, rules, tls, signals).await
 }
 
 impl App {
-    fn new(settings: Settings) -> io::Result<Self> {
+    fn new(settings: Settings) -> Result<Self, AppError> {
         let clock = Clock::start();
         let store = Arc::new(MemoryStore::new(MemoryOptions {
             max_bytes: counter_bytes(&settings),
@@ -136,10 +163,12 @@ impl App {
                 FullMode::Allow => StoreFull::Allow,
             },
         }));
+        let receivers = statsd::receivers(&settings);
         let metrics = Arc::new(Metrics::new(&MetricsOptions {
             near_limit_ratio: settings.near_limit_ratio,
             max_series: settings.max_metric_series.0,
             stripes: worker_threads(&settings) + 1,
+            timer_readers: receivers.len(),
         }));
         control::register_store(&metrics, &store);
         let modes = Modes {
@@ -148,14 +177,25 @@ impl App {
             stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
         };
         let service = Arc::new(Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes));
-        Ok(Self { settings, clock, store, metrics, service, health: Arc::new(Health::starting()) })
+        let tracer = spans::start(&settings)?;
+        Ok(Self {
+            settings,
+            clock,
+            store,
+            metrics,
+            service,
+            health: Arc::new(Health::starting()),
+            tracer,
+            receivers,
+        })
     }
 
-    fn reloader(&self) -> io::Result<Reloader> {
+    fn rules(&self) -> io::Result<Starting> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-        Ok(Reloader::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock))
+        let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
+        Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
     }
 
     fn start_workers(&self) -> io::Result<Arc<Workers>> {
@@ -164,10 +204,11 @@ impl App {
             entries_max: self.settings.max_entries.0,
             request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
         };
-        let seam = Arc::new(Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds));
+        let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
+        let seam = Arc::new(seam.traced(self.tracer.clone()));
         let fronts = Fronts {
             grpc: self.grpc_server(Arc::clone(&seam)),
-            http: HttpFront::new(seam, Arc::clone(&self.health)),
+            http: HttpFront::new(seam, Arc::clone(&self.health), check_options(&self.settings)),
         };
         let bounds = ConnectionBounds {
             connections_max: connections_max(control::open_files_max()),
@@ -182,6 +223,11 @@ impl App {
     fn grpc_server(&self, seam: Arc<Seam>) -> GrpcServer {
         let health = Arc::clone(&self.health);
         match self.settings.grpc_front {
+            // Spans need the text of headers, which the lane does not keep.
+            GrpcFrontKind::Lane if self.tracer.is_some() => {
+                tracing::info!("tracing is on: tonic serves the gRPC port (GRPC_FRONT=lane does not trace)");
+                GrpcServer::Tonic(GrpcFront::new(seam, health))
+            }
             GrpcFrontKind::Lane => GrpcServer::Lane(LaneFront::new(seam, health)),
             GrpcFrontKind::Tonic => GrpcServer::Tonic(GrpcFront::new(seam, health)),
         }
@@ -219,18 +265,21 @@ impl App {
         self,
         ports: Ports,
         workers: Arc<Workers>,
-        mut watching: Watching,
+        rules: Following,
+        tls: PortsTls,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
         let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
+        self.send_metrics(&mut control);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
+        control.spawn(rules.until_it_dies());
+        tls.watch(&mut control)?;
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
-            () = watching.died() => return Err(dead("watching the rules", "its thread has died")),
             () = signals.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");
@@ -238,6 +287,10 @@ impl App {
         tokio::select! {
             () = self.drain(&workers, accepting) => {}
             () = signals.received() => tracing::warn!("ended by a second signal"),
+        }
+        if let Some(tracer) = self.tracer {
+            // It waits for the collector, which this thread talks to.
+            let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
         }
         Ok(())
     }
@@ -262,6 +315,17 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         tasks
+    }
+
+    /// Sends metrics to everyone who gets them, on the control thread.
+    fn send_metrics(&self, tasks: &mut Essential) {
+        for (reader, (address, dialect)) in self.receivers.iter().enumerate() {
+            tracing::info!("metrics: sent to {address}");
+            let metrics = Arc::clone(&self.metrics);
+            let sending = Sender::new(address.clone(), dialect.clone(), metrics, reader);
+            let sending = sending.run(self.settings.stats_flush_interval.0);
+            tasks.spawn(async move { match sending.await {} });
+        }
     }
 
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {
@@ -310,6 +374,18 @@ fn question(example: &Example) -> serde_json::Value {
     let entry = |(key, value): &(String, String)| serde_json::json!({"key": key, "value": value});
     let entries: Vec<_> = example.entries.iter().map(entry).collect();
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
+}
+
+fn check_options(settings: &Settings) -> CheckOptions {
+    let deny_status = StatusCode::from_u16(settings.check_deny_status.0);
+    CheckOptions {
+        proxy: match settings.check_proxy {
+            CheckProxy::Nginx => Proxy::Nginx,
+            CheckProxy::Forwarded => Proxy::Forwarded,
+        },
+        deny_status: deny_status.expect("the setting is from 400 to 599"),
+        trusted_hops: settings.xff_num_trusted_hops.0,
+    }
 }
 
 /// One a core that the process may use, unless told.

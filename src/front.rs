@@ -10,6 +10,7 @@ pub mod grpc;
 pub mod http;
 pub mod lane;
 pub mod proto;
+mod trace;
 mod wire;
 
 #[cfg(test)]
@@ -23,10 +24,13 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::clock;
-use crate::engine::decision::Code;
+use crate::engine::decision::{Code, Decision, Limited};
+use crate::engine::request::RequestBuf;
+use crate::engine::rules::RuleSet;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use crate::service::{Service, ServiceError};
+use crate::spans::Tracer;
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +49,23 @@ impl Default for Bounds {
     }
 }
 
+impl Bounds {
+    /// Whether a request may have descriptors of so many entries each.
+    fn check(&self, entries: impl ExactSizeIterator<Item = usize>) -> Result<(), Refusal> {
+        let (count, max) = (entries.len(), self.descriptors_max);
+        if count > max {
+            return Err(Refusal::invalid(format!("{count} descriptors are too many (at most {max})")));
+        }
+        let max = self.entries_max;
+        match entries.enumerate().find(|&(_, count)| count > max) {
+            Some((index, count)) => Err(Refusal::invalid(format!(
+                "descriptor {index}: {count} entries are too many (at most {max})"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The answer to a call.
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -52,6 +73,28 @@ pub struct Answer {
     pub code: Code,
     /// An encoded `RateLimitResponse`.
     pub message: Bytes,
+}
+
+/// The answer to a question that does not come as a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckAnswer {
+    /// The overall code that is told.
+    pub code: Code,
+    /// The numbers of the limit that is tightest, if a limit was asked.
+    pub tightest: Option<Tightest>,
+    /// After how many seconds to ask again, when it is over the limit.
+    pub retry_after_secs: Option<u64>,
+}
+
+/// The numbers of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tightest {
+    /// N.
+    pub limit: u32,
+    /// Hits that would still pass.
+    pub remaining: u32,
+    /// When capacity comes back.
+    pub reset_secs: u64,
 }
 
 /// An answer, or what will become one. Whoever drops it before tells that nobody waits any more.
@@ -103,13 +146,14 @@ pub struct Seam {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     bounds: Bounds,
+    tracer: Option<Tracer>,
 }
 
 impl Seam {
     /// The seam before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
-        Self { service, metrics, bounds }
+        Self { service, metrics, bounds, tracer: None }
     }
 
     /// The bounds that the seam keeps. A front uses them to stop reading early.
@@ -122,8 +166,28 @@ impl Seam {
     pub fn answer(&self, front: Front, request: &[u8], _timeout: Option<Duration>) -> Reply<Answer> {
         let began = clock::monotonic();
         let answer = self.decide(request);
-        self.count(front, answer.as_ref(), began);
+        self.count(front, answer.as_ref().map(|answer| answer.code), began);
         Reply::Now(answer)
+    }
+
+    /// Answers the question that `ask` forms of what came in through `front`, under the rules that decide it.
+    pub fn check(
+        &self,
+        front: Front,
+        ask: impl FnOnce(&RuleSet) -> Result<RequestBuf, Refusal>,
+    ) -> Reply<CheckAnswer> {
+        let bounded = |rules: &RuleSet| ask(rules).and_then(|question| self.within_bounds(question));
+        let answer = self.service.decide_asked(bounded, CheckAnswer::of);
+        self.metrics.request(front, outcome(answer.as_ref().map(|answer| answer.code)));
+        Reply::Now(answer)
+    }
+
+    fn within_bounds(&self, question: RequestBuf) -> Result<RequestBuf, Refusal> {
+        if question.text_bytes() > self.bounds.request_bytes_max {
+            return Err(Refusal::too_large(&self.bounds));
+        }
+        self.bounds.check(question.entries_of_each())?;
+        Ok(question)
     }
 
     /// Counts the refusal of a call that never became a `RateLimitRequest`, made by a front while it was reading.
@@ -152,7 +216,7 @@ impl Seam {
     }
 
     /// Counts one call, whatever became of it.
-    fn count(&self, front: Front, answer: Result<&Answer, &Refusal>, began: Instant) {
+    fn count(&self, front: Front, answer: Result<Code, &Refusal>, began: Instant) {
         self.metrics.request(front, outcome(answer));
         if front == Front::Grpc {
             self.metrics.grpc_call(GrpcMethod::ShouldRateLimit, clock::nanos_since(began));
@@ -160,16 +224,31 @@ impl Seam {
     }
 }
 
-fn outcome(answer: Result<&Answer, &Refusal>) -> Outcome {
+fn outcome(answer: Result<Code, &Refusal>) -> Outcome {
     match answer {
-        Ok(Answer { code: Code::Ok, .. }) => Outcome::Ok,
-        Ok(Answer { code: Code::OverLimit, .. }) => Outcome::OverLimit,
+        Ok(Code::Ok) => Outcome::Ok,
+        Ok(Code::OverLimit) => Outcome::OverLimit,
         Err(refusal) => match refusal.code {
             RefusalCode::InvalidArgument | RefusalCode::Unimplemented => Outcome::InvalidArgument,
             RefusalCode::DeadlineExceeded => Outcome::DeadlineExceeded,
             RefusalCode::ResourceExhausted => Outcome::ResourceExhausted,
             RefusalCode::Unavailable => Outcome::Unavailable,
         },
+    }
+}
+
+impl CheckAnswer {
+    fn of(decision: &Decision<'_>) -> Self {
+        let numbers = |limited: &Limited<'_>| Tightest {
+            limit: limited.limit.requests(),
+            remaining: limited.remaining(),
+            reset_secs: limited.reset_secs(),
+        };
+        Self {
+            code: decision.code,
+            tightest: decision.tightest().map(numbers),
+            retry_after_secs: decision.retry_after_secs(),
+        }
     }
 }
 

@@ -90,6 +90,8 @@ pub mod engine;
 pub mod store;
 mod source;
 mod metrics;
+mod statsd;
+mod spans;
 mod service;
 mod front;
 mod health;

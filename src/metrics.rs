@@ -10,6 +10,7 @@
 //! - `counts`: the arithmetic of a descriptor's counters; `name`, `series`, `handles`: what they are called, which
 //!   there are, and where a rule counts
 //! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
+//! - `stat_name`, `named`, `timers`: the same for those who send it on, by other names
 //! - `striped`, `chunked`: where counters are held
 //! - `text`, `scrape`: how they are told
 
@@ -20,11 +21,14 @@ mod handles;
 mod histogram;
 mod lane;
 mod name;
+mod named;
 mod reloads;
 mod scrape;
 mod series;
+mod stat_name;
 mod striped;
 mod text;
+mod timers;
 
 #[cfg(test)]
 mod tests;
@@ -36,6 +40,7 @@ use parking_lot::RwLock;
 pub use self::calls::{Front, GrpcMethod, Outcome};
 pub use self::handles::RuleHandles;
 pub use self::text::{Kind, Samples};
+pub use self::timers::Timed;
 
 use self::calls::Calls;
 use self::counts::{Counts, Stat};
@@ -44,7 +49,8 @@ use self::lane::Lane;
 use self::name::{request_name, rule_name};
 use self::reloads::Reloads;
 use self::series::{SeriesTable, Source};
-use self::striped::{Slot, Striped, Writer};
+use self::striped::{Slot, Striped, Writer, thread_index};
+use self::timers::Timers;
 use crate::engine::decision::{Decision, Status};
 use crate::engine::request::Request;
 
@@ -66,6 +72,8 @@ pub struct MetricsOptions {
     pub max_series: usize,
     /// Threads that count without sharing; usually the workers and one more. More threads count correctly, but slower.
     pub stripes: usize,
+    /// Those who take every single duration, to send it on.
+    pub timer_readers: usize,
 }
 
 /// All metrics of the process.
@@ -82,6 +90,8 @@ pub struct Metrics {
     calls: Calls,
     lane: Lane,
     reloads: Reloads,
+    timers: Box<[Timers]>,
+    timers_dropped: Slot,
     registered: RwLock<Vec<Family>>,
 }
 
@@ -116,7 +126,9 @@ impl Metrics {
             decision_time: Histogram::new(&striped, &DECISION_BOUNDS)?,
             calls: Calls::new(&striped)?,
             lane: Lane::new(&striped)?,
-            reloads: Reloads::default(),
+            reloads: Reloads::new(&striped)?,
+            timers: (0..options.timer_readers).map(|_| Timers::new(options.stripes)).collect(),
+            timers_dropped: striped.reserve(1)?,
             registered: RwLock::default(),
             limits,
             unknown_domains,
@@ -159,7 +171,20 @@ impl Metrics {
 
     /// Counts a gRPC call that took `nanos` from its message to its answer.
     pub fn grpc_call(&self, method: GrpcMethod, nanos: u64) {
-        self.calls.grpc(&self.striped.writer(), method, nanos);
+        let writer = self.striped.writer();
+        self.calls.grpc(&writer, method, nanos);
+        for timers in &self.timers {
+            if !timers.put(thread_index(), method, nanos) {
+                writer.add(self.timers_dropped, 1);
+            }
+        }
+    }
+
+    /// Takes the durations that came since the last time, for this one of the readers.
+    pub fn take_timers(&self, reader: usize, each: impl FnMut(Timed)) {
+        if let Some(timers) = self.timers.get(reader) {
+            timers.take(each);
+        }
     }
 
     /// A connection of the lane began.
@@ -184,12 +209,12 @@ impl Metrics {
 
     /// A rule set was installed at this unix time.
     pub fn config_loaded(&self, rules: usize, warnings: usize, unix_secs: u64) {
-        self.reloads.succeeded(rules, warnings, unix_secs);
+        self.reloads.succeeded(&self.striped.writer(), rules, warnings, unix_secs);
     }
 
     /// A rule set was refused, or could not be read.
     pub fn config_failed(&self) {
-        self.reloads.failed();
+        self.reloads.failed(&self.striped.writer());
     }
 
     /// Adds a family whose samples `read` supplies whenever metrics are rendered. It runs on the rendering thread and

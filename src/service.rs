@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::engine::decision::{Decision, conclude};
 use crate::engine::plan::Modes;
-use crate::engine::request::Request;
+use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
@@ -65,16 +65,38 @@ impl Service {
         request: &Request<'_>,
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ServiceError> {
+        self.with_live(|live| Ok(self.decide_under(live.ok_or(ServiceError::NoRules)?, request, render)))
+    }
+
+    /// The same for a question that depends on the rules: `ask` forms it under the set that decides it.
+    ///
+    /// # Errors
+    /// When there are no rules at all; and those of `ask`.
+    pub fn decide_asked<T, E: From<ServiceError>>(
+        &self,
+        ask: impl FnOnce(&RuleSet) -> Result<RequestBuf, E>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Result<T, E> {
         self.with_live(|live| {
-            let InForce { rules, handles } = live.ok_or(ServiceError::NoRules)?;
-            let began = monotonic();
-            let plan = rules.plan(request, self.modes);
-            let verdicts = self.store.apply(&plan, self.clock.at(began));
-            let decision = conclude(&plan, &verdicts);
-            self.metrics.decision_took(nanos_since(began));
-            self.metrics.observe(handles, request, &decision);
-            Ok(render(&decision))
+            let live = live.ok_or(ServiceError::NoRules)?;
+            let question = ask(&live.rules)?;
+            Ok(self.decide_under(live, &question.as_request(), render))
         })
+    }
+
+    fn decide_under<T>(
+        &self,
+        InForce { rules, handles }: &InForce,
+        request: &Request<'_>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> T {
+        let began = monotonic();
+        let plan = rules.plan(request, self.modes);
+        let verdicts = self.store.apply(&plan, self.clock.at(began));
+        let decision = conclude(&plan, &verdicts);
+        self.metrics.decision_took(nanos_since(began));
+        self.metrics.observe(handles, request, &decision);
+        render(&decision)
     }
 
     /// Puts these rules in force. Requests that have begun keep the set that they began with.

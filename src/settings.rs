@@ -6,13 +6,16 @@
 //! variable that is in no row is ignored, except those of `refused`, which would change behaviour.
 
 pub mod machine;
+pub mod mogrifiers;
 mod refused;
 mod table;
+mod together;
 pub mod value;
 
 pub use table::{Row, Settings, TABLE};
 
 use crate::settings::refused::refused;
+use crate::settings::together::alone;
 
 /// Something wrong with one setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +48,13 @@ impl Settings {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Vec<Problem>> {
         let mut problems = refused(&variable);
-        let settings = Self::read_table(|row| flag(row).or_else(|| variable(row.name)), &mut problems);
+        let text = |row: &Row| flag(row).or_else(|| variable(row.name));
+        let settings = Self::read_table(text, &mut problems);
+        problems.extend(alone(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
+        let settings = settings.map(|settings| {
+            let names = &settings.use_dog_statsd_mogrifiers.0;
+            Self { mogrifiers: mogrifiers::read(names, &variable, &mut problems), ..settings }
+        });
         settings.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }

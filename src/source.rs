@@ -1,10 +1,11 @@
 //! Where rules come from, and how those in force are handed to the request path.
 //!
-//! A source ([`mod@file`]) yields texts; loading them is the engine's business. What was loaded is installed in
+//! A source ([`mod@file`], [`xds`]) yields texts; loading them is the engine's business. What was loaded is installed in
 //! [`LiveRules`], whose readers see a whole value, the old one or the new one, without a lock and without a shared
 //! reference count.
 
 pub mod file;
+pub mod xds;
 
 use std::sync::Arc;
 

@@ -20,20 +20,22 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("store", &["engine"]),
     ("source", &["engine"]),
     ("metrics", &["engine"]),
+    ("statsd", &["metrics", "settings::mogrifiers"]),
+    ("spans", &[]),
     ("service", &["engine", "store", "source", "metrics", "clock"]),
-    ("front", &["engine", "service", "store::StoreError", "metrics", "health", "clock"]),
+    ("front", &["engine", "service", "store::StoreError", "metrics", "spans", "health", "clock"]),
     (
         "app",
         &[
-            "engine", "clock", "settings", "logging", "health", "store", "source", "metrics", "service",
-            "front",
+            "engine", "clock", "settings", "logging", "health", "store", "source", "metrics", "statsd",
+            "spans", "service", "front",
         ],
     ),
     (
         "cli",
         &[
-            "engine", "clock", "settings", "logging", "health", "store", "source", "metrics", "service",
-            "front", "app",
+            "engine", "clock", "settings", "logging", "health", "store", "source", "metrics", "statsd",
+            "spans", "service", "front", "app",
         ],
     ),
     // The binary: argv to exit code, through the library's name.

@@ -2,14 +2,14 @@
 //! rules were loaded.
 
 use std::io;
-use std::path::Path;
 
 use rustix::io::Errno;
 
 use crate::app::AppError;
+use crate::app::tls::{PortTls, PortsTls};
 use crate::front::connections::{Listener, Port};
 use crate::settings::Settings;
-use crate::settings::value::HostPort;
+use crate::settings::value::{FilePath, HostPort};
 
 /// The sockets that are open.
 pub(super) struct Ports {
@@ -25,18 +25,23 @@ pub(super) struct Ports {
 ///
 /// # Errors
 /// The first that cannot be bound; except the debug port, and a metrics port that nobody asked for: those are warned of.
-pub(super) async fn listen(settings: &Settings) -> Result<Ports, AppError> {
-    let grpc = socket_or_port("gRPC", &settings.grpc_uds, &settings.grpc_host, settings.grpc_port).await?;
-    let http = socket_or_port("HTTP", &settings.http_uds, &settings.host, settings.port).await?;
+pub(super) async fn listen(settings: &Settings, tls: &PortsTls) -> Result<Ports, AppError> {
+    let grpc =
+        socket_or_port("gRPC", settings.grpc_uds.as_ref(), &settings.grpc_host, settings.grpc_port).await?;
+    let http = socket_or_port("HTTP", settings.http_uds.as_ref(), &settings.host, settings.port).await?;
+    let handshakes = |tls: &Option<PortTls>| tls.as_ref().map(PortTls::handshakes);
     Ok(Ports {
-        decisions: vec![(grpc, Port::Grpc), (http, Port::Http)],
+        decisions: vec![
+            (grpc.with_tls(handshakes(&tls.grpc)), Port::Grpc),
+            (http.with_tls(handshakes(&tls.http)), Port::Http),
+        ],
         metrics: metrics(settings).await?,
         debug: or_warn(bind("debug", &settings.debug_host, settings.debug_port).await),
     })
 }
 
 async fn metrics(settings: &Settings) -> Result<Option<Listener>, AppError> {
-    if settings.use_prometheus == Some(false) {
+    if settings.use_prometheus == Some(false) || settings.disable_stats {
         return Ok(None);
     }
     let HostPort { host, port } = &settings.prometheus_addr;
@@ -47,14 +52,14 @@ async fn metrics(settings: &Settings) -> Result<Option<Listener>, AppError> {
 /// A unix socket if there is a path, else a TCP port.
 async fn socket_or_port(
     what: &'static str,
-    path: &Option<String>,
+    path: Option<&FilePath>,
     host: &str,
     port: u16,
 ) -> Result<Listener, AppError> {
-    match path.as_ref().filter(|path| !path.is_empty()) {
-        Some(path) => {
-            let bound = Listener::unix(Path::new(path)).await;
-            bound.map_err(|reason| failed(what, path.clone(), reason))
+    match path {
+        Some(FilePath(path)) => {
+            let bound = Listener::unix(path).await;
+            bound.map_err(|reason| failed(what, path.display().to_string(), reason))
         }
         None => bind(what, host, port).await,
     }
@@ -111,7 +116,8 @@ impl Ports {
 }
 
 fn curl_address(listener: &Listener) -> String {
-    let scheme = if listener.has_tls() { "https://" } else { "" };
+    // Whether this machine trusts the certificate is not known here.
+    let scheme = if listener.has_tls() { "-k https://" } else { "" };
     match (listener.path(), listener.address()) {
         (Some(path), _) => format!("--unix-socket '{}' {scheme}localhost", path.display()),
         (None, Some(address)) if address.ip().is_unspecified() => {

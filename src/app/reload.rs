@@ -1,48 +1,102 @@
-//! From files to rules in force: once at start, and whenever the files change.
+//! From a source to rules in force: files once at start and whenever they change, or what a control plane says.
 //!
 //! A set is taken whole or not at all. A bad one leaves the rules in force as they are; each of its problems is logged
 //! once, and it is counted.
 
+mod control_plane;
+mod files;
+
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
-use crate::app::AppError;
-use crate::clock::{Clock, monotonic};
+use self::control_plane::ControlPlane;
+use self::files::Reloader;
+pub(super) use self::files::Watching;
+use crate::app::{AppError, dead};
+use crate::clock::Clock;
 use crate::engine::key::KeySecret;
-use crate::engine::rules::{self, LoadOptions, Loaded};
+use crate::engine::rules::{self, Diagnostic, LoadOptions, RuleSet, SourceFile};
 use crate::engine::time::SECOND_NANOS;
+use crate::health::Health;
 use crate::logging::REPORT;
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::settings::Settings;
-use crate::source::file::{Contents, FileSource, Layout, SourceError, Watch};
+use crate::settings::value::ConfigType;
+use crate::source::file::SourceError;
 
-/// Where rules are read when nothing says where.
-const FALLBACK_PATH: &str = "config";
-/// The places of `envoyproxy/ratelimit`.
-const RUNTIME_ROOT: &str = "/srv/runtime_data/current";
-const RUNTIME_APPDIRECTORY: &str = "config";
+/// Rules that are not loaded yet.
+pub(super) enum Starting {
+    /// Those in files; whether they may be bad or missing at first.
+    Files(Box<Reloader>, bool),
+    /// Those of a control plane.
+    ControlPlane(Box<ControlPlane>),
+}
 
-/// Puts contents of files in force.
-pub(super) struct Reloader {
-    source: FileSource,
+/// A source of rules that goes on to tell of changes.
+pub(super) enum Following {
+    /// Files; a set was loaded, or the start was forced.
+    Files(Watching),
+    /// A control plane, which has not said anything yet.
+    ControlPlane(Box<ControlPlane>),
+}
+
+/// Puts sets of rules in force.
+pub(super) struct Installer {
     options: LoadOptions,
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
 
-/// A running watch. Waiting for its end tells that it died.
-pub(super) struct Watching {
-    _watch: Watch,
-    ended: oneshot::Receiver<()>,
+impl Starting {
+    /// The source that `settings` name. A control plane's first rules make `health` serve.
+    pub(super) fn new(settings: &Settings, installer: Installer, health: Arc<Health>) -> Self {
+        match settings.config_type {
+            ConfigType::File => Self::Files(
+                Box::new(Reloader::new(settings, installer)),
+                settings.force_start_without_initial_config,
+            ),
+            ConfigType::GrpcXdsSotw => {
+                Self::ControlPlane(Box::new(ControlPlane::new(settings, installer, health)))
+            }
+        }
+    }
+
+    /// Loads what is there. A control plane is waited for while everything else runs.
+    pub(super) async fn load(self) -> Result<Following, AppError> {
+        match self {
+            // Many rules take a moment, and a signal works at every moment.
+            Self::Files(reloader, forced) => tokio::task::spawn_blocking(move || reloader.start(forced))
+                .await
+                .map_err(io::Error::other)?
+                .map(Following::Files),
+            Self::ControlPlane(plane) => Ok(Following::ControlPlane(plane)),
+        }
+    }
 }
 
-impl Reloader {
-    /// A reloader of the rules that `settings` name.
+impl Following {
+    /// Whether requests are welcome before the source tells of anything more.
+    pub(super) fn is_ready(&self) -> bool {
+        match self {
+            Self::Files(_) => true,
+            Self::ControlPlane(plane) => plane.forced,
+        }
+    }
+
+    /// Goes on. It ends only when it breaks.
+    pub(super) async fn until_it_dies(self) -> AppError {
+        match self {
+            Self::Files(mut watching) => watching.died().await,
+            Self::ControlPlane(plane) => match plane.follow().await {},
+        }
+        dead("watching the rules", "its thread has died")
+    }
+}
+
+impl Installer {
+    /// For sets that are loaded as `settings` say.
     pub(super) fn new(
         settings: &Settings,
         secret: KeySecret,
@@ -50,69 +104,44 @@ impl Reloader {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        let file_bytes_max = usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX);
         let options = LoadOptions {
             default_algorithm: settings.default_algorithm,
             merge_domains: settings.merge_domain_config,
             strict: settings.strict_rules,
-            max_file_bytes: file_bytes_max,
+            max_file_bytes: file_bytes_max(settings),
             secret,
         };
-        Self { source: FileSource::new(layout(settings), file_bytes_max), options, service, metrics, clock }
+        Self { options, service, metrics, clock }
     }
 
-    /// The first load, and what was read. Fails on missing or bad rules, unless `forced`.
-    pub(super) fn start(&self, forced: bool) -> Result<Result<Contents, SourceError>, AppError> {
-        let read = self.source.read();
-        match read.as_ref().map(|contents| self.take(contents)) {
-            Ok(Err(problems)) if !forced => return Err(AppError::Rules(problems)),
-            Ok(_) => {}
-            Err(_) if !forced => return Err(AppError::Source(read.expect_err("it was not read"))),
-            Err(error) => self.unreadable(error),
-        }
-        Ok(read)
-    }
-
-    /// Watches the files and takes every change of them, on a thread of its own. `known` was taken, or told, already.
-    pub(super) fn watch(self, known: Result<&Contents, &SourceError>) -> io::Result<Watching> {
-        let (alive, ended) = oneshot::channel();
-        let began = monotonic();
-        let source = self.source.clone();
-        let deliver = move |read: Result<Contents, SourceError>| {
-            // Whoever drops this closure, by ending or by a panic, drops what says that it is alive.
-            let _alive = &alive;
-            match read {
-                Ok(contents) => drop(self.take(&contents)),
-                Err(error) => self.unreadable(&error),
-            }
-        };
-        let watch = source.watch(Some(known), move || monotonic().duration_since(began), deliver)?;
-        Ok(Watching { _watch: watch, ended })
-    }
-
-    /// Puts these contents in force, or tells what is wrong with them. The number of problems, if there are any.
-    fn take(&self, contents: &Contents) -> Result<(), usize> {
-        let loaded = rules::load(&contents.files, &self.options);
-        let refused_for_skipped = if self.options.strict { &*contents.warnings } else { &[] };
-        match loaded {
+    /// Puts these files in force, or says every problem, as `tell` has it, and tells it. `skipped` are warnings about
+    /// what is not among the files.
+    fn take(
+        &self,
+        files: &[SourceFile],
+        skipped: &[String],
+        tell: impl Fn(&Diagnostic) -> String,
+    ) -> Result<(), Vec<String>> {
+        let refused_for_skipped = if self.options.strict { skipped } else { &[] };
+        match rules::load(files, &self.options) {
             Ok(loaded) if refused_for_skipped.is_empty() => {
-                let skipped = contents.warnings.iter().map(String::as_str);
-                self.install(loaded, skipped, contents.files.len());
+                let warnings: Vec<_> =
+                    loaded.warnings.iter().map(tell).chain(skipped.iter().cloned()).collect();
+                self.install(loaded.rules, &warnings, files.len());
                 Ok(())
             }
             loaded => {
                 let problems = loaded.err().unwrap_or_default();
-                let told = problems.iter().map(ToString::to_string);
-                Err(self.refuse(told.chain(refused_for_skipped.iter().cloned())))
+                let problems: Vec<_> =
+                    problems.iter().map(tell).chain(refused_for_skipped.iter().cloned()).collect();
+                self.refuse(&problems);
+                Err(problems)
             }
         }
     }
 
-    fn install<'a>(&self, loaded: Loaded, skipped: impl Iterator<Item = &'a str>, files: usize) {
-        let Loaded { rules, warnings } = loaded;
-        let warnings: Vec<_> =
-            warnings.iter().map(ToString::to_string).chain(skipped.map(str::to_owned)).collect();
-        for warning in &warnings {
+    fn install(&self, rules: RuleSet, warnings: &[String], files: usize) {
+        for warning in warnings {
             tracing::warn!(target: REPORT, "{warning}");
         }
         let (limits, domains) = (rules.rules().len(), rules.domains().count());
@@ -127,13 +156,14 @@ impl Reloader {
     }
 
     /// Tells and counts a bad set; the rules in force stay.
-    fn refuse(&self, problems: impl Iterator<Item = String>) -> usize {
-        let told = problems.inspect(|problem| tracing::error!(target: REPORT, "{problem}")).count();
+    fn refuse(&self, problems: &[String]) {
+        for problem in problems {
+            tracing::error!(target: REPORT, "{problem}");
+        }
         self.metrics.config_failed();
         let in_force = self.service.with_rules(|rules| rules.is_some());
         let instead = if in_force { "the rules in force stay" } else { "no rules are in force" };
-        tracing::error!("rules: refused for {}; {instead}", counted(told, "problem"));
-        told
+        tracing::error!("rules: refused for {}; {instead}", counted(problems.len(), "problem"));
     }
 
     fn unreadable(&self, error: &SourceError) {
@@ -142,37 +172,11 @@ impl Reloader {
     }
 }
 
-impl Watching {
-    /// Waits for the watch to die: it does not end by itself.
-    pub(super) async fn died(&mut self) {
-        let _ = (&mut self.ended).await;
-    }
-}
-
 /// `1 limit`, `2 limits`.
 fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// CONFIG_PATH; else the tree of RUNTIME_*, if one of them is set or its usual place is there; else `./config`.
-fn layout(settings: &Settings) -> Layout {
-    if let Some(path) = settings.config_path.as_ref().filter(|path| !path.is_empty()) {
-        return Layout::Path(PathBuf::from(path));
-    }
-    let part = |setting: &Option<String>, default: &str| {
-        PathBuf::from(setting.clone().unwrap_or_else(|| default.to_owned()))
-    };
-    let root = part(&settings.runtime_root, RUNTIME_ROOT);
-    let app_directory = part(&settings.runtime_appdirectory, RUNTIME_APPDIRECTORY);
-    let told = [&settings.runtime_root, &settings.runtime_subdirectory, &settings.runtime_appdirectory];
-    if told.iter().all(|setting| setting.is_none()) && !root.join(&app_directory).exists() {
-        return Layout::Path(Path::new(FALLBACK_PATH).to_owned());
-    }
-    Layout::Runtime {
-        root,
-        subdirectory: part(&settings.runtime_subdirectory, ""),
-        app_directory,
-        ignore_dot_files: settings.runtime_ignoredotfiles,
-        watch_root: settings.runtime_watch_root,
-    }
+fn file_bytes_max(settings: &Settings) -> usize {
+    usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX)
 }

@@ -90,17 +90,48 @@ fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited
     }
 }
 
+impl<'a> Decision<'a> {
+    /// The counter whose numbers (limit, remaining, reset) stand for the whole answer where there is room for one only,
+    /// as in response headers: the last one that is denied and not in quota mode, else the first one of those with the
+    /// least remaining. `None` when no counter was asked.
+    pub fn tightest(&self) -> Option<&Limited<'a>> {
+        let denied = self.limited().rev().find(|limited| limited.is_denied() && !limited.quota);
+        denied.or_else(|| self.limited().min_by_key(|limited| limited.remaining()))
+    }
+
+    /// After how many seconds it makes sense to ask again: the longest wait of those denied, when the code that is told
+    /// is OVER_LIMIT.
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        let denied = self.limited().filter(|limited| limited.is_denied());
+        let wait = denied.map(Limited::reset_secs).max();
+        wait.filter(|_| self.code == Code::OverLimit)
+    }
+
+    /// The answers of counters, in request order.
+    fn limited(&self) -> impl DoubleEndedIterator<Item = &Limited<'a>> {
+        self.statuses.iter().filter_map(|status| match status {
+            Status::Limited(limited) => Some(limited),
+            Status::NoLimit | Status::Unlimited => None,
+        })
+    }
+}
+
 impl Status<'_> {
     /// The code that is told for this descriptor. Rule shadow mode tells OK.
     pub fn code(&self) -> Code {
         match self {
-            Self::Limited(limited) if limited.verdict.over && !limited.shadow => Code::OverLimit,
+            Self::Limited(limited) if limited.is_denied() => Code::OverLimit,
             _ => Code::Ok,
         }
     }
 }
 
 impl Limited<'_> {
+    /// OVER_LIMIT is told for this descriptor: its hits do not fit, and its rule is not in shadow mode.
+    pub fn is_denied(&self) -> bool {
+        self.verdict.over && !self.shadow
+    }
+
     /// `limit_remaining`: hits that would still pass.
     pub fn remaining(&self) -> u32 {
         u32::try_from(self.verdict.remaining).unwrap_or(u32::MAX)
@@ -109,5 +140,63 @@ impl Limited<'_> {
     /// `duration_until_reset` in whole seconds, rounded up; at least 1 when denied.
     pub fn reset_secs(&self) -> u64 {
         ceil_secs(self.verdict.reset_nanos).max(u64::from(self.verdict.over))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limit::Algorithm;
+    use crate::engine::rules::Unit;
+    use crate::engine::time::SECOND_NANOS;
+
+    /// A counter that told this; `requests` tells it from others.
+    fn told(requests: u32, remaining: u64, over: bool, reset_secs: u64) -> Limited<'static> {
+        let reset_nanos = reset_secs * SECOND_NANOS;
+        Limited {
+            origin: Origin::Override { unit: Unit::Hour, unit_multiplier: 1 },
+            limit: Limit::new(Algorithm::SlidingWindow, requests, Unit::Hour.nanos()),
+            hits: Hits::Take(1),
+            verdict: Verdict { over, before: 0, after: 1, remaining, reset_nanos },
+            shadow: false,
+            quota: false,
+        }
+    }
+
+    fn decision(code: Code, limited: &[Limited<'static>]) -> Decision<'static> {
+        let mut statuses = SmallVec::from_slice(&[Status::NoLimit, Status::Unlimited]);
+        statuses.extend(limited.iter().map(|limited| Status::Limited(*limited)));
+        Decision { code, shadowed: false, domain_known: true, statuses }
+    }
+
+    fn tightest(limited: &[Limited<'static>]) -> Option<u32> {
+        decision(Code::Ok, limited).tightest().map(|limited| limited.limit.requests())
+    }
+
+    #[test]
+    fn the_tightest_is_the_first_with_the_least_remaining() {
+        assert_eq!(tightest(&[]), None);
+        assert_eq!(tightest(&[told(1, 5, false, 0), told(2, 3, false, 0), told(3, 3, false, 0)]), Some(2));
+    }
+
+    #[test]
+    fn the_last_denied_one_is_tighter_than_any_other_but_quota_mode_and_shadow_mode_deny_nothing() {
+        let over = |requests| told(requests, 2, true, 9);
+        assert_eq!(tightest(&[told(1, 0, false, 0), over(2), over(3), told(4, 0, false, 0)]), Some(3));
+        let quota = Limited { quota: true, ..over(2) };
+        let shadow = Limited { shadow: true, ..over(3) };
+        assert_eq!(tightest(&[told(1, 1, false, 0), quota, shadow]), Some(1));
+        assert_eq!(tightest(&[told(1, 2, false, 0), quota, shadow]), Some(1));
+        assert_eq!(tightest(&[told(1, 3, false, 0), shadow, quota]), Some(3), "they count as any other");
+    }
+
+    #[test]
+    fn a_denied_request_waits_for_the_longest_of_those_that_deny_it() {
+        let shadow = Limited { shadow: true, ..told(1, 0, true, 90) };
+        let limited = [told(1, 0, true, 7), told(1, 0, true, 5), told(1, 9, false, 80), shadow];
+        assert_eq!(decision(Code::OverLimit, &limited).retry_after_secs(), Some(7));
+        assert_eq!(decision(Code::Ok, &limited).retry_after_secs(), None);
+        let quota = Limited { quota: true, ..told(1, 0, true, 0) };
+        assert_eq!(decision(Code::OverLimit, &[quota]).retry_after_secs(), Some(1));
     }
 }

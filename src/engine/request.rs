@@ -1,10 +1,14 @@
 //! What was asked: a domain and descriptors, each a list of (key, value) entries. Built once by a front, never
 //! modified after that. Borrows its text from the message that the front decoded, and keeps all entries in one
-//! list, so that the usual request needs no allocation.
+//! list, so that the usual request needs no allocation. [`RequestBuf`] is one that owns its text.
 //!
 //! Bounds on the number of descriptors, entries and bytes are the front's business.
 
+mod buf;
+
 use smallvec::SmallVec;
+
+pub use buf::RequestBuf;
 
 use crate::engine::rules::Unit;
 

@@ -1,15 +1,17 @@
 //! Rule sets: texts in, a compiled [`RuleSet`] or every problem out; and how a request finds its limits.
 //!
 //! Bytes become text (`text`), raw (`yaml`, read through `fields` and `scalar`), checked (`check`) and compiled
-//! (`compile` into `set`, `tree`, `wildcard`, `rule`): a type and a file each. A set is loaded whole or not at all.
+//! (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. A set is loaded whole or not at all.
 //!
 //! Reading files, watching them and swapping sets is the business of the rule sources.
 
+mod actions;
 mod check;
 mod compile;
 mod diagnostic;
 mod duration;
 mod fields;
+mod keys;
 mod metric_name;
 mod rule;
 mod scalar;
@@ -19,6 +21,7 @@ mod tree;
 mod wildcard;
 mod yaml;
 
+pub use actions::{Actions, ClientRequest, Field};
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use metric_name::{MetricName, MetricPath};

@@ -17,7 +17,6 @@ mod life;
 mod listener;
 mod socket;
 mod stream;
-#[allow(dead_code, reason = "no setting names a certificate yet")]
 mod tls;
 mod workers;
 
@@ -40,6 +39,7 @@ pub use self::drain::{Drain, DrainSwitch};
 pub use self::life::{Life, MaxAge};
 pub use self::listener::{Arrival, Listener, Session};
 pub use self::stream::Protocol;
+pub use self::tls::{Identity, Tls, TlsError};
 pub use self::workers::{ConnectionBounds, Fronts, Port, Workers};
 
 use crate::front::grpc::GrpcFront;
@@ -47,7 +47,9 @@ use crate::front::http::Respond;
 use crate::front::lane::{self, LaneFront};
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more.
-const STREAMS_MAX: u32 = 1_024;
+const GRPC_STREAMS_MAX: u32 = 1_024;
+/// The same where HTTP/2 is the exception, and each may hold a whole body.
+const HTTP_STREAMS_MAX: u32 = 100;
 /// Headers of one request, decoded. Envoy's own are a few hundred bytes.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
 /// Unread bytes of requests that a connection may hold here, and each of its streams.
@@ -89,13 +91,14 @@ pub(in crate::front) async fn serve_tonic(
     life: Life,
 ) {
     // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
-    let front = Arc::new(front);
+    let front = Arc::new(front.for_connection());
     let service = service_fn(move |request: Request<Incoming>| {
         let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     // Whatever it speaks: what is not HTTP/2 is told so.
-    let connection = http2().auto_date_header(false).serve_connection(TokioIo::new(stream), service);
+    let connection =
+        http2(GRPC_STREAMS_MAX).auto_date_header(false).serve_connection(TokioIo::new(stream), service);
     to_its_end(connection, life).await;
 }
 
@@ -111,16 +114,16 @@ pub async fn serve_http(arrival: Arrival, front: impl Respond, mut life: Life) {
     let stream = TokioIo::new(stream);
     match protocol {
         Protocol::Http1 => to_its_end(http1().serve_connection(stream, service), life).await,
-        Protocol::Http2 => to_its_end(http2().serve_connection(stream, service), life).await,
+        Protocol::Http2 => to_its_end(http2(HTTP_STREAMS_MAX).serve_connection(stream, service), life).await,
     }
 }
 
-/// HTTP/2 within our bounds.
-fn http2() -> http2::Builder<TokioExecutor> {
+/// HTTP/2 within our bounds, with so many calls at a time.
+fn http2(streams_max: u32) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
+        .max_concurrent_streams(streams_max)
         .max_header_list_size(HEADER_BYTES_MAX)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)

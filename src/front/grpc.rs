@@ -8,6 +8,7 @@ pub(in crate::front) mod health;
 mod message;
 pub(in crate::front) mod timeout;
 mod unary;
+pub(in crate::front) mod unfinished;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -21,12 +22,17 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
 pub(in crate::front) use self::message::{is_content_type, percent_encoded};
+use self::unfinished::Unfinished;
 use crate::front::{Seam, proto};
 use crate::health::Health;
 
 /// Bytes of a question about health or about services, which are names. (tonic's own bound is 4 MiB, and a connection
 /// may have a thousand of them under way.)
 pub(in crate::front) const QUESTION_BYTES_MAX: usize = 4 * 1_024;
+
+/// What is said to those who do not ask as gRPC does.
+pub(in crate::front) const ONLY_POST: &str = "only POST\n";
+pub(in crate::front) const ONLY_GRPC: &str = "only application/grpc\n";
 
 pub(in crate::front) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -56,12 +62,27 @@ impl GrpcFront {
         Self { seam, others }
     }
 
+    /// What answers on one connection.
+    #[must_use]
+    pub fn for_connection(self) -> GrpcConnection {
+        GrpcConnection { front: self, unfinished: Unfinished::default() }
+    }
+}
+
+/// What answers on one connection, whose calls share a bound on what they hold.
+pub struct GrpcConnection {
+    front: GrpcFront,
+    unfinished: Unfinished,
+}
+
+impl GrpcConnection {
     /// Answers one call.
     pub async fn respond(&self, request: Request<Incoming>) -> Response<GrpcBody> {
+        let GrpcFront { seam, others } = &self.front;
         if request.uri().path() == SHOULD_RATE_LIMIT {
-            return unary::respond(&self.seam, request).await.map(GrpcBody::Unary);
+            return unary::respond(seam, &self.unfinished, request).await.map(GrpcBody::Unary);
         }
-        match self.others.clone().call(request).await {
+        match others.clone().call(request).await {
             Ok(response) => response.map(GrpcBody::Other),
             Err(error) => never(error),
         }

@@ -1,8 +1,9 @@
-//! The HTTP ports: decisions as JSON and probes on one, pages for operators on the others. HTTP/1.1 and HTTP/2, plain.
+//! The HTTP ports: decisions (`/check`, `/json`) and probes on one, pages for operators on the others. HTTP/1.1 and HTTP/2, plain.
 //!
 //! A route is a line of a `match` on (method, path). Bodies are bounded in bytes and time.
 
 mod admin;
+mod check;
 mod json;
 mod page;
 mod probes;
@@ -18,6 +19,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
 pub use self::admin::{AdminFront, MetricsFront};
+pub use self::check::{CheckOptions, Proxy};
 pub use self::page::Page;
 
 use self::page::{not_allowed, text};
@@ -43,24 +45,30 @@ pub trait Respond: Clone + Send + Sync + 'static {
 pub struct HttpFront {
     seam: Arc<Seam>,
     health: Arc<Health>,
+    check: CheckOptions,
 }
 
 impl HttpFront {
-    /// Answers calls by `seam`, and probes by `health`.
+    /// Answers calls by `seam` (`/check` under `check`), and probes by `health`.
     #[must_use]
-    pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {
-        Self { seam, health }
+    pub fn new(seam: Arc<Seam>, health: Arc<Health>, check: CheckOptions) -> Self {
+        Self { seam, health, check }
     }
 }
 
 impl Respond for HttpFront {
-    async fn respond(&self, request: Request<Incoming>, _peer: Option<SocketAddr>) -> Page {
+    async fn respond(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Page {
+        if request.uri().path().starts_with(check::PATH) {
+            let (head, _ignored) = request.into_parts();
+            return check::respond(&self.seam, self.check, &head, peer.map(|peer| peer.ip())).await;
+        }
         let method = request.method();
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {
             // The Go service's own handler never looks at the method, and its documentation shows a GET with a body.
             ("/json", _) if method == Method::POST || method == Method::GET => {
+                let span = self.seam.begin_span(Front::Json, request.headers());
                 match read_body(request.into_body(), self.seam.bounds()).await {
-                    Ok(body) => json::respond(&self.seam, &body).await,
+                    Ok(body) => json::respond(&self.seam, &body, span).await,
                     Err(refusal) => refused(&self.seam.refuse(Front::Json, refusal)),
                 }
             }

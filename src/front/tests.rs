@@ -1,22 +1,25 @@
 //! The fronts as their clients see them: real sockets on loopback, real workers.
 
+mod check;
 mod connections;
 mod grpc;
 mod http;
 mod lane;
 mod seam;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::http::StatusCode;
 use tokio::task::JoinSet;
 
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::grpc::GrpcFront;
-use crate::front::http::{AdminFront, HttpFront, MetricsFront};
+use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -49,14 +52,22 @@ struct Server {
     _pages: DrainSwitch,
 }
 
+/// What the program does unless told.
+pub(super) const CHECK: CheckOptions =
+    CheckOptions { proxy: Proxy::Nginx, deny_status: StatusCode::TOO_MANY_REQUESTS, trusted_hops: 0 };
+
 /// Both fronts of this service, and the health that they tell: good.
 pub(super) fn fronts(service: Arc<Service>, metrics: Arc<Metrics>) -> (Fronts, Arc<Health>) {
+    fronts_with(service, metrics, CHECK)
+}
+
+fn fronts_with(service: Arc<Service>, metrics: Arc<Metrics>, check: CheckOptions) -> (Fronts, Arc<Health>) {
     let seam = Arc::new(Seam::new(service, metrics, Bounds::default()));
     let health = Arc::new(Health::starting());
     health.serve();
     let fronts = Fronts {
         grpc: GrpcServer::Tonic(GrpcFront::new(Arc::clone(&seam), Arc::clone(&health))),
-        http: HttpFront::new(seam, Arc::clone(&health)),
+        http: HttpFront::new(seam, Arc::clone(&health), check),
     };
     (fronts, health)
 }
@@ -71,9 +82,13 @@ impl Server {
     }
 
     async fn with_rules(rules: Option<&str>) -> Self {
+        Self::with(rules, CHECK).await
+    }
+
+    async fn with(rules: Option<&str>, check: CheckOptions) -> Self {
         let metrics = metrics();
         let service = Arc::new(service(rules, &metrics));
-        let (fronts, health) = fronts(Arc::clone(&service), Arc::clone(&metrics));
+        let (fronts, health) = fronts_with(Arc::clone(&service), Arc::clone(&metrics), check);
         let bounds = ConnectionBounds { connections_max: 100, grpc_max_age: MaxAge::default() };
         let workers = Arc::new(Workers::start(2, bounds, &fronts).expect("threads"));
         let (mut tasks, pages) = (JoinSet::new(), DrainSwitch::new());

@@ -13,7 +13,6 @@ use crate::engine::decision::{Code, Decision, Limited, Status};
 use crate::engine::plan::Origin;
 use crate::engine::request::{DescriptorOptions, Entry, Override, Request};
 use crate::engine::rules::Unit;
-use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     self as response, DescriptorStatus, RateLimit,
@@ -34,7 +33,7 @@ pub(super) fn check_asked(message: &RateLimitRequest) -> Result<(), Refusal> {
 
 /// The message as a request that is within `bounds`. Its text stays where it is.
 pub(super) fn parse<'a>(message: &'a RateLimitRequest, bounds: &Bounds) -> Result<Request<'a>, Refusal> {
-    check_bounds(&message.descriptors, bounds)?;
+    bounds.check(message.descriptors.iter().map(|descriptor| descriptor.entries.len()))?;
     let mut request = Request::new(&message.domain, message.hits_addend);
     for (index, descriptor) in message.descriptors.iter().enumerate() {
         let limit = descriptor.limit.as_ref().map(|limit| parse_override(limit, index)).transpose()?;
@@ -47,20 +46,6 @@ pub(super) fn parse<'a>(message: &'a RateLimitRequest, bounds: &Bounds) -> Resul
         request.push(entries, options);
     }
     Ok(request)
-}
-
-fn check_bounds(descriptors: &[RateLimitDescriptor], bounds: &Bounds) -> Result<(), Refusal> {
-    let (count, max) = (descriptors.len(), bounds.descriptors_max);
-    if count > max {
-        return Err(Refusal::invalid(format!("{count} descriptors are too many (at most {max})")));
-    }
-    let max = bounds.entries_max;
-    match descriptors.iter().map(|descriptor| descriptor.entries.len()).enumerate().find(|&(_, n)| n > max) {
-        Some((index, count)) => {
-            Err(Refusal::invalid(format!("descriptor {index}: {count} entries are too many (at most {max})")))
-        }
-        None => Ok(()),
-    }
 }
 
 /// The limit that the descriptor at `index` brings.
@@ -144,6 +129,7 @@ mod tests {
     use super::*;
     use crate::engine::limit::{Algorithm, Limit, Verdict};
     use crate::engine::plan::Hits;
+    use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
     use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as ProtoEntry;
 
     fn descriptor(entries: usize) -> RateLimitDescriptor {

@@ -1,6 +1,8 @@
 //! Counters of calls: how many came by which front, how they ended, how long they took.
 
 use super::histogram::{Histogram, RESPONSE_TIME_BOUNDS};
+use super::named::{Named, named};
+use super::stat_name;
 use super::striped::{Slot, Striped, Writer};
 use super::text::{Kind, Samples, header};
 
@@ -111,9 +113,10 @@ impl Outcome {
 }
 
 impl GrpcMethod {
-    const ALL: [Self; 2] = [Self::ShouldRateLimit, Self::Check];
+    pub(super) const ALL: [Self; 2] = [Self::ShouldRateLimit, Self::Check];
 
-    const fn name(self) -> &'static str {
+    /// Its name, without that of its service.
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::ShouldRateLimit => "ShouldRateLimit",
             Self::Check => "Check",
@@ -163,6 +166,14 @@ impl Calls {
         let method = &self.methods[method as usize];
         writer.add(method.total, 1);
         method.response_time.observe(writer, nanos);
+    }
+
+    /// The counters that have a name for StatsD.
+    pub(super) fn named(&self) -> impl Iterator<Item = Named<'_>> {
+        let calls = |method| named(stat_name::Kind::Calls(method), self.methods[method as usize].total);
+        let error =
+            |error: ErrorType| named(stat_name::Kind::Error(error.name()), self.errors.plus(error as usize));
+        GrpcMethod::ALL.map(calls).into_iter().chain(ErrorType::ALL.map(error))
     }
 
     /// Writes all families.

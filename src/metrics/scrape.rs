@@ -41,7 +41,7 @@ impl Metrics {
     fn write_process(&self, out: &mut String) {
         let version = ("version", env!("CARGO_PKG_VERSION"));
         Samples::of(out, "tidegate_build_info", "The running version.", Kind::Gauge).push(&[version], 1);
-        self.reloads.write(out);
+        self.reloads.write(out, &self.striped);
         self.calls.write(out, &self.striped);
         self.lane.write(out, &self.striped);
         let global_shadow = "ratelimit_service_global_shadow_mode";
@@ -49,6 +49,11 @@ impl Metrics {
             .push(&[], self.striped.sum(self.global_shadow));
         header(out, "tidegate_decision_seconds", "Time that the engine took for a decision.", "histogram");
         self.decision_time.write(out, &self.striped, "tidegate_decision_seconds", "");
+        if !self.timers.is_empty() {
+            let (family, help) =
+                ("tidegate_statsd_timers_dropped_total", "Durations that StatsD was too slow for.");
+            Samples::of(out, family, help, Kind::Counter).push(&[], self.striped.sum(self.timers_dropped));
+        }
         self.write_unknown_domains(out);
         self.write_registered(out);
         // Where there is no procfs, there is nothing to tell.

@@ -39,6 +39,11 @@ impl Slot {
     pub(super) const fn plus(self, places: usize) -> Self {
         Self(self.0 + places as u32)
     }
+
+    /// Its number among all that were reserved.
+    pub(super) const fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
 impl Striped {
@@ -83,7 +88,7 @@ impl Writer<'_> {
 
 /// The number of the calling thread: unique among the threads that are alive, and as small as can be. `None` while
 /// the thread ends.
-fn thread_index() -> Option<usize> {
+pub(super) fn thread_index() -> Option<usize> {
     thread_local!(static INDEX: ThreadIndex = ThreadIndex::take());
     INDEX.try_with(|index| index.0).ok()
 }

@@ -51,7 +51,12 @@ fn rules(text: &str) -> RuleSet {
 }
 
 fn metrics(max_series: usize) -> Arc<Metrics> {
-    Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series, stripes: 4 }))
+    Arc::new(Metrics::new(&MetricsOptions {
+        near_limit_ratio: 0.8,
+        max_series,
+        stripes: 4,
+        timer_readers: 0,
+    }))
 }
 
 /// Decides, with counters that go from 0 to `after`, and observes. Panics when no counter was asked.

@@ -13,7 +13,12 @@ use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// Metrics of a small process.
 pub(crate) fn metrics() -> Arc<Metrics> {
-    Arc::new(Metrics::new(&MetricsOptions { near_limit_ratio: 0.8, max_series: 100, stripes: 2 }))
+    Arc::new(Metrics::new(&MetricsOptions {
+        near_limit_ratio: 0.8,
+        max_series: 100,
+        stripes: 2,
+        timer_readers: 0,
+    }))
 }
 
 /// A service with these rules, or without any.

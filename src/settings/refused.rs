@@ -5,22 +5,9 @@ use crate::settings::Problem;
 
 /// (variable, values that change nothing: a value outside of them is refused, why)
 const REFUSED: &[(&str, &[&str], &str)] = &[
-    ("CONFIG_TYPE", &["", "FILE"], "only FILE is supported (expected FILE)"),
-    ("GRPC_SERVER_USE_TLS", OFF, "TLS is not supported (expected false)"),
-    ("GRPC_CLIENT_TLS_CACERT", &[""], "TLS is not supported (expected nothing)"),
-    ("GRPC_CLIENT_TLS_SAN", &[""], "TLS is not supported (expected nothing)"),
-    ("HTTP_SERVER_TLS_CERT", &[""], "TLS is not supported (expected nothing)"),
-    ("HTTP_SERVER_TLS_KEY", &[""], "TLS is not supported (expected nothing)"),
     ("LIMIT_RESPONSE_HEADERS_ENABLED", OFF, "response headers are not supported (expected false)"),
     ("RESPONSE_DYNAMIC_METADATA", OFF, "dynamic metadata is not supported (expected false)"),
     ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", OFF, "is not supported (expected false)"),
-    ("USE_STATSD", OFF, "StatsD is not supported (expected false)"),
-    ("USE_DOG_STATSD", OFF, "DogStatsD is not supported (expected false)"),
-    ("DISABLE_STATS", OFF, "is not supported (expected false)"),
-    ("PROMETHEUS_MAPPER_YAML", &[""], "a mapping of metrics is not supported (expected nothing)"),
-    ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", OFF, "is not supported (expected false)"),
-    ("EXTRA_TAGS", &[""], "tags on every metric are not supported (expected nothing)"),
-    ("TRACING_ENABLED", OFF, "tracing is not supported (expected false)"),
 ];
 
 /// Variables each of which makes `envoyproxy/ratelimit` count in Redis, or says how.
@@ -80,14 +67,5 @@ mod tests {
         // What Kubernetes sets for a Service of the name `redis` is none of them.
         assert!(refused_with("REDIS_PORT", "tcp://10.0.0.1:6379").is_empty());
         assert!(refused_with("REDIS_TLS", "false").is_empty());
-    }
-
-    #[test]
-    fn a_port_that_should_speak_tls_is_never_served_in_plain() {
-        for name in
-            ["HTTP_SERVER_TLS_CERT", "HTTP_SERVER_TLS_KEY", "GRPC_SERVER_USE_TLS", "GRPC_CLIENT_TLS_SAN"]
-        {
-            assert_eq!(refused_with(name, "true").len(), 1, "{name}");
-        }
     }
 }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
 use crate::settings::Problem;
+use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
-    Backend, ByteSize, Count, FullMode, GrpcFrontKind, HostPort, LogLevel, Secret, Series, Threads, UrlPath,
-    Value,
+    Backend, ByteSize, CheckProxy, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
+    FullMode, GrpcFrontKind, Hops, HostPort, List, LogLevel, Map, NodeMetadata, OtelPairs, OtlpProtocol,
+    Queue, Secret, Series, StatsdProtocol, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -45,6 +47,8 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct Settings {
             $( $( #[doc = $help] pub $field: $kind, )+ $( $( #[doc = $ohelp] pub $ofield: Option<$okind>, )+ )? )+
+            /// What the variables of each name in USE_DOG_STATSD_MOGRIFIERS say.
+            pub mogrifiers: Vec<Mogrifier>,
         }
 
         impl Settings {
@@ -56,7 +60,7 @@ macro_rules! settings {
                 let mut rows = TABLE.iter();
                 $( $( let $field = read_row::<$kind>(rows.next(), &text, problems); )+
                    $( $( let $ofield = read_row::<$okind>(rows.next(), &text, problems); )+ )? )+
-                Some(Self { $( $( $field: $field?, )+ $( $( $ofield, )+ )? )+ })
+                Some(Self { $( $( $field: $field?, )+ $( $( $ofield, )+ )? )+ mogrifiers: Vec::new() })
             }
         }
     };
@@ -73,17 +77,27 @@ settings! {
         "DEBUG_PORT" debug_port: u16 = "6070", "debug: the port; one in use is a warning";
         "DRAIN_GRACE" drain_grace: Duration = "0s", "after SIGTERM, how long listeners stay open once health has turned";
         optional {
-            "GRPC_UDS" grpc_uds: String, "gRPC: a unix socket to listen on instead of GRPC_HOST and GRPC_PORT; unset or empty: none";
-            "HTTP_UDS" http_uds: String, "HTTP: a unix socket to listen on instead of HOST and PORT; unset or empty: none";
+            "GRPC_UDS" grpc_uds: FilePath, "gRPC: a unix socket to listen on instead of GRPC_HOST and GRPC_PORT";
+            "HTTP_UDS" http_uds: FilePath, "HTTP: a unix socket to listen on instead of HOST and PORT";
+            "HTTP_SERVER_TLS_CERT" http_server_tls_cert: FilePath, "HTTP: PEM file of the certificate and its chain; with it the port speaks TLS alone";
+            "HTTP_SERVER_TLS_KEY" http_server_tls_key: FilePath, "HTTP: PEM file of the certificate's key";
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
             "ADMIN_TOKEN" admin_token: Secret, "bearer token with which callers that are not on loopback may change state on the debug port";
         }
     }
     "gRPC server": {
+        "GRPC_SERVER_USE_TLS" grpc_server_use_tls: bool = "false", "the gRPC port speaks TLS; files of certificates are read again when they change";
         "GRPC_MAX_CONNECTION_AGE" grpc_max_connection_age: Duration = "24h", "a connection that is so old, give or take a tenth, is asked to end (GOAWAY); 0: never";
         "GRPC_MAX_CONNECTION_AGE_GRACE" grpc_max_connection_age_grace: Duration = "1h", "how long it may then take to finish its calls before it is closed; 0: as long as it likes";
+        optional {
+            "GRPC_SERVER_TLS_CERT" grpc_server_tls_cert: FilePath, "PEM file of the certificate and its chain";
+            "GRPC_SERVER_TLS_KEY" grpc_server_tls_key: FilePath, "PEM file of the certificate's key";
+            "GRPC_CLIENT_TLS_CACERT" grpc_client_tls_cacert: FilePath, "PEM file of the authority that clients' certificates have to come from; unset: clients need none";
+            "GRPC_CLIENT_TLS_SAN" grpc_client_tls_san: DnsName, "DNS name that a client's certificate has to carry";
+        }
     }
     "Rules": {
+        "CONFIG_TYPE" config_type: ConfigType = "FILE", "where rules come from: files, or a control plane (xDS)";
         "RUNTIME_WATCH_ROOT" runtime_watch_root: bool = "true", "files named config.… beside the folder of RUNTIME_* are rules too; watching sees every change either way";
         "RUNTIME_IGNOREDOTFILES" runtime_ignoredotfiles: bool = "false", "skip files and folders whose name starts with a dot (those with two dots always are)";
         "MERGE_DOMAIN_CONFIG" merge_domain_config: bool = "false", "several files may share a domain";
@@ -97,6 +111,24 @@ settings! {
             "RUNTIME_APPDIRECTORY" runtime_appdirectory: String, "folder below that, of which every file is rules; unset: config";
         }
     }
+    "Rules over xDS": {
+        "CONFIG_GRPC_XDS_SERVER_URL" config_grpc_xds_server_url: String = "localhost:18000", "the control plane, host:port";
+        "CONFIG_GRPC_XDS_NODE_ID" config_grpc_xds_node_id: String = "default", "node.id";
+        "CONFIG_GRPC_XDS_NODE_METADATA" config_grpc_xds_node_metadata: NodeMetadata = "", "node.metadata: k=v,k=v; items without = are skipped";
+        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" config_grpc_xds_client_additional_headers: Map = "", "headers of the stream: key:value,key:value";
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS" config_grpc_xds_server_use_tls: bool = "false", "TLS to the control plane";
+        "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" xds_client_backoff_initial_interval: Duration = "10s", "pause before the first attempt to reconnect; attempt k waits initial x factor^k";
+        "XDS_CLIENT_BACKOFF_MAX_INTERVAL" xds_client_backoff_max_interval: Duration = "60s", "the longest of these pauses";
+        "XDS_CLIENT_BACKOFF_RANDOM_FACTOR" xds_client_backoff_random_factor: f64 = "0.5", "that factor; up to 1 the pause never grows; 0 or less means 2";
+        "XDS_CLIENT_BACKOFF_JITTER" xds_client_backoff_jitter: bool = "true", "draw each pause between the initial one and its own";
+        optional {
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT" config_grpc_xds_client_tls_cert: String, "PEM chain that is shown to the control plane";
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY" config_grpc_xds_client_tls_key: String, "its PEM key";
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT" config_grpc_xds_server_tls_cacert: String, "PEM certificates that are trusted beside the system's";
+            "CONFIG_GRPC_XDS_SERVER_TLS_SAN" config_grpc_xds_server_tls_san: String, "server name to send and verify instead of the host";
+            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" xds_client_max_msg_size_in_bytes: Count, "bytes of the largest message that is taken; unset: 4 MiB";
+        }
+    }
     "Decisions": {
         "SHADOW_MODE" shadow_mode: bool = "false", "the overall code is always OK";
         "QUOTA_MODE" quota_mode: bool = "false", "every descriptor is in quota mode";
@@ -106,6 +138,11 @@ settings! {
         optional {
             "MAX_COUNTER_BYTES" max_counter_bytes: ByteSize, "all counter state in memory; unset: half of what the cgroup or the machine has";
         }
+    }
+    "Check over HTTP": {
+        "CHECK_PROXY" check_proxy: CheckProxy = "nginx", "whose headers describe the client's request: nginx (x-original-uri, -method, host) or forwarded (x-forwarded-uri, -method, -host)";
+        "CHECK_DENY_STATUS" check_deny_status: DenyStatus = "429", "what /check answers when over the limit, unless its URL says ~deny=…";
+        "XFF_NUM_TRUSTED_HOPS" xff_num_trusted_hops: Hops = "0", "trusted proxies before the one that asks; the client's address is that many entries left of the last of x-forwarded-for";
     }
     "Bounds": {
         "MAX_DESCRIPTORS" max_descriptors: Count = "64", "descriptors of one request";
@@ -122,6 +159,57 @@ settings! {
         "NEAR_LIMIT_RATIO" near_limit_ratio: f32 = "0.8", "metrics: near the limit is floor(N x ratio) and above";
         optional {
             "USE_PROMETHEUS" use_prometheus: bool, "metrics listener; unset: on, and a port in use is only a warning";
+            "PROMETHEUS_MAPPER_YAML" prometheus_mapper_yaml: String, "a mapping file of statsd_exporter that names the metrics; replaces the names that are built in";
+        }
+    }
+    "Metrics out": {
+        "DISABLE_STATS" disable_stats: bool = "false", "no metrics listener and no StatsD, whatever else is set";
+        "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" prometheus_response_time_as_milliseconds: bool = "false", "ratelimit_service_response_time_seconds holds milliseconds; not with PROMETHEUS_MAPPER_YAML";
+        "EXTRA_TAGS" extra_tags: Map = "", "tags on every metric that is sent, constant labels on every metric that is scraped";
+        "STATS_FLUSH_INTERVAL" stats_flush_interval: Flush = "10s", "StatsD: how often counters are sent; timers are not delayed";
+        "USE_DOG_STATSD" use_dog_statsd: bool = "false", "send DogStatsD over UDP";
+        "USE_DOG_STATSD_MOGRIFIERS" use_dog_statsd_mogrifiers: List = "", "names of rules that rewrite DogStatsD names into names and tags, the first that matches wins: each is DOG_STATSD_MOGRIFIER_<NAME>_PATTERN, _NAME and _TAGS";
+        optional {
+            "USE_STATSD" use_statsd: bool, "send StatsD; unset: on when STATSD_HOST, STATSD_PORT or STATSD_PROTOCOL is set and neither USE_PROMETHEUS nor USE_DOG_STATSD is true";
+            "STATSD_HOST" statsd_host: String, "StatsD and DogStatsD: the receiver's host; unset: localhost";
+            "STATSD_PORT" statsd_port: u16, "StatsD and DogStatsD: the receiver's port; unset: 8125";
+            "STATSD_PROTOCOL" statsd_protocol: StatsdProtocol, "StatsD: the transport; unset: tcp";
+            "DD_ENV" dd_env: String, "DogStatsD: the tag env";
+            "DD_SERVICE" dd_service: String, "DogStatsD: the tag service";
+            "DD_VERSION" dd_version: String, "DogStatsD: the tag version";
+            "DD_ENTITY_ID" dd_entity_id: String, "DogStatsD: the tag dd.internal.entity_id";
+        }
+    }
+    "Tracing": {
+        "TRACING_ENABLED" tracing_enabled: bool = "false", "send spans by OTLP; callers' traces are taken from W3C and B3 headers";
+        "TRACING_EXPORTER_PROTOCOL" tracing_exporter_protocol: OtlpProtocol = "http", "http (protobuf, port 4318) or grpc (port 4317)";
+        "TRACING_SERVICE_NAME" tracing_service_name: String = "RateLimit", "service.name of every span";
+        "TRACING_SERVICE_NAMESPACE" tracing_service_namespace: String = "", "service.namespace of every span";
+        "TRACING_SERVICE_INSTANCE_ID" tracing_service_instance_id: String = "", "service.instance.id of every span; empty: a random UUID";
+        "TRACING_SAMPLING_RATE" tracing_sampling_rate: f32 = "1", "share of calls without a traced caller that are traced; 1 and more: all, 0 and less: none";
+        "OTEL_BSP_SCHEDULE_DELAY" otel_bsp_schedule_delay: Count = "5000", "ms between exports";
+        "OTEL_BSP_EXPORT_TIMEOUT" otel_bsp_export_timeout: Count = "30000", "ms that an export may take, with all its retries";
+        "OTEL_BSP_MAX_QUEUE_SIZE" otel_bsp_max_queue_size: Queue = "2048", "spans that may wait; further ones are dropped";
+        "OTEL_BSP_MAX_EXPORT_BATCH_SIZE" otel_bsp_max_export_batch_size: Count = "512", "spans of one export";
+        "OTEL_RESOURCE_ATTRIBUTES" otel_resource_attributes: OtelPairs = "", "what every span says of this process: name=value,…; TRACING_SERVICE_* win";
+        "OTEL_SERVICE_NAME" otel_service_name: String = "", "service.name of every span when TRACING_SERVICE_NAME is empty";
+        optional {
+            "OTEL_EXPORTER_OTLP_ENDPOINT" otel_exporter_otlp_endpoint: String, "the collector; unset: http://localhost:4318, for grpc http://localhost:4317";
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" otel_exporter_otlp_traces_endpoint: String, "the same, with its path; this and the seven below win over those without TRACES";
+            "OTEL_EXPORTER_OTLP_HEADERS" otel_exporter_otlp_headers: OtelPairs, "headers of every export: name=value,…";
+            "OTEL_EXPORTER_OTLP_TRACES_HEADERS" otel_exporter_otlp_traces_headers: OtelPairs, "the same";
+            "OTEL_EXPORTER_OTLP_TIMEOUT" otel_exporter_otlp_timeout: Count, "ms that an export may take; unset: 10000";
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT" otel_exporter_otlp_traces_timeout: Count, "the same";
+            "OTEL_EXPORTER_OTLP_COMPRESSION" otel_exporter_otlp_compression: Compression, "gzip or none; unset: none";
+            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION" otel_exporter_otlp_traces_compression: Compression, "the same";
+            "OTEL_EXPORTER_OTLP_INSECURE" otel_exporter_otlp_insecure: bool, "an endpoint without a scheme is spoken to without TLS";
+            "OTEL_EXPORTER_OTLP_TRACES_INSECURE" otel_exporter_otlp_traces_insecure: bool, "the same";
+            "OTEL_EXPORTER_OTLP_CERTIFICATE" otel_exporter_otlp_certificate: String, "a PEM file of those who may sign the collector's certificate; unset: the system's";
+            "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE" otel_exporter_otlp_traces_certificate: String, "the same";
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE" otel_exporter_otlp_client_certificate: String, "a PEM file with our own certificate";
+            "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE" otel_exporter_otlp_traces_client_certificate: String, "the same";
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY" otel_exporter_otlp_client_key: String, "a PEM file with its key";
+            "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY" otel_exporter_otlp_traces_client_key: String, "the same";
         }
     }
 }

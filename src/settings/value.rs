@@ -1,6 +1,7 @@
 //! The kinds of values that settings take: how each is written, and what is said when it is not.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
@@ -80,6 +81,30 @@ impl Value for f32 {
     }
 }
 
+impl Value for f64 {
+    const NAME: &'static str = "NUMBER";
+    const EXPECTED: &'static str = "a finite number (expected for example 0.5)";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|number: &f64| number.is_finite())
+    }
+}
+
+/// What a node tells of itself: `k=v,k=v`. The first `=` splits; an item without one is skipped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeMetadata(pub Vec<(String, String)>);
+
+impl Value for NodeMetadata {
+    const NAME: &'static str = "METADATA";
+    const EXPECTED: &'static str = "metadata (expected k=v,k=v)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let pairs = text.split(',').filter_map(|item| item.split_once('='));
+        Some(Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
+    }
+}
+
 /// A whole number within bounds that are both included.
 macro_rules! counts {
     ($(#[$doc:meta])* $name:ident, $max:expr, $expected:literal) => {
@@ -109,9 +134,40 @@ counts!(
 );
 
 counts!(
+    /// Spans that wait: room for them is made at start.
+    Queue, 1_000_000, "from 1 to 1000000"
+);
+
+counts!(
     /// Series in metrics: the table of all that there may be is made at start.
     Series, 10_000_000, "from 1 to 10000000"
 );
+
+/// Entries of `x-forwarded-for` to skip: no request has passed more proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hops(pub usize);
+
+impl Value for Hops {
+    const NAME: &'static str = "COUNT";
+    const EXPECTED: &'static str = "a count of proxies (expected a decimal number from 0 to 100)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok().filter(|hops| *hops <= 100).map(Self)
+    }
+}
+
+/// The HTTP status of a denial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenyStatus(pub u16);
+
+impl Value for DenyStatus {
+    const NAME: &'static str = "STATUS";
+    const EXPECTED: &'static str = "a status of HTTP (expected a decimal number from 400 to 599)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok().filter(|status| (400..600).contains(status)).map(Self)
+    }
+}
 
 /// Where to listen, in Go's form: `host:port`, `[::1]:port`, or `:port` for all addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +207,32 @@ impl Value for UrlPath {
     }
 }
 
+/// A file in the file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(pub PathBuf);
+
+impl Value for FilePath {
+    const NAME: &'static str = "FILE";
+    const EXPECTED: &'static str = "a path of a file";
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(text.into()))
+    }
+}
+
+/// A name in DNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName(pub String);
+
+impl Value for DnsName {
+    const NAME: &'static str = "NAME";
+    const EXPECTED: &'static str = "a DNS name (expected for example envoy.example.com)";
+
+    fn parse(text: &str) -> Option<Self> {
+        rustls::pki_types::DnsName::try_from(text).ok().map(|name| Self(name.as_ref().to_owned()))
+    }
+}
+
 /// A number of bytes, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteSize(pub u64);
@@ -176,6 +258,94 @@ impl Value for Duration {
     fn parse(text: &str) -> Option<Self> {
         parse_duration_nanos(text).map(Self::from_nanos)
     }
+}
+
+/// A duration that can be waited for over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush(pub Duration);
+
+impl Value for Flush {
+    const NAME: &'static str = "DURATION";
+    const EXPECTED: &'static str =
+        "an interval (expected a duration in Go's form of at least 100ms, such as 10s)";
+
+    fn parse(text: &str) -> Option<Self> {
+        Duration::parse(text).filter(|interval| *interval >= Duration::from_millis(100)).map(Self)
+    }
+}
+
+/// Texts with commas between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct List(pub Vec<String>);
+
+impl Value for List {
+    const NAME: &'static str = "LIST";
+    const EXPECTED: &'static str = "a list (expected a,b)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(items(text).map(str::to_owned).collect()))
+    }
+}
+
+/// Names with values: `key:value,key:value`. Nothing is trimmed, and no value holds a `:`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Map(pub Vec<(String, String)>);
+
+impl Value for Map {
+    const NAME: &'static str = "MAP";
+    const EXPECTED: &'static str = "a map (expected key:value,key:value, with one colon each)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let pair = |item: &str| {
+            let (key, value) = item.split_once(':')?;
+            (!value.contains(':')).then(|| (key.to_owned(), value.to_owned()))
+        };
+        items(text).map(pair).collect::<Option<_>>().map(Self)
+    }
+}
+
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').take(if text.is_empty() { 0 } else { usize::MAX })
+}
+
+/// Names and values in OpenTelemetry's form, `a=1,b=%20`; what is not of it is left out, as that says. Headers among
+/// them are secrets, so `Debug` is silent.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct OtelPairs(pub Vec<(String, String)>);
+
+impl fmt::Debug for OtelPairs {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("OtelPairs(…)")
+    }
+}
+
+impl Value for OtelPairs {
+    const NAME: &'static str = "PAIRS";
+    const EXPECTED: &'static str = "pairs (expected name=value,name=value)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let pair = |item: &str| {
+            let (name, value) = item.split_once('=')?;
+            let (name, value) = (name.trim(), percent_decoded(value.trim())?);
+            (!name.is_empty()).then(|| (name.to_owned(), value))
+        };
+        Some(Self(items(text).filter_map(pair).collect()))
+    }
+}
+
+/// The text with every `%XX` as the byte that it stands for.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// Digits only: `0x1F`, `010` (octal elsewhere), `1_000` and signs are refused rather than guessed.
@@ -244,8 +414,33 @@ words!(
 );
 
 words!(
+    /// Where rules come from.
+    ConfigType, "SOURCE", |word, text| word == text, { "FILE" => File, "GRPC_XDS_SOTW" => GrpcXdsSotw }
+);
+
+words!(
+    /// How StatsD travels.
+    StatsdProtocol, "PROTOCOL", |word, text| word == text, { "tcp" => Tcp, "udp" => Udp }
+);
+
+words!(
+    /// How spans travel.
+    OtlpProtocol, "PROTOCOL", |word, text| word == text, { "http" => Http, "grpc" => Grpc }
+);
+
+words!(
+    /// How exports of spans are compressed.
+    Compression, "COMPRESSION", |word, text| word == text, { "gzip" => Gzip, "none" => None }
+);
+
+words!(
     /// Where counters live.
     Backend, "BACKEND", |word, text| word == text, { "memory" => Memory }
+);
+
+words!(
+    /// Whose headers describe a client's request to `/check`.
+    CheckProxy, "PROXY", |word, text| word == text, { "nginx" => Nginx, "forwarded" => Forwarded }
 );
 
 words!(
@@ -301,6 +496,20 @@ mod tests {
     }
 
     #[test]
+    fn metadata_of_a_node_skips_what_is_none() {
+        let NodeMetadata(pairs) = NodeMetadata::parse("a=b=c,skipped,d=").expect("any text is metadata");
+        assert_eq!(pairs, [("a".to_owned(), "b=c".to_owned()), ("d".to_owned(), String::new())]);
+    }
+
+    #[test]
+    fn a_name_that_no_certificate_can_carry_is_refused() {
+        assert_eq!(DnsName::parse("a.example"), Some(DnsName("a.example".to_owned())));
+        for bad in ["spiffe://a/b", "a b", "*.example", "10.0.0.1", "a..b"] {
+            assert_eq!(DnsName::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
     fn sizes_have_binary_units() {
         assert_eq!(ByteSize::parse("65536"), Some(ByteSize(65_536)));
         assert_eq!(ByteSize::parse("32 MiB"), Some(ByteSize(32 << 20)));
@@ -317,6 +526,43 @@ mod tests {
         for bad in ["010", "0x1F", "65536", "-1", "1_000", " 1"] {
             assert_eq!(u16::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn lists_and_maps_are_gos() {
+        assert_eq!(List::parse("a,,b "), Some(List(vec!["a".to_owned(), String::new(), "b ".to_owned()])));
+        assert_eq!(List::parse(""), Some(List(vec![])));
+        let map = |text| Map::parse(text).map(|map| map.0);
+        assert_eq!(
+            map("a:1,b:"),
+            Some(vec![("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())])
+        );
+        assert_eq!(map(""), Some(vec![]));
+        for bad in ["a", "a:1:2", "a:1,", ","] {
+            assert_eq!(map(bad), None, "{bad}");
+        }
+        assert!(
+            Flush::parse("0").is_none() && Flush::parse("99ms").is_none() && Flush::parse("100ms").is_some()
+        );
+    }
+
+    #[test]
+    fn opentelemetrys_pairs_are_decoded_and_silent() {
+        let pairs = OtelPairs::parse(" a = b%20c=,d,=e,f=%zz,%C3%A4=%c3%a4").expect("never bad");
+        let expected =
+            [("a", "b c="), ("%C3%A4", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(pairs.0, expected);
+        assert!(!format!("{pairs:?}").contains('b'));
+    }
+
+    #[test]
+    fn a_denial_is_an_error_and_hops_may_be_none() {
+        assert_eq!(DenyStatus::parse("403"), Some(DenyStatus(403)));
+        for bad in ["399", "600", "200", "0403", "+429"] {
+            assert_eq!(DenyStatus::parse(bad), None, "{bad}");
+        }
+        assert_eq!(Hops::parse("0"), Some(Hops(0)));
+        assert_eq!(Hops::parse("101"), None);
     }
 
     #[test]

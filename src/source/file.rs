@@ -35,6 +35,8 @@ const SET_FILES_FULL_SIZE: usize = 8;
 pub enum Layout {
     /// A file, or a folder of which all `*.yaml` and `*.yml` files are loaded, but none of its subfolders.
     Path(PathBuf),
+    /// These files, whatever they are called, each of which has to be there.
+    Files(Vec<PathBuf>),
     /// The folder `root/subdirectory/app_directory`, of which every file is loaded, at any depth and whatever its
     /// extension.
     Runtime {
@@ -89,6 +91,15 @@ pub enum SourceError {
         /// Of what.
         what: &'static str,
     },
+}
+
+impl SourceError {
+    /// What it is about.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. } | Self::NotAFile { path } | Self::TooMuch { path, .. } => path,
+        }
+    }
 }
 
 /// Rules files in a place.

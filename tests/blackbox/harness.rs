@@ -1,11 +1,18 @@
 //! What the black-box tests stand on: a limiter, an Envoy, clients, and waiting with a deadline.
 
+pub mod control_plane;
 pub mod envoy;
 pub mod grpc;
+pub mod h2;
 pub mod http;
 pub mod metrics;
+pub mod mount;
+pub mod pki;
 pub mod process;
+pub mod siege;
 pub mod tidegate;
+pub mod tls;
+pub mod traffic;
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};

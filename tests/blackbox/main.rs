@@ -10,13 +10,21 @@
 
 mod harness;
 
+mod attacks;
+mod connections;
 mod envoy;
 mod fronts;
+mod h2spec;
 mod lifecycle;
+mod listeners;
 mod logs;
 mod metrics;
 mod readme;
 mod reload;
 mod reload_under_load;
+mod starvation;
 mod stderr;
+mod tls;
 mod traffic;
+mod xds;
+mod uds;

@@ -5,18 +5,17 @@
 //! half-loaded set. The counts are asserted by what remains at the end, to the hit.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::envoy::Envoy;
 use crate::harness::grpc::{self, ask_only};
+use crate::harness::http::Answer;
+use crate::harness::mount::Mount;
 use crate::harness::tidegate::{Setup, Tidegate};
-use crate::harness::{eventually_true, http, whole_machine};
+use crate::harness::traffic::{Traffic, address};
+use crate::harness::{eventually_true, whole_machine};
 
 const ROUNDS: u32 = 20;
 const RULES: u32 = 1000;
-const CLIENTS: u32 = 4;
 /// Far beyond what is sent, so that nothing is denied.
 const MANY: u32 = 1_000_000_000;
 
@@ -46,50 +45,21 @@ fn told_limits(header: &str) -> Vec<u32> {
         .collect()
 }
 
-fn address(client: u32) -> String {
-    format!("203.0.113.{client}")
-}
-
-/// Sends until told to stop. Returns how many were sent; each passed, under one whole generation.
-fn send(port: u16, client: u32, stop: &AtomicBool) -> u32 {
-    let mut connection = http::Client::new(port);
-    let address = address(client);
-    let mut sent = 0;
-    while !stop.load(Ordering::Relaxed) {
-        let answer =
-            connection.send("GET", "/load", &[("x-forwarded-for", &address)], "").expect("Envoy answers");
-        sent += 1;
-        assert_eq!(answer.status, 200, "{answer:?}");
-        let header =
-            answer.header("x-ratelimit-limit").unwrap_or_else(|| panic!("no limit applied: {answer:?}"));
-        let limits = told_limits(header);
-        assert!(matches!(limits[..], [one, two] if one + MANY == two), "half a generation: {header}");
-    }
-    sent
+/// Under one whole generation.
+fn check(answer: &Answer) {
+    let header = answer.header("x-ratelimit-limit").unwrap_or_else(|| panic!("no limit applied: {answer:?}"));
+    let limits = told_limits(header);
+    assert!(matches!(limits[..], [one, two] if one + MANY == two), "half a generation: {header}");
 }
 
 /// Runs the reloads while Envoy sends, then checks what is true whatever they were.
 fn under_load(limiter: &Tidegate, last_generation: u32, reloads: impl FnOnce(&grpc::Client)) {
     let envoy = Envoy::start(limiter);
-    let stop = AtomicBool::new(false);
-    let sent: Vec<u32> = std::thread::scope(|scope| {
-        let senders: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                scope.spawn({
-                    let (stop, port) = (&stop, envoy.port);
-                    move || send(port, client, stop)
-                })
-            })
-            .collect();
-        // Set on every way out, a failed assertion included: else the senders would never end.
-        let _stop = StopOnDrop(&stop);
-        reloads(&limiter.client());
-        drop(_stop);
-        senders.into_iter().map(|sender| sender.join().expect("every call is answered")).collect()
-    });
+    let traffic = Traffic::begin(&envoy, check);
+    reloads(&limiter.client());
+    let sent = traffic.end(&envoy);
 
     let total: u32 = sent.iter().sum();
-    println!("{total} requests were decided while the rules were reloaded");
     assert!(total > 50 * ROUNDS, "a load: {total}");
     for (client, sent) in (0..).zip(&sent) {
         let address = address(client);
@@ -99,18 +69,8 @@ fn under_load(limiter: &Tidegate, last_generation: u32, reloads: impl FnOnce(&gr
         let remaining: Vec<u32> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
         assert_eq!(remaining, [MANY + last_generation - sent, 2 * MANY + last_generation - sent]);
     }
-    assert_eq!(envoy.stat("cluster.application.ratelimit.ok"), u64::from(total));
-    assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
     assert_eq!(limiter.metric("ratelimit_service_should_rate_limit_error"), 0.0);
     assert_eq!(limiter.metric("ratelimit_service_config_load_error"), 0.0);
-}
-
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// The limit that a key of a domain has now.
@@ -152,34 +112,17 @@ fn files_that_are_written_renamed_created_and_removed_under_load() {
     assert!(limiter.metric("ratelimit_service_config_load_success") >= f64::from(4 * ROUNDS + 1));
 }
 
-/// What Kubernetes does with a mounted ConfigMap: a new folder, then `..data` is pointed to it in one step.
-fn swap_data(mount: &Path, generation: u32) {
-    let folder = format!("..2026_11_21_{generation}");
-    fs::create_dir(mount.join(&folder)).expect("the folder is ours");
-    fs::write(mount.join(&folder).join("edge.yaml"), edge(generation)).expect("the folder is ours");
-    fs::write(mount.join(&folder).join("probe.yaml"), probe(generation)).expect("the folder is ours");
-    symlink(&folder, mount.join("..data_tmp")).expect("the folder is ours");
-    fs::rename(mount.join("..data_tmp"), mount.join("..data")).expect("the folder is ours");
-    if generation > 0 {
-        let old = format!("..2026_11_21_{}", generation - 1);
-        fs::remove_dir_all(mount.join(old)).expect("the folder is ours");
-    }
-}
-
 #[test]
 fn a_config_map_that_is_swapped_under_load() {
     let _machine = whole_machine();
     let setup = Setup::new().env("MERGE_DOMAIN_CONFIG", "true");
-    let mount = setup.folder();
-    swap_data(&mount, 0);
-    for file in ["edge.yaml", "probe.yaml"] {
-        symlink(format!("..data/{file}"), mount.join(file)).expect("the folder is ours");
-    }
+    let files = |generation| [("edge.yaml", edge(generation)), ("probe.yaml", probe(generation))];
+    let mut mount = Mount::new(&setup.folder(), &files(0));
     let limiter = setup.start();
 
     under_load(&limiter, ROUNDS, |client| {
         for generation in 1..=ROUNDS {
-            swap_data(&mount, generation);
+            mount.swap(&files(generation));
             // Both files change in one step; no answer may mix them.
             eventually_true("a swap", || {
                 let both = ask_only("edge", &[&[("remote_address", "x")], &[("probe", "x")]]);

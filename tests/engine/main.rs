@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails tells where")]
 
 mod rules;
+mod rules_actions;
 mod rules_fuzz;
 mod rules_load;
 mod rules_match;

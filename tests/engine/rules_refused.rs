@@ -76,10 +76,10 @@ fn what_is_no_mapping() {
 #[test]
 fn what_is_no_key() {
     check(
-        "domain: d\nfoo: 1\nrate_limits: []\n? [a]\n: 1\n",
+        "domain: d\nfoo: 1\nrate_limist: []\n? [a]\n: 1\n",
         &[
             "2:1: unknown key `foo` (expected a known key; the closest is `key`)",
-            "3:1: unknown key `rate_limits` (expected a known key; the closest is `rate_limit`)",
+            "3:1: unknown key `rate_limist` (expected a known key; the closest is `rate_limit`)",
             "4:3: a list stands here (expected a key)",
         ],
     );

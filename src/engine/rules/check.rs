@@ -2,6 +2,7 @@
 //!
 //! What only shows when all nodes are seen together (equal nodes, a domain in two files) is left to `compile`.
 
+mod actions;
 mod limit;
 mod metadata;
 
@@ -10,8 +11,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::engine::limit::Limit;
+use crate::engine::rules::actions::Actions;
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
-use crate::engine::rules::fields::{Fields, Reader, Section, told};
+use crate::engine::rules::fields::{Fields, Reader, told};
+use crate::engine::rules::keys::Section;
 use crate::engine::rules::yaml::{Budget, Content, Document, NodeId};
 use crate::engine::rules::{LoadOptions, StoreFailure, Sync, Unit, text};
 
@@ -25,6 +28,7 @@ pub(super) struct CheckedFile<'f> {
     /// Empty when it is missing, which is reported already.
     pub(super) domain: Arc<str>,
     pub(super) domain_at: Place,
+    pub(super) actions: Actions,
     pub(super) nodes: Vec<CheckedNode>,
 }
 
@@ -110,9 +114,10 @@ impl Checker<'_, '_> {
         };
         let fields = self.reader.fields(&[root], Section::File)?;
         let domain = self.required(&fields, "domain");
+        let actions = self.actions(&fields);
         let nodes = self.nodes(&fields, 1);
         let (domain_at, domain) = domain.unwrap_or((fields.at, String::new()));
-        Some(CheckedFile { name, domain: domain.into(), domain_at, nodes })
+        Some(CheckedFile { name, domain: domain.into(), domain_at, actions, nodes })
     }
 
     /// A text that has to be there.

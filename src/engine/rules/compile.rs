@@ -8,10 +8,12 @@ use foldhash::quality::FixedState;
 
 use crate::engine::key::{Key, KeySecret, KeySeed};
 use crate::engine::limit::{Algorithm, Limit};
+use crate::engine::rules::actions::Actions;
 use crate::engine::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
 use crate::engine::rules::fields::told;
 use crate::engine::rules::metric_name::{NamedNode, name_of_node};
+use crate::engine::rules::set::Domain;
 use crate::engine::rules::tree::{NodeId, Tree};
 use crate::engine::rules::{Example, LoadOptions, MetricName, Rule, RuleSet};
 
@@ -79,8 +81,8 @@ struct Whose<'f, 'd> {
 
 impl<'f> Compiler<'_, 'f> {
     fn file(&mut self, file: &CheckedFile<'f>) {
-        let CheckedFile { name, domain, domain_at, nodes } = file;
-        let root = self.root(domain);
+        let CheckedFile { name, domain, domain_at, actions, nodes } = file;
+        let root = self.root(domain, actions);
         if let Some(&(first, at)) = self.domains.get(domain).filter(|_| !self.options.merge_domains) {
             self.errors.add(name, *domain_at, || {
                 let (domain, place) = (told(domain), told_place(first, at));
@@ -95,12 +97,16 @@ impl<'f> Compiler<'_, 'f> {
         self.nodes(Whose { file: name, domain }, root, nodes, &mut Vec::new());
     }
 
-    fn root(&mut self, domain: &Arc<str>) -> NodeId {
+    /// The root of a domain's nodes, which a file adds actions to.
+    fn root(&mut self, domain: &Arc<str>, actions: &Actions) -> NodeId {
         let tree = &mut self.set.tree;
         if domain.is_empty() {
             return tree.add_root();
         }
-        *self.set.domains.entry(domain.clone()).or_insert_with(|| tree.add_root())
+        let new = || Domain { root: tree.add_root(), actions: Actions::default() };
+        let domain = self.set.domains.entry(domain.clone()).or_insert_with(new);
+        domain.actions.0.extend_from_slice(&actions.0);
+        domain.root
     }
 
     /// Recursion is bounded by the depth that `check` lets through.

@@ -9,48 +9,12 @@ use std::ops::RangeInclusive;
 use smallvec::SmallVec;
 
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
+use crate::engine::rules::keys::{Known, Section, misplaced_key};
 use crate::engine::rules::scalar;
 use crate::engine::rules::yaml::{Content, Document, NodeId, Scalar, Typing};
 
-/// The kinds of mappings that rule files are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Section {
-    File,
-    Descriptor,
-    RateLimit,
-    Replaces,
-}
-
-/// Every known key, and where it may stand.
-const KEYS: [(&str, &[Section]); 24] = [
-    ("domain", &[Section::File]),
-    ("descriptors", &[Section::File, Section::Descriptor]),
-    ("key", &[Section::Descriptor]),
-    ("value", &[Section::Descriptor]),
-    ("rate_limit", &[Section::Descriptor]),
-    ("shadow_mode", &[Section::Descriptor]),
-    ("quota_mode", &[Section::Descriptor]),
-    ("detailed_metric", &[Section::Descriptor]),
-    ("value_to_metric", &[Section::Descriptor]),
-    ("share_threshold", &[Section::Descriptor]),
-    ("metadata", &[Section::Descriptor]),
-    ("unit", &[Section::RateLimit]),
-    ("unit_multiplier", &[Section::RateLimit]),
-    ("window", &[Section::RateLimit]),
-    ("requests_per_unit", &[Section::RateLimit]),
-    ("unlimited", &[Section::RateLimit]),
-    ("name", &[Section::RateLimit, Section::Replaces]),
-    ("replaces", &[Section::RateLimit]),
-    ("algorithm", &[Section::RateLimit]),
-    ("granularity", &[Section::RateLimit]),
-    ("burst", &[Section::RateLimit]),
-    ("sync", &[Section::RateLimit]),
-    ("on_store_failure", &[Section::RateLimit]),
-    ("<<", &[]),
-];
-
 /// How much of a text is told in a message, in characters.
-const TOLD_CHARS_MAX: usize = 60;
+pub(super) const TOLD_CHARS_MAX: usize = 60;
 
 /// The fields of one mapping, in the order of their assignment.
 #[derive(Debug)]
@@ -119,8 +83,8 @@ impl<'d> Reader<'d, '_> {
                 self.expected(key, "a key");
                 continue;
             };
-            let Some(&(name, sections)) = KEYS.iter().find(|(name, _)| *name == text.text) else {
-                self.error(at, || unknown_key(&text.text));
+            let Some(Known { name, is_here }) = section.key(&text.text) else {
+                self.error(at, || section.unknown_key(&text.text));
                 continue;
             };
             if let Some((_, first)) = seen.iter().find(|(seen, _)| *seen == name) {
@@ -132,8 +96,8 @@ impl<'d> Reader<'d, '_> {
             seen.push((name, at));
             match name {
                 "<<" => self.merge(value, |reader, merged| reader.assign(merged, section, fields)),
-                _ if sections.contains(&section) => fields.assigned.push((name, value)),
-                _ => self.warning(at, || misplaced_key(name, sections)),
+                _ if is_here => fields.assigned.push((name, value)),
+                _ => self.warning(at, || misplaced_key(name)),
             }
         }
     }
@@ -269,57 +233,9 @@ fn told_scalar(scalar: &Scalar<'_>) -> Cow<'static, str> {
     }
 }
 
-fn misplaced_key(name: &str, sections: &[Section]) -> String {
-    let places: Vec<&str> = sections
-        .iter()
-        .map(|section| match section {
-            Section::File => "at the top of the file",
-            Section::Descriptor => "in a descriptor",
-            Section::RateLimit => "inside `rate_limit`",
-            Section::Replaces => "inside `replaces`",
-        })
-        .collect();
-    format!("`{name}` is ignored here (expected {})", places.join(" or "))
-}
-
-fn unknown_key(key: &str) -> String {
-    let short: String = key.chars().take(TOLD_CHARS_MAX).collect();
-    let known = KEYS.iter().map(|&(name, _)| name).filter(|name| *name != "<<");
-    let closest = known.min_by_key(|name| edit_distance(name, &short)).unwrap_or_default();
-    format!("unknown key {} (expected a known key; the closest is `{closest}`)", told(key))
-}
-
-/// How many characters have to be inserted, removed or replaced to make one text of the other.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, a_char) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b_char) in b.chars().enumerate() {
-            let replaced = diagonal + usize::from(a_char != b_char);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_closest_key_is_named() {
-        for (typo, meant) in
-            [("shadow_mod", "shadow_mode"), ("requests_per_units", "requests_per_unit"), ("Key", "key")]
-        {
-            assert!(
-                unknown_key(typo).ends_with(&format!("the closest is `{meant}`)")),
-                "{}",
-                unknown_key(typo)
-            );
-        }
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
-    }
 
     #[test]
     fn a_long_text_is_not_told_whole() {

@@ -10,6 +10,7 @@ use crate::engine::key::KeySecret;
 use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::engine::request::{Descriptor, Entry, Override, Request};
+use crate::engine::rules::actions::Actions;
 use crate::engine::rules::tree::{NodeId, Tree};
 use crate::engine::rules::{LoadOptions, Rule, compile};
 
@@ -25,10 +26,17 @@ pub struct RuleSet {
     pub(super) default_algorithm: Algorithm,
     pub(super) rules: Vec<Rule>,
     pub(super) tree: Tree,
-    /// The root of each domain's nodes.
-    pub(super) domains: HashMap<Arc<str>, NodeId, FixedState>,
+    pub(super) domains: HashMap<Arc<str>, Domain, FixedState>,
     pub(super) secret: KeySecret,
     pub(super) example: Option<Example>,
+}
+
+/// What all files of one domain say together.
+#[derive(Debug)]
+pub(super) struct Domain {
+    /// Of its nodes.
+    pub(super) root: NodeId,
+    pub(super) actions: Actions,
 }
 
 /// A question for people to try.
@@ -61,6 +69,11 @@ impl RuleSet {
         self.domains.keys().map(|domain| &**domain)
     }
 
+    /// The `rate_limits` of a domain. `None`: the domain is unknown.
+    pub fn actions(&self, domain: &str) -> Option<&Actions> {
+        self.domains.get(domain).map(|domain| &domain.actions)
+    }
+
     /// A question that the first rule is meant for, if there is a rule.
     pub fn example(&self) -> Option<&Example> {
         self.example.as_ref()
@@ -77,7 +90,7 @@ impl RuleSet {
 
     /// Which limit applies to each descriptor of a request, and which counter holds it.
     pub fn plan<'p>(&'p self, request: &Request<'_>, modes: Modes) -> Plan<'p> {
-        let root = self.domains.get(request.domain()).copied();
+        let root = self.domains.get(request.domain()).map(|domain| domain.root);
         let step = |descriptor: Descriptor<'_, '_>| {
             root.map_or(Step::Unmatched, |root| self.step(root, request, &descriptor))
         };

@@ -81,7 +81,6 @@ impl Listener {
 
     /// The same, with TLS.
     #[must_use]
-    #[allow(dead_code, reason = "no setting names a certificate yet")]
     pub fn with_tls(self, tls: Option<Arc<Tls>>) -> Self {
         Self { tls, ..self }
     }

@@ -9,9 +9,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Sleep;
 
-/// How long bytes may wait to be sent without one of them leaving: the peer reads nothing, and would hold its place and
-/// its answers for ever.
-const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long bytes may wait without the system taking one of them: the peer reads nothing, and would hold its place and
+/// its answers for ever. Long, because the system takes more only once a good part of what it has is gone.
+const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A socket that belongs to no runtime: on its way from a listener to the thread that serves it.
 #[derive(Debug)]
@@ -111,5 +111,45 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         with_stream!(&mut self.kind, stream => Pin::new(stream).poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Both ends of a connection.
+    fn pair() -> (Socket, UnixStream) {
+        let (ours, peer) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        ours.set_nonblocking(true).expect("a socket");
+        peer.set_nonblocking(true).expect("a socket");
+        let ours = Detached::Unix(ours).attach().expect("a runtime");
+        (ours, UnixStream::from_std(peer).expect("a runtime"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_nothing_for_long_is_given_up() {
+        let (mut ours, _peer) = pair();
+        let answers = vec![0; 10_000_000];
+        let waited = tokio::time::timeout(WRITE_STALL_TIMEOUT * 2, ours.write_all(&answers)).await;
+        let error = waited.expect("given up").expect_err("nobody reads");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_slowly_is_waited_for() {
+        let (mut ours, mut peer) = pair();
+        let answers = vec![0; 1_000_000];
+        let reading = async {
+            let (mut read, mut left) = (vec![0; 1_000_000], 1_000_000);
+            while left > 0 {
+                tokio::time::sleep(WRITE_STALL_TIMEOUT * 9 / 10).await;
+                left -= peer.read(&mut read).await.expect("something is sent");
+            }
+        };
+        let (written, ()) = tokio::join!(ours.write_all(&answers), reading);
+        written.expect("all of it is sent");
     }
 }

@@ -1,6 +1,6 @@
 //! How gRPC frames the one message of a unary call: a flag, a length, the message.
 //!
-//! In: pieces of a body, in order. Out: the message, without copying it if it came in one piece. Holds at most one
+//! In: pieces of a body, in order. Out: the message, without copying it if it came in one piece that was the last. Holds at most one
 //! message within its bound, and refuses a larger one as soon as its length is there.
 
 use bytes::{Bytes, BytesMut};
@@ -20,35 +20,33 @@ const MORE: &str = "the call brought more than one message";
 /// What has arrived of a message, its prefix included.
 #[derive(Default)]
 pub(super) struct Partial {
-    /// The first piece, which is nearly always all of it.
-    first: Bytes,
-    /// Everything, as soon as there is a second piece.
-    all: BytesMut,
+    /// The only piece, which nearly every message comes in.
+    whole: Bytes,
+    /// All pieces, where there is more than one. A copy: a piece that waited for the next would keep all of what was
+    /// read from the socket with it.
+    pieces: BytesMut,
 }
 
 impl Partial {
     /// Takes the next piece.
-    pub(super) fn push(&mut self, data: Bytes, bounds: &Bounds) -> Result<(), Refusal> {
-        if self.bytes().is_empty() {
-            self.first = data;
+    pub(super) fn push(&mut self, data: Bytes, is_last: bool, bounds: &Bounds) -> Result<(), Refusal> {
+        if is_last && self.pieces.is_empty() {
+            self.whole = data;
         } else {
-            if self.all.is_empty() {
-                self.all.extend_from_slice(&self.first);
-            }
-            self.all.extend_from_slice(&data);
+            self.pieces.extend_from_slice(&data);
         }
         check(self.bytes(), bounds)
     }
 
     /// The message, now that nothing more will come.
-    pub(super) fn finish(mut self) -> Result<Bytes, Refusal> {
+    pub(super) fn finish(self) -> Result<Bytes, Refusal> {
         message(self.bytes())?;
-        let whole = if self.all.is_empty() { &mut self.first } else { &mut self.all.freeze() };
-        Ok(whole.split_off(PREFIX_BYTES))
+        let whole = if self.pieces.is_empty() { self.whole } else { self.pieces.freeze() };
+        Ok(whole.slice(PREFIX_BYTES..))
     }
 
     fn bytes(&self) -> &[u8] {
-        if self.all.is_empty() { &self.first } else { &self.all }
+        if self.pieces.is_empty() { &self.whole } else { &self.pieces }
     }
 }
 
@@ -88,8 +86,8 @@ mod tests {
 
     fn read(pieces: &[&'static [u8]]) -> Result<Bytes, Refusal> {
         let mut partial = Partial::default();
-        for piece in pieces {
-            partial.push(Bytes::from_static(piece), &BOUNDS)?;
+        for (at, piece) in pieces.iter().enumerate() {
+            partial.push(Bytes::from_static(piece), at + 1 == pieces.len(), &BOUNDS)?;
         }
         partial.finish()
     }

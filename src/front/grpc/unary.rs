@@ -7,12 +7,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body, Frame, Incoming};
 
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
-use super::{is_content_type, percent_encoded, timeout};
+use super::unfinished::Unfinished;
+use super::{ONLY_GRPC, ONLY_POST, is_content_type, percent_encoded, timeout};
 use crate::front::{Bounds, Refusal, Seam};
 use crate::metrics::Front;
+use crate::spans::CallSpan;
 
 /// How long a client may take to send one request. Whoever needs longer for a few hundred bytes is stuck or hostile.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,42 +24,63 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// Answers one call of `ShouldRateLimit`.
-pub(super) async fn respond(seam: &Seam, request: Request<Incoming>) -> Response<UnaryBody> {
+pub(super) async fn respond(
+    seam: &Seam,
+    unfinished: &Unfinished,
+    request: Request<Incoming>,
+) -> Response<UnaryBody> {
     if let Some(response) = not_grpc(&request) {
         return response;
     }
     let timeout = timeout::of(request.headers());
-    match answer(seam, request.into_body(), timeout).await {
+    let span = seam.begin_span(Front::Grpc, request.headers());
+    match answer(seam, unfinished, request.into_body(), timeout, span).await {
         Ok(message) => answered(&message),
         Err(refusal) => refused(&refusal),
     }
 }
 
-async fn answer(seam: &Seam, body: Incoming, timeout: Option<Duration>) -> Result<Bytes, Refusal> {
-    let reading = tokio::time::timeout(READ_TIMEOUT, read(body, seam.bounds()));
+async fn answer(
+    seam: &Seam,
+    unfinished: &Unfinished,
+    body: Incoming,
+    timeout: Option<Duration>,
+    span: Option<CallSpan>,
+) -> Result<Bytes, Refusal> {
+    let reading = tokio::time::timeout(READ_TIMEOUT, read(body, unfinished, seam.bounds()));
     let message = reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")));
-    match message {
-        Ok(message) => seam.answer(Front::Grpc, &message, timeout).ready().await.map(|answer| answer.message),
-        Err(refusal) => Err(seam.refuse(Front::Grpc, refusal)),
+    let answer = match &message {
+        Ok(message) => seam.answer(Front::Grpc, message, timeout).ready().await,
+        Err(refusal) => Err(seam.refuse(Front::Grpc, refusal.clone())),
+    };
+    if let Some(span) = span {
+        seam.end_span(span, Front::Grpc, message.as_deref().unwrap_or_default(), answer.as_ref());
     }
+    answer.map(|answer| answer.message)
 }
 
 /// Reads the one message of the call, to the end of the stream.
-async fn read(mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
-    let mut partial = Partial::default();
+async fn read(mut body: Incoming, unfinished: &Unfinished, bounds: &Bounds) -> Result<Bytes, Refusal> {
+    let (mut partial, mut held) = (Partial::default(), unfinished.hold());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Refusal::invalid(error.to_string()))?;
         let Ok(data) = frame.into_data() else { break };
-        partial.push(data, bounds)?;
+        let is_last = body.is_end_stream();
+        if !is_last {
+            held.more(data.len())?;
+        }
+        partial.push(data, is_last, bounds)?;
+        if is_last {
+            break;
+        }
     }
     partial.finish()
 }
 
 /// What to say to a request that is not a gRPC call at all.
 fn not_grpc(request: &Request<Incoming>) -> Option<Response<UnaryBody>> {
-    let mut response = Response::new(UnaryBody::default());
     if request.method() != Method::POST {
-        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, request, ONLY_POST);
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return Some(response);
     }
@@ -65,8 +88,16 @@ fn not_grpc(request: &Request<Incoming>) -> Option<Response<UnaryBody>> {
     if is_content_type(content_type) {
         return None;
     }
-    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    Some(response)
+    Some(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, request, ONLY_GRPC))
+}
+
+/// An answer for people. To a HEAD it has no body.
+fn text(status: StatusCode, request: &Request<Incoming>, body: &'static str) -> Response<UnaryBody> {
+    let message = (request.method() != Method::HEAD).then_some(Bytes::from_static(body.as_bytes()));
+    let mut response = Response::new(UnaryBody { message, trailers: None });
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
 }
 
 fn answered(message: &Bytes) -> Response<UnaryBody> {

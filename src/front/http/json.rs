@@ -16,6 +16,7 @@ use super::refused;
 use crate::engine::decision::Code;
 use crate::front::{Refusal, Seam, proto};
 use crate::metrics::Front;
+use crate::spans::CallSpan;
 
 struct Messages {
     request: MessageDescriptor,
@@ -32,11 +33,15 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
 });
 
 /// Answers one call.
-pub(super) async fn respond(seam: &Seam, body: &[u8]) -> Page {
-    let answer = match to_request(body) {
-        Ok(request) => seam.answer(Front::Json, &request, None).ready().await,
-        Err(refusal) => Err(seam.refuse(Front::Json, refusal)),
+pub(super) async fn respond(seam: &Seam, body: &[u8], span: Option<CallSpan>) -> Page {
+    let request = to_request(body);
+    let answer = match &request {
+        Ok(request) => seam.answer(Front::Json, request, None).ready().await,
+        Err(refusal) => Err(seam.refuse(Front::Json, refusal.clone())),
     };
+    if let Some(span) = span {
+        seam.end_span(span, Front::Json, request.as_deref().unwrap_or_default(), answer.as_ref());
+    }
     match answer {
         Ok(answer) => {
             let status = match answer.code {

@@ -20,6 +20,13 @@ enum Content {
     Pieces { pieces: Box<dyn Iterator<Item = String> + Send>, rested: bool },
 }
 
+/// A page without a body.
+pub(super) fn empty(status: StatusCode) -> Page {
+    let mut page = Response::new(PageBody(Content::Whole(Bytes::new())));
+    *page.status_mut() = status;
+    page
+}
+
 /// A page of text.
 pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
     page(status, "text/plain; charset=utf-8", body)

@@ -1,12 +1,14 @@
 //! Connections: who gets them, how many there may be, how they end.
 
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use super::{PATIENCE, Server, bind, fronts, metrics, service};
-use crate::front::connections::{DrainSwitch, Life, serve_grpc, serve_http};
+use crate::front::connections::{DrainSwitch, Life, Listener, serve_grpc, serve_http};
 
 /// Waits until `holds`; what happens between threads has no clock that a test could turn.
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
@@ -72,12 +74,8 @@ async fn connections_are_bounded_and_given_back() {
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
 }
 
-/// A connection on which a client has said only this, served to its end on this task's own clock, which jumps ahead
-/// whenever nothing else happens. Returns what the client was answered.
-async fn stalled(grpc: bool, said: &[u8]) -> String {
-    let (listener, address) = bind().await;
-    let mut client = TcpStream::connect(address).await.expect("it listens");
-    client.write_all(said).await.expect("buffered");
+/// Serves one connection to its end, on this task's own clock, which jumps ahead whenever nothing else happens.
+async fn serve(listener: &Listener, grpc: bool) {
     let arrival = listener.accept().await;
     let (metrics, switch) = (metrics(), DrainSwitch::new());
     let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
@@ -85,6 +83,14 @@ async fn stalled(grpc: bool, said: &[u8]) -> String {
         true => serve_grpc(arrival, fronts.grpc, Life::until(switch.drain())).await,
         false => serve_http(arrival, fronts.http, Life::until(switch.drain())).await,
     }
+}
+
+/// A connection on which a client has said only this, served to its end. Returns what the client was answered.
+async fn stalled(grpc: bool, said: &[u8]) -> String {
+    let (listener, address) = bind().await;
+    let mut client = TcpStream::connect(address).await.expect("it listens");
+    client.write_all(said).await.expect("buffered");
+    serve(&listener, grpc).await;
     let mut answer = Vec::new();
     // An end or a reset, when the server leaves something unread: that it came this far is what counts.
     let _ = client.read_to_end(&mut answer).await;
@@ -108,6 +114,54 @@ async fn a_client_that_stops_in_the_middle_is_not_kept() {
     // HTTP/2, but nothing after the preface: not even an answer to a ping.
     let settings_ping_goaway = stalled(true, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert!(!settings_ping_goaway.is_empty());
+}
+
+/// A connection whose client asks without an end and reads nothing, served to its end. A unix socket holds little.
+async fn unread(grpc: bool, greeting: &[u8], question: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let listener = Listener::unix(&path).await.expect("a socket");
+    let mut client = UnixStream::connect(&path).await.expect("it listens");
+    client.write_all(greeting).await.expect("buffered");
+    let questions = question.repeat(100);
+    let asking = async {
+        while client.write_all(&questions).await.is_ok() {}
+        std::future::pending::<Infallible>().await
+    };
+    let bound = Duration::from_secs(120);
+    tokio::select! {
+        served = tokio::time::timeout(bound, serve(&listener, grpc)) => served.expect("it is given up"),
+        never = asking => match never {},
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_nothing_is_not_kept() {
+    unread(false, b"", b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await;
+    // SETTINGS, then PINGs, each of which has to be answered.
+    let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    unread(true, settings, b"\0\0\x08\x06\0\0\0\0\0tidegate").await;
+    unread(false, settings, b"\0\0\x08\x06\0\0\0\0\0tidegate").await;
+}
+
+/// What a port says in its SETTINGS of how many streams a connection may have at a time.
+async fn streams_max(address: SocketAddr) -> u32 {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("it reads");
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.expect("a frame");
+    assert_eq!(head[3], 4, "SETTINGS come first");
+    let mut settings = vec![0; usize::from(head[2])];
+    stream.read_exact(&mut settings).await.expect("its payload");
+    let setting = settings.chunks_exact(6).find(|setting| setting[..2] == [0, 3]).expect("a bound");
+    u32::from_be_bytes(setting[2..].try_into().expect("four bytes"))
+}
+
+#[tokio::test]
+async fn streams_of_a_connection_are_bounded_as_the_port_needs() {
+    let server = Server::start().await;
+    assert_eq!(streams_max(server.grpc).await, 1024);
+    assert_eq!(streams_max(server.http).await, 100);
 }
 
 #[tokio::test]

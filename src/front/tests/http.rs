@@ -13,13 +13,28 @@ use super::{PATIENCE, Server};
 const ALICE: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#;
 
 /// Sends one request over HTTP/1.1; returns the status, the head in lower case, and the body.
-async fn send(address: SocketAddr, line: &str, headers: &str, body: &str) -> (u16, String, String) {
-    let mut stream = TcpStream::connect(address).await.expect("it listens");
+pub(super) async fn send(
+    address: SocketAddr,
+    line: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, String, String) {
     let length = body.len();
     let request = format!(
         "{line} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
     );
-    stream.write_all(request.as_bytes()).await.expect("it reads");
+    exchange(address, request.as_bytes()).await
+}
+
+/// The same of a request that is given whole, without the head.
+pub(super) async fn send_bytes(address: SocketAddr, request: &[u8]) -> (u16, String) {
+    let (status, _, body) = exchange(address, request).await;
+    (status, body)
+}
+
+async fn exchange(address: SocketAddr, request: &[u8]) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_all(request).await.expect("it reads");
     let mut answer = String::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("in time");
     read.expect("text");
@@ -28,7 +43,7 @@ async fn send(address: SocketAddr, line: &str, headers: &str, body: &str) -> (u1
     (status, head.to_lowercase(), body.to_owned())
 }
 
-async fn status_and_body(address: SocketAddr, line: &str, body: &str) -> (u16, String) {
+pub(super) async fn status_and_body(address: SocketAddr, line: &str, body: &str) -> (u16, String) {
     let (status, _, body) = send(address, line, "", body).await;
     (status, body)
 }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{RULES, metrics, service};
 use crate::front::connections::{DrainSwitch, Life, serve_tonic};
 use crate::front::grpc::{GrpcFront, SHOULD_RATE_LIMIT};
-use crate::front::lane::frames::{self, HEAD_BYTES, Head, PREFACE, flag, kind};
+use crate::front::lane::frames::{HEAD_BYTES, Head, PREFACE, flag, kind};
 use crate::front::lane::hpack::text::TextDecoder;
 use crate::front::lane::{self, LaneFront};
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

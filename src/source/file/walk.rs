@@ -45,6 +45,7 @@ pub(super) fn walk(layout: &Layout, observer: &mut impl Observer) -> Result<Foun
     let mut walk = Walk { observer, found: Found::default(), seen: 0, ancestors: Vec::new() };
     match layout {
         Layout::Path(path) => walk.path(path)?,
+        Layout::Files(paths) => paths.iter().try_for_each(|path| walk.named_file(path))?,
         Layout::Runtime { root, subdirectory, app_directory, ignore_dot_files, watch_root } => {
             let parent = below(root, subdirectory);
             let beside = *watch_root && walk.files_beside(&parent)?;
@@ -158,6 +159,13 @@ impl<O: Observer> Walk<'_, O> {
             true => self.folder(path, &Yaml),
             false => self.file(path, &kind),
         }
+    }
+
+    /// A file that was asked for by its name.
+    fn named_file(&mut self, path: &Path) -> Result<(), SourceError> {
+        let real = self.resolve(path)?;
+        let kind = fs::metadata(&real).map_err(|error| io_error(path, error))?;
+        self.file(path, &kind)
     }
 
     /// Takes the files named `config.…` in this folder, if it is there. Tells whether there are any.

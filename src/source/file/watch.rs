@@ -81,7 +81,7 @@ impl FileSource {
             last: None,
             writing: HashSet::new(),
         };
-        std::thread::Builder::new().name("rules-watch".to_owned()).spawn(move || watching.run())?;
+        std::thread::Builder::new().name("watch".to_owned()).spawn(move || watching.run())?;
         Ok(Watch { stopped, wake })
     }
 }
@@ -158,9 +158,7 @@ impl<Clock: Fn() -> Duration, Deliver: FnMut(Result<Contents, SourceError>)> Wat
         let reading = self.source.read_observed(&mut arming);
         let old_trouble = self.armed.as_ref().and_then(|armed| armed.trouble.as_ref());
         if let Some(trouble) = arming.trouble.as_ref().filter(|trouble| Some(*trouble) != old_trouble) {
-            tracing::warn!(
-                "rules files cannot be watched, so changes are found late, by comparing: {trouble}"
-            );
+            tracing::warn!("files cannot be watched, so changes are found late, by comparing: {trouble}");
         }
         self.armed = Some(arming);
         reading

@@ -1,11 +1,12 @@
 //! A real Envoy with `examples/envoy/envoy.yaml`, on ports of its own.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::pki::IdentityFiles;
 use super::process::Process;
 use super::tidegate::Tidegate;
 use super::{eventually_true, free_port, http};
@@ -24,12 +25,71 @@ pub const EXAMPLE_RULES: &str = include_str!("../../../examples/envoy/rules/edge
 
 const EXAMPLE: &str = include_str!("../../../examples/envoy/envoy.yaml");
 
+const LIMITER: &str =
+    "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }\n";
+
+/// Where Envoy finds limiters, and how it speaks to them.
+pub struct Upstream {
+    endpoints: String,
+    cluster: String,
+}
+
+impl Upstream {
+    /// The gRPC port of this limiter.
+    pub fn at(limiter: &Tidegate) -> Self {
+        Self { endpoints: String::new(), cluster: String::new() }.and_at(limiter)
+    }
+
+    /// And the gRPC port of this one.
+    pub fn and_at(self, limiter: &Tidegate) -> Self {
+        let port = limiter.ports().grpc;
+        self.endpoint(&format!("socket_address: {{ address: 127.0.0.1, port_value: {port} }}"))
+    }
+
+    /// A unix socket.
+    pub fn at_socket(path: &Path) -> Self {
+        let empty = Self { endpoints: String::new(), cluster: String::new() };
+        empty.endpoint(&format!("pipe: {{ path: \"{}\" }}", path.display()))
+    }
+
+    fn endpoint(mut self, address: &str) -> Self {
+        self.endpoints += &format!("              - endpoint: {{ address: {{ {address} }} }}\n");
+        self
+    }
+
+    /// With TLS: who is trusted, and who Envoy says it is.
+    pub fn tls(self, trusted: &Path, identity: Option<&IdentityFiles>) -> Self {
+        let file = |path: &Path| format!("{{ filename: \"{}\" }}", path.display());
+        let certificates = identity.map_or_else(String::new, |IdentityFiles { chain, key }| {
+            let (chain, key) = (file(chain), file(key));
+            format!("tls_certificates: [{{ certificate_chain: {chain}, private_key: {key} }}], ")
+        });
+        let validation = format!("validation_context: {{ trusted_ca: {} }}", file(trusted));
+        let context = format!("common_tls_context: {{ {certificates}{validation} }}, sni: localhost");
+        let kind = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+        self.with(&format!(
+            "transport_socket: {{ name: tls, typed_config: {{ \"@type\": {kind}, {context} }} }}"
+        ))
+    }
+
+    /// With another key of the cluster.
+    pub fn with(mut self, line: &str) -> Self {
+        self.cluster += &format!("\n      {line}");
+        self
+    }
+}
+
 impl Envoy {
     /// Starts the example as it is in front of this limiter and waits until it serves.
     ///
     /// Changed are its ports; the patience with the limiter, because these tests are not about a machine that is too
-    /// busy to answer in 100 ms; and that it trusts one `x-forwarded-for`, so that tests can be many clients.
+    /// busy to connect or to answer in 100 ms; and that it trusts one `x-forwarded-for`, so that tests can be many clients.
     pub fn start(limiter: &Tidegate) -> Self {
+        Self::start_with(&Upstream::at(limiter))
+    }
+
+    /// The same, with another way to the limiter.
+    pub fn start_with(upstream: &Upstream) -> Self {
         let (port, admin, application) = (free_port(), free_port(), free_port());
         let mut config = EXAMPLE.to_owned();
         let mut replace = |old: &str, new: &str| {
@@ -39,7 +99,8 @@ impl Envoy {
         replace("port_value: 10000 ", &format!("port_value: {port} "));
         replace("port_value: 9901 ", &format!("port_value: {admin} "));
         replace("port_value: 10080 ", &format!("port_value: {application} "));
-        replace("port_value: 8081 ", &format!("port_value: {} ", limiter.ports().grpc));
+        replace(LIMITER, &upstream.endpoints);
+        replace("connect_timeout: 0.25s", &format!("connect_timeout: 10s{}", upstream.cluster));
         replace("timeout: 0.1s", "timeout: 10s");
         replace("xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1");
 

@@ -1,8 +1,9 @@
 //! A child process: its output line by line as it comes, signals, its end. Killed when dropped.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -17,8 +18,22 @@ pub struct Process {
 
 impl Process {
     pub fn spawn(command: &mut Command) -> Self {
+        Self::spawn_with(command.stdin(Stdio::null()))
+    }
+
+    /// With something to read, which [`input`](Self::input) writes.
+    pub fn spawn_with_input(command: &mut Command) -> Self {
+        Self::spawn_with(command.stdin(Stdio::piped()))
+    }
+
+    /// Writes a line for it to read.
+    pub fn input(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().expect("it was given something to read");
+        writeln!(stdin, "{line}").expect("it still reads");
+    }
+
+    fn spawn_with(command: &mut Command) -> Self {
         let mut child = command
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -40,13 +55,40 @@ impl Process {
         self.output().iter().filter(|line| line.contains(text)).count()
     }
 
-    /// The most memory that it ever had, in bytes.
+    /// The most memory that it had since its start, or since [`Process::forget_memory_peak`], in bytes.
     pub fn memory_peak_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("the process is ours");
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells the peak");
         let kib: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
         kib * 1024
+    }
+
+    /// The peak is what it has now.
+    pub fn forget_memory_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("the process is ours");
+    }
+
+    /// User and system time of all its threads, ever.
+    pub fn cpu_time(&self) -> Duration {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the process is ours");
+        let (_, after_name) = stat.rsplit_once(") ").expect("Linux tells the name");
+        let ticks =
+            after_name.split(' ').skip(11).take(2).map(|field| field.parse::<u32>().expect("a number"));
+        // USER_HZ is 100 on every architecture that has servers.
+        Duration::from_millis(10) * ticks.sum::<u32>()
+    }
+
+    /// How many of its threads have a name that begins so.
+    pub fn threads(&self, name: &str) -> usize {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let comms = threads
+            .expect("the process is ours")
+            .map(|thread| thread.map(|thread| thread.path().join("comm")));
+        let names = comms.map(|comm| std::fs::read_to_string(comm.expect("the process is ours")));
+        // One that has just ended has no name any more.
+        names.flatten().filter(|known| known.starts_with(name)).count()
     }
 
     pub fn signal(&self, signal: Signal) {

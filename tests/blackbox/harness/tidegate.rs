@@ -18,6 +18,7 @@ pub struct Setup {
     env: BTreeMap<String, String>,
     args: Vec<String>,
     directory: PathBuf,
+    open_files: Option<u32>,
     pub ports: Ports,
 }
 
@@ -44,7 +45,8 @@ impl Setup {
         fs::create_dir(&rules).expect("a folder can be made");
         let ports = Ports { grpc: free_port(), http: free_port(), debug: free_port(), metrics: free_port() };
         let directory = folder.path().to_owned();
-        let setup = Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, ports };
+        let setup =
+            Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, open_files: None, ports };
         setup
             .env("CONFIG_PATH", &rules.display().to_string())
             .env("GRPC_FRONT", &grpc_front())
@@ -75,6 +77,12 @@ impl Setup {
         self
     }
 
+    /// Started by a shell that lets it hold so many files open.
+    pub fn open_files(mut self, count: u32) -> Self {
+        self.open_files = Some(count);
+        self
+    }
+
     /// Started in this directory.
     pub fn directory(mut self, directory: &str) -> Self {
         self.directory = directory.into();
@@ -98,7 +106,11 @@ impl Setup {
 
     /// Starts the binary and does not wait.
     pub fn spawn(&self) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let binary = env!("CARGO_BIN_EXE_tidegate");
+        let mut command = Command::new(if self.open_files.is_some() { "/bin/sh" } else { binary });
+        if let Some(count) = self.open_files {
+            command.args(["-c", &format!("ulimit -n {count} && exec \"$0\" \"$@\""), binary]);
+        }
         // Only what a test says: the settings of whoever runs the tests stay outside.
         command.args(&self.args).env_clear().envs(&self.env).current_dir(&self.directory);
         Process::spawn(&mut command)
@@ -106,10 +118,7 @@ impl Setup {
 
     /// Starts the binary and waits until it is ready.
     pub fn start(self) -> Tidegate {
-        let process = self.spawn();
-        let mut tidegate = Tidegate { process, setup: self };
-        eventually("the limiter to be ready", || tidegate.probe_ready());
-        tidegate
+        Tidegate::of(self.spawn(), self)
     }
 }
 
@@ -119,6 +128,13 @@ pub fn grpc_front() -> String {
 }
 
 impl Tidegate {
+    /// One that was spawned, once it is ready.
+    pub fn of(process: Process, setup: Setup) -> Self {
+        let mut tidegate = Self { process, setup };
+        eventually("the limiter to be ready", || tidegate.probe_ready());
+        tidegate
+    }
+
     /// Ready yet? Panics if it has ended instead.
     fn probe_ready(&mut self) -> Option<()> {
         if let Some(status) = self.process.ended() {

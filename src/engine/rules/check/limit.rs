@@ -3,7 +3,8 @@
 use super::{CheckedLimit, Checker};
 use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::rules::diagnostic::Place;
-use crate::engine::rules::fields::{Fields, Section, told};
+use crate::engine::rules::fields::{Fields, told};
+use crate::engine::rules::keys::Section;
 use crate::engine::rules::yaml::{Content, NodeId};
 use crate::engine::rules::{StoreFailure, Sync, Unit, parse_duration_nanos};
 use crate::engine::time::SECOND_NANOS;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::streams::{State, Stream, Then};
 use super::{Connection, ErrorCode, PAYLOAD_MAX, Status, flag, frames, kind, nuisance};
-use crate::front::grpc::percent_encoded;
+use crate::front::grpc::{ONLY_GRPC, ONLY_POST, percent_encoded};
 
 /// How long an answer may wait for a client to open its window.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -16,7 +16,6 @@ const UNSENT_BYTES_MAX: usize = 1_024;
 const TEXT_CHARS_MAX: usize = 1_024;
 /// Before a message: that it is not compressed, and its length.
 const PREFIX_BYTES: usize = 5;
-const TEXT: &str = "this port speaks gRPC only\n";
 
 impl<W> Connection<W> {
     /// The answer to a call that was put off. Nothing happens if its stream has ended meanwhile.
@@ -100,15 +99,20 @@ impl<W> Connection<W> {
 
     /// Answers what is no call.
     pub(super) fn page(&mut self, mut stream: Stream<W>, status: u16, with_text: bool, out: &mut Vec<u8>) {
-        let length = TEXT.len().to_string();
-        let mut fields = vec![("content-type", "text/plain"), ("content-length", &length)];
+        let text = match status {
+            405 => ONLY_POST,
+            415 => ONLY_GRPC,
+            _ => "too many bytes of headers\n",
+        };
+        let length = text.len().to_string();
+        let mut fields = vec![("content-type", "text/plain; charset=utf-8"), ("content-length", &length)];
         if status == 405 {
             fields.push(("allow", "POST"));
         }
         let flags = if with_text { 0 } else { flag::END_STREAM };
         frames::headers(out, stream.id, flags, |out| self.encoder.page(out, status, &fields));
         if with_text {
-            stream.body.extend_from_slice(TEXT.as_bytes());
+            stream.body.extend_from_slice(text.as_bytes());
             self.send(stream, Then::Nothing, out);
         }
     }

@@ -8,14 +8,13 @@ use super::{
     Call, Connection, ErrorCode, Fatal, Head, NUMBER_MAX, Outcome, READ_TIMEOUT, Serve, Status, Turn, fatal,
     flag, frames, nuisance,
 };
+use crate::front::grpc::unfinished;
 use crate::front::lane::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead};
 
 /// Bytes of one header block, as it is sent.
 const BLOCK_BYTES_MAX: usize = 16 * 1_024;
 /// Frames that a block may go on in.
 const CONTINUATIONS_MAX: u32 = 16;
-/// Bytes of all bodies of a connection that are not whole.
-const HELD_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 /// How long a call may wait for its answer whose caller names no end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// gRPC's RESOURCE_EXHAUSTED.
@@ -234,9 +233,8 @@ impl<W> Connection<W> {
         let Some(stream) = self.streams.get(id) else { return };
         stream.give_back(turn.out);
         let Asked::Call(route) = stream.asked else { return };
-        let refusal = if self.windows.held + data.len() > HELD_BYTES_MAX {
-            let message = "too many bytes of requests that are not complete".into();
-            Err(Status { code: RESOURCE_EXHAUSTED, message })
+        let refusal = if self.windows.held + data.len() > unfinished::BYTES_MAX {
+            Err(Status { code: RESOURCE_EXHAUSTED, message: unfinished::TOO_MUCH.into() })
         } else {
             stream.body.extend_from_slice(data);
             self.windows.held += data.len();

@@ -1,0 +1,213 @@
+//! TLS on the ports: which files hold it, read at start and again whenever they change.
+//!
+//! A bad new file is told with the setting that names it, and what is in force stays. Connections that are there never
+//! notice.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::app::reload::Watching;
+use crate::app::{AppError, Essential, dead};
+use crate::front::connections::{Identity, Port, Tls, TlsError};
+use crate::metrics::{Kind, Metrics};
+use crate::settings::Settings;
+use crate::settings::value::FilePath;
+use crate::source::file::{Contents, FileSource, Layout, SourceError};
+
+/// A bundle of every public authority has a quarter of this.
+const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// TLS on the ports of decisions.
+pub(super) struct PortsTls {
+    /// On the gRPC port, if settings ask for it.
+    pub(super) grpc: Option<PortTls>,
+    /// On the HTTP port.
+    pub(super) http: Option<PortTls>,
+}
+
+/// TLS on one port, and where it comes from.
+pub(super) struct PortTls {
+    tls: Arc<Tls>,
+    files: Files,
+    known: Contents,
+    reloads_failed: Arc<AtomicU64>,
+}
+
+/// A file, and the setting that names it.
+struct File {
+    setting: &'static str,
+    path: PathBuf,
+}
+
+/// Where one port's identity lies.
+struct Files {
+    port: Port,
+    chain: File,
+    key: File,
+    client_ca: Option<File>,
+    client_name: Option<String>,
+}
+
+impl PortsTls {
+    /// Reads what settings name.
+    pub(super) fn load(settings: &Settings) -> Result<Self, AppError> {
+        let load = |files: Option<Files>| files.map(PortTls::load).transpose();
+        Ok(Self { grpc: load(grpc(settings))?, http: load(http(settings))? })
+    }
+
+    /// Shows both in metrics.
+    pub(super) fn register(&self, metrics: &Metrics) {
+        let ports: Vec<_> = [("grpc", &self.grpc), ("http", &self.http)]
+            .into_iter()
+            .filter_map(|(name, port)| Some((name, port.as_ref()?)))
+            .map(|(name, port)| (name, Arc::clone(&port.tls), Arc::clone(&port.reloads_failed)))
+            .collect();
+        if ports.is_empty() {
+            return;
+        }
+        let handshakes = ports.clone();
+        metrics.register(
+            "tidegate_tls_handshakes_failed_total",
+            "TLS handshakes that clients did not finish, by port.",
+            Kind::Counter,
+            move |samples| {
+                for (name, tls, _) in &handshakes {
+                    samples.push(&[("port", name)], tls.handshakes_failed());
+                }
+            },
+        );
+        metrics.register(
+            "tidegate_tls_reloads_failed_total",
+            "Changes of a TLS file that were refused, by port.",
+            Kind::Counter,
+            move |samples| {
+                for (name, _, failed) in &ports {
+                    samples.push(&[("port", name)], failed.load(Ordering::Relaxed));
+                }
+            },
+        );
+    }
+
+    /// Takes every change of the files from now on.
+    pub(super) fn watch(self, tasks: &mut Essential) -> io::Result<()> {
+        for port in [self.grpc, self.http].into_iter().flatten() {
+            let mut watching = port.watch()?;
+            tasks.spawn(async move {
+                watching.died().await;
+                dead("watching TLS certificates", "its thread has died")
+            });
+        }
+        Ok(())
+    }
+}
+
+impl PortTls {
+    fn load(files: Files) -> Result<Self, AppError> {
+        let known = files.source().read().map_err(|error| files.unreadable(&error))?;
+        let tls = files
+            .identity(&known)
+            .and_then(|identity| Tls::new(files.port, &identity).map_err(|error| files.refused(&error)))?;
+        Ok(Self { tls: Arc::new(tls), files, known, reloads_failed: Arc::default() })
+    }
+
+    /// What a listener needs.
+    pub(super) fn handshakes(&self) -> Arc<Tls> {
+        Arc::clone(&self.tls)
+    }
+
+    fn watch(self) -> io::Result<Watching> {
+        let Self { tls, files, known, reloads_failed } = self;
+        let source = files.source();
+        Watching::start(source, Ok(&known), move |read| {
+            let taken = match &read {
+                Ok(contents) => files
+                    .identity(contents)
+                    .and_then(|identity| tls.replace(&identity).map_err(|error| files.refused(&error))),
+                Err(error) => Err(files.unreadable(error)),
+            };
+            match taken {
+                Ok(()) => tracing::info!("{}: the new TLS files are in force", files.chain.setting),
+                Err(error) => {
+                    reloads_failed.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!("{error}; the TLS files in force stay");
+                }
+            }
+        })
+    }
+}
+
+impl Files {
+    fn all(&self) -> impl Iterator<Item = &File> {
+        [&self.chain, &self.key].into_iter().chain(&self.client_ca)
+    }
+
+    fn source(&self) -> FileSource {
+        let paths = self.all().map(|file| file.path.clone()).collect();
+        FileSource::new(Layout::Files(paths), FILE_BYTES_MAX)
+    }
+
+    /// The identity that these contents of the files are.
+    fn identity<'a>(&'a self, contents: &'a Contents) -> Result<Identity<'a>, AppError> {
+        let bytes = |file: &File| {
+            let name = file.path.display().to_string();
+            let read = contents.files.iter().find(|read| read.name == name);
+            read.map(|read| read.bytes.as_slice()).ok_or_else(|| file.bad("was not read"))
+        };
+        Ok(Identity {
+            chain: bytes(&self.chain)?,
+            key: bytes(&self.key)?,
+            client_ca: self.client_ca.as_ref().map(bytes).transpose()?,
+            client_name: self.client_name.as_deref(),
+        })
+    }
+
+    fn unreadable(&self, error: &SourceError) -> AppError {
+        let file = self.all().find(|file| file.path == error.path()).unwrap_or(&self.chain);
+        AppError::Tls { setting: file.setting, problem: error.to_string() }
+    }
+
+    fn refused(&self, error: &TlsError) -> AppError {
+        let file = match error {
+            TlsError::Chain(_) => &self.chain,
+            TlsError::Key(_) => &self.key,
+            TlsError::ClientCa(_) | TlsError::ClientName(_) => self.client_ca.as_ref().unwrap_or(&self.chain),
+        };
+        file.bad(error)
+    }
+}
+
+impl File {
+    fn new(setting: &'static str, path: &FilePath) -> Self {
+        Self { setting, path: path.0.clone() }
+    }
+
+    fn bad(&self, why: impl std::fmt::Display) -> AppError {
+        AppError::Tls { setting: self.setting, problem: format!("{}: {why}", self.path.display()) }
+    }
+}
+
+fn grpc(settings: &Settings) -> Option<Files> {
+    settings.grpc_server_use_tls.then_some(())?;
+    Some(Files {
+        port: Port::Grpc,
+        chain: File::new("GRPC_SERVER_TLS_CERT", settings.grpc_server_tls_cert.as_ref()?),
+        key: File::new("GRPC_SERVER_TLS_KEY", settings.grpc_server_tls_key.as_ref()?),
+        client_ca: settings
+            .grpc_client_tls_cacert
+            .as_ref()
+            .map(|path| File::new("GRPC_CLIENT_TLS_CACERT", path)),
+        client_name: settings.grpc_client_tls_san.as_ref().map(|name| name.0.clone()),
+    })
+}
+
+fn http(settings: &Settings) -> Option<Files> {
+    Some(Files {
+        port: Port::Http,
+        chain: File::new("HTTP_SERVER_TLS_CERT", settings.http_server_tls_cert.as_ref()?),
+        key: File::new("HTTP_SERVER_TLS_KEY", settings.http_server_tls_key.as_ref()?),
+        client_ca: None,
+        client_name: None,
+    })
+}

@@ -1,0 +1,69 @@
+//! Bytes of requests that have come in part: bounded for a connection, however many calls it has under way.
+//!
+//! Knows no calls, only how much they hold together. What a call holds is given back when it is dropped.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::front::{Refusal, RefusalCode};
+
+/// What one connection may hold. A question of a proxy is a few hundred bytes and comes whole.
+pub(in crate::front) const BYTES_MAX: usize = 1_024 * 1_024;
+
+pub(in crate::front) const TOO_MUCH: &str =
+    "this connection has begun too many requests that it does not end";
+
+/// What the calls of one connection hold.
+#[derive(Default)]
+pub(super) struct Unfinished(AtomicUsize);
+
+/// What one call holds of it.
+pub(super) struct Held<'a> {
+    of: &'a Unfinished,
+    bytes: usize,
+}
+
+impl Unfinished {
+    /// A call that holds nothing yet.
+    pub(super) fn hold(&self) -> Held<'_> {
+        Held { of: self, bytes: 0 }
+    }
+}
+
+impl Held<'_> {
+    /// Holds so many bytes more, if the connection may.
+    pub(super) fn more(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let before = self.of.0.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+        if before + bytes > BYTES_MAX {
+            return Err(Refusal { code: RefusalCode::ResourceExhausted, message: TOO_MUCH.to_owned() });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.of.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_share_a_bound_and_give_back_what_they_held() {
+        let unfinished = Unfinished::default();
+        let (mut one, mut other) = (unfinished.hold(), unfinished.hold());
+        assert_eq!(one.more(BYTES_MAX - 10), Ok(()));
+        assert_eq!(other.more(10), Ok(()));
+        let refused = other.more(1).expect_err("the bound is reached");
+        assert_eq!(refused.code, RefusalCode::ResourceExhausted);
+        drop(other);
+        assert_eq!(one.more(10), Ok(()));
+        drop(one);
+        assert_eq!(unfinished.hold().more(BYTES_MAX), Ok(()));
+    }
+}

@@ -1,0 +1,119 @@
+//! `/check`: may this pass? For proxies that can ask a subrequest, and for people with curl.
+//!
+//! In: a domain in the path, and either descriptors in the query (`query`) or a request of a client that the proxy
+//! describes in headers (`client`), of which the domain's `rate_limits` make descriptors. Out: a status, and the numbers
+//! of the tightest limit in headers. A body is ignored.
+
+mod client;
+mod query;
+
+use std::net::IpAddr;
+
+use http::header::RETRY_AFTER;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+
+use self::client::Described;
+use self::query::{Form, Question};
+use super::page::{Page, empty, not_allowed, text};
+use crate::engine::decision::Code;
+use crate::engine::request::RequestBuf;
+use crate::engine::rules::{Actions, RuleSet};
+use crate::front::{CheckAnswer, Refusal, RefusalCode, Seam, Tightest};
+use crate::metrics::Front;
+
+/// What the path begins with; the rest of it is the domain.
+pub(super) const PATH: &str = "/check/";
+
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+
+/// How `/check` is asked and answered.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckOptions {
+    /// Whose headers describe the client's request.
+    pub proxy: Proxy,
+    /// The status of a denial: 400 to 599.
+    pub deny_status: StatusCode,
+    /// How many entries of `x-forwarded-for`, from the last one on, were added by proxies that are trusted to tell the
+    /// one before.
+    pub trusted_hops: usize,
+}
+
+/// A family of headers. Only one is believed: a proxy passes those that it does not know on as the client sent them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    /// `x-original-uri`, `x-original-method`, `host`.
+    Nginx,
+    /// `x-forwarded-uri`, `x-forwarded-method`, `x-forwarded-host`.
+    Forwarded,
+}
+
+/// Answers one question. `peer` is `None` on a unix socket.
+pub(super) async fn respond(seam: &Seam, options: CheckOptions, head: &Parts, peer: Option<IpAddr>) -> Page {
+    if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) {
+        return not_allowed("GET, HEAD, POST");
+    }
+    match query::parse(&head.uri, seam.bounds()) {
+        Ok(Question { buf, form, deny_status }) => {
+            let client = Described { head, peer, options };
+            let bytes_max = seam.bounds().request_bytes_max;
+            let ask = |rules: &RuleSet| match form {
+                Form::Told => Ok(buf),
+                Form::Described => describe(rules.actions(buf.domain()), &client, buf, bytes_max),
+            };
+            match seam.check(Front::Check, ask).ready().await {
+                Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
+                Err(refusal) => refused(&refusal),
+            }
+        }
+        Err(refusal) => refused(&seam.refuse(Front::Check, refusal)),
+    }
+}
+
+/// The question that a domain's actions make of a client's request.
+fn describe(
+    actions: Option<&Actions>,
+    client: &Described<'_>,
+    mut buf: RequestBuf,
+    bytes_max: usize,
+) -> Result<RequestBuf, Refusal> {
+    match actions {
+        Some(actions) if actions.is_empty() => {
+            let message =
+                "the domain has no `rate_limits` (expected them in its rules, or descriptors in the query)";
+            return Err(Refusal::invalid(message));
+        }
+        Some(actions) => actions.describe(client, &mut buf, bytes_max)?,
+        // What it would have been is not known; it counts as one descriptor of an unknown domain.
+        None => buf.close(),
+    }
+    Ok(buf)
+}
+
+fn answered(answer: &CheckAnswer, deny_status: StatusCode) -> Page {
+    let mut page = match answer.code {
+        Code::Ok => empty(StatusCode::OK),
+        Code::OverLimit => text(deny_status, "rate limited"),
+    };
+    let headers = page.headers_mut();
+    if let Some(Tightest { limit, remaining, reset_secs }) = answer.tightest {
+        headers.insert(LIMIT, limit.into());
+        headers.insert(REMAINING, remaining.into());
+        headers.insert(RESET, reset_secs.into());
+    }
+    if let Some(secs) = answer.retry_after_secs {
+        headers.insert(RETRY_AFTER, HeaderValue::from(secs));
+    }
+    page
+}
+
+fn refused(refusal: &Refusal) -> Page {
+    let status = match refusal.code {
+        RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,
+        RefusalCode::ResourceExhausted => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        RefusalCode::DeadlineExceeded | RefusalCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    text(status, format!("{refusal}\n"))
+}

@@ -1,0 +1,187 @@
+//! The client's request, as the headers of the proxy's question describe it.
+//!
+//! Of two proxies' families of headers one is read; the other is the client's own say. What is needed and not there, or
+//! there twice, is refused: a decision about a request that nobody described would be about another one.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use http::header::{HOST, HeaderName, HeaderValue};
+use http::request::Parts;
+
+use super::query::escaped;
+use super::{CheckOptions, Proxy};
+use crate::engine::rules::{ClientRequest, Field};
+use crate::front::Refusal;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+const X_ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
+const X_ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
+
+/// A question, and what is needed to read the description in it.
+pub(super) struct Described<'r> {
+    pub(super) head: &'r Parts,
+    /// Who asks; `None` on a unix socket.
+    pub(super) peer: Option<IpAddr>,
+    pub(super) options: CheckOptions,
+}
+
+impl ClientRequest for Described<'_> {
+    type Error = Refusal;
+
+    fn first(&self, field: &Field) -> Result<Option<&str>, Refusal> {
+        match (field, self.options.proxy) {
+            (Field::Path, _) => self.path().map(Some),
+            (Field::Method, Proxy::Nginx) => self.only(&X_ORIGINAL_METHOD).map(Some),
+            (Field::Method, Proxy::Forwarded) => self.only(&X_FORWARDED_METHOD).map(Some),
+            (Field::Authority, Proxy::Nginx) => match self.head.uri.authority() {
+                Some(authority) if !self.head.headers.contains_key(HOST) => Ok(Some(authority.as_str())),
+                _ => self.only(&HOST).map(Some),
+            },
+            (Field::Authority, Proxy::Forwarded) => self.only(&X_FORWARDED_HOST).map(Some),
+            (Field::Header(name), _) => {
+                let value = self.head.headers.get(&**name);
+                value.map(|value| utf8(name, value)).transpose()
+            }
+        }
+    }
+
+    fn all(&self, field: &Field) -> Result<Option<Cow<'_, str>>, Refusal> {
+        let Field::Header(name) = field else { return Ok(self.first(field)?.map(Cow::Borrowed)) };
+        let mut values = self.head.headers.get_all(&**name).iter();
+        let Some(first) = values.next() else { return Ok(None) };
+        let mut joined = Cow::Borrowed(utf8(name, first)?);
+        for value in values {
+            let joined = joined.to_mut();
+            joined.push(',');
+            joined.push_str(utf8(name, value)?);
+        }
+        Ok(Some(joined))
+    }
+
+    fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, Refusal> {
+        let query = self.path()?.split_once('?').map_or("", |(_, query)| query);
+        for parameter in query.split('&') {
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            if *decode(key) == *name.as_bytes() {
+                let value = decode(value);
+                let value = str::from_utf8(&value).map_err(|_| not_utf8(name))?;
+                text.push_str(value);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The entry of `x-forwarded-for` that the last trusted proxy added, else who asks.
+    fn address(&self) -> Result<IpAddr, Refusal> {
+        let lines = self.head.headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
+        let lines = lines.filter(|line| !line.trim_ascii().is_empty()).rev();
+        let mut entries = lines.flat_map(|line| line.rsplit(|&byte| byte == b','));
+        match entries.nth(self.options.trusted_hops) {
+            Some(entry) => parse_address(entry.trim_ascii())
+                .ok_or_else(|| Refusal::invalid("x-forwarded-for: the client's entry is no address")),
+            None => self.peer.map(|peer| peer.to_canonical()).ok_or_else(|| {
+                Refusal::invalid("x-forwarded-for is missing (a unix socket does not tell an address)")
+            }),
+        }
+    }
+}
+
+impl Described<'_> {
+    fn path(&self) -> Result<&str, Refusal> {
+        match self.options.proxy {
+            Proxy::Nginx => self.only(&X_ORIGINAL_URI),
+            Proxy::Forwarded => self.only(&X_FORWARDED_URI),
+        }
+    }
+
+    /// A header that the proxy sets, once.
+    fn only(&self, name: &HeaderName) -> Result<&str, Refusal> {
+        let mut values = self.head.headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (Some(value), None) => utf8(name.as_str(), value),
+            (None, _) => Err(Refusal::invalid(format!(
+                "{name} is missing (CHECK_PROXY says that it describes the request)"
+            ))),
+            (Some(_), Some(_)) => {
+                Err(Refusal::invalid(format!("{name} came twice (expected from the proxy only)")))
+            }
+        }
+    }
+}
+
+fn utf8<'v>(name: &str, value: &'v HeaderValue) -> Result<&'v str, Refusal> {
+    str::from_utf8(value.as_bytes()).map_err(|_| not_utf8(name))
+}
+
+fn not_utf8(name: &str) -> Refusal {
+    Refusal::invalid(format!("{name} is not UTF-8"))
+}
+
+/// A part of a client's query, decoded as Envoy does: `+` is a space, and a `%` that begins no escape is itself.
+fn decode(raw: &str) -> Cow<'_, [u8]> {
+    if !raw.contains(['%', '+']) {
+        return Cow::Borrowed(raw.as_bytes());
+    }
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let escaped = if first == b'%' { escaped(after) } else { None };
+        let (byte, after) = escaped.unwrap_or((if first == b'+' { b' ' } else { first }, after));
+        bytes.push(byte);
+        rest = after;
+    }
+    Cow::Owned(bytes)
+}
+
+/// An address with or without a port; one of IPv4 that is written as IPv6 is one of IPv4.
+fn parse_address(text: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(text).ok()?;
+    let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
+    let in_brackets = || {
+        let address = text.strip_prefix('[')?.strip_suffix(']')?;
+        address.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
+    };
+    let address = text.parse().ok().or_else(with_port).or_else(in_brackets)?;
+    Some(address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_canonical_and_nothing_else_is_one() {
+        for (text, expected) in [
+            ("10.1.2.3", Some("10.1.2.3")),
+            ("10.1.2.3:8080", Some("10.1.2.3")),
+            ("::ffff:10.1.2.3", Some("10.1.2.3")),
+            ("[::ffff:10.1.2.3]:1", Some("10.1.2.3")),
+            ("2001:DB8:0:0::1", Some("2001:db8::1")),
+            ("[2001:db8::1]", Some("2001:db8::1")),
+            ("[2001:db8::1]:443", Some("2001:db8::1")),
+            ("", None),
+            ("unknown", None),
+            ("_hidden", None),
+            ("10.1.2", None),
+            ("10.1.2.3.4", None),
+            ("010.1.2.3", None),
+            ("10.1.2.3:", None),
+            ("10.1.2.3:99999", None),
+            ("10.1.2.3/8", None),
+            ("[10.1.2.3]", None),
+            ("[::1", None),
+            ("[::1]x", None),
+            ("[::1]:", None),
+            ("fe80::1%eth0", None),
+            ("localhost", None),
+        ] {
+            let told = parse_address(text.as_bytes()).map(|address| address.to_string());
+            assert_eq!(told.as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The URL of `/check`: the domain, and parameters that are entries of descriptors or control the question.
+//!
+//! Decoded once. What is not exactly one question is refused, and never taken for another one.
+
+use std::borrow::Cow;
+
+use http::{StatusCode, Uri};
+
+use super::PATH;
+use crate::engine::request::RequestBuf;
+use crate::front::{Bounds, Refusal};
+
+/// What a parameter begins with that is no entry.
+const CONTROL: char = '~';
+
+/// How much of a text is told in a refusal, in characters.
+const TOLD_CHARS_MAX: usize = 60;
+
+/// What a URL asks.
+pub(super) struct Question {
+    /// The domain, the hits and, where they are told, the descriptors.
+    pub(super) buf: RequestBuf,
+    pub(super) form: Form,
+    /// The status of a denial, if the URL says one.
+    pub(super) deny_status: Option<StatusCode>,
+}
+
+/// Where the descriptors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// In the query.
+    Told,
+    /// In what the headers describe.
+    Described,
+}
+
+/// Reads a URL whose path begins with [`PATH`].
+pub(super) fn parse(uri: &Uri, bounds: &Bounds) -> Result<Question, Refusal> {
+    let (domain, query) = (&uri.path()[PATH.len()..], uri.query().unwrap_or_default());
+    let max = bounds.request_bytes_max;
+    if domain.len() + query.len() > max {
+        return Err(Refusal::invalid(format!("the URL is too long (at most {max} bytes)")));
+    }
+    if domain.contains('/') {
+        return Err(Refusal::invalid("the domain ends at a slash (expected %2F for one that is part of it)"));
+    }
+    let domain = decode(domain, false)?;
+    if domain.is_empty() {
+        return Err(Refusal::invalid("rate limit domain must not be empty"));
+    }
+    let mut reading =
+        Reading { buf: RequestBuf::new(&domain), form: Form::Described, hits: None, deny: None };
+    if !query.is_empty() {
+        query.split('&').try_for_each(|parameter| reading.parameter(parameter))?;
+    }
+    reading.end()
+}
+
+/// A query that is being read.
+struct Reading {
+    buf: RequestBuf,
+    form: Form,
+    hits: Option<u32>,
+    deny: Option<StatusCode>,
+}
+
+impl Reading {
+    fn parameter(&mut self, raw: &str) -> Result<(), Refusal> {
+        if raw.is_empty() {
+            self.form = Form::Told;
+            return self.close();
+        }
+        let (key, value) = raw.split_once('=').unwrap_or((raw, ""));
+        let (key, value) = (decode(key, true)?, decode(value, true)?);
+        if key.starts_with(CONTROL) {
+            return self.control(&key, &value);
+        }
+        if key.is_empty() {
+            return Err(Refusal::invalid(format!("the parameter {} has an empty key", told(raw))));
+        }
+        self.form = Form::Told;
+        self.buf.entry(&key, |text| {
+            text.push_str(&value);
+            Ok::<_, Refusal>(true)
+        })?;
+        Ok(())
+    }
+
+    fn control(&mut self, key: &str, value: &str) -> Result<(), Refusal> {
+        match key {
+            "~hits" => once(&mut self.hits, key, number(value), "a number from 0 to 4294967295"),
+            "~deny" => {
+                let status =
+                    number(value).and_then(|status| StatusCode::from_u16(status.try_into().ok()?).ok());
+                let status = status.filter(|status| (400..600).contains(&status.as_u16()));
+                once(&mut self.deny, key, status, "a status from 400 to 599")
+            }
+            _ => Err(Refusal::invalid(format!(
+                "the parameter {} is unknown (expected ~hits or ~deny)",
+                told(key)
+            ))),
+        }
+    }
+
+    /// Ends the descriptor that is open.
+    fn close(&mut self) -> Result<(), Refusal> {
+        if self.buf.open_entries() == 0 {
+            return Err(Refusal::invalid(
+                "a descriptor is empty (expected key=value between && and at both ends)",
+            ));
+        }
+        self.buf.close();
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<Question, Refusal> {
+        if self.form == Form::Told {
+            self.close()?;
+        }
+        self.hits.into_iter().for_each(|hits| self.buf.set_hits(hits));
+        Ok(Question { buf: self.buf, form: self.form, deny_status: self.deny })
+    }
+}
+
+fn once<T>(slot: &mut Option<T>, key: &str, value: Option<T>, expected: &str) -> Result<(), Refusal> {
+    let value = value.ok_or_else(|| Refusal::invalid(format!("{key} is not {expected}")))?;
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Refusal::invalid(format!("{key} twice (expected once)"))),
+    }
+}
+
+/// Digits only.
+fn number(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// Percent-decoded once, with `+` for a space where it is one.
+fn decode(raw: &str, plus_is_space: bool) -> Result<Cow<'_, str>, Refusal> {
+    let is_plain = |byte| byte != b'%' && !(plus_is_space && byte == b'+');
+    if raw.bytes().all(is_plain) {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        bytes.push(match first {
+            b'+' if plus_is_space => b' ',
+            b'%' => {
+                let (byte, after) = escaped(after).ok_or_else(|| {
+                    Refusal::invalid(format!("{}: a % is not followed by two hexadecimal digits", told(raw)))
+                })?;
+                rest = after;
+                byte
+            }
+            byte => byte,
+        });
+    }
+    let text = String::from_utf8(bytes);
+    text.map(Cow::Owned)
+        .map_err(|_| Refusal::invalid(format!("{} is not UTF-8 when it is decoded", told(raw))))
+}
+
+/// The byte whose two hexadecimal digits `text` begins with, and what follows.
+pub(super) fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
+    let (&[high, low], rest) = text.split_first_chunk()?;
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    Some(((digit(high)? << 4 | digit(low)?) as u8, rest))
+}
+
+/// A text in a refusal, not all of it when it is long.
+fn told(text: &str) -> String {
+    match text.char_indices().nth(TOLD_CHARS_MAX) {
+        Some((end, _)) => format!("`{}…`", &text[..end]),
+        None => format!("`{text}`"),
+    }
+}

@@ -1,0 +1,73 @@
+//! TLS: what makes a good identity, and clients that stop in the middle of a handshake.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::generate_simple_self_signed;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{PATIENCE, bind};
+use crate::front::connections::{DrainSwitch, Identity, Life, Port, Tls, TlsError};
+
+/// A certificate and its key.
+fn pem() -> (String, String) {
+    let made = generate_simple_self_signed(["localhost".to_owned()]).expect("a name");
+    (made.cert.pem(), made.signing_key.serialize_pem())
+}
+
+#[test]
+fn what_is_wrong_with_an_identity_is_told_of_its_part() {
+    let ((chain, key), (_, other_key)) = (pem(), pem());
+    let identity = Identity {
+        chain: chain.as_bytes(),
+        key: key.as_bytes(),
+        client_ca: Some(chain.as_bytes()),
+        client_name: Some("a.example"),
+    };
+    let tls = Tls::new(Port::Grpc, &identity).expect("good");
+    let part = |identity: &Identity<'_>| match tls.replace(identity) {
+        Ok(()) => "none",
+        Err(TlsError::Chain(_)) => "chain",
+        Err(TlsError::Key(_)) => "key",
+        Err(TlsError::ClientCa(_)) => "client_ca",
+        Err(TlsError::ClientName(_)) => "client_name",
+    };
+    assert_eq!(part(&identity), "none");
+    let cut = &chain.as_bytes()[..chain.len() / 2];
+    let broken = chain.replacen(|char: char| char.is_ascii_lowercase(), "%", 3);
+    for bad in [b"", cut, broken.as_bytes(), key.as_bytes()] {
+        assert_eq!(part(&Identity { chain: bad, ..identity }), "chain", "{}", String::from_utf8_lossy(bad));
+        assert_eq!(part(&Identity { client_ca: Some(bad), ..identity }), "client_ca");
+    }
+    for bad in [b"", cut, chain.as_bytes(), other_key.as_bytes()] {
+        assert_eq!(part(&Identity { key: bad, ..identity }), "key");
+    }
+    assert_eq!(part(&Identity { client_name: Some("no name"), ..identity }), "client_name");
+    let both = format!("{chain}{key}");
+    let in_one_file = Identity { chain: both.as_bytes(), key: both.as_bytes(), ..identity };
+    assert_eq!(part(&in_one_file), "none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stops_in_a_handshake_is_not_kept_and_is_counted() {
+    let (chain, key) = pem();
+    let identity =
+        Identity { chain: chain.as_bytes(), key: key.as_bytes(), client_ca: None, client_name: None };
+    let tls = Arc::new(Tls::new(Port::Http, &identity).expect("good"));
+    let (listener, address) = bind().await;
+    let listener = listener.with_tls(Some(Arc::clone(&tls)));
+    let switch = DrainSwitch::new();
+    // Nothing; the beginning of a record; something else.
+    for (counted, said) in (1..).zip([&b""[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"]) {
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        client.write_all(said).await.expect("buffered");
+        let mut life = Life::until(switch.drain());
+        let greeted = listener.accept().await.greeted(&mut life);
+        let greeted = tokio::time::timeout(Duration::from_secs(11), greeted).await.expect("in time");
+        assert!(greeted.is_none());
+        assert_eq!(tls.handshakes_failed(), counted);
+        let closed = tokio::time::timeout(PATIENCE, client.read_to_end(&mut Vec::new())).await;
+        assert!(closed.is_ok(), "the connection is closed");
+    }
+}

@@ -1,0 +1,49 @@
+//! The counters and timers that `envoyproxy/ratelimit` has too, by the names that it sends them under: one dotted name
+//! each, made when it is asked for.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::calls::GrpcMethod;
+use super::counts::Stat;
+use super::name::parts;
+
+/// The name of a counter or a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatName<'a>(pub(super) Kind<'a>);
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind<'a> {
+    /// A stat of the series with this identity.
+    Limit(&'a str, Stat),
+    /// Descriptors for this domain, which has no rules.
+    UnknownDomain(&'a str),
+    /// Calls of a method.
+    Calls(GrpcMethod),
+    /// How long calls of a method take.
+    ResponseTime(GrpcMethod),
+    /// Decisions that failed, by this type of error.
+    Error(&'static str),
+    /// An event of the service.
+    Service(&'static str),
+}
+
+impl Display for StatName<'_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Kind::Limit(series, stat) => {
+                let (domain, path) = parts(series);
+                write!(out, "ratelimit.service.rate_limit.{domain}.")?;
+                path.into_iter().try_for_each(|level| write!(out, "{level}."))?;
+                out.write_str(stat.name())
+            }
+            Kind::UnknownDomain(domain) => {
+                write!(out, "ratelimit.service.rate_limit.{domain}.domain_not_found")
+            }
+            Kind::Calls(method) => write!(out, "ratelimit_server.{}.total_requests", method.name()),
+            Kind::ResponseTime(method) => write!(out, "ratelimit_server.{}.response_time", method.name()),
+            Kind::Error(error) => write!(out, "ratelimit.service.call.should_rate_limit.{error}"),
+            Kind::Service(event) => write!(out, "ratelimit.service.{event}"),
+        }
+    }
+}

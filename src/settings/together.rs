@@ -1,0 +1,62 @@
+//! Settings that mean nothing, or not what they seem to, without another.
+
+use crate::settings::Problem;
+use crate::settings::value::Value;
+
+/// (a setting, what it needs)
+const NEEDS: &[(&str, &str)] = &[
+    ("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT"),
+    ("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_KEY"),
+    // Whoever sets one of these two believes that clients are checked.
+    ("GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_USE_TLS"),
+    ("GRPC_CLIENT_TLS_SAN", "GRPC_CLIENT_TLS_CACERT"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
+    ("HTTP_SERVER_TLS_CERT", "HTTP_SERVER_TLS_KEY"),
+    ("HTTP_SERVER_TLS_KEY", "HTTP_SERVER_TLS_CERT"),
+];
+
+/// A problem for each setting that lacks one that it needs. `text` is what a setting was given.
+pub(super) fn alone(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
+    let is_on =
+        |name: &str| text(name).is_some_and(|text| !text.is_empty() && bool::parse(&text) != Some(false));
+    let alone = NEEDS.iter().filter(|(name, needed)| is_on(name) && !is_on(needed));
+    alone
+        .map(|(name, needed)| Problem {
+            name: (*name).to_owned(),
+            what: format!("means nothing without {needed}, which is not set (expected both)"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::TABLE;
+
+    fn told(pairs: &[(&str, &str)]) -> Vec<String> {
+        let text = |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
+        alone(text).iter().map(|problem| problem.name.clone()).collect()
+    }
+
+    #[test]
+    fn a_setting_that_needs_another_is_told_when_it_is_alone() {
+        for (name, needed) in NEEDS {
+            assert!(told(&[(name, "true")]).contains(&(*name).to_owned()), "{name}");
+            assert!(told(&[(name, "true"), (needed, "")]).contains(&(*name).to_owned()), "{name}");
+            for unset in ["", "false"] {
+                assert!(told(&[(name, unset)]).is_empty(), "{name}");
+            }
+        }
+        assert!(told(&[("GRPC_SERVER_TLS_CERT", "/c"), ("GRPC_SERVER_TLS_KEY", "/k")]).is_empty());
+        assert!(told(&[("HTTP_SERVER_TLS_CERT", "/c"), ("HTTP_SERVER_TLS_KEY", "/k")]).is_empty());
+        let off = [("GRPC_CLIENT_TLS_CACERT", "/ca"), ("GRPC_SERVER_USE_TLS", "false")];
+        assert_eq!(told(&off), ["GRPC_CLIENT_TLS_CACERT"]);
+    }
+
+    #[test]
+    fn all_of_them_are_settings() {
+        let is_known = |name: &str| TABLE.iter().any(|row| row.name == name);
+        assert!(NEEDS.iter().all(|(name, needed)| is_known(name) && is_known(needed)));
+    }
+}

@@ -1,0 +1,77 @@
+//! How long to wait before the next attempt to reach a control plane.
+//!
+//! Attempt k (from 0) waits `initial × factor^k`, kept within `initial` and `max`, as `envoyproxy/ratelimit` does: with
+//! a factor of at most 1 the pause never grows. With jitter it is drawn evenly between `initial` and that.
+
+use std::time::Duration;
+
+/// What a factor of 0 or less means.
+const FACTOR_DEFAULT: f64 = 2.0;
+
+/// Pauses between attempts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backoff {
+    /// The first pause, and the shortest.
+    pub initial: Duration,
+    /// The longest; `initial` where that is longer.
+    pub max: Duration,
+    /// What each pause is multiplied with to give the next.
+    pub factor: f64,
+    /// Whether pauses are drawn at random.
+    pub jitter: bool,
+}
+
+impl Backoff {
+    /// The pause before attempt `attempt`, for a `random` number from 0 to 1.
+    pub fn pause(&self, attempt: u32, random: f64) -> Duration {
+        let factor = if self.factor > 0.0 { self.factor } else { FACTOR_DEFAULT };
+        let (initial, max) = (self.initial.as_secs_f64(), self.max.max(self.initial).as_secs_f64());
+        let exponent = i32::try_from(attempt).unwrap_or(i32::MAX);
+        let pause = (initial * factor.powi(exponent)).clamp(initial, max);
+        let drawn = if self.jitter { initial + (pause - initial) * random } else { pause };
+        // What was a duration is one; rounding may leave it by a hair.
+        Duration::try_from_secs_f64(drawn).unwrap_or(self.initial)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: Backoff = Backoff {
+        initial: Duration::from_secs(10),
+        max: Duration::from_secs(60),
+        factor: 2.0,
+        jitter: false,
+    };
+
+    fn pauses(backoff: Backoff) -> [u64; 5] {
+        [0, 1, 2, 3, u32::MAX].map(|attempt| backoff.pause(attempt, 0.5).as_secs())
+    }
+
+    #[test]
+    fn pauses_grow_to_the_longest() {
+        assert_eq!(pauses(EXAMPLE), [10, 20, 40, 60, 60]);
+        assert_eq!(pauses(Backoff { factor: 0.0, ..EXAMPLE }), [10, 20, 40, 60, 60]);
+        assert_eq!(pauses(Backoff { factor: -1.0, ..EXAMPLE }), [10, 20, 40, 60, 60]);
+    }
+
+    #[test]
+    fn a_factor_of_at_most_one_never_grows() {
+        assert_eq!(pauses(Backoff { factor: 0.5, ..EXAMPLE }), [10; 5]);
+        assert_eq!(pauses(Backoff { factor: 1.0, ..EXAMPLE }), [10; 5]);
+    }
+
+    #[test]
+    fn jitter_draws_between_the_shortest_and_the_pause() {
+        let jitter = Backoff { jitter: true, ..EXAMPLE };
+        assert_eq!(pauses(jitter), [10, 15, 25, 35, 35]);
+        assert_eq!(jitter.pause(2, 0.0), jitter.initial);
+        assert_eq!(jitter.pause(2, 1.0), Duration::from_secs(40));
+    }
+
+    #[test]
+    fn a_longest_pause_below_the_first_is_the_first() {
+        assert_eq!(pauses(Backoff { max: Duration::ZERO, ..EXAMPLE }), [10; 5]);
+    }
+}

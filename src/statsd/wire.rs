@@ -1,0 +1,120 @@
+//! A connection to a receiver. Nothing on it waits for longer than a few seconds.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpStream, UdpSocket};
+
+/// How long opening a connection, or writing a batch, may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What fits into a packet on nearly every network.
+const DATAGRAM_BYTES: usize = 1_432;
+/// A batch over TCP.
+const STREAM_BYTES: usize = 16 * 1_024;
+
+/// Where a receiver is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Its host, a name or an address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// How it is reached.
+    pub transport: Transport,
+}
+
+/// A transport of StatsD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = if self.transport == Transport::Tcp { "tcp" } else { "udp" };
+        write!(out, "{transport}://{}:{}", self.host, self.port)
+    }
+}
+
+/// An open connection.
+pub(super) enum Connection {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+impl Connection {
+    pub(super) async fn open(address: &Address) -> io::Result<Self> {
+        in_time(async {
+            let host = (address.host.as_str(), address.port);
+            match address.transport {
+                Transport::Tcp => TcpStream::connect(host).await.map(Self::Tcp),
+                Transport::Udp => udp(host).await.map(Self::Udp),
+            }
+        })
+        .await
+    }
+
+    /// Bytes that are written at a time, unless a line is longer.
+    pub(super) fn batch_bytes(&self) -> usize {
+        match self {
+            Self::Tcp(_) => STREAM_BYTES,
+            Self::Udp(_) => DATAGRAM_BYTES,
+        }
+    }
+
+    /// The other end can move without a sign.
+    pub(super) fn forgets(&self) -> bool {
+        matches!(self, Self::Udp(_))
+    }
+
+    /// Writes whole lines; nothing is nothing.
+    pub(super) async fn write(&mut self, lines: &str) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Tcp(stream) => {
+                still_open(stream)?;
+                in_time(stream.write_all(lines.as_bytes())).await
+            }
+            Self::Udp(socket) => match in_time(socket.send(lines.as_bytes())).await {
+                // A line that no packet holds would be in the way for ever.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
+                    Ok(())
+                }
+                sent => sent.map(drop),
+            },
+        }
+    }
+}
+
+async fn udp(host: (&str, u16)) -> io::Result<UdpSocket> {
+    let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in tokio::net::lookup_host(host).await? {
+        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(any).await?;
+        match socket.connect(address).await {
+            Ok(()) => return Ok(socket),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// A receiver says nothing. The first write after its end would succeed and be lost.
+fn still_open(stream: &TcpStream) -> io::Result<()> {
+    match stream.try_read(&mut [0; 64]) {
+        Ok(0) => Err(io::ErrorKind::ConnectionReset.into()),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}

@@ -1,0 +1,161 @@
+//! Frames without an end, of every kind that costs the sender less than the receiver.
+
+use std::time::Duration;
+
+use crate::harness::h2::{
+    ACK, Attacker, END_HEADERS, END_STREAM, call, call_body, call_head, frame, greeting, kind, number,
+    settings, streams,
+};
+use crate::harness::siege::{MIB, Siege, attack, question};
+
+/// How long a flood lasts, if the server lets it.
+const FLOOD: Duration = Duration::from_millis(800);
+/// Error codes.
+const PROTOCOL_ERROR: u32 = 1;
+const FLOW_CONTROL_ERROR: u32 = 3;
+const REFUSED_STREAM: usize = 7;
+const ENHANCE_YOUR_CALM: u32 = 11;
+
+/// A flood that costs its sender the connection. Returns the code of the GOAWAY.
+fn ends_the_connection(siege: &Siege, bytes: &[u8]) -> Option<u32> {
+    let mut attacker = Attacker::greeted(siege.grpc_port());
+    attacker.flood(bytes, FLOOD);
+    attacker.is_closed().goaway
+}
+
+/// A flood that is read as fast as it is answered, and one by a peer that does not listen, which stops it by itself.
+fn is_kept_within_bounds(bytes: &[u8]) {
+    attack(4 * MIB, |siege| {
+        let mut attacker = Attacker::greeted(siege.grpc_port());
+        attacker.flood(bytes, FLOOD);
+        let mut deaf = Attacker::deaf(siege.grpc_port());
+        deaf.send(&greeting());
+        deaf.flood(bytes, FLOOD);
+        siege.client_is_served();
+    });
+}
+
+/// A header block that is mostly references to the dynamic table, as a patient attacker writes it.
+fn heads(streams: impl Iterator<Item = u32>, flags: u8, then: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+    let head = call_head();
+    streams.flat_map(|stream| [frame(kind::HEADERS, flags, stream, &head), then(stream)].concat()).collect()
+}
+
+#[test]
+fn rapid_reset() {
+    attack(4 * MIB, |siege| {
+        let cancelled = |stream| number(kind::RST_STREAM, stream, 8);
+        let mut attacker = Attacker::greeted(siege.grpc_port());
+        attacker.send(&heads(streams().take(100_000), END_HEADERS, cancelled));
+        assert_eq!(attacker.is_closed().goaway, Some(ENHANCE_YOUR_CALM));
+    });
+}
+
+/// Streams that the server is made to reset, which the client's own resets do not count: by a window that overflows, by
+/// data behind the end.
+#[test]
+fn made_to_reset() {
+    attack(24 * MIB, |siege| {
+        let overflow = |stream| number(kind::WINDOW_UPDATE, stream, 0x7fff_ffff);
+        let data = |stream| frame(kind::DATA, 0, stream, b"x");
+        let overflows = heads(streams().take(100_000), END_HEADERS, overflow);
+        let goes_on = heads(streams().take(100_000), END_HEADERS | END_STREAM, data);
+        for (calls, codes) in
+            [(overflows, [ENHANCE_YOUR_CALM; 2]), (goes_on, [ENHANCE_YOUR_CALM, PROTOCOL_ERROR])]
+        {
+            let mut attacker = Attacker::greeted(siege.grpc_port());
+            attacker.send(&calls);
+            let goaway = attacker.is_closed().goaway;
+            assert!(goaway.is_some_and(|code| codes.contains(&code)), "{goaway:?}");
+        }
+    });
+}
+
+#[test]
+fn ten_thousand_streams_on_one_connection() {
+    attack(16 * MIB, |siege| {
+        let mut attacker = Attacker::greeted(siege.grpc_port());
+        attacker.send(&heads(streams().take(10_000), END_HEADERS, |_| Vec::new()));
+        let heard = attacker.is_closed();
+        assert_eq!(heard.goaway, Some(ENHANCE_YOUR_CALM));
+        assert!(heard.resets[REFUSED_STREAM] > 0, "{heard:?}");
+    });
+}
+
+#[test]
+fn continuation_without_an_end() {
+    for fragment in [&b""[..], &[0; 100], &[0x40; 16 * 1024]] {
+        attack(4 * MIB, |siege| {
+            let mut attacker = Attacker::greeted(siege.grpc_port());
+            attacker.send(&frame(kind::HEADERS, 0, 1, &call_head()));
+            attacker.flood(&frame(kind::CONTINUATION, 0, 1, fragment), FLOOD);
+            attacker.is_closed();
+        });
+    }
+}
+
+#[test]
+fn settings_without_an_end() {
+    is_kept_within_bounds(&settings(&[]));
+}
+
+#[test]
+fn settings_that_change_without_an_end() {
+    let every: Vec<(u16, u32)> = (0..500).map(|value| (4, 1000 + value)).collect();
+    is_kept_within_bounds(&settings(&every));
+}
+
+#[test]
+fn pings_without_an_end() {
+    is_kept_within_bounds(&frame(kind::PING, 0, 0, b"12345678"));
+}
+
+#[test]
+fn frames_that_mean_nothing_without_an_end() {
+    is_kept_within_bounds(&frame(kind::PING, ACK, 0, b"12345678"));
+    is_kept_within_bounds(&frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 0, 16]));
+    is_kept_within_bounds(&frame(99, 0, 0, &[0; 100]));
+}
+
+#[test]
+fn windows_that_overflow() {
+    attack(4 * MIB, |siege| {
+        let update = number(kind::WINDOW_UPDATE, 0, 0x7fff_ffff);
+        assert_eq!(ends_the_connection(siege, &update), Some(FLOW_CONTROL_ERROR));
+        let nothing = number(kind::WINDOW_UPDATE, 0, 0);
+        assert_eq!(ends_the_connection(siege, &nothing), Some(PROTOCOL_ERROR));
+    });
+}
+
+#[test]
+fn data_without_content() {
+    attack(4 * MIB, |siege| {
+        let mut attacker = Attacker::greeted(siege.grpc_port());
+        attacker.send(&frame(kind::HEADERS, END_HEADERS, 1, &call_head()));
+        attacker.flood(&frame(kind::DATA, 0, 1, b""), FLOOD);
+        assert_eq!(attacker.is_closed().goaway, Some(ENHANCE_YOUR_CALM));
+    });
+}
+
+/// The question for a call's answer goes on behind the answer's end.
+#[test]
+fn data_behind_the_end_of_a_call() {
+    attack(4 * MIB, |siege| {
+        let mut attacker = Attacker::greeted(siege.grpc_port());
+        attacker.send(&call(1, &question()));
+        attacker.flood(&frame(kind::DATA, END_STREAM, 1, &call_body(&question())), FLOOD);
+        attacker.is_closed();
+    });
+}
+
+/// Calls by the thousand from a client that hears no answer: what cannot be sent stops what is read.
+#[test]
+fn calls_of_which_nobody_reads_the_answers() {
+    attack(24 * MIB, |siege| {
+        let mut attacker = Attacker::deaf(siege.grpc_port());
+        attacker.send(&greeting());
+        let calls: Vec<u8> = streams().take(200_000).flat_map(|stream| call(stream, &question())).collect();
+        attacker.send(&calls);
+        siege.client_is_served();
+    });
+}

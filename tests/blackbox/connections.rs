@@ -1,0 +1,88 @@
+//! Connections end while Envoy goes on sending: by their age, by their grace, by draining. No call fails.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::envoy::{Envoy, Upstream};
+use crate::harness::tidegate::Setup;
+use crate::harness::traffic::{RULES, Traffic};
+use crate::harness::{eventually, eventually_true};
+
+fn setup() -> Setup {
+    Setup::new().rules("edge.yaml", RULES)
+}
+
+#[test]
+fn connections_that_are_old_are_replaced_and_no_call_fails() {
+    let limiter = setup().env("GRPC_MAX_CONNECTION_AGE", "300ms").start();
+    let envoy = Envoy::start(&limiter);
+    let traffic = Traffic::begin(&envoy, |_| {});
+    eventually_true("ten connections", || envoy.stat("cluster.tidegate.upstream_cx_total") >= 10);
+    traffic.end(&envoy);
+    let cx = |what: &str| envoy.stat(&format!("cluster.tidegate.upstream_cx_{what}"));
+    assert_eq!(cx("close_notify"), cx("destroy"), "each was told by GOAWAY");
+    assert_eq!(cx("destroy_with_active_rq"), 0);
+}
+
+#[test]
+fn a_connection_stays_when_its_age_is_0_and_by_default() {
+    for setup in [setup(), setup().env("GRPC_MAX_CONNECTION_AGE", "0")] {
+        let limiter = setup.start();
+        let envoy = Envoy::start(&limiter);
+        let traffic = Traffic::begin(&envoy, |_| {});
+        eventually_true("a load", || limiter.metric("ratelimit_service_total_requests") > 500.0);
+        traffic.end(&envoy);
+        // One for each of its two threads.
+        assert!(envoy.stat("cluster.tidegate.upstream_cx_total") <= 2);
+        assert_eq!(envoy.stat("cluster.tidegate.upstream_cx_close_notify"), 0);
+    }
+}
+
+#[test]
+fn calls_that_outlast_the_grace_are_ended_with_their_connection() {
+    let limiter =
+        setup().env("GRPC_MAX_CONNECTION_AGE", "100ms").env("GRPC_MAX_CONNECTION_AGE_GRACE", "400ms").start();
+    let client = limiter.client();
+    let began = Instant::now();
+    let watch = client.watch("");
+    assert_eq!(watch.recv(), Ok(1));
+    assert!(watch.recv().is_err(), "the stream ends");
+    assert!(began.elapsed() >= Duration::from_millis(400), "it had its grace: {:?}", began.elapsed());
+
+    // Without a bound a call may last: it is told of the end of the process.
+    let mut limiter =
+        setup().env("GRPC_MAX_CONNECTION_AGE", "100ms").env("GRPC_MAX_CONNECTION_AGE_GRACE", "0").start();
+    let client = limiter.client();
+    let watch = client.watch("");
+    assert_eq!(watch.recv(), Ok(1));
+    // As long as ten connections take to grow old, one after the other.
+    let envoy = Envoy::start(&limiter);
+    let traffic = Traffic::begin(&envoy, |_| {});
+    eventually_true("ten connections", || envoy.stat("cluster.tidegate.upstream_cx_total") >= 20);
+    traffic.end(&envoy);
+    limiter.signal(Signal::TERM);
+    assert_eq!(watch.recv(), Ok(2));
+    eventually("the end", || limiter.ended());
+}
+
+#[test]
+fn a_limiter_drains_while_envoy_sends_and_no_call_fails() {
+    let mut limiters = [(); 2].map(|()| setup().env("DRAIN_GRACE", "2s").start());
+    let checks = "health_checks: [{ timeout: 5s, interval: 0.1s, no_traffic_interval: 0.1s, \
+                  unhealthy_threshold: 1, healthy_threshold: 1, grpc_health_check: {} }]";
+    let upstream = Upstream::at(&limiters[0]).and_at(&limiters[1]).with(checks);
+    let envoy = Envoy::start_with(&upstream);
+    let asked =
+        |limiter: &crate::harness::tidegate::Tidegate| limiter.metric("ratelimit_service_total_requests");
+    eventually_true("both to be healthy", || envoy.stat("cluster.tidegate.membership_healthy") == 2);
+    let traffic = Traffic::begin(&envoy, |_| {});
+    eventually_true("both to be asked", || limiters.iter().all(|limiter| asked(limiter) > 50.0));
+
+    limiters[0].signal(Signal::TERM);
+    assert_eq!(limiters[0].exit_code(), 0, "{:#?}", limiters[0].output());
+    assert_eq!(limiters[0].lines_with("drained"), 1);
+    let after = asked(&limiters[1]);
+    eventually_true("the other to go on", || asked(&limiters[1]) > after + 100.0);
+    traffic.end(&envoy);
+}

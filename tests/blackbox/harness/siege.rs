@@ -1,0 +1,188 @@
+//! A limiter under attack, and a client beside the attackers that is owed an answer to every call.
+//!
+//! One worker serves them all, so that there is no second thread on which the client could be safe.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::tidegate::{Setup, Tidegate};
+use super::{eventually_true, grpc};
+
+/// What answers on the gRPC port. Every attack is made on every one of them.
+#[derive(Clone, Copy, Debug)]
+pub enum Front {
+    /// hyper, with tonic beside it.
+    Tonic,
+}
+
+impl Front {
+    pub fn all() -> &'static [Self] {
+        &[Self::Tonic]
+    }
+
+    fn chosen_in(self, setup: Setup) -> Setup {
+        match self {
+            Self::Tonic => setup,
+        }
+    }
+}
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 4000000000}
+";
+
+/// Calls that the client makes at least, once an attack is under way and once it is over.
+const CALLS_MIN: u64 = 20;
+/// Every so many calls, the client connects anew.
+const CALLS_A_CONNECTION: u64 = 16;
+/// For a client that has to make do with the connection that it has.
+pub const ONE_CONNECTION: u64 = u64::MAX;
+/// Lines that the limiter may say about an attack.
+const LINES_MAX: usize = 200;
+/// What a call may take, on a machine that other tests keep busy.
+const CALL_MAX: Duration = Duration::from_secs(5);
+
+pub const MIB: u64 = 1024 * 1024;
+
+/// A question that is always answered OK.
+pub fn question() -> grpc::RateLimitRequest {
+    grpc::question("shop", &[&[("user", "alice")]])
+}
+
+/// A limiter, and a client that asks it without a pause.
+pub struct Siege {
+    pub front: Front,
+    pub limiter: Tidegate,
+    memory_before: u64,
+    client: Client,
+}
+
+/// Makes this attack on every front, each of which may take no more memory than this for it.
+pub fn attack(memory_max: u64, attack: impl Fn(&Siege)) {
+    attack_with(Setup::new, CALLS_A_CONNECTION, memory_max, attack);
+}
+
+/// The same, on limiters with settings of their own and with a client that connects anew every so many calls.
+pub fn attack_with(
+    setup: impl Fn() -> Setup,
+    calls_a_connection: u64,
+    memory_max: u64,
+    attack: impl Fn(&Siege),
+) {
+    for &front in Front::all() {
+        let siege = Siege::lay(front, setup(), calls_a_connection);
+        attack(&siege);
+        siege.lift(memory_max);
+    }
+}
+
+impl Siege {
+    fn lay(front: Front, setup: Setup, calls_a_connection: u64) -> Self {
+        let setup = front.chosen_in(setup).rules("shop.yaml", RULES).env("WORKER_THREADS", "1");
+        let limiter = setup.start();
+        let client = Client::start(limiter.ports().grpc, calls_a_connection);
+        client.makes_calls();
+        limiter.forget_memory_peak();
+        let memory_before = limiter.memory_peak_bytes();
+        Self { front, limiter, memory_before, client }
+    }
+
+    pub fn grpc_port(&self) -> u16 {
+        self.limiter.ports().grpc
+    }
+
+    /// Waits until the client was served a while.
+    pub fn client_is_served(&self) {
+        self.client.makes_calls();
+    }
+
+    /// The most memory that it had since the attack began, beyond what it had before.
+    pub fn memory_taken(&self) -> u64 {
+        self.limiter.memory_peak_bytes().saturating_sub(self.memory_before)
+    }
+
+    /// Ends the client, of which every call was answered; the limiter lives, was within its bound, and comes to rest.
+    fn lift(mut self, memory_max: u64) {
+        self.client.makes_calls();
+        let (calls, slowest) = self.client.stop();
+        assert!(slowest < CALL_MAX, "{:?}: a call took {slowest:?}", self.front);
+        let taken = self.memory_taken();
+        println!("{:?}: {calls} calls, the slowest {slowest:?}; {} KiB taken", self.front, taken / 1024);
+        assert!(taken <= memory_max, "{:?}: took {taken} bytes, over {memory_max}", self.front);
+        let lines = self.limiter.output();
+        assert!(lines.len() <= LINES_MAX, "{:?}: {} lines were said of it", self.front, lines.len());
+        assert!(!lines.iter().any(|line| line.contains("panicked")), "{:?}: a panic", self.front);
+        assert!(self.limiter.ended().is_none(), "{:?}: it ended", self.front);
+        eventually_true("the limiter to rest", || self.is_at_rest());
+    }
+
+    /// Whether it needs less than a fifth of a core.
+    fn is_at_rest(&self) -> bool {
+        let (before, began) = (self.limiter.cpu_time(), Instant::now());
+        std::thread::sleep(Duration::from_millis(100));
+        (self.limiter.cpu_time() - before) * 5 < began.elapsed()
+    }
+}
+
+/// A well-behaved client on a thread of its own.
+struct Client {
+    stop: Arc<AtomicBool>,
+    calls: Arc<AtomicU64>,
+    asking: Option<JoinHandle<Duration>>,
+}
+
+impl Client {
+    fn start(port: u16, calls_a_connection: u64) -> Self {
+        let (stop, calls) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let asking = std::thread::spawn({
+            let (stop, calls) = (Arc::clone(&stop), Arc::clone(&calls));
+            move || ask(port, calls_a_connection, &stop, &calls)
+        });
+        Self { stop, calls, asking: Some(asking) }
+    }
+
+    fn makes_calls(&self) {
+        let before = self.calls.load(Ordering::Relaxed);
+        let served = || self.calls.load(Ordering::Relaxed) >= before + CALLS_MIN;
+        eventually_true("the client's calls", || {
+            served() || self.asking.as_ref().is_some_and(JoinHandle::is_finished)
+        });
+        assert!(served(), "the client was refused");
+    }
+
+    /// How many calls it made, and what the slowest of them took.
+    fn stop(&mut self) -> (u64, Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let slowest = self.asking.take().expect("stopped once").join().expect("every call is answered");
+        (self.calls.load(Ordering::Relaxed), slowest)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asks until told to stop; panics when a call is not answered OK. Returns what the slowest call took.
+fn ask(port: u16, calls_a_connection: u64, stop: &AtomicBool, calls: &AtomicU64) -> Duration {
+    let mut slowest = Duration::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        let client = grpc::Client::new(port);
+        for _ in 0..calls_a_connection {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let began = Instant::now();
+            assert_eq!(client.ask(question()).overall_code, grpc::OK);
+            slowest = slowest.max(began.elapsed());
+            calls.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    slowest
+}
