@@ -53,7 +53,7 @@ impl Scenario {
 
     /// A server of one thread has no use for a second core.
     pub(crate) fn takes(self, subject: Subject) -> bool {
-        !self.shares_cores() || matches!(subject, Subject::Tidegate | Subject::Echo(Echo::TonicMulti))
+        !self.shares_cores() || subject.grpc_front().is_some() || subject == Subject::Echo(Echo::TonicMulti)
     }
 
     /// `open_rate`: calls a second of the open loop.

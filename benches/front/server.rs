@@ -26,6 +26,8 @@ const TICK: Duration = Duration::from_millis(10);
 pub(crate) enum Subject {
     Echo(Echo),
     Tidegate,
+    /// The same on its own HTTP/2.
+    Lane,
 }
 
 impl Subject {
@@ -36,6 +38,16 @@ impl Subject {
             Subject::Echo(Echo::Hyper) => "echo, hyper current-thread",
             Subject::Echo(Echo::Canned) => "echo, canned frames",
             Subject::Tidegate => "tidegate",
+            Subject::Lane => "tidegate, lane",
+        }
+    }
+
+    /// What Tidegate is to serve the call with; `None` for an echo.
+    pub(crate) fn grpc_front(self) -> Option<&'static str> {
+        match self {
+            Subject::Echo(_) => None,
+            Subject::Tidegate => Some("tonic"),
+            Subject::Lane => Some("lane"),
         }
     }
 }
@@ -56,8 +68,11 @@ impl Server {
         let mut command = pinned(cores);
         match subject {
             Subject::Echo(echo) => echo_command(&mut command, echo, port),
-            Subject::Tidegate => tidegate_command(&mut command, tidegate, port, cores, &folder)?,
+            Subject::Tidegate | Subject::Lane => {
+                tidegate_command(&mut command, tidegate, port, cores, &folder)?;
+            }
         }
+        command.envs(subject.grpc_front().map(|front| ("GRPC_FRONT", front)));
         let log = File::create(folder.join(LOG)).map_err(|error| format!("no log: {error}"))?;
         let twin = log.try_clone().map_err(|error| error.to_string())?;
         command.stdin(Stdio::null()).stdout(log).stderr(twin);

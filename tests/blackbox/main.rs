@@ -15,6 +15,7 @@ mod connections;
 mod envoy;
 mod fronts;
 mod h2spec;
+mod lane;
 mod lifecycle;
 mod listeners;
 mod logs;
