@@ -80,6 +80,8 @@
 //!   runs on other threads at a lower priority.
 //! - **The hot call stands on hyper directly**, behind the seam of `front` (bytes in, bytes out); tonic serves health
 //!   and reflection beside it. A generic gRPC server costs more than the decision.
+//! - **Or on an HTTP/2 of our own** (`front/lane`, GRPC_FRONT=lane): a state machine without I/O, written for small
+//!   unary calls. `docs/lane.md` says why, what it leaves out, and how it is held to what hyper does.
 //! - **The spine does not await**: while counters live in memory nothing waits. A store that waits changes
 //!   `Service::decide` and the two places that call it.
 //! - **Rules own no counters and no metrics**, so a file of rules is checked without a server, and a reload is the swap

@@ -24,7 +24,7 @@ use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::service::Service;
-pub(super) use crate::service::fixture::{metrics, service};
+pub(in crate::front) use crate::service::fixture::{metrics, service};
 
 /// Much longer than anything takes that works.
 const PATIENCE: Duration = Duration::from_secs(20);

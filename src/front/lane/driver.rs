@@ -151,6 +151,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 return Poll::Ready(Ok(()));
             }
             let output = &mut buffers.output;
+            // A connection that broke may have left something behind, which is nobody else's business.
+            output.clear();
             let mut turn = Turn { now: clock::timer(), serve: &mut self.calls, out: output };
             poll_events(&mut self.connection, &mut turn, context);
             self.poll_timer(output, context);
@@ -280,5 +282,81 @@ fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>,
             // Nobody waited for it any more. (What panicked is answered when it is due.)
             Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, DuplexStream};
+
+    use super::*;
+    use crate::front::connections::DrainSwitch;
+    use crate::front::lane::frames::{self, PREFACE, flag};
+    use crate::front::tests::{metrics, service};
+    use crate::front::{Bounds, Seam};
+    use crate::health::Health;
+
+    fn front() -> LaneFront {
+        let metrics = metrics();
+        let seam = Seam::new(service(None, &metrics).into(), metrics, Bounds::default());
+        LaneFront::new(seam.into(), Health::starting().into())
+    }
+
+    /// A client that has begun and sent this PING.
+    async fn client(payload: &[u8; 8]) -> (DuplexStream, DuplexStream) {
+        let (mut client, stream) = tokio::io::duplex(1_024);
+        let mut said = PREFACE.to_vec();
+        frames::settings(&mut said, &[]);
+        frames::ping(&mut said, 0, payload);
+        client.write_all(&said).await.expect("there is room");
+        (client, stream)
+    }
+
+    fn pong(payload: &[u8; 8]) -> Vec<u8> {
+        let mut pong = Vec::new();
+        frames::ping(&mut pong, flag::ACK, payload);
+        pong
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_broken_connection_left_is_not_sent_on_another() {
+        let switch = DrainSwitch::new();
+        let (gone, stream) = client(b"the dead").await;
+        drop(gone);
+        serve(stream, front(), Life::until(switch.drain())).await;
+        let (mut living, stream) = client(b"the live").await;
+        let serving = tokio::spawn(serve(stream, front(), Life::until(switch.drain())));
+        let mut heard = Vec::new();
+        while !heard.ends_with(&pong(b"the live")) {
+            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        }
+        let mut expected = Vec::new();
+        let _ = Connection::<Waiting>::new(clock::timer(), &mut expected);
+        frames::settings_ack(&mut expected);
+        assert_eq!(heard, [expected, pong(b"the live")].concat());
+        drop(living);
+        serving.await.expect("no panic");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn draining_ends_a_connection_in_two_phases() {
+        let switch = DrainSwitch::new();
+        let (mut living, stream) = client(b"a client").await;
+        let serving = tokio::spawn(serve(stream, front(), Life::until(switch.drain())));
+        let mut heard = Vec::new();
+        while !heard.ends_with(&pong(b"a client")) {
+            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        }
+        switch.throw();
+        // The client never says that it has read the first GOAWAY: it is given its time.
+        heard.clear();
+        living.read_to_end(&mut heard).await.expect("closed in order");
+        let mut expected = Vec::new();
+        frames::goaway(&mut expected, frames::NUMBER_MAX, frames::ErrorCode::NoError);
+        frames::ping(&mut expected, 0, b"go away!");
+        frames::goaway(&mut expected, 0, frames::ErrorCode::NoError);
+        assert_eq!(heard, expected);
+        drop(living);
+        serving.await.expect("no panic");
     }
 }
