@@ -5,6 +5,9 @@
 //! keys make sure that the limiter decides. A ratio is calls a second against tonic's echo on its usual multi-thread
 //! runtime. One wrong answer makes the run fail: a benchmark that measures errors is worthless.
 //!
+//! Then: what large work and bad clients cost everybody else, and how many system calls a call takes. Other limiters
+//! join where the user has them: see `front/peer.rs`.
+//!
 //! `cargo bench --bench front -- --help` shows what can be chosen. Linux only (`taskset`, `setpriv`, `/proc`).
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads real clocks")]
@@ -19,6 +22,8 @@ mod answer_head;
 mod args;
 #[path = "front/client.rs"]
 mod client;
+#[path = "front/disturbance.rs"]
+mod disturbance;
 #[path = "front/echo.rs"]
 mod echo;
 #[path = "front/frame.rs"]
@@ -29,6 +34,8 @@ mod hpack;
 mod huffman;
 #[path = "front/load.rs"]
 mod load;
+#[path = "front/peer.rs"]
+mod peer;
 #[path = "front/question.rs"]
 mod question;
 #[path = "front/request_head.rs"]
@@ -37,6 +44,10 @@ mod request_head;
 mod scenario;
 #[path = "front/server.rs"]
 mod server;
+#[path = "front/starvation.rs"]
+mod starvation;
+#[path = "front/syscalls.rs"]
+mod syscalls;
 #[path = "front/table.rs"]
 mod table;
 
@@ -72,7 +83,11 @@ fn measure(args: &Args) -> Result<(), String> {
     if let (Some(one_core), Some(two_cores)) = (one_core, shared.first()) {
         two_cores.print_gain_over(one_core);
     }
-    match alone.iter().chain(&shared).map(Section::errors).sum() {
+    let beside = if args.starvation() { starvation::measure(args)? } else { 0 };
+    if args.syscalls() {
+        syscalls::measure(args)?;
+    }
+    match alone.iter().chain(&shared).map(Section::errors).sum::<u64>() + beside {
         0 => Ok(()),
         errors => Err(format!("{errors} errors")),
     }

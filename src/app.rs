@@ -6,6 +6,7 @@
 
 mod control;
 mod listen;
+mod mapping;
 mod reload;
 mod spans;
 mod statsd;
@@ -27,7 +28,7 @@ use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
-use crate::engine::rules::Example;
+use crate::engine::rules::{Diagnostic, Example};
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
@@ -92,6 +93,9 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
+    /// A mapping of metrics that was refused, with every problem.
+    #[error("the mapping of metrics was refused:{}", .0.iter().map(|problem| format!("\n{problem}")).collect::<String>())]
+    Mapping(Vec<Diagnostic>),
     /// Spans could never be sent.
     #[error("tracing: {0}")]
     Tracing(#[from] ExportError),
@@ -169,6 +173,8 @@ impl App {
             max_series: settings.max_metric_series.0,
             stripes: worker_threads(&settings) + 1,
             timer_readers: receivers.len(),
+            constant_labels: settings.extra_tags.0.clone(),
+            names: mapping::names(&settings)?,
         }));
         control::register_store(&metrics, &store);
         let modes = Modes {

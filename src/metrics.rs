@@ -12,7 +12,7 @@
 //! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
 //! - `stat_name`, `named`, `timers`: the same for those who send it on, by other names
 //! - `striped`, `chunked`: where counters are held
-//! - `text`, `scrape`: how they are told
+//! - `text`, `scrape`: how they are told; `mapping`, `mapped`: under names of somebody's own choice
 
 mod calls;
 mod chunked;
@@ -20,6 +20,8 @@ mod counts;
 mod handles;
 mod histogram;
 mod lane;
+mod mapped;
+mod mapping;
 mod name;
 mod named;
 mod reloads;
@@ -39,17 +41,20 @@ use parking_lot::RwLock;
 
 pub use self::calls::{Front, GrpcMethod, Outcome};
 pub use self::handles::RuleHandles;
+pub use self::mapping::Mapping;
 pub use self::text::{Kind, Samples};
 pub use self::timers::Timed;
 
-use self::calls::Calls;
+use self::calls::{Calls, ResponseTimes};
 use self::counts::{Counts, Stat};
-use self::histogram::{DECISION_BOUNDS, Histogram};
+use self::histogram::{Buckets, DECISION_BOUNDS, Histogram};
 use self::lane::Lane;
+use self::mapped::Mapped;
 use self::name::{request_name, rule_name};
 use self::reloads::Reloads;
 use self::series::{SeriesTable, Source};
 use self::striped::{Slot, Striped, Writer, thread_index};
+use self::text::Page;
 use self::timers::Timers;
 use crate::engine::decision::{Decision, Status};
 use crate::engine::request::Request;
@@ -57,8 +62,8 @@ use crate::engine::request::Request;
 /// Unknown domains that are told by name. Whoever sends to a wrong domain does so a lot, so a few are enough.
 const UNKNOWN_DOMAINS_MAX: usize = 100;
 
-/// Slots beside those of series: calls, the decision's histogram, and a few single counters.
-const FIXED_SLOTS: u32 = Calls::SLOTS + Lane::SLOTS + Histogram::slots(&DECISION_BOUNDS) + 16;
+/// Slots beside those of series and histograms: calls, the lane, and a few single counters.
+const FIXED_SLOTS: u32 = Calls::SLOTS + Lane::SLOTS + 16;
 
 /// What is counted under when there is no room for a series of its own.
 const OTHER: &str = "other";
@@ -74,6 +79,22 @@ pub struct MetricsOptions {
     pub stripes: usize,
     /// Those who take every single duration, to send it on.
     pub timer_readers: usize,
+    /// Labels on everything that is scraped.
+    pub constant_labels: Vec<(String, String)>,
+    /// What those are called in a scrape that `envoyproxy/ratelimit` has too.
+    pub names: Names,
+}
+
+/// What metrics are called that `envoyproxy/ratelimit` has too.
+#[derive(Clone, Debug)]
+pub enum Names {
+    /// As its own mapping calls them.
+    BuiltIn {
+        /// `ratelimit_service_response_time_seconds` holds milliseconds.
+        response_time_millis: bool,
+    },
+    /// As this one does.
+    Mapped(Mapping),
 }
 
 /// All metrics of the process.
@@ -93,6 +114,9 @@ pub struct Metrics {
     timers: Box<[Timers]>,
     timers_dropped: Slot,
     registered: RwLock<Vec<Family>>,
+    mapped: Option<Mapped>,
+    /// What every piece of a scrape begins with.
+    page: Page,
 }
 
 /// A family whose values somebody else holds.
@@ -110,12 +134,23 @@ impl Metrics {
     pub fn new(options: &MetricsOptions) -> Self {
         let series_slots = SeriesTable::slots_max(options.max_series, Stat::ALL.len())
             + SeriesTable::slots_max(UNKNOWN_DOMAINS_MAX, 1);
-        let capacity = u32::try_from(series_slots).unwrap_or(u32::MAX - FIXED_SLOTS) + FIXED_SLOTS;
+        let capacity = u32::try_from(series_slots).unwrap_or(u32::MAX / 2) + FIXED_SLOTS;
         Self::with_capacity(options, capacity).expect("the fixed counters are part of the capacity")
     }
 
+    /// `capacity`: slots, those of histograms apart.
     fn with_capacity(options: &MetricsOptions, capacity: u32) -> Option<Self> {
-        let striped = Striped::new(options.stripes, capacity);
+        let response_times = match &options.names {
+            Names::BuiltIn { response_time_millis } => ResponseTimes::built_in(*response_time_millis),
+            Names::Mapped(mapping) => ResponseTimes::mapped(mapping),
+        };
+        let mapped = match &options.names {
+            Names::BuiltIn { .. } => None,
+            Names::Mapped(mapping) => Some(Mapped::new(mapping.clone(), response_times.families())),
+        };
+        let decision_buckets = Buckets::seconds(&DECISION_BOUNDS);
+        let histograms = response_times.slots() + decision_buckets.slots();
+        let striped = Striped::new(options.stripes, capacity + histograms);
         let limits = SeriesTable::new(options.max_series, Stat::ALL.len() as u32);
         let unknown_domains = SeriesTable::new(UNKNOWN_DOMAINS_MAX, 1);
         Some(Self {
@@ -123,13 +158,15 @@ impl Metrics {
             limits_other: limits.enter(&striped, Source::Rules, &rule_name(OTHER, [OTHER]))?,
             unknown_domains_other: unknown_domains.enter(&striped, Source::Rules, OTHER)?,
             global_shadow: striped.reserve(1)?,
-            decision_time: Histogram::new(&striped, &DECISION_BOUNDS)?,
-            calls: Calls::new(&striped)?,
+            decision_time: Histogram::new(&striped, decision_buckets)?,
+            calls: Calls::new(&striped, response_times)?,
             lane: Lane::new(&striped)?,
             reloads: Reloads::new(&striped)?,
             timers: (0..options.timer_readers).map(|_| Timers::new(options.stripes)).collect(),
             timers_dropped: striped.reserve(1)?,
             registered: RwLock::default(),
+            mapped,
+            page: Page::with_labels(&options.constant_labels),
             limits,
             unknown_domains,
             striped,

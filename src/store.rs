@@ -6,5 +6,6 @@
 //! knows nothing of codes, modes' meaning, headers or metrics.
 
 mod memory;
+mod sync;
 
 pub use memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull, Swept};

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 
 use super::echo::Echo;
+use super::peer::Peer;
 use super::scenario::Scenario;
 use super::server::Subject;
 
@@ -15,9 +16,15 @@ pub(crate) struct Args {
     /// One short round with few keys: shows that everything works; too short for figures
     #[arg(long)]
     quick: bool,
-    /// What to measure [default: everything]
+    /// Measure rates and latencies, of these scenarios only [default: everything]
     #[arg(long = "scenario", value_enum, value_delimiter = ',')]
     scenarios: Vec<Scenario>,
+    /// Measure what large work and bad clients cost everybody else
+    #[arg(long)]
+    starvation: bool,
+    /// Count system calls a call, where `strace` is there
+    #[arg(long)]
+    syscalls: bool,
     /// Echoes to measure beside tonic-multi, which is always there
     #[arg(long = "echo-floors", value_enum, value_delimiter = ',', default_value = "tonic-current,hyper")]
     echoes: Vec<Echo>,
@@ -56,7 +63,7 @@ impl Args {
     /// The command line of this process.
     pub(crate) fn of_process() -> Args {
         let mut args = Args::parse();
-        if args.quick || !args.bench {
+        if args.is_quick() {
             args.rounds = 1;
             args.seconds = args.seconds.min(0.25);
             args.keys = args.keys.min(50_000);
@@ -64,8 +71,26 @@ impl Args {
         args
     }
 
+    /// Without a choice, everything is measured.
+    fn chooses(&self) -> bool {
+        !self.scenarios.is_empty() || self.starvation || self.syscalls
+    }
+
     pub(crate) fn scenarios(&self) -> Vec<Scenario> {
-        if self.scenarios.is_empty() { Scenario::value_variants().to_vec() } else { self.scenarios.clone() }
+        if self.chooses() { self.scenarios.clone() } else { Scenario::value_variants().to_vec() }
+    }
+
+    pub(crate) fn starvation(&self) -> bool {
+        self.starvation || !self.chooses()
+    }
+
+    pub(crate) fn syscalls(&self) -> bool {
+        self.syscalls || !self.chooses()
+    }
+
+    /// Whether this run shows that everything works, and no figures.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.quick || !self.bench
     }
 
     /// The first is what the others are compared with.
@@ -73,6 +98,7 @@ impl Args {
         let mut subjects = vec![Subject::Echo(Echo::TonicMulti)];
         let others = self.echoes.iter().filter(|&&echo| echo != Echo::TonicMulti);
         subjects.extend(others.map(|&echo| Subject::Echo(echo)));
+        subjects.extend(Peer::named().map(Subject::Peer));
         if !self.echoes_only {
             subjects.extend([Subject::Tidegate, Subject::Lane]);
         }

@@ -108,6 +108,11 @@ impl Client {
         self.calls_max > 0
     }
 
+    /// Takes it that the server allows so many calls, before it has said so.
+    pub(crate) fn presume(&mut self, calls_max: usize) {
+        self.calls_max = calls_max;
+    }
+
     /// How many calls the server lets be under way at once.
     pub(crate) fn calls_max(&self) -> usize {
         self.calls_max

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::echo::Echo;
+use super::peer::{self, Peer};
 use super::question::{DOMAIN, KEY};
 
 /// How long a server may take until it listens.
@@ -18,13 +19,16 @@ const START_MAX: Duration = Duration::from_secs(10);
 /// What a server says, in its scratch folder; the last lines of it go into errors.
 const LOG: &str = "log";
 const LOG_LINES: usize = 20;
+/// The rules, in the scratch folder.
+const RULES: &str = "rules";
 /// A unit of CPU time in `/proc/<pid>/stat`: USER_HZ is 100 on every architecture that has servers.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What can be measured; a peer's binary would be one more variant, with its name and its command.
+/// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Echo(Echo),
+    Peer(Peer),
     Tidegate,
     /// The same on its own HTTP/2.
     Lane,
@@ -37,6 +41,7 @@ impl Subject {
             Subject::Echo(Echo::TonicCurrent) => "echo, tonic current-thread",
             Subject::Echo(Echo::Hyper) => "echo, hyper current-thread",
             Subject::Echo(Echo::Canned) => "echo, canned frames",
+            Subject::Peer(peer) => peer.name(),
             Subject::Tidegate => "tidegate",
             Subject::Lane => "tidegate, lane",
         }
@@ -45,7 +50,7 @@ impl Subject {
     /// What Tidegate is to serve the call with; `None` for an echo.
     pub(crate) fn grpc_front(self) -> Option<&'static str> {
         match self {
-            Subject::Echo(_) => None,
+            Subject::Echo(_) | Subject::Peer(_) => None,
             Subject::Tidegate => Some("tonic"),
             Subject::Lane => Some("lane"),
         }
@@ -56,6 +61,8 @@ impl Subject {
 pub(crate) struct Server {
     pub(crate) subject: Subject,
     pub(crate) address: SocketAddr,
+    /// Where Tidegate's page of metrics is.
+    pub(crate) metrics: SocketAddr,
     process: Child,
     folder: PathBuf,
 }
@@ -64,12 +71,13 @@ impl Server {
     /// Starts `subject` on `cores` (as `taskset -c` has them) and waits until it listens. `tidegate` is the binary.
     pub(crate) fn start(subject: Subject, cores: &str, tidegate: &Path) -> Result<Server, String> {
         let folder = scratch(subject).map_err(|error| format!("no scratch folder: {error}"))?;
-        let port = free_port()?;
+        let (port, metrics) = (free_port()?, free_port()?);
         let mut command = pinned(cores);
         match subject {
             Subject::Echo(echo) => echo_command(&mut command, echo, port),
+            Subject::Peer(peer) => peer::command(&mut command, peer, port, cores, &folder)?,
             Subject::Tidegate | Subject::Lane => {
-                tidegate_command(&mut command, tidegate, port, cores, &folder)?;
+                tidegate_command(&mut command, tidegate, (port, metrics), cores, &folder)?;
             }
         }
         command.envs(subject.grpc_front().map(|front| ("GRPC_FRONT", front)));
@@ -78,10 +86,25 @@ impl Server {
         command.stdin(Stdio::null()).stdout(log).stderr(twin);
         let process =
             command.spawn().map_err(|error| format!("setpriv and taskset (util-linux): {error}"))?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut server = Server { subject, address, process, folder };
+        let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut server = Server { subject, address: at(port), metrics: at(metrics), process, folder };
         server.wait_until_it_listens()?;
         Ok(server)
+    }
+
+    /// Its process id: `setpriv` and `taskset` become what they start.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Its scratch folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The folder of Tidegate's rules.
+    pub(crate) fn rules(&self) -> PathBuf {
+        self.folder.join(RULES)
     }
 
     /// User and system time of all its threads, ever.
@@ -147,11 +170,11 @@ fn echo_command(command: &mut Command, echo: Echo, port: u16) {
 fn tidegate_command(
     command: &mut Command,
     binary: &Path,
-    port: u16,
+    (port, metrics): (u16, u16),
     cores: &str,
     folder: &Path,
 ) -> Result<(), String> {
-    let rules = folder.join("rules");
+    let rules = folder.join(RULES);
     fs::create_dir_all(&rules).map_err(|error| error.to_string())?;
     fs::write(rules.join("bench.yaml"), rules_text()).map_err(|error| error.to_string())?;
     let loopback = Ipv4Addr::LOCALHOST.to_string();
@@ -164,7 +187,7 @@ fn tidegate_command(
         .env("PORT", free_port()?.to_string())
         .env("DEBUG_HOST", &loopback)
         .env("DEBUG_PORT", free_port()?.to_string())
-        .env("PROMETHEUS_ADDR", format!("{loopback}:{}", free_port()?))
+        .env("PROMETHEUS_ADDR", format!("{loopback}:{metrics}"))
         .env("WORKER_THREADS", cores.split(',').count().to_string())
         .env("LOG_LEVEL", "warn");
     Ok(())
@@ -192,7 +215,7 @@ fn scratch(subject: Subject) -> io::Result<PathBuf> {
 }
 
 /// Somebody else could take it before our child does; then the child says so and the run ends.
-fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, String> {
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     Ok(address.map_err(|error| format!("no free port: {error}"))?.port())
 }

@@ -103,6 +103,20 @@ impl Section {
         for row in &self.rows {
             self.print_doubts(row);
         }
+        if self.scenario == Scenario::Open {
+            self.print_latencies();
+        }
+    }
+
+    /// Against the first, within each round, as the ratios are.
+    fn print_latencies(&self) {
+        for row in &self.rows[1..] {
+            let ratio = |of: fn(&Figures) -> f64| {
+                median(row.rounds.iter().zip(&self.rows[0].rounds).map(|(own, base)| of(own) / of(base)))
+            };
+            let (p50, p99) = (ratio(|run| run.p50_micros), ratio(|run| run.p99_micros));
+            println!("   {}: p50 {p50:.2} ×, p99 {p99:.2} × the first's", row.subject.name());
+        }
     }
 
     fn print_row(&self, row: &Row) {
@@ -141,7 +155,8 @@ impl Section {
     }
 }
 
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
+/// The middle one.
+pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
     let middle = figures.len() / 2;

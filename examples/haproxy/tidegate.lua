@@ -2,15 +2,15 @@
 --
 --   http-request lua.tidegate <address> <domain>
 --
--- Sets txn.tidegate to the status of the answer (200; 429 and so on; 0: there was none) and txn.tidegate_limit,
+-- Sets txn.tidegate to the status of the answer (200, 429 and so on; 0: there was none) and txn.tidegate_limit,
 -- _remaining, _reset and _retry_after to its headers. Only the headers below reach Tidegate, so that a client describes
 -- nothing but what it is asked for.
 
 -- Headers of the client that the rules name in `request_headers` or `header_value_match`.
 local CLIENT_HEADERS = { "x-api-key" }
 
--- How long an answer may take, in milliseconds.
-local TIMEOUT = 100
+-- How long an answer may take at most, in milliseconds. What decides is `timeout server` of the way to Tidegate.
+local TIMEOUT = 1000
 
 local ANSWER = {
     ["ratelimit-limit"] = "txn.tidegate_limit",

@@ -175,6 +175,11 @@ impl Limit {
         self.window.divide(at.as_nanos()).1
     }
 
+    /// ⌊nanos / W⌋.
+    pub(crate) fn windows_in(&self, nanos: u64) -> u64 {
+        self.window.divide(nanos).0
+    }
+
     /// The bucket of `sliding_window` that `at` falls into: ⌊t · numerator / denominator⌋ of unix time.
     pub fn bucket_of(&self, at: Timestamp) -> u64 {
         let (numerator, denominator) = self.buckets;

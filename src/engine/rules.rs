@@ -8,7 +8,7 @@
 mod actions;
 mod check;
 mod compile;
-mod diagnostic;
+pub(crate) mod diagnostic;
 mod duration;
 mod fields;
 mod keys;
@@ -19,7 +19,7 @@ mod set;
 mod text;
 mod tree;
 mod wildcard;
-mod yaml;
+pub(crate) mod yaml;
 
 pub use actions::{Actions, ClientRequest, Field};
 pub use diagnostic::Diagnostic;

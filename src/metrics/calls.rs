@@ -1,10 +1,12 @@
 //! Counters of calls: how many came by which front, how they ended, how long they took.
 
-use super::histogram::{Histogram, RESPONSE_TIME_BOUNDS};
+use super::histogram::{Buckets, Histogram, RESPONSE_TIME_BOUNDS};
+use super::mapped::Mapped;
+use super::mapping::{Mapping, Target};
 use super::named::{Named, named};
-use super::stat_name;
+use super::stat_name::{self, StatName};
 use super::striped::{Slot, Striped, Writer};
-use super::text::{Kind, Samples, header};
+use super::text::{Kind, Page, Samples, header};
 
 /// The way by which a request for a decision came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +66,21 @@ pub(super) struct Calls {
 struct Method {
     total: Slot,
     response_time: Histogram,
+    told: Told,
 }
+
+/// What the durations of a method are told as.
+#[derive(Clone, Debug)]
+pub(super) enum Told {
+    /// As `envoyproxy/ratelimit` tells them.
+    BuiltIn,
+    /// As a mapping says; `None`: not at all.
+    Mapped(Option<Target>),
+}
+
+/// What the durations of each method are told as, and in which buckets.
+#[derive(Clone, Debug)]
+pub(super) struct ResponseTimes([(Told, Buckets); GrpcMethod::ALL.len()]);
 
 impl Front {
     const ALL: [Self; 3] = [Self::Grpc, Self::Json, Self::Check];
@@ -135,20 +151,56 @@ impl ErrorType {
     }
 }
 
+impl ResponseTimes {
+    /// As `envoyproxy/ratelimit` tells them; with `millis`, the same numbers mean milliseconds.
+    pub(super) fn built_in(millis: bool) -> Self {
+        let seconds = Buckets::seconds(&RESPONSE_TIME_BOUNDS);
+        let buckets = if millis { seconds.told_in(MILLI_NANOS) } else { seconds };
+        Self(GrpcMethod::ALL.map(|_| (Told::BuiltIn, buckets.clone())))
+    }
+
+    /// As a mapping tells them, to which a duration is a number of milliseconds before it is scaled.
+    pub(super) fn mapped(mapping: &Mapping) -> Self {
+        Self(GrpcMethod::ALL.map(|method| {
+            let name = StatName(stat_name::Kind::ResponseTime(method));
+            let target = Mapped::observer(mapping, &name.to_string());
+            let bounds = target.as_ref().and_then(|target| target.buckets.clone()).unwrap_or_default();
+            let scale = target.as_ref().map_or(1.0, |target| target.scale);
+            (Told::Mapped(target), Buckets::in_unit(bounds.into_iter(), MILLI_NANOS / scale))
+        }))
+    }
+
+    /// The slots that they need.
+    pub(super) fn slots(&self) -> u32 {
+        self.0.iter().map(|(_, buckets)| buckets.slots()).sum()
+    }
+
+    /// The families that a mapping tells them in.
+    pub(super) fn families(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|(told, _)| match told {
+            Told::Mapped(Some(target)) => Some(target.family.as_str()),
+            _ => None,
+        })
+    }
+}
+
+const MILLI_NANOS: f64 = 1e6;
+
 impl Calls {
-    /// The slots that all of them need.
-    pub(super) const SLOTS: u32 = (Front::ALL.len() * Outcome::ALL.len() + ErrorType::ALL.len()) as u32
-        + GrpcMethod::ALL.len() as u32 * (1 + Histogram::slots(&RESPONSE_TIME_BOUNDS));
+    /// The slots that all of them need, those of response times apart.
+    pub(super) const SLOTS: u32 =
+        (Front::ALL.len() * Outcome::ALL.len() + ErrorType::ALL.len() + GrpcMethod::ALL.len()) as u32;
 
     /// All counters at 0; `None` when there is no room for their slots.
-    pub(super) fn new(striped: &Striped) -> Option<Self> {
-        let method = || {
-            let response_time = Histogram::new(striped, &RESPONSE_TIME_BOUNDS)?;
-            Some(Method { total: striped.reserve(1)?, response_time })
+    pub(super) fn new(striped: &Striped, ResponseTimes(times): ResponseTimes) -> Option<Self> {
+        let method = |(told, buckets)| {
+            let response_time = Histogram::new(striped, buckets)?;
+            Some(Method { total: striped.reserve(1)?, response_time, told })
         };
+        let [first, second] = times;
         Some(Self {
             outcomes: striped.reserve((Front::ALL.len() * Outcome::ALL.len()) as u32)?,
-            methods: [method()?, method()?],
+            methods: [method(first)?, method(second)?],
             errors: striped.reserve(ErrorType::ALL.len() as u32)?,
         })
     }
@@ -176,22 +228,10 @@ impl Calls {
         GrpcMethod::ALL.map(calls).into_iter().chain(ErrorType::ALL.map(error))
     }
 
-    /// Writes all families.
-    pub(super) fn write(&self, out: &mut String, striped: &Striped) {
-        self.write_outcomes(out, striped);
-        self.write_methods(out, striped);
-        let (family, help) =
-            ("ratelimit_service_should_rate_limit_error", "Decisions that failed, by cause.");
-        let mut samples = Samples::of(out, family, help, Kind::Counter);
-        for error in ErrorType::ALL {
-            let count = striped.sum(self.errors.plus(error as usize));
-            samples.push(&[("err_type", error.name())], count);
-        }
-    }
-
-    fn write_outcomes(&self, out: &mut String, striped: &Striped) {
+    /// Writes the family that only we have.
+    pub(super) fn write(&self, page: &mut Page, striped: &Striped) {
         let (family, help) = ("tidegate_requests_total", "Requests for a decision, by front and outcome.");
-        let mut samples = Samples::of(out, family, help, Kind::Counter);
+        let mut samples = Samples::of(page, family, help, Kind::Counter);
         for front in Front::ALL {
             for outcome in Outcome::ALL {
                 let count = striped.sum(self.outcome(front, outcome));
@@ -200,18 +240,50 @@ impl Calls {
         }
     }
 
-    fn write_methods(&self, out: &mut String, striped: &Striped) {
-        let mut samples =
-            Samples::of(out, "ratelimit_service_total_requests", "gRPC calls, by method.", Kind::Counter);
+    /// Writes the counters that `envoyproxy/ratelimit` has too.
+    pub(super) fn write_shared(&self, page: &mut Page, striped: &Striped) {
+        let (family, help) =
+            ("ratelimit_service_should_rate_limit_error", "Decisions that failed, by cause.");
+        let mut samples = Samples::of(page, family, help, Kind::Counter);
+        for error in ErrorType::ALL {
+            let count = striped.sum(self.errors.plus(error as usize));
+            samples.push(&[("err_type", error.name())], count);
+        }
+        let (family, help) = ("ratelimit_service_total_requests", "gRPC calls, by method.");
+        let mut samples = Samples::of(page, family, help, Kind::Counter);
         for method in GrpcMethod::ALL {
             let count = striped.sum(self.methods[method as usize].total);
             samples.push(&[("grpc_method", method.name())], count);
         }
-        let family = "ratelimit_service_response_time_seconds";
-        header(out, family, "Time to answer a gRPC call, by method.", "histogram");
-        for method in GrpcMethod::ALL {
-            let labels = format!("grpc_method=\"{}\",", method.name());
-            self.methods[method as usize].response_time.write(out, striped, family, &labels);
+    }
+
+    /// Writes how long calls took, under whatever names.
+    pub(super) fn write_response_times(&self, page: &mut Page, striped: &Striped) {
+        let mut begun = "";
+        for (method, Method { response_time, told, .. }) in GrpcMethod::ALL.into_iter().zip(&self.methods) {
+            let mut begin = |page: &mut Page, family, help, kind| {
+                if std::mem::replace(&mut begun, family) != family {
+                    header(page, family, help, kind);
+                }
+            };
+            match told {
+                Told::BuiltIn => {
+                    let family = "ratelimit_service_response_time_seconds";
+                    begin(page, family, "Time to answer a gRPC call, by method.", "histogram");
+                    response_time.write(page, striped, family, &[("grpc_method", method.name())]);
+                }
+                Told::Mapped(Some(target)) if response_time.count(striped) > 0 => {
+                    let labels = target.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+                    let labels: Vec<_> = labels.collect();
+                    let kind = if target.buckets.is_some() { "histogram" } else { "summary" };
+                    begin(page, &target.family, &target.help, kind);
+                    match target.buckets {
+                        Some(_) => response_time.write(page, striped, &target.family, &labels),
+                        None => response_time.write_sum(page, striped, &target.family, &labels),
+                    }
+                }
+                Told::Mapped(_) => {}
+            }
         }
     }
 

@@ -1,13 +1,20 @@
 //! Histograms over striped counters: exact counts in fixed buckets, and the exact sum.
 
-use std::fmt::Write;
-
 use super::striped::{Slot, Striped, Writer};
+use super::text::Page;
+
+/// The buckets of a histogram of durations.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Buckets {
+    /// Inclusive upper bounds, ascending: in nanoseconds, and as they are told.
+    bounds: Box<[(u64, f64)]>,
+    /// Nanoseconds of what is told as 1.
+    unit_nanos: f64,
+}
 
 /// One histogram of durations.
 pub(super) struct Histogram {
-    /// Upper bounds of the buckets in nanoseconds, inclusive, ascending.
-    bounds: &'static [u64],
+    buckets: Buckets,
     /// A slot a bucket, one for what is beyond the last bound, one for the sum of nanoseconds.
     first: Slot,
 }
@@ -53,60 +60,90 @@ pub(super) const DECISION_BOUNDS: [u64; 14] = [
     100 * MILLI,
 ];
 
-impl Histogram {
-    /// An empty histogram; `None` when there is no room for its slots.
-    pub(super) fn new(striped: &Striped, bounds: &'static [u64]) -> Option<Self> {
-        let first = striped.reserve(Self::slots(bounds))?;
-        Some(Self { bounds, first })
+impl Buckets {
+    /// With these bounds in nanoseconds, told in seconds.
+    pub(super) fn seconds(bounds: &[u64]) -> Self {
+        Self { bounds: bounds.iter().map(|&nanos| (nanos, nanos as f64 / 1e9)).collect(), unit_nanos: 1e9 }
     }
 
-    /// The slots that a histogram with these bounds needs.
-    pub(super) const fn slots(bounds: &[u64]) -> u32 {
-        bounds.len() as u32 + 2
+    /// With these bounds in a unit of so many nanoseconds.
+    pub(super) fn in_unit(bounds: impl Iterator<Item = f64>, unit_nanos: f64) -> Self {
+        let bounds = bounds.map(|bound| ((bound * unit_nanos).round() as u64, bound));
+        Self { bounds: bounds.collect(), unit_nanos }
+    }
+
+    /// The same numbers, in a unit of so many nanoseconds.
+    pub(super) fn told_in(self, unit_nanos: f64) -> Self {
+        Self::in_unit(self.bounds.iter().map(|&(_, bound)| bound), unit_nanos)
+    }
+
+    /// The slots that a histogram with them needs.
+    pub(super) fn slots(&self) -> u32 {
+        self.bounds.len() as u32 + 2
+    }
+}
+
+impl Histogram {
+    /// An empty histogram; `None` when there is no room for its slots.
+    pub(super) fn new(striped: &Striped, buckets: Buckets) -> Option<Self> {
+        let first = striped.reserve(buckets.slots())?;
+        Some(Self { buckets, first })
     }
 
     /// Counts one duration.
     pub(super) fn observe(&self, writer: &Writer<'_>, nanos: u64) {
-        let bucket = self.bounds.partition_point(|&bound| bound < nanos);
+        let bounds = &self.buckets.bounds;
+        let bucket = bounds.partition_point(|&(bound, _)| bound < nanos);
         writer.add(self.first.plus(bucket), 1);
-        writer.add(self.first.plus(self.bounds.len() + 1), nanos);
+        writer.add(self.first.plus(bounds.len() + 1), nanos);
     }
 
-    /// Writes its samples; `labels` is `name="value"` with a comma behind, or empty.
-    pub(super) fn write(&self, out: &mut String, striped: &Striped, family: &str, labels: &str) {
+    /// Writes its samples, with these labels.
+    pub(super) fn write(&self, page: &mut Page, striped: &Striped, family: &str, labels: &[(&str, &str)]) {
+        let bucket = format!("{family}_bucket");
+        let up_to = |page: &Page, le: &str| page.labels(labels.iter().copied().chain([("le", le)]));
         let mut count = 0;
-        for (bucket, &bound) in self.bounds.iter().enumerate() {
-            count += striped.sum(self.first.plus(bucket));
-            let le = seconds(bound);
-            // Here and below: writing to a string cannot fail.
-            let _ = writeln!(out, "{family}_bucket{{{labels}le=\"{le}\"}} {count}");
+        for (index, (_, bound)) in self.buckets.bounds.iter().enumerate() {
+            count += striped.sum(self.first.plus(index));
+            let labels = up_to(page, &bound.to_string());
+            page.line(&bucket, &labels, count);
         }
-        count += striped.sum(self.first.plus(self.bounds.len()));
-        let _ = writeln!(out, "{family}_bucket{{{labels}le=\"+Inf\"}} {count}");
-        let sum = seconds(striped.sum(self.first.plus(self.bounds.len() + 1)));
-        let labels = match labels.trim_end_matches(',') {
-            "" => String::new(),
-            labels => format!("{{{labels}}}"),
-        };
-        let _ = writeln!(out, "{family}_sum{labels} {sum}\n{family}_count{labels} {count}");
+        let beyond = up_to(page, "+Inf");
+        page.line(&bucket, &beyond, self.count(striped));
+        self.write_sum(page, striped, family, labels);
     }
-}
 
-fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
+    /// Writes only the sum and the count.
+    pub(super) fn write_sum(
+        &self,
+        page: &mut Page,
+        striped: &Striped,
+        family: &str,
+        labels: &[(&str, &str)],
+    ) {
+        let labels = page.labels(labels.iter().copied());
+        let nanos = striped.sum(self.first.plus(self.buckets.bounds.len() + 1));
+        page.line(&format!("{family}_sum"), &labels, nanos as f64 / self.buckets.unit_nanos);
+        page.line(&format!("{family}_count"), &labels, self.count(striped));
+    }
+
+    /// All durations.
+    pub(super) fn count(&self, striped: &Striped) -> u64 {
+        (0..=self.buckets.bounds.len()).map(|bucket| striped.sum(self.first.plus(bucket))).sum()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn written(durations: &[u64], labels: &str) -> String {
+    fn written(durations: &[u64], labels: &[(&str, &str)]) -> String {
         let striped = Striped::new(1, 100);
-        let histogram = Histogram::new(&striped, &[250, 1_000]).expect("room");
+        let histogram = Histogram::new(&striped, Buckets::seconds(&[250, 1_000])).expect("room");
         durations.iter().for_each(|&nanos| histogram.observe(&striped.writer(), nanos));
-        let mut out = String::new();
-        histogram.write(&mut out, &striped, "took_seconds", labels);
-        out
+        let mut page = Page::default();
+        histogram.write(&mut page, &striped, "took_seconds", labels);
+        page.text
     }
 
     #[test]
@@ -116,12 +153,12 @@ mod tests {
                         took_seconds_bucket{le=\"+Inf\"} 5\n\
                         took_seconds_sum 0.00000325\n\
                         took_seconds_count 5\n";
-        assert_eq!(written(&[0, 250, 251, 999, 1750], ""), expected);
+        assert_eq!(written(&[0, 250, 251, 999, 1750], &[]), expected);
     }
 
     #[test]
     fn labels_stand_before_le() {
-        let text = written(&[1], "grpc_method=\"Check\",");
+        let text = written(&[1], &[("grpc_method", "Check")]);
         assert!(
             text.starts_with("took_seconds_bucket{grpc_method=\"Check\",le=\"0.00000025\"} 1\n"),
             "{text}"

@@ -1,7 +1,7 @@
 //! Counters of the lane, which is our own HTTP/2: connections, streams, resets, and how connections ended.
 
 use super::striped::{Slot, Striped, Writer};
-use super::text::{Kind, Samples};
+use super::text::{Kind, Page, Samples};
 
 /// Error codes of HTTP/2, by number (RFC 9113, section 7).
 const CODES: [&str; 14] = [
@@ -71,10 +71,10 @@ impl Lane {
     }
 
     /// Writes all families.
-    pub(super) fn write(&self, out: &mut String, striped: &Striped) {
+    pub(super) fn write(&self, page: &mut Page, striped: &Striped) {
         let sum = |place| striped.sum(self.0.plus(place));
         let mut single = |family: &str, help: &str, kind, value: u64| {
-            Samples::of(out, family, help, kind).push(&[], value);
+            Samples::of(page, family, help, kind).push(&[], value);
         };
         let (opened, closed) = (sum(OPENED), sum(CLOSED));
         single("tidegate_lane_connections_total", "Connections of the lane.", Kind::Counter, opened);
@@ -84,11 +84,11 @@ impl Lane {
         let help = "Connections of the lane that were closed because their client misbehaved.";
         single("tidegate_lane_misbehaved_total", help, Kind::Counter, sum(MISBEHAVED));
         let help = "Streams of the lane that were reset, by side.";
-        let mut samples = Samples::of(out, "tidegate_lane_resets_total", help, Kind::Counter);
+        let mut samples = Samples::of(page, "tidegate_lane_resets_total", help, Kind::Counter);
         samples.push(&[("by", "client")], sum(RESET_BY_CLIENT));
         samples.push(&[("by", "server")], sum(RESET_BY_SERVER));
         let help = "Connections of the lane that we ended, by the code of their GOAWAY.";
-        let mut samples = Samples::of(out, "tidegate_lane_goaways_total", help, Kind::Counter);
+        let mut samples = Samples::of(page, "tidegate_lane_goaways_total", help, Kind::Counter);
         for (code, name) in CODES.iter().enumerate() {
             match sum(GOAWAYS + code) {
                 0 if *name != CODES[0] => {}
@@ -112,8 +112,9 @@ mod tests {
         lane.streams(&writer, 7, 2, 1);
         lane.ended(&writer, 11, true);
         lane.ended(&writer, 0, false);
-        let mut out = String::new();
-        lane.write(&mut out, &striped);
+        let mut page = Page::default();
+        lane.write(&mut page, &striped);
+        let out = page.text;
         for line in [
             "tidegate_lane_connections_total 3",
             "tidegate_lane_connections 2",

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::striped::{Slot, Striped, Writer};
-use super::text::{Kind, Samples};
+use super::text::{Kind, Page, Samples};
 
 /// How loading went, and what is in force.
 pub(super) struct Reloads {
@@ -40,37 +40,34 @@ impl Reloads {
         writer.add(self.errors, 1);
     }
 
-    /// Writes all families.
-    pub(super) fn write(&self, out: &mut String, striped: &Striped) {
+    /// Writes the families that only we have.
+    pub(super) fn write(&self, page: &mut Page) {
         let families = [
-            (
-                "ratelimit_service_config_load_success",
-                "Rule sets that were installed.",
-                Kind::Counter,
-                striped.sum(self.successes),
-            ),
-            (
-                "ratelimit_service_config_load_error",
-                "Rule sets that were refused or could not be read.",
-                Kind::Counter,
-                striped.sum(self.errors),
-            ),
             (
                 "tidegate_config_last_reload_success_timestamp_seconds",
                 "Unix time at which the rules in force were installed; 0 before the first.",
-                Kind::Gauge,
-                self.last_success_unix_secs.load(Relaxed),
+                &self.last_success_unix_secs,
             ),
-            ("tidegate_rules", "Rules in force.", Kind::Gauge, self.rules.load(Relaxed)),
+            ("tidegate_rules", "Rules in force.", &self.rules),
+            ("tidegate_rules_warnings", "Warnings about the rules in force.", &self.warnings),
+        ];
+        for (family, help, value) in families {
+            Samples::of(page, family, help, Kind::Gauge).push(&[], value.load(Relaxed));
+        }
+    }
+
+    /// Writes the families that `envoyproxy/ratelimit` has too.
+    pub(super) fn write_shared(&self, page: &mut Page, striped: &Striped) {
+        let families = [
+            ("ratelimit_service_config_load_success", "Rule sets that were installed.", self.successes),
             (
-                "tidegate_rules_warnings",
-                "Warnings about the rules in force.",
-                Kind::Gauge,
-                self.warnings.load(Relaxed),
+                "ratelimit_service_config_load_error",
+                "Rule sets that were refused or could not be read.",
+                self.errors,
             ),
         ];
-        for (family, help, kind, value) in families {
-            Samples::of(out, family, help, kind).push(&[], value);
+        for (family, help, count) in families {
+            Samples::of(page, family, help, Kind::Counter).push(&[], striped.sum(count));
         }
     }
 }

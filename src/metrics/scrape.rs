@@ -6,13 +6,15 @@ use std::sync::Arc;
 use prometheus::TextEncoder;
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
+use prometheus::proto::{LabelPair, MetricFamily};
 use smallvec::SmallVec;
 
 use super::Metrics;
 use super::counts::Stat;
+use super::mapped::Progress;
 use super::name::parts;
 use super::series::Series;
-use super::text::{Kind, Samples, header};
+use super::text::{Kind, Page, Samples, header};
 
 /// Series a piece.
 const BATCH: usize = 512;
@@ -24,9 +26,16 @@ pub struct Scrape {
     next: Next,
 }
 
+#[derive(Clone, Copy)]
 enum Next {
     Process,
-    Limits { stat: usize, series: usize },
+    Limits {
+        stat: usize,
+        series: usize,
+    },
+    /// With a mapping: counters that came since the last scrape go through it.
+    Learn,
+    Mapped(Progress),
 }
 
 impl Metrics {
@@ -38,32 +47,38 @@ impl Metrics {
         Scrape { metrics: Arc::clone(self), next: Next::Process }
     }
 
-    fn write_process(&self, out: &mut String) {
+    fn write_process(&self, page: &mut Page) {
         let version = ("version", env!("CARGO_PKG_VERSION"));
-        Samples::of(out, "tidegate_build_info", "The running version.", Kind::Gauge).push(&[version], 1);
-        self.reloads.write(out, &self.striped);
-        self.calls.write(out, &self.striped);
-        self.lane.write(out, &self.striped);
-        let global_shadow = "ratelimit_service_global_shadow_mode";
-        Samples::of(out, global_shadow, "Requests that the process's shadow mode let pass.", Kind::Counter)
-            .push(&[], self.striped.sum(self.global_shadow));
-        header(out, "tidegate_decision_seconds", "Time that the engine took for a decision.", "histogram");
-        self.decision_time.write(out, &self.striped, "tidegate_decision_seconds", "");
+        Samples::of(page, "tidegate_build_info", "The running version.", Kind::Gauge).push(&[version], 1);
+        self.reloads.write(page);
+        self.calls.write(page, &self.striped);
+        self.calls.write_response_times(page, &self.striped);
+        self.lane.write(page, &self.striped);
+        if self.mapped.is_none() {
+            self.write_shared(page);
+        }
+        header(page, "tidegate_decision_seconds", "Time that the engine took for a decision.", "histogram");
+        self.decision_time.write(page, &self.striped, "tidegate_decision_seconds", &[]);
         if !self.timers.is_empty() {
             let (family, help) =
                 ("tidegate_statsd_timers_dropped_total", "Durations that StatsD was too slow for.");
-            Samples::of(out, family, help, Kind::Counter).push(&[], self.striped.sum(self.timers_dropped));
+            let dropped = self.striped.sum(self.timers_dropped);
+            Samples::of(page, family, help, Kind::Counter).push(&[], dropped);
         }
-        self.write_unknown_domains(out);
-        self.write_registered(out);
-        // Where there is no procfs, there is nothing to tell.
-        let _ = TextEncoder::new().encode_utf8(&ProcessCollector::for_self().collect(), out);
+        self.write_registered(page);
+        write_operating_system(page);
     }
 
-    fn write_unknown_domains(&self, out: &mut String) {
+    /// What `envoyproxy/ratelimit` has too, limits and durations apart, under the names that are built in.
+    fn write_shared(&self, page: &mut Page) {
+        self.reloads.write_shared(page, &self.striped);
+        self.calls.write_shared(page, &self.striped);
+        let global_shadow = "ratelimit_service_global_shadow_mode";
+        Samples::of(page, global_shadow, "Requests that the process's shadow mode let pass.", Kind::Counter)
+            .push(&[], self.striped.sum(self.global_shadow));
         let (family, help) =
             ("ratelimit_service_rate_limit_domain_not_found", "Descriptors for a domain without rules.");
-        let mut samples = Samples::of(out, family, help, Kind::Counter);
+        let mut samples = Samples::of(page, family, help, Kind::Counter);
         for series in self.unknown_domains.iter() {
             match self.striped.sum(series.first) {
                 0 => {}
@@ -72,18 +87,18 @@ impl Metrics {
         }
     }
 
-    fn write_registered(&self, out: &mut String) {
+    fn write_registered(&self, page: &mut Page) {
         for family in self.registered.read().iter() {
-            (family.read)(&mut Samples::of(out, family.name, family.help, family.kind));
+            (family.read)(&mut Samples::of(page, family.name, family.help, family.kind));
         }
     }
 
     /// Writes a family's series from `start` on, a batch of them. `false`: there are no more.
-    fn write_limits(&self, out: &mut String, stat: Stat, start: usize) -> bool {
+    fn write_limits(&self, page: &mut Page, stat: Stat, start: usize) -> bool {
         let family = format!("ratelimit_service_rate_limit_{}", stat.name());
         let mut samples = match start {
-            0 => Samples::of(out, &family, stat.help(), Kind::Counter),
-            _ => Samples::go_on(out, &family),
+            0 => Samples::of(page, &family, stat.help(), Kind::Counter),
+            _ => Samples::go_on(page, &family),
         };
         let mut batch = self.limits.iter_from(start).take(BATCH).peekable();
         let any = batch.peek().is_some();
@@ -108,22 +123,46 @@ impl Iterator for Scrape {
     type Item = String;
 
     fn next(&mut self) -> Option<String> {
-        let mut out = String::new();
-        self.next = match self.next {
-            Next::Process => {
-                self.metrics.write_process(&mut out);
-                Next::Limits { stat: 0, series: 0 }
+        let metrics = &self.metrics;
+        let mut page = metrics.page.clone();
+        self.next = match (self.next, &metrics.mapped) {
+            (Next::Process, mapped) => {
+                metrics.write_process(&mut page);
+                if mapped.is_some() { Next::Learn } else { Next::Limits { stat: 0, series: 0 } }
             }
-            Next::Limits { stat, series } => {
-                let more = self.metrics.write_limits(&mut out, *Stat::ALL.get(stat)?, series);
+            (Next::Limits { stat, series }, _) => {
+                let more = metrics.write_limits(&mut page, *Stat::ALL.get(stat)?, series);
                 match more {
                     true => Next::Limits { stat, series: series + BATCH },
                     false => Next::Limits { stat: stat + 1, series: 0 },
                 }
             }
+            (Next::Learn, Some(mapped)) => match metrics.learn(mapped, &page) {
+                true => Next::Learn,
+                false => Next::Mapped(Progress::default()),
+            },
+            (Next::Mapped(from), Some(mapped)) => {
+                Next::Mapped(metrics.write_mapped(mapped, &mut page, from)?)
+            }
+            (Next::Learn | Next::Mapped(_), None) => return None,
         };
-        Some(out)
+        Some(page.text)
     }
+}
+
+/// What the operating system says of the process. Where there is no procfs, that is nothing.
+fn write_operating_system(page: &mut Page) {
+    let mut families = ProcessCollector::for_self().collect();
+    for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {
+        let label = |(name, value): (&str, &str)| {
+            let mut label = LabelPair::default();
+            label.set_name(name.to_owned());
+            label.set_value(value.to_owned());
+            label
+        };
+        metric.set_label(page.constant().map(label).collect());
+    }
+    let _ = TextEncoder::new().encode_utf8(&families, &mut page.text);
 }
 
 /// A sample of a limit. `key1` and `key2` are the first two levels of its path, `rule` is the whole path of a deeper

@@ -56,6 +56,8 @@ fn metrics(max_series: usize) -> Arc<Metrics> {
         max_series,
         stripes: 4,
         timer_readers: 0,
+        constant_labels: Vec::new(),
+        names: Names::BuiltIn { response_time_millis: false },
     }))
 }
 

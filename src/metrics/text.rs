@@ -2,7 +2,9 @@
 //!
 //! It writes what it is given; which families there are is the business of its callers.
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
+use std::sync::Arc;
 
 /// What a family's numbers mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +15,17 @@ pub enum Kind {
     Gauge,
 }
 
+/// Metrics as they are written: the text so far, and the labels that every sample carries.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Page {
+    pub(super) text: String,
+    /// Names and values, in the form of the text format.
+    constant: Arc<[(String, String)]>,
+}
+
 /// The samples of one family, as it is written.
 pub struct Samples<'a> {
-    out: &'a mut String,
+    page: &'a mut Page,
     family: &'a str,
 }
 
@@ -28,16 +38,82 @@ impl Kind {
     }
 }
 
+impl Page {
+    /// An empty page on which every sample carries these labels. Names become valid ones.
+    pub(super) fn with_labels(labels: &[(String, String)]) -> Self {
+        let constant = labels.iter().map(|(name, value)| {
+            let mut escaped = String::new();
+            escape(&mut escaped, value);
+            (label_name(name), escaped)
+        });
+        let constant: BTreeMap<_, _> = constant.collect();
+        Self { text: String::new(), constant: constant.into_iter().collect() }
+    }
+
+    /// The labels of a sample with their braces, or nothing. A sample's own label wins over one of the page.
+    pub(super) fn labels<'t>(&self, own: impl Iterator<Item = (&'t str, &'t str)> + Clone) -> String {
+        let constant = self.constant.iter().filter(|(name, _)| own.clone().all(|(own, _)| own != name));
+        let mut labels = String::new();
+        for (name, value) in constant {
+            labels.extend([if labels.is_empty() { "{" } else { "," }, name, "=\"", value, "\""]);
+        }
+        for (name, value) in own {
+            labels.extend([if labels.is_empty() { "{" } else { "," }, name, "=\""]);
+            escape(&mut labels, value);
+            labels.push('"');
+        }
+        labels.push_str(if labels.is_empty() { "" } else { "}" });
+        labels
+    }
+
+    /// Adds a sample whose labels are written.
+    pub(super) fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "{name}{labels} {value}");
+    }
+
+    /// The labels that every sample carries.
+    pub(super) fn constant(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.constant.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+/// Labels that families of ours have themselves.
+const OWN_LABELS: [&str; 14] = [
+    "answer",
+    "code",
+    "domain",
+    "err_type",
+    "front",
+    "grpc_method",
+    "key1",
+    "key2",
+    "le",
+    "outcome",
+    "reason",
+    "rule",
+    "state",
+    "version",
+];
+
+/// A name of a label: `_` for other characters and before a digit, and none that a family of ours has.
+fn label_name(name: &str) -> String {
+    let valid = |char: char| if char.is_ascii_alphanumeric() { char } else { '_' };
+    let digit = name.starts_with(|first: char| first.is_ascii_digit()) || name.is_empty();
+    let name: String = digit.then_some('_').into_iter().chain(name.chars().map(valid)).collect();
+    if OWN_LABELS.contains(&name.as_str()) { format!("exported_{name}") } else { name }
+}
+
 impl<'a> Samples<'a> {
     /// Begins a family.
-    pub(super) fn of(out: &'a mut String, family: &'a str, help: &str, kind: Kind) -> Self {
-        header(out, family, help, kind.name());
-        Self { out, family }
+    pub(super) fn of(page: &'a mut Page, family: &'a str, help: &str, kind: Kind) -> Self {
+        header(page, family, help, kind.name());
+        Self { page, family }
     }
 
     /// Goes on with a family that was begun.
-    pub(super) fn go_on(out: &'a mut String, family: &'a str) -> Self {
-        Self { out, family }
+    pub(super) fn go_on(page: &'a mut Page, family: &'a str) -> Self {
+        Self { page, family }
     }
 
     /// Adds a sample. Label names are written as they are, values are escaped.
@@ -51,23 +127,28 @@ impl<'a> Samples<'a> {
         labels: impl IntoIterator<Item = (&'t str, Texts)>,
         value: impl Display,
     ) {
-        self.out.push_str(self.family);
+        let Page { text: out, constant } = &mut *self.page;
+        out.push_str(self.family);
         let mut before = "{";
-        for (name, texts) in labels {
-            self.out.extend([before, name, "=\""]);
-            texts.into_iter().for_each(|text| escape(self.out, text));
-            self.out.push('"');
+        for (name, value) in constant.iter() {
+            out.extend([before, name, "=\"", value, "\""]);
             before = ",";
         }
-        self.out.push_str(if before == "," { "}" } else { "" });
+        for (name, texts) in labels {
+            out.extend([before, name, "=\""]);
+            texts.into_iter().for_each(|text| escape(out, text));
+            out.push('"');
+            before = ",";
+        }
+        out.push_str(if before == "," { "}" } else { "" });
         // Writing to a string cannot fail.
-        let _ = writeln!(self.out, " {value}");
+        let _ = writeln!(out, " {value}");
     }
 }
 
 /// Begins a family of any type.
-pub(super) fn header(out: &mut String, family: &str, help: &str, kind: &str) {
-    out.extend(["# HELP ", family, " ", help, "\n# TYPE ", family, " ", kind, "\n"]);
+pub(super) fn header(page: &mut Page, family: &str, help: &str, kind: &str) {
+    page.text.extend(["# HELP ", family, " ", help, "\n# TYPE ", family, " ", kind, "\n"]);
 }
 
 /// Writes a label's value: `\`, `"` and the line feed are escaped, everything else stands for itself.
@@ -91,8 +172,8 @@ mod tests {
 
     #[test]
     fn samples_follow_the_text_format() {
-        let mut out = String::new();
-        let mut samples = Samples::of(&mut out, "hits", "What was hit.", Kind::Counter);
+        let mut page = Page::default();
+        let mut samples = Samples::of(&mut page, "hits", "What was hit.", Kind::Counter);
         samples.push(&[], 1_u64);
         samples.push(&[("domain", "a\\b\"c\nd"), ("key1", "")], 0.5);
         samples.push_joined([("rule", ["a", ".", "\"b"])], 3);
@@ -100,6 +181,22 @@ mod tests {
                         hits 1\n\
                         hits{domain=\"a\\\\b\\\"c\\nd\",key1=\"\"} 0.5\n\
                         hits{rule=\"a.\\\"b\"} 3\n";
-        assert_eq!(out, expected);
+        assert_eq!(page.text, expected);
+    }
+
+    #[test]
+    fn every_sample_carries_the_labels_of_its_page() {
+        let labels = [("1 env", "\"p\""), ("domain", "d"), ("az", "a"), ("az", "b")];
+        let mut page = Page::with_labels(&labels.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let constant = "_1_env=\"\\\"p\\\"\",az=\"b\",exported_domain=\"d\"";
+        assert_eq!(
+            page.labels([("az", "own")].into_iter()),
+            format!("{{{},az=\"own\"}}", constant.replace("az=\"b\",", ""))
+        );
+        let mut samples = Samples::of(&mut page, "hits", "H.", Kind::Gauge);
+        samples.push(&[], 1);
+        samples.push(&[("a", "b")], 2);
+        let lines: Vec<_> = page.text.lines().skip(2).collect();
+        assert_eq!(lines, [format!("hits{{{constant}}} 1"), format!("hits{{{constant},a=\"b\"}} 2")]);
     }
 }

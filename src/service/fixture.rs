@@ -8,7 +8,7 @@ use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;
 use crate::engine::plan::Modes;
 use crate::engine::rules::{LoadOptions, SourceFile, load};
-use crate::metrics::{Metrics, MetricsOptions};
+use crate::metrics::{Metrics, MetricsOptions, Names};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// Metrics of a small process.
@@ -18,6 +18,8 @@ pub(crate) fn metrics() -> Arc<Metrics> {
         max_series: 100,
         stripes: 2,
         timer_readers: 0,
+        constant_labels: Vec::new(),
+        names: Names::BuiltIn { response_time_millis: false },
     }))
 }
 

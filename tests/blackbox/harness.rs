@@ -9,13 +9,15 @@ pub mod metrics;
 pub mod mount;
 pub mod pki;
 pub mod process;
+pub mod proxy;
 pub mod siege;
+pub mod statsd_exporter;
 pub mod tidegate;
 pub mod tls;
 pub mod traffic;
 
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,4 +60,13 @@ pub fn free_port() -> u16 {
 pub fn whole_machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells threads to stop on every way out, a failed assertion included: else they would never end.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -69,12 +69,12 @@ impl Counter for Gcra {
     }
 
     fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
-        let (level, hit) = (self.level_after(limit, ahead), limit.window_nanos());
+        let level = self.level_after(limit, ahead);
         let room = capacity(limit).saturating_sub(level);
-        let fitting = whole_hits(room, hit);
+        let fitting = whole_hits(limit, room);
         let left = if limit.requests() == 0 { 0 } else { fitting };
         let before = if level > capacity(limit) {
-            u64::try_from(level.div_ceil(u128::from(hit))).unwrap_or(u64::MAX)
+            div_ceil(level, limit.window_nanos())
         } else {
             u64::from(limit.burst()) - fitting
         };
@@ -95,12 +95,11 @@ impl Counter for Gcra {
         }
         let wanted = u128::from(hits) * u128::from(limit.window_nanos());
         let too_much = (self.level() + wanted).saturating_sub(capacity(limit));
-        u64::try_from(too_much.div_ceil(u128::from(limit.requests()))).unwrap_or(u64::MAX)
+        div_ceil(too_much, u64::from(limit.requests()))
     }
 
     fn kept_until(&self) -> Timestamp {
-        let requests = u128::from({ self.requests }.max(1));
-        let nanos = u64::try_from(self.level().div_ceil(requests)).unwrap_or(u64::MAX);
+        let nanos = div_ceil(self.level(), u64::from({ self.requests }.max(1)));
         if nanos == 0 { Timestamp::default() } else { { self.latest }.plus(nanos) }
     }
 }
@@ -110,10 +109,18 @@ fn capacity(limit: &Limit) -> u128 {
     u128::from(limit.burst()) * u128::from(limit.window_nanos())
 }
 
-/// ⌊units / hit⌋, of at most 2^32 hits.
-fn whole_hits(units: u128, hit: u64) -> u64 {
+/// ⌊units / W⌋, of at most 2^32 hits.
+fn whole_hits(limit: &Limit, units: u128) -> u64 {
     match u64::try_from(units) {
-        Ok(units) => units / hit,
-        Err(_) => (units / u128::from(hit)) as u64,
+        Ok(units) => limit.windows_in(units),
+        Err(_) => (units / u128::from(limit.window_nanos())) as u64,
+    }
+}
+
+/// ⌈units / divisor⌉, or the most there can be told.
+fn div_ceil(units: u128, divisor: u64) -> u64 {
+    match u64::try_from(units) {
+        Ok(units) => units.div_ceil(divisor),
+        Err(_) => u64::try_from(units.div_ceil(u128::from(divisor))).unwrap_or(u64::MAX),
     }
 }

@@ -21,6 +21,7 @@
 //! assert_eq!([0.0, 1.0, 2.0, 3.0, 11.0].map(|second| passes(limit, second)), [true, true, true, false, true]);
 //! ```
 
+mod block;
 mod stamps;
 
 use crate::engine::limit::Limit;
@@ -40,7 +41,7 @@ pub(crate) struct SlidingLog {
 impl SlidingLog {
     fn note_kept(&mut self, limit: &Limit) {
         let newest = self.stamps.last().unwrap_or_default();
-        self.stamps.kept = Kept::until(Timestamp::from_nanos(newest).plus(limit.window_nanos()));
+        self.stamps.set_kept(Kept::until(Timestamp::from_nanos(newest).plus(limit.window_nanos())));
     }
 }
 
@@ -80,7 +81,7 @@ impl Counter for SlidingLog {
     }
 
     fn kept_until(&self) -> Timestamp {
-        if self.stamps.is_empty() { Timestamp::default() } else { self.stamps.kept.time(self.latest) }
+        if self.stamps.is_empty() { Timestamp::default() } else { self.stamps.kept().time(self.latest) }
     }
 
     fn heap_bytes(&self) -> usize {

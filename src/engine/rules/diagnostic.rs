@@ -26,9 +26,9 @@ impl fmt::Display for Diagnostic {
 
 /// A place in a file, line and column from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    pub(super) line: u32,
-    pub(super) column: u32,
+pub(crate) struct Place {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
 }
 
 impl Place {

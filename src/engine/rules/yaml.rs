@@ -27,7 +27,7 @@ const VALUES_ENOUGH: u64 = 1 << 20;
 
 /// What the files of a set may still hold, all together.
 #[derive(Clone, Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     values: Part,
     aliased_bytes: Part,
 }
@@ -41,23 +41,23 @@ struct Part {
 
 /// A node of a [`Document`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct NodeId(u32);
+pub(crate) struct NodeId(u32);
 
 /// The first YAML document of a file.
 #[derive(Debug)]
-pub(super) struct Document<'t> {
+pub(crate) struct Document<'t> {
     nodes: Vec<Node<'t>>,
     /// Its outermost node; none in an empty file.
-    pub(super) root: Option<NodeId>,
+    pub(crate) root: Option<NodeId>,
     /// Where a second document begins that is not empty.
-    pub(super) second: Option<Place>,
+    pub(crate) second: Option<Place>,
 }
 
 /// A value with its place.
 #[derive(Debug)]
-pub(super) struct Node<'t> {
-    pub(super) at: Place,
-    pub(super) content: Content<'t>,
+pub(crate) struct Node<'t> {
+    pub(crate) at: Place,
+    pub(crate) content: Content<'t>,
     /// How much it holds with all aliases followed, in bytes: its text, and [`NODE_BYTES`] for every node.
     expanded: u64,
     /// How many collections are nested in it, itself included.
@@ -66,7 +66,7 @@ pub(super) struct Node<'t> {
 
 /// What a node holds.
 #[derive(Debug)]
-pub(super) enum Content<'t> {
+pub(crate) enum Content<'t> {
     Scalar(Scalar<'t>),
     Sequence(Vec<NodeId>),
     Mapping(Vec<(NodeId, NodeId)>),
@@ -74,14 +74,14 @@ pub(super) enum Content<'t> {
 
 /// A scalar: its text, and what decides its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scalar<'t> {
-    pub(super) text: Cow<'t, str>,
-    pub(super) typing: Typing,
+pub(crate) struct Scalar<'t> {
+    pub(crate) text: Cow<'t, str>,
+    pub(crate) typing: Typing,
 }
 
 /// What decides the type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Typing {
+pub(crate) enum Typing {
     /// What it looks like.
     Plain,
     /// It is text: in quotes, a block, or with the tag `!!str` or one that we do not know.
@@ -92,7 +92,7 @@ pub(super) enum Typing {
 
 impl<'t> Document<'t> {
     /// Parses the first document of a text, which is taken from the budget. `Err` is a place and what is wrong there.
-    pub(super) fn parse(text: &'t str, budget: &mut Budget) -> Result<Self, (Place, String)> {
+    pub(crate) fn parse(text: &'t str, budget: &mut Budget) -> Result<Self, (Place, String)> {
         let mut builder = Builder::new(budget);
         let mut events = Parser::new_from_str(text);
         for event in events.by_ref() {
@@ -106,7 +106,7 @@ impl<'t> Document<'t> {
     }
 
     /// The node.
-    pub(super) fn node(&self, id: NodeId) -> &Node<'t> {
+    pub(crate) fn node(&self, id: NodeId) -> &Node<'t> {
         &self.nodes[id.0 as usize]
     }
 }
@@ -126,7 +126,7 @@ fn second_document<'t>(events: impl Iterator<Item = Result<(Event<'t>, Span), Sc
 
 impl Budget {
     /// For a set whose longest file may have so many bytes. With aliases its files may say twice as much as one.
-    pub(super) const fn of_set(file_bytes_max: usize) -> Self {
+    pub(crate) const fn of_set(file_bytes_max: usize) -> Self {
         let bytes = file_bytes_max as u64;
         let values = bytes / VALUE_BYTES_MIN;
         let values = if values < VALUES_ENOUGH { VALUES_ENOUGH } else { values };
@@ -258,7 +258,7 @@ impl<'t, 'b> Builder<'t, 'b> {
 
 impl Scalar<'_> {
     /// It stands for nothing.
-    pub(super) fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         self.typing != Typing::Text && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Shards take a little ahead (`Prepaid`), so that cores do not pass this cache line around at every new bucket.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::store::sync::AtomicU64;
 
 #[derive(Debug)]
 pub(super) struct Budget {

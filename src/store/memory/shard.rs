@@ -128,6 +128,28 @@ impl<S: Counter> Shard<S> {
         Table::<S>::bytes_of(self.table.group_count()) as u64 + self.heap_bytes
     }
 
+    /// A request of this check alone, if that is the usual: the counter is there, hits are taken, and no memory is
+    /// needed. The same as [`look`](ShardOps::look) and [`finish_at`](ShardOps::finish_at), in one go.
+    #[inline]
+    pub(super) fn decide_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Verdict> {
+        let Hits::Take(hits) = check.hits else { return None };
+        let (limit, now) = (&check.limit, now.max(self.swept_at));
+        let state = self.table.state_mut(self.table.find(check.key)?);
+        let heap_bytes = state.heap_bytes() as u64;
+        state.advance(limit, now);
+        let looked = state.look(limit, Ahead::default(), hits);
+        let charged = Settlement::PASSES.charged(check, looked);
+        let usual = charged == 0 || state.growth_bytes(limit) == 0;
+        if usual && charged > 0 {
+            state.charge(limit, charged);
+        }
+        let (remaining, reset_nanos) = state.status(limit, hits.max(1), looked.over);
+        self.heap_bytes = self.heap_bytes - heap_bytes + state.heap_bytes() as u64;
+        let Looked { over, before, .. } = looked;
+        let after = before.saturating_add(hits);
+        usual.then_some(Verdict { over, before, after, remaining, reset_nanos })
+    }
+
     /// Forgets the counters that are over at `now`; returns how many.
     pub(super) fn sweep(&mut self, now: Timestamp, budget: &Budget) -> u64 {
         if seconds(now) < self.table.earliest_secs {

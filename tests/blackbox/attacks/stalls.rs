@@ -155,7 +155,7 @@ fn large_bodies_that_do_not_end() {
 #[test]
 fn windows_that_stay_closed() {
     for window in [0, 1] {
-        attack(48 * MIB, |siege| {
+        attack(64 * MIB, |siege| {
             let mut attackers = Vec::new();
             for _ in 0..4 {
                 let mut attacker = Attacker::connect(siege.grpc_port());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 
-use super::{eventually, grpc, http};
+use super::{DEADLINE, grpc, http};
 
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -228,7 +228,15 @@ impl Attacker {
 
     /// Waits until what was heard is as wanted, and returns it.
     pub fn hears(&self, what: &str, wanted: impl Fn(&Heard) -> bool) -> Heard {
-        eventually(what, || Some(self.heard()).filter(&wanted))
+        let began = Instant::now();
+        loop {
+            let heard = self.heard();
+            if wanted(&heard) {
+                return heard;
+            }
+            assert!(began.elapsed() < DEADLINE, "waited for {what}: {heard:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Waits until the server has closed the connection.

@@ -1,12 +1,18 @@
 //! A small HTTP/1.1 client: one connection, one request at a time, exactly the bytes that a test wants.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
+
+use tokio::net::TcpSocket;
 
 /// One keep-alive connection.
 pub struct Client {
     port: u16,
+    /// Its own address.
+    from: Ipv4Addr,
     stream: Option<BufReader<TcpStream>>,
 }
 
@@ -35,9 +41,21 @@ pub fn get(port: u16, path: &str) -> io::Result<Answer> {
     Client::new(port).send("GET", path, &[], "")
 }
 
+/// One GET over a unix socket.
+pub fn get_unix(socket: &Path, path: &str) -> io::Result<Answer> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: tests\r\n\r\n").as_bytes())?;
+    read_answer(&mut BufReader::new(stream), false)
+}
+
 impl Client {
     pub fn new(port: u16) -> Self {
-        Self { port, stream: None }
+        Self::at(Ipv4Addr::LOCALHOST, port)
+    }
+
+    /// A client whose own address is this one, of loopback's sixteen million.
+    pub fn at(from: Ipv4Addr, port: u16) -> Self {
+        Self { port, from, stream: None }
     }
 
     /// A GET that has to be answered.
@@ -69,7 +87,7 @@ impl Client {
     ) -> io::Result<Answer> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
-            none => none.insert(BufReader::new(connect(self.port)?)),
+            none => none.insert(BufReader::new(connect_from(self.from, self.port)?)),
         };
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: tests\r\n");
         for (name, value) in headers {
@@ -82,7 +100,18 @@ impl Client {
 }
 
 pub fn connect(port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(("127.0.0.1", port))?;
+    connect_from(Ipv4Addr::LOCALHOST, port)
+}
+
+fn connect_from(from: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+    let connect = async {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((from, 0).into())?;
+        socket.connect((Ipv4Addr::LOCALHOST, port).into()).await?.into_std()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let stream = runtime.block_on(connect)?;
+    stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     Ok(stream)

@@ -140,7 +140,11 @@ impl Tidegate {
         if let Some(status) = self.process.ended() {
             panic!("the limiter ended: {status}\n{}", self.process.output().join("\n"));
         }
-        let answer = http::get(self.setup.ports.http, "/readyz").ok()?;
+        let answer = match self.setup.env.get("HTTP_UDS") {
+            Some(socket) => http::get_unix(Path::new(socket), "/readyz"),
+            None => http::get(self.setup.ports.http, "/readyz"),
+        };
+        let answer = answer.ok()?;
         (answer.status == 200).then_some(())
     }
 

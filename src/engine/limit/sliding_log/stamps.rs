@@ -1,210 +1,281 @@
-//! Timestamps in order, eight bytes each, and the number of hits of each.
+//! Any number of timestamps in order, eight bytes each, and the number of hits of each: one block, or a queue of them.
 //!
-//! Most stamps have one hit, so the place of a stamp is also the number of hits up to it. A stamp with more has an
-//! *extra*: its place, and the running sum of all hits beyond the first of their stamp (it wraps and starts anywhere;
-//! only differences mean something). One block of words holds it all:
-//!
-//! ```text
-//! [ head, end | dead stamps … | live stamps … | free … | extras, the newest first ]
-//! ```
-//!
-//! It grows by a sixteenth, and is rebuilt without its dead instead when they are a sixteenth of it.
+//! No step handles more than a few blocks' worth of stamps (those that are dropped aside: a block at a time), so what a
+//! decision costs does not depend on how many there are.
+
+use std::collections::VecDeque;
 
 use crate::engine::limit::kept::Kept;
-use crate::engine::limit::search::search;
+use crate::engine::limit::sliding_log::block::Block;
 
-/// A block of more words than this is given back when its last stamp goes, and made smaller when three quarters of it
-/// are of no use.
-const WORDS_KEPT: usize = 16;
-/// Words that one push needs at most: a stamp and an extra.
-const PUSH_WORDS: usize = 2;
+/// A queue of (timestamp, hits), and its owner's note: when all of it is over.
+#[derive(Debug)]
+pub(super) enum Stamps {
+    Few(Block),
+    Many(Box<Many>, Kept),
+}
 
-/// A queue of (timestamp, hits).
+/// Two blocks or more. Only the first has dead stamps, only the last takes new ones, and none is empty.
 #[derive(Debug, Default)]
-pub(crate) struct Stamps {
-    words: Box<[u64]>,
-    /// The number of extras, dead ones included.
-    extras: u32,
-    /// The owner's note; here because these four bytes would be padding otherwise.
-    pub(crate) kept: Kept,
+pub(super) struct Many {
+    parts: VecDeque<Part>,
+    /// Bytes of all blocks.
+    block_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Part {
+    block: Block,
+    /// The running sum of hits before this block. It starts anywhere, and is of no use in the first.
+    sum: u64,
+}
+
+/// Places in the queue of blocks that are made at once, at least.
+const PARTS_MORE: usize = 4;
+
+impl Default for Stamps {
+    fn default() -> Self {
+        Self::Few(Block::default())
+    }
 }
 
 impl Stamps {
-    fn head(&self) -> usize {
-        self.words.first().map_or(0, |&range| range as u32 as usize)
-    }
-
-    fn end(&self) -> usize {
-        self.words.first().map_or(0, |&range| (range >> 32) as usize)
-    }
-
-    fn set_range(&mut self, head: usize, end: usize) {
-        if let Some(range) = self.words.first_mut() {
-            *range = (end as u64) << 32 | head as u64;
+    /// The owner's note. It is kept here because these four bytes would be padding otherwise.
+    pub(super) fn kept(&self) -> Kept {
+        match self {
+            Self::Few(block) => block.kept,
+            Self::Many(_, kept) => *kept,
         }
     }
 
-    /// The stamps that count.
-    fn live(&self) -> &[u64] {
-        self.words.get(1 + self.head()..1 + self.end()).unwrap_or_default()
+    pub(super) fn set_kept(&mut self, until: Kept) {
+        match self {
+            Self::Few(block) => block.kept = until,
+            Self::Many(_, kept) => *kept = until,
+        }
     }
 
-    /// Extra `index`, from the oldest on: the place of its stamp, and the running sum.
-    fn extra(&self, index: usize) -> (usize, u32) {
-        let word = self.words[self.words.len() - 1 - index];
-        (word as u32 as usize, (word >> 32) as u32)
-    }
-
-    fn put_extra(&mut self, index: usize, place: usize, sum: u32) {
-        let at = self.words.len() - 1 - index;
-        self.words[at] = u64::from(sum) << 32 | place as u64;
-    }
-
-    /// How many extras belong to stamps before `place`.
-    fn extras_before(&self, place: usize) -> usize {
-        search(self.extras as usize, |index| self.extra(index).0 < place)
-    }
-
-    /// The running sum of the extras before `place`.
-    fn sum_before(&self, place: usize) -> u32 {
-        self.extras_before(place).checked_sub(1).map_or(0, |index| self.extra(index).1)
-    }
-
-    /// The hits of the first `count` live stamps.
-    fn hits_of_first(&self, count: usize) -> u64 {
-        let head = self.head();
-        count as u64 + u64::from(self.sum_before(head + count).wrapping_sub(self.sum_before(head)))
-    }
-
-    /// The first live stamp up to which there are at least `hits`.
-    fn index_through(&self, hits: u64) -> usize {
-        search(self.live().len(), |index| self.hits_of_first(index + 1) < hits)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.head() == self.end()
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, Self::Few(block) if block.is_empty())
     }
 
     /// The hits of all stamps.
-    pub(crate) fn total(&self) -> u64 {
-        self.hits_of_first(self.live().len())
+    pub(super) fn total(&self) -> u64 {
+        match self {
+            Self::Few(block) => block.total(),
+            Self::Many(many, _) => many.total(),
+        }
     }
 
     /// The newest stamp.
-    pub(crate) fn last(&self) -> Option<u64> {
-        self.live().last().copied()
+    pub(super) fn last(&self) -> Option<u64> {
+        match self {
+            Self::Few(block) => block.last(),
+            Self::Many(many, _) => many.parts.back().and_then(|part| part.block.last()),
+        }
     }
 
     /// The oldest stamp such that it and those before it have at least `hits`.
-    pub(crate) fn stamp_through(&self, hits: u64) -> Option<u64> {
-        self.live().get(self.index_through(hits)).copied()
+    pub(super) fn stamp_through(&self, hits: u64) -> Option<u64> {
+        match self {
+            Self::Few(block) => block.stamp_through(hits),
+            Self::Many(many, _) => many.stamp_through(hits),
+        }
     }
 
     /// Drops the stamps up to and including `stamp`.
-    pub(crate) fn drop_through(&mut self, stamp: u64) {
-        if self.live().first().is_none_or(|&oldest| oldest > stamp) {
-            return;
-        }
-        let dead = self.live().partition_point(|&live| live <= stamp);
-        self.set_range(self.head() + dead, self.end());
-        if self.is_empty() {
-            self.clear();
+    pub(super) fn drop_through(&mut self, stamp: u64) {
+        match self {
+            Self::Few(block) => block.drop_through(stamp),
+            Self::Many(many, _) => {
+                many.drop_through(stamp);
+                self.few_if_one();
+            }
         }
     }
 
     /// Adds hits at `stamp`, which is not before any other.
-    pub(crate) fn push(&mut self, stamp: u64, hits: u32) {
-        let again = self.last() == Some(stamp);
-        let extra_hits = if again { hits } else { hits.saturating_sub(1) };
-        self.make_room(usize::from(!again) + usize::from(extra_hits > 0));
-        let end = self.end() + usize::from(!again);
-        if !again {
-            self.words[end] = stamp;
-            self.set_range(self.head(), end);
+    pub(super) fn push(&mut self, stamp: u64, hits: u32) {
+        match self {
+            Self::Few(block) if !block.is_full() => block.push(stamp, hits),
+            Self::Few(block) => {
+                let (block, kept) = (std::mem::take(block), self.kept());
+                let mut many = Box::new(Many::default());
+                many.add(block, 0);
+                many.push(stamp, hits);
+                *self = Self::Many(many, kept);
+            }
+            Self::Many(many, _) => many.push(stamp, hits),
         }
-        if extra_hits > 0 {
-            self.add_extra(end - 1, extra_hits);
-        }
-    }
-
-    /// Adds hits beyond the first to the newest stamp, at `place`.
-    fn add_extra(&mut self, place: usize, hits: u32) {
-        let newest = (self.extras as usize).checked_sub(1).map(|index| self.extra(index));
-        let sum = newest.map_or(0, |(_, sum)| sum).wrapping_add(hits);
-        if newest.is_none_or(|(owner, _)| owner != place) {
-            self.extras += 1;
-        }
-        self.put_extra(self.extras as usize - 1, place, sum);
     }
 
     /// Drops the newest hits, so that `total` are left.
-    pub(crate) fn truncate(&mut self, total: u64) {
-        if total == 0 {
-            return self.clear();
+    pub(super) fn truncate(&mut self, total: u64) {
+        match self {
+            Self::Few(block) => block.truncate(total),
+            Self::Many(many, _) => {
+                many.truncate(total);
+                self.few_if_one();
+            }
         }
+    }
+
+    fn few_if_one(&mut self) {
+        if let Self::Many(many, kept) = self
+            && many.parts.len() < 2
+        {
+            let mut block = many.parts.pop_front().map_or_else(Block::default, |part| part.block);
+            block.kept = *kept;
+            *self = Self::Few(block);
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Few(block) => block.heap_bytes(),
+            Self::Many(many, _) => {
+                size_of::<Many>() + many.parts.capacity() * size_of::<Part>() + many.block_bytes
+            }
+        }
+    }
+
+    /// Bytes by which the next [`push`](Self::push) grows the heap at most.
+    pub(super) fn growth_bytes(&self) -> usize {
+        let parts = |places: usize| places * size_of::<Part>() + Block::default().growth_bytes();
+        match self {
+            Self::Few(block) if !block.is_full() => block.growth_bytes(),
+            Self::Few(_) => size_of::<Many>() + parts(PARTS_MORE),
+            Self::Many(many, _) => match many.parts.back() {
+                Some(last) if !last.block.is_full() => last.block.growth_bytes(),
+                _ => parts(many.places_more()),
+            },
+        }
+    }
+}
+
+impl Many {
+    /// The hits before part `index`.
+    fn hits_before(&self, index: usize) -> u64 {
+        match (self.parts.front(), self.parts.get(1)) {
+            (Some(first), Some(second)) if index > 0 => {
+                first.block.total() + self.parts[index].sum.wrapping_sub(second.sum)
+            }
+            _ => 0,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.parts.back().map_or(0, |last| self.hits_before(self.parts.len() - 1) + last.block.total())
+    }
+
+    /// The last part before which there are less than `hits`.
+    fn index_through(&self, hits: u64) -> usize {
+        let (mut low, mut high) = (0, self.parts.len());
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if self.hits_before(middle) < hits { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    fn stamp_through(&self, hits: u64) -> Option<u64> {
+        let index = self.index_through(hits);
+        self.parts.get(index)?.block.stamp_through(hits - self.hits_before(index).min(hits))
+    }
+
+    fn drop_through(&mut self, stamp: u64) {
+        while self.parts.front().is_some_and(|part| part.block.last().is_none_or(|last| last <= stamp)) {
+            let dropped = self.parts.pop_front();
+            self.block_bytes -= dropped.map_or(0, |part| part.block.heap_bytes());
+        }
+        // The dead may take a sixteenth of what the others take.
+        let others = self.block_bytes / (16 * size_of::<u64>());
+        self.change(0, |block| {
+            block.drop_through(stamp);
+            if block.dead() > others {
+                block.compact();
+            }
+        });
+    }
+
+    fn push(&mut self, stamp: u64, hits: u32) {
+        if self.parts.back().is_none_or(|last| last.block.is_full()) {
+            let sum = self.parts.back().map_or(0, |last| last.sum.wrapping_add(last.block.total()));
+            self.add(Block::default(), sum);
+        }
+        self.change(self.parts.len() - 1, |block| block.push(stamp, hits));
+    }
+
+    fn truncate(&mut self, total: u64) {
         let last = self.index_through(total);
-        if last >= self.live().len() {
-            return;
+        let before = self.hits_before(last);
+        while self.parts.len() > last + 1 {
+            let dropped = self.parts.pop_back();
+            self.block_bytes -= dropped.map_or(0, |part| part.block.heap_bytes());
         }
-        let (place, hits) = (self.head() + last, (total - self.hits_of_first(last)) as u32);
-        self.extras = self.extras_before(place) as u32;
-        self.set_range(self.head(), place + 1);
-        if hits > 1 {
-            self.add_extra(place, hits - 1);
+        self.change(last, |block| block.truncate(total.saturating_sub(before)));
+    }
+
+    /// Changes a block, and counts the bytes that it takes or gives back by that.
+    fn change(&mut self, index: usize, change: impl FnOnce(&mut Block)) {
+        if let Some(Part { block, .. }) = self.parts.get_mut(index) {
+            self.block_bytes -= block.heap_bytes();
+            change(block);
+            self.block_bytes += block.heap_bytes();
         }
     }
 
-    pub(crate) fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.words)
+    fn add(&mut self, block: Block, sum: u64) {
+        self.block_bytes += block.heap_bytes();
+        self.parts.reserve_exact(self.places_more());
+        self.parts.push_back(Part { block, sum });
     }
 
-    /// Bytes by which the next [`push`](Self::push) grows the block at most.
-    pub(crate) fn growth_bytes(&self) -> usize {
-        let words = self.words_after(PUSH_WORDS).saturating_sub(self.words.len());
-        words * size_of::<u64>()
+    /// The places by which the queue of blocks grows for one block more.
+    fn places_more(&self) -> usize {
+        let (places, used) = (self.parts.capacity(), self.parts.len());
+        if used < places { 0 } else { (places / 8).max(PARTS_MORE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_many_stamps_is_no_larger_than_one_of_few() {
+        assert_eq!(size_of::<Stamps>(), size_of::<Block>());
     }
 
-    /// Words that neither a stamp nor an extra takes, dead or alive.
-    fn free(&self) -> usize {
-        (self.words.len() - self.extras as usize).saturating_sub(1 + self.end())
-    }
-
-    /// The size of the block after room was made for `more` words.
-    fn words_after(&self, more: usize) -> usize {
-        let (size, dead) = (self.words.len(), self.head() + self.extras_before(self.head()));
-        let used = size - self.free() - dead;
-        if size > WORDS_KEPT && (used + more) * 4 < size {
-            return (used + more) * 2;
+    /// Thousands of stamps against a list: pushed, dropped, taken back.
+    #[test]
+    fn it_is_a_queue_of_any_length() {
+        let (mut stamps, mut model, mut random) = (Stamps::default(), VecDeque::new(), 1_u64);
+        let (mut now, mut most) = (0, 0);
+        for step in 0..60_000_u64 {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(step);
+            let dice = random >> 40;
+            now += dice % 3;
+            let hits = if dice.is_multiple_of(7) { 1 + dice % 40 } else { 1 };
+            stamps.push(now, hits as u32);
+            model.extend((0..hits).map(|_| now));
+            if dice.is_multiple_of(4_001) {
+                let left = model.len() as u64 * (dice % 5) / 4;
+                stamps.truncate(left);
+                model.truncate(left as usize);
+            }
+            if dice.is_multiple_of(11) || dice.is_multiple_of(8_009) {
+                let gone = now.saturating_sub(if dice.is_multiple_of(8_009) { dice % 90 } else { 6_000 });
+                stamps.drop_through(gone);
+                model.retain(|&stamp| stamp > gone);
+            }
+            most = most.max(model.len());
+            let wanted = 1 + dice % (model.len() as u64 + 2);
+            assert_eq!(stamps.total(), model.len() as u64, "step {step}");
+            assert_eq!(stamps.last(), model.back().copied());
+            assert_eq!(stamps.stamp_through(wanted), model.get(wanted as usize - 1).copied(), "step {step}");
+            assert!(stamps.heap_bytes() <= 4_200 + 9 * model.len(), "step {step}");
         }
-        let rebuild_frees_enough = dead >= more.max(size / 16);
-        if self.free() >= more || rebuild_frees_enough {
-            return size;
-        }
-        (used.max(1) + more).max(size + size / 16)
-    }
-
-    fn make_room(&mut self, more: usize) {
-        let size = self.words_after(more);
-        if self.free() >= more && size == self.words.len() {
-            return;
-        }
-        let mut rebuilt = Self { words: vec![0; size].into_boxed_slice(), extras: 0, kept: self.kept };
-        let (head, base) = (self.head(), self.sum_before(self.head()));
-        rebuilt.words[1..1 + self.live().len()].copy_from_slice(self.live());
-        rebuilt.set_range(0, self.live().len());
-        for index in self.extras_before(head)..self.extras as usize {
-            let (place, sum) = self.extra(index);
-            rebuilt.put_extra(rebuilt.extras as usize, place - head, sum.wrapping_sub(base));
-            rebuilt.extras += 1;
-        }
-        *self = rebuilt;
-    }
-
-    fn clear(&mut self) {
-        if self.words.len() > WORDS_KEPT {
-            self.words = Box::default();
-        }
-        self.extras = 0;
-        self.set_range(0, 0);
+        assert!(most > 20_000, "{most}");
     }
 }

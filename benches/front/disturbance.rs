@@ -1,0 +1,227 @@
+//! Large work and bad clients, beside which others want to be answered as fast as ever.
+//!
+//! What a disturbance needs of the generator's core, it takes at the lowest priority.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::client::Client;
+use super::frame::{self, flag, kind};
+use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use super::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use super::question::{Keys, Question};
+use super::request_head::RequestHead;
+use super::server::Server;
+
+/// Series and rules.
+const MANY: usize = 100_000;
+const STREAMS: u32 = 10_000;
+/// Clients that stall, or do not read.
+const CLIENTS: usize = 64;
+/// Descriptors of one call that makes series.
+const DESCRIPTORS: usize = 50;
+/// How long a server may take for what is large.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two of a kind.
+const PAUSE: Duration = Duration::from_millis(50);
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// One kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disturbance {
+    Nothing,
+    Scrapes,
+    Reloads,
+    Stalled,
+    SlowReaders,
+    ManyStreams,
+}
+
+/// One that goes on until it is ended.
+pub(crate) struct Running {
+    stop: Arc<AtomicBool>,
+    work: JoinHandle<Result<u64, Failure>>,
+    _held: Vec<TcpStream>,
+}
+
+impl Disturbance {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Nothing,
+        Self::Stalled,
+        Self::SlowReaders,
+        Self::ManyStreams,
+        Self::Reloads,
+        // last: its series stay
+        Self::Scrapes,
+    ];
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Scrapes => "scrapes of 100,000 series",
+            Self::Reloads => "reloads of 100,000 rules",
+            Self::Stalled => "64 clients in the middle of a call",
+            Self::SlowReaders => "64 clients that read no answer",
+            Self::ManyStreams => "connections that open 10,000 streams",
+        }
+    }
+
+    /// What has to be there before it can begin.
+    pub(crate) fn prepare(self, server: &Server) -> Result<(), Failure> {
+        if self != Self::Scrapes {
+            return Ok(());
+        }
+        let before = reloads(server)?;
+        let text = "domain: wide\ndescriptors:\n  - key: id\n    detailed_metric: true\n    rate_limit: {unit: day, \
+                    requests_per_unit: 10}\n";
+        fs::write(server.rules().join("wide.yaml"), text)?;
+        wait_for_reload(server, before)?;
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(make_series(server.address))
+    }
+
+    /// Begins it.
+    pub(crate) fn begin(self, server: &Server) -> Result<Running, Failure> {
+        let held = match self {
+            Self::Stalled => clients(server.address, |said| said.truncate(said.len() - 10), 1)?,
+            Self::SlowReaders => clients(server.address, |_| (), 1_000)?,
+            _ => Vec::new(),
+        };
+        let stop = Arc::<AtomicBool>::default();
+        let (stopped, address, metrics) = (Arc::clone(&stop), server.address, server.metrics);
+        let rules = server.rules().join("many.yaml");
+        let work = std::thread::spawn(move || {
+            // of this thread alone, on Linux
+            rustix::process::nice(19)?;
+            let mut done = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                match self {
+                    Self::Scrapes => drop(page(metrics)?),
+                    Self::Reloads => {
+                        let before = reloads_at(metrics)?;
+                        let next = rules.with_extension("next");
+                        fs::write(&next, many_rules(done))?;
+                        fs::rename(&next, &rules)?;
+                        wait_until(|| Ok(reloads_at(metrics)? > before))?;
+                    }
+                    Self::ManyStreams => open_streams(address)?,
+                    Self::Nothing | Self::Stalled | Self::SlowReaders => {}
+                }
+                done += 1;
+                std::thread::sleep(PAUSE);
+            }
+            Ok(done)
+        });
+        Ok(Running { stop, work, _held: held })
+    }
+}
+
+impl Running {
+    /// Ends it. Returns how often it was done.
+    pub(crate) fn end(self) -> Result<u64, Failure> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.work.join().map_err(|_| "a disturbance panicked")?
+    }
+}
+
+/// Connections that say `calls` calls, as `change` makes them, and then nothing. They never read.
+fn clients(address: SocketAddr, change: fn(&mut Vec<u8>), calls: usize) -> io::Result<Vec<TcpStream>> {
+    let client = |seed| {
+        let mut client = Client::new(false, seed as u64);
+        // what the server's settings will say
+        client.presume(calls);
+        let mut question = Question::new(Keys::InTurn(0));
+        while client.under_way() < calls && client.ask(&mut question, 0) {}
+        change(&mut client.out);
+        let mut socket = TcpStream::connect(address)?;
+        socket.write_all(&client.out)?;
+        Ok(socket)
+    };
+    (0..CLIENTS).map(client).collect()
+}
+
+/// Opens the streams, and hears what the server has to say of it until it closes the connection.
+fn open_streams(address: SocketAddr) -> io::Result<()> {
+    let mut said = frame::PREFACE.to_vec();
+    frame::put(&mut said, kind::SETTINGS, 0, 0, &[]);
+    let mut head = RequestHead::new(false);
+    for stream in (1..2 * STREAMS).step_by(2) {
+        frame::put_with(&mut said, kind::HEADERS, flag::END_HEADERS, stream, |out| head.put(&mut || 0, out));
+    }
+    let mut socket = TcpStream::connect(address)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    // both fail when the server has closed it first
+    let _ = socket.write_all(&said);
+    let _ = socket.read_to_end(&mut Vec::new());
+    Ok(())
+}
+
+async fn make_series(address: SocketAddr) -> Result<(), Failure> {
+    let mut client = RateLimitServiceClient::connect(format!("http://{address}")).await?;
+    for first in (0..MANY).step_by(DESCRIPTORS) {
+        let entry = |id| Entry { key: "id".into(), value: format!("{id:06}") };
+        let descriptor = |id| RateLimitDescriptor { entries: vec![entry(id)], ..Default::default() };
+        let descriptors = (first..first + DESCRIPTORS).map(descriptor).collect();
+        let request = RateLimitRequest { domain: "wide".into(), descriptors, hits_addend: 0 };
+        client.should_rate_limit(request).await?;
+    }
+    Ok(())
+}
+
+/// Rules that differ from those before.
+fn many_rules(generation: u64) -> String {
+    let mut text = String::from("domain: many\ndescriptors:\n");
+    for at in 0..MANY {
+        text += &format!(
+            "  - {{key: id, value: v{at}, rate_limit: {{unit: day, requests_per_unit: {}}}}}\n",
+            generation + 1
+        );
+    }
+    text
+}
+
+fn reloads(server: &Server) -> Result<u64, Failure> {
+    reloads_at(server.metrics)
+}
+
+/// How often rules came into force.
+fn reloads_at(metrics: SocketAddr) -> Result<u64, Failure> {
+    let page = page(metrics)?;
+    let value = page.lines().find_map(|line| line.strip_prefix("ratelimit_service_config_load_success "));
+    Ok(value.ok_or("the page does not count reloads")?.parse()?)
+}
+
+fn wait_for_reload(server: &Server, before: u64) -> Result<(), Failure> {
+    wait_until(|| Ok(reloads(server)? > before))
+}
+
+fn wait_until(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+    let start = Instant::now();
+    while !holds()? {
+        if start.elapsed() > PATIENCE {
+            return Err("rules that do not come into force".into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// The page of metrics, with its head.
+fn page(metrics: SocketAddr) -> io::Result<String> {
+    let mut socket = TcpStream::connect(metrics)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut page = String::new();
+    socket.read_to_string(&mut page)?;
+    Ok(page)
+}

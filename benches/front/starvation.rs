@@ -1,0 +1,94 @@
+//! What large work and bad clients cost everybody else: latencies at half load, with and without them in turn.
+
+use std::time::Duration;
+
+use super::args::Args;
+use super::disturbance::Disturbance;
+use super::load::{Pace, Questions, Run};
+use super::question::Keys;
+use super::server::{self, Server, Subject};
+use super::table::median;
+use super::{drive, half_peak, meet_every_key};
+
+/// The 99th percentile may move by so much, or by a tenth.
+const MOVES_MICROS_MAX: f64 = 1_000.0;
+const MOVES_MAX: f64 = 0.1;
+/// Longer than other measurements: what is large has to happen at least once in each.
+const SECONDS: f64 = 1.5;
+
+/// Latencies of one run, in microseconds.
+#[derive(Clone, Copy)]
+struct Latency {
+    p50: f64,
+    p99: f64,
+}
+
+/// Measures every disturbance, on one server. Returns the number of errors.
+pub(crate) fn measure(args: &Args) -> Result<u64, String> {
+    let Some(binary) = args.tidegate() else { return Ok(0) };
+    server::pin_self(&args.generator_core)?;
+    let server = Server::start(Subject::Tidegate, &args.server_core, &binary)?;
+    meet_every_key(args, &server)?;
+    let per_second = half_peak(args, &server)?;
+    println!(
+        "\nlatency beside others, 8 connections, open loop at half of its own peak, {per_second:.0} calls/s"
+    );
+    println!(
+        "{:<38} {:>8} {:>8} {:>8} {:>8} {:>10} {:>6}",
+        "beside", "p50 µs", "then", "p99 µs", "then", "p99 moves", "times"
+    );
+    let mut errors = 0;
+    for disturbance in Disturbance::ALL {
+        disturbance.prepare(&server).map_err(|error| server.blame(&error.to_string()))?;
+        errors += row(args, &server, disturbance, per_second)?;
+    }
+    Ok(errors)
+}
+
+fn row(args: &Args, server: &Server, disturbance: Disturbance, per_second: f64) -> Result<u64, String> {
+    let (mut quiet, mut beside, mut times, mut errors) = (Vec::new(), Vec::new(), 0, 0);
+    for round in 1..=args.rounds as u64 {
+        quiet.push(latency(args, server, per_second, 2 * round, &mut errors)?);
+        let failed = |error: Box<dyn std::error::Error + Send + Sync>| server.blame(&error.to_string());
+        let running = disturbance.begin(server).map_err(failed)?;
+        let measured = latency(args, server, per_second, 2 * round + 1, &mut errors);
+        times += running.end().map_err(failed)?;
+        beside.push(measured?);
+    }
+    let of = |runs: &[Latency], which: fn(&Latency) -> f64| median(runs.iter().map(which));
+    let (before, then) = (of(&quiet, |run| run.p99), of(&beside, |run| run.p99));
+    let moved = median(quiet.iter().zip(&beside).map(|(quiet, beside)| beside.p99 - quiet.p99));
+    let bad = moved > MOVES_MICROS_MAX && moved > before * MOVES_MAX;
+    println!(
+        "{:<38} {:>8.0} {:>8.0} {before:>8.0} {then:>8.0} {moved:>+7.0} µs {times:>6}{}",
+        disturbance.title(),
+        of(&quiet, |run| run.p50),
+        of(&beside, |run| run.p50),
+        if bad { "  !! over 1 ms and a tenth" } else { "" }
+    );
+    Ok(errors)
+}
+
+fn latency(
+    args: &Args,
+    server: &Server,
+    per_second: f64,
+    seed: u64,
+    errors: &mut u64,
+) -> Result<Latency, String> {
+    let measured =
+        Duration::from_secs_f64(if args.is_quick() { args.seconds } else { args.seconds.max(SECONDS) });
+    let run = Run {
+        connections: 8,
+        pace: Pace::Open { per_second },
+        ids: false,
+        warm_up: measured / 5,
+        measured,
+        calls_max: u64::MAX,
+        sleeps: false,
+    };
+    let outcome = drive(server, &run, Questions { keys: Keys::Random(args.keys), seed })?;
+    *errors += outcome.tally.errors;
+    let micros = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64 / 1e3;
+    Ok(Latency { p50: micros(0.5), p99: micros(0.99) })
+}

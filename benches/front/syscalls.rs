@@ -1,0 +1,86 @@
+//! System calls a call: one connection, one call at a time, counted by `strace`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::args::Args;
+use super::load::{Pace, Questions, Run};
+use super::question::Keys;
+use super::server::{self, Server, Subject};
+use super::{drive, start};
+
+const CALLS: u64 = 5_000;
+/// Fewer than so many a call are what happens now and then, such as a timer.
+const SHOWN_MIN: f64 = 0.01;
+const ATTACH_MAX: Duration = Duration::from_secs(5);
+
+/// Counts for every server and prints a table.
+pub(crate) fn measure(args: &Args) -> Result<(), String> {
+    server::pin_self(&args.generator_core)?;
+    println!("\nsystem calls a call, 1 connection × 1 stream, {CALLS} calls (strace -c -f)");
+    for server in start(args, &args.server_core, |subject| !matches!(subject, Subject::Peer(_)))? {
+        let counts = counts(args, &server)?;
+        let total: f64 = counts.iter().map(|(_, count)| count).sum();
+        let shown = counts.iter().filter(|(_, count)| *count >= SHOWN_MIN);
+        let shown: Vec<_> = shown.map(|(name, count)| format!("{name} {count:.2}")).collect();
+        println!("{:<28} {total:>6.2}   {}", server.subject.name(), shown.join(", "));
+    }
+    Ok(())
+}
+
+/// Each kind's number a call, the most frequent first.
+fn counts(args: &Args, server: &Server) -> Result<Vec<(String, f64)>, String> {
+    let report = server.folder().join("strace");
+    let strace = attach(server.id(), &report)?;
+    let run = Run {
+        connections: 1,
+        pace: Pace::Closed { streams: 1 },
+        ids: false,
+        warm_up: Duration::ZERO,
+        measured: Duration::from_secs(60),
+        calls_max: CALLS,
+        sleeps: false,
+    };
+    let driven = drive(server, &run, Questions { keys: Keys::Random(args.keys), seed: 0 });
+    detach(strace)?;
+    driven?;
+    let report = fs::read_to_string(&report).map_err(|error| format!("strace's report: {error}"))?;
+    let mut counts: Vec<_> = report.lines().filter_map(row).collect();
+    counts.sort_by(|one, other| other.1.total_cmp(&one.1));
+    Ok(counts)
+}
+
+/// Name and number a call of a row `% time, seconds, usecs/call, calls, [errors], syscall`.
+fn row(line: &str) -> Option<(String, f64)> {
+    let columns: Vec<_> = line.split_whitespace().collect();
+    let (name, calls) = (columns.last()?, columns.get(3)?.parse::<u64>().ok()?);
+    (*name != "total").then(|| (name.to_string(), calls as f64 / CALLS as f64))
+}
+
+/// Starts strace on a process, and waits until it counts.
+fn attach(pid: u32, report: &Path) -> Result<Child, String> {
+    let mut command = Command::new("strace");
+    command.args(["-c", "-f", "-p", &pid.to_string(), "-o"]).arg(report).stderr(Stdio::null());
+    let strace = command.spawn().map_err(|error| format!("strace: {error}"))?;
+    let start = Instant::now();
+    let status = format!("/proc/{pid}/status");
+    while !fs::read_to_string(&status).unwrap_or_default().contains(&format!("TracerPid:\t{}", strace.id())) {
+        if start.elapsed() > ATTACH_MAX {
+            return Err("strace does not attach: may this user trace others?".into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // the other threads follow the first within moments
+    std::thread::sleep(Duration::from_millis(200));
+    Ok(strace)
+}
+
+fn detach(mut strace: Child) -> Result<(), String> {
+    let done = kill_process(Pid::from_child(&strace), Signal::INT).map_err(|error| error.to_string());
+    strace.wait().map_err(|error| error.to_string())?;
+    done
+}

@@ -1,0 +1,146 @@
+//! The counters of limits, calls and reloads as a mapping names them, instead of the names that are built in.
+//!
+//! Each counter goes through the mapping once, when a scrape first meets it; what it is told as is kept with it.
+//! Counters that come to the same name and labels are told as one. One that never grew is not told, as if its first
+//! line had not come yet.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
+use parking_lot::Mutex;
+
+use super::Metrics;
+use super::counts::Stat;
+use super::mapping::{Mapping, Metric, Target};
+use super::named::Named;
+use super::striped::Slot;
+use super::text::{Page, header};
+
+/// Series that are mapped, and samples that are written, at a time.
+const BATCH: usize = 512;
+
+/// What a mapping has come to so far.
+pub(super) struct Mapped {
+    mapping: Mapping,
+    /// Families of durations, which no counter can be in.
+    observers: Vec<String>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    families: Vec<Family>,
+    by_name: HashMap<String, usize>,
+    /// Counters that are not of limits, by their index.
+    apart: HashSet<usize>,
+    /// How many series of limits went through the mapping.
+    limits: usize,
+}
+
+struct Family {
+    name: String,
+    help: String,
+    samples: Vec<Sample>,
+    by_labels: HashMap<String, usize>,
+}
+
+/// Counters that are told as one.
+struct Sample {
+    labels: String,
+    counters: Vec<(Slot, f64)>,
+}
+
+/// How far a scrape has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    family: usize,
+    sample: usize,
+    /// The family's header is written.
+    begun: bool,
+}
+
+impl Mapped {
+    pub(super) fn new<'f>(mapping: Mapping, observers: impl Iterator<Item = &'f str>) -> Self {
+        Self { mapping, observers: observers.map(str::to_owned).collect(), known: Mutex::default() }
+    }
+
+    /// What durations of this name are told as; `None`: they are not.
+    pub(super) fn observer(mapping: &Mapping, name: &str) -> Option<Target> {
+        mapping.target(name, Metric::Observer).filter(|target| !is_ours(&target.family))
+    }
+}
+
+impl Metrics {
+    /// Maps some of the counters that came since the last time. `false`: there are no more.
+    pub(super) fn learn(&self, mapped: &Mapped, page: &Page) -> bool {
+        let mut known = mapped.known.lock();
+        for counter in self.named_apart() {
+            if known.apart.insert(counter.index()) {
+                known.add(mapped, &counter, page);
+            }
+        }
+        let mut learnt = 0;
+        for counter in self.named_limits(known.limits).take(BATCH * Stat::ALL.len()) {
+            known.add(mapped, &counter, page);
+            learnt += 1;
+        }
+        known.limits += learnt / Stat::ALL.len();
+        learnt > 0
+    }
+
+    /// Writes some of what is known; `None` when there is no more.
+    pub(super) fn write_mapped(&self, mapped: &Mapped, page: &mut Page, from: Progress) -> Option<Progress> {
+        let known = mapped.known.lock();
+        let family = known.families.get(from.family)?;
+        let mut begun = from.begun;
+        for Sample { labels, counters } in family.samples.iter().skip(from.sample).take(BATCH) {
+            let counts = counters.iter().map(|&(slot, scale)| self.striped.sum(slot) as f64 * scale);
+            let count: f64 = counts.sum();
+            if count > 0.0 {
+                if !std::mem::replace(&mut begun, true) {
+                    header(page, &family.name, &family.help, "counter");
+                }
+                page.line(&family.name, labels, count);
+            }
+        }
+        Some(match from.sample + BATCH < family.samples.len() {
+            true => Progress { sample: from.sample + BATCH, begun, ..from },
+            false => Progress { family: from.family + 1, ..Progress::default() },
+        })
+    }
+}
+
+impl Known {
+    fn add(&mut self, mapped: &Mapped, counter: &Named<'_>, page: &Page) {
+        let target = mapped.mapping.target(&counter.name.to_string(), Metric::Counter);
+        let taken = |family: &String| is_ours(family) || mapped.observers.contains(family);
+        let Some(target) = target.filter(|target| !taken(&target.family)) else { return };
+        let labels = page.labels(target.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let index = match self.by_name.entry(target.family) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                let (name, help) = (new.key().clone(), target.help);
+                let by_labels = HashMap::new();
+                self.families.push(Family { name, help, samples: Vec::new(), by_labels });
+                *new.insert(self.families.len() - 1)
+            }
+        };
+        self.families[index].add(labels, (counter.slot, target.scale));
+    }
+}
+
+impl Family {
+    fn add(&mut self, labels: String, counter: (Slot, f64)) {
+        let samples = &mut self.samples;
+        let index = *self.by_labels.entry(labels).or_insert_with_key(|labels| {
+            samples.push(Sample { labels: labels.clone(), counters: Vec::new() });
+            samples.len() - 1
+        });
+        self.samples[index].counters.push(counter);
+    }
+}
+
+/// Families that are told under their own names whatever a mapping says.
+fn is_ours(family: &str) -> bool {
+    family.starts_with("tidegate_") || family.starts_with("process_")
+}

@@ -1,0 +1,114 @@
+//! A real NGINX, Caddy or HAProxy with its recipe of `examples/`, on ports of its own.
+//!
+//! Recipes run as they are. Changed are addresses, and the patience with the limiter, because these tests are not about
+//! a machine that is too busy to answer in 100 ms.
+
+use std::fs;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::process::Process;
+use super::{eventually, free_port, http};
+
+/// The rules that belong to the recipes.
+pub const EXAMPLE_RULES: &str = include_str!("../../../examples/nginx/rules/edge.yaml");
+
+/// The proxies for which there is a recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Nginx,
+    Caddy,
+    Haproxy,
+}
+
+/// A running proxy.
+pub struct Proxy {
+    process: Process,
+    /// Where its clients connect.
+    pub port: u16,
+    _folder: TempDir,
+}
+
+impl Kind {
+    /// What CHECK_PROXY has to be for this one.
+    pub fn check_proxy(self) -> &'static str {
+        match self {
+            Self::Nginx | Self::Haproxy => "nginx",
+            Self::Caddy => "forwarded",
+        }
+    }
+
+    /// The files of its recipe: their names and texts, the configuration first.
+    fn files(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Nginx => &[("nginx.conf", include_str!("../../../examples/nginx/nginx.conf"))],
+            Self::Caddy => &[("Caddyfile", include_str!("../../../examples/caddy/Caddyfile"))],
+            Self::Haproxy => &[
+                ("haproxy.cfg", include_str!("../../../examples/haproxy/haproxy.cfg")),
+                ("tidegate.lua", include_str!("../../../examples/haproxy/tidegate.lua")),
+            ],
+        }
+    }
+
+    fn command(self) -> Command {
+        let words: &[&str] = match self {
+            // One process, so that none is left when it is killed.
+            Self::Nginx => &[
+                "nginx",
+                "-p",
+                ".",
+                "-g",
+                "daemon off; master_process off; pid nginx.pid;",
+                "-c",
+                "nginx.conf",
+            ],
+            Self::Caddy => &["caddy", "run", "--adapter", "caddyfile", "--config", "Caddyfile"],
+            Self::Haproxy => &["haproxy", "-db", "-f", "haproxy.cfg"],
+        };
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        command
+    }
+}
+
+impl Proxy {
+    /// Starts the recipe in front of a limiter at this address and waits until it serves.
+    pub fn start(kind: Kind, limiter: &str) -> Self {
+        let port = free_port();
+        let addresses = [
+            ("127.0.0.1:8080", limiter.to_owned()),
+            (":10000", format!(":{port}")),
+            (":10080", format!(":{}", free_port())),
+            (":10081", format!(":{}", free_port())),
+            ("100ms", "10s".to_owned()),
+            ("local TIMEOUT = 1000", "local TIMEOUT = 10000".to_owned()),
+            ("lb_try_duration 250ms", "lb_try_duration 25s".to_owned()),
+        ];
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        for (name, text) in kind.files() {
+            let text = addresses.iter().fold((*text).to_owned(), |text, (old, new)| text.replace(old, new));
+            fs::write(folder.path().join(name), text).expect("the folder is ours");
+        }
+        let mut command = kind.command();
+        // Debian keeps daemons where only root's PATH looks; Caddy writes below its home.
+        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+        command.env("PATH", path).env("HOME", folder.path()).current_dir(folder.path());
+        let process = Process::spawn(&mut command);
+        let mut proxy = Self { process, port, _folder: folder };
+        eventually("the proxy to be ready", || proxy.probe_ready());
+        proxy
+    }
+
+    fn probe_ready(&mut self) -> Option<()> {
+        if let Some(status) = self.process.ended() {
+            panic!("the proxy ended: {status}\n{}", self.process.output().join("\n"));
+        }
+        http::connect(self.port).ok().map(drop)
+    }
+
+    /// The client whose address is 127.0.0.`host`.
+    pub fn client(&self, host: u8) -> http::Client {
+        http::Client::at([127, 0, 0, host].into(), self.port)
+    }
+}

@@ -1,0 +1,83 @@
+"""An OTLP receiver: prints every span that it gets, a line of JSON each. `otlp_receiver.py grpc|http PORT`."""
+
+import gzip
+import json
+import sys
+from concurrent import futures
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as service_grpc
+
+
+def plain(value):
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [plain(item) for item in value.array_value.values]
+    return getattr(value, kind)
+
+
+def attributes(pairs):
+    return {pair.key: plain(pair.value) for pair in pairs}
+
+
+def tell(request, headers):
+    for resource in request.resource_spans:
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                line = {
+                    "name": span.name,
+                    "kind": span.kind,
+                    "trace": span.trace_id.hex(),
+                    "span": span.span_id.hex(),
+                    "parent": span.parent_span_id.hex(),
+                    "nanos": span.end_time_unix_nano - span.start_time_unix_nano,
+                    "status": span.status.code,
+                    "why": span.status.message,
+                    "attributes": attributes(span.attributes),
+                    "resource": attributes(resource.resource.attributes),
+                    "headers": headers,
+                }
+                print("span " + json.dumps(line, sort_keys=True), flush=True)
+
+
+class Grpc(service_grpc.TraceServiceServicer):
+    def Export(self, request, context):
+        tell(request, {key: str(value) for key, value in context.invocation_metadata()})
+        return service.ExportTraceServiceResponse()
+
+
+class Http(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        if self.path != "/v1/traces" or headers["content-type"] != "application/x-protobuf":
+            self.send_error(404)
+            return
+        tell(service.ExportTraceServiceRequest.FromString(body), headers)
+        self.send_response(200)
+        self.send_header("content-type", "application/x-protobuf")
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def main(protocol, port):
+    if protocol == "http":
+        server = ThreadingHTTPServer(("127.0.0.1", port), Http)
+        print("ready", flush=True)
+        server.serve_forever()
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    service_grpc.add_TraceServiceServicer_to_server(Grpc(), server)
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    print("ready", flush=True)
+    server.wait_for_termination()
+
+
+main(sys.argv[1], int(sys.argv[2]))

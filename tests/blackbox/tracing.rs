@@ -1,0 +1,201 @@
+//! Spans as a collector gets them: one that is written in Python, over both protocols.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::grpc::question;
+use crate::harness::process::Process;
+use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::{eventually, eventually_true, free_port, http};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: plan
+    value: free
+    descriptors:
+      - key: user
+        rate_limit: {unit: day, requests_per_unit: 1}
+";
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+/// A collector, and where it listens.
+struct Collector {
+    process: Process,
+    port: u16,
+}
+
+impl Collector {
+    fn start(protocol: &str) -> Self {
+        Self::start_at(protocol, free_port())
+    }
+
+    fn start_at(protocol: &str, port: u16) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/otlp_receiver.py");
+        let mut command = Command::new(python());
+        command.args([script, protocol, &port.to_string()]);
+        let mut process = Process::spawn(&mut command);
+        eventually_true("the collector to be ready", || {
+            assert!(process.ended().is_none(), "{}", process.output().join("\n"));
+            process.lines_with("ready") > 0
+        });
+        Self { process, port }
+    }
+
+    fn spans(&self) -> Vec<Value> {
+        let lines = self.process.output();
+        let spans = lines.iter().filter_map(|line| line.strip_prefix("span "));
+        spans.map(|span| serde_json::from_str(span).expect("JSON")).collect()
+    }
+
+    /// Waits for so many spans.
+    fn wait_for(&self, count: usize) -> Vec<Value> {
+        let spans = eventually("all spans", || Some(self.spans()).filter(|spans| spans.len() >= count));
+        assert_eq!(spans.len(), count);
+        spans
+    }
+}
+
+/// TIDEGATE_PYTHON, or what `tests/run` installs.
+fn python() -> PathBuf {
+    let installed = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/.work/venv/bin/python"));
+    let path = std::env::var_os("TIDEGATE_PYTHON").map_or_else(installed, PathBuf::from);
+    assert!(path.exists(), "no Python at {}: run tests/run once, it installs one", path.display());
+    path
+}
+
+fn traced(protocol: &str, port: u16) -> Setup {
+    Setup::new()
+        .rules("shop.yaml", RULES)
+        .env("TRACING_ENABLED", "true")
+        .env("TRACING_EXPORTER_PROTOCOL", protocol)
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{port}"))
+        .env("OTEL_BSP_SCHEDULE_DELAY", "50")
+}
+
+fn ask_json(limiter: &Tidegate, headers: &[(&str, &str)], user: &str) -> u16 {
+    let entries = format!(r#"[{{"key":"plan","value":"free"}},{{"key":"user","value":"{user}"}}]"#);
+    let body = format!(
+        r#"{{"domain":"shop","descriptors":[{{"entries":{entries}}},{{"entries":[{{"key":"x"}}]}}]}}"#
+    );
+    let answer = http::Client::new(limiter.ports().http).send("POST", "/json", headers, &body);
+    answer.expect("an answer").status
+}
+
+#[test]
+fn a_call_is_a_span_with_what_was_decided_over_both_protocols() {
+    for protocol in ["http", "grpc"] {
+        let collector = Collector::start(protocol);
+        let limiter = traced(protocol, collector.port)
+            .env("TRACING_SERVICE_NAME", "edge-limits")
+            .env("TRACING_SERVICE_NAMESPACE", "edge")
+            .env("TRACING_SERVICE_INSTANCE_ID", "one")
+            .env("OTEL_RESOURCE_ATTRIBUTES", "team=a%20b,service.name=never")
+            .env("OTEL_EXPORTER_OTLP_HEADERS", "x-token=secret")
+            .env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+            .start();
+        let client = limiter.client();
+        let ask = || client.call(question("shop", &[&[("plan", "free"), ("user", "alice")]]));
+        assert!(ask().is_ok() && ask().is_ok() && client.call(question("", &[])).is_err());
+
+        let spans = collector.wait_for(3);
+        let attribute = |index: usize, name: &str| spans[index]["attributes"][name].clone();
+        let name = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        for span in &spans {
+            // A server's, of which nobody is the parent, and which took a moment.
+            assert_eq!((span["name"].as_str(), span["kind"].as_u64()), (Some(name), Some(2)));
+            assert_eq!(span["parent"], "");
+            assert!(
+                span["nanos"].as_u64().is_some_and(|nanos| nanos > 0 && nanos < 10_000_000_000),
+                "{span}"
+            );
+            let resource = serde_json::json!({
+                "service.name": "edge-limits", "service.namespace": "edge", "service.instance.id": "one", "team": "a b",
+            });
+            assert_eq!(span["resource"], resource);
+            assert_eq!(span["headers"]["x-token"], "secret", "{span}");
+        }
+        assert_eq!(attribute(0, "ratelimit.domain"), "shop");
+        assert_eq!(attribute(0, "ratelimit.code"), "OK");
+        assert_eq!(attribute(0, "ratelimit.rules"), serde_json::json!(["plan_free.user"]));
+        assert_eq!(attribute(0, "ratelimit.rules_over_limit"), Value::Null);
+        assert_eq!(attribute(1, "ratelimit.code"), "OVER_LIMIT");
+        assert_eq!(attribute(1, "ratelimit.rules_over_limit"), serde_json::json!(["plan_free.user"]));
+        assert_eq!((attribute(1, "rpc.grpc.status_code"), spans[1]["status"].clone()), (0.into(), 0.into()));
+        assert_eq!((attribute(2, "rpc.grpc.status_code"), spans[2]["status"].clone()), (3.into(), 2.into()));
+        assert_eq!(spans[2]["why"], "rate limit domain must not be empty");
+    }
+}
+
+#[test]
+fn a_caller_that_traces_is_followed_in_w3c_and_b3_and_nobody_else_when_none_is_sampled() {
+    let collector = Collector::start("http");
+    let limiter = traced("http", collector.port).env("TRACING_SAMPLING_RATE", "0").start();
+    let w3c = |sampled: &str| format!("00-{TRACE}-{PARENT}-0{sampled}");
+    let b3 = |sampled: &str| format!("{TRACE}-{PARENT}-{sampled}");
+    // None of these is sampled.
+    ask_json(&limiter, &[], "a");
+    ask_json(&limiter, &[("traceparent", &w3c("0"))], "b");
+    ask_json(&limiter, &[("b3", &b3("0"))], "c");
+    // All of these are.
+    ask_json(&limiter, &[("traceparent", &w3c("1"))], "d");
+    ask_json(&limiter, &[("b3", &b3("1"))], "d");
+    let several = [("X-B3-TraceId", TRACE), ("X-B3-SpanId", PARENT), ("X-B3-Sampled", "1")];
+    ask_json(&limiter, &several, "e");
+    let spans = collector.wait_for(3);
+    for span in &spans {
+        assert_eq!((span["trace"].as_str(), span["parent"].as_str()), (Some(TRACE), Some(PARENT)), "{span}");
+        assert_eq!(span["name"], "/json");
+    }
+    let codes: Vec<_> = spans.iter().map(|span| span["attributes"]["ratelimit.code"].clone()).collect();
+    assert_eq!(codes, ["OK", "OVER_LIMIT", "OK"]);
+}
+
+#[test]
+fn the_last_spans_are_sent_at_the_end() {
+    let collector = Collector::start("grpc");
+    let mut limiter = traced("grpc", collector.port).env("OTEL_BSP_SCHEDULE_DELAY", "600000").start();
+    ask_json(&limiter, &[], "a");
+    limiter.signal(rustix::process::Signal::TERM);
+    assert_eq!(limiter.exit_code(), 0);
+    collector.wait_for(1);
+}
+
+#[test]
+fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
+    for protocol in ["http", "grpc"] {
+        // It accepts (by its backlog) and never reads.
+        let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = deaf.local_addr().expect("bound").port();
+        let limiter = traced(protocol, port).env("OTEL_EXPORTER_OTLP_TIMEOUT", "500").start();
+        let client = limiter.client();
+        let mut slowest = Duration::ZERO;
+        let mut ask = |count: usize| {
+            for _ in 0..count {
+                let began = Instant::now();
+                client.ask(question("shop", &[&[("plan", "free"), ("user", "alice")]]));
+                slowest = slowest.max(began.elapsed());
+            }
+        };
+        // More than the queue holds.
+        ask(3_000);
+        let memory = limiter.memory_peak_bytes();
+        ask(3_000);
+        eventually_true("the limiter to notice", || limiter.lines_with("spans were not taken") > 0);
+        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+        let grown = limiter.memory_peak_bytes().saturating_sub(memory);
+        assert!(grown < 8 << 20, "{grown} bytes");
+        drop(deaf);
+        let collector = Collector::start_at(protocol, port);
+        eventually_true("spans to come again", || {
+            client.ask(question("shop", &[&[("plan", "free"), ("user", "alice")]]));
+            !collector.spans().is_empty()
+        });
+    }
+}
