@@ -4,6 +4,7 @@ mod attacks;
 mod ending;
 mod late;
 mod random;
+mod soak;
 mod windows;
 
 use std::collections::BTreeMap;
