@@ -12,6 +12,8 @@ mod spans;
 mod statsd;
 mod tls;
 
+pub use self::reload::{load_options, rules_layout};
+
 use std::io;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
 use crate::app::reload::{Following, Installer, Starting};
+use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
@@ -35,7 +38,7 @@ use crate::front::connections::{
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
 use crate::front::lane::LaneFront;
-use crate::front::{Bounds, Seam};
+use crate::front::{Bounds, LimitHeaders, Seam, Telling};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
@@ -44,7 +47,7 @@ use crate::settings::value::{CheckProxy, FullMode, GrpcFrontKind};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
 use crate::spans::{ExportError, Tracer};
-use crate::statsd::{Address, Dialect, Sender};
+use crate::statsd::{Address, Dialect};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 /// How long running calls may take after the listeners have closed.
@@ -147,14 +150,15 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
         loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
-    let workers = app.start_workers()?;
+    let seam = app.seam();
+    let workers = app.start_workers(&seam)?;
     app.announce(&ports);
     if rules.is_ready() {
         app.health.serve();
     }
     control::lower_priority(CONTROL_NICENESS);
     tls.register(&app.metrics);
-    app.until_the_end(ports, workers, rules, tls, signals).await
+    app.until_the_end(ports, (workers, seam), rules, tls, signals).await
 }
 
 impl App {
@@ -201,20 +205,27 @@ impl App {
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
         let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
+        let installer = match self.settings.healthy_with_at_least_one_config_loaded {
+            true => installer.turning(Arc::clone(&self.health)),
+            false => installer,
+        };
         Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
     }
 
-    fn start_workers(&self) -> io::Result<Arc<Workers>> {
+    fn seam(&self) -> Arc<Seam> {
         let bounds = Bounds {
             descriptors_max: self.settings.max_descriptors.0,
             entries_max: self.settings.max_entries.0,
             request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
         };
         let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
-        let seam = Arc::new(seam.traced(self.tracer.clone()));
+        Arc::new(seam.telling(telling(&self.settings)).traced(self.tracer.clone()))
+    }
+
+    fn start_workers(&self, seam: &Arc<Seam>) -> io::Result<Arc<Workers>> {
         let fronts = Fronts {
-            grpc: self.grpc_server(Arc::clone(&seam)),
-            http: HttpFront::new(seam, Arc::clone(&self.health), check_options(&self.settings)),
+            grpc: self.grpc_server(Arc::clone(seam)),
+            http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health), check_options(&self.settings)),
         };
         let bounds = ConnectionBounds {
             connections_max: connections_max(control::open_files_max()),
@@ -270,15 +281,16 @@ impl App {
     async fn until_the_end(
         self,
         ports: Ports,
-        workers: Arc<Workers>,
+        (workers, seam): (Arc<Workers>, Arc<Seam>),
         rules: Following,
         tls: PortsTls,
         mut signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
-        let mut control = self.serve_pages((ports.metrics, ports.debug), &switch);
-        self.send_metrics(&mut control);
+        let mut control = self.serve_pages((ports.metrics, ports.debug), seam, &switch);
+        let flush = self.settings.stats_flush_interval.0;
+        let mut sending = Sending::start(self.receivers.clone(), &self.metrics, flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         control.spawn(rules.until_it_dies());
@@ -286,6 +298,7 @@ impl App {
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
+            dead = sending.died() => return Err(dead),
             () = signals.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");
@@ -294,6 +307,7 @@ impl App {
             () = self.drain(&workers, accepting) => {}
             () = signals.received() => tracing::warn!("ended by a second signal"),
         }
+        sending.finish().await;
         if let Some(tracer) = self.tracer {
             // It waits for the collector, which this thread talks to.
             let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
@@ -305,6 +319,7 @@ impl App {
     fn serve_pages(
         &self,
         (metrics, debug): (Option<Listener>, Option<Listener>),
+        seam: Arc<Seam>,
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
@@ -316,22 +331,12 @@ impl App {
         }
         if let Some(listener) = debug {
             let token = self.settings.admin_token.as_ref().map(|token| Arc::from(token.0.as_str()));
-            let front = AdminFront::new(Arc::clone(&self.service), Arc::clone(&self.metrics), token);
+            let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
+            let front = AdminFront::new(service, seam, metrics, token);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }
         tasks
-    }
-
-    /// Sends metrics to everyone who gets them, on the control thread.
-    fn send_metrics(&self, tasks: &mut Essential) {
-        for (reader, (address, dialect)) in self.receivers.iter().enumerate() {
-            tracing::info!("metrics: sent to {address}");
-            let metrics = Arc::clone(&self.metrics);
-            let sending = Sender::new(address.clone(), dialect.clone(), metrics, reader);
-            let sending = sending.run(self.settings.stats_flush_interval.0);
-            tasks.spawn(async move { match sending.await {} });
-        }
     }
 
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {
@@ -380,6 +385,19 @@ fn question(example: &Example) -> serde_json::Value {
     let entry = |(key, value): &(String, String)| serde_json::json!({"key": key, "value": value});
     let entries: Vec<_> = example.entries.iter().map(entry).collect();
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
+}
+
+/// What answers tell beside codes and limits.
+fn telling(settings: &Settings) -> Telling {
+    let names = LimitHeaders {
+        limit: settings.limit_limit_header.0.clone(),
+        remaining: settings.limit_remaining_header.0.clone(),
+        reset: settings.limit_reset_header.0.clone(),
+    };
+    Telling {
+        headers: settings.limit_response_headers_enabled.then_some(names),
+        dynamic_metadata: settings.response_dynamic_metadata,
+    }
 }
 
 fn check_options(settings: &Settings) -> CheckOptions {

@@ -13,3 +13,4 @@ pub mod rules;
 pub mod plan;
 pub mod settle;
 pub mod decision;
+pub mod explain;

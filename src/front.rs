@@ -5,6 +5,7 @@
 //! renders and counts, and this is the one place where each of these happens. It knows no transport; what a refusal
 //! looks like there is the front's business.
 
+pub mod bare;
 pub mod connections;
 pub mod grpc;
 pub mod http;
@@ -16,6 +17,8 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use wire::{LimitHeaders, Telling};
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +28,8 @@ use prost::Message;
 
 use crate::clock;
 use crate::engine::decision::{Code, Decision, Limited};
-use crate::engine::request::RequestBuf;
+use crate::engine::explain::Explanation;
+use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
@@ -146,6 +150,7 @@ pub struct Seam {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     bounds: Bounds,
+    telling: Telling,
     tracer: Option<Tracer>,
 }
 
@@ -153,7 +158,13 @@ impl Seam {
     /// The seam before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
-        Self { service, metrics, bounds, tracer: None }
+        Self { service, metrics, bounds, telling: Telling::default(), tracer: None }
+    }
+
+    /// The same seam, whose answers tell this beside codes and limits.
+    #[must_use]
+    pub fn telling(self, telling: Telling) -> Self {
+        Self { telling, ..self }
     }
 
     /// The bounds that the seam keeps. A front uses them to stop reading early.
@@ -196,18 +207,39 @@ impl Seam {
         refusal
     }
 
-    fn decide(&self, request: &[u8]) -> Result<Answer, Refusal> {
+    /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the
+    /// hits of the request, whatever it brings itself; nothing is counted.
+    pub fn explain<T>(&self, request: &[u8], tell: impl FnOnce(&Explanation<'_>) -> T) -> Result<T, Refusal> {
+        let mut message = self.decode(request)?;
+        for descriptor in &mut message.descriptors {
+            (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(0), false);
+        }
+        let hits = u64::from(message.hits_addend.max(1));
+        let request = wire::parse(&message, &self.bounds)?;
+        Ok(self.service.explain(&request, hits, tell)?)
+    }
+
+    fn decode(&self, request: &[u8]) -> Result<RateLimitRequest, Refusal> {
         if request.len() > self.bounds.request_bytes_max {
             return Err(Refusal::too_large(&self.bounds));
-        }
-        if let Some(request) = wire::in_place::parse(request, &self.bounds) {
-            return Ok(self.service.decide(&request, wire::render)?);
         }
         let message =
             RateLimitRequest::decode(request).map_err(|error| Refusal::invalid(error.to_string()))?;
         wire::check_asked(&message)?;
+        Ok(message)
+    }
+
+    fn decide(&self, request: &[u8]) -> Result<Answer, Refusal> {
+        if let Some(request) = wire::in_place::parse(request, &self.bounds) {
+            return self.decide_parsed(&request);
+        }
+        let message = self.decode(request)?;
         let request = wire::parse(&message, &self.bounds).map_err(|refusal| self.unless_no_rules(refusal))?;
-        Ok(self.service.decide(&request, wire::render)?)
+        self.decide_parsed(&request)
+    }
+
+    fn decide_parsed(&self, request: &Request<'_>) -> Result<Answer, Refusal> {
+        Ok(self.service.decide(request, |decision| wire::render(&self.telling, request, decision))?)
     }
 
     /// That there are no rules yet comes before what is wrong with the descriptors.

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// Whether requests should be sent here.
@@ -20,43 +21,62 @@ pub enum Status {
 
 /// The shared state; cheap to share behind an `Arc`.
 #[derive(Debug)]
-pub struct Health(watch::Sender<Status>);
+pub struct Health {
+    status: watch::Sender<Status>,
+    /// Why requests are not welcome, the oldest reason first.
+    reasons: Mutex<Vec<&'static str>>,
+}
+
+/// The reason that there is until the first rules are there and everything listens.
+const STARTING: &str = "starting";
 
 impl Health {
     /// Not serving yet, because the process is starting.
     #[must_use]
     pub fn starting() -> Self {
-        Self(watch::Sender::new(Status::NotServing("starting".into())))
+        let status = watch::Sender::new(Status::NotServing(STARTING.into()));
+        Self { status, reasons: Mutex::new(vec![STARTING]) }
     }
 
     /// The status now.
     pub fn status(&self) -> Status {
-        self.0.borrow().clone()
+        self.status.borrow().clone()
     }
 
     /// The status now and every change of it. A watcher that is slow sees the latest one.
     pub fn watch(&self) -> watch::Receiver<Status> {
-        self.0.subscribe()
+        self.status.subscribe()
     }
 
-    /// Requests are welcome, unless draining has begun.
+    /// The process has started: requests are welcome, unless there is another reason.
     pub fn serve(&self) {
-        self.turn(Status::Serving);
+        self.withdraw(STARTING);
     }
 
-    /// Requests are not welcome, because of `reason`. (While counters live in memory there is no such reason.)
-    #[cfg(test)]
-    pub fn refuse(&self, reason: impl Into<Cow<'static, str>>) {
-        self.turn(Status::NotServing(reason.into()));
+    /// Requests are not welcome, because of `reason`, until it is withdrawn.
+    pub fn refuse(&self, reason: &'static str) {
+        let mut reasons = self.reasons.lock();
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+        self.turn(&reasons);
+    }
+
+    /// `reason` is none any more.
+    pub fn withdraw(&self, reason: &'static str) {
+        let mut reasons = self.reasons.lock();
+        reasons.retain(|known| *known != reason);
+        self.turn(&reasons);
     }
 
     /// The process is going down: final.
     pub fn drain(&self) {
-        self.turn(Status::Draining);
+        self.status.send_replace(Status::Draining);
     }
 
-    fn turn(&self, to: Status) {
-        self.0.send_if_modified(|now| {
+    fn turn(&self, reasons: &[&'static str]) {
+        let to = reasons.first().map_or(Status::Serving, |reason| Status::NotServing((*reason).into()));
+        self.status.send_if_modified(|now| {
             let changes = *now != Status::Draining && *now != to;
             if changes {
                 *now = to;
@@ -82,6 +102,20 @@ mod tests {
         health.serve();
         health.refuse("no rules");
         assert_eq!(health.status(), Status::Draining);
+    }
+
+    #[test]
+    fn every_reason_has_to_be_withdrawn() {
+        let health = Health::starting();
+        health.refuse("no rules");
+        health.refuse("no rules");
+        health.serve();
+        assert_eq!(health.status(), Status::NotServing("no rules".into()));
+        health.refuse("no store");
+        health.withdraw("no rules");
+        assert_eq!(health.status(), Status::NotServing("no store".into()));
+        health.withdraw("no store");
+        assert_eq!(health.status(), Status::Serving);
     }
 
     #[test]

@@ -54,16 +54,21 @@
 //! # The modules, in reading order
 //! [`engine`] is pure (no async, clock, I/O, logs, metrics or protocol types) and imports nothing else of ours;
 //! [`store`], `source` and `metrics` import `engine`; `service` imports those; `front` imports `service`; `app` imports
-//! all; only `cli` imports `app`. `tests/tidy.rs` checks this law.
+//! all; only `cli` imports `app`. Beside the way of a request: `statsd` sends `metrics` on, `spans` is told by `front`. `tests/tidy.rs` checks this law.
 //!
 //! | to … | touch |
 //! | --- | --- |
 //! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, a line in the property tests |
 //! | add a key of the rule files | `engine/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
-//! | add a setting | a row in `settings/table.rs` |
+//! | add an action of `rate_limits` | `engine/rules/keys.rs` → `check/actions.rs` → `actions.rs`, a line in its tests |
+//! | add a setting | a row in `settings/table.rs`, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md` |
+//! | add a command | `cli/<command>.rs` |
+//! | tell more of why an answer is what it is | `engine/rules/walk.rs`, `engine/explain.rs` |
 //! | change shadow mode, quota mode, the overall code | `engine/settle.rs`, `engine/decision.rs` |
 //! | change what is charged when a request is denied | `engine/settle.rs` |
+//! | add a counter that `envoyproxy/ratelimit` has | `metrics/stat_name.rs`, `metrics/named.rs`: StatsD and mappings follow |
 //! | add a front or a source of rules | a file beside its siblings |
+//! | serve a connection by other means than hyper | `front/connections.rs`: `serve_grpc`, `serve_http` |
 //!
 //! # Invariants
 //! - In no window of a strict limit, wherever it starts, are more than N hits admitted; under any interleaving of
@@ -104,6 +109,9 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 
+/// The seam behind the fronts, for the benchmark that counts its allocations.
+#[doc(hidden)]
+pub use front::bare::answerer;
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;

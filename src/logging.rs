@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -15,10 +16,12 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime as _;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, time::SystemTime as Rfc3339};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{Registry, reload};
 
 use crate::clock;
-use crate::settings::value::LogLevel;
+use crate::settings::value::{LogLevel, Value as _};
 
 /// Lines a second that one place in the code may write before it is cut off until the next second.
 const LINES_PER_SECOND_MAX: u32 = 10;
@@ -27,18 +30,43 @@ const LINES_PER_SECOND_MAX: u32 = 10;
 /// where they are made.
 pub const REPORT: &str = "tidegate::report";
 
+/// The level of the process, once logging has started.
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
 /// Starts logging to stderr for the whole process. Later calls change nothing.
 pub fn start(level: LogLevel, format: &str) {
-    let lines = Lines { json: format.eq_ignore_ascii_case("json"), flood: Flood::default() };
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(filter(level))
+    let (filter, handle) = reload::Layer::new(filter(level));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // It would be told on stderr, which is what has failed, and whose failing ends the thread.
         .log_internal_errors(false)
-        .event_format(lines)
-        .finish();
+        .event_format(Lines { json: format.eq_ignore_ascii_case("json"), flood: Flood::default() });
+    let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     // Only tests that start twice in one process meet the error.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    if tracing::subscriber::set_global_default(subscriber).is_ok() {
+        let _ = LEVEL.set(handle);
+    }
+}
+
+/// What is logged: the word of the level.
+pub fn level() -> String {
+    let level = LEVEL.get().and_then(|handle| handle.clone_current());
+    level.map_or_else(|| "off".to_owned(), |level| level.to_string())
+}
+
+/// Logs this much from now on: a word of LOG_LEVEL.
+///
+/// # Errors
+/// What was expected, when it is none.
+pub fn set_level(word: &str) -> Result<(), &'static str> {
+    let level = LogLevel::parse(word).ok_or(LogLevel::EXPECTED)?;
+    // Said before, and at a level that is always on: a process that has become silent has said why.
+    tracing::error!(target: REPORT, "log level: {} from now on", level.name());
+    if let Some(handle) = LEVEL.get() {
+        // It fails only when the subscriber is gone, which is there as long as the process.
+        let _ = handle.reload(filter(level));
+    }
+    Ok(())
 }
 
 fn filter(level: LogLevel) -> LevelFilter {
@@ -111,9 +139,20 @@ fn write_json(writer: &mut Writer<'_>, level: &Level, text: &Text) -> fmt::Resul
     let line = serde_json::json!({
         "@timestamp": time,
         "@message": format!("{}{}", text.message, text.fields),
-        "level": level.as_str().to_lowercase(),
+        "level": json_level(level),
     });
     writeln!(writer, "{line}")
+}
+
+/// The words of `envoyproxy/ratelimit`, by which log pipelines are set up.
+const fn json_level(level: &Level) -> &'static str {
+    match *level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
 }
 
 /// The message, and behind it the fields as ` name=value`.

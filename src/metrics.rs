@@ -28,6 +28,7 @@ mod reloads;
 mod scrape;
 mod series;
 mod stat_name;
+mod stats;
 mod striped;
 mod text;
 mod timers;

@@ -1,7 +1,6 @@
 //! The spine: the whole way of a request from question to decision, in one function. It knows every stage and holds
 //! no logic of its own.
 
-#[cfg(test)]
 pub(crate) mod fixture;
 
 use std::cell::RefCell;
@@ -9,6 +8,7 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::engine::decision::{Decision, conclude};
+use crate::engine::explain::{Explanation, explain};
 use crate::engine::plan::Modes;
 use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
@@ -81,6 +81,25 @@ impl Service {
             let live = live.ok_or(ServiceError::NoRules)?;
             let question = ask(&live.rules)?;
             Ok(self.decide_under(live, &question.as_request(), render))
+        })
+    }
+
+    /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now. Neither counters nor
+    /// metrics change.
+    ///
+    /// # Errors
+    /// When there are no rules at all.
+    pub fn explain<T>(
+        &self,
+        request: &Request<'_>,
+        hits: u64,
+        tell: impl FnOnce(&Explanation<'_>) -> T,
+    ) -> Result<T, ServiceError> {
+        self.with_live(|live| {
+            let rules = &live.ok_or(ServiceError::NoRules)?.rules;
+            let plan = rules.plan(request, self.modes);
+            let verdicts = self.store.apply(&plan, self.clock.now());
+            Ok(tell(&explain(rules, request, &plan, verdicts, hits)))
         })
     }
 

@@ -7,11 +7,14 @@
 
 pub mod machine;
 pub mod mogrifiers;
+mod page;
 mod refused;
+mod switching;
 mod table;
 mod together;
 pub mod value;
 
+pub use page::{effective, markdown};
 pub use table::{Row, Settings, TABLE};
 
 use crate::settings::refused::refused;
@@ -34,6 +37,11 @@ impl Row {
             "CONFIG_PATH" => "config".to_owned(),
             name => name.to_lowercase().replace('_', "-"),
         }
+    }
+
+    /// Nobody may see its value: it may hold a password or a token.
+    pub fn is_secret(&self) -> bool {
+        ["_TOKEN", "_AUTH", "_URL", "_HEADERS"].iter().any(|end| self.name.ends_with(end))
     }
 }
 

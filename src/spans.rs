@@ -121,5 +121,19 @@ impl CallSpan {
 
 /// As much of the text as may be told.
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+    let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        let long = "ä".repeat(TEXT_BYTES_MAX);
+        assert_eq!(cut(&long[..]).len(), TEXT_BYTES_MAX);
+        assert_eq!(cut(&format!("x{long}")).len(), TEXT_BYTES_MAX - 1);
+        assert_eq!((cut("abc"), cut("")), ("abc", ""));
+    }
 }

@@ -15,6 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 pub use self::line::Dialect;
@@ -54,8 +55,24 @@ impl Sender {
         Self { address, dialect, metrics, reader, sent: Vec::new() }
     }
 
-    /// Sends, counters every `flush`, for as long as the process lives.
-    pub async fn run(mut self, flush: Duration) -> Infallible {
+    /// Sends, counters every `flush`, until `end` changes; then what is left.
+    pub async fn run(mut self, flush: Duration, mut end: watch::Receiver<()>) {
+        tokio::select! {
+            never = self.keep_sending(flush) => match never {},
+            _ = end.changed() => {}
+        }
+        if let Err(error) = self.send_the_rest().await {
+            tracing::warn!("StatsD: {} did not take the last metrics: {error}", self.address);
+        }
+    }
+
+    async fn send_the_rest(&mut self) -> io::Result<()> {
+        let mut connection = Connection::open(&self.address).await?;
+        self.send_counters(&mut connection).await?;
+        self.send_timers(&mut connection).await
+    }
+
+    async fn keep_sending(&mut self, flush: Duration) -> Infallible {
         let mut flush = ticks(flush);
         let mut reachable = true;
         loop {

@@ -23,7 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("statsd", &["metrics", "settings::mogrifiers"]),
     ("spans", &[]),
     ("service", &["engine", "store", "source", "metrics", "clock"]),
-    ("front", &["engine", "service", "store::StoreError", "metrics", "spans", "health", "clock"]),
+    ("front", &["engine", "service", "store::StoreError", "metrics", "spans", "health", "clock", "logging"]),
     (
         "app",
         &[
@@ -345,6 +345,10 @@ fn functions(code: &[Line]) -> Vec<(String, usize, usize)> {
             .split_whitespace()
             .all(|word| word.starts_with("pub") || matches!(word, "const" | "async" | "unsafe"))
         {
+            continue;
+        }
+        // One that a trait only declares has no body.
+        if line.code.trim_end().ends_with(';') {
             continue;
         }
         let indent = line.code.len() - line.code.trim_start().len();

@@ -113,6 +113,11 @@ impl Client {
         self.calls_max = calls_max;
     }
 
+    /// Takes an OK that does not say by which limit.
+    pub(crate) fn take_bare_answers(&mut self) {
+        self.examiner.takes_bare_answers = true;
+    }
+
     /// How many calls the server lets be under way at once.
     pub(crate) fn calls_max(&self) -> usize {
         self.calls_max

@@ -57,6 +57,13 @@ impl Subject {
     }
 }
 
+impl Subject {
+    /// Whether an answer says by which limit it was decided.
+    pub(crate) fn tells_limits(self) -> bool {
+        self != Subject::Peer(Peer::Limitador)
+    }
+}
+
 /// A server that runs.
 pub(crate) struct Server {
     pub(crate) subject: Subject,

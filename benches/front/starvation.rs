@@ -89,6 +89,9 @@ fn latency(
     };
     let outcome = drive(server, &run, Questions { keys: Keys::Random(args.keys), seed })?;
     *errors += outcome.tally.errors;
+    if let Some(first) = &outcome.tally.first_error {
+        println!("!! {} errors, the first: {first}", outcome.tally.errors);
+    }
     let micros = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64 / 1e3;
     Ok(Latency { p50: micros(0.5), p99: micros(0.99) })
 }

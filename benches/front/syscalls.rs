@@ -1,4 +1,5 @@
-//! System calls a call: one connection, one call at a time, counted by `strace`.
+//! System calls a call: one connection, one call at a time, counted by `strace` on the threads that answer. (Tidegate's
+//! control thread sweeps four times a second, whatever is asked.)
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +22,7 @@ const ATTACH_MAX: Duration = Duration::from_secs(5);
 /// Counts for every server and prints a table.
 pub(crate) fn measure(args: &Args) -> Result<(), String> {
     server::pin_self(&args.generator_core)?;
-    println!("\nsystem calls a call, 1 connection × 1 stream, {CALLS} calls (strace -c -f)");
+    println!("\nsystem calls a call, 1 connection × 1 stream, {CALLS} calls (strace -c)");
     for server in start(args, &args.server_core, |subject| !matches!(subject, Subject::Peer(_)))? {
         let counts = counts(args, &server)?;
         let total: f64 = counts.iter().map(|(_, count)| count).sum();
@@ -35,7 +36,7 @@ pub(crate) fn measure(args: &Args) -> Result<(), String> {
 /// Each kind's number a call, the most frequent first.
 fn counts(args: &Args, server: &Server) -> Result<Vec<(String, f64)>, String> {
     let report = server.folder().join("strace");
-    let strace = attach(server.id(), &report)?;
+    let strace = attach(&threads(server), &report)?;
     let run = Run {
         connections: 1,
         pace: Pace::Closed { streams: 1 },
@@ -61,21 +62,36 @@ fn row(line: &str) -> Option<(String, f64)> {
     (*name != "total").then(|| (name.to_string(), calls as f64 / CALLS as f64))
 }
 
-/// Starts strace on a process, and waits until it counts.
-fn attach(pid: u32, report: &Path) -> Result<Child, String> {
+/// Those that answer: of an echo all, of Tidegate its workers.
+fn threads(server: &Server) -> Vec<u32> {
+    let tasks = format!("/proc/{}/task", server.id());
+    let ids = fs::read_dir(&tasks).into_iter().flatten().flatten();
+    let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let answers = |id: &u32| {
+        let name = fs::read_to_string(format!("{tasks}/{id}/comm")).unwrap_or_default();
+        server.subject != Subject::Tidegate || name.starts_with("worker-")
+    };
+    ids.filter(answers).collect()
+}
+
+/// Starts strace on these threads, and waits until it counts.
+fn attach(threads: &[u32], report: &Path) -> Result<Child, String> {
     let mut command = Command::new("strace");
-    command.args(["-c", "-f", "-p", &pid.to_string(), "-o"]).arg(report).stderr(Stdio::null());
+    command.arg("-c").arg("-o").arg(report).stderr(Stdio::null());
+    for id in threads {
+        command.args(["-p", &id.to_string()]);
+    }
     let strace = command.spawn().map_err(|error| format!("strace: {error}"))?;
+    let tracer = format!("TracerPid:\t{}", strace.id());
+    let is_traced =
+        |id: &u32| fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default().contains(&tracer);
     let start = Instant::now();
-    let status = format!("/proc/{pid}/status");
-    while !fs::read_to_string(&status).unwrap_or_default().contains(&format!("TracerPid:\t{}", strace.id())) {
+    while !threads.iter().all(is_traced) {
         if start.elapsed() > ATTACH_MAX {
             return Err("strace does not attach: may this user trace others?".into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    // the other threads follow the first within moments
-    std::thread::sleep(Duration::from_millis(200));
     Ok(strace)
 }
 

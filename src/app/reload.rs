@@ -6,6 +6,8 @@
 mod control_plane;
 mod files;
 
+pub use self::files::rules_layout;
+
 use std::io;
 use std::sync::Arc;
 
@@ -47,7 +49,12 @@ pub(super) struct Installer {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     clock: Clock,
+    /// Told whether there is a domain, if that matters.
+    health: Option<Arc<Health>>,
 }
+
+/// Why a process is unhealthy that has to have rules.
+const NO_DOMAIN: &str = "no domain is loaded";
 
 impl Starting {
     /// The source that `settings` name. A control plane's first rules make `health` serve.
@@ -104,14 +111,13 @@ impl Installer {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        let options = LoadOptions {
-            default_algorithm: settings.default_algorithm,
-            merge_domains: settings.merge_domain_config,
-            strict: settings.strict_rules,
-            max_file_bytes: file_bytes_max(settings),
-            secret,
-        };
-        Self { options, service, metrics, clock }
+        Self { options: load_options(settings, secret), service, metrics, clock, health: None }
+    }
+
+    /// From now on, the process is unhealthy while no domain is loaded.
+    pub(super) fn turning(self, health: Arc<Health>) -> Self {
+        health.refuse(NO_DOMAIN);
+        Self { health: Some(health), ..self }
     }
 
     /// Puts these files in force, or says every problem, as `tell` has it, and tells it. `skipped` are warnings about
@@ -146,6 +152,11 @@ impl Installer {
         }
         let (limits, domains) = (rules.rules().len(), rules.domains().count());
         self.service.install(rules);
+        match &self.health {
+            Some(health) if domains == 0 => health.refuse(NO_DOMAIN),
+            Some(health) => health.withdraw(NO_DOMAIN),
+            None => {}
+        }
         self.metrics.config_loaded(limits, warnings.len(), self.clock.now().as_nanos() / SECOND_NANOS);
         tracing::info!(
             "rules: {} in {} from {} in force",
@@ -177,6 +188,13 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-fn file_bytes_max(settings: &Settings) -> usize {
-    usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX)
+/// How rules are loaded.
+pub fn load_options(settings: &Settings, secret: KeySecret) -> LoadOptions {
+    LoadOptions {
+        default_algorithm: settings.default_algorithm,
+        merge_domains: settings.merge_domain_config,
+        strict: settings.strict_rules,
+        max_file_bytes: usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX),
+        secret,
+    }
 }

@@ -1,8 +1,54 @@
-//! From settings to receivers of StatsD.
+//! From settings to receivers of StatsD, and what is sent to them.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::app::{AppError, dead};
+use crate::metrics::Metrics;
 use crate::settings::Settings;
 use crate::settings::value::StatsdProtocol;
-use crate::statsd::{Address, Dialect, Transport};
+use crate::statsd::{Address, Dialect, Sender, Transport};
+
+/// How long the last metrics may take.
+const LAST_METRICS_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Metrics on their way, a task a receiver, on the thread that started them.
+pub(super) struct Sending {
+    tasks: JoinSet<()>,
+    end: watch::Sender<()>,
+}
+
+impl Sending {
+    pub(super) fn start(receivers: Vec<(Address, Dialect)>, metrics: &Arc<Metrics>, flush: Duration) -> Self {
+        let (end, ended) = watch::channel(());
+        let mut tasks = JoinSet::new();
+        for (reader, (address, dialect)) in receivers.into_iter().enumerate() {
+            tracing::info!("metrics: sent to {address}");
+            let sender = Sender::new(address, dialect, Arc::clone(metrics), reader);
+            tasks.spawn(sender.run(flush, ended.clone()));
+        }
+        Self { tasks, end }
+    }
+
+    /// Waits for a task to die: none ends by itself.
+    pub(super) async fn died(&mut self) -> AppError {
+        match self.tasks.join_next().await {
+            Some(Err(panic)) => dead("sending metrics", panic),
+            Some(Ok(())) => dead("sending metrics", "it must not end"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Sends what is left, if it goes quickly.
+    pub(super) async fn finish(mut self) {
+        self.end.send_replace(());
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST_METRICS_PATIENCE, all).await;
+    }
+}
 
 /// The receivers: one of StatsD, one of DogStatsD, both or none.
 pub(super) fn receivers(settings: &Settings) -> Vec<(Address, Dialect)> {

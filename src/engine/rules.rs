@@ -18,6 +18,7 @@ mod scalar;
 mod set;
 mod text;
 mod tree;
+mod walk;
 mod wildcard;
 pub(crate) mod yaml;
 
@@ -25,8 +26,9 @@ pub use actions::{Actions, ClientRequest, Field};
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use metric_name::{MetricName, MetricPath};
-pub use rule::{Rule, StoreFailure, Sync, Unit};
+pub use rule::{Rule, StoreFailure, Sync, Unit, Written};
 pub use set::{Example, RuleSet};
+pub use walk::{End, Met, Walk};
 
 use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;

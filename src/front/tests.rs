@@ -6,6 +6,7 @@ mod grpc;
 mod http;
 mod lane;
 mod seam;
+mod telling;
 mod tls;
 
 use std::net::SocketAddr;
@@ -102,7 +103,8 @@ impl Server {
         };
         let (grpc, http) = (listen(Port::Grpc).await, listen(Port::Http).await);
         let (listener, admin) = bind().await;
-        let front = AdminFront::new(service, Arc::clone(&metrics), Some("let me in".into()));
+        let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
+        let front = AdminFront::new(service, seam, Arc::clone(&metrics), Some("let me in".into()));
         let serving = serve_pages(listener, front, 4, pages.drain());
         tasks.spawn(async move { match serving.await {} });
         let (listener, metrics_page) = bind().await;

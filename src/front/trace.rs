@@ -3,13 +3,17 @@
 use http::HeaderMap;
 use prost::Message;
 
-use super::{Answer, Refusal, Seam, wire};
+use super::{Answer, CheckAnswer, Refusal, Seam, wire};
+use crate::engine::decision;
 use crate::engine::plan::{Check, Modes, Origin, Step};
 use crate::engine::rules::{MetricName, Rule};
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::metrics::Front;
 use crate::spans::{CallSpan, Tracer};
+
+const DOMAIN: &str = "ratelimit.domain";
+const CODE: &str = "ratelimit.code";
 
 impl Seam {
     /// Traces calls from now on, if there is something to trace to.
@@ -43,9 +47,19 @@ impl Seam {
             span.number("rpc.grpc.status_code", answer.err().map_or(0, |refusal| refusal.code as i64));
         }
         let question = RateLimitRequest::decode(request).unwrap_or_default();
-        span.text("ratelimit.domain", &question.domain);
+        span.text(DOMAIN, &question.domain);
         match answer {
             Ok(answer) => self.describe(&mut span, &question, answer),
+            Err(refusal) => span.failed(&refusal.message),
+        }
+    }
+
+    /// Ends the span of a call of `/check`, as far as it came.
+    pub fn end_check_span(&self, mut span: CallSpan, domain: &str, answer: Result<&CheckAnswer, &Refusal>) {
+        span.text(DOMAIN, domain);
+        match answer.map(|answer| answer.code) {
+            Ok(decision::Code::Ok) => span.text(CODE, Code::Ok.as_str_name()),
+            Ok(decision::Code::OverLimit) => span.text(CODE, Code::OverLimit.as_str_name()),
             Err(refusal) => span.failed(&refusal.message),
         }
     }
@@ -53,7 +67,7 @@ impl Seam {
     /// The codes, and the rules that were met: a path each, as metrics name it without values of the request.
     fn describe(&self, span: &mut CallSpan, question: &RateLimitRequest, answer: &Answer) {
         let told = RateLimitResponse::decode(&*answer.message).unwrap_or_default();
-        span.text("ratelimit.code", told.overall_code().as_str_name());
+        span.text(CODE, told.overall_code().as_str_name());
         let over: Vec<bool> = told.statuses.iter().map(|status| status.code() == Code::OverLimit).collect();
         let Ok(request) = wire::parse(question, &self.bounds) else { return };
         self.service.with_rules(|rules| {

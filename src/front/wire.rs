@@ -3,7 +3,9 @@
 //! Checks everything that the engine takes for granted, in the order in which the refusals are documented. Knows no
 //! transport, reads no rules.
 
+mod headers;
 pub(super) mod in_place;
+mod metadata;
 
 use bytes::Bytes;
 use prost::Message;
@@ -19,6 +21,17 @@ use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::front::{Answer, Bounds, Refusal};
+
+pub use self::headers::LimitHeaders;
+
+/// What answers tell beside codes and limits. What is off costs nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Telling {
+    /// Headers for the answer to the client.
+    pub headers: Option<LimitHeaders>,
+    /// Dynamic metadata for the next filters.
+    pub dynamic_metadata: bool,
+}
 
 /// Checks that anything is asked at all.
 pub(super) fn check_asked(message: &RateLimitRequest) -> Result<(), Refusal> {
@@ -73,11 +86,14 @@ fn unit(number: i32) -> Option<Unit> {
     })
 }
 
-/// The decision as the bytes of a `RateLimitResponse`.
-pub(super) fn render(decision: &Decision<'_>) -> Answer {
+/// The decision on this request as the bytes of a `RateLimitResponse`.
+pub(super) fn render(telling: &Telling, request: &Request<'_>, decision: &Decision<'_>) -> Answer {
+    let headers = telling.headers.as_ref().map(|names| headers::render(names, decision));
     let message = RateLimitResponse {
         overall_code: code(decision.code),
         statuses: decision.statuses.iter().map(render_status).collect(),
+        response_headers_to_add: headers.unwrap_or_default(),
+        dynamic_metadata: telling.dynamic_metadata.then(|| metadata::render(request, decision)),
         ..RateLimitResponse::default()
     };
     Answer { code: decision.code, message: Bytes::from(message.encode_to_vec()) }
@@ -207,7 +223,7 @@ mod tests {
     fn every_status_is_told_as_the_protocol_has_it() {
         let statuses = smallvec![Status::NoLimit, Status::Unlimited, limited(false, 1), limited(true, 2)];
         let decision = Decision { code: Code::OverLimit, shadowed: false, domain_known: true, statuses };
-        let answer = render(&decision);
+        let answer = render(&Telling::default(), &Request::new("shop", 0), &decision);
         assert_eq!(answer.code, Code::OverLimit);
         let told = RateLimitResponse::decode(answer.message).expect("it was just encoded");
         let (ok, over) = (1, 2);

@@ -257,6 +257,15 @@ fn a_large_scrape_comes_in_small_pieces_that_make_one_exposition() {
         .collect();
     assert_eq!(samples.len(), samples.iter().collect::<BTreeSet<_>>().len(), "a sample is told once");
     assert_eq!(samples.iter().filter(|line| line.contains("total_hits")).count(), 5000);
+
+    let pieces: Vec<String> = metrics.stats().collect();
+    assert!(pieces.iter().all(|piece| piece.len() < 100_000));
+    let lines: BTreeSet<_> = pieces.iter().flat_map(|piece| piece.lines()).collect();
+    let hit = |index: usize| {
+        lines.contains(&*format!("ratelimit.service.rate_limit.shop.seen_{index}.total_hits: 1"))
+    };
+    assert!((0..5000).all(hit), "every series is told, and once");
+    assert_eq!(lines.iter().filter(|line| line.contains(".total_hits: ")).count(), 5000);
 }
 
 #[test]

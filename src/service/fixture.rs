@@ -1,4 +1,4 @@
-//! Services for the tests of whatever stands before one.
+//! Services without settings, for the tests and benchmarks of whatever stands before one.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
         default_algorithm: Algorithm::SlidingWindow,
         merge_domains: false,
         strict: true,
-        max_file_bytes: 1 << 20,
+        max_file_bytes: 32 << 20,
         secret: KeySecret::new([7; 16]),
     };
     if let Some(text) = rules {

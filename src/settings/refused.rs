@@ -3,13 +3,6 @@
 
 use crate::settings::Problem;
 
-/// (variable, values that change nothing: a value outside of them is refused, why)
-const REFUSED: &[(&str, &[&str], &str)] = &[
-    ("LIMIT_RESPONSE_HEADERS_ENABLED", OFF, "response headers are not supported (expected false)"),
-    ("RESPONSE_DYNAMIC_METADATA", OFF, "dynamic metadata is not supported (expected false)"),
-    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", OFF, "is not supported (expected false)"),
-];
-
 /// Variables each of which makes `envoyproxy/ratelimit` count in Redis, or says how.
 const SHARED_STORE: &[&str] = &[
     "REDIS_URL",
@@ -38,16 +31,35 @@ const SHARED_STORE: &[&str] = &[
 
 const NO_SHARED_STORE: &str = "a shared store is not supported (expected nothing; counters live in memory)";
 
+/// (variables, the values of them that are refused, why)
+pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[(
+    &["REDIS_POOL_ON_EMPTY_BEHAVIOR", "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR"],
+    &["CREATE", "ERROR"],
+    "a pool is never empty (expected WAIT; envoyproxy/ratelimit refuses the others too)",
+)];
+
 const OFF: &[&str] = &["", "0", "f", "F", "FALSE", "false", "False"];
 
-/// A problem for each variable of the table that is set to something that would change behaviour.
+/// Each variable that is refused when it would change behaviour, and why.
+pub(super) fn not_supported() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SHARED_STORE.iter().map(|&name| (name, NO_SHARED_STORE))
+}
+
+/// A problem for each variable that is set to something that would change behaviour.
 pub(super) fn refused(variable: &impl Fn(&str) -> Option<String>) -> Vec<Problem> {
-    let problem = |(name, harmless, why): (&str, &[&str], &str)| {
-        let set = variable(name)?;
-        (!harmless.contains(&set.as_str())).then(|| Problem { name: name.to_owned(), what: why.to_owned() })
-    };
-    let shared_store = SHARED_STORE.iter().map(|&name| (name, OFF, NO_SHARED_STORE));
-    REFUSED.iter().copied().chain(shared_store).filter_map(problem).collect()
+    let problem = |(name, why): (&str, &str)| Problem { name: name.to_owned(), what: why.to_owned() };
+    let is_on = |name: &str| variable(name).is_some_and(|set| !OFF.contains(&set.as_str()));
+    let values = REFUSED_VALUES.iter().flat_map(|(names, bad, why)| {
+        let is_bad = |name: &&&str| variable(name).is_some_and(|set| bad.contains(&set.as_str()));
+        names.iter().filter(is_bad).map(|name| (*name, *why))
+    });
+    not_supported().filter(|(name, _)| is_on(name)).chain(values).map(problem).collect()
+}
+
+/// Variables of which some values are refused.
+#[cfg(test)]
+pub(super) fn refused_values() -> impl Iterator<Item = &'static str> {
+    REFUSED_VALUES.iter().flat_map(|(names, ..)| names.iter().copied())
 }
 
 #[cfg(test)]
@@ -57,6 +69,16 @@ mod tests {
     fn refused_with(name: &str, value: &str) -> Vec<String> {
         let variable = |asked: &str| (asked == name).then(|| value.to_owned());
         refused(&variable).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_pool_that_would_grow_or_fail_when_empty_is_refused_and_one_that_waits_is_not() {
+        for name in refused_values() {
+            for bad in ["CREATE", "ERROR"] {
+                assert_eq!(refused_with(name, bad).len(), 1, "{name}={bad}");
+            }
+            assert!(refused_with(name, "WAIT").is_empty(), "{name}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use crate::settings::Problem;
 use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
     Backend, ByteSize, CheckProxy, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
-    FullMode, GrpcFrontKind, Hops, HostPort, List, LogLevel, Map, NodeMetadata, OtelPairs, OtlpProtocol,
-    Queue, Secret, Series, StatsdProtocol, Threads, UrlPath, Value,
+    FullMode, GrpcFrontKind, HeaderName, Hops, HostPort, List, LogLevel, Map, NodeMetadata, OtelPairs,
+    OtlpProtocol, Queue, Secret, Series, StatsdProtocol, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -39,7 +39,7 @@ macro_rules! settings {
             }, )+
             $( $( Row {
                 group: $group, name: $oname, value_name: <$okind as Value>::NAME, default: None, help: $ohelp,
-                is_switch: false,
+                is_switch: matches!(<$okind as Value>::NAME.as_bytes(), b"BOOL"),
             }, )+ )?
         )+];
 
@@ -102,6 +102,7 @@ settings! {
         "RUNTIME_IGNOREDOTFILES" runtime_ignoredotfiles: bool = "false", "skip files and folders whose name starts with a dot (those with two dots always are)";
         "MERGE_DOMAIN_CONFIG" merge_domain_config: bool = "false", "several files may share a domain";
         "FORCE_START_WITHOUT_INITIAL_CONFIG" force_start_without_initial_config: bool = "false", "start although the rules are missing or bad; every request is an error until good ones come";
+        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" healthy_with_at_least_one_config_loaded: bool = "false", "unhealthy until at least one domain is loaded, and again when none is left";
         "DEFAULT_ALGORITHM" default_algorithm: Algorithm = "sliding_window", "for rules that name none; fixed_window is what envoyproxy/ratelimit does";
         "STRICT_RULES" strict_rules: bool = "false", "warnings about rules refuse the set";
         optional {
@@ -132,6 +133,11 @@ settings! {
     "Decisions": {
         "SHADOW_MODE" shadow_mode: bool = "false", "the overall code is always OK";
         "QUOTA_MODE" quota_mode: bool = "false", "every descriptor is in quota mode";
+        "LIMIT_RESPONSE_HEADERS_ENABLED" limit_response_headers_enabled: bool = "false", "tell limit, remaining hits and seconds to wait in headers of the response, and Retry-After when it is over the limit";
+        "LIMIT_LIMIT_HEADER" limit_limit_header: HeaderName = "RateLimit-Limit", "name of the header that tells the limit";
+        "LIMIT_REMAINING_HEADER" limit_remaining_header: HeaderName = "RateLimit-Remaining", "name of the header that tells the remaining hits";
+        "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header that tells the seconds to wait";
+        "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "tell the next filters of the proxy what was asked, and the metadata of the rules that were met";
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
         "BACKEND_TYPE" backend_type: Backend = "memory", "where counters live";
         "STORE_FULL_MODE" store_full_mode: FullMode = "deny", "what a descriptor gets that would need more than MAX_COUNTER_BYTES";

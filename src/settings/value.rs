@@ -207,6 +207,19 @@ impl Value for UrlPath {
     }
 }
 
+/// The name of an HTTP header, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderName(pub String);
+
+impl Value for HeaderName {
+    const NAME: &'static str = "HEADER";
+    const EXPECTED: &'static str = "the name of a header (expected for example RateLimit-Limit)";
+
+    fn parse(text: &str) -> Option<Self> {
+        http::HeaderName::from_bytes(text.as_bytes()).is_ok().then(|| Self(text.to_owned()))
+    }
+}
+
 /// A file in the file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePath(pub PathBuf);
@@ -492,6 +505,14 @@ mod tests {
         assert_eq!(UrlPath::parse("/a/b"), Some(UrlPath("/a/b".to_owned())));
         for bad in ["", "metrics", "/a?b", "/a#b", "/a b"] {
             assert_eq!(UrlPath::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_header_can_have_is_refused() {
+        assert_eq!(HeaderName::parse("X-Limit"), Some(HeaderName("X-Limit".to_owned())));
+        for bad in ["", "a b", "a:b", "a\r\nb", "é"] {
+            assert_eq!(HeaderName::parse(bad), None, "{bad:?}");
         }
     }
 

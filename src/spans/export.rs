@@ -4,7 +4,6 @@
 //! export runs on the runtime that tracing was started in, and that thread waits for its end.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,9 +57,6 @@ pub enum ExportError {
     /// A certificate or key makes no sense.
     #[error("certificates: {0}")]
     Certificate(String),
-    /// The system's certificates cannot be read.
-    #[error("certificates of the system: {0}")]
-    System(#[from] io::Error),
 }
 
 /// Sends to `collector`, on the runtime that this is called in.

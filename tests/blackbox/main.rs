@@ -10,9 +10,15 @@
 
 mod harness;
 
+mod answers;
 mod attacks;
+mod check_descriptors;
+mod check_fronts;
+mod commands;
 mod connections;
+mod debug_port;
 mod envoy;
+mod envoy_answers;
 mod fronts;
 mod h2spec;
 mod lane;
@@ -22,11 +28,13 @@ mod logs;
 mod mapping;
 mod metrics;
 mod nginx;
+mod package;
 mod promtool;
 mod proxies;
 mod readme;
 mod reload;
 mod reload_under_load;
+mod settings;
 mod starvation;
 mod statsd;
 mod stderr;

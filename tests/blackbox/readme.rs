@@ -49,3 +49,21 @@ fn the_error_that_is_shown_is_what_a_typo_gets() {
     let shown = block("config/shop.yaml:").trim_end().strip_prefix("config/").expect("it begins so");
     assert_eq!(process.lines_with(shown), 1, "{shown}\n{:#?}", process.output());
 }
+
+#[test]
+fn what_is_asked_gets_the_explanation_that_is_shown() {
+    let limiter = Setup::new().directory(env!("CARGO_MANIFEST_DIR")).env("CONFIG_PATH", "").start();
+    let client = limiter.client();
+    (0..100).for_each(|_| drop(client.ask(grpc::question("shop", &[&[("user", "alice")]]))));
+    let words = block("tidegate ask ").split_whitespace().skip(1);
+    let asked = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(words)
+        .args(["--debug-host=127.0.0.1", &format!("--debug-port={}", limiter.ports().debug)])
+        .output()
+        .expect("it starts");
+    let told = String::from_utf8(asked.stdout).expect("UTF-8");
+    let but_time = |text: &str| {
+        text.lines().map(|line| line.split(" in ").next().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(but_time(&told), but_time(block("shop: 1 hit")));
+}

@@ -5,10 +5,12 @@ use std::net::{TcpListener, UdpSocket};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::harness::grpc::question;
 use crate::harness::statsd_exporter::StatsdExporter;
 use crate::harness::tidegate::{Setup, Tidegate};
-use crate::harness::{eventually, eventually_true, free_port};
+use crate::harness::{eventually, eventually_true, free_port, http};
 
 const RULES: &str = "
 domain: shop
@@ -205,4 +207,31 @@ fn counts_wait_for_a_receiver_that_is_away() {
     let second = StatsdExporter::start_at(port, None);
     eventually_true("what came meanwhile", || second.scrape().sum(HITS, &[]) == told - 3.0);
     assert_eq!(limiter.lines_with("is back"), 2);
+}
+
+#[test]
+fn the_last_counts_are_sent_at_the_end() {
+    let exporter = StatsdExporter::start(None);
+    let mut limiter = sends_to(exporter.port).env("STATS_FLUSH_INTERVAL", "1h").start();
+    // The flush at the start is over.
+    eventually_true("the first flush", || {
+        exporter.scrape().sum("ratelimit_service_config_load_success", &[]) == 1.0
+    });
+    ask_alice(&limiter, 3);
+    limiter.signal(Signal::TERM);
+    assert_eq!(limiter.exit_code(), 0);
+    eventually_true("the last counts", || exporter.scrape().sum(HITS, &[]) == 3.0);
+}
+
+#[test]
+fn with_disable_stats_nothing_is_told_whatever_else_is_set() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a socket");
+    let port = listener.local_addr().expect("bound").port();
+    let setup = sends_to(port).env("DISABLE_STATS", "true").env("USE_STATSD", "true");
+    let limiter = setup.env("USE_PROMETHEUS", "true").start();
+    ask_alice(&limiter, 3);
+    assert!(http::get(limiter.ports().metrics, "/metrics").is_err());
+    assert!(listener.accept().is_err());
+    assert_eq!(limiter.lines_with("metrics: "), 0);
 }

@@ -1,13 +1,13 @@
 //! Spans as a collector gets them: one that is written in Python, over both protocols.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::harness::grpc::question;
+use crate::harness::pki::{self, Authority};
 use crate::harness::process::Process;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true, free_port, http};
@@ -37,9 +37,16 @@ impl Collector {
     }
 
     fn start_at(protocol: &str, port: u16) -> Self {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/otlp_receiver.py");
-        let mut command = Command::new(python());
-        command.args([script, protocol, &port.to_string()]);
+        Self::start_with(protocol, port, &[])
+    }
+
+    /// With these files: its certificate, its key, its clients' authority.
+    fn start_with(protocol: &str, port: u16, files: &[&str]) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/blackbox/harness/otlp_receiver.py");
+        let python = std::env::var_os("TIDEGATE_PYTHON");
+        let mut command =
+            Command::new(python.expect("TIDEGATE_PYTHON is set by tests/run, which installs it"));
+        command.args([script, protocol, &port.to_string()]).args(files);
         let mut process = Process::spawn(&mut command);
         eventually_true("the collector to be ready", || {
             assert!(process.ended().is_none(), "{}", process.output().join("\n"));
@@ -60,14 +67,6 @@ impl Collector {
         assert_eq!(spans.len(), count);
         spans
     }
-}
-
-/// TIDEGATE_PYTHON, or what `tests/run` installs.
-fn python() -> PathBuf {
-    let installed = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/.work/venv/bin/python"));
-    let path = std::env::var_os("TIDEGATE_PYTHON").map_or_else(installed, PathBuf::from);
-    assert!(path.exists(), "no Python at {}: run tests/run once, it installs one", path.display());
-    path
 }
 
 fn traced(protocol: &str, port: u16) -> Setup {
@@ -148,13 +147,18 @@ fn a_caller_that_traces_is_followed_in_w3c_and_b3_and_nobody_else_when_none_is_s
     ask_json(&limiter, &[("b3", &b3("1"))], "d");
     let several = [("X-B3-TraceId", TRACE), ("X-B3-SpanId", PARENT), ("X-B3-Sampled", "1")];
     ask_json(&limiter, &several, "e");
-    let spans = collector.wait_for(3);
+    let mut client = http::Client::new(limiter.ports().http);
+    let check = client.send("GET", "/check/shop?plan=free&user=e", &[("traceparent", &w3c("1"))], "");
+    assert_eq!(check.expect("an answer").status, 429);
+    let spans = collector.wait_for(4);
     for span in &spans {
         assert_eq!((span["trace"].as_str(), span["parent"].as_str()), (Some(TRACE), Some(PARENT)), "{span}");
-        assert_eq!(span["name"], "/json");
+        assert_eq!(span["attributes"]["ratelimit.domain"], "shop");
     }
+    let names: Vec<_> = spans.iter().map(|span| span["name"].clone()).collect();
+    assert_eq!(names, ["/json", "/json", "/json", "/check"]);
     let codes: Vec<_> = spans.iter().map(|span| span["attributes"]["ratelimit.code"].clone()).collect();
-    assert_eq!(codes, ["OK", "OVER_LIMIT", "OK"]);
+    assert_eq!(codes, ["OK", "OVER_LIMIT", "OK", "OVER_LIMIT"]);
 }
 
 #[test]
@@ -173,7 +177,10 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
         // It accepts (by its backlog) and never reads.
         let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = deaf.local_addr().expect("bound").port();
-        let limiter = traced(protocol, port).env("OTEL_EXPORTER_OTLP_TIMEOUT", "500").start();
+        let limiter = traced(protocol, port)
+            .env("OTEL_EXPORTER_OTLP_TIMEOUT", "500")
+            .env("OTEL_BSP_MAX_QUEUE_SIZE", "100")
+            .start();
         let client = limiter.client();
         let mut slowest = Duration::ZERO;
         let mut ask = |count: usize| {
@@ -184,9 +191,9 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
             }
         };
         // More than the queue holds.
-        ask(3_000);
+        ask(500);
         let memory = limiter.memory_peak_bytes();
-        ask(3_000);
+        ask(1_000);
         eventually_true("the limiter to notice", || limiter.lines_with("spans were not taken") > 0);
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
         let grown = limiter.memory_peak_bytes().saturating_sub(memory);
@@ -198,4 +205,58 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
             !collector.spans().is_empty()
         });
     }
+}
+
+#[test]
+fn a_collector_may_want_certificates() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let authority = Authority::new("an authority");
+    let identity = authority.issue("127.0.0.1").write(folder.path());
+    let ca = pki::write(folder.path(), "ca.crt", &authority.pem());
+    let [ca, crt, key] = [ca, identity.chain, identity.key].map(|path| path.display().to_string());
+    for protocol in ["http", "grpc"] {
+        let collector = Collector::start_with(protocol, free_port(), &[&crt, &key, &ca]);
+        // Without a scheme, and not insecure: TLS.
+        let endpoint = format!("127.0.0.1:{}", collector.port);
+        let setup = || {
+            let setup = traced(protocol, 1).env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
+            // Exports are tried again until then.
+            setup.env("OTEL_EXPORTER_OTLP_TIMEOUT", "1000")
+        };
+        let stranger = setup().env("OTEL_EXPORTER_OTLP_CERTIFICATE", &ca).start();
+        ask_json(&stranger, &[], "a");
+        eventually_true("a refusal", || stranger.lines_with("spans were not taken") > 0);
+        let distrusting = setup()
+            .env("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", &crt)
+            .env("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", &key)
+            .start();
+        ask_json(&distrusting, &[], "a");
+        eventually_true("a refusal", || distrusting.lines_with("spans were not taken") > 0);
+        assert_eq!(collector.spans().len(), 0);
+        let known = setup()
+            .env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &ca)
+            .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &crt)
+            .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", &key)
+            .start();
+        ask_json(&known, &[], "a");
+        collector.wait_for(1);
+    }
+}
+
+#[test]
+fn what_is_said_of_traces_wins_over_what_is_said_of_all() {
+    let collector = Collector::start("http");
+    let limiter = traced("http", 1)
+        .env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &format!("127.0.0.1:{}/v1/traces", collector.port))
+        .env("OTEL_EXPORTER_OTLP_INSECURE", "false")
+        .env("OTEL_EXPORTER_OTLP_TRACES_INSECURE", "true")
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "x-token=all")
+        .env("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-token=traces")
+        .env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+        .env("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "none")
+        .start();
+    ask_json(&limiter, &[], "a");
+    let spans = collector.wait_for(1);
+    assert_eq!(spans[0]["headers"]["x-token"], "traces");
+    assert_eq!(spans[0]["headers"]["content-encoding"], Value::Null);
 }

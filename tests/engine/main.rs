@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails tells where")]
 
+mod explain;
 mod rules;
 mod rules_actions;
 mod rules_fuzz;

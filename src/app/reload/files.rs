@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::oneshot;
 
-use super::{Installer, file_bytes_max};
+use super::Installer;
 use crate::app::AppError;
 use crate::clock::monotonic;
 use crate::settings::Settings;
@@ -33,7 +33,7 @@ pub(in crate::app) struct Watching {
 impl Reloader {
     /// A reloader of the rules in the files that `settings` name.
     pub(super) fn new(settings: &Settings, installer: Installer) -> Self {
-        Self { source: FileSource::new(layout(settings), file_bytes_max(settings)), installer }
+        Self { source: FileSource::new(rules_layout(settings), installer.options.max_file_bytes), installer }
     }
 
     /// Loads the files, and goes on to watch them. Fails on missing or bad rules, unless `forced`.
@@ -86,8 +86,9 @@ impl Watching {
     }
 }
 
-/// CONFIG_PATH; else the tree of RUNTIME_*, if one of them is set or its usual place is there; else `./config`.
-fn layout(settings: &Settings) -> Layout {
+/// Where rules lie: CONFIG_PATH; else the tree of RUNTIME_*, if one of them is set or its usual place is there; else
+/// `./config`.
+pub fn rules_layout(settings: &Settings) -> Layout {
     if let Some(path) = settings.config_path.as_ref().filter(|path| !path.is_empty()) {
         return Layout::Path(PathBuf::from(path));
     }

@@ -15,7 +15,7 @@ use crate::engine::rules::fields::told;
 use crate::engine::rules::metric_name::{NamedNode, name_of_node};
 use crate::engine::rules::set::Domain;
 use crate::engine::rules::tree::{NodeId, Tree};
-use crate::engine::rules::{Example, LoadOptions, MetricName, Rule, RuleSet};
+use crate::engine::rules::{Example, LoadOptions, MetricName, Rule, RuleSet, Written};
 
 /// Compiles files, in this order.
 pub(super) fn compile(files: &[CheckedFile<'_>], options: &LoadOptions, errors: &mut Diagnostics) -> RuleSet {
@@ -76,6 +76,8 @@ struct Level<'n> {
 #[derive(Clone, Copy)]
 struct Whose<'f, 'd> {
     file: &'f str,
+    /// The same name, shared by all rules of the file.
+    shared_file: &'d Arc<str>,
     domain: &'d Arc<str>,
 }
 
@@ -94,7 +96,8 @@ impl<'f> Compiler<'_, 'f> {
         if !domain.is_empty() {
             self.domains.entry(domain.clone()).or_insert((name, *domain_at));
         }
-        self.nodes(Whose { file: name, domain }, root, nodes, &mut Vec::new());
+        let whose = Whose { file: name, shared_file: &Arc::from(*name), domain };
+        self.nodes(whose, root, nodes, &mut Vec::new());
     }
 
     /// The root of a domain's nodes, which a file adds actions to.
@@ -123,7 +126,7 @@ impl<'f> Compiler<'_, 'f> {
                     self.nodes.insert(id, (whose.file, node.at));
                     path.push(self.level(node, path.last()));
                     if let Some(limit) = &node.limit {
-                        self.rule(whose.domain, id, limit, path);
+                        self.rule(whose, id, limit, path);
                     }
                     self.nodes(whose, id, &node.children, path);
                     path.pop();
@@ -159,7 +162,8 @@ impl<'f> Compiler<'_, 'f> {
         });
     }
 
-    fn rule(&mut self, domain: &Arc<str>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
+    fn rule(&mut self, whose: Whose<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
+        let Whose { domain, shared_file, .. } = whose;
         let Some(Level { node, digest, .. }) = path.last() else { return };
         self.set.example.get_or_insert_with(|| example(domain, path));
         let named = path.iter().map(|Level { node, name, .. }| NamedNode {
@@ -170,6 +174,7 @@ impl<'f> Compiler<'_, 'f> {
         let rule = Rule {
             id: self.set.rules.len(),
             domain: domain.clone(),
+            written: Written { file: shared_file.clone(), line: node.at.line, column: node.at.column },
             limit: checked.limit,
             unit: checked.unit,
             unit_multiplier: checked.unit_multiplier,

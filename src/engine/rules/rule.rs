@@ -1,5 +1,6 @@
 //! A compiled rule: what a node with a limit means, with everything that a request needs precomputed.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::key::{Key, KeySeed};
@@ -83,6 +84,21 @@ pub enum StoreFailure {
     Local,
 }
 
+/// A place in a file of rules, line and column from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Written {
+    pub file: Arc<str>,
+    pub line: u32,
+    pub column: u32,
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
 /// A node with a limit, compiled.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -90,6 +106,8 @@ pub struct Rule {
     pub id: usize,
     /// Its domain.
     pub domain: Arc<str>,
+    /// Where it was written.
+    pub written: Written,
     /// Its limit; `None` is `unlimited`.
     pub limit: Option<Limit>,
     /// The unit that answers tell. With `window`, the largest unit that divides it.
@@ -120,6 +138,11 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// What people call it: its domain and the names of its nodes, joined by dots.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.domain, self.metric_name.rolled_up().join("."))
+    }
+
     /// The key of the counter for a request that these entries led to this rule.
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
         let is_keyed = |level: usize| self.keyed_levels >> level & 1 == 1;

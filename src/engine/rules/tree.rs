@@ -50,6 +50,14 @@ struct Family {
     wildcards: Option<Box<Wildcards<NodeId>>>,
 }
 
+/// A step of a walk, for those who ask how it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step<'t> {
+    pub(super) to: NodeId,
+    /// The value or pattern of that node.
+    pub(super) value: Option<&'t str>,
+}
+
 /// The family of a root: there is none.
 const NO_FAMILY: u32 = u32::MAX;
 
@@ -111,6 +119,28 @@ impl Tree {
             node = self.child(node, entry)?;
         }
         self.nodes[node.0 as usize].rule
+    }
+
+    /// The rule of this node, if it has one.
+    pub(super) fn rule(&self, node: NodeId) -> Option<u32> {
+        self.nodes[node.0 as usize].rule
+    }
+
+    /// What an entry leads to from a node.
+    pub(super) fn step(&self, from: NodeId, entry: &Entry<'_>) -> Option<Step<'_>> {
+        let to = self.child(from, entry)?;
+        Some(Step { to, value: self.nodes[to.0 as usize].value.as_deref() })
+    }
+
+    /// The children of a node, as `key` or `key=value`, in the order of the files. It looks at all nodes.
+    pub(super) fn children(&self, parent: NodeId) -> impl Iterator<Item = String> {
+        self.nodes.iter().filter_map(move |node| {
+            let family = self.families.get(node.family as usize).filter(|family| family.parent == parent)?;
+            Some(match &node.value {
+                Some(value) => format!("{}={value}", family.key),
+                None => family.key.to_string(),
+            })
+        })
     }
 
     /// The child that an entry leads to: the one with exactly this value, else the first pattern that matches, else

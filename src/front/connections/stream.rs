@@ -14,6 +14,10 @@ use super::socket::Socket;
 /// How a connection of HTTP/2 begins.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// What a connection reads in a turn. One turn of 64 KiB of small frames would hold up everybody else on its thread for
+/// milliseconds.
+const TURN_BYTES: usize = 8 * 1_024;
+
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -28,6 +32,7 @@ pub enum Protocol {
 pub struct Stream {
     transport: Transport,
     greeting: Greeting,
+    read_in_turn: usize,
 }
 
 /// What carries the bytes.
@@ -59,7 +64,7 @@ impl Stream {
             }
         }
         let protocol = if greeting.text() == PREFACE { Protocol::Http2 } else { Protocol::Http1 };
-        Ok((Self { transport, greeting }, protocol))
+        Ok((Self { transport, greeting, read_in_turn: 0 }, protocol))
     }
 }
 
@@ -87,7 +92,19 @@ impl AsyncRead for Stream {
             self.greeting.hand_out(buffer);
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.transport).poll_read(context, buffer)
+        if self.read_in_turn >= TURN_BYTES {
+            // Everything else on this thread has its turn, and then this goes on.
+            self.read_in_turn = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.transport).poll_read(context, buffer);
+        self.read_in_turn += buffer.filled().len() - before;
+        if read.is_pending() {
+            self.read_in_turn = 0;
+        }
+        read
     }
 }
 
@@ -138,5 +155,47 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         with_transport!(&mut self.transport, stream => Pin::new(stream).poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::front::connections::socket::Detached;
+
+    #[tokio::test]
+    async fn whoever_has_much_to_say_says_it_in_turns() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let mut client = tokio::net::TcpStream::connect(address).await.expect("it listens");
+        let said = vec![b'x'; 10 * TURN_BYTES];
+        client.write_all(&said).await.expect("buffered");
+        let socket = listener.accept().await.expect("a connection").0.into_std().expect("it is open");
+        let transport = Transport::Plain(Detached::Tcp(socket).attach().expect("a runtime"));
+        let (mut stream, _) = Stream::greeted(transport).await.expect("it said something");
+        let (mut heard, mut turns) = (0, 0);
+        while heard < said.len() {
+            let turn = std::future::poll_fn(|context| Poll::Ready(a_turn(&mut stream, context))).await;
+            assert!(turn <= 2 * TURN_BYTES, "{turn} bytes in one turn");
+            (heard, turns) = (heard + turn, turns + usize::from(turn > 0));
+            tokio::task::yield_now().await;
+        }
+        assert!(turns >= 5, "{turns} turns");
+    }
+
+    /// Reads until there is nothing more for now. How much that was.
+    fn a_turn(stream: &mut Stream, context: &mut Context<'_>) -> usize {
+        let (mut bytes, mut heard) = (vec![0; TURN_BYTES], 0);
+        loop {
+            let mut buffer = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
+                Poll::Ready(read) => read.expect("it is open"),
+                Poll::Pending => return heard,
+            }
+            heard += buffer.filled().len();
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Pages for operators: metrics on their own port, and the debug port.
 //!
-//! What only reads answers anybody that reaches the port. What changes state answers loopback, or a bearer of the
-//! admin token; there is nothing that changes state yet, so that guard is all there is of it.
+//! What only reads answers anybody that reaches the port. What changes state (the log level) answers loopback, or a
+//! bearer of the admin token. There are no profiles: an in-process profiler unwinds stacks inside a signal handler, and
+//! `perf` does the same from outside without that risk.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,14 +11,20 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Incoming;
 
-use super::page::{Page, not_allowed, pieces, text};
-use super::{Respond, rlconfig};
+use super::page::{JSON, Page, TEXT, not_allowed, page, pieces, text};
+use super::rlconfig::{self, Format};
+use super::{Respond, json, read_body, refused};
+use crate::front::{Refusal, Seam};
+use crate::logging;
 use crate::metrics::Metrics;
 use crate::service::Service;
 
 const INDEX: &str = "/          this list\n\
+                     /ask       POST what /json takes: which rules it meets, and why; counts nothing (?format=json)\n\
+                     /logging   the log level; POST /logging?level=debug changes it\n\
                      /metrics   metrics, for Prometheus\n\
-                     /rlconfig  the limits in force, a line each\n";
+                     /rlconfig  the limits in force, a line each (?format=yaml, ?format=json)\n\
+                     /stats     counters, a line each, by the names of StatsD\n";
 
 /// The metrics port. Clones share everything.
 #[derive(Clone)]
@@ -48,33 +55,89 @@ impl Respond for MetricsFront {
 #[derive(Clone)]
 pub struct AdminFront {
     service: Arc<Service>,
+    seam: Arc<Seam>,
     metrics: Arc<Metrics>,
     token: Option<Arc<str>>,
 }
 
 impl AdminFront {
-    /// Shows the rules of `service`, and `metrics`. Whoever bears `token` may change state.
+    /// Shows the rules of `service`, what `seam` would answer, and `metrics`. Whoever bears `token` may change state.
     #[must_use]
-    pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, token: Option<Arc<str>>) -> Self {
-        Self { service, metrics, token }
+    pub fn new(
+        service: Arc<Service>,
+        seam: Arc<Seam>,
+        metrics: Arc<Metrics>,
+        token: Option<Arc<str>>,
+    ) -> Self {
+        Self { service, seam, metrics, token }
+    }
+
+    /// What only reads.
+    fn shown(&self, path: &str, query: &str) -> Page {
+        match path {
+            "/" => text(StatusCode::OK, INDEX),
+            "/logging" => text(StatusCode::OK, format!("{}\n", logging::level())),
+            "/metrics" => scrape(&self.metrics),
+            "/rlconfig" => self.rlconfig(query),
+            "/stats" => pieces(TEXT, self.metrics.stats()),
+            _ => text(StatusCode::NOT_FOUND, INDEX),
+        }
+    }
+
+    fn rlconfig(&self, query: &str) -> Page {
+        let format = match parameter(query, "format") {
+            None => Format::Lines,
+            Some("yaml") => Format::Yaml,
+            Some("json") => Format::Json,
+            Some(_) => return text(StatusCode::BAD_REQUEST, "format is none of yaml, json\n"),
+        };
+        let content_type = if format == Format::Json { JSON } else { TEXT };
+        page(StatusCode::OK, content_type, self.service.with_rules(|rules| rlconfig::render(rules, format)))
+    }
+
+    /// Explains the answer to a request, given as to `/json`.
+    async fn ask(&self, query: &str, body: Incoming) -> Page {
+        let as_json = parameter(query, "format") == Some("json");
+        let asked = read_body(body, self.seam.bounds()).await.and_then(|body| json::to_request(&body));
+        let explained = asked.and_then(|request| {
+            self.seam.explain(&request, |told| match as_json {
+                true => page(StatusCode::OK, JSON, format!("{}\n", told.json())),
+                false => text(StatusCode::OK, told.to_string()),
+            })
+        });
+        explained.unwrap_or_else(|refusal: Refusal| refused(&refusal))
+    }
+
+    fn set_log_level(&self, query: &str, peer: Option<SocketAddr>, headers: &HeaderMap) -> Page {
+        if !may_change_state(peer, headers, self.token.as_deref()) {
+            return text(StatusCode::FORBIDDEN, "only from loopback, or with the admin token\n");
+        }
+        match logging::set_level(parameter(query, "level").unwrap_or_default()) {
+            Ok(()) => text(StatusCode::OK, format!("{}\n", logging::level())),
+            Err(expected) => text(StatusCode::BAD_REQUEST, format!("level is not {expected}\n")),
+        }
     }
 }
 
 impl Respond for AdminFront {
     async fn respond(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Page {
-        if !reads(request.method()) {
-            return match may_change_state(peer, request.headers(), self.token.as_deref()) {
-                true => not_allowed("GET, HEAD"),
-                false => text(StatusCode::FORBIDDEN, "only from loopback, or with the admin token\n"),
-            };
-        }
-        match request.uri().path() {
-            "/" => text(StatusCode::OK, INDEX),
-            "/metrics" => scrape(&self.metrics),
-            "/rlconfig" => text(StatusCode::OK, self.service.with_rules(rlconfig::lines)),
-            _ => text(StatusCode::NOT_FOUND, INDEX),
+        let (head, body) = request.into_parts();
+        let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
+        let posts = head.method == Method::POST;
+        match path {
+            "/ask" if posts => self.ask(query, body).await,
+            "/ask" => not_allowed("POST"),
+            "/logging" if posts => self.set_log_level(query, peer, &head.headers),
+            "/logging" if !reads(&head.method) => not_allowed("GET, HEAD, POST"),
+            _ if reads(&head.method) => self.shown(path, query),
+            _ => not_allowed("GET, HEAD"),
         }
     }
+}
+
+/// A parameter of a query, as it is written: what is asked for here needs no encoding.
+fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
 fn scrape(metrics: &Arc<Metrics>) -> Page {
@@ -111,6 +174,21 @@ mod tests {
             headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
         }
         may_change_state(Some(peer.parse().expect("an address")), &headers, token)
+    }
+
+    #[test]
+    fn the_log_level_is_state() {
+        let metrics = crate::service::fixture::metrics();
+        let service = Arc::new(crate::service::fixture::service(None, &metrics));
+        let seam = Seam::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
+        let front = AdminFront::new(service, Arc::new(seam), metrics, Some("open".into()));
+        let stranger = Some("10.0.0.1:1".parse().expect("an address"));
+        let mut headers = HeaderMap::new();
+        // A bad level: none of the process's own is changed by a test.
+        let set = |headers: &HeaderMap| front.set_log_level("level=loud", stranger, headers).status();
+        assert_eq!(set(&headers), StatusCode::FORBIDDEN);
+        headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer open"));
+        assert_eq!(set(&headers), StatusCode::BAD_REQUEST);
     }
 
     #[test]

@@ -55,15 +55,21 @@ pub(super) async fn respond(seam: &Seam, options: CheckOptions, head: &Parts, pe
     if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) {
         return not_allowed("GET, HEAD, POST");
     }
+    let span = seam.begin_span(Front::Check, &head.headers);
     match query::parse(&head.uri, seam.bounds()) {
         Ok(Question { buf, form, deny_status }) => {
+            let span = span.map(|span| (span, buf.domain().to_owned()));
             let client = Described { head, peer, options };
             let bytes_max = seam.bounds().request_bytes_max;
             let ask = |rules: &RuleSet| match form {
                 Form::Told => Ok(buf),
                 Form::Described => describe(rules.actions(buf.domain()), &client, buf, bytes_max),
             };
-            match seam.check(Front::Check, ask).ready().await {
+            let answer = seam.check(Front::Check, ask).ready().await;
+            if let Some((span, domain)) = span {
+                seam.end_check_span(span, &domain, answer.as_ref());
+            }
+            match answer {
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
                 Err(refusal) => refused(&refusal),
             }

@@ -5,13 +5,16 @@
 //! A field that is not of the protocol is refused by its name: ignoring it would hide a typo. Works on descriptors
 //! at run time, slower than generated code would, which is why nothing else does.
 
+mod keys;
+
 use std::sync::LazyLock;
 
 use http::StatusCode;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
-use super::page::{Page, page};
+use self::keys::UniqueKeys;
+use super::page::{JSON, Page, page};
 use super::refused;
 use crate::engine::decision::Code;
 use crate::front::{Refusal, Seam, proto};
@@ -48,17 +51,19 @@ pub(super) async fn respond(seam: &Seam, body: &[u8], span: Option<CallSpan>) ->
                 Code::Ok => StatusCode::OK,
                 Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
             };
-            page(status, "application/json", from_response(&answer.message))
+            page(status, JSON, from_response(&answer.message))
         }
         Err(refusal) => refused(&refusal),
     }
 }
 
 /// The bytes of the `RateLimitRequest` that this JSON is.
-fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
+pub(super) fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let message = DynamicMessage::deserialize(MESSAGES.request.clone(), &mut deserializer);
     let message = message.and_then(|message| deserializer.end().map(|()| message));
+    // What is no message is told before what is said twice.
+    let message = message.and_then(|message| serde_json::from_slice(json).map(|UniqueKeys| message));
     message.map(|message| message.encode_to_vec()).map_err(|error| Refusal::invalid(error.to_string()))
 }
 
@@ -115,6 +120,12 @@ mod tests {
             (r#"{"descriptors":[{"limit":{"unit":"FORTNIGHT"}}]}"#, "FORTNIGHT"),
             (r#"{"domain":"shop"} x"#, "trailing"),
             (r#"{"domain":7}"#, "string"),
+            (r#"{"domain":"a","domain":"a"}"#, "duplicate field \"domain\""),
+            (r#"{"hits_addend":1,"descriptors":[],"hitsAddend":1}"#, "hitsAddend"),
+            (
+                r#"{"descriptors":[{"entries":[{"key":"a","value":"b","key":"c"}]}]}"#,
+                "duplicate field \"key\"",
+            ),
             (r#"{"hitsAddend":-1}"#, ""),
             ("", "EOF"),
             ("\u{feff}{}", ""),

@@ -20,6 +20,11 @@ enum Content {
     Pieces { pieces: Box<dyn Iterator<Item = String> + Send>, rested: bool },
 }
 
+/// The content type of a text.
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
+/// The content type of JSON.
+pub(super) const JSON: &str = "application/json";
+
 /// A page without a body.
 pub(super) fn empty(status: StatusCode) -> Page {
     let mut page = Response::new(PageBody(Content::Whole(Bytes::new())));
@@ -29,7 +34,7 @@ pub(super) fn empty(status: StatusCode) -> Page {
 
 /// A page of text.
 pub(super) fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
-    page(status, "text/plain; charset=utf-8", body)
+    page(status, TEXT, body)
 }
 
 /// A page.

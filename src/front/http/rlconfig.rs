@@ -1,18 +1,32 @@
 //! `/rlconfig`: the limits in force, a line each, in the form that `envoyproxy/ratelimit` gives them; sorted, and with
-//! our own fields at the end.
+//! our own fields at the end. Or all that is known of them, as YAML or as JSON.
+
+use serde_json::{Value, json};
 
 use crate::engine::rules::{Rule, RuleSet};
 
-/// All lines. `None`: no rules were ever loaded.
-pub(super) fn lines(rules: Option<&RuleSet>) -> String {
-    let rules = rules.map_or(&[][..], RuleSet::rules).iter();
-    let mut paths: Vec<_> = rules.map(|rule| (path(rule), rule)).collect();
-    paths.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-    paths.iter().map(|(path, rule)| line(path, rule)).collect()
+/// A form of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Lines,
+    Yaml,
+    Json,
 }
 
-fn path(rule: &Rule) -> String {
-    format!("{}.{}", rule.domain, rule.metric_name.rolled_up().join("."))
+/// All limits. `None`: no rules were ever loaded.
+pub(super) fn render(rules: Option<&RuleSet>, format: Format) -> String {
+    let rules = rules.map_or(&[][..], RuleSet::rules).iter();
+    let mut paths: Vec<_> = rules.map(|rule| (rule.path(), rule)).collect();
+    paths.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let limits = paths.iter();
+    match format {
+        Format::Lines => limits.map(|(path, rule)| line(path, rule)).collect(),
+        Format::Yaml => limits.map(|(path, rule)| yaml(&limit(path, rule))).collect(),
+        Format::Json => {
+            let limits: Vec<_> = limits.map(|(path, rule)| limit(path, rule)).collect();
+            format!("{}\n", json!({ "limits": limits }))
+        }
+    }
 }
 
 fn line(path: &str, rule: &Rule) -> String {
@@ -29,6 +43,40 @@ fn line(path: &str, rule: &Rule) -> String {
         "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, \
          quota_mode: {quota_mode}, {own}\n"
     )
+}
+
+/// All that is known of a limit.
+fn limit(path: &str, rule: &Rule) -> Value {
+    let written = &rule.written;
+    let mut told = json!({
+        "path": path,
+        "domain": &*rule.domain,
+        "file": &*written.file,
+        "line": written.line,
+        "unlimited": rule.limit.is_none(),
+        "name": &*rule.name,
+        "replaces": rule.replaces.iter().map(|name| &**name).collect::<Vec<_>>(),
+        "shadow_mode": rule.shadow_mode,
+        "quota_mode": rule.quota_mode,
+        "metadata": rule.metadata,
+    });
+    if let Some(limit) = &rule.limit {
+        told["unit"] = rule.unit.name().to_uppercase().into();
+        told["unit_multiplier"] = rule.unit_multiplier.into();
+        told["requests_per_unit"] = limit.requests().into();
+        told["burst"] = limit.burst().into();
+        told["algorithm"] = limit.algorithm().name().into();
+    }
+    told
+}
+
+/// An item of a list. Its values are JSON, which YAML holds.
+fn yaml(limit: &Value) -> String {
+    let fields = limit.as_object().into_iter().flatten();
+    let line = |(index, (name, value)): (usize, (&String, &Value))| {
+        format!("{} {name}: {value}\n", if index == 0 { "-" } else { " " })
+    };
+    fields.enumerate().map(line).collect()
 }
 
 #[cfg(test)]
@@ -51,20 +99,23 @@ descriptors:
     rate_limit: { unit: minute, unit_multiplier: 5, requests_per_unit: 3, algorithm: fixed_window }
 ";
 
-    #[test]
-    fn a_limit_is_a_line() {
-        let file =
-            SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.as_bytes().to_vec(), presumed: false };
-        let options = LoadOptions {
+    fn options() -> LoadOptions {
+        LoadOptions {
             default_algorithm: Algorithm::SlidingWindow,
             merge_domains: false,
             strict: false,
             max_file_bytes: 1 << 20,
             secret: KeySecret::new([7; 16]),
-        };
-        let rules = load(&[file], &options).expect("good rules").rules;
+        }
+    }
+
+    #[test]
+    fn a_limit_is_a_line() {
+        let file =
+            SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.as_bytes().to_vec(), presumed: false };
+        let rules = load(&[file], &options()).expect("good rules").rules;
         assert_eq!(
-            lines(Some(&rules)),
+            render(Some(&rules), Format::Lines),
             "shop.path_/api*: unit=MINUTE requests_per_unit=3, shadow_mode: true, quota_mode: false, \
              unit_multiplier: 5, algorithm: fixed_window\n\
              shop.user: unit=HOUR requests_per_unit=10, shadow_mode: false, quota_mode: false, \
@@ -72,6 +123,27 @@ descriptors:
              shop.user.tier_gold: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, \
              unlimited: true\n"
         );
-        assert_eq!(lines(None), "");
+        assert_eq!(render(None, Format::Lines), "");
+    }
+
+    #[test]
+    fn yaml_and_json_hold_the_same() {
+        let file =
+            SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.as_bytes().to_vec(), presumed: false };
+        let rules = load(&[file], &options()).expect("good rules").rules;
+        let json: Value = serde_json::from_str(&render(Some(&rules), Format::Json)).expect("JSON");
+        assert_eq!(json["limits"].as_array().map(Vec::len), Some(3));
+        let api = &json["limits"][0];
+        assert_eq!((&api["path"], &api["line"]), (&json!("shop.path_/api*"), &json!(8)));
+        assert_eq!((&api["unit_multiplier"], &api["algorithm"]), (&json!(5), &json!("fixed_window")));
+        assert_eq!(json["limits"][2]["unlimited"], true);
+
+        let yaml = render(Some(&rules), Format::Yaml);
+        assert_eq!(yaml.matches("\n- ").count() + usize::from(yaml.starts_with("- ")), 3);
+        for limit in json["limits"].as_array().expect("a list") {
+            for (name, value) in limit.as_object().expect("a mapping") {
+                assert!(yaml.contains(&format!(" {name}: {value}\n")), "{name}: {value} in\n{yaml}");
+            }
+        }
     }
 }

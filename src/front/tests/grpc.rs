@@ -231,9 +231,10 @@ async fn a_watch_is_told_of_changes_and_ended_by_draining() {
     assert_eq!(next().await, Some(ServingStatus::Serving));
     server.health.refuse("one reason");
     assert_eq!(next().await, Some(ServingStatus::NotServing));
-    server.health.refuse("another, which is no change to a watcher");
+    server.health.refuse("another reason");
+    server.health.withdraw("one reason");
     tokio::time::sleep(Duration::from_millis(20)).await;
-    server.health.serve();
+    server.health.withdraw("another reason");
     assert_eq!(next().await, Some(ServingStatus::Serving));
     server.health.drain();
     assert_eq!(next().await, Some(ServingStatus::NotServing));

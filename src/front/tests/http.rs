@@ -153,7 +153,8 @@ async fn the_debug_port_lists_what_there_is() {
     let (status, index) = status_and_body(server.admin, "GET /", "").await;
     assert_eq!(status, 200);
     for path in index.lines().map(|line| line.split(' ').next().expect("a path")) {
-        assert_eq!(status_and_body(server.admin, &format!("GET {path}"), "").await.0, 200, "{path}");
+        let expected = if path == "/ask" { 405 } else { 200 };
+        assert_eq!(status_and_body(server.admin, &format!("GET {path}"), "").await.0, expected, "{path}");
     }
     let (_, limits) = status_and_body(server.admin, "GET /rlconfig", "").await;
     assert!(
@@ -163,4 +164,64 @@ async fn the_debug_port_lists_what_there_is() {
     );
     assert_eq!(status_and_body(server.admin, "GET /nothing", "").await.0, 404);
     assert_eq!(status_and_body(server.admin, "POST /", "").await.0, 405);
+}
+
+#[tokio::test]
+async fn a_question_of_the_debug_port_is_explained_and_changes_nothing() {
+    let server = Server::start().await;
+    let spend = ALICE.replace(r#""domain""#, r#""hitsAddend":7,"domain""#);
+    assert_eq!(status_and_body(server.http, "POST /json", &spend).await.0, 200);
+    let before = status_and_body(server.admin, "GET /metrics", "").await.1;
+    let hits = |hits| ALICE.replace(r#""domain""#, &format!(r#""hitsAddend":{hits},"domain""#));
+    for _ in 0..9 {
+        let (status, told) = status_and_body(server.admin, "POST /ask", &hits(3)).await;
+        assert_eq!(status, 200, "{told}");
+        assert!(told.starts_with("shop: 3 hits would get OK; nothing was counted\n\nuser=alice\n"), "{told}");
+        assert!(told.contains("rule      shop.user at rules.yaml:4:"), "{told}");
+        assert!(told.contains("counter   7 counted, 3 left\n"), "{told}");
+    }
+    let (_, told) = status_and_body(server.admin, "POST /ask?format=json", &hits(4)).await;
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((&told["code"], &told["hits"]), (&"OVER_LIMIT".into(), &4.into()));
+    assert_eq!(told["descriptors"][0]["counter"]["remaining"], 3);
+    assert_eq!(told["descriptors"][0]["path"][0]["met"], "any");
+    let counted = |page: &str| {
+        let ours = |line: &&str| line.starts_with("ratelimit_") || line.starts_with("tidegate_requests");
+        page.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let after = status_and_body(server.admin, "GET /metrics", "").await.1;
+    assert_eq!(counted(&after), counted(&before));
+    assert!(!counted(&after).is_empty());
+}
+
+#[tokio::test]
+async fn a_question_of_the_debug_port_is_refused_as_any_other() {
+    let server = Server::start().await;
+    for (body, status, named) in [
+        ("{", 400, "EOF"),
+        (r#"{"domian":"shop"}"#, 400, "domian"),
+        (r#"{"domain":"shop"}"#, 400, "descriptor list"),
+    ] {
+        let (told, text) = status_and_body(server.admin, "POST /ask", body).await;
+        assert!(told == status && text.contains(named), "{body}: {told} {text}");
+    }
+    let (status, text) = status_and_body(Server::without_rules().await.admin, "POST /ask", ALICE).await;
+    assert_eq!((status, text.as_str()), (500, "no rate limit configuration loaded\n"));
+}
+
+#[tokio::test]
+async fn the_limits_in_force_come_in_three_forms() {
+    let server = Server::start().await;
+    for (query, content_type, begins) in [
+        ("", "text/plain", "shop."),
+        ("?format=yaml", "text/plain", "- "),
+        ("?format=json", "application/json", "{"),
+    ] {
+        let (status, head, body) = send(server.admin, &format!("GET /rlconfig{query}"), "", "").await;
+        assert!(
+            status == 200 && head.contains(content_type) && body.starts_with(begins),
+            "{query}: {head} {body}"
+        );
+    }
+    assert_eq!(status_and_body(server.admin, "GET /rlconfig?format=xml", "").await.0, 400);
 }

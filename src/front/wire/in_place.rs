@@ -17,6 +17,9 @@ const VARINT_BYTES_MAX: usize = 9;
 
 /// The request that is encoded here, if it is of the usual form and within `bounds`.
 pub fn parse<'a>(message: &'a [u8], bounds: &Bounds) -> Option<Request<'a>> {
+    if message.len() > bounds.request_bytes_max {
+        return None;
+    }
     let mut domain = "";
     let mut hits_addend = 0;
     let mut fields = Fields(message);

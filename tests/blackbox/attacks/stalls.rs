@@ -139,14 +139,18 @@ fn large_bodies_that_do_not_end() {
             let mut sent = 0;
             for stream in streams().take(1_000) {
                 sent += all_but_a_byte.len() as u64;
-                attacker.hears("room for a body", |heard| heard.granted >= sent);
-                assert!(attacker.send(&frame(kind::HEADERS, END_HEADERS, stream, &call_head())));
+                attacker.hears("room for a body", |heard| heard.granted >= sent || heard.closed);
+                let mut said = frame(kind::HEADERS, END_HEADERS, stream, &call_head());
                 for piece in all_but_a_byte.chunks(FRAME_BYTES_MAX) {
-                    assert!(attacker.send(&frame(kind::DATA, 0, stream, piece)));
+                    said.extend(frame(kind::DATA, 0, stream, piece));
+                }
+                if !attacker.send(&said) {
+                    break;
                 }
             }
-            let heard = attacker.hears("most of them to be refused", |heard| heard.ended >= 900);
-            assert_eq!(heard.frames(kind::DATA), 0, "{heard:?}");
+            // Who goes on with bodies of calls that were refused may lose the connection.
+            let refused = attacker.hears("refusals", |heard| heard.ended >= 900 || heard.closed);
+            assert!(refused.ended > 100 && refused.frames(kind::DATA) == 0, "{refused:?}");
         }
     });
 }

@@ -85,11 +85,16 @@ impl Envoy {
     /// Changed are its ports; the patience with the limiter, because these tests are not about a machine that is too
     /// busy to connect or to answer in 100 ms; and that it trusts one `x-forwarded-for`, so that tests can be many clients.
     pub fn start(limiter: &Tidegate) -> Self {
-        Self::start_with(&Upstream::at(limiter))
+        Self::start_changed(&Upstream::at(limiter), &[])
     }
 
     /// The same, with another way to the limiter.
     pub fn start_with(upstream: &Upstream) -> Self {
+        Self::start_changed(upstream, &[])
+    }
+
+    /// The same, with these changes: (what stands there, what shall stand there).
+    pub fn start_changed(upstream: &Upstream, changes: &[(&str, &str)]) -> Self {
         let (port, admin, application) = (free_port(), free_port(), free_port());
         let mut config = EXAMPLE.to_owned();
         let mut replace = |old: &str, new: &str| {
@@ -103,6 +108,7 @@ impl Envoy {
         replace("connect_timeout: 0.25s", &format!("connect_timeout: 10s{}", upstream.cluster));
         replace("timeout: 0.1s", "timeout: 10s");
         replace("xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1");
+        changes.iter().for_each(|(old, new)| replace(old, new));
 
         let folder = tempfile::tempdir().expect("a folder can be made");
         let path = folder.path().join("envoy.yaml");
@@ -134,13 +140,22 @@ impl Envoy {
         value.map_or(0, |value| value.parse().unwrap_or_else(|_| panic!("{name} is no number: {value}")))
     }
 
+    /// All of its counters of this name's beginning that were touched: what to look at when a call failed.
+    pub fn touched(&self, name: &str) -> String {
+        let page = http::Client::new(self.admin).get("/stats?usedonly").body;
+        page.lines()
+            .filter(|line| line.starts_with(name) && !line.ends_with(": 0"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
     pub fn client(&self) -> http::Client {
         http::Client::new(self.port)
     }
 }
 
 /// TIDEGATE_ENVOY, or what `tests/run` installs.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let installed = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/.work/envoy"));
     let path = std::env::var_os("TIDEGATE_ENVOY").map_or_else(installed, PathBuf::from);
     assert!(path.exists(), "no Envoy at {}: run tests/run once, it installs one", path.display());

@@ -45,6 +45,11 @@ impl Process {
         Self { child, output, readers }
     }
 
+    /// Its number among the processes.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Every line that it has written so far, on either stream.
     pub fn output(&self) -> Vec<String> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()

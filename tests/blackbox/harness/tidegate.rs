@@ -71,6 +71,11 @@ impl Setup {
         self
     }
 
+    /// All of its settings.
+    pub fn variables(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
     /// With a word on the command line.
     pub fn arg(mut self, word: &str) -> Self {
         self.args.push(word.to_owned());

@@ -1,7 +1,11 @@
-"""An OTLP receiver: prints every span that it gets, a line of JSON each. `otlp_receiver.py grpc|http PORT`."""
+"""An OTLP receiver: prints every span that it gets, a line of JSON each.
+
+`otlp_receiver.py grpc|http PORT`, and for TLS the files of its certificate, its key and its clients' authority.
+"""
 
 import gzip
 import json
+import ssl
 import sys
 from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -67,17 +71,32 @@ class Http(BaseHTTPRequestHandler):
         pass
 
 
-def main(protocol, port):
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def main(protocol, port, tls):
     if protocol == "http":
         server = ThreadingHTTPServer(("127.0.0.1", port), Http)
+        if tls:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls[2])
+            context.load_cert_chain(tls[0], tls[1])
+            context.verify_mode = ssl.CERT_REQUIRED
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         print("ready", flush=True)
         server.serve_forever()
     server = grpc.server(futures.ThreadPoolExecutor(4))
     service_grpc.add_TraceServiceServicer_to_server(Grpc(), server)
-    server.add_insecure_port(f"127.0.0.1:{port}")
+    if tls:
+        pair = (read(tls[1]), read(tls[0]))
+        credentials = grpc.ssl_server_credentials([pair], read(tls[2]), require_client_auth=True)
+        server.add_secure_port(f"127.0.0.1:{port}", credentials)
+    else:
+        server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     print("ready", flush=True)
     server.wait_for_termination()
 
 
-main(sys.argv[1], int(sys.argv[2]))
+main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

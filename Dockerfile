@@ -1,0 +1,22 @@
+# An image of Tidegate: `docker build -t tidegate .`
+#
+# It runs as nobody, with a read-only root and without capabilities, and listens on 8080, 8081, 6070 and 9090.
+# /bin/ratelimit is a second name of the binary: what starts envoyproxy/ratelimit starts it.
+FROM rust:1.95-slim-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN cargo build --release --locked \
+    && mkdir -p /image/bin \
+    && cp target/release/tidegate /image/bin/tidegate \
+    && ln -s tidegate /image/bin/ratelimit
+
+FROM debian:bookworm-slim
+# The system's certificate authorities, for TLS to a control plane, to Redis and to a collector of traces.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates \
+    && rm -rf /var/lib/apt/lists/*
+# /bin is a link to /usr/bin in this image.
+COPY --from=build /image/bin/ /usr/bin/
+USER 65534:65534
+EXPOSE 8080 8081 6070 9090
+ENTRYPOINT ["/bin/tidegate"]

@@ -1,0 +1,197 @@
+//! `tidegate ask`: which rule would a request meet, by which path, what does its counter say, and why. Counts nothing.
+//!
+//! In: a domain and entries. Out: the explanation, from a running limiter (its debug port), or from rules alone, whose
+//! counters are all unused.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Command, value_parser};
+use http::{Request as HttpRequest, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::net::TcpStream;
+
+use super::{Done, arguments_of, read_only};
+use crate::app::load_options;
+use crate::clock::Clock;
+use crate::engine::explain::explain;
+use crate::engine::key::KeySecret;
+use crate::engine::plan::Modes;
+use crate::engine::request::{DescriptorOptions, Entry, Request};
+use crate::engine::rules::load;
+use crate::settings::{Problem, Settings};
+use crate::source::file::{FileSource, Layout};
+use crate::store::{MemoryOptions, MemoryStore, StoreFull};
+
+/// The settings that say where a limiter is asked, and how rules alone are read.
+const SETTINGS: &[&str] = &[
+    "DEBUG_HOST",
+    "DEBUG_PORT",
+    "SHADOW_MODE",
+    "QUOTA_MODE",
+    "MERGE_DOMAIN_CONFIG",
+    "DEFAULT_ALGORITHM",
+    "MAX_RULES_FILE_BYTES",
+];
+
+/// How long a limiter may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest answer that is read, in bytes.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// The word between two descriptors.
+const NEXT_DESCRIPTOR: &str = "+";
+
+/// The command.
+pub(super) fn command() -> Command {
+    Command::new("ask")
+        .about("Tells which rule a request would meet, what its counter says, and why; counts nothing")
+        .arg(Arg::new("domain").value_name("DOMAIN").required(true))
+        .arg(
+            Arg::new("entries")
+                .value_name("KEY=VALUE")
+                .num_args(1..)
+                .required(true)
+                .help("the entries of a descriptor, in order; a `+` by itself begins another descriptor"),
+        )
+        .arg(
+            Arg::new("hits")
+                .long("hits")
+                .value_parser(value_parser!(u32).range(1..))
+                .default_value("1")
+                .help("how many hits would have to fit"),
+        )
+        .arg(
+            Arg::new("format")
+                .long("format")
+                .value_parser(PossibleValuesParser::new(["text", "json"]))
+                .default_value("text"),
+        )
+        .arg(
+            Arg::new("rules")
+                .long("rules")
+                .value_name("FOLDER")
+                .help("ask these rules, not a running limiter; all counters are unused then"),
+        )
+        .args(arguments_of(SETTINGS))
+        .after_help(
+            "Asks the debug port of a running limiter. Exit code: 0 answered, 1 not, 64 a bad command line.",
+        )
+}
+
+/// What is asked.
+struct Question {
+    domain: String,
+    descriptors: Vec<Vec<(String, String)>>,
+    hits: u32,
+    as_json: bool,
+}
+
+/// Asks.
+pub(super) fn run(matches: &ArgMatches, variable: impl Fn(&str) -> Option<String>) -> Done {
+    let settings = read_only(SETTINGS, matches, variable)?;
+    let question = question(matches).map_err(|problem| vec![problem])?;
+    let answer = match matches.get_one::<String>("rules") {
+        Some(folder) => offline(&question, PathBuf::from(folder), &settings),
+        None => online(&question, &settings),
+    };
+    Ok(match answer {
+        Ok(text) => (text, ExitCode::SUCCESS),
+        Err(problem) => {
+            eprintln!("tidegate: {problem}");
+            (String::new(), ExitCode::FAILURE)
+        }
+    })
+}
+
+fn question(matches: &ArgMatches) -> Result<Question, Problem> {
+    let mut descriptors = vec![Vec::new()];
+    for word in matches.get_many::<String>("entries").into_iter().flatten() {
+        match (word.as_str(), word.split_once('='), descriptors.last_mut()) {
+            (NEXT_DESCRIPTOR, ..) => descriptors.push(Vec::new()),
+            (_, Some((key, value)), Some(entries)) => entries.push((key.to_owned(), value.to_owned())),
+            _ => {
+                let what = format!("{word:?} is no entry (expected KEY=VALUE)");
+                return Err(Problem { name: "ask".to_owned(), what });
+            }
+        }
+    }
+    Ok(Question {
+        domain: matches.get_one::<String>("domain").cloned().unwrap_or_default(),
+        descriptors,
+        hits: matches.get_one("hits").copied().unwrap_or(1),
+        as_json: matches.get_one::<String>("format").is_some_and(|format| format == "json"),
+    })
+}
+
+/// Asks these rules. No counter has been used.
+fn offline(question: &Question, folder: PathBuf, settings: &Settings) -> Result<String, String> {
+    let options = load_options(settings, KeySecret::new([0; 16]));
+    let contents = FileSource::new(Layout::Path(folder), options.max_file_bytes).read();
+    let files = contents.map_err(|error| error.to_string())?.files;
+    let rules = load(&files, &options)
+        .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\ntidegate: "))?
+        .rules;
+    let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+    rules.algorithms().for_each(|algorithm| store.prepare(algorithm));
+    let mut request = Request::new(&question.domain, question.hits);
+    for descriptor in &question.descriptors {
+        let options = DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() };
+        request.push(descriptor.iter().map(|(key, value)| Entry { key, value }), options);
+    }
+    let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode, ..Modes::default() };
+    let plan = rules.plan(&request, modes);
+    let verdicts = store.apply(&plan, Clock::start().now());
+    let told = explain(&rules, &request, &plan, verdicts, question.hits.into());
+    Ok(if question.as_json { format!("{}\n", told.json()) } else { told.to_string() })
+}
+
+/// Asks a running limiter.
+fn online(question: &Question, settings: &Settings) -> Result<String, String> {
+    let host = match settings.debug_host.as_str() {
+        "" | "0.0.0.0" | "::" => "localhost",
+        host => host,
+    };
+    let address = (host, settings.debug_port);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let exchanged = runtime.and_then(|runtime| {
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, post(address, question)).await? })
+    });
+    let (status, body) = exchanged.map_err(|error| {
+        format!("no limiter answers on the debug port {host}:{}: {error} (DEBUG_HOST, DEBUG_PORT)", address.1)
+    })?;
+    if status == StatusCode::OK { Ok(body) } else { Err(format!("{status}: {}", body.trim_end())) }
+}
+
+async fn post(address: (&str, u16), question: &Question) -> io::Result<(StatusCode, String)> {
+    let stream = TcpStream::connect(address).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let driver = tokio::spawn(connection);
+    let path = if question.as_json { "/ask?format=json" } else { "/ask" };
+    let request = HttpRequest::post(path)
+        .header(http::header::HOST, "tidegate")
+        .body(Full::new(Bytes::from(question.body())))
+        .map_err(io::Error::other)?;
+    let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+    let status = answer.status();
+    let body =
+        Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(io::Error::other)?;
+    driver.abort();
+    Ok((status, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+}
+
+impl Question {
+    /// As `/json` takes it.
+    fn body(&self) -> String {
+        let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
+        let descriptor = |entries: &Vec<(String, String)>| json!({"entries": entries.iter().map(entry).collect::<Vec<_>>()});
+        let descriptors: Vec<_> = self.descriptors.iter().map(descriptor).collect();
+        json!({"domain": self.domain, "hitsAddend": self.hits, "descriptors": descriptors}).to_string()
+    }
+}

@@ -1,0 +1,200 @@
+//! `tidegate check`: are these rules good? Without a server; every problem with its place.
+//!
+//! In: folders and files, each a set of its own (none: what the settings name). Out: findings as text, as JSON or as
+//! annotations of a GitHub workflow, and whether all sets are good.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Command};
+use serde_json::json;
+
+use super::{Done, arguments_of, read_only};
+use crate::app::{load_options, rules_layout};
+use crate::engine::key::KeySecret;
+use crate::engine::rules::{Diagnostic, Loaded, load};
+use crate::settings::Settings;
+use crate::source::file::{FileSource, Layout};
+
+/// The settings that say which rules there are and what they mean.
+const SETTINGS: &[&str] = &[
+    "CONFIG_PATH",
+    "RUNTIME_ROOT",
+    "RUNTIME_SUBDIRECTORY",
+    "RUNTIME_APPDIRECTORY",
+    "RUNTIME_WATCH_ROOT",
+    "RUNTIME_IGNOREDOTFILES",
+    "MERGE_DOMAIN_CONFIG",
+    "STRICT_RULES",
+    "DEFAULT_ALGORITHM",
+    "MAX_RULES_FILE_BYTES",
+];
+
+/// The command.
+pub(super) fn command() -> Command {
+    Command::new("check")
+        .about("Checks rules without a server: every problem with its place; exit code 1 if there is one")
+        .arg(
+            Arg::new("folders")
+                .value_name("FOLDER")
+                .num_args(0..)
+                .help("folders (or files) of rules, each a set of its own; none: what the settings name"),
+        )
+        .arg(
+            Arg::new("tree")
+                .long("config-dir")
+                .value_name("FOLDER")
+                .num_args(1)
+                .action(clap::ArgAction::Append)
+                .help("a folder of which every file is rules, at any depth, as with RUNTIME_ROOT; also -config_dir"),
+        )
+        .arg(
+            Arg::new("format")
+                .long("format")
+                .value_parser(PossibleValuesParser::new(["text", "json", "github"]))
+                .default_value("text")
+                .help("how findings are told; github: annotations of a workflow"),
+        )
+        .args(arguments_of(SETTINGS))
+        .mut_arg("STRICT_RULES", |strict| strict.visible_alias("strict"))
+        .after_help("Exit code: 0 good, 1 a problem, 64 a bad command line.")
+}
+
+/// Something found in a set of rules.
+struct Finding {
+    is_error: bool,
+    /// Where, if it has a place.
+    at: Option<(String, u32, u32)>,
+    message: String,
+}
+
+/// What is known of all sets.
+#[derive(Default)]
+struct Report {
+    findings: Vec<Finding>,
+    files: usize,
+    limits: usize,
+    domains: usize,
+}
+
+/// Checks all sets.
+pub(super) fn run(matches: &ArgMatches, variable: impl Fn(&str) -> Option<String>) -> Done {
+    let settings = read_only(SETTINGS, matches, variable)?;
+    let mut report = Report::default();
+    for layout in layouts(matches, &settings) {
+        report.check(layout, &settings);
+    }
+    let text = match matches.get_one::<String>("format").map(String::as_str) {
+        Some("json") => report.json(),
+        Some("github") => report.github(),
+        _ => report.text(),
+    };
+    Ok((text, if report.errors() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
+}
+
+fn layouts(matches: &ArgMatches, settings: &Settings) -> Vec<Layout> {
+    let paths = |name| matches.get_many::<String>(name).into_iter().flatten().map(PathBuf::from);
+    let tree = |root| Layout::Runtime {
+        root,
+        subdirectory: PathBuf::new(),
+        app_directory: PathBuf::new(),
+        ignore_dot_files: false,
+        watch_root: false,
+    };
+    let named: Vec<_> = paths("folders").map(Layout::Path).chain(paths("tree").map(tree)).collect();
+    if named.is_empty() { vec![rules_layout(settings)] } else { named }
+}
+
+impl Report {
+    fn check(&mut self, layout: Layout, settings: &Settings) {
+        // Nobody asks a counter of these rules, so nobody can aim at one.
+        let options = load_options(settings, KeySecret::new([0; 16]));
+        let contents = match FileSource::new(layout, options.max_file_bytes).read() {
+            Ok(contents) => contents,
+            Err(error) => return self.add(true, None, error.to_string()),
+        };
+        self.files += contents.files.len();
+        for skipped in contents.warnings {
+            self.add(settings.strict_rules, None, skipped);
+        }
+        match load(&contents.files, &options) {
+            Ok(Loaded { rules, warnings }) => {
+                self.limits += rules.rules().len();
+                self.domains += rules.domains().count();
+                warnings.into_iter().for_each(|warning| self.diagnostic(false, warning));
+            }
+            Err(errors) => errors.into_iter().for_each(|error| self.diagnostic(true, error)),
+        }
+    }
+
+    fn diagnostic(&mut self, is_error: bool, diagnostic: Diagnostic) {
+        let Diagnostic { file, line, column, message } = diagnostic;
+        self.add(is_error, Some((file, line, column)), message);
+    }
+
+    fn add(&mut self, is_error: bool, at: Option<(String, u32, u32)>, message: String) {
+        self.findings.push(Finding { is_error, at, message });
+    }
+
+    fn errors(&self) -> usize {
+        self.findings.iter().filter(|finding| finding.is_error).count()
+    }
+
+    fn text(&self) -> String {
+        let line = |finding: &Finding| {
+            let place = finding.at.as_ref().map(|(file, line, column)| format!("{file}:{line}:{column}: "));
+            let kind = if finding.is_error { "" } else { "warning: " };
+            format!("{}{kind}{}\n", place.unwrap_or_default(), finding.message)
+        };
+        let lines: String = self.findings.iter().map(line).collect();
+        let (errors, warnings) = (self.errors(), self.findings.len() - self.errors());
+        let Self { files, limits, domains, .. } = self;
+        match errors {
+            0 => format!(
+                "{lines}good: files {files}, domains {domains}, limits {limits}, warnings {warnings}\n"
+            ),
+            _ => format!("{lines}bad: files {files}, problems {errors}, warnings {warnings}\n"),
+        }
+    }
+
+    fn json(&self) -> String {
+        let finding = |finding: &Finding| {
+            let severity = if finding.is_error { "error" } else { "warning" };
+            match &finding.at {
+                Some((file, line, column)) => json!({
+                    "severity": severity, "file": file, "line": line, "column": column, "message": finding.message,
+                }),
+                None => json!({"severity": severity, "message": finding.message}),
+            }
+        };
+        let findings: Vec<_> = self.findings.iter().map(finding).collect();
+        let Self { files, limits, domains, .. } = self;
+        let report = json!({
+            "good": self.errors() == 0, "files": files, "domains": domains, "limits": limits, "findings": findings,
+        });
+        format!("{report}\n")
+    }
+
+    /// Workflow commands, a line each.
+    fn github(&self) -> String {
+        let line = |finding: &Finding| {
+            let kind = if finding.is_error { "error" } else { "warning" };
+            let place = finding.at.as_ref().map(|(file, line, column)| {
+                format!(" file={},line={line},col={column}", escape_property(file))
+            });
+            format!("::{kind}{}::{}\n", place.unwrap_or_default(), escape_data(&finding.message))
+        };
+        self.findings.iter().map(line).collect()
+    }
+}
+
+/// A workflow command is one line.
+fn escape_data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+/// A property of a workflow command ends at a comma or a colon.
+fn escape_property(text: &str) -> String {
+    escape_data(text).replace(':', "%3A").replace(',', "%2C")
+}

@@ -1,0 +1,70 @@
+//! The way of a descriptor down the rules, for people: which node each entry came to, and where and why it ended.
+//!
+//! Not of the request path, which only needs the end: see `tree`.
+
+use crate::engine::request::Entry;
+use crate::engine::rules::set::Domain;
+use crate::engine::rules::tree::Step;
+use crate::engine::rules::{Rule, RuleSet};
+
+/// Nodes and domains that are named where nothing was met.
+const KNOWN_MAX: usize = 8;
+
+/// The way of one descriptor.
+#[derive(Clone, Debug)]
+pub struct Walk<'a> {
+    /// What each entry met, as far as the walk came.
+    pub met: Vec<Met<'a>>,
+    /// Where it ended.
+    pub end: End<'a>,
+}
+
+/// What an entry met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met<'a> {
+    /// A node with exactly this value.
+    Exact,
+    /// A node with this pattern.
+    Pattern(&'a str),
+    /// A node without a value.
+    Any,
+}
+
+/// Where a walk ended.
+#[derive(Clone, Debug)]
+pub enum End<'a> {
+    /// At a node with a limit.
+    Rule(&'a Rule),
+    /// At a node without a limit.
+    NoLimit,
+    /// Before its last entry: there is no node for the next one. Some that there are.
+    NoNode(Vec<String>),
+    /// The domain has no rules. Some that have.
+    NoDomain(Vec<String>),
+}
+
+impl RuleSet {
+    /// The way of a descriptor with these entries.
+    pub fn walk(&self, domain: &str, entries: &[Entry<'_>]) -> Walk<'_> {
+        let Some(&Domain { root, .. }) = self.domains.get(domain) else {
+            let mut known: Vec<_> = self.domains().map(str::to_owned).collect();
+            known.sort_unstable();
+            known.truncate(KNOWN_MAX);
+            return Walk { met: Vec::new(), end: End::NoDomain(known) };
+        };
+        let (mut met, mut node) = (Vec::new(), root);
+        for entry in entries {
+            let Some(Step { to, value }) = self.tree.step(node, entry) else {
+                return Walk { met, end: End::NoNode(self.tree.children(node).take(KNOWN_MAX).collect()) };
+            };
+            met.push(match value {
+                Some(value) if value == entry.value => Met::Exact,
+                Some(pattern) => Met::Pattern(pattern),
+                None => Met::Any,
+            });
+            node = to;
+        }
+        let rule = self.tree.rule(node).and_then(|rule| self.rules.get(rule as usize));
+        Walk { met, end: rule.map_or(End::NoLimit, End::Rule) }
+    }
+}

@@ -1,0 +1,152 @@
+//! What answers tell beside codes and limits, when they are told to.
+
+use prost::Message;
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use serde_json::{Map, Value as Json, json};
+
+use super::{metrics, service};
+use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
+use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::front::{Bounds, LimitHeaders, Reply, Seam, Telling};
+use crate::metrics::Front;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: hour, requests_per_unit: 10}
+    metadata: {tier: free, nested: {a: 1, list: [1, two, null, true]}}
+  - key: path
+    rate_limit: {unit: hour, requests_per_unit: 2}
+    metadata: {tier: gold, nested: {a: 2, b: {c: 3}}, nested_not: {x: 1}}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 0}
+    metadata: {seen: shadow, nested: {b: {c: 4, d: 5}}, nested_not: 7}
+  - key: quota
+    quota_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 0}
+    metadata: {seen: quota}
+  - key: unlimited
+    rate_limit: {unlimited: true}
+    metadata: {seen: unlimited}
+";
+
+fn seam(telling: Telling) -> Seam {
+    let metrics = metrics();
+    Seam::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()).telling(telling)
+}
+
+fn answer(seam: &Seam, request: &RateLimitRequest) -> RateLimitResponse {
+    match seam.answer(Front::Grpc, &request.encode_to_vec(), None) {
+        Reply::Now(answer) => RateLimitResponse::decode(answer.expect("an answer").message).expect("encoded"),
+        Reply::Later(_) => panic!("the memory store never waits"),
+    }
+}
+
+fn descriptor(key: &str) -> RateLimitDescriptor {
+    let entry = Entry { key: key.to_owned(), value: "x".to_owned() };
+    RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }
+}
+
+fn request(keys: &[&str]) -> RateLimitRequest {
+    let descriptors = keys.iter().map(|key| descriptor(key)).collect();
+    RateLimitRequest { domain: "shop".to_owned(), descriptors, hits_addend: 0 }
+}
+
+/// A structure as JSON, which is easier to read.
+fn json_of(value: &Value) -> Json {
+    match value.kind.as_ref().expect("a kind") {
+        Kind::NullValue(_) => Json::Null,
+        Kind::NumberValue(number) => json!(number),
+        Kind::StringValue(string) => json!(string),
+        Kind::BoolValue(bool) => json!(bool),
+        Kind::StructValue(inner) => fields(inner),
+        Kind::ListValue(list) => list.values.iter().map(json_of).collect(),
+    }
+}
+
+fn fields(of: &Struct) -> Json {
+    Json::Object(of.fields.iter().map(|(key, value)| (key.clone(), json_of(value))).collect::<Map<_, _>>())
+}
+
+#[test]
+fn what_is_off_is_not_told() {
+    let told = answer(&seam(Telling::default()), &request(&["user"]));
+    assert_eq!((told.response_headers_to_add.len(), told.dynamic_metadata), (0, None));
+}
+
+fn headers(seam: &Seam, keys: &[&str]) -> Vec<(String, String)> {
+    let told = answer(seam, &request(keys)).response_headers_to_add;
+    told.into_iter().map(|header| (header.key, header.value)).collect()
+}
+
+#[test]
+fn headers_tell_the_tightest_limit_under_the_names_that_were_set() {
+    let names = LimitHeaders { limit: "L".into(), remaining: "M".into(), reset: "R".into() };
+    let seam = seam(Telling { headers: Some(names), dynamic_metadata: false });
+    let told = headers(&seam, &["user", "path"]);
+    assert_eq!(told[..2], [("L".into(), "2".into()), ("M".into(), "1".into())]);
+    // A bucket of the default algorithm is a sixtieth of the window.
+    let within = |text: &str| (3_600..=3_660).contains(&text.parse::<u64>().expect("plain seconds"));
+    assert!(told.len() == 3 && told[2].0 == "R" && within(&told[2].1), "{told:?}");
+    headers(&seam, &["path"]);
+    let denied = headers(&seam, &["user", "path"]);
+    let named: Vec<_> = denied.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(named, ["L", "M", "R", "Retry-After"]);
+    assert_eq!((&*denied[1].1, &denied[3].1), ("0", &denied[2].1));
+    assert!(within(&denied[3].1), "{denied:?}");
+    assert_eq!(headers(&seam, &["unlimited", "nowhere"]), [], "no counter was asked");
+}
+
+fn metadata(request: &RateLimitRequest) -> Json {
+    let seam = seam(Telling { headers: None, dynamic_metadata: true });
+    fields(&answer(&seam, request).dynamic_metadata.expect("it is on"))
+}
+
+#[test]
+fn metadata_tells_what_was_asked() {
+    let mut asked = request(&["nowhere", "user"]);
+    asked.hits_addend = 3;
+    asked.descriptors[0].entries.push(Entry { key: "k".to_owned(), value: String::new() });
+    asked.descriptors[0].hits_addend = Some(0);
+    asked.descriptors[1].limit =
+        Some(RateLimitOverride { requests_per_unit: 3, unit: 3, unit_multiplier: None });
+    let expected = json!({
+        "domain": "shop",
+        "hitsAddend": 3.0,
+        "descriptors": [
+            {"entries": ["nowhere=x", "k="], "hitsAddend": 0.0},
+            {"entries": ["user=x"], "limit": "requests_per_unit:3 unit:HOUR"},
+        ],
+    });
+    assert_eq!(metadata(&asked), expected, "the rule of an override says nothing");
+    asked.descriptors[1].limit =
+        Some(RateLimitOverride { requests_per_unit: 0, unit: 7, unit_multiplier: Some(2) });
+    assert_eq!(metadata(&asked)["descriptors"][1]["limit"], "unit:WEEK unit_multiplier:{value:2}");
+}
+
+#[test]
+fn metadata_of_rules_merges_deeply_and_the_first_one_wins() {
+    let merged = metadata(&request(&["user", "path", "shadow"]));
+    let expected = json!({
+        "tier": "free",
+        "nested": {"a": 1.0, "list": [1.0, "two", null, true], "b": {"c": 3.0, "d": 5.0}},
+        "nested_not": {"x": 1.0},
+        "seen": "shadow",
+    });
+    assert_eq!(merged["metadata"], expected);
+    assert_eq!(metadata(&request(&["path", "user"]))["metadata"]["tier"], "gold", "merging changes no rule");
+}
+
+#[test]
+fn only_descriptors_that_pass_a_counter_of_a_rule_give_metadata() {
+    assert_eq!(metadata(&request(&["quota", "shadow"]))["metadata"]["seen"], "shadow");
+    for silent in ["quota", "unlimited", "nowhere"] {
+        assert_eq!(metadata(&request(&[silent])).get("metadata"), None, "{silent}");
+    }
+}

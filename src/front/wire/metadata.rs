@@ -1,0 +1,110 @@
+//! Dynamic metadata, for the next filters of the proxy: what was asked, and what the rules that were met say of
+//! themselves.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
+use serde_json::{Map, Value as Json};
+
+use crate::engine::decision::{Code, Decision, Status};
+use crate::engine::plan::Origin;
+use crate::engine::request::{Descriptor, Override, Request};
+
+/// The metadata of an answer.
+pub(super) fn render(request: &Request<'_>, decision: &Decision<'_>) -> Struct {
+    let descriptors = request.descriptors().map(|descriptor| structure(of_descriptor(&descriptor)));
+    let mut fields = vec![("domain", text(request.domain())), ("descriptors", list(descriptors))];
+    if request.hits_addend() > 0 {
+        fields.push(("hitsAddend", number(f64::from(request.hits_addend()))));
+    }
+    let metadata = of_rules(decision);
+    if !metadata.fields.is_empty() {
+        fields.push(("metadata", structure(metadata)));
+    }
+    of_fields(fields)
+}
+
+fn of_descriptor(descriptor: &Descriptor<'_, '_>) -> Struct {
+    let Descriptor { entries, options } = descriptor;
+    let entries = entries.iter().map(|entry| text(&format!("{}={}", entry.key, entry.value)));
+    let mut fields = vec![("entries", list(entries))];
+    fields.extend(options.limit.as_ref().map(|limit| ("limit", text(&of_override(limit)))));
+    fields.extend(options.hits_addend.map(|hits| ("hitsAddend", number(hits as f64))));
+    of_fields(fields)
+}
+
+/// A limit that a request brings along, as one line of protobuf text: fields at their default are left out.
+fn of_override(limit: &Override) -> String {
+    let mut line = String::new();
+    // Writing to a string cannot fail.
+    if limit.requests_per_unit > 0 {
+        let _ = write!(line, "requests_per_unit:{} ", limit.requests_per_unit);
+    }
+    let _ = write!(line, "unit:{}", limit.unit.name().to_uppercase());
+    if limit.unit_multiplier != 1 {
+        let _ = write!(line, " unit_multiplier:{{value:{}}}", limit.unit_multiplier);
+    }
+    line
+}
+
+/// The deep merge of the metadata of the rules whose counters let their descriptors pass.
+fn of_rules(decision: &Decision<'_>) -> Struct {
+    let mut merged = Struct::default();
+    for status in &decision.statuses {
+        let Status::Limited(limited) = status else { continue };
+        let Origin::Rule(rule) = limited.origin else { continue };
+        if let (Code::Ok, Json::Object(more)) = (status.code(), &rule.metadata) {
+            merge(&mut merged, more);
+        }
+    }
+    merged
+}
+
+/// Adds what is not there yet: only mappings merge, of everything else the first one wins. Recursion is bounded by the
+/// depth of a rule file.
+fn merge(into: &mut Struct, more: &Map<String, Json>) {
+    for (key, value) in more {
+        match (into.fields.get_mut(key), value) {
+            (None, value) => drop(into.fields.insert(key.clone(), of_json(value))),
+            (Some(Value { kind: Some(Kind::StructValue(inner)) }), Json::Object(more)) => merge(inner, more),
+            (Some(_), _) => {}
+        }
+    }
+}
+
+fn of_json(json: &Json) -> Value {
+    match json {
+        Json::Null => Value { kind: Some(Kind::NullValue(0)) },
+        Json::Bool(bool) => Value { kind: Some(Kind::BoolValue(*bool)) },
+        Json::Number(json) => number(json.as_f64().unwrap_or_default()),
+        Json::String(string) => text(string),
+        Json::Array(items) => list(items.iter().map(of_json)),
+        Json::Object(map) => {
+            let fields = map.iter().map(|(key, value)| (key.clone(), of_json(value))).collect();
+            structure(Struct { fields })
+        }
+    }
+}
+
+fn of_fields(fields: Vec<(&str, Value)>) -> Struct {
+    let fields: BTreeMap<_, _> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Struct { fields }
+}
+
+fn structure(fields: Struct) -> Value {
+    Value { kind: Some(Kind::StructValue(fields)) }
+}
+
+fn list(values: impl Iterator<Item = Value>) -> Value {
+    Value { kind: Some(Kind::ListValue(ListValue { values: values.collect() })) }
+}
+
+fn text(text: &str) -> Value {
+    Value { kind: Some(Kind::StringValue(text.to_owned())) }
+}
+
+fn number(number: f64) -> Value {
+    Value { kind: Some(Kind::NumberValue(number)) }
+}

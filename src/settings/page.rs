@@ -1,0 +1,145 @@
+//! Settings for people: the page of all of them in Markdown, which is docs/settings.md, and the values that are in
+//! force in some environment.
+
+use std::fmt::Write as _;
+
+use crate::settings::refused::{REFUSED_VALUES, not_supported};
+use crate::settings::switching::{NO_EFFECT, compared};
+use crate::settings::{Row, TABLE};
+
+const INTRODUCTION: &str = "\
+# Settings
+
+<!-- Made by `tidegate settings --markdown`. -->
+
+Each setting is an environment variable and a flag of the command line; the flag wins, then the variable, then the
+default. `tidegate settings` shows the values that would be in force, and where each comes from. Bad ones are told all
+at once, each with its name, its value and what was expected; the exit code is 64.
+
+| value | how it is written |
+| --- | --- |
+| BOOL | `1 t T TRUE true True` or `0 f F FALSE false False`; a flag alone is true |
+| COUNT, PORT, NUMBER | decimal: no `0x1F`, no leading 0 |
+| DURATION | `10s`, `150ms`, `1m30s`, `1.5h`; units `ns us µs ms s m h`; a bare number only as `0` |
+| BYTES | a number, alone or with `KiB`, `MiB` or `GiB` |
+
+A variable that is set to nothing is as if unset, unless its value is a text: then it is the empty text. A variable
+that stands nowhere on this page is ignored.
+
+The last column compares with the variable of the same name in `envoyproxy/ratelimit`; where it is empty, there is none.
+";
+
+/// The page of all settings.
+pub fn markdown() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    let mut group = "";
+    for row in TABLE {
+        if row.group != group {
+            group = row.group;
+            line(&mut page, format_args!("\n## {group}"));
+            line(
+                &mut page,
+                format_args!("| variable | flag | value | default | meaning | envoyproxy/ratelimit |"),
+            );
+            line(&mut page, format_args!("| --- | --- | --- | --- | --- | --- |"));
+        }
+        setting(&mut page, row);
+    }
+    refused(&mut page);
+    no_effect(&mut page);
+    page
+}
+
+fn setting(page: &mut String, row: &Row) {
+    let default = match row.default {
+        Some("") => "empty".to_owned(),
+        Some(default) => format!("`{default}`"),
+        None => String::new(),
+    };
+    let (name, flag, value) = (row.name, row.flag(), row.value_name);
+    let (help, compared) = (cell(row.help), cell(compared(row.name)));
+    line(page, format_args!("| {name} | `--{flag}` | {value} | {default} | {help} | {compared} |"));
+}
+
+fn refused(page: &mut String) {
+    line(page, format_args!("\n## Refused"));
+    line(page, format_args!("A start fails that would run as something else than was asked for.\n"));
+    line(page, format_args!("| variable | why |\n| --- | --- |"));
+    for (name, why) in not_supported() {
+        line(page, format_args!("| {name} | {} |", cell(why)));
+    }
+    for (names, values, why) in REFUSED_VALUES {
+        line(page, format_args!("| {} = {} | {} |", names.join(", "), values.join(", "), cell(why)));
+    }
+}
+
+fn no_effect(page: &mut String) {
+    line(page, format_args!("\n## Accepted without effect"));
+    line(page, format_args!("| variable | why that is harmless |\n| --- | --- |"));
+    for (names, why) in NO_EFFECT {
+        line(page, format_args!("| {} | {} |", cell(&names.join(", ")), cell(why)));
+    }
+}
+
+/// The settings that would be in force, a line each: value, and where it comes from. Secrets are not shown.
+pub fn effective(flag: impl Fn(&Row) -> Option<String>, variable: impl Fn(&str) -> Option<String>) -> String {
+    let mut lines = String::new();
+    for row in TABLE {
+        let (value, origin) = match (flag(row), variable(row.name), row.default) {
+            (Some(value), ..) => (value, "flag"),
+            (None, Some(value), _) => (value, "variable"),
+            (None, None, default) => (default.unwrap_or_default().to_owned(), "default"),
+        };
+        let shown = if row.is_secret() && !value.is_empty() { "…" } else { &value };
+        line(&mut lines, format_args!("{}={shown:?} ({origin})", row.name));
+    }
+    lines
+}
+
+fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(page, "{text}");
+}
+
+/// What stands in a table must not end its cell, nor be taken for a tag.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "\\<").replace('*', "\\*")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_in_docs_is_the_page() {
+        let page = include_str!("../../docs/settings.md");
+        assert!(page == markdown(), "run: cargo run -- settings --markdown > docs/settings.md");
+    }
+
+    #[test]
+    fn every_setting_and_every_variable_of_the_switch_is_on_the_page() {
+        let page = markdown();
+        for row in TABLE {
+            assert!(page.contains(&format!("| {} | `--{}` |", row.name, row.flag())), "{}", row.name);
+        }
+        for (names, why) in NO_EFFECT {
+            assert!(page.contains(&cell(why)) && names.iter().all(|name| page.contains(&cell(name))));
+        }
+    }
+
+    #[test]
+    fn what_is_in_force_tells_its_origin_and_no_secret() {
+        let variable = |name: &str| match name {
+            "ADMIN_TOKEN" => Some("hunter2".to_owned()),
+            "PORT" | "GRPC_PORT" => Some("7".to_owned()),
+            _ => None,
+        };
+        let text = effective(|row| (row.name == "PORT").then(|| "8".to_owned()), variable);
+        for expected in
+            ["\nPORT=\"8\" (flag)\n", "\nGRPC_PORT=\"7\" (variable)\n", "\nADMIN_TOKEN=\"…\" (variable)\n"]
+        {
+            assert!(text.contains(expected), "no {expected:?} in {text}");
+        }
+        assert!(text.contains("\nDEBUG_PORT=\"6070\" (default)\n") && !text.contains("hunter2"));
+    }
+}

@@ -1,0 +1,140 @@
+//! The Debian package, installed and started; and the binary as it runs in a container: as nobody, with a read-only
+//! root, without a capability.
+//!
+//! Both happen on a copy-on-write view of this machine's files (overlayfs in a mount namespace of its own, which takes
+//! root), so nothing of the machine changes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::grpc::question;
+use crate::harness::process::Process;
+use crate::harness::tidegate::{Setup, Tidegate};
+
+const USER: &[(&str, &str)] = &[("user", "alice")];
+const RULES: &str =
+    "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: day, requests_per_unit: 7}\n";
+
+/// A view of this machine's files, of which the changes go to `folder`; then `then`, inside it.
+fn inside_a_view(folder: &Path, then: &str) -> Command {
+    let script = format!(
+        "set -e; cd '{folder}'; mkdir -p upper work root
+         mount -t tmpfs tmpfs work; mkdir work/upper work/work
+         mount -t overlay overlay -o lowerdir=/,upperdir=work/upper,workdir=work/work root
+         mount --bind '{folder}' \"root{folder}\"; mount -t proc proc root/proc
+         {then}",
+        folder = folder.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--", "/bin/sh", "-c", &script]);
+    command
+}
+
+/// `command`, in the view, as nobody: read-only, without capabilities and without a way to get any.
+fn as_nobody(command: &str) -> String {
+    format!(
+        "mount -o remount,ro root
+         exec chroot root setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --inh-caps=-all \
+         --no-new-privs -- {command}"
+    )
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let told =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{told}", output.status);
+    told
+}
+
+/// Starts `binary` as nobody, with the settings of `setup`, once `before` is done to the view.
+fn start(setup: Setup, before: &str, binary: &str) -> Tidegate {
+    let mut command = inside_a_view(setup.outside(), &format!("{before}\n{}", as_nobody(binary)));
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).envs(setup.variables());
+    Tidegate::of(Process::spawn(&mut command), setup)
+}
+
+/// What /proc says of the process that answers.
+fn status(limiter: &Tidegate, line: &str) -> String {
+    // The shell that made the view has become the limiter.
+    let text = fs::read_to_string(format!("/proc/{}/status", limiter.id())).expect("it runs");
+    let value = text.lines().find_map(|known| known.strip_prefix(line)).expect("Linux tells it");
+    value.trim_start_matches(':').split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+fn asserted_to_be_nobody(limiter: &Tidegate) {
+    assert_eq!(status(limiter, "Uid"), "65534");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(status(limiter, set), "0000000000000000", "{set}");
+    }
+    let answer = limiter.client().ask(question("shop", &[USER]));
+    assert_eq!(answer.statuses[0].limit_remaining, 6);
+}
+
+#[test]
+fn it_runs_as_nobody_with_a_read_only_root_and_no_capabilities() {
+    let setup = Setup::new().rules("shop.yaml", RULES);
+    let limiter = start(setup, "", env!("CARGO_BIN_EXE_tidegate"));
+    asserted_to_be_nobody(&limiter);
+    let root = fs::read_to_string(format!("/proc/{}/mounts", limiter.id())).expect("it runs");
+    let root = root.lines().find(|line| line.split(' ').nth(1) == Some("/")).expect("there is a root");
+    assert!(root.split(' ').nth(3).is_some_and(|options| options.starts_with("ro")), "{root}");
+}
+
+/// Builds the package around the binary under test.
+fn package(folder: &Path) -> PathBuf {
+    let binary = Path::new(env!("CARGO_BIN_EXE_tidegate"));
+    let profile = binary.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+    let profile = match profile.expect("a binary lies in the folder of its profile") {
+        "debug" => "dev",
+        name => name,
+    };
+    let target = binary.ancestors().nth(2).expect("that lies in the target folder");
+    let package = folder.join("tidegate.deb");
+    let mut cargo = Command::new("cargo-deb");
+    cargo.args(["--no-build", "--fast", "--profile", profile, "--output"]).arg(&package);
+    run(cargo.env("CARGO_TARGET_DIR", target).current_dir(env!("CARGO_MANIFEST_DIR")));
+    package
+}
+
+#[test]
+fn the_debian_package_installs_and_its_service_starts() {
+    let setup = Setup::new();
+    let package = package(setup.outside());
+    let rules = setup.outside().join("shop.yaml");
+    fs::write(&rules, RULES).expect("the folder is ours");
+
+    let unit = run(inside_a_view(
+        setup.outside(),
+        &format!(
+            "chroot root dpkg --install '{package}' >dpkg.log 2>&1 || {{ cat dpkg.log; exit 1; }}
+             test -x root/usr/bin/tidegate; test -f root/etc/tidegate/shop.yaml
+             test \"$(readlink root/usr/bin/ratelimit)\" = tidegate
+             chroot root systemd-analyze verify /lib/systemd/system/tidegate.service 2>&1 | grep tidegate && exit 1
+             cat root/lib/systemd/system/tidegate.service root/etc/default/tidegate",
+            package = package.display()
+        ),
+    )
+    .env("DEBIAN_FRONTEND", "noninteractive"));
+    assert!(unit.contains("ExecStart=/usr/bin/tidegate\n"), "{unit}");
+    assert!(unit.contains("\nCONFIG_PATH=/etc/tidegate\n"), "{unit}");
+
+    let install = format!(
+        "chroot root dpkg --install '{package}' >dpkg.log 2>&1; cp '{rules}' root/etc/tidegate/shop.yaml",
+        package = package.display(),
+        rules = rules.display()
+    );
+    let setup = setup.env("CONFIG_PATH", "/etc/tidegate");
+    asserted_to_be_nobody(&start(setup, &install, "/usr/bin/tidegate"));
+}
+
+#[test]
+fn the_manifests_follow_kubernetes_schemas() {
+    let python = std::env::var_os("TIDEGATE_PYTHON").expect("TIDEGATE_PYTHON is set by tests/run");
+    let validate = Path::new(&python).with_file_name("kubernetes-validate");
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubernetes/tidegate.yaml");
+    let told = run(Command::new(validate).args(["--strict", manifest]));
+    let passed = told.lines().filter(|line| line.contains("INFO") && line.contains("passed")).count();
+    assert_eq!(passed, 5, "{told}");
+}

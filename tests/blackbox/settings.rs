@@ -1,0 +1,113 @@
+//! Settings of bounds and of where rules lie; and what is said of settings that are wrong.
+
+use std::fs;
+
+use crate::harness::grpc::{Client, ask_only, question};
+use crate::harness::http;
+use crate::harness::tidegate::Setup;
+
+/// A limit of N for the key `user` of this domain.
+fn rules(domain: &str, requests: u32) -> String {
+    format!(
+        "domain: {domain}\ndescriptors:\n  - key: user\n    rate_limit: {{unit: day, requests_per_unit: {requests}}}\n"
+    )
+}
+
+const USER: &[(&str, &str)] = &[("user", "alice")];
+
+fn limit(client: &Client, domain: &str) -> Option<u32> {
+    let status = client.ask(ask_only(domain, &[USER])).statuses.remove(0);
+    status.current_limit.map(|limit| limit.requests_per_unit)
+}
+
+#[test]
+fn bounds_of_a_request_are_those_that_were_set() {
+    let limiter = Setup::new()
+        .rules("shop.yaml", &rules("shop", 5))
+        .env("MAX_DESCRIPTORS", "1")
+        .env("MAX_ENTRIES", "1")
+        .env("MAX_REQUEST_BYTES", "60")
+        .env("WORKER_THREADS", "1")
+        .start();
+    let client = limiter.client();
+    assert_eq!(limit(&client, "shop"), Some(5));
+    let refused = |descriptors: &[&[(&str, &str)]]| {
+        client.call(question("shop", descriptors)).expect_err("over a bound").message().to_owned()
+    };
+    assert!(refused(&[USER, USER]).contains("at most 1"));
+    assert!(refused(&[&[("a", "b"), ("c", "d")]]).contains("at most 1"));
+    assert!(refused(&[&[("user", &"x".repeat(60))]]).contains("60 bytes"));
+    assert_eq!(limiter.lines_with("workers: 1 "), 1);
+}
+
+#[test]
+fn a_file_of_rules_may_be_as_long_as_was_set() {
+    let text = rules("shop", 5);
+    let setup =
+        |bytes: usize| Setup::new().rules("shop.yaml", &text).env("MAX_RULES_FILE_BYTES", &bytes.to_string());
+    setup(text.len()).start();
+    let too_long = setup(text.len() - 1);
+    let mut refused = too_long.spawn();
+    assert_eq!(refused.exit_code(), 1);
+    assert_eq!(refused.lines_with("MAX_RULES_FILE_BYTES sets the bound"), 1);
+}
+
+#[test]
+fn rules_lie_where_the_runtime_settings_say() {
+    let start = |settings: &[(&str, &str)]| {
+        let setup = Setup::new().env("CONFIG_PATH", "");
+        let root = setup.outside().join("root");
+        let folder = root.join("sub/rules/deep");
+        fs::create_dir_all(&folder).expect("the folder is ours");
+        fs::write(folder.join("a.yaml"), rules("a", 1)).expect("the folder is ours");
+        fs::write(folder.join("any.thing"), rules("b", 2)).expect("the folder is ours");
+        fs::write(folder.join(".hidden"), rules("c", 3)).expect("the folder is ours");
+        fs::write(folder.join("..never"), rules("d", 4)).expect("the folder is ours");
+        fs::write(root.join("sub/config.yaml"), rules("e", 5)).expect("the folder is ours");
+        let settings = [
+            &[("RUNTIME_SUBDIRECTORY", "sub"), ("RUNTIME_APPDIRECTORY", "rules")][..],
+            &[("RUNTIME_ROOT", root.to_str().expect("UTF-8"))],
+            settings,
+        ];
+        settings.concat().iter().fold(setup, |setup, (name, value)| setup.env(name, value)).start()
+    };
+    let domains = |settings: &[(&str, &str)]| {
+        let limiter = start(settings);
+        let client = limiter.client();
+        ["a", "b", "c", "d", "e"].map(|domain| limit(&client, domain))
+    };
+    assert_eq!(domains(&[]), [Some(1), Some(2), Some(3), None, Some(5)]);
+    assert_eq!(domains(&[("RUNTIME_IGNOREDOTFILES", "true")]), [Some(1), Some(2), None, None, Some(5)]);
+    assert_eq!(domains(&[("RUNTIME_WATCH_ROOT", "false")]), [Some(1), Some(2), Some(3), None, None]);
+}
+
+#[test]
+fn the_default_algorithm_is_for_rules_that_name_none_only() {
+    let named = "  - key: path\n    rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket}\n";
+    let limiter = Setup::new()
+        .rules("shop.yaml", &(rules("shop", 5) + named))
+        .env("DEFAULT_ALGORITHM", "fixed_window")
+        .start();
+    let page = http::get(limiter.ports().debug, "/rlconfig").expect("a page").body;
+    let algorithm = |path: &str| {
+        let line = page.lines().find(|line| line.starts_with(path)).unwrap_or_else(|| panic!("{page}"));
+        line.rsplit_once("algorithm: ").expect("the last field").1.to_owned()
+    };
+    assert_eq!(algorithm("shop.user: "), "fixed_window");
+    assert_eq!(algorithm("shop.path: "), "token_bucket");
+}
+
+#[test]
+fn what_go_programs_and_old_deployments_set_is_taken() {
+    let harmless = [
+        ("GOMAXPROCS", "2"),
+        ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
+        ("EXPIRATION_JITTER_MAX_SECONDS", "300"),
+        ("REDIS_PORT", "tcp://10.0.0.1:6379"),
+        ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "WAIT"),
+        ("MEMCACHE_HOST_PORT", "memcached:11211"),
+        ("HTTPS_PROXY", "http://proxy:3128"),
+        ("NOBODY_READS_THIS", "x"),
+    ];
+    harmless.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).start();
+}
