@@ -41,6 +41,11 @@ pub fn monotonic() -> Instant {
     Instant::now()
 }
 
+/// A monotonic reading as the runtime's timers have it. It differs from [`monotonic`] only in tests that stop them.
+pub fn timer() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 /// Nanoseconds since a monotonic reading.
 pub fn nanos_since(reading: Instant) -> u64 {
     nanos(monotonic().saturating_duration_since(reading))

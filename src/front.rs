@@ -9,6 +9,7 @@ pub mod bare;
 pub mod connections;
 pub mod grpc;
 pub mod http;
+pub mod lane;
 pub mod proto;
 mod trace;
 mod wire;
@@ -148,7 +149,7 @@ pub enum RefusalCode {
 
 impl RefusalCode {
     /// Its number in gRPC.
-    pub const fn grpc_status(self) -> u16 {
+    pub const fn grpc_status(self) -> u8 {
         match self {
             Self::InvalidArgument => 3,
             Self::DeadlineExceeded => 4,
@@ -273,6 +274,10 @@ impl Seam {
     /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the
     /// hits of the request, whatever it brings itself; nothing is counted.
     pub fn explain<T>(&self, request: &[u8], tell: impl FnOnce(&Explanation<'_>) -> T) -> Result<T, Refusal> {
+        if self.service.shared().is_some() {
+            // What memory knows would be wrong here.
+            return Err(Refusal::unimplemented("counters live in Redis: only those in memory are explained"));
+        }
         let mut message = self.decode(request)?;
         for descriptor in &mut message.descriptors {
             (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(0), false);
@@ -293,9 +298,15 @@ impl Seam {
     }
 
     fn decide(&self, request: &[u8]) -> Result<Answer, Refusal> {
+        if let Some(request) = wire::in_place::parse(request, &self.bounds) {
+            return self.decide_parsed(&request);
+        }
         let message = self.decode(request)?;
-        let request = self.parse(&message)?;
-        Ok(self.service.decide(&request, |decision| wire::render(&self.telling, &request, decision))?)
+        self.decide_parsed(&self.parse(&message)?)
+    }
+
+    fn decide_parsed(&self, request: &Request<'_>) -> Result<Answer, Refusal> {
+        Ok(self.service.decide(request, |decision| wire::render(&self.telling, request, decision))?)
     }
 
     fn parse<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Refusal> {

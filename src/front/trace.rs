@@ -46,7 +46,7 @@ impl Seam {
             span.text("rpc.method", "ShouldRateLimit");
             span.number(
                 "rpc.grpc.status_code",
-                i64::from(answer.err().map_or(0, |refusal| refusal.code.grpc_status())),
+                answer.err().map_or(0, |refusal| i64::from(refusal.code.grpc_status())),
             );
         }
         let question = RateLimitRequest::decode(request).unwrap_or_default();
