@@ -33,6 +33,7 @@ mod package;
 mod promtool;
 mod proxies;
 mod readme;
+mod redis_settings;
 mod redis_shared;
 mod reload;
 mod reload_under_load;
