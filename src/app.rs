@@ -8,6 +8,7 @@ mod control;
 mod listen;
 mod mapping;
 mod reload;
+mod shared;
 mod spans;
 mod statsd;
 mod tls;
@@ -43,7 +44,7 @@ use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::settings::value::{CheckProxy, FullMode, GrpcFrontKind};
+use crate::settings::value::{Backend, CheckProxy, FullMode, GrpcFrontKind, StoreFailureMode};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
 use crate::spans::{ExportError, Tracer};
@@ -80,6 +81,12 @@ pub enum AppError {
         /// The setting that names it.
         setting: &'static str,
         /// The file, and what is wrong with it.
+        problem: String,
+    },
+    /// A Redis that is described badly.
+    #[error("redis: {problem}")]
+    Redis {
+        /// What is wrong.
         problem: String,
     },
     /// Rules that cannot be read.
@@ -150,6 +157,7 @@ async fn serve(settings: Settings) -> Result<(), AppError> {
         loaded = starting.load() => loaded?,
         () = signals.received() => return Ok(()),
     };
+    app.await_shared_store();
     let seam = app.seam();
     let workers = app.start_workers(&seam)?;
     app.announce(&ports);
@@ -186,7 +194,14 @@ impl App {
             quota: settings.quota_mode,
             stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
         };
-        let service = Arc::new(Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes));
+        let service = Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes);
+        let service = Arc::new(match shared::store(&settings, &store, clock)? {
+            Some(shared) => {
+                shared::register(&metrics, &shared);
+                service.sharing(shared)
+            }
+            None => service,
+        });
         let tracer = spans::start(&settings)?;
         Ok(Self {
             settings,
@@ -210,6 +225,14 @@ impl App {
             false => installer,
         };
         Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
+    }
+
+    /// Not ready before a store that is needed was reached once.
+    fn await_shared_store(&self) {
+        let error = self.settings.redis_failure_mode == StoreFailureMode::Error;
+        if self.service.shared().is_some() && error {
+            self.health.refuse(shared::NOT_REACHED);
+        }
     }
 
     fn seam(&self) -> Arc<Seam> {
@@ -253,7 +276,10 @@ impl App {
     /// One line each: what an operator wants to know of a process that has just started.
     fn announce(&self, ports: &Ports) {
         let settings = &self.settings;
-        tracing::info!("store: {} (BACKEND_TYPE)", settings.backend_type.name());
+        tracing::info!("store: {} (BACKEND_TYPE)", settings.backend_type.unwrap_or(Backend::Memory).name());
+        if settings.backend_type == Some(Backend::Redis) {
+            tracing::info!("redis: {} (REDIS_FAILURE_MODE)", settings.redis_failure_mode.name());
+        }
         tracing::info!("default algorithm: {} (DEFAULT_ALGORITHM)", settings.default_algorithm.name());
         tracing::info!(
             "bounds: MAX_COUNTER_BYTES={} STORE_FULL_MODE={} MAX_DESCRIPTORS={} MAX_ENTRIES={} MAX_REQUEST_BYTES={} \
@@ -294,6 +320,10 @@ impl App {
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         control.spawn(rules.until_it_dies());
+        if let Some(shared) = self.service.shared() {
+            let (shared, health) = (Arc::clone(shared), Arc::clone(&self.health));
+            control.spawn(shared::watch(shared, health, self.settings.clone()));
+        }
         tls.watch(&mut control)?;
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),

@@ -33,8 +33,9 @@ use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
-use crate::service::{Service, ServiceError};
+use crate::service::{Service, ServiceError, Snapshot};
 use crate::spans::Tracer;
+use crate::store::SharedStore;
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +107,6 @@ pub enum Reply<T> {
     /// Decided where the question was asked.
     Now(Result<T, Refusal>),
     /// Somebody else has to be asked first.
-    #[allow(dead_code, reason = "the memory store never waits")]
     Later(Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send>>),
 }
 
@@ -130,22 +130,38 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// The kinds of refusals: codes of gRPC, with their numbers.
+/// The kinds of refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
     /// The request can never be answered.
-    InvalidArgument = 3,
+    InvalidArgument,
     /// The request took too long to arrive.
-    DeadlineExceeded = 4,
+    DeadlineExceeded,
     /// The request is too large.
-    ResourceExhausted = 8,
+    ResourceExhausted,
     /// The request is of a form that there is, but not here.
-    Unimplemented = 12,
+    Unimplemented,
     /// It might be answered later.
-    Unavailable = 14,
+    Unavailable,
+    /// It might be answered later: the shared store does not answer.
+    StoreFailure,
+}
+
+impl RefusalCode {
+    /// Its number in gRPC.
+    pub const fn grpc_status(self) -> u16 {
+        match self {
+            Self::InvalidArgument => 3,
+            Self::DeadlineExceeded => 4,
+            Self::ResourceExhausted => 8,
+            Self::Unimplemented => 12,
+            Self::Unavailable | Self::StoreFailure => 14,
+        }
+    }
 }
 
 /// The seam behind every front.
+#[derive(Clone)]
 pub struct Seam {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
@@ -167,15 +183,30 @@ impl Seam {
         Self { telling, ..self }
     }
 
+    /// A worker begins to serve: what has to be connected is connected from its runtime.
+    pub fn begin(&self) {
+        if let Some(shared) = self.service.shared() {
+            shared.attach();
+        }
+    }
+
     /// The bounds that the seam keeps. A front uses them to stop reading early.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// Answers the encoded `RateLimitRequest` that came in through `front`, whose caller waits for `_timeout` from now
+    /// Answers the encoded `RateLimitRequest` that came in through `front`, whose caller waits for `timeout` from now
     /// on (`None`: without an end). A refusal says what is wrong with the request, or why nothing can be decided now.
-    pub fn answer(&self, front: Front, request: &[u8], _timeout: Option<Duration>) -> Reply<Answer> {
+    pub fn answer(&self, front: Front, request: &[u8], timeout: Option<Duration>) -> Reply<Answer> {
         let began = clock::monotonic();
+        if let Some(shared) = self.service.shared() {
+            let (seam, shared, message) = (self.clone(), Arc::clone(shared), self.decode(request));
+            return Reply::Later(Box::pin(async move {
+                let answer = seam.decide_later(&shared, message, timeout).await;
+                seam.count(front, answer.as_ref().map(|answer| answer.code), began);
+                answer
+            }));
+        }
         let answer = self.decide(request);
         self.count(front, answer.as_ref().map(|answer| answer.code), began);
         Reply::Now(answer)
@@ -188,9 +219,29 @@ impl Seam {
         ask: impl FnOnce(&RuleSet) -> Result<RequestBuf, Refusal>,
     ) -> Reply<CheckAnswer> {
         let bounded = |rules: &RuleSet| ask(rules).and_then(|question| self.within_bounds(question));
+        if let Some(shared) = self.service.shared() {
+            let asked = self.service.snapshot().map_err(Refusal::from);
+            let asked = asked.and_then(|live| Ok((bounded(live.rules())?, live)));
+            let (seam, shared) = (self.clone(), Arc::clone(shared));
+            return Reply::Later(Box::pin(async move {
+                let answer = seam.check_later(&shared, asked).await;
+                seam.metrics.request(front, outcome(answer.as_ref().map(|answer| answer.code)));
+                answer
+            }));
+        }
         let answer = self.service.decide_asked(bounded, CheckAnswer::of);
         self.metrics.request(front, outcome(answer.as_ref().map(|answer| answer.code)));
         Reply::Now(answer)
+    }
+
+    async fn check_later(
+        &self,
+        shared: &SharedStore,
+        asked: Result<(RequestBuf, Snapshot), Refusal>,
+    ) -> Result<CheckAnswer, Refusal> {
+        let (question, live) = asked?;
+        let request = question.as_request();
+        Ok(self.service.decide_later(shared, &live, &request, None, CheckAnswer::of).await?)
     }
 
     fn within_bounds(&self, question: RequestBuf) -> Result<RequestBuf, Refusal> {
@@ -205,6 +256,19 @@ impl Seam {
     pub fn refuse(&self, front: Front, refusal: Refusal) -> Refusal {
         self.count(front, Err(&refusal), clock::monotonic());
         refusal
+    }
+
+    async fn decide_later(
+        &self,
+        shared: &SharedStore,
+        message: Result<RateLimitRequest, Refusal>,
+        timeout: Option<Duration>,
+    ) -> Result<Answer, Refusal> {
+        let message = message?;
+        let request = self.parse(&message)?;
+        let live = self.service.snapshot()?;
+        let render = |decision: &Decision<'_>| wire::render(&self.telling, &request, decision);
+        Ok(self.service.decide_later(shared, &live, &request, timeout, render).await?)
     }
 
     /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the
@@ -234,12 +298,16 @@ impl Seam {
             return self.decide_parsed(&request);
         }
         let message = self.decode(request)?;
-        let request = wire::parse(&message, &self.bounds).map_err(|refusal| self.unless_no_rules(refusal))?;
+        let request = self.parse(&message)?;
         self.decide_parsed(&request)
     }
 
     fn decide_parsed(&self, request: &Request<'_>) -> Result<Answer, Refusal> {
         Ok(self.service.decide(request, |decision| wire::render(&self.telling, request, decision))?)
+    }
+
+    fn parse<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Refusal> {
+        wire::parse(message, &self.bounds).map_err(|refusal| self.unless_no_rules(refusal))
     }
 
     /// That there are no rules yet comes before what is wrong with the descriptors.
@@ -265,6 +333,7 @@ fn outcome(answer: Result<Code, &Refusal>) -> Outcome {
             RefusalCode::DeadlineExceeded => Outcome::DeadlineExceeded,
             RefusalCode::ResourceExhausted => Outcome::ResourceExhausted,
             RefusalCode::Unavailable => Outcome::Unavailable,
+            RefusalCode::StoreFailure => Outcome::StoreFailure,
         },
     }
 }
@@ -312,6 +381,7 @@ impl From<ServiceError> for Refusal {
     fn from(error: ServiceError) -> Self {
         match error {
             ServiceError::NoRules => Self { code: RefusalCode::Unavailable, message: error.to_string() },
+            ServiceError::Store(_) => Self { code: RefusalCode::StoreFailure, message: error.to_string() },
         }
     }
 }

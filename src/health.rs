@@ -25,6 +25,7 @@ pub struct Health {
     status: watch::Sender<Status>,
     /// Why requests are not welcome, the oldest reason first.
     reasons: Mutex<Vec<&'static str>>,
+    trouble: Mutex<Option<String>>,
 }
 
 /// The reason that there is until the first rules are there and everything listens.
@@ -35,7 +36,7 @@ impl Health {
     #[must_use]
     pub fn starting() -> Self {
         let status = watch::Sender::new(Status::NotServing(STARTING.into()));
-        Self { status, reasons: Mutex::new(vec![STARTING]) }
+        Self { status, reasons: Mutex::new(vec![STARTING]), trouble: Mutex::default() }
     }
 
     /// The status now.
@@ -67,6 +68,16 @@ impl Health {
         let mut reasons = self.reasons.lock();
         reasons.retain(|known| *known != reason);
         self.turn(&reasons);
+    }
+
+    /// What is wrong although requests are welcome, if anything.
+    pub fn note(&self, trouble: Option<String>) {
+        *self.trouble.lock() = trouble;
+    }
+
+    /// What is wrong although requests are welcome.
+    pub fn degraded(&self) -> Option<String> {
+        self.trouble.lock().clone()
     }
 
     /// The process is going down: final.

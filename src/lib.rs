@@ -58,9 +58,10 @@
 //!
 //! | to … | touch |
 //! | --- | --- |
-//! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, a line in the property tests |
+//! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, one `.lua` in `store/redis`, a line in the property and contract tests |
 //! | add a key of the rule files | `engine/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
 //! | add an action of `rate_limits` | `engine/rules/keys.rs` → `check/actions.rs` → `actions.rs`, a line in its tests |
+//! | change what happens when Redis does not answer | `store/failover.rs` |
 //! | add a setting | a row in `settings/table.rs`, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md` |
 //! | add a command | `cli/<command>.rs` |
 //! | tell more of why an answer is what it is | `engine/rules/walk.rs`, `engine/explain.rs` |
@@ -87,8 +88,12 @@
 //!   and reflection beside it. A generic gRPC server costs more than the decision.
 //! - **Or on an HTTP/2 of our own** (`front/lane`, GRPC_FRONT=lane): a state machine without I/O, written for small
 //!   unary calls. `docs/lane.md` says why, what it leaves out, and how it is held to what hyper does.
-//! - **The spine does not await**: while counters live in memory nothing waits. A store that waits changes
-//!   `Service::decide` and the two places that call it.
+//! - **Memory answers now, Redis later**: with counters in memory nothing waits and nothing is boxed
+//!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`).
+//! - **The Rust code is the specification**, the scripts in `store/redis/lua` are its twins: one suite asks both the
+//!   same and compares every field. Redis' clock cuts the windows; a call that comes too late does nothing.
+//! - **Connections to Redis belong to workers**, who route to the slots of a Cluster themselves: a server that hangs
+//!   costs its own slots, and no request waits for a connection.
 //! - **Rules own no counters and no metrics**, so a file of rules is checked without a server, and a reload is the swap
 //!   of one pointer. Each thread reads it by a cache of its own: a shared reference count bounces between cores.
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.

@@ -57,7 +57,8 @@ use self::series::{SeriesTable, Source};
 use self::striped::{Slot, Striped, Writer, thread_index};
 use self::text::Page;
 use self::timers::Timers;
-use crate::engine::decision::{Decision, Status};
+use crate::engine::decision::{Decision, Limited, Status};
+use crate::engine::plan::Hits;
 use crate::engine::request::Request;
 
 /// Unknown domains that are told by name. Whoever sends to a wrong domain does so a lot, so a few are enough.
@@ -188,6 +189,23 @@ impl Metrics {
             let Some(counts) = Counts::of(limited, self.near_limit_ratio) else { continue };
             let first = self.series_of(handles, &limited.origin, request.domain(), descriptor.entries);
             add_counts(&writer, first, &counts);
+        }
+    }
+
+    /// Counts the descriptors at these places that were answered from a local memory of what is over.
+    pub fn observe_remembered(
+        &self,
+        handles: &RuleHandles,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+        remembered: &[usize],
+    ) {
+        let writer = self.striped.writer();
+        let all = decision.statuses.iter().zip(request.descriptors()).enumerate();
+        for (_, (status, descriptor)) in all.filter(|(index, _)| remembered.contains(index)) {
+            let Status::Limited(Limited { hits: Hits::Take(hits), origin, .. }) = status else { continue };
+            let first = self.series_of(handles, origin, request.domain(), descriptor.entries);
+            writer.add(first.plus(Stat::OverLimitWithLocalCache as usize), *hits);
         }
     }
 

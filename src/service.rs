@@ -5,6 +5,7 @@ pub(crate) mod fixture;
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::engine::decision::{Decision, conclude};
@@ -14,12 +15,14 @@ use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, SharedStore, SharedVerdicts, StoreError};
 
 /// Decides requests under the rules in force.
 pub struct Service {
     live: Arc<LiveRules<Option<InForce>>>,
     store: Arc<MemoryStore>,
+    /// Where counters live instead, if several nodes share them.
+    shared: Option<Arc<SharedStore>>,
     metrics: Arc<Metrics>,
     clock: Clock,
     modes: Modes,
@@ -31,12 +34,29 @@ struct InForce {
     handles: RuleHandles,
 }
 
+/// The rules in force at one moment, held for a decision that waits.
+pub struct Snapshot(Arc<Option<InForce>>);
+
+impl Snapshot {
+    fn in_force(&self) -> &InForce {
+        self.0.as_ref().as_ref().expect("a snapshot is only taken where there are rules")
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> &RuleSet {
+        &self.in_force().rules
+    }
+}
+
 /// Why no decision could be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
     /// No set of rules was ever loaded.
     #[error("no rate limit configuration loaded")]
     NoRules,
+    /// The shared store did not answer, where that is an error.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// What a thread keeps of the service that it served last: its own way to the rules in force.
@@ -53,7 +73,18 @@ thread_local! {
 impl Service {
     /// A service without rules.
     pub fn new(store: Arc<MemoryStore>, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
-        Self { live: Arc::new(LiveRules::new(None)), store, metrics, clock, modes }
+        Self { live: Arc::new(LiveRules::new(None)), store, shared: None, metrics, clock, modes }
+    }
+
+    /// The same with counters that several nodes share.
+    #[must_use]
+    pub fn sharing(self, shared: Arc<SharedStore>) -> Self {
+        Self { shared: Some(shared), ..self }
+    }
+
+    /// The store that several nodes share: with one, ask [`decide_later`](Self::decide_later).
+    pub fn shared(&self) -> Option<&Arc<SharedStore>> {
+        self.shared.as_ref()
     }
 
     /// Decides, and renders the decision while the rules that it refers to are held.
@@ -82,6 +113,40 @@ impl Service {
             let question = ask(&live.rules)?;
             Ok(self.decide_under(live, &question.as_request(), render))
         })
+    }
+
+    /// The rules in force now, for a decision that waits.
+    ///
+    /// # Errors
+    /// When there are none at all.
+    pub fn snapshot(&self) -> Result<Snapshot, ServiceError> {
+        let live = self.live.current();
+        if live.is_some() { Ok(Snapshot(live)) } else { Err(ServiceError::NoRules) }
+    }
+
+    /// The same where counters are shared: asks the store, for as long as it may take and the caller has `patience`.
+    ///
+    /// # Errors
+    /// When the store does not answer and that is no answer either.
+    pub async fn decide_later<T>(
+        &self,
+        shared: &SharedStore,
+        live: &Snapshot,
+        request: &Request<'_>,
+        patience: Option<Duration>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Result<T, ServiceError> {
+        let InForce { rules, handles } = live.in_force();
+        let began = monotonic();
+        let plan = rules.plan(request, self.modes);
+        let planned = nanos_since(began);
+        let SharedVerdicts { verdicts, remembered } = shared.apply(request, &plan, patience).await?;
+        let answered = monotonic();
+        let decision = conclude(&plan, &verdicts);
+        self.metrics.decision_took(planned + nanos_since(answered));
+        self.metrics.observe(handles, request, &decision);
+        self.metrics.observe_remembered(handles, request, &decision, &remembered);
+        Ok(render(&decision))
     }
 
     /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now. Neither counters nor
@@ -123,6 +188,9 @@ impl Service {
         rules.algorithms().for_each(|algorithm| self.store.prepare(algorithm));
         let handles = self.metrics.handles(rules.rules());
         self.live.install(Some(InForce { rules, handles }));
+        if let Some(shared) = &self.shared {
+            shared.forget_over();
+        }
     }
 
     /// Frees rules that are no longer in force and that no request reads any more: on the calling thread, so that no

@@ -6,6 +6,7 @@
 //! variable that is in no row is ignored, except those of `refused`, which would change behaviour.
 
 pub mod machine;
+pub mod redis;
 pub mod mogrifiers;
 mod page;
 mod refused;
@@ -63,6 +64,11 @@ impl Settings {
             let names = &settings.use_dog_statsd_mogrifiers.0;
             Self { mogrifiers: mogrifiers::read(names, &variable, &mut problems), ..settings }
         });
+        let settings = settings.map(|settings| Self {
+            backend_type: settings.backend_type.or_else(|| redis::backend(text, &variable)),
+            ..settings
+        });
+        problems.extend(settings.iter().flat_map(redis::problems));
         settings.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }
@@ -117,9 +123,8 @@ mod tests {
 
     #[test]
     fn a_variable_that_would_change_behaviour_is_refused_by_name() {
-        let problems =
-            read(&[("BACKEND_TYPE", "memcache"), ("REDIS_URL", "redis:6379")]).expect_err("refused");
-        assert!(problems.iter().any(|problem| problem.name == "REDIS_URL"), "{problems:?}");
+        let problems = read(&[("BACKEND_TYPE", "memcache"), ("REDIS_SYNC", "leased")]).expect_err("refused");
+        assert!(problems.iter().any(|problem| problem.name == "REDIS_SYNC"), "{problems:?}");
         assert!(problems.iter().any(|problem| problem.name == "BACKEND_TYPE"), "{problems:?}");
     }
 

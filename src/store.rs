@@ -4,8 +4,96 @@
 //! Every store looks at all counters of a request, settles the request with
 //! [`settle`](crate::engine::settle::settle) and charges, as one step that no other request can come between. It
 //! knows nothing of codes, modes' meaning, headers or metrics.
+//!
+//! [`MemoryStore`] answers at once, on the calling thread. [`SharedStore`] asks Redis and answers later, and says what
+//! happens when Redis does not.
 
+mod failover;
 mod memory;
+pub mod redis;
 mod sync;
 
+pub use failover::{FailoverOptions, SharedStore, SharedVerdicts};
 pub use memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull, Swept};
+
+/// The shared store gave no answer, and its rules say that then there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the shared store does not answer: {0}")]
+pub struct StoreError(pub Failure);
+
+/// Why a call to a shared store has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Not in time.
+    #[error("it took too long")]
+    Timeout,
+    /// It reached the server when nobody waited any more, and did nothing.
+    #[error("it came too late")]
+    Late,
+    /// There is no connection; it was not sent.
+    #[error("there is no connection")]
+    Down,
+    /// Too many wait already; it was not sent.
+    #[error("too many requests are waiting for it")]
+    Overloaded,
+    /// The connection ended.
+    #[error("the connection ended")]
+    Closed,
+    /// The counter has moved to another server.
+    #[error("the counter is moving")]
+    Moved,
+    /// The server is a replica.
+    #[error("the server is a replica")]
+    ReadOnly,
+    /// The server reads its memory.
+    #[error("the server is loading")]
+    Loading,
+    /// The Cluster does not serve, or the master is down.
+    #[error("the cluster is down")]
+    ClusterDown,
+    /// The server's memory is full.
+    #[error("the server's memory is full")]
+    Full,
+    /// Any other error of the server's.
+    #[error("the server refused the call")]
+    Refused,
+    /// Something that is no answer.
+    #[error("the answer is garbage")]
+    Garbage,
+}
+
+impl Failure {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Timeout,
+        Self::Late,
+        Self::Down,
+        Self::Overloaded,
+        Self::Closed,
+        Self::Moved,
+        Self::ReadOnly,
+        Self::Loading,
+        Self::ClusterDown,
+        Self::Full,
+        Self::Refused,
+        Self::Garbage,
+    ];
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Late => "late",
+            Self::Down => "down",
+            Self::Overloaded => "overloaded",
+            Self::Closed => "closed",
+            Self::Moved => "moved",
+            Self::ReadOnly => "readonly",
+            Self::Loading => "loading",
+            Self::ClusterDown => "clusterdown",
+            Self::Full => "full",
+            Self::Refused => "refused",
+            Self::Garbage => "garbage",
+        }
+    }
+}

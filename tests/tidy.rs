@@ -14,16 +14,29 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("engine", &[]),
     ("clock", &["engine"]),
-    ("settings", &["engine"]),
+    ("settings", &["engine", "store::redis::address"]),
     ("logging", &["clock", "settings"]),
     ("health", &[]),
-    ("store", &["engine"]),
+    ("store", &["engine", "clock"]),
     ("source", &["engine"]),
     ("metrics", &["engine"]),
     ("statsd", &["metrics", "settings::mogrifiers"]),
     ("spans", &[]),
     ("service", &["engine", "store", "source", "metrics", "clock"]),
-    ("front", &["engine", "service", "store::StoreError", "metrics", "spans", "health", "clock", "logging"]),
+    (
+        "front",
+        &[
+            "engine",
+            "service",
+            "store::StoreError",
+            "store::SharedStore",
+            "metrics",
+            "spans",
+            "health",
+            "clock",
+            "logging",
+        ],
+    ),
     (
         "app",
         &[

@@ -6,6 +6,8 @@
 //! process: nobody outside can aim at a collision or at a shard, and among a billion counters a chance collision has
 //! a probability of about 10^-21.
 
+use sha2::{Digest, Sha256};
+
 use crate::engine::sip::SipHash13;
 
 /// The secret of the process, under which all keys are made. Keys under different secrets have nothing in common.
@@ -19,6 +21,24 @@ pub struct KeySeed(u64, u64);
 /// The key of one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub u128);
+
+/// The constant part of a counter's name wherever several processes have to agree on it: 128 bits of SHA-256, the same
+/// in all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SharedId(pub [u8; 16]);
+
+impl SharedId {
+    /// The name of everything whose constant part is this list. Injective as a [`KeySeed`] is.
+    pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let digest = hash.finalize();
+        Self(*digest.first_chunk().expect("32 bytes have a first 16"))
+    }
+}
 
 impl KeySecret {
     /// A secret of these (random) bytes.

@@ -21,6 +21,7 @@ mod sliding_log;
 mod sliding_window;
 mod sliding_window_weighted;
 mod token_bucket;
+mod told;
 
 pub(crate) use counter::{Ahead, Counter};
 pub(crate) use fixed_window::FixedWindow;
@@ -29,6 +30,7 @@ pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
 pub(crate) use sliding_window_weighted::SlidingWindowWeighted;
 pub(crate) use token_bucket::TokenBucket;
+pub use told::{Told, ToldState};
 
 use crate::engine::time::{SECOND_NANOS, Timestamp};
 use divisor::Divisor;
@@ -147,6 +149,13 @@ impl Limit {
     #[must_use]
     pub fn with_burst(mut self, burst: u32) -> Self {
         self.burst = burst;
+        self
+    }
+
+    /// The same with this N: `burst` stays.
+    #[must_use]
+    pub fn with_requests(mut self, requests: u32) -> Self {
+        self.requests = requests;
         self
     }
 

@@ -75,6 +75,16 @@ pub enum GrpcServer {
     Lane(LaneFront),
 }
 
+impl GrpcServer {
+    /// A worker begins to serve.
+    pub fn begin(&self) {
+        match self {
+            Self::Tonic(front) => front.begin(),
+            Self::Lane(front) => front.begin(),
+        }
+    }
+}
+
 /// Serves one connection of gRPC.
 pub async fn serve_grpc(arrival: Arrival, server: GrpcServer, mut life: Life) {
     let Some(session) = arrival.greeted(&mut life).await else { return };

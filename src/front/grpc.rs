@@ -45,6 +45,11 @@ pub struct GrpcFront {
 }
 
 impl GrpcFront {
+    /// A worker begins to serve.
+    pub fn begin(&self) {
+        self.seam.begin();
+    }
+
     /// Answers calls by `seam`, and questions about health by `health`.
     #[must_use]
     pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {

@@ -73,7 +73,7 @@ impl Respond for HttpFront {
                 }
             }
             ("/json", _) => not_allowed("GET, POST"),
-            ("/healthcheck" | "/readyz", true) => probes::ready(&self.health.status()),
+            ("/healthcheck" | "/readyz", true) => probes::ready(&self.health),
             ("/livez", true) => probes::live(),
             ("/healthcheck" | "/readyz" | "/livez", false) => not_allowed("GET, HEAD"),
             _ => text(StatusCode::NOT_FOUND, "not found\n"),
@@ -98,7 +98,7 @@ fn refused(refusal: &Refusal) -> Page {
         RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,
         RefusalCode::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
         RefusalCode::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
-        RefusalCode::Unavailable => StatusCode::INTERNAL_SERVER_ERROR,
+        RefusalCode::Unavailable | RefusalCode::StoreFailure => StatusCode::INTERNAL_SERVER_ERROR,
     };
     text(status, format!("{refusal}\n"))
 }

@@ -35,6 +35,11 @@ pub struct LaneFront {
 }
 
 impl LaneFront {
+    /// A worker begins to serve.
+    pub fn begin(&self) {
+        self.seam.begin();
+    }
+
     /// Answers calls by `seam`, and questions about health by `health`.
     #[must_use]
     pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {

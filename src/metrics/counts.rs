@@ -13,7 +13,8 @@ pub(super) enum Stat {
     NearLimit,
     WithinLimit,
     ShadowMode,
-    /// Denied from a local memory of what is over. No store keeps one yet, so nothing adds to it.
+    /// Denied from a local memory of what is over, as [`observe_remembered`](super::Metrics::observe_remembered) is
+    /// told.
     OverLimitWithLocalCache,
 }
 

@@ -3,33 +3,11 @@
 
 use crate::settings::Problem;
 
-/// Variables each of which makes `envoyproxy/ratelimit` count in Redis, or says how.
-const SHARED_STORE: &[&str] = &[
-    "REDIS_URL",
-    "REDIS_TYPE",
-    "REDIS_SOCKET_TYPE",
-    "REDIS_AUTH",
-    "REDIS_SENTINEL_AUTH",
-    "REDIS_TLS",
-    "REDIS_TLS_CLIENT_CERT",
-    "REDIS_TLS_CLIENT_KEY",
-    "REDIS_TLS_CACERT",
-    "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-    "REDIS_POOL_SIZE",
-    "REDIS_TIMEOUT",
-    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
-    "REDIS_PERSECOND",
-    "REDIS_PERSECOND_URL",
-    "REDIS_PERSECOND_TYPE",
-    "REDIS_PERSECOND_SOCKET_TYPE",
-    "REDIS_PERSECOND_POOL_SIZE",
-    "REDIS_PERSECOND_AUTH",
-    "REDIS_PERSECOND_SENTINEL_AUTH",
-    "REDIS_PERSECOND_TLS",
-    "REDIS_PERSECOND_TIMEOUT",
+/// (variable, values that change nothing: any other is refused, why)
+const NOT_SUPPORTED: &[(&str, &[&str], &str)] = &[
+    ("REDIS_SYNC", &["", "strict"], "leases are not supported (expected strict)"),
+    ("REDIS_WAIT_REPLICAS", &["", "0"], "waiting for replicas is not supported (expected 0)"),
 ];
-
-const NO_SHARED_STORE: &str = "a shared store is not supported (expected nothing; counters live in memory)";
 
 /// (variables, the values of them that are refused, why)
 pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[(
@@ -38,22 +16,22 @@ pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[(
     "a pool is never empty (expected WAIT; envoyproxy/ratelimit refuses the others too)",
 )];
 
-const OFF: &[&str] = &["", "0", "f", "F", "FALSE", "false", "False"];
-
 /// Each variable that is refused when it would change behaviour, and why.
 pub(super) fn not_supported() -> impl Iterator<Item = (&'static str, &'static str)> {
-    SHARED_STORE.iter().map(|&name| (name, NO_SHARED_STORE))
+    NOT_SUPPORTED.iter().map(|&(name, _, why)| (name, why))
 }
 
 /// A problem for each variable that is set to something that would change behaviour.
 pub(super) fn refused(variable: &impl Fn(&str) -> Option<String>) -> Vec<Problem> {
     let problem = |(name, why): (&str, &str)| Problem { name: name.to_owned(), what: why.to_owned() };
-    let is_on = |name: &str| variable(name).is_some_and(|set| !OFF.contains(&set.as_str()));
     let values = REFUSED_VALUES.iter().flat_map(|(names, bad, why)| {
         let is_bad = |name: &&&str| variable(name).is_some_and(|set| bad.contains(&set.as_str()));
         names.iter().filter(is_bad).map(|name| (*name, *why))
     });
-    not_supported().filter(|(name, _)| is_on(name)).chain(values).map(problem).collect()
+    let others = NOT_SUPPORTED
+        .iter()
+        .filter(|(name, harmless, _)| variable(name).is_some_and(|set| !harmless.contains(&set.as_str())));
+    others.map(|&(name, _, why)| (name, why)).chain(values).map(problem).collect()
 }
 
 /// Variables of which some values are refused.
@@ -82,12 +60,8 @@ mod tests {
     }
 
     #[test]
-    fn any_variable_of_a_shared_store_is_refused_and_its_value_is_not_told() {
-        for name in SHARED_STORE {
-            assert_eq!(refused_with(name, "hunter2"), [format!("{name}: {NO_SHARED_STORE}")]);
-        }
-        // What Kubernetes sets for a Service of the name `redis` is none of them.
+    fn what_kubernetes_sets_for_a_service_of_that_name_is_ignored() {
         assert!(refused_with("REDIS_PORT", "tcp://10.0.0.1:6379").is_empty());
-        assert!(refused_with("REDIS_TLS", "false").is_empty());
+        assert_eq!(refused_with("REDIS_POOL_ON_EMPTY_BEHAVIOR", "CREATE").len(), 1);
     }
 }

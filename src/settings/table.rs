@@ -7,8 +7,9 @@ use crate::settings::Problem;
 use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
     Backend, ByteSize, CheckProxy, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
-    FullMode, GrpcFrontKind, HeaderName, Hops, HostPort, List, LogLevel, Map, NodeMetadata, OtelPairs,
-    OtlpProtocol, Queue, Secret, Series, StatsdProtocol, Threads, UrlPath, Value,
+    FullMode, GrpcFrontKind, HeaderName, Hops, HostPort, List, LogLevel, Map, NodeMetadata, Number,
+    OtelPairs, OtlpProtocol, Queue, Secret, Series, Share, StatsdProtocol, StoreFailureMode, Threads,
+    UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -139,10 +140,45 @@ settings! {
         "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header that tells the seconds to wait";
         "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "tell the next filters of the proxy what was asked, and the metadata of the rules that were met";
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
-        "BACKEND_TYPE" backend_type: Backend = "memory", "where counters live";
         "STORE_FULL_MODE" store_full_mode: FullMode = "deny", "what a descriptor gets that would need more than MAX_COUNTER_BYTES";
         optional {
+            "BACKEND_TYPE" backend_type: Backend, "where counters live; unset: redis when any REDIS_* below is set, else memory";
             "MAX_COUNTER_BYTES" max_counter_bytes: ByteSize, "all counter state in memory; unset: half of what the cgroup or the machine has";
+        }
+    }
+    "Redis": {
+        "REDIS_TYPE" redis_type: String = "SINGLE", "single, sentinel or cluster";
+        "REDIS_URL" redis_url: Secret = "/var/run/nutcracker/ratelimit.sock", "host:port, redis://…, the path of a socket; sentinel: master,host:port,…; cluster: host:port,…";
+        "REDIS_SOCKET_TYPE" redis_socket_type: String = "", "unix or tcp; unset: unix when the URL starts with /";
+        "REDIS_AUTH" redis_auth: Secret = "", "password or user:password; wins over the URL's";
+        "REDIS_SENTINEL_AUTH" redis_sentinel_auth: Secret = "", "the same for the sentinels";
+        "REDIS_TLS" redis_tls: bool = "false", "TLS to servers and sentinels";
+        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" redis_tls_skip_hostname_verification: bool = "false", "verify the chain of certificates, not the name";
+        "REDIS_POOL_SIZE" redis_pool_size: Number = "10", "connections to one server at most; 0 means 4";
+        "REDIS_TIMEOUT" redis_timeout: Duration = "100ms", "how long one decision may wait";
+        "REDIS_MAX_IN_FLIGHT" redis_max_in_flight: Count = "10000", "decisions that may wait at a time";
+        "REDIS_FAILURE_MODE" redis_failure_mode: StoreFailureMode = "error", "what a request gets when Redis does not answer: error, deny, allow, or local (this node decides alone)";
+        "REDIS_LOCAL_SHARE" redis_local_share: Share = "1.0", "this node's share of every limit while it decides alone";
+        "REDIS_KEY_HASH" redis_key_hash: bool = "false", "keys are SHA-256, so that no value of a request reaches Redis";
+        "CACHE_KEY_PREFIX" cache_key_prefix: String = "", "put before every key";
+        "LOCAL_CACHE_SIZE_IN_BYTES" local_cache_size_in_bytes: Number = "0", "memory for what Redis called over; 0: off";
+        "REDIS_STARTUP_INITIAL_INTERVAL" redis_startup_initial_interval: Duration = "1s", "pause between attempts to reach Redis at start, doubled each time";
+        "REDIS_STARTUP_MAX_INTERVAL" redis_startup_max_interval: Duration = "30s", "the longest of these pauses";
+        "REDIS_STARTUP_MAX_ELAPSED_TIME" redis_startup_max_elapsed_time: Duration = "0", "give up after this; 0: never";
+        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" redis_health_check_active_connection: bool = "false", "not ready while Redis does not answer";
+        "REDIS_PERSECOND" redis_persecond: bool = "false", "limits whose unit is second live in a second Redis";
+        "REDIS_PERSECOND_TYPE" redis_persecond_type: String = "SINGLE", "as REDIS_TYPE";
+        "REDIS_PERSECOND_URL" redis_persecond_url: Secret = "/var/run/nutcracker/ratelimitpersecond.sock", "as REDIS_URL";
+        "REDIS_PERSECOND_SOCKET_TYPE" redis_persecond_socket_type: String = "", "as REDIS_SOCKET_TYPE";
+        "REDIS_PERSECOND_AUTH" redis_persecond_auth: Secret = "", "as REDIS_AUTH";
+        "REDIS_PERSECOND_SENTINEL_AUTH" redis_persecond_sentinel_auth: Secret = "", "as REDIS_SENTINEL_AUTH";
+        "REDIS_PERSECOND_TLS" redis_persecond_tls: bool = "false", "as REDIS_TLS, with its certificates";
+        "REDIS_PERSECOND_POOL_SIZE" redis_persecond_pool_size: Number = "10", "as REDIS_POOL_SIZE";
+        "REDIS_PERSECOND_TIMEOUT" redis_persecond_timeout: Duration = "100ms", "as REDIS_TIMEOUT";
+        optional {
+            "REDIS_TLS_CACERT" redis_tls_cacert: FilePath, "PEM certificates that are trusted beside the system's";
+            "REDIS_TLS_CLIENT_CERT" redis_tls_client_cert: FilePath, "PEM chain that is shown to Redis";
+            "REDIS_TLS_CLIENT_KEY" redis_tls_client_key: FilePath, "its PEM key";
         }
     }
     "Check over HTTP": {

@@ -143,6 +143,32 @@ counts!(
     Series, 10_000_000, "from 1 to 10000000"
 );
 
+/// A whole number, 0 included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number(pub usize);
+
+impl Value for Number {
+    const NAME: &'static str = "NUMBER";
+    const EXPECTED: &'static str = "a whole number (expected a decimal number)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok().map(Self)
+    }
+}
+
+/// A part of a whole: 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(pub f64);
+
+impl Value for Share {
+    const NAME: &'static str = "SHARE";
+    const EXPECTED: &'static str = "a share (expected a number from 0 to 1)";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|share| (0.0..=1.0).contains(share)).map(Self)
+    }
+}
+
 /// Entries of `x-forwarded-for` to skip: no request has passed more proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hops(pub usize);
@@ -448,7 +474,17 @@ words!(
 
 words!(
     /// Where counters live.
-    Backend, "BACKEND", |word, text| word == text, { "memory" => Memory }
+    Backend, "BACKEND", |word, text| word == text, { "memory" => Memory, "redis" => Redis }
+);
+
+words!(
+    /// What a request gets when Redis does not answer.
+    StoreFailureMode, "MODE", |word, text| word == text, {
+        "error" => Error,
+        "deny" => Deny,
+        "allow" => Allow,
+        "local" => Local,
+    }
 );
 
 words!(

@@ -11,6 +11,7 @@ pub mod mount;
 pub mod pki;
 pub mod process;
 pub mod proxy;
+pub mod redis;
 pub mod siege;
 pub mod statsd_exporter;
 pub mod tidegate;

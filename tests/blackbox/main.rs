@@ -32,6 +32,7 @@ mod package;
 mod promtool;
 mod proxies;
 mod readme;
+mod redis_shared;
 mod reload;
 mod reload_under_load;
 mod settings;

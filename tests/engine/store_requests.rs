@@ -173,3 +173,16 @@ fn requests_charge_as_a_whole() {
         run(&store, seed);
     }
 }
+
+/// What the descriptor before it takes and the next gives back is not there to be given back when the request is denied.
+#[test]
+fn a_refund_of_what_is_not_charged_makes_room() {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow] {
+        let (store, limit) = (small_store(), tidegate::engine::limit::Limit::new(algorithm, 7, 1_000));
+        store.take(&limit, key(1), 5, Timestamp::from_nanos(10));
+        let asks = [Hits::Take(2), Hits::GiveBack(2), Hits::Take(3)].map(|hits| check(limit, key(1), hits));
+        let verdicts = store.apply(&plan(asks), Timestamp::from_nanos(10));
+        let last = verdicts[2].expect("a check has a verdict");
+        assert_eq!((last.over, last.remaining, last.reset_nanos), (true, 4, 0), "{algorithm:?}");
+    }
+}

@@ -36,6 +36,13 @@ pub(crate) struct FixedWindow {
     kept: Kept,
 }
 
+impl FixedWindow {
+    /// A counter of this state, to be asked and then dropped.
+    pub(super) fn told(latest: Timestamp, count: u64) -> Self {
+        Self { latest, count, kept: Kept::default() }
+    }
+}
+
 impl Counter for FixedWindow {
     #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {

@@ -28,6 +28,13 @@ pub(crate) struct Gcra {
 const LEVEL_MAX: u128 = (1 << 96) - 1;
 
 impl Gcra {
+    /// A counter of this state, to be asked and then dropped.
+    pub(super) fn told(latest: Timestamp, level: u128, requests: u32) -> Self {
+        let mut told = Self { latest, requests, ..Self::default() };
+        told.set_level(level);
+        told
+    }
+
     #[inline]
     fn level(&self) -> u128 {
         u128::from(self.level_high) << 64 | u128::from(self.level_low)

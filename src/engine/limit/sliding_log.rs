@@ -76,7 +76,10 @@ impl Counter for SlidingLog {
         if hits > capacity {
             return limit.window_nanos();
         }
-        let too_many = self.stamps.total() + hits - capacity;
+        let too_many = (self.stamps.total() + hits).saturating_sub(capacity);
+        if too_many == 0 {
+            return 0; // A refund in the same request made room.
+        }
         let stamp = Timestamp::from_nanos(self.stamps.stamp_through(too_many).unwrap_or_default());
         stamp.plus(limit.window_nanos()).nanos_since(self.latest)
     }

@@ -143,7 +143,10 @@ impl Counter for SlidingWindow {
         if hits > capacity {
             return limit.window_nanos();
         }
-        let too_many = u64::from(self.total()) + hits - capacity;
+        let too_many = (u64::from(self.total()) + hits).saturating_sub(capacity);
+        if too_many == 0 {
+            return 0; // A refund in the same request made room.
+        }
         counts_until(limit, self.bucket_through(too_many)).nanos_since(self.latest)
     }
 
@@ -179,6 +182,6 @@ impl Counter for SlidingWindow {
 
 /// The first time at which `bucket` does not count any more.
 #[inline]
-fn counts_until(limit: &Limit, bucket: u64) -> Timestamp {
+pub(super) fn counts_until(limit: &Limit, bucket: u64) -> Timestamp {
     limit.bucket_end(bucket).plus(limit.window_nanos())
 }

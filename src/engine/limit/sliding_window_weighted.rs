@@ -43,6 +43,11 @@ pub(crate) struct SlidingWindowWeighted {
 }
 
 impl SlidingWindowWeighted {
+    /// A counter of this state, to be asked and then dropped.
+    pub(super) fn told(latest: Timestamp, current: u32, previous: u32) -> Self {
+        Self { latest, current, previous, kept: Kept::default() }
+    }
+
     fn elapsed(&self, limit: &Limit) -> u64 {
         limit.elapsed_nanos(self.latest)
     }

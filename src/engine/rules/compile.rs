@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use foldhash::quality::FixedState;
 
-use crate::engine::key::{Key, KeySecret, KeySeed};
+use crate::engine::key::{Key, SharedId};
 use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::rules::actions::Actions;
 use crate::engine::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
@@ -70,6 +70,8 @@ struct Level<'n> {
     name: Arc<str>,
     /// Stands for this node and the ones above it.
     digest: u128,
+    /// The same for all processes.
+    shared: SharedId,
 }
 
 /// The file and domain of the nodes that are being compiled.
@@ -144,11 +146,13 @@ impl<'f> Compiler<'_, 'f> {
             (Some(_), false) if node.share_threshold => "shared pattern",
             (Some(_), false) => "value",
         };
-        let above = above.map_or(0, |level| level.digest).to_le_bytes();
         let value = node.value.as_deref();
-        let parts = [&above, node.key.as_bytes(), kind.as_bytes(), value.unwrap_or_default().as_bytes()];
-        let Key(digest) = self.options.secret.seed(parts).key([]);
-        Level { node, name: name_of_node(&node.key, value), digest }
+        let digest = above.map_or(0, |level| level.digest).to_le_bytes();
+        let SharedId(shared) = above.map_or(SharedId([0; 16]), |level| level.shared);
+        let own = [node.key.as_bytes(), kind.as_bytes(), value.unwrap_or_default().as_bytes()];
+        let below = |above| std::iter::once(above).chain(own);
+        let Key(digest) = self.options.secret.seed(below(&digest)).key([]);
+        Level { node, name: name_of_node(&node.key, value), digest, shared: SharedId::of(below(&shared)) }
     }
 
     fn equal_nodes(&mut self, file: &str, node: &CheckedNode, equal: NodeId) {
@@ -164,7 +168,11 @@ impl<'f> Compiler<'_, 'f> {
 
     fn rule(&mut self, whose: Whose<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
         let Whose { domain, shared_file, .. } = whose;
-        let Some(Level { node, digest, .. }) = path.last() else { return };
+        let Some(Level { node, digest, shared, .. }) = path.last() else { return };
+        let limit = checked.limit.as_ref();
+        let seed =
+            constant_part(domain, limit, &digest.to_le_bytes(), |parts| self.options.secret.seed(parts));
+        let shared = constant_part(domain, limit, &shared.0, |parts| SharedId::of(parts));
         self.set.example.get_or_insert_with(|| example(domain, path));
         let named = path.iter().map(|Level { node, name, .. }| NamedNode {
             name,
@@ -186,7 +194,8 @@ impl<'f> Compiler<'_, 'f> {
             metadata: node.metadata.clone(),
             sync: checked.sync,
             on_store_failure: checked.on_store_failure,
-            seed: seed(&self.options.secret, domain, checked.limit.as_ref(), *digest),
+            seed,
+            shared,
             keyed_levels: path
                 .iter()
                 .rev()
@@ -202,18 +211,18 @@ fn told_place(file: &str, Place { line, column }: Place) -> String {
 }
 
 /// The constant part of the keys of a rule's counters: domain, algorithm, window, granularity and path.
-fn seed(secret: &KeySecret, domain: &str, limit: Option<&Limit>, path: u128) -> KeySeed {
+fn constant_part<T>(domain: &str, limit: Option<&Limit>, path: &[u8], of: impl FnOnce([&[u8]; 7]) -> T) -> T {
     let window = limit.map_or(0, Limit::window_nanos).to_le_bytes();
     let algorithm = limit.map_or("unlimited", |limit| limit.algorithm().name());
     let is_bucketed = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingWindow;
     let (numerator, denominator) = limit.filter(is_bucketed).map_or((0, 0), Limit::buckets);
-    secret.seed([
-        b"rule".as_slice(),
+    of([
+        b"rule",
         domain.as_bytes(),
         algorithm.as_bytes(),
         &window,
         &numerator.to_le_bytes(),
         &denominator.to_le_bytes(),
-        &path.to_le_bytes(),
+        path,
     ])
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::engine::key::{Key, KeySeed};
+use crate::engine::key::{Key, KeySeed, SharedId};
 use crate::engine::limit::Limit;
 use crate::engine::request::Entry;
 use crate::engine::rules::MetricName;
@@ -132,6 +132,8 @@ pub struct Rule {
     pub on_store_failure: Option<StoreFailure>,
     /// The constant part of its counters' keys: domain, path, algorithm, window, granularity.
     pub seed: KeySeed,
+    /// The same part, where several processes have to agree on it.
+    pub shared: SharedId,
     /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
     /// nodes without a value. Bit i stands for level i (there are at most 32).
     pub keyed_levels: u32,
@@ -145,8 +147,14 @@ impl Rule {
 
     /// The key of the counter for a request that these entries led to this rule.
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
-        let is_keyed = |level: usize| self.keyed_levels >> level & 1 == 1;
-        let keyed = entries.iter().take(32).enumerate().filter(|&(level, _)| is_keyed(level));
-        self.seed.key(keyed.map(|(_, entry)| entry.value))
+        self.seed.key(self.keyed_values(entries))
+    }
+
+    /// The values that are part of the counter's key, for a request that these entries led to this rule.
+    pub fn keyed_values<'e>(&self, entries: &'e [Entry<'_>]) -> impl Iterator<Item = &'e str> + use<'e> {
+        let keyed_levels = self.keyed_levels;
+        let is_keyed = move |level: usize| keyed_levels >> level & 1 == 1;
+        let keyed = entries.iter().take(32).enumerate().filter(move |&(level, _)| is_keyed(level));
+        keyed.map(|(_, entry)| entry.value)
     }
 }

@@ -162,6 +162,7 @@ async fn work(
     grpc_max_age: MaxAge,
     mut drain: Drain,
 ) {
+    fronts.grpc.begin();
     let told = drain.clone();
     let mut serving = JoinSet::new();
     let serve = |connection| serve(connection, fronts.clone(), grpc_max_age, told.clone());

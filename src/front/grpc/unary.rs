@@ -117,7 +117,7 @@ fn refused(refusal: &Refusal) -> Response<UnaryBody> {
     let mut response = Response::new(UnaryBody::default());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, GRPC);
-    headers.insert(GRPC_STATUS, HeaderValue::from(refusal.code as u16));
+    headers.insert(GRPC_STATUS, HeaderValue::from(refusal.code.grpc_status()));
     let message = HeaderValue::try_from(percent_encoded(&refusal.message));
     headers.insert(GRPC_MESSAGE, message.expect("printable ASCII is a header value"));
     response

@@ -119,7 +119,9 @@ fn refused(refusal: &Refusal) -> Page {
     let status = match refusal.code {
         RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,
         RefusalCode::ResourceExhausted => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        RefusalCode::DeadlineExceeded | RefusalCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        RefusalCode::DeadlineExceeded | RefusalCode::Unavailable | RefusalCode::StoreFailure => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
     };
     text(status, format!("{refusal}\n"))
 }

@@ -3,14 +3,15 @@
 use http::StatusCode;
 
 use super::page::{Page, text};
-use crate::health::Status;
+use crate::health::{Health, Status};
 
 /// Readiness: 200 `OK`, or 500 and why not.
-pub(super) fn ready(status: &Status) -> Page {
-    match status {
-        Status::Serving => text(StatusCode::OK, "OK"),
-        Status::NotServing(reason) => text(StatusCode::INTERNAL_SERVER_ERROR, reason.to_string()),
-        Status::Draining => text(StatusCode::INTERNAL_SERVER_ERROR, "draining"),
+pub(super) fn ready(health: &Health) -> Page {
+    match (health.status(), health.degraded()) {
+        (Status::Serving, None) => text(StatusCode::OK, "OK"),
+        (Status::Serving, Some(why)) => text(StatusCode::OK, format!("OK, degraded: {why}")),
+        (Status::NotServing(reason), _) => text(StatusCode::INTERNAL_SERVER_ERROR, reason.to_string()),
+        (Status::Draining, _) => text(StatusCode::INTERNAL_SERVER_ERROR, "draining"),
     }
 }
 

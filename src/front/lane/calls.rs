@@ -172,6 +172,6 @@ fn check_name(message: &[u8]) -> Result<(), Status> {
 
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
-        Self { code: refusal.code as u8, message: refusal.message.into() }
+        Self { code: refusal.code.grpc_status() as u8, message: refusal.message.into() }
     }
 }

@@ -1,0 +1,260 @@
+//! The shared store of the process: made from settings, shown in metrics, told to health.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::app::{AppError, dead, worker_threads};
+use crate::clock::{Clock, monotonic};
+use crate::engine::rules::StoreFailure;
+use crate::health::Health;
+use crate::metrics::{Kind, Metrics};
+use crate::settings::Settings;
+use crate::settings::redis::Target;
+use crate::settings::value::{Backend, FilePath, StoreFailureMode};
+use crate::store::redis::key::KeyStyle;
+use crate::store::redis::tls::{TlsFiles, config};
+use crate::store::redis::{Access, Contact, RedisOptions, RedisStore, Stats};
+use crate::store::{FailoverOptions, Failure, MemoryStore, SharedStore};
+
+/// Why requests are not welcome before the first contact.
+pub(super) const NOT_REACHED: &str = "redis was not reached yet";
+/// Why they are not when health follows the connection.
+const LOST: &str = "redis does not answer";
+/// A pool of this many connections is what `envoyproxy/ratelimit` makes of 0.
+const POOL_SIZE_OF_0: usize = 4;
+
+/// The shared store that settings ask for, if they do.
+pub(super) fn store(
+    settings: &Settings,
+    local: &Arc<MemoryStore>,
+    clock: Clock,
+) -> Result<Option<Arc<SharedStore>>, AppError> {
+    if settings.backend_type != Some(Backend::Redis) {
+        return Ok(None);
+    }
+    let bad = |problem| AppError::Redis { problem };
+    let main = settings.redis().map_err(bad)?;
+    let per_second = settings.redis_per_second().transpose().map_err(bad)?;
+    let sizes = (settings.redis_pool_size.0, settings.redis_timeout);
+    let main = RedisStore::new(options(settings, &main, sizes)?);
+    let sizes = (settings.redis_persecond_pool_size.0, settings.redis_persecond_timeout);
+    let per_second =
+        per_second.map(|target| options(settings, &target, sizes).map(RedisStore::new)).transpose()?;
+    let failover = FailoverOptions {
+        mode: mode(settings.redis_failure_mode),
+        local_share: settings.redis_local_share.0,
+        over_bytes: settings.local_cache_size_in_bytes.0,
+    };
+    Ok(Some(Arc::new(SharedStore::new(main, per_second, Arc::clone(local), clock, failover))))
+}
+
+fn mode(mode: StoreFailureMode) -> StoreFailure {
+    match mode {
+        StoreFailureMode::Error => StoreFailure::Error,
+        StoreFailureMode::Deny => StoreFailure::Deny,
+        StoreFailureMode::Allow => StoreFailure::Allow,
+        StoreFailureMode::Local => StoreFailure::Local,
+    }
+}
+
+fn options(
+    settings: &Settings,
+    target: &Target,
+    (pool_size, timeout): (usize, Duration),
+) -> Result<RedisOptions, AppError> {
+    let tls = target.tls.then(|| tls(settings)).transpose()?;
+    Ok(RedisOptions {
+        kind: target.place.kind.clone(),
+        access: Access { login: target.login.clone(), database: target.place.database, tls },
+        sentinel_login: target.sentinel_login.clone(),
+        workers: worker_threads(settings),
+        pool_size: if pool_size == 0 { POOL_SIZE_OF_0 } else { pool_size },
+        timeout,
+        in_flight_max: settings.redis_max_in_flight.0,
+        keys: KeyStyle { prefix: settings.cache_key_prefix.clone(), hash: settings.redis_key_hash },
+        startup_pauses: (settings.redis_startup_initial_interval, settings.redis_startup_max_interval),
+    })
+}
+
+fn tls(settings: &Settings) -> Result<Arc<rustls::ClientConfig>, AppError> {
+    let read = |name: &str, path: &Option<FilePath>| match path {
+        None => Ok(None),
+        Some(path) => fs::read(&path.0)
+            .map(Some)
+            .map_err(|error| AppError::Redis { problem: format!("{name}: {}: {error}", path.0.display()) }),
+    };
+    let chain = read("REDIS_TLS_CLIENT_CERT", &settings.redis_tls_client_cert)?;
+    let files = TlsFiles {
+        authority: read("REDIS_TLS_CACERT", &settings.redis_tls_cacert)?,
+        identity: chain.zip(read("REDIS_TLS_CLIENT_KEY", &settings.redis_tls_client_key)?),
+        any_name: settings.redis_tls_skip_hostname_verification,
+    };
+    config(&files).map_err(|problem| AppError::Redis { problem })
+}
+
+/// Tells health of every change, for ever; ends when Redis can never be used.
+pub(super) async fn watch(shared: Arc<SharedStore>, health: Arc<Health>, settings: Settings) -> AppError {
+    let mut contacts: Vec<watch::Receiver<Contact>> =
+        shared.stores().map(|(_, store)| store.contact()).collect();
+    let began = monotonic();
+    let patience = settings.redis_startup_max_elapsed_time;
+    loop {
+        let now: Vec<Contact> =
+            contacts.iter_mut().map(|contact| contact.borrow_and_update().clone()).collect();
+        let mut reached = true;
+        for contact in &now {
+            match contact {
+                Contact::Unusable(why) => return dead("redis", why),
+                Contact::Never(why) => {
+                    reached = false;
+                    if !patience.is_zero() && began.elapsed() >= patience {
+                        return dead("redis", why.as_deref().unwrap_or("it was not reached in time"));
+                    }
+                }
+                Contact::Up | Contact::Lost(_) => {}
+            }
+        }
+        tell(&health, &settings, &now);
+        let changes = contacts.iter_mut().map(|contact| Box::pin(contact.changed()));
+        let changed = futures_util::future::select_all(changes);
+        match reached || patience.is_zero() {
+            true => drop(changed.await),
+            false => drop(tokio::time::timeout(patience.saturating_sub(began.elapsed()), changed).await),
+        }
+    }
+}
+
+/// What these contacts mean for readiness.
+fn tell(health: &Health, settings: &Settings, contacts: &[Contact]) {
+    let trouble = contacts.iter().find_map(|contact| match contact {
+        Contact::Never(why) => Some((true, why.as_deref().unwrap_or("not reached yet"))),
+        Contact::Lost(why) | Contact::Unusable(why) => Some((false, why.as_str())),
+        Contact::Up => None,
+    });
+    let Some((never, why)) = trouble else {
+        health.withdraw(NOT_REACHED);
+        health.withdraw(LOST);
+        return health.note(None);
+    };
+    health.note(Some(format!("redis: {why}")));
+    if !never {
+        health.withdraw(NOT_REACHED);
+    }
+    if settings.redis_health_check_active_connection {
+        health.refuse(LOST);
+    }
+}
+
+/// Shows the shared store in metrics.
+pub(super) fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
+    type Read = fn(&Stats) -> u64;
+    let families: [(&'static str, &'static str, Kind, Read); 7] = [
+        ("tidegate_redis_round_trips_total", "Calls that were sent to Redis.", Kind::Counter, |stats| {
+            stats.round_trips.load(Relaxed)
+        }),
+        (
+            "tidegate_redis_round_trip_nanos_total",
+            "Nanoseconds that they took together.",
+            Kind::Counter,
+            |stats| stats.round_trip_nanos.load(Relaxed),
+        ),
+        ("tidegate_redis_in_flight", "Calls that wait for Redis now.", Kind::Gauge, |stats| {
+            stats.in_flight.load(Relaxed) as u64
+        }),
+        ("tidegate_redis_connections", "Connections to Redis that are open.", Kind::Gauge, |stats| {
+            stats.connections.load(Relaxed) as u64
+        }),
+        (
+            "tidegate_redis_memory_lost_total",
+            "Times that Redis had lost its memory.",
+            Kind::Counter,
+            |stats| stats.memory_lost.load(Relaxed),
+        ),
+        ("tidegate_redis_given_back_total", "Give-backs that were sent.", Kind::Counter, |stats| {
+            stats.given_back.load(Relaxed)
+        }),
+        (
+            "tidegate_redis_connections_opened_total",
+            "Connections that were opened.",
+            Kind::Counter,
+            |stats| stats.connections_opened.load(Relaxed),
+        ),
+    ];
+    for (name, help, kind, read) in families {
+        let shared = Arc::clone(shared);
+        metrics.register(name, help, kind, move |samples| {
+            for (store, redis) in shared.stores() {
+                samples.push(&[("store", store)], read(redis.stats()));
+            }
+        });
+    }
+    register_trouble(metrics, shared);
+    register_theirs(metrics, shared);
+}
+
+/// Shows what is without an answer, and what needs no question.
+fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
+    let failures = Arc::clone(shared);
+    let help = "Calls without an answer, by kind.";
+    metrics.register("tidegate_redis_failures_total", help, Kind::Counter, move |samples| {
+        for (store, redis) in failures.stores() {
+            for failure in Failure::ALL {
+                let count = redis.stats().failures(failure);
+                samples.push(&[("store", store), ("kind", failure.name())], count);
+            }
+        }
+    });
+    let help = "1 while requests are not sent to Redis, because it does not answer.";
+    let breaker = Arc::clone(shared);
+    metrics.register("tidegate_redis_breaker_open", help, Kind::Gauge, move |samples| {
+        for (store, redis) in breaker.stores() {
+            let open = *redis.contact().borrow() != Contact::Up;
+            samples.push(&[("store", store)], u64::from(open));
+        }
+    });
+    let (hits, entries) = (Arc::clone(shared), Arc::clone(shared));
+    let help = "Descriptors that were answered from the memory of what is over.";
+    metrics.register("ratelimit_localcache_hitCount", help, Kind::Counter, move |samples| {
+        samples.push(&[], hits.over().0);
+    });
+    let help = "Counters that are remembered as over.";
+    metrics.register("ratelimit_localcache_entryCount", help, Kind::Gauge, move |samples| {
+        samples.push(&[], entries.over().1);
+    });
+}
+
+/// The names that `envoyproxy/ratelimit` has for some of it.
+fn register_theirs(metrics: &Metrics, shared: &Arc<SharedStore>) {
+    type Read = fn(&Stats) -> u64;
+    let reads: [(Kind, Read); 3] = [
+        (Kind::Gauge, |stats| stats.connections.load(Relaxed) as u64),
+        (Kind::Counter, |stats| stats.connections_opened.load(Relaxed)),
+        (Kind::Counter, |stats| stats.connections_closed.load(Relaxed)),
+    ];
+    let names = [
+        [
+            "ratelimit_redis_pool_cx_active",
+            "ratelimit_redis_pool_cx_total",
+            "ratelimit_redis_pool_cx_local_close",
+        ],
+        [
+            "ratelimit_redis_per_second_pool_cx_active",
+            "ratelimit_redis_per_second_pool_cx_total",
+            "ratelimit_redis_per_second_pool_cx_local_close",
+        ],
+    ];
+    for (place, names) in names.iter().enumerate().take(shared.stores().count()) {
+        for (name, (kind, read)) in names.iter().zip(reads) {
+            let shared = Arc::clone(shared);
+            metrics.register(name, "Connections to Redis.", kind, move |samples| {
+                if let Some((_, redis)) = shared.stores().nth(place) {
+                    samples.push(&[], read(redis.stats()));
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The shared store as the service asks it: one round trip whatever a request needs, and what is answered when Redis
+//! does not answer.
+//!
+//! In: a request, its plan, how long its caller waits. Out: verdicts, or a [`StoreError`] where a rule says that
+//! without Redis there is no answer. Counters of one slot are asked in one call, all calls at once; what one slot
+//! charged for a request that another denied goes back, and no answer waits for that.
+
+mod carried;
+mod over;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use smallvec::{SmallVec, smallvec};
+
+use crate::clock::{Clock, monotonic};
+use crate::engine::decision::Verdicts;
+use crate::engine::key::Key;
+use crate::engine::limit::Verdict;
+use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use crate::engine::request::Request;
+use crate::engine::rules::{StoreFailure, Unit};
+use crate::engine::settle::{Looked, settle};
+use crate::engine::time::SECOND_NANOS;
+use crate::store::redis::RedisStore;
+use crate::store::redis::script::{Answered, Call, CounterAnswered, Whole};
+use crate::store::{Failure, MemoryStore, StoreError};
+use carried::{Admitted, Carried};
+use over::OverMemory;
+
+/// So long before its caller gives up an answer has to be on its way.
+const HEAD_START: Duration = Duration::from_millis(3);
+
+/// What happens beside asking Redis.
+#[derive(Clone, Copy, Debug)]
+pub struct FailoverOptions {
+    /// What a rule without `on_store_failure` answers when Redis does not.
+    pub mode: StoreFailure,
+    /// This node's share of a limit while it decides alone: 0 to 1.
+    pub local_share: f64,
+    /// Bytes of memory for what is over.
+    pub over_bytes: usize,
+}
+
+/// Counters in Redis.
+pub struct SharedStore {
+    main: RedisStore,
+    /// Limits whose unit is second, if they live elsewhere.
+    per_second: Option<RedisStore>,
+    /// Decides while Redis does not.
+    local: Arc<MemoryStore>,
+    clock: Clock,
+    options: FailoverOptions,
+    over: OverMemory,
+    carried: Carried,
+}
+
+/// The verdicts of one request.
+#[derive(Debug)]
+pub struct SharedVerdicts {
+    /// One place a step of the plan.
+    pub verdicts: Verdicts,
+    /// The steps that were answered from the memory of what is over.
+    pub remembered: SmallVec<[usize; 4]>,
+}
+
+/// The counters of a request that live in one slot of one Redis.
+struct Part<'s> {
+    store: &'s RedisStore,
+    slot: u16,
+    steps: SmallVec<[usize; 4]>,
+    keys: SmallVec<[Vec<u8>; 4]>,
+}
+
+/// What became of one check.
+type Outcome = Option<Result<CounterAnswered, Failure>>;
+
+impl SharedStore {
+    /// A store of counters in `main`, those per second in `per_second` if it is there. `local` decides while they do
+    /// not, under the times of `clock`.
+    pub fn new(
+        main: RedisStore,
+        per_second: Option<RedisStore>,
+        local: Arc<MemoryStore>,
+        clock: Clock,
+        options: FailoverOptions,
+    ) -> Self {
+        Self {
+            main,
+            per_second,
+            local,
+            clock,
+            options,
+            over: OverMemory::new(options.over_bytes),
+            carried: Carried::default(),
+        }
+    }
+
+    /// The stores, each with its name.
+    pub fn stores(&self) -> impl Iterator<Item = (&'static str, &RedisStore)> {
+        let per_second = self.per_second.iter().map(|store| ("per_second", store));
+        std::iter::once(("main", &self.main)).chain(per_second)
+    }
+
+    /// Connects for the calling worker.
+    pub fn attach(&self) {
+        self.stores().for_each(|(_, store)| store.attach());
+    }
+
+    /// Forgets what is over: limits may have changed.
+    pub fn forget_over(&self) {
+        self.over.clear();
+    }
+
+    /// What is remembered of what is over: questions that were answered from there, and counters.
+    pub fn over(&self) -> (u64, u64) {
+        (self.over.answered.load(Relaxed), self.over.len() as u64)
+    }
+
+    /// Asks and charges all counters of a request whose caller waits for `patience`.
+    ///
+    /// # Errors
+    /// When Redis does not answer for a counter whose rule has no other answer.
+    pub async fn apply(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        patience: Option<Duration>,
+    ) -> Result<SharedVerdicts, StoreError> {
+        let began = monotonic();
+        let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
+        let remembered = self.remember(plan, began, &mut verdicts);
+        let parts = self.parts(request, plan, &verdicts);
+        let mut outcomes: SmallVec<[Outcome; 8]> = smallvec![None; plan.steps.len()];
+        match &*parts {
+            [] => {}
+            [part] => {
+                self.ask(plan, part, &verdicts, until(part.store, began, patience), &mut outcomes).await
+            }
+            _ => {
+                let asking = parts.iter().map(|part| async {
+                    let mut own: SmallVec<[Outcome; 8]> = smallvec![None; plan.steps.len()];
+                    self.ask(plan, part, &verdicts, until(part.store, began, patience), &mut own).await;
+                    own
+                });
+                for (own, part) in join_all(asking).await.iter_mut().zip(&parts) {
+                    part.steps.iter().for_each(|&step| outcomes[step] = own[step].take());
+                }
+            }
+        }
+        let failed = self.fail_over(plan, &outcomes, &mut verdicts)?;
+        for (index, outcome) in outcomes.iter().enumerate() {
+            if let Some(Ok(counter)) = outcome {
+                verdicts[index] = Some(counter.verdict);
+            }
+        }
+        self.learn(plan, &outcomes, began);
+        if !failed && (parts.len() > 1 || !remembered.is_empty()) {
+            self.give_back(plan, &parts, &outcomes, &mut verdicts);
+        }
+        Ok(SharedVerdicts { verdicts, remembered })
+    }
+
+    /// Answers what is known to be over.
+    fn remember(&self, plan: &Plan<'_>, now: Instant, verdicts: &mut Verdicts) -> SmallVec<[usize; 4]> {
+        let mut remembered = SmallVec::new();
+        for (index, check) in checks(plan) {
+            match check.hits {
+                Hits::GiveBack(_) => self.over.forget(check.key),
+                Hits::Take(_) => {
+                    verdicts[index] = self.over.answer(check, now);
+                    remembered.extend(verdicts[index].map(|_| index));
+                }
+            }
+        }
+        remembered
+    }
+
+    /// Groups what has to be asked by store and slot.
+    fn parts<'s>(&'s self, request: &Request<'_>, plan: &Plan<'_>, known: &Verdicts) -> Vec<Part<'s>> {
+        let mut parts: Vec<Part<'s>> = Vec::new();
+        for (index, descriptor) in request.descriptors().enumerate() {
+            let (Some(Step::Check(check)), None) = (plan.steps.get(index), known[index]) else { continue };
+            let store = self.store_of(check);
+            let key = store.options().keys.key(request.domain(), check, descriptor.entries);
+            let slot = store.slot(&key);
+            let same = |part: &&mut Part<'_>| std::ptr::eq(part.store, store) && part.slot == slot;
+            let part = match parts.iter_mut().position(|part| same(&part)) {
+                Some(part) => &mut parts[part],
+                None => {
+                    parts.push(Part { store, slot, steps: SmallVec::new(), keys: SmallVec::new() });
+                    parts.last_mut().expect("it was just added")
+                }
+            };
+            part.steps.push(index);
+            part.keys.push(key);
+        }
+        parts
+    }
+
+    fn store_of(&self, check: &Check<'_>) -> &RedisStore {
+        let unit = match check.origin {
+            Origin::Rule(rule) => rule.unit,
+            Origin::Override { unit, .. } => unit,
+        };
+        self.per_second.as_ref().filter(|_| unit == Unit::Second).unwrap_or(&self.main)
+    }
+
+    /// Asks one slot.
+    async fn ask(
+        &self,
+        plan: &Plan<'_>,
+        part: &Part<'_>,
+        known: &Verdicts,
+        until: Instant,
+        outcomes: &mut SmallVec<[Outcome; 8]>,
+    ) {
+        let mut call = Call::new(&whole(plan, part, known));
+        let asked = || part.steps.iter().filter_map(|&step| check_at(plan, step));
+        let mut carried: SmallVec<[(Key, Vec<Admitted>); 1]> = SmallVec::new();
+        for (check, key) in asked().zip(&part.keys) {
+            call.push(key.clone(), check, plan.modes.quota);
+            let admitted = self.carried.take(check.key);
+            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
+            carried.extend((!admitted.is_empty()).then_some((check.key, admitted)));
+        }
+        let reply = part.store.decide(part.slot, &call, until).await;
+        let answered = reply.and_then(|numbers| Answered::read(&numbers, asked()).ok_or(Failure::Garbage));
+        if answered.is_err() {
+            carried.into_iter().for_each(|(key, admitted)| self.carried.put_back(key, admitted));
+        }
+        for (place, &step) in part.steps.iter().enumerate() {
+            outcomes[step] = Some(match &answered {
+                Ok(answered) => answered.counters.get(place).copied().ok_or(Failure::Late),
+                Err(failure) => Err(*failure),
+            });
+        }
+    }
+
+    /// The answers of those that have none from Redis. Whether there are any.
+    fn fail_over(
+        &self,
+        plan: &Plan<'_>,
+        outcomes: &[Outcome],
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, StoreError> {
+        let mut alone: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut failed = false;
+        for (index, check) in checks(plan) {
+            let Some(Err(failure)) = outcomes[index] else { continue };
+            failed = true;
+            match mode_of(check).unwrap_or(self.options.mode) {
+                StoreFailure::Error => return Err(StoreError(failure)),
+                StoreFailure::Deny => verdicts[index] = Some(denied(check)),
+                StoreFailure::Allow => verdicts[index] = Some(allowed(check)),
+                StoreFailure::Local => alone.push(index),
+            }
+        }
+        if !alone.is_empty() {
+            self.decide_alone(plan, &alone, verdicts);
+        }
+        Ok(failed)
+    }
+
+    /// Decides these steps in memory, with this node's share of their limits.
+    fn decide_alone(&self, plan: &Plan<'_>, alone: &[usize], verdicts: &mut Verdicts) {
+        let mut steps: SmallVec<[Step<'_>; 8]> = smallvec![Step::Unmatched; plan.steps.len()];
+        for (index, check) in checks(plan).filter(|(index, _)| alone.contains(index)) {
+            steps[index] = Step::Check(self.share_of(check));
+        }
+        let own = Plan { steps, domain_known: true, modes: Modes { quota: false, ..plan.modes } };
+        let decided = self.local.apply(&own, self.clock.now());
+        let settlement = settle(&own, |index| decided[index].is_some_and(|verdict| verdict.over));
+        for (index, check) in checks(&own) {
+            let Some(verdict @ Verdict { over, before, .. }) = decided[index] else { continue };
+            verdicts[index] = Some(verdict);
+            let left = u64::from(check.limit.burst()).saturating_sub(before);
+            let charged = settlement.charged(check, Looked { over, left, before });
+            if charged > 0 {
+                self.carried.note(check.key, &check.limit, charged, monotonic());
+            }
+        }
+    }
+
+    fn share_of<'p>(&self, check: &Check<'p>) -> Check<'p> {
+        let share = |number: u32| (f64::from(number) * self.options.local_share).floor() as u32;
+        let limit =
+            check.limit.with_requests(share(check.limit.requests())).with_burst(share(check.limit.burst()));
+        Check { limit, ..*check }
+    }
+
+    /// Notes which counters Redis called over.
+    fn learn(&self, plan: &Plan<'_>, outcomes: &[Outcome], asked: Instant) {
+        for (index, check) in checks(plan) {
+            let Some(Ok(counter)) = &outcomes[index] else { continue };
+            // Where a request asks a counter twice, it may be over for that reason alone.
+            let is_only = || checks(plan).filter(|(_, other)| other.key == check.key).count() == 1;
+            if counter.verdict.over && is_only() {
+                self.over.learn(check, &counter.verdict, asked);
+            }
+        }
+    }
+
+    /// Gives back what a slot charged and the whole request does not owe.
+    fn give_back(&self, plan: &Plan<'_>, parts: &[Part<'_>], outcomes: &[Outcome], verdicts: &mut Verdicts) {
+        let over = |index: usize| verdicts[index].is_some_and(|verdict: Verdict| verdict.over);
+        let settlement = settle(plan, over);
+        for part in parts {
+            let mut call = Call::giving_back();
+            for (&step, key) in part.steps.iter().zip(&part.keys) {
+                let (Some(check), Some(Ok(counter))) = (check_at(plan, step), &outcomes[step]) else {
+                    continue;
+                };
+                let Verdict { over, before, .. } = counter.verdict;
+                let owed = settlement.charged(check, Looked { over, left: counter.charged, before });
+                let surplus = counter.charged.saturating_sub(owed);
+                if surplus > 0 {
+                    call.push_give_back(key.clone(), check, counter, surplus);
+                    verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
+                }
+            }
+            if !call.keys.is_empty() {
+                part.store.give_back(part.slot, call);
+            }
+        }
+    }
+}
+
+/// Until when an answer is waited for: as long as the store's budget lasts and the caller waits.
+fn until(store: &RedisStore, began: Instant, patience: Option<Duration>) -> Instant {
+    let patience = patience.map_or(Duration::MAX, |patience| patience.saturating_sub(HEAD_START));
+    began + store.options().timeout.min(patience)
+}
+
+fn checks<'p, 'a>(plan: &'p Plan<'a>) -> impl Iterator<Item = (usize, &'p Check<'a>)> {
+    plan.steps.iter().enumerate().filter_map(|(index, step)| match step {
+        Step::Check(check) => Some((index, check)),
+        _ => None,
+    })
+}
+
+fn check_at<'p, 'a>(plan: &'p Plan<'a>, index: usize) -> Option<&'p Check<'a>> {
+    match plan.steps.get(index) {
+        Some(Step::Check(check)) => Some(check),
+        _ => None,
+    }
+}
+
+/// What a part has to know of the descriptors that it does not ask. Those of other slots count as not over: what they
+/// turn out to be is settled afterwards.
+fn whole(plan: &Plan<'_>, part: &Part<'_>, known: &Verdicts) -> Whole {
+    let mut whole = Whole {
+        stop_increment_when_over: plan.modes.stop_increment_when_over,
+        quota: plan.modes.quota,
+        ..Whole::default()
+    };
+    for (index, step) in plan.steps.iter().enumerate() {
+        match step {
+            Step::Unlimited(_) => {}
+            Step::Unmatched | Step::Replaced(_) => whole.quotas += u16::from(plan.modes.quota),
+            Step::Check(_) if part.steps.contains(&index) => {}
+            Step::Check(check) => {
+                let over = known[index].is_some_and(|verdict| verdict.over);
+                let (quota, counts) = (check.quota || plan.modes.quota, over && !check.shadow);
+                whole.any_over |= over;
+                whole.denied |= counts && !quota;
+                whole.quotas += u16::from(quota);
+                whole.quotas_over += u16::from(quota && counts);
+            }
+        }
+    }
+    whole
+}
+
+fn mode_of(check: &Check<'_>) -> Option<StoreFailure> {
+    match check.origin {
+        Origin::Rule(rule) => rule.on_store_failure,
+        Origin::Override { .. } => None,
+    }
+}
+
+fn hits_of(check: &Check<'_>) -> u64 {
+    match check.hits {
+        Hits::Take(hits) => hits,
+        Hits::GiveBack(_) => 0,
+    }
+}
+
+/// Over the limit, for one second.
+fn denied(check: &Check<'_>) -> Verdict {
+    let before = u64::from(check.limit.burst());
+    let after = before.saturating_add(hits_of(check));
+    Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS }
+}
+
+/// Within the limit, uncounted.
+fn allowed(check: &Check<'_>) -> Verdict {
+    let remaining = u64::from(check.limit.burst());
+    Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0 }
+}
+
+/// The verdict of a counter to which this much goes back.
+fn uncharged(check: &Check<'_>, verdict: &Verdict, hits: u64) -> Verdict {
+    let remaining = verdict.remaining.saturating_add(hits).min(u64::from(check.limit.burst()));
+    let reset_nanos = if verdict.before == 0 { 0 } else { verdict.reset_nanos };
+    Verdict { remaining, reset_nanos, ..*verdict }
+}

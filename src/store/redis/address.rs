@@ -1,0 +1,284 @@
+//! Where Redis is and who we are there, as the settings write it.
+//!
+//! In: the texts of REDIS_TYPE, REDIS_URL and so on. Out: a [`Place`], or what was expected. Nothing here prints a
+//! password: not in an error, not in `Debug`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// An address of one server.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A host (IPv6 without brackets) and a port.
+    Tcp(String, u16),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// User and password; neither is ever shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    /// The user; none is Redis' default user.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<String>,
+}
+
+/// The servers that counters live in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One server.
+    Single(Address),
+    /// The master of this name, as these sentinels know it.
+    Sentinel(String, Vec<Address>),
+    /// The masters of a Cluster that these nodes know.
+    Cluster(Vec<Address>),
+}
+
+/// What a URL comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The servers.
+    pub kind: Kind,
+    /// The login that the URL brings: with Sentinel, that of the sentinels.
+    pub login: Login,
+    /// The database of a single server.
+    pub database: i64,
+    /// The URL asks for TLS.
+    pub tls: bool,
+}
+
+/// One item of a URL.
+struct Item {
+    address: Address,
+    login: Login,
+    database: i64,
+    tls: bool,
+}
+
+const SINGLE: &str =
+    "expected host:port, redis://[user:password@]host:port[/db], or the path of a unix socket";
+const SENTINEL: &str = "expected mastername,host:port[,host:port…], without spaces";
+const CLUSTER: &str = "expected host:port[,host:port…], without spaces";
+
+impl Place {
+    /// What REDIS_TYPE (single, sentinel, cluster, in any case), REDIS_URL and REDIS_SOCKET_TYPE mean.
+    ///
+    /// # Errors
+    /// What was expected. The URL is not repeated: it may hold a password.
+    pub fn parse(kind: &str, url: &str, socket_type: &str) -> Result<Self, String> {
+        match kind.to_ascii_lowercase().as_str() {
+            "single" | "" => Self::single(url, socket_type),
+            "sentinel" => Self::sentinel(url),
+            "cluster" => {
+                let items = items(url.split(',')).ok_or(CLUSTER)?;
+                Ok(Self::of(items, Kind::Cluster))
+            }
+            _ => Err(format!("{kind:?} is no kind of Redis (expected single, sentinel or cluster)")),
+        }
+    }
+
+    fn single(url: &str, socket_type: &str) -> Result<Self, String> {
+        let is_unix = match socket_type.to_ascii_lowercase().as_str() {
+            "unix" => true,
+            "tcp" | "tcp4" | "tcp6" => false,
+            "" => url.starts_with('/'),
+            _ => return Err(format!("{socket_type:?} is no kind of socket (expected unix or tcp)")),
+        };
+        if is_unix {
+            let path = Some(url).filter(|url| url.starts_with('/')).ok_or(SINGLE)?;
+            let kind = Kind::Single(Address::Unix(path.into()));
+            return Ok(Self { kind, login: Login::default(), database: 0, tls: false });
+        }
+        let Item { address, login, database, tls } = item(url).ok_or(SINGLE)?;
+        Ok(Self { kind: Kind::Single(address), login, database, tls })
+    }
+
+    fn sentinel(url: &str) -> Result<Self, String> {
+        let (name, rest) = url.split_once(',').ok_or(SENTINEL)?;
+        let is_name = !name.is_empty() && !name.contains([' ', '/', ':']);
+        let items = items(rest.split(',')).filter(|_| is_name).ok_or(SENTINEL)?;
+        Ok(Self::of(items, |sentinels| Kind::Sentinel(name.to_owned(), sentinels)))
+    }
+
+    fn of(items: Vec<Item>, kind: impl FnOnce(Vec<Address>) -> Kind) -> Self {
+        let login = items.iter().map(|item| &item.login).find(|login| login.password.is_some());
+        let (login, tls) = (login.cloned().unwrap_or_default(), items.iter().any(|item| item.tls));
+        let addresses = items.into_iter().map(|item| item.address).collect();
+        Self { kind: kind(addresses), login, database: 0, tls }
+    }
+}
+
+impl Address {
+    /// `host:port`.
+    pub(super) fn tcp(text: &str) -> Option<Self> {
+        host_and_port(text)
+    }
+}
+
+fn items<'a>(texts: impl Iterator<Item = &'a str>) -> Option<Vec<Item>> {
+    texts.map(item).collect()
+}
+
+/// `host:port`, or a `redis://` URL.
+fn item(text: &str) -> Option<Item> {
+    let secure = text.strip_prefix("rediss://");
+    let Some(rest) = secure.or_else(|| text.strip_prefix("redis://")) else {
+        let address = host_and_port(text)?;
+        return Some(Item { address, login: Login::default(), database: 0, tls: false });
+    };
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let parameter =
+        |name: &str| query.split('&').find_map(|pair| pair.split_once('=').filter(|pair| pair.0 == name));
+    let text_of = |name: &str| parameter(name).and_then(|(_, value)| percent_decoded(value));
+    let mut login = match login.split_once(':') {
+        Some((user, password)) => Login::of(&percent_decoded(user)?, &percent_decoded(password)?),
+        None => Login::of("", &percent_decoded(login)?),
+    };
+    login.user = login.user.or_else(|| text_of("username"));
+    login.password = login.password.or_else(|| text_of("password"));
+    let database = if path.is_empty() { parameter("db").map_or("0", |(_, value)| value) } else { path };
+    Some(Item {
+        address: host_and_port(host)?,
+        login,
+        database: database.parse().ok().filter(|database| *database >= 0)?,
+        tls: secure.is_some(),
+    })
+}
+
+fn host_and_port(text: &str) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let host = bare.or_else(|| Some(host).filter(|host| !host.contains([':', '[', '/', '@', ' '])))?;
+    (!host.is_empty()).then_some(Address::Tcp(host.to_owned(), port.parse().ok()?))
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let digits = (*first == b'%').then(|| tail.get(..2)).flatten();
+        match digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()) {
+            Some(byte) => {
+                (bytes, rest) = (
+                    {
+                        bytes.push(byte);
+                        bytes
+                    },
+                    &tail[2..],
+                )
+            }
+            None => {
+                (bytes, rest) = (
+                    {
+                        bytes.push(*first);
+                        bytes
+                    },
+                    tail,
+                )
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+impl Login {
+    /// REDIS_AUTH: `password` or `user:password`.
+    pub fn parse(text: &str) -> Self {
+        match text.split_once(':') {
+            Some((user, password)) => Self::of(user, password),
+            None => Self::of("", text),
+        }
+    }
+
+    fn of(user: &str, password: &str) -> Self {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Self { user: given(user), password: given(password) }
+    }
+
+    /// Nothing is said.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Login(…)")
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => write!(formatter, "[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(formatter, "{host}:{port}"),
+            Self::Unix(path) => write!(formatter, "{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single(address) => write!(formatter, "{address}"),
+            Self::Sentinel(name, _) => write!(formatter, "the master {name}"),
+            Self::Cluster(_) => formatter.write_str("the cluster"),
+        }
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp(host.to_owned(), port)
+    }
+
+    #[test]
+    fn every_form_is_understood() {
+        let single = |url, socket| Place::parse("SINGLE", url, socket).expect("a good form");
+        assert_eq!(single("redis:6379", "").kind, Kind::Single(tcp("redis", 6379)));
+        assert_eq!(single("[::1]:1", "tcp").kind, Kind::Single(tcp("::1", 1)));
+        assert_eq!(single("/a/b.sock", "").kind, Kind::Single(Address::Unix("/a/b.sock".into())));
+        let full = single("rediss://u%40x:p%3A@h:1/3?db=4", "tcp");
+        assert_eq!((full.kind, full.database, full.tls), (Kind::Single(tcp("h", 1)), 3, true));
+        assert_eq!(full.login, Login::of("u@x", "p:"));
+        let query = single("redis://h:1?db=4&username=u&password=p", "");
+        assert_eq!((query.database, query.login), (4, Login::of("u", "p")));
+        let sentinel = Place::parse("sentinel", "mymaster,a:1,redis://:secret@b:2", "unix").expect("good");
+        assert_eq!(sentinel.kind, Kind::Sentinel("mymaster".into(), vec![tcp("a", 1), tcp("b", 2)]));
+        assert_eq!(sentinel.login, Login::of("", "secret"));
+        let cluster = Place::parse("Cluster", "a:1,b:2", "").expect("good");
+        assert_eq!(cluster.kind, Kind::Cluster(vec![tcp("a", 1), tcp("b", 2)]));
+    }
+
+    #[test]
+    fn a_wrong_form_is_refused_without_its_password() {
+        for (kind, url, socket) in [
+            ("single", "redis", ""),
+            ("single", "redis://u:hunter2@h", ""),
+            ("single", "redis://u:hunter2@h:1/x", ""),
+            ("single", "h:1", "unix"),
+            ("single", "h:1", "carrier pigeon"),
+            ("sentinel", "hunter2@a:1", ""),
+            ("sentinel", "a:1,b:2", ""),
+            ("cluster", "a:1, b:2", ""),
+            ("cluster", "", ""),
+            ("memcache", "a:1", ""),
+        ] {
+            let refused = Place::parse(kind, url, socket).expect_err(url);
+            assert!(refused.contains("expected") && !refused.contains("hunter2"), "{refused}");
+        }
+        assert!(!format!("{:?}", Login::of("u", "hunter2")).contains("hunter2"));
+    }
+}

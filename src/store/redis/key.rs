@@ -1,0 +1,152 @@
+//! The key of a counter in Redis: the same on all nodes, and different for different counters.
+//!
+//! `<prefix><domain>|<the rule, 128 bits in hex>|<value>…` for the counters of a rule, and
+//! `<prefix><domain>|~<unit>*<multiplier>.<algorithm>|<key>|<value>…` for those of limits that requests bring along.
+//! Every part is escaped, so that the text is unambiguous and no value can choose a slot of a Cluster.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+use crate::engine::plan::{Check, Origin};
+use crate::engine::request::Entry;
+
+/// How keys are written.
+#[derive(Clone, Debug, Default)]
+pub struct KeyStyle {
+    /// Put before every key, as it is.
+    pub prefix: String,
+    /// The rest is the SHA-256 of the whole, so that no value reaches Redis.
+    pub hash: bool,
+}
+
+impl KeyStyle {
+    /// The key of this check's counter, for the descriptor of these entries in a request of this domain.
+    pub fn key(&self, domain: &str, check: &Check<'_>, entries: &[Entry<'_>]) -> Vec<u8> {
+        let mut key = self.prefix.clone();
+        escape(&mut key, domain);
+        match check.origin {
+            Origin::Rule(rule) => {
+                key.push('|');
+                hex(&mut key, &rule.shared.0);
+                rule.keyed_values(entries).for_each(|value| part(&mut key, value));
+            }
+            Origin::Override { unit, unit_multiplier } => {
+                let algorithm = check.limit.algorithm().name();
+                let _ = write!(key, "|~{}*{unit_multiplier}.{algorithm}", unit.name());
+                entries.iter().flat_map(|entry| [entry.key, entry.value]).for_each(|it| part(&mut key, it));
+            }
+        }
+        if self.hash { self.hashed(&key) } else { key.into_bytes() }
+    }
+
+    fn hashed(&self, key: &str) -> Vec<u8> {
+        let mut hashed = self.prefix.clone();
+        hex(&mut hashed, &Sha256::digest(key));
+        hashed.into_bytes()
+    }
+}
+
+fn part(key: &mut String, text: &str) {
+    key.push('|');
+    escape(key, text);
+}
+
+/// What would be read as something else, and what a terminal should not print, as `%XX`.
+fn escape(key: &mut String, text: &str) {
+    for char in text.chars() {
+        match char {
+            '%' | '|' | '{' | '}' | '\0'..='\x1f' | '\x7f' => {
+                let _ = write!(key, "%{:02X}", char as u32);
+            }
+            _ => key.push(char),
+        }
+    }
+}
+
+fn hex(key: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        let _ = write!(key, "{byte:02x}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::key::KeySecret;
+    use crate::engine::limit::Algorithm;
+    use crate::engine::plan::{Modes, Step};
+    use crate::engine::request::{DescriptorOptions, Override, Request};
+    use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, Unit, load};
+
+    /// Rules that come close to each other: values, patterns and nodes without a value, one below another.
+    const RULES: &str = "
+domain: '{a|b}'
+descriptors:
+  - key: k
+    rate_limit: &limit {unit: minute, requests_per_unit: 2}
+    descriptors:
+      - {key: k, rate_limit: *limit}
+      - {key: '|', rate_limit: *limit}
+  - {key: k, value: 'x', rate_limit: *limit}
+  - {key: k, value: 'x*', rate_limit: *limit}
+  - {key: k, value: 'y*', share_threshold: true, rate_limit: *limit}
+  - {key: k, value: '|', rate_limit: {unit: minute, requests_per_unit: 2, algorithm: sliding_log}}
+";
+
+    fn rules(secret: u8) -> RuleSet {
+        let file = SourceFile { name: "a.yaml".into(), bytes: RULES.into(), presumed: false };
+        let options = LoadOptions {
+            default_algorithm: Algorithm::SlidingWindow,
+            merge_domains: false,
+            strict: false,
+            max_file_bytes: 1 << 20,
+            secret: KeySecret::new([secret; 16]),
+        };
+        load(&[file], &options).expect("good rules").rules
+    }
+
+    type Descriptor = (Vec<(String, String)>, bool);
+
+    /// The process's key and the shared one of a descriptor, if a counter holds it.
+    fn keys(rules: &RuleSet, (entries, overridden): &Descriptor, hash: bool) -> Option<(u128, Vec<u8>)> {
+        let limit = Override { requests_per_unit: 1, unit: Unit::Day, unit_multiplier: 1 };
+        let limit = overridden.then_some(limit);
+        let mut request = Request::new("{a|b}", 1);
+        let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        request.push(entries.iter().copied(), DescriptorOptions { limit, ..DescriptorOptions::default() });
+        let plan = rules.plan(&request, Modes::default());
+        let Step::Check(check) = &plan.steps[0] else { return None };
+        let style = KeyStyle { prefix: "p".into(), hash };
+        Some((check.key.0, style.key(request.domain(), check, &entries)))
+    }
+
+    fn descriptor() -> impl Strategy<Value = Descriptor> {
+        let text = prop::sample::select(vec!["", "k", "x", "xx", "y", "yy", "|", "||", "%7C", "{k}", "k|k"]);
+        let key = prop::sample::select(vec!["k", "k", "k", "|", ""]);
+        let entry = (key, text).prop_map(|(key, value)| (key.to_owned(), value.to_owned()));
+        (prop::collection::vec(entry, 0..4), any::<bool>())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        #[test]
+        fn two_counters_share_a_key_exactly_when_they_are_one(one in descriptor(), other in descriptor()) {
+            thread_local!(static RULES: [RuleSet; 2] = [rules(1), rules(2)]);
+            RULES.with(|[rules, elsewhere]| {
+                let (Some((own, key)), Some((others, other_key))) =
+                    (keys(rules, &one, false), keys(rules, &other, false)) else { return Ok(()) };
+                prop_assert_eq!(own == others, key == other_key);
+                let braces = key.iter().any(|byte| b"{}".contains(byte));
+                prop_assert_eq!(braces, false);
+                let on_another_node = keys(elsewhere, &one, false).map(|(_, key)| key);
+                prop_assert_eq!(Some(&key), on_another_node.as_ref());
+                let hashed = |of| keys(rules, of, true).map(|(_, key)| key);
+                prop_assert_eq!(own == others, hashed(&one) == hashed(&other));
+                Ok(())
+            })?;
+        }
+    }
+}

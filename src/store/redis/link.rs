@@ -1,0 +1,260 @@
+//! One connection to one server, with what is known of that server's clock.
+//!
+//! In: calls of a script and the moment until which somebody waits. Out: the numbers of a reply, or why there is none.
+//! A link that fails is [`broken`](Link::is_broken) for good: whoever owns it opens another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, Value};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::address::Address;
+use super::connect::{Access, Opened, open};
+use super::script::{Call, Purpose};
+use super::state::Shared;
+use crate::clock::monotonic;
+use crate::store::Failure;
+
+/// So many calls without an answer in a row, and nobody waits for this connection any more.
+const UNANSWERED_MAX: u32 = 5;
+
+/// The oldest version whose scripts and commands are all there.
+const VERSION_MIN: u64 = 6;
+
+/// A connection.
+pub(super) struct Link {
+    pub(super) address: Address,
+    opened: Opened,
+    known: Mutex<KnownTime>,
+    unanswered: AtomicU32,
+    broken: AtomicBool,
+    /// Told when something about the servers has changed.
+    changed: Arc<Notify>,
+}
+
+/// The server's clock: at its reply to a call that was sent at `sent` it said `micros`.
+#[derive(Clone, Copy)]
+struct KnownTime {
+    sent: Instant,
+    micros: u64,
+}
+
+/// Why a server cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    #[error("{}", super::connect::told(.0))]
+    Redis(#[from] RedisError),
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
+    #[error("version {0} is too old (expected {VERSION_MIN}.0 or newer)")]
+    TooOld(String),
+    #[error("{0}")]
+    Topology(String),
+}
+
+impl Link {
+    /// Opens a connection and asks what has to be known before the first call: the version, the time.
+    pub(super) async fn open(
+        address: &Address,
+        access: &Access,
+        (patience, budget): (Duration, Duration),
+        changed: &Arc<Notify>,
+    ) -> Result<Self, LinkError> {
+        let opening = async {
+            let opened = open(address, access).await?;
+            let mut connection = opened.connection.clone();
+            let info: String = ask(&mut connection, redis::cmd("INFO").arg("server")).await?;
+            check_version(&info)?;
+            let sent = monotonic();
+            // A server that takes longer than a decision may is as good as none.
+            let time = timeout(budget, ask(&mut connection, &redis::cmd("TIME"))).await;
+            let (seconds, micros): (u64, u64) = time.map_err(|_| LinkError::Silent(budget))??;
+            let known = Mutex::new(KnownTime { sent, micros: seconds * 1_000_000 + micros });
+            let (unanswered, broken) = (AtomicU32::new(0), AtomicBool::new(false));
+            let (address, changed) = (address.clone(), Arc::clone(changed));
+            Ok(Self { address, opened, known, unanswered, broken, changed })
+        };
+        timeout(patience, opening).await.unwrap_or(Err(LinkError::Silent(patience)))
+    }
+
+    /// Calls are not answered here any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Relaxed)
+    }
+
+    /// Asks any command, outside of decisions.
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        patience: Duration,
+    ) -> Result<T, LinkError> {
+        let mut connection = self.opened.connection.clone();
+        let asked = timeout(patience, ask(&mut connection, command)).await;
+        let asked = asked.map_or(Err(LinkError::Silent(patience)), |answer| answer.map_err(LinkError::from));
+        asked.inspect_err(|error| {
+            let lives = matches!(error, LinkError::Redis(error) if !error.is_connection_dropped());
+            self.broken.fetch_or(!lives, Relaxed);
+        })
+    }
+
+    /// Calls a script for a slot that this link's server holds, or is taking over (`asking`): once more when the server does not know it or found the call too late by a clock that was known
+    /// badly. Nothing happens after `until`.
+    pub(super) async fn call(
+        &self,
+        shared: &Shared,
+        purpose: Purpose,
+        call: &Call,
+        until: Instant,
+        asking: bool,
+    ) -> Result<Vec<i64>, CallError> {
+        let mut by_name = true;
+        for _ in 0..3 {
+            let command = self.command(shared, purpose, by_name, call, until);
+            match self.call_once(shared, purpose, &command, until, asking).await {
+                Err(Refused::NoScript) => by_name = false,
+                Ok(numbers) if purpose == Purpose::Decide && numbers.len() == 1 => {}
+                Ok(numbers) => return Ok(numbers),
+                Err(Refused::Call(error)) => return Err(error),
+            }
+        }
+        Err(Failure::Late.into())
+    }
+
+    async fn call_once(
+        &self,
+        shared: &Shared,
+        purpose: Purpose,
+        command: &Cmd,
+        until: Instant,
+        asking: bool,
+    ) -> Result<Vec<i64>, Refused> {
+        let sent = monotonic();
+        let left = until.saturating_duration_since(sent);
+        if left.is_zero() {
+            return Err(Failure::Timeout.into());
+        }
+        let reply = timeout(left, self.send(command, asking)).await;
+        shared.stats.round_trip(sent);
+        match reply.map(|reply| reply.and_then(numbers)) {
+            Ok(Ok(numbers)) => {
+                self.unanswered.store(0, Relaxed);
+                if let (Purpose::Decide, Some(&micros)) = (purpose, numbers.first()) {
+                    *self.known.lock() = KnownTime { sent, micros: micros.unsigned_abs() };
+                }
+                Ok(numbers)
+            }
+            Ok(Err(error)) => Err(self.refused(&error)),
+            Err(_) => {
+                if self.unanswered.fetch_add(1, Relaxed) + 1 >= UNANSWERED_MAX {
+                    self.give_up();
+                }
+                Err(Failure::Timeout.into())
+            }
+        }
+    }
+
+    async fn send(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
+        let mut connection = self.opened.connection.clone();
+        if !asking {
+            return connection.send_packed_command(command).await;
+        }
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let replies = connection.send_packed_commands(&both, 1, 1).await?;
+        Ok(replies.into_iter().next_back().unwrap_or(Value::Nil))
+    }
+
+    fn command(&self, shared: &Shared, purpose: Purpose, by_name: bool, call: &Call, until: Instant) -> Cmd {
+        let script = shared.script(purpose);
+        let mut command = if by_name { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
+        command.arg(if by_name { &script.name } else { &script.text });
+        command.arg(call.keys.len()).arg(&call.keys).arg(self.time_at(until)).arg(&call.args);
+        command
+    }
+
+    /// The server's time at this moment, as far as it is known: never earlier than it is there.
+    fn time_at(&self, moment: Instant) -> u64 {
+        let KnownTime { sent, micros } = *self.known.lock();
+        micros + moment.saturating_duration_since(sent).as_micros() as u64
+    }
+
+    /// What an error means for the call, and for the link.
+    fn refused(&self, error: &RedisError) -> Refused {
+        let failure = match error.code() {
+            Some("NOSCRIPT") => return Refused::NoScript,
+            Some(code @ ("MOVED" | "ASK" | "TRYAGAIN")) => {
+                let asking = code == "ASK";
+                if !asking {
+                    self.changed.notify_one();
+                }
+                let to = error.redirect_node().map(|(host, _)| host).and_then(Address::tcp);
+                return Refused::Call(CallError { failure: Failure::Moved, to: to.map(|to| (to, asking)) });
+            }
+            Some("READONLY") => Failure::ReadOnly,
+            Some("LOADING") => Failure::Loading,
+            Some("CLUSTERDOWN" | "MASTERDOWN") => Failure::ClusterDown,
+            Some("OOM") => return Failure::Full.into(),
+            Some(_) if !error.is_connection_dropped() => return Failure::Refused.into(),
+            _ if error.kind() == ErrorKind::Parse => Failure::Garbage,
+            _ => Failure::Closed,
+        };
+        tracing::debug!(address = %self.address, error = %super::connect::told(error), "connection given up");
+        self.give_up();
+        failure.into()
+    }
+
+    fn give_up(&self) {
+        self.broken.store(true, Relaxed);
+        self.changed.notify_one();
+    }
+}
+
+/// Why one call has no answer.
+enum Refused {
+    NoScript,
+    Call(CallError),
+}
+
+/// Why a call has no answer here.
+pub(super) struct CallError {
+    pub(super) failure: Failure,
+    /// Who would answer, and whether it has to be asked as one that is only taking over.
+    pub(super) to: Option<(Address, bool)>,
+}
+
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> Self {
+        Self { failure, to: None }
+    }
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        Self::Call(failure.into())
+    }
+}
+
+async fn ask<T: FromRedisValue>(
+    connection: &mut redis::aio::MultiplexedConnection,
+    command: &Cmd,
+) -> RedisResult<T> {
+    let value = connection.send_packed_command(command).await?.extract_error()?;
+    Ok(redis::from_redis_value(value)?)
+}
+
+fn numbers(value: Value) -> RedisResult<Vec<i64>> {
+    Ok(redis::from_redis_value(value.extract_error()?)?)
+}
+
+fn check_version(info: &str) -> Result<(), LinkError> {
+    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("").trim();
+    let major = version.split('.').next().and_then(|major| major.parse::<u64>().ok());
+    match major {
+        Some(major) if major < VERSION_MIN => Err(LinkError::TooOld(version.to_owned())),
+        _ => Ok(()),
+    }
+}

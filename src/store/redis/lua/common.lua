@@ -1,0 +1,68 @@
+-- What all algorithms share. Times are whole microseconds of unix time. Numbers are doubles, exact to 2^53: products
+-- that may be larger are split, and a number becomes text by redis.call alone, which keeps all of its digits.
+--
+-- kinds[algorithm] makes the functions of one algorithm when it is first asked for. They are the twin of the engine's
+-- trait Counter: open (read it), advance, look, charge, refund, tell (what the answer's times are computed from), save.
+local floor, max, min = math.floor, math.max, math.min
+local MOST = 9007199254740992
+local kinds = {}
+
+-- floor(a * b / n) and what is left, for b < 2^56 and n < 2^45: at once, or digit by digit in base 128.
+local function muldiv(a, b, n)
+  local whole = floor(a / n)
+  local rest, quotient, left = a - whole * n, 0, 0
+  if rest * b < MOST then
+    quotient = floor(rest * b / n)
+    return whole * b + quotient, rest * b - quotient * n
+  end
+  local digits, unit = b, 562949953421312
+  while unit >= 1 do
+    local digit = floor(digits / unit)
+    digits = digits - digit * unit
+    local part = left * 128 + rest * digit
+    local times = floor(part / n)
+    quotient, left = quotient * 128 + times, part - times * n
+    unit = unit / 128
+  end
+  return whole * b + quotient, left
+end
+
+-- Expiry is never early: whole milliseconds, rounded up.
+local function expire(key, micros)
+  redis.call('PEXPIREAT', key, math.ceil(micros / 1000) + shift)
+end
+
+-- The count after what earlier descriptors of the request do to the counter.
+local function after_ahead(s, count)
+  return max(count - s.given, 0) + s.taken
+end
+
+-- over, left, before: of a counter of `count` hits, to `hits` more. A question asks for one.
+local function look_at_count(capacity, count, hits)
+  local left = max(capacity - count, 0)
+  return max(hits, 1) > left, left, count
+end
+
+-- A state that is one short string: `format` packs these fields. `kept` is set when its expiry moves.
+local function packed(format, fields)
+  local kind = {}
+  function kind.open(key)
+    local s = { key = key, latest = 0 }
+    for _, field in ipairs(fields) do s[field] = 0 end
+    local text = redis.call('GET', key)
+    if text then
+      s.exists = true
+      local values = { struct.unpack(format, text) }
+      for i, field in ipairs(fields) do s[field] = values[i] end
+    end
+    return s
+  end
+  function kind.save(s)
+    if not (s.exists and s.dirty) then return end
+    local values = {}
+    for i, field in ipairs(fields) do values[i] = s[field] end
+    redis.call('SET', s.key, struct.pack(format, unpack(values)), 'KEEPTTL')
+    if s.kept then expire(s.key, s.kept) end
+  end
+  return kind
+end

@@ -1,0 +1,107 @@
+-- One request, or the part of it whose counters live in one slot: look at all, settle, charge. The twin of the
+-- engine's settle.rs and of how the memory store follows it.
+--
+-- KEYS: the counters. ARGV: the time after which nothing is done; what is told of the whole request; a check each.
+-- The reply: now, then for each check over, before, left, charged, latest, wanted, and two numbers that its algorithm
+-- tells. Only now: it was too late.
+if now > tonumber(ARGV[1]) then return { now } end
+
+local GIVES, REPORTED, SHADOW, QUOTA, FIXED = 1, 2, 4, 8, 3
+local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
+
+-- stop: fixed windows that are not over are not charged as soon as one counter is. Then what is known of descriptors
+-- that are not asked here: whether any is over, whether one denies, how many are in quota mode, and over in it.
+local stop, any_over, denied, quotas, quotas_over = struct.unpack('<BBBI2I2', ARGV[2])
+local checks, counters, made = {}, {}, {}
+any_over, denied = any_over == 1, denied == 1
+
+local function kind_of(algorithm)
+  local kind = made[algorithm]
+  if not kind then
+    kind = kinds[algorithm]()
+    made[algorithm] = kind
+  end
+  return kind
+end
+
+local function counter_of(c)
+  local s = counters[c.place]
+  if not s then
+    local kind = kind_of(c.algorithm)
+    s = kind.open(KEYS[c.place])
+    s.kind, s.taken, s.given, s.charged = kind, 0, 0, 0
+    counters[c.place] = s
+  end
+  return s
+end
+
+local function charged(c, left, passes, stopping)
+  if c.gives then return 0 end
+  if c.algorithm == FIXED then return (stopping and not c.over) and 0 or c.hits end
+  if passes and not c.over then return c.hits end
+  return has(c.flags, REPORTED) and min(c.hits, left) or 0
+end
+
+-- Charges what a node admitted while it was alone: pairs of microseconds since then, and hits.
+local function carry(c, s, packed, at)
+  while at < #packed do
+    local age, hits
+    age, hits, at = struct.unpack('<dd', packed, at)
+    s.kind.carry(s, c, now - age, hits)
+  end
+end
+
+local function look(c, s, packed, at)
+  s.kind.advance(s, c)
+  carry(c, s, packed, at)
+  c.ahead = s.taken
+  if c.gives then
+    local newest = min(c.hits, s.taken)
+    s.taken, s.given = s.taken - newest, min(s.given + c.hits - newest, MOST)
+    c.over, c.left, c.before = s.kind.look(s, c, 0)
+  else
+    c.over, c.left, c.before = s.kind.look(s, c, c.hits)
+    s.taken = min(s.taken + charged(c, c.left, true, false), MOST)
+  end
+end
+
+for i = 3, #ARGV do
+  local c, at = {}
+  c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
+    struct.unpack('<BBBI4I4dBdd', ARGV[i])
+  c.gives = has(c.flags, GIVES)
+  look(c, counter_of(c), ARGV[i], at)
+  local quota, over = has(c.flags, QUOTA), c.over and not has(c.flags, SHADOW)
+  any_over = any_over or c.over
+  if quota then
+    quotas = quotas + 1
+    if over then quotas_over = quotas_over + 1 end
+  else
+    denied = denied or over
+  end
+  checks[#checks + 1] = c
+end
+
+for _, s in pairs(counters) do s.taken, s.given = 0, 0 end
+local passes = not denied and (quotas == 0 or quotas_over < quotas)
+local reply = { now }
+for _, c in ipairs(checks) do
+  local s = counters[c.place]
+  local _, left = s.kind.look(s, c, 0)
+  local charge = charged(c, left, passes, stop == 1 and any_over)
+  local wanted = max(c.gives and 0 or c.hits, 1) + max(c.ahead - s.charged, 0)
+  if charge > 0 then
+    s.kind.charge(s, c, charge)
+    s.charged = s.charged + charge
+  end
+  if c.gives and s.exists then s.kind.refund(s, c, c.hits) end
+  _, left = s.kind.look(s, c, 0)
+  local one, other = s.kind.tell(s, c, c.over and wanted or left + 1, c.over)
+  for _, number in ipairs({ c.over and 1 or 0, c.before, left, charge, s.latest, wanted, one, other }) do
+    reply[#reply + 1] = number
+  end
+end
+for _, s in pairs(counters) do
+  if s.kind.save then s.kind.save(s) end
+end
+return reply

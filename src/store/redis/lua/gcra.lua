@@ -1,0 +1,83 @@
+-- token_bucket and leaky_bucket: the level at the latest time, as whole hits and a rest of which a hit has W units and
+-- a microsecond drains N; with the N that this is told for. 28 bytes.
+local function gcra()
+  local kind = packed('<dddI4', { 'latest', 'hits', 'rest', 'requests' })
+
+  -- N changed: the time until the bucket is empty stays as it is, rounded up by less than a unit.
+  local function follow(s, c)
+    if s.requests == c.requests or c.requests == 0 then return end
+    if s.requests > 0 then
+      local hits, hits_left = muldiv(s.hits, c.requests, s.requests)
+      local units, units_left = muldiv(c.window, hits_left, s.requests)
+      local more, more_left = muldiv(s.rest, c.requests, s.requests)
+      units = units + more + math.ceil((units_left + more_left) / s.requests)
+      s.hits, s.rest = min(hits + floor(units / c.window), MOST), units % c.window
+    end
+    s.requests, s.dirty = c.requests, true
+  end
+
+  local function drain(s, c, micros)
+    local windows = floor(micros / c.window)
+    if windows * s.requests > s.hits then
+      s.hits, s.rest = 0, 0
+      return
+    end
+    local hits, rest = muldiv(micros - windows * c.window, s.requests, c.window)
+    hits = s.hits - windows * s.requests - hits
+    if rest > s.rest then hits, s.rest = hits - 1, s.rest + c.window end
+    if hits < 0 then s.hits, s.rest = 0, 0 else s.hits, s.rest = hits, s.rest - rest end
+  end
+
+  local function without(s, hits)
+    if hits > s.hits then return 0, 0 end
+    return s.hits - hits, s.rest
+  end
+
+  function kind.advance(s, c)
+    follow(s, c)
+    if now <= s.latest then return end
+    if s.hits > 0 or s.rest > 0 then drain(s, c, now - s.latest) end
+    s.latest, s.dirty = now, true
+  end
+
+  function kind.look(s, c, hits)
+    local whole, rest = without(s, s.given)
+    local before = min(whole + s.taken, MOST) + (rest > 0 and 1 or 0)
+    local left = c.requests == 0 and 0 or max(c.burst - before, 0)
+    return max(hits, 1) > left, left, before
+  end
+
+  local function keep(s, c)
+    if s.requests == 0 then return end
+    local micros, rest = muldiv(s.hits, c.window, s.requests)
+    s.kept, s.dirty = s.latest + micros + math.ceil((rest + s.rest) / s.requests), true
+  end
+
+  function kind.charge(s, c, hits)
+    s.hits, s.exists = min(s.hits + hits, MOST), true
+    keep(s, c)
+  end
+
+  function kind.carry(s, c, time, hits)
+    kind.charge(s, c, hits)
+  end
+
+  function kind.refund(s, c, hits)
+    s.hits, s.rest = without(s, hits)
+    keep(s, c)
+  end
+
+  function kind.tell(s)
+    return s.hits, s.rest
+  end
+
+  -- Of the hits that were charged at this time, when they brought the level to `level` whole hits, at most what has not
+  -- drained since: the level may have been empty in between.
+  function kind.give_back(s, c, time, hits, level)
+    local drained = muldiv(max(s.latest, now) - time, s.requests, c.window)
+    local back = min(hits, level - drained - 1)
+    if back > 0 then kind.refund(s, c, back) end
+  end
+
+  return kind
+end

@@ -1,0 +1,2 @@
+-- leaky_bucket: the same machine, told as what is in it.
+kinds[5] = gcra

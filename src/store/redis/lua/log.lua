@@ -1,0 +1,138 @@
+-- Hits in order, for both strict algorithms: a list of latest, base, then place and sum of each entry. A place is when
+-- its hits count (a time, or a bucket's number); sums run on, and only differences mean something; base is the sum
+-- before the oldest entry. So every question is a binary search at most, and dropping what is dead frees whole blocks.
+--
+-- place_at(c, time): where hits of that time go. gone_at(c, time): places up to it count no more.
+-- counts_until(c, place): when it stops to count.
+local function log(place_at, gone_at, counts_until)
+  local kind = {}
+
+  -- Number `field` (0: place, 1: sum) of entry `index`.
+  local function at(s, index, field)
+    return tonumber(redis.call('LINDEX', s.key, 2 + 2 * index + field))
+  end
+
+  -- The first entry after the oldest whose number is over `bound`; the newest one's is. The first few are tried first.
+  local function first_over(s, field, bound)
+    local last = redis.call('LLEN', s.key) / 2 - 2
+    local low, high = 0, 1
+    while high < last and at(s, high, field) <= bound do low, high = high, high * 2 end
+    high = min(high, last)
+    while high - low > 1 do
+      local middle = floor((low + high) / 2)
+      if at(s, middle, field) <= bound then low = middle else high = middle end
+    end
+    return high
+  end
+
+  function kind.open(key)
+    local head = redis.call('LRANGE', key, 0, 3)
+    local s = { key = key, latest = 0, base = 0, sum = 0 }
+    if not head[1] then return s end
+    s.exists, s.latest, s.base = true, tonumber(head[1]), tonumber(head[2])
+    s.sum = s.base
+    if head[3] then
+      local tail = redis.call('LRANGE', key, -2, -1)
+      s.first, s.first_sum = tonumber(head[3]), tonumber(head[4])
+      s.newest, s.sum = tonumber(tail[1]), tonumber(tail[2])
+    end
+    return s
+  end
+
+  local function forget_all(s, base)
+    redis.call('LTRIM', s.key, 0, 1)
+    redis.call('LSET', s.key, 1, base)
+    s.first, s.newest, s.base, s.sum = nil, nil, base, base
+  end
+
+  local function drop_oldest(s, gone)
+    local dead = first_over(s, 0, gone)
+    local edge = redis.call('LRANGE', s.key, 1 + 2 * dead, 3 + 2 * dead)
+    s.base, s.first, s.first_sum = tonumber(edge[1]), tonumber(edge[2]), tonumber(edge[3])
+    redis.call('LTRIM', s.key, 2 + 2 * dead, -1)
+    redis.call('LPUSH', s.key, s.base, s.latest)
+  end
+
+  function kind.advance(s, c)
+    if now <= s.latest then return end
+    s.latest = now
+    if not s.exists then return end
+    local gone = gone_at(c, now)
+    if s.first and s.newest > gone and s.first <= gone then return drop_oldest(s, gone) end
+    if s.first and s.newest <= gone then forget_all(s, s.sum) end
+    redis.call('LSET', s.key, 0, now)
+  end
+
+  function kind.look(s, c, hits)
+    return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
+  end
+
+  -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
+  local function put(s, c, place, hits)
+    s.sum = s.sum + hits
+    if s.first and place <= s.newest then
+      if s.first == s.newest then s.first_sum = s.sum end
+      redis.call('LSET', s.key, -1, s.sum)
+      return
+    end
+    if s.exists then
+      redis.call('RPUSH', s.key, place, s.sum)
+    else
+      redis.call('RPUSH', s.key, s.latest, s.base, place, s.sum)
+      s.exists = true
+    end
+    if not s.first then s.first, s.first_sum = place, s.sum end
+    s.newest = place
+    expire(s.key, counts_until(c, place))
+  end
+
+  function kind.charge(s, c, hits)
+    put(s, c, place_at(c, s.latest), hits)
+  end
+
+  function kind.carry(s, c, time, hits)
+    local place = place_at(c, time)
+    if place > gone_at(c, s.latest) then put(s, c, place, hits) end
+  end
+
+  function kind.refund(s, c, hits)
+    if not s.first or hits == 0 then return end
+    local sum = s.sum - hits
+    if sum <= s.base then return forget_all(s, s.base) end
+    local last = s.first_sum >= sum and 0 or first_over(s, 1, sum - 1)
+    redis.call('LTRIM', s.key, 0, 3 + 2 * last)
+    redis.call('LSET', s.key, -1, sum)
+    s.newest, s.sum = at(s, last, 0), sum
+    if last == 0 then s.first_sum = sum end
+    expire(s.key, counts_until(c, s.newest))
+  end
+
+  -- The place whose end brings room for `hits` (-1: there is room already, -2: never), and the newest.
+  function kind.tell(s, c, hits, over)
+    local total = s.sum - s.base
+    if total == 0 and not over then return -1, -1 end
+    if hits > c.requests then return -2, s.newest or -1 end
+    if total + hits <= c.requests then return -1, s.newest or -1 end
+    local through = s.base + total + hits - c.requests
+    if s.first_sum >= through then return s.first, s.newest end
+    return at(s, first_over(s, 1, through - 1), 0), s.newest
+  end
+
+  -- Takes hits back that were charged under this place, unless so many entries came after it that their sums would take
+  -- too long to correct.
+  function kind.give_back(s, c, place, hits)
+    if not s.first or place < s.first or place > s.newest then return end
+    local last = redis.call('LLEN', s.key) / 2 - 2
+    local index = place == s.first and 0 or place == s.newest and last or first_over(s, 0, place - 1)
+    if last - index > 500 or at(s, index, 0) ~= place then return end
+    local before = index == 0 and s.base or at(s, index - 1, 1)
+    local back = min(hits, at(s, index, 1) - before)
+    local tail = redis.call('LRANGE', s.key, 2 + 2 * index, -1)
+    if tonumber(tail[2]) - back == before then tail = { unpack(tail, 3) } end
+    for i = 2, #tail, 2 do tail[i] = tonumber(tail[i]) - back end
+    redis.call('LTRIM', s.key, 0, 1 + 2 * index)
+    if #tail > 0 then redis.call('RPUSH', s.key, unpack(tail)) end
+  end
+
+  return kind
+end

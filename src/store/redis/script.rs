@@ -1,0 +1,280 @@
+//! The script that decides inside Redis: its text, composed from one Lua fragment an algorithm; the arguments of a
+//! call; and the verdicts that a reply comes to.
+//!
+//! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`Told`](crate::engine::limit::Told)
+//! counters as [`Answered`]. It opens no connection, and knows no keys but as bytes.
+
+use crate::engine::limit::{Algorithm, Limit, Told, ToldState, Verdict};
+use crate::engine::plan::{Check, Hits};
+use crate::engine::time::Timestamp;
+
+/// Where the script takes its time from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// Redis: the only clock that all nodes share.
+    Redis,
+    /// Two more arguments: the time in microseconds, and the milliseconds by which expiry is moved. For tests.
+    Arguments,
+}
+
+/// What a script does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Decides a request.
+    Decide,
+    /// Gives back what a request was charged that was denied in another slot.
+    GiveBack,
+}
+
+/// A whole script.
+pub fn source(purpose: Purpose, clock: Clock) -> String {
+    let prelude = match clock {
+        Clock::Redis => include_str!("lua/prelude.lua"),
+        Clock::Arguments => include_str!("lua/prelude_test.lua"),
+    };
+    [
+        prelude,
+        include_str!("lua/common.lua"),
+        include_str!("lua/log.lua"),
+        include_str!("lua/sliding_log.lua"),
+        include_str!("lua/sliding_window.lua"),
+        include_str!("lua/sliding_window_weighted.lua"),
+        include_str!("lua/fixed_window.lua"),
+        include_str!("lua/gcra.lua"),
+        include_str!("lua/token_bucket.lua"),
+        include_str!("lua/leaky_bucket.lua"),
+        match purpose {
+            Purpose::Decide => include_str!("lua/decide.lua"),
+            Purpose::GiveBack => include_str!("lua/give_back.lua"),
+        },
+    ]
+    .concat()
+}
+
+/// Hits beyond this are as good as infinitely many: a script counts in doubles, which are exact up to here.
+const MOST: u64 = 1 << 53;
+
+/// Numbers of a reply for each check.
+const NUMBERS: usize = 8;
+
+const GIVES: u8 = 1;
+const REPORTED: u8 = 2;
+const SHADOW: u8 = 4;
+const QUOTA: u8 = 8;
+
+/// What is told of the whole request, of which a call may be a part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Whole {
+    /// Fixed windows: when one descriptor is over, the others are not charged.
+    pub stop_increment_when_over: bool,
+    /// Every descriptor is in quota mode.
+    pub quota: bool,
+    /// Known of the descriptors that this call does not ask: one is over.
+    pub any_over: bool,
+    /// One of them denies the request.
+    pub denied: bool,
+    /// So many of them are in quota mode.
+    pub quotas: u16,
+    /// So many of those are over.
+    pub quotas_over: u16,
+}
+
+/// The keys and arguments of one call of the script.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// The keys, each once.
+    pub keys: Vec<Vec<u8>>,
+    /// The arguments, but for the first, the deadline.
+    pub args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    /// A call without checks yet.
+    pub fn new(whole: &Whole) -> Self {
+        let Whole { stop_increment_when_over, any_over, denied, quotas, quotas_over, .. } = *whole;
+        let mut packed = vec![stop_increment_when_over.into(), any_over.into(), denied.into()];
+        packed.extend(quotas.to_le_bytes());
+        packed.extend(quotas_over.to_le_bytes());
+        Self { keys: Vec::new(), args: vec![packed] }
+    }
+
+    /// A call that gives back.
+    pub fn giving_back() -> Self {
+        Self::default()
+    }
+
+    /// Adds what one counter was charged: `hits` of it go back.
+    pub fn push_give_back(&mut self, key: Vec<u8>, check: &Check<'_>, answered: &CounterAnswered, hits: u64) {
+        let mut packed = packed(0, &Check { hits: Hits::Take(hits), ..*check }, false);
+        packed.extend(double(answered.stamp));
+        packed.extend(double(answered.level));
+        self.keys.push(key);
+        self.args.push(packed);
+    }
+
+    /// Adds a check of the counter under `key`; `quota` is the whole process's quota mode.
+    pub fn push(&mut self, key: Vec<u8>, check: &Check<'_>, quota: bool) {
+        let place = self.keys.iter().position(|known| *known == key).unwrap_or_else(|| {
+            self.keys.push(key);
+            self.keys.len() - 1
+        });
+        self.args.push(packed(place, check, quota));
+    }
+
+    /// Adds hits to the check that was pushed last that are charged unasked: (microseconds ago, hits).
+    pub fn carry(&mut self, (age_micros, hits): (u64, u64)) {
+        if let Some(check) = self.args.last_mut() {
+            check.extend(double(age_micros));
+            check.extend(double(hits.min(MOST)));
+        }
+    }
+}
+
+/// A check as the script unpacks it.
+fn packed(place: usize, check: &Check<'_>, quota: bool) -> Vec<u8> {
+    let limit = in_micros(&check.limit);
+    let (hits, gives) = match check.hits {
+        Hits::Take(hits) => (hits, 0),
+        Hits::GiveBack(hits) => (hits, GIVES),
+    };
+    let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+    let flags = gives
+        | flag(check.reported, REPORTED)
+        | flag(check.shadow, SHADOW)
+        | flag(check.quota || quota, QUOTA);
+    let (numerator, denominator) = buckets_per_micro(&limit);
+    let mut packed = Vec::with_capacity(40);
+    packed.extend([place as u8 + 1, number(limit.algorithm()), flags]);
+    packed.extend(limit.requests().to_le_bytes());
+    packed.extend(limit.burst().to_le_bytes());
+    packed.extend(double(limit.window_nanos() / 1_000));
+    packed.push(u8::try_from(numerator).expect("limits in whole microseconds have few buckets in one"));
+    packed.extend(double(denominator));
+    packed.extend(double(hits.min(MOST)));
+    packed
+}
+
+/// Which fragment is meant.
+fn number(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::SlidingLog => 0,
+        Algorithm::SlidingWindow => 1,
+        Algorithm::SlidingWindowWeighted => 2,
+        Algorithm::FixedWindow => 3,
+        Algorithm::TokenBucket => 4,
+        Algorithm::LeakyBucket => 5,
+    }
+}
+
+fn double(number: u64) -> [u8; 8] {
+    (number as f64).to_le_bytes()
+}
+
+/// The limit as Redis counts it: buckets in whole microseconds, rounded up, so that nothing counts shorter than its rule
+/// says. Only a granularity that is told in nanoseconds is not as good as whole already.
+fn in_micros(limit: &Limit) -> Limit {
+    let (numerator, denominator) = buckets_per_micro(limit);
+    match u8::try_from(numerator) {
+        Ok(_) => *limit,
+        Err(_) => limit.with_granularity((denominator * 1_000).div_ceil(numerator).next_multiple_of(1_000)),
+    }
+}
+
+/// Buckets of `sliding_window` per microsecond, as a reduced fraction.
+fn buckets_per_micro(limit: &Limit) -> (u64, u64) {
+    let (numerator, denominator) = limit.buckets();
+    let divisor = gcd(numerator * 1_000, denominator);
+    (numerator * 1_000 / divisor, denominator / divisor)
+}
+
+const fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// What a call was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The time of the decision, in microseconds of Redis' clock.
+    pub now_micros: u64,
+    /// An answer a check, in order; none when the call came too late and did nothing.
+    pub counters: Vec<CounterAnswered>,
+}
+
+/// What one check was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterAnswered {
+    /// The counter's verdict.
+    pub verdict: Verdict,
+    /// Hits that were charged.
+    pub charged: u64,
+    /// Under which stamp: a time, or a bucket's or a window's number.
+    pub stamp: u64,
+    /// The buckets: the whole hits that were in it afterwards.
+    pub level: u64,
+}
+
+impl Answered {
+    /// Reads the numbers of a reply to these checks; `None` when they are not a reply to them.
+    pub fn read<'c>(numbers: &[i64], checks: impl IntoIterator<Item = &'c Check<'c>>) -> Option<Self> {
+        let (&now, rest) = numbers.split_first()?;
+        let now_micros = u64::try_from(now).ok()?;
+        let chunks = rest.chunks_exact(NUMBERS);
+        if !chunks.remainder().is_empty() {
+            return None;
+        }
+        if rest.is_empty() {
+            return Some(Self { now_micros, counters: Vec::new() });
+        }
+        let mut checks = checks.into_iter();
+        let counters = chunks.map(|told| read_one(told, checks.next()?)).collect::<Option<_>>()?;
+        checks.next().is_none().then_some(Self { now_micros, counters })
+    }
+}
+
+fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
+    let &[over, before, left, charged, latest, wanted, one, other] = numbers else { return None };
+    let natural = |number: i64| u64::try_from(number).ok();
+    let limit = &in_micros(&check.limit);
+    let over = over != 0;
+    let (before, remaining, wanted) = (natural(before)?, natural(left)?, natural(wanted)?);
+    let told = Told { latest: micros(latest)?, state: state(limit, one, other)? };
+    let hits = match check.hits {
+        Hits::Take(hits) => hits,
+        Hits::GiveBack(_) => 0,
+    };
+    let reset_nanos = told.reset_nanos(limit, wanted, over);
+    let verdict = Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos };
+    let (charged, stamp) = (natural(charged)?, stamp(limit, latest, other)?);
+    Some(CounterAnswered { verdict, charged, stamp, level: natural(one).unwrap_or(0) })
+}
+
+fn micros(micros: i64) -> Option<Timestamp> {
+    Some(Timestamp::from_nanos(u64::try_from(micros).ok()?.checked_mul(1_000)?))
+}
+
+/// The two numbers that an algorithm tells.
+fn state(limit: &Limit, one: i64, other: i64) -> Option<ToldState> {
+    Some(match (limit.algorithm(), one) {
+        (Algorithm::SlidingLog | Algorithm::SlidingWindow, -1) => ToldState::Room,
+        (Algorithm::SlidingLog | Algorithm::SlidingWindow, -2) => ToldState::Never,
+        (Algorithm::SlidingLog, stamp) => ToldState::Stamp(micros(stamp)?),
+        (Algorithm::SlidingWindow, bucket) => ToldState::Bucket(u64::try_from(bucket).ok()?),
+        (Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow, current) => {
+            ToldState::Counts { current: u64::try_from(current).ok()?, previous: u32::try_from(other).ok()? }
+        }
+        (Algorithm::TokenBucket | Algorithm::LeakyBucket, hits) => {
+            let (hits, rest) = (u128::try_from(hits).ok()?, u128::try_from(other).ok()?);
+            ToldState::Level(hits * u128::from(limit.window_nanos()) + rest * 1_000)
+        }
+    })
+}
+
+/// The stamp under which a charge would be found again.
+fn stamp(limit: &Limit, latest: i64, newest: i64) -> Option<u64> {
+    let latest = u64::try_from(latest).ok()?;
+    Some(match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::SlidingWindow => u64::try_from(newest).unwrap_or(0),
+        Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow => latest * 1_000 / limit.window_nanos(),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => latest,
+    })
+}

@@ -1,0 +1,106 @@
+//! TLS to Redis: whom we trust, who we are, and whether names are verified.
+
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+/// What TLS to Redis is made of: files in PEM.
+#[derive(Clone, Debug, Default)]
+pub struct TlsFiles {
+    /// Certificates that are trusted beside the system's.
+    pub authority: Option<Vec<u8>>,
+    /// Our chain and its key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The chain is verified, the name is not.
+    pub any_name: bool,
+}
+
+/// The configuration for these files.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    for certificate in files.authority.iter().flat_map(|pem| CertificateDer::pem_slice_iter(pem)) {
+        let certificate = certificate.map_err(|error| format!("REDIS_TLS_CACERT: {error}"))?;
+        roots.add(certificate).map_err(|error| format!("REDIS_TLS_CACERT: {error}"))?;
+    }
+    let by_chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        .build()
+        .map_err(|error| format!("no authority is trusted (REDIS_TLS_CACERT): {error}"))?;
+    let verifier = Arc::new(Verifier { by_chain, any_name: files.any_name });
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring has ciphers for every version")
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let config = match &files.identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain = CertificateDer::pem_slice_iter(chain)
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|error| format!("REDIS_TLS_CLIENT_CERT: {error}"))?;
+            let key = PrivateKeyDer::from_pem_slice(key)
+                .map_err(|error| format!("REDIS_TLS_CLIENT_KEY: {error}"))?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| format!("REDIS_TLS_CLIENT_CERT: {error}"))?
+        }
+    };
+    Ok(Arc::new(config))
+}
+
+/// Verifies the chain, and the name unless it may be any.
+#[derive(Debug)]
+struct Verifier {
+    by_chain: Arc<WebPkiServerVerifier>,
+    any_name: bool,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        // The name is looked at last: an error about it says that the chain is good.
+        match self.by_chain.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if self.any_name => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_chain.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_chain.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_chain.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,241 @@
+//! The contract suite: the same random sequences, in whole microseconds, to the memory store and to the script inside
+//! a real Redis; every field of every verdict is the same. Single server and Cluster.
+
+use tidegate::engine::decision::Verdicts;
+use tidegate::engine::limit::{Algorithm, Limit};
+use tidegate::engine::plan::{Check, Hits, Plan, Step};
+use tidegate::engine::time::Timestamp;
+use tidegate::store::MemoryStore;
+
+use crate::asking::{check, key, plan, store};
+use crate::random::Random;
+use crate::script::{Asked, SHIFT_MILLIS};
+use crate::server::{Server, cluster};
+
+const SECOND: u64 = 1_000_000;
+const YEAR: u64 = 366 * 86_400 * SECOND;
+const TODAY: u64 = 1_790_000_000 * SECOND;
+/// Beyond this the script counts as if it were infinitely many.
+const HITS_MAX: u64 = 1 << 48;
+
+/// A limit of every kind, its window in microseconds.
+fn limit(random: &mut Random, algorithm: Algorithm) -> (Limit, u64) {
+    let tiny = 1 + random.below(200);
+    let window = random.pick(&[tiny, tiny, 60, 600, SECOND, 10 * SECOND, 60 * SECOND, 3_600 * SECOND, YEAR]);
+    let some = 1 + random.below(12) as u32;
+    let requests = random.pick(&[0, 1, 2, 3, some, some, some, 100, 1_000_003, u32::MAX]);
+    let burst = random.pick(&[requests, requests, 1, some * 2, 97]).max(1);
+    let limit = Limit::new(algorithm, requests, window * 1_000).with_burst(if algorithm.is_bucket() {
+        burst
+    } else {
+        requests
+    });
+    let finest = window.div_ceil(3_600);
+    let granularity = random.pick(&[finest, window / 7 + 1, window / 2 + 1, window]).clamp(finest, window);
+    let granular = algorithm == Algorithm::SlidingWindow && random.one_in(2);
+    (if granular { limit.with_granularity(granularity * 1_000) } else { limit }, window)
+}
+
+fn next_time(random: &mut Random, now: u64, window: u64) -> u64 {
+    match random.below(12) {
+        0..=2 => now,
+        3 => now + 1,
+        4 | 5 => now + random.below(window / 10 + 2),
+        6 => now + random.below(window + 1),
+        7 => now + (window / 60 + random.below(3)).saturating_sub(1),
+        8 => now + (window + random.below(3)).saturating_sub(1),
+        9 => now.saturating_sub(random.below(2 * window)),
+        10 => ((now / window + 1) * window + random.below(3)).saturating_sub(1),
+        _ => now + random.below(3 * window),
+    }
+}
+
+fn next_hits(random: &mut Random, limit: &Limit) -> u64 {
+    let capacity = u64::from(limit.burst());
+    random.pick(&[0, 1, 1, 1, 1, 2, 3, capacity / 2, capacity, capacity + 1, HITS_MAX])
+}
+
+/// What the stores are asked, and in what modes.
+fn next_check(random: &mut Random, limit: Limit, counter: u64) -> Check<'static> {
+    let (hits, gives) = (next_hits(random, &limit), random.one_in(6));
+    let mut check = check(limit, key(counter), if gives { Hits::GiveBack(hits) } else { Hits::Take(hits) });
+    check.reported = !gives && hits > 0 && random.one_in(4);
+    check.shadow = random.one_in(6);
+    check.quota = random.one_in(6);
+    check
+}
+
+fn begin(random: &mut Random, window: u64) -> u64 {
+    // Where windows are tiny, buckets of today have numbers that only whole nanoseconds could tell.
+    let today = if window < SECOND { 3 * window } else { TODAY + random.below(window) };
+    random.pick(&[0, window, today])
+}
+
+/// A random sequence of requests of one to five descriptors over one to four counters.
+fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorithm], single: bool) {
+    let mut random = Random(seed);
+    let count = if single { 1 } else { 1 + random.below(4) };
+    let mut limits: Vec<(Limit, u64)> = (0..count)
+        .map(|_| {
+            let algorithm = random.pick(algorithms);
+            limit(&mut random, algorithm)
+        })
+        .collect();
+    let window = limits[0].1;
+    let mut now = begin(&mut random, limits.iter().map(|limit| limit.1).min().unwrap());
+    let mut told = Vec::new();
+    for _ in 0..1 + random.below(20) {
+        now = next_time(&mut random, now, window);
+        if random.one_in(10) && !limits[0].0.algorithm().is_bucket() {
+            limits[0].0 = with_requests(&limits[0].0, random.below(12) as u32);
+        }
+        let asks = if single { 1 } else { 1 + random.below(5) };
+        let counters: Vec<u64> = (0..asks).map(|_| random.below(count)).collect();
+        let mut plan = plan(counters.iter().map(|&counter| {
+            next_check(&mut random, limits[counter as usize].0, seed.wrapping_mul(8) + counter)
+        }));
+        plan.modes.quota = random.one_in(10);
+        plan.modes.stop_increment_when_over = random.one_in(4);
+        if random.one_in(3) {
+            plan.steps.push(Step::Unmatched);
+        }
+        let name = |index: usize| format!("{{{seed}}}:{}", counters[index]);
+        let memory = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
+        let redis = asked.apply(&plan, name, now);
+        told.push(format!("at {now}: {}", short(&plan)));
+        assert_eq!(redis, memory, "redis is left, memory is right; seed {seed}\n{}", told.join("\n"));
+    }
+}
+
+fn with_requests(limit: &Limit, requests: u32) -> Limit {
+    let new = Limit::new(limit.algorithm(), requests, limit.window_nanos());
+    match limit.buckets() {
+        (1, granularity) if limit.algorithm() == Algorithm::SlidingWindow => {
+            new.with_granularity(granularity)
+        }
+        _ => new,
+    }
+}
+
+fn short(plan: &Plan<'_>) -> String {
+    let checks = plan.steps.iter().map(|step| match step {
+        Step::Check(check) => format!(
+            "\n    {:?} {:?} reported {} shadow {} quota {}\n    {:?}",
+            check.key, check.hits, check.reported, check.shadow, check.quota, check.limit
+        ),
+        other => format!("{other:?}"),
+    });
+    format!("{:?} {}", plan.modes, checks.collect::<String>())
+}
+
+fn run_all(algorithms: &[Algorithm], seeds: std::ops::Range<u64>, single: bool) {
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    for seed in seeds {
+        run(&memory, &mut asked, seed, algorithms, single);
+    }
+    every_key_expires(&mut asked);
+}
+
+/// Every key has a time to live, and not only what the suite adds to it.
+fn every_key_expires(asked: &mut Asked) {
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(asked.connection()).unwrap();
+    assert!(keys.len() > 100, "most sequences must have counted something: {}", keys.len());
+    for key in keys {
+        let ttl: i64 = redis::cmd("PTTL").arg(&key).query(asked.connection()).unwrap();
+        assert!(ttl > SHIFT_MILLIS / 2 - 2 * 366 * 86_400_000, "{key} lives {ttl} ms");
+        assert!(ttl != -1, "{key} lives for ever");
+    }
+}
+
+#[test]
+fn sliding_log_is_the_same_in_redis() {
+    run_all(&[Algorithm::SlidingLog], 0..1_500, true);
+}
+
+#[test]
+fn sliding_window_is_the_same_in_redis() {
+    run_all(&[Algorithm::SlidingWindow], 0..1_500, true);
+}
+
+#[test]
+fn sliding_window_weighted_is_the_same_in_redis() {
+    run_all(&[Algorithm::SlidingWindowWeighted], 0..1_500, true);
+}
+
+#[test]
+fn fixed_window_is_the_same_in_redis() {
+    run_all(&[Algorithm::FixedWindow], 0..1_500, true);
+}
+
+#[test]
+fn the_buckets_are_the_same_in_redis() {
+    run_all(&[Algorithm::TokenBucket, Algorithm::LeakyBucket], 0..2_000, true);
+}
+
+#[test]
+fn requests_of_several_descriptors_are_the_same_in_redis() {
+    run_all(&Algorithm::ALL, 10_000..13_000, false);
+}
+
+#[test]
+fn a_cluster_answers_the_same() {
+    let servers = cluster();
+    let (memory, mut asked) = (store(), Asked::new(servers.iter().map(Server::connect).collect()));
+    for seed in 20_000..21_000 {
+        run(&memory, &mut asked, seed, &Algorithm::ALL, false);
+    }
+}
+
+/// Thousands of entries alive at once: searches, and dropping many at a time.
+#[test]
+fn long_logs_are_the_same_in_redis() {
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    for (number, algorithm) in [Algorithm::SlidingLog, Algorithm::SlidingWindow].into_iter().enumerate() {
+        let limit = Limit::new(algorithm, 3_000, 100_000_000).with_granularity(50_000);
+        let (mut random, mut now) = (Random(number as u64), TODAY);
+        for _ in 0..12_000 {
+            now += if random.one_in(3_000) { 60_000 } else { random.below(90) };
+            let hits = random.pick(&[1, 1, 1, 2, 3]);
+            let many = if random.one_in(50) { 900 } else { hits };
+            let hits = if random.one_in(9) { Hits::GiveBack(many) } else { Hits::Take(hits) };
+            let plan = plan([check(limit, key(number as u64), hits)]);
+            let told: Verdicts = asked.apply(&plan, |_| format!("long{number}"), now);
+            assert_eq!(
+                told,
+                memory.apply(&plan, Timestamp::from_nanos(now * 1_000)),
+                "{algorithm:?} at {now}"
+            );
+        }
+    }
+}
+
+/// What a node admitted alone is charged at its own times: the count is as if Redis had been asked then.
+#[test]
+fn carried_hits_count_from_their_own_times() {
+    use tidegate::store::redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate().filter(|(_, it)| !it.is_bucket()) {
+        let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
+        let counter = key(number as u64);
+        let question = check(limit, counter, Hits::Take(0));
+        for (age, hits) in [(50, 3), (20, 2), (1, 1)] {
+            let at = Timestamp::from_nanos((TODAY - age * SECOND) * 1_000);
+            memory.apply(&plan([check(limit, counter, Hits::Take(hits))]), at);
+        }
+        let mut call = Call::new(&Whole::default());
+        call.push(format!("carried{number}").into_bytes(), &question, false);
+        for (age, hits) in [(50, 3), (20, 2), (1, 1)] {
+            call.carry((age * SECOND, hits));
+        }
+        asked.invoke(&call, u64::MAX, TODAY);
+        for later in [0, 9, 11, 39, 41, 58, 60, 70, 120] {
+            let (now, plan) = (TODAY + later * SECOND, plan([question]));
+            let told = asked.apply(&plan, |_| format!("carried{number}"), now);
+            let should = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
+            assert_eq!(told, should, "{algorithm:?} {later} s later");
+        }
+    }
+}

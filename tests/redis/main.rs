@@ -1,0 +1,14 @@
+//! The shared store against real Redis servers, started here on loopback: single, and a Cluster of three masters.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails tells where")]
+#![allow(dead_code, reason = "shared with the tests of the memory store")]
+
+#[path = "../engine/asking.rs"]
+mod asking;
+#[path = "../engine/random.rs"]
+mod random;
+
+mod contract;
+mod examples;
+mod script;
+mod server;

@@ -1,0 +1,90 @@
+//! How tests ask the script: with a time of their own, on servers that hold one or several slots each.
+
+use redis::{Connection, Script};
+use tidegate::engine::decision::Verdicts;
+use tidegate::engine::plan::{Check, Plan, Step};
+use tidegate::store::redis::script::{Answered, Call, Clock, Purpose, Whole, source};
+
+/// How far expiry is moved: no key goes while a test runs, whatever time it tells.
+pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
+
+/// The script on some servers, asked at times that the test tells.
+pub(crate) struct Asked {
+    connections: Vec<Connection>,
+    script: Script,
+    /// Unix time in milliseconds when this began.
+    began_millis: i64,
+}
+
+impl Asked {
+    #[allow(clippy::disallowed_methods, reason = "keys expire by real time")]
+    pub(crate) fn new(connections: Vec<Connection>) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("past 1970");
+        let script = Script::new(&source(Purpose::Decide, Clock::Arguments));
+        Self { connections, script, began_millis: now.as_millis() as i64 }
+    }
+
+    /// The verdicts of a plan; the counter of a step is named by `name`. All of them live in one slot.
+    pub(crate) fn apply(
+        &mut self,
+        plan: &Plan<'static>,
+        name: impl Fn(usize) -> String,
+        now_micros: u64,
+    ) -> Verdicts {
+        let unlimited = plan.steps.iter().filter(|step| matches!(step, Step::Unmatched | Step::Replaced(_)));
+        let whole = Whole {
+            stop_increment_when_over: plan.modes.stop_increment_when_over,
+            quota: plan.modes.quota,
+            quotas: if plan.modes.quota { unlimited.count() as u16 } else { 0 },
+            ..Whole::default()
+        };
+        let mut call = Call::new(&whole);
+        for (index, check) in checks(plan) {
+            call.push(name(index).into_bytes(), check, plan.modes.quota);
+        }
+        let answered = self.invoke(&call, u64::MAX, now_micros);
+        let answered =
+            Answered::read(&answered, checks(plan).map(|(_, check)| check)).expect("a reply to these");
+        assert_eq!(answered.now_micros, now_micros);
+        let mut verdicts: Verdicts = plan.steps.iter().map(|_| None).collect();
+        for ((index, _), counter) in checks(plan).zip(&answered.counters) {
+            verdicts[index] = Some(counter.verdict);
+        }
+        verdicts
+    }
+
+    /// One call, wherever its slot is.
+    pub(crate) fn invoke(&mut self, call: &Call, deadline_micros: u64, now_micros: u64) -> Vec<i64> {
+        let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
+        let mut invocation = self.script.prepare_invoke();
+        for key in &call.keys {
+            invocation.key(key);
+        }
+        invocation.arg(deadline_micros);
+        for arg in &call.args {
+            invocation.arg(arg);
+        }
+        invocation.arg(now_micros).arg(shift);
+        let mut moved = None;
+        for connection in &mut self.connections {
+            match invocation.invoke::<Vec<i64>>(connection) {
+                Ok(reply) => return reply,
+                Err(error) if error.code() == Some("MOVED") => moved = Some(error),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("no server has the slot: {moved:?}");
+    }
+
+    /// The first connection.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connections[0]
+    }
+}
+
+fn checks<'p>(plan: &'p Plan<'static>) -> impl Iterator<Item = (usize, &'p Check<'static>)> {
+    plan.steps.iter().enumerate().filter_map(|(index, step)| match step {
+        Step::Check(check) => Some((index, check)),
+        _ => None,
+    })
+}
