@@ -1,6 +1,7 @@
 //! Deployments that were written for `envoyproxy/ratelimit`, with nothing changed but the program: the container that
 //! Envoy Gateway makes, and Istio's sample. Each is here as its manifest says it; only ports are moved, hosts are
-//! loopback's, and absolute paths lie in a folder of the test.
+//! loopback's, and absolute paths lie in a folder of the test. And the step before the switch: beside the limiter that
+//! decides, one in the shadow.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,13 +15,14 @@ use tempfile::TempDir;
 use tonic::Code;
 
 use crate::harness::control_plane::ControlPlane;
+use crate::harness::envoy::{Envoy, Upstream};
 use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
 use crate::harness::metrics::Scrape;
 use crate::harness::mount::Mount;
 use crate::harness::pki::Authority;
 use crate::harness::process::Process;
 use crate::harness::redis::Redis;
-use crate::harness::tidegate::Ports;
+use crate::harness::tidegate::{Ports, Setup};
 use crate::harness::{eventually_true, free_port, http};
 use crate::mapping::LIKE_ENVOY_GATEWAY;
 
@@ -209,4 +211,65 @@ fn istios_sample_runs_with_its_mounted_rules() {
         client.ask(looking.clone()).statuses[0].limit_remaining == 49
     });
     container.end();
+}
+
+const RULES: &str = "
+domain: edge
+descriptors:
+  - key: route
+    value: api
+    descriptors:
+      - key: remote_address
+        rate_limit: {unit: day, requests_per_unit: 1}
+";
+
+/// The first lines of the filter that decides, in the example; the one in the shadow comes before it.
+const DECIDES: &str = "                  # Stage 0: what most routes use.";
+
+/// A filter that asks another limiter about the same requests.
+const IN_THE_SHADOW: &str = r#"
+                  - name: limiter-in-the-shadow
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
+                      domain: edge
+                      stage: 0
+                      timeout: 10s
+                      failure_mode_deny: false
+                      stat_prefix: shadow
+                      rate_limit_service:
+                        transport_api_version: V3
+                        grpc_service: { envoy_grpc: { cluster_name: shadow } }
+"#;
+
+#[test]
+fn one_in_the_shadow_counts_what_the_other_decides() {
+    let start = |shadow: &str| Setup::new().rules("edge.yaml", RULES).env("SHADOW_MODE", shadow).start();
+    let (deciding, shadow) = (start("false"), start("true"));
+    let cluster = format!(
+        "  clusters:
+    - name: shadow
+      connect_timeout: 10s
+      typed_extension_protocol_options:
+        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+          \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          explicit_http_config: {{ http2_protocol_options: {{}} }}
+      load_assignment:
+        cluster_name: shadow
+        endpoints:
+          - lb_endpoints:
+              - endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }}
+",
+        shadow.ports().grpc
+    );
+    let filters = format!("{IN_THE_SHADOW}{DECIDES}");
+    let changes = [(DECIDES, filters.as_str()), ("  clusters:\n", cluster.as_str())];
+    let envoy = Envoy::start_changed(&Upstream::at(&deciding), &changes);
+    let statuses = [(); 3].map(|()| envoy.client().get("/api/x").status);
+    assert_eq!(statuses, [200, 429, 429]);
+    for limiter in [&deciding, &shadow] {
+        let shown = |name: &str| limiter.metric(&format!("ratelimit_service_rate_limit_{name}"));
+        assert_eq!((shown("total_hits"), shown("over_limit")), (3.0, 2.0));
+    }
+    drop(shadow);
+    assert_eq!(envoy.client().get("/archive/a").status, 200, "the shadow's end is nobody's");
 }
