@@ -1,7 +1,9 @@
 //! Settings of Redis, one by one: what each does to a real server, sentinel, socket and certificate.
 
 use std::fs;
+use std::net::TcpListener;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -85,8 +87,29 @@ fn health_follows_the_connection_when_told() {
 #[test]
 fn a_start_gives_up_when_it_was_told_to() {
     let url = format!("127.0.0.1:{}", free_port());
-    let mut process = setup_at(&url).env("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms").spawn();
-    assert_eq!(process.exit_code(), 1, "{:?}", process.output());
+    let setup = setup_at(&url).env("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms");
+    let mut process = setup.spawn();
+    assert_eq!(process.exit_code(), 1);
+    assert_eq!(process.lines_with("ERROR redis ended: "), 1, "{:?}", process.output());
+}
+
+#[test]
+fn attempts_at_the_start_come_as_often_as_was_set() {
+    // By default the sixth attempt comes after 15 s at least; from 20 ms on, the fifteenth after minutes.
+    let first = ("REDIS_STARTUP_INITIAL_INTERVAL", "20ms");
+    for (settings, attempts) in [(&[first][..], 6), (&[first, ("REDIS_STARTUP_MAX_INTERVAL", "40ms")], 15)] {
+        let closing = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = closing.local_addr().expect("bound").to_string();
+        let (told, closed) = mpsc::channel();
+        std::thread::spawn(move || while closing.accept().is_ok_and(|_| told.send(()).is_ok()) {});
+        let setup = with(setup_at(&url), settings).env("WORKER_THREADS", "1");
+        let _limiter = setup.spawn();
+        let began = Instant::now();
+        for attempt in 0..attempts {
+            let left = Duration::from_secs(10).saturating_sub(began.elapsed());
+            assert!(closed.recv_timeout(left).is_ok(), "attempt {attempt} with {settings:?}");
+        }
+    }
 }
 
 #[test]
