@@ -20,6 +20,8 @@ use super::tls::Tls;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a client may take to say which protocol it speaks, TLS included.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same once draining has begun.
+const LATE_GREETING: Duration = Duration::from_millis(200);
 
 /// Takes connections. Whoever drops it closes it, and removes its file if it is a unix socket.
 #[derive(Debug)]
@@ -163,8 +165,10 @@ impl Arrival {
     pub async fn greeted(self, life: &mut Life) -> Option<Session> {
         let peer = self.peer;
         let greeted = tokio::select! {
+            biased;
             greeted = tokio::time::timeout(GREETING_TIMEOUT, self.greeting()) => greeted,
-            () = life.draining() => return None,
+            // Whoever has just said something is told in order that this is the end.
+            () = async { life.draining().await; tokio::time::sleep(LATE_GREETING).await } => return None,
         };
         match greeted {
             Ok(Ok((stream, protocol))) => Some(Session { stream, protocol, peer }),

@@ -101,7 +101,8 @@ impl AsyncRead for Stream {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.transport).poll_read(context, buffer);
         self.read_in_turn += buffer.filled().len() - before;
-        if read.is_pending() {
+        // A read that leaves room in the buffer has taken all that there was.
+        if read.is_pending() || buffer.remaining() > 0 {
             self.read_in_turn = 0;
         }
         read

@@ -123,16 +123,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     async fn live(&mut self, mut life: Life) -> io::Result<()> {
         tokio::select! {
             biased;
-            ended = poll_fn(|context| self.poll(context)) => return ended,
+            ended = self.run() => return ended,
             () = life.over() => self.connection.drain(clock::timer(), &mut self.unsent),
         }
         tokio::select! {
             biased;
-            ended = poll_fn(|context| self.poll(context)) => return ended,
+            ended = self.run() => return ended,
             () = life.grace_over() => self.connection.close(&mut self.unsent),
         }
-        let closing = tokio::time::timeout(LINGER, poll_fn(|context| self.poll(context)));
+        let closing = tokio::time::timeout(LINGER, self.run());
         closing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Until the connection ends by itself. A turn is bounded by what it reads; tokio's own budget would end one before
+    /// answers that are there are taken, or before the timer is set.
+    fn run(&mut self) -> impl Future<Output = io::Result<()>> {
+        tokio::task::unconstrained(poll_fn(|context| self.poll(context)))
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -155,8 +161,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             output.clear();
             let mut turn = Turn { now: clock::timer(), serve: &mut self.calls, out: output };
             poll_events(&mut self.connection, &mut turn, context);
-            self.poll_timer(output, context);
+            // Input first: what has come is not late because nobody looked.
             let input = self.poll_input(&mut buffers.input, output, context)?;
+            self.poll_timer(output, context);
             self.send(output, context)?;
             match input {
                 Input::End => return Poll::Ready(Ok(())),

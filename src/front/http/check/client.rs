@@ -88,11 +88,13 @@ impl ClientRequest for Described<'_> {
 }
 
 impl Described<'_> {
+    /// What the client asked for. A fragment is no part of it: a client that sends one would choose its own counter.
     fn path(&self) -> Result<&str, Refusal> {
-        match self.options.proxy {
+        let uri = match self.options.proxy {
             Proxy::Nginx => self.only(&X_ORIGINAL_URI),
             Proxy::Forwarded => self.only(&X_FORWARDED_URI),
-        }
+        }?;
+        Ok(uri.split_once('#').map_or(uri, |(uri, _)| uri))
     }
 
     /// A header that the proxy sets, once.

@@ -20,8 +20,8 @@ pub enum Ending {
     NotBegun,
     /// The client was told at this time to begin nothing more.
     Announced(Instant),
-    /// What it begins now is refused.
-    Last,
+    /// What it begins now is refused: this was the last stream, and no later GOAWAY may name another.
+    Last(u32),
 }
 
 /// How a connection ended of which we sent a GOAWAY.
@@ -38,7 +38,7 @@ impl Ending {
     pub fn due(self) -> Option<Instant> {
         match self {
             Self::Announced(since) => Some(since + READ_WITHIN),
-            Self::NotBegun | Self::Last => None,
+            Self::NotBegun | Self::Last(_) => None,
         }
     }
 }
@@ -64,14 +64,15 @@ impl<W> Connection<W> {
     /// The client has read the announcement: whatever it begins now, it does in spite of it.
     pub(super) fn refuse_more(&mut self, out: &mut Vec<u8>) {
         if matches!(self.ending, Ending::Announced(_)) && self.stage != Stage::Closed {
-            self.ending = Ending::Last;
-            frames::goaway(out, self.streams.last(), ErrorCode::NoError);
+            let last = self.streams.last();
+            self.ending = Ending::Last(last);
+            frames::goaway(out, last, ErrorCode::NoError);
         }
     }
 
     /// Whether streams that begin are refused.
     pub(super) fn refuses_more(&self) -> bool {
-        self.ending == Ending::Last
+        matches!(self.ending, Ending::Last(_))
     }
 
     /// Ends the connection at once: for an error of the peer, or because its time is over.
@@ -80,7 +81,11 @@ impl<W> Connection<W> {
             return;
         }
         let code = error.map_or(ErrorCode::NoError, |error| error.code);
-        frames::goaway(out, self.streams.last(), code);
+        let last = match self.ending {
+            Ending::Last(last) => last,
+            Ending::NotBegun | Ending::Announced(_) => self.streams.last(),
+        };
+        frames::goaway(out, last, code);
         self.stage = Stage::Closed;
         self.streams.clear();
         self.block = None;
@@ -94,13 +99,13 @@ impl<W> Connection<W> {
 
     /// Whether everything is said: once it is sent, the transport may be closed.
     pub fn is_over(&self) -> bool {
-        self.stage == Stage::Closed || self.ending == Ending::Last && self.streams.is_empty()
+        self.stage == Stage::Closed || self.refuses_more() && self.streams.is_empty()
     }
 
     /// How it ended, if we ended it.
     pub fn ended(&self) -> Option<Ended> {
         let drained = || Ended { code: ErrorCode::NoError, why: None };
-        self.ended.or_else(|| (self.ending == Ending::Last).then(drained))
+        self.ended.or_else(|| self.refuses_more().then(drained))
     }
 }
 
