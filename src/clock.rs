@@ -41,6 +41,12 @@ pub fn monotonic() -> Instant {
     Instant::now()
 }
 
+/// The time since the machine was started, that which it slept included: for what ends elsewhere too.
+pub fn since_boot() -> Duration {
+    let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(since).expect("a machine does not start in the future")
+}
+
 /// Nanoseconds since a monotonic reading.
 pub fn nanos_since(reading: Instant) -> u64 {
     nanos(monotonic().saturating_duration_since(reading))

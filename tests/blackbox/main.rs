@@ -29,6 +29,7 @@ mod package;
 mod promtool;
 mod proxies;
 mod readme;
+mod redis_leased;
 mod redis_shared;
 mod reload;
 mod reload_under_load;
