@@ -273,6 +273,10 @@ impl Seam {
     /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the
     /// hits of the request, whatever it brings itself; nothing is counted.
     pub fn explain<T>(&self, request: &[u8], tell: impl FnOnce(&Explanation<'_>) -> T) -> Result<T, Refusal> {
+        if self.service.shared().is_some() {
+            // What memory knows would be wrong here.
+            return Err(Refusal::unimplemented("counters live in Redis: only those in memory are explained"));
+        }
         let mut message = self.decode(request)?;
         for descriptor in &mut message.descriptors {
             (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(0), false);

@@ -60,6 +60,7 @@
 //! | --- | --- |
 //! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, one `.lua` in `store/redis`, a line in the property and contract tests |
 //! | add a key of the rule files | `engine/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
+//! | add an action of `rate_limits` | `engine/rules/keys.rs` → `check/actions.rs` → `actions.rs`, a line in its tests |
 //! | change what happens when Redis does not answer | `store/failover.rs` |
 //! | add a setting | a row in `settings/table.rs`, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md` |
 //! | add a command | `cli/<command>.rs` |
@@ -68,6 +69,7 @@
 //! | change what is charged when a request is denied | `engine/settle.rs` |
 //! | add a counter that `envoyproxy/ratelimit` has | `metrics/stat_name.rs`, `metrics/named.rs`: StatsD and mappings follow |
 //! | add a front or a source of rules | a file beside its siblings |
+//! | serve a connection by other means than hyper | `front/connections.rs`: `serve_grpc`, `serve_http` |
 //!
 //! # Invariants
 //! - In no window of a strict limit, wherever it starts, are more than N hits admitted; under any interleaving of

@@ -360,6 +360,10 @@ fn functions(code: &[Line]) -> Vec<(String, usize, usize)> {
         {
             continue;
         }
+        // One that a trait only declares has no body.
+        if line.code.trim_end().ends_with(';') {
+            continue;
+        }
         let indent = line.code.len() - line.code.trim_start().len();
         let close = format!("{}}}", " ".repeat(indent));
         let length = code[at..].iter().position(|line| line.code.trim_end() == close).unwrap_or(0) + 1;

@@ -180,16 +180,19 @@ impl Limit {
     }
 
     /// The time since the aligned window that holds `at` began, in nanoseconds.
+    #[inline]
     pub(crate) fn elapsed_nanos(&self, at: Timestamp) -> u64 {
         self.window.divide(at.as_nanos()).1
     }
 
     /// ⌊nanos / W⌋.
+    #[inline]
     pub(crate) fn windows_in(&self, nanos: u64) -> u64 {
         self.window.divide(nanos).0
     }
 
     /// The bucket of `sliding_window` that `at` falls into: ⌊t · numerator / denominator⌋ of unix time.
+    #[inline]
     pub fn bucket_of(&self, at: Timestamp) -> u64 {
         let (numerator, denominator) = self.buckets;
         match at.as_nanos().checked_mul(numerator) {
@@ -201,6 +204,7 @@ impl Limit {
     }
 
     /// The first nanosecond after `bucket`: the least t whose bucket is greater.
+    #[inline]
     pub fn bucket_end(&self, bucket: u64) -> Timestamp {
         let (numerator, denominator) = (self.buckets.0, self.buckets.1.get());
         match bucket.checked_add(1).and_then(|next| next.checked_mul(denominator)) {
@@ -216,6 +220,7 @@ impl Limit {
 
     /// `bucket` of `sliding_window` ends after `at`. The same as comparing [`bucket_of`](Self::bucket_of), without a
     /// division.
+    #[inline]
     pub(crate) fn bucket_ends_after(&self, bucket: u64, at: Timestamp) -> bool {
         let (numerator, denominator) = self.buckets();
         match (bucket.wrapping_add(1).checked_mul(denominator), at.as_nanos().checked_mul(numerator)) {

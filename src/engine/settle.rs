@@ -61,6 +61,7 @@ impl Settlement {
     ///   descriptors that are over as soon as one is).
     /// - Everything else: all hits if the request passes and they fit. Else nothing, except a cost that is reported
     ///   after the fact: of that, as much as fits.
+    #[inline]
     pub fn charged(&self, check: &Check<'_>, looked: Looked) -> u64 {
         let Hits::Take(hits) = check.hits else { return 0 };
         if check.limit.algorithm() == Algorithm::FixedWindow {

@@ -1,5 +1,6 @@
 //! What the black-box tests stand on: a limiter, an Envoy, clients, and waiting with a deadline.
 
+pub mod access_log;
 pub mod control_plane;
 pub mod envoy;
 pub mod grpc;

@@ -12,6 +12,8 @@ mod harness;
 
 mod answers;
 mod attacks;
+mod check_descriptors;
+mod check_fronts;
 mod commands;
 mod connections;
 mod debug_port;

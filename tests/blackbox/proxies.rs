@@ -222,3 +222,35 @@ fn rules_that_change_under_load_fail_no_request(kind: Kind) {
     });
     assert!(total > ROUNDS, "a load: {total}");
 }
+
+/// Exactly what Traefik's ForwardAuth sends for this client request, headers in the order of Go's writer, as it is in
+/// `pkg/middlewares/auth/forward.go`: those of the client but the hop-by-hop ones, and what it sets itself.
+fn traefik(limiter: &Tidegate, method: &str, uri: &str, address: &str, client: &str) -> Answer {
+    let port = limiter.ports().http;
+    let question = format!(
+        "GET /check/edge HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n{client}\
+         X-Forwarded-For: {address}\r\nX-Forwarded-Host: shop.example\r\nX-Forwarded-Method: {method}\r\n\
+         X-Forwarded-Port: 80\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Server: edge-1\r\nX-Forwarded-Uri: {uri}\r\n\
+         X-Real-Ip: {address}\r\nAccept-Encoding: gzip\r\n\r\n"
+    );
+    let mut stream = http::connect(port).expect("it listens");
+    stream.write_all(question.as_bytes()).expect("it reads");
+    http::read_answer(&mut BufReader::new(stream), false).expect("an answer")
+}
+
+#[test]
+fn what_traefik_sends_is_counted_as_traefik_says() {
+    let limiter = Setup::new().rules("edge.yaml", EXAMPLE_RULES).env("CHECK_PROXY", "forwarded").start();
+    // What a client of nginx's family would say of itself is passed on, and not believed.
+    let forged = "X-Original-Method: GET\r\nX-Original-Uri: /elsewhere\r\n";
+    let login = |address| traefik(&limiter, "POST", "/login?next=%2F", address, forged);
+    let statuses = [(); 4].map(|()| login("203.0.113.1").status);
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let denied = login("203.0.113.1");
+    assert_eq!((denied.number("ratelimit-remaining"), &*denied.body), (0, "rate limited"));
+    assert!((1..=915).contains(&denied.number("retry-after")), "{denied:?}");
+    assert_eq!(login("203.0.113.2").status, 200, "another client");
+    let keyed = traefik(&limiter, "GET", "/", "203.0.113.3", "X-Api-Key: k1\r\n");
+    assert_eq!((keyed.status, keyed.number("ratelimit-limit")), (200, 10));
+    assert_eq!(left(&limiter, "remote_address=203.0.113.1"), 17);
+}

@@ -254,7 +254,7 @@ impl Certificates {
     /// A control plane that shows the server's certificate and wants one of ours.
     fn plane(&self) -> ControlPlane {
         let files = ["server.pem", "server.key", "ca.pem"].map(|name| self.path(name));
-        ControlPlane::on(crate::harness::free_port(), &files.each_ref().map(|file| Path::new(file)))
+        ControlPlane::on(crate::harness::free_port(), &files.each_ref().map(Path::new))
     }
 
     fn follower(&self, port: u16) -> Setup {

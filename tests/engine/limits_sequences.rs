@@ -167,7 +167,16 @@ fn long_runs_keep_their_counts() {
             );
             if !verdict.over {
                 admitted.push_back((now, hits));
+                continue;
             }
+            // As many hits have to go as are too many, the oldest first.
+            let mut too_many = before + hits - 3_000;
+            let enough = |hit: &&(u64, u64)| {
+                too_many = too_many.saturating_sub(hit.1);
+                too_many == 0
+            };
+            let last_to_go = admitted.iter().find(enough).expect("there are as many");
+            assert_eq!(verdict.reset_nanos, gone_at(last_to_go.0) - now, "step {step}: {algorithm:?}");
         }
         assert!(most_alive > 1_000, "{most_alive}");
         while !store.sweep(Timestamp::MAX).round_done {}

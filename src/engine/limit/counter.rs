@@ -29,6 +29,7 @@ pub(crate) trait Counter: Default {
 
     /// What is left, and the nanoseconds that the answer tells: over, the wait for `hits`; else the time until
     /// capacity comes back.
+    #[inline]
     fn status(&self, limit: &Limit, hits: u64, over: bool) -> (u64, u64) {
         let now = self.look(limit, Ahead::default(), 0);
         let reset_nanos = match (over, now.before) {
@@ -80,6 +81,7 @@ impl Ahead {
 }
 
 /// What a counter of `count` hits says to `hits` more under a capacity; a question asks for one.
+#[inline]
 pub(crate) fn look_at_count(capacity: u32, count: u64, hits: u64) -> Looked {
     let left = u64::from(capacity).saturating_sub(count);
     Looked { over: hits.max(1) > left, left, before: count }

@@ -44,6 +44,7 @@ impl FixedWindow {
 }
 
 impl Counter for FixedWindow {
+    #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
         let latest = self.latest;
         if now <= latest {
@@ -55,11 +56,13 @@ impl Counter for FixedWindow {
         self.latest = now;
     }
 
+    #[inline]
     fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
         let (limit, before) = (u64::from(limit.requests()), ahead.on(self.count));
         Looked { over: before.saturating_add(hits) > limit, left: limit.saturating_sub(before), before }
     }
 
+    #[inline]
     fn charge(&mut self, limit: &Limit, hits: u64) {
         if self.count == 0 {
             self.kept = Kept::until(window_end(limit, self.latest));
@@ -71,10 +74,12 @@ impl Counter for FixedWindow {
         self.count = self.count.saturating_sub(hits);
     }
 
+    #[inline]
     fn wait_nanos(&self, limit: &Limit, _hits: u64) -> u64 {
         window_end(limit, self.latest).nanos_since(self.latest)
     }
 
+    #[inline]
     fn status(&self, limit: &Limit, hits: u64, _over: bool) -> (u64, u64) {
         (u64::from(limit.requests()).saturating_sub(self.count), self.wait_nanos(limit, hits))
     }

@@ -35,16 +35,19 @@ impl Gcra {
         told
     }
 
+    #[inline]
     fn level(&self) -> u128 {
         u128::from(self.level_high) << 64 | u128::from(self.level_low)
     }
 
+    #[inline]
     fn set_level(&mut self, level: u128) {
         let level = level.min(LEVEL_MAX);
         (self.level_low, self.level_high) = (level as u64, (level >> 64) as u32);
     }
 
     /// N changed: the time until the bucket is empty stays as it is (rounded up, by less than a unit).
+    #[inline]
     fn follow(&mut self, requests: u32) {
         if self.requests != requests && requests > 0 {
             if self.requests > 0 {
@@ -56,6 +59,7 @@ impl Gcra {
     }
 
     /// The level after what came ahead, in units.
+    #[inline]
     fn level_after(&self, limit: &Limit, ahead: Ahead) -> u128 {
         let hit = u128::from(limit.window_nanos());
         let left = self.level().saturating_sub(hit * u128::from(ahead.given_back));
@@ -64,6 +68,7 @@ impl Gcra {
 }
 
 impl Counter for Gcra {
+    #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
         self.follow(limit.requests());
         let latest = self.latest;
@@ -75,6 +80,7 @@ impl Counter for Gcra {
         self.latest = now;
     }
 
+    #[inline]
     fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
         let level = self.level_after(limit, ahead);
         let room = capacity(limit).saturating_sub(level);
@@ -88,6 +94,7 @@ impl Counter for Gcra {
         Looked { over: hits.max(1) > left, left, before }
     }
 
+    #[inline]
     fn charge(&mut self, limit: &Limit, hits: u64) {
         self.set_level(self.level().saturating_add(u128::from(hits) * u128::from(limit.window_nanos())));
     }
@@ -96,6 +103,7 @@ impl Counter for Gcra {
         self.set_level(self.level().saturating_sub(u128::from(hits) * u128::from(limit.window_nanos())));
     }
 
+    #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
         if hits > u64::from(limit.burst()) || limit.requests() == 0 {
             return limit.window_nanos();
@@ -117,6 +125,7 @@ fn capacity(limit: &Limit) -> u128 {
 }
 
 /// ⌊units / W⌋, of at most 2^32 hits.
+#[inline]
 fn whole_hits(limit: &Limit, units: u128) -> u64 {
     match u64::try_from(units) {
         Ok(units) => limit.windows_in(units),
@@ -125,6 +134,7 @@ fn whole_hits(limit: &Limit, units: u128) -> u64 {
 }
 
 /// ⌈units / divisor⌉, or the most there can be told.
+#[inline]
 fn div_ceil(units: u128, divisor: u64) -> u64 {
     match u64::try_from(units) {
         Ok(units) => units.div_ceil(divisor),

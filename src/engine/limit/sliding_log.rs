@@ -3,8 +3,9 @@
 //! A hit at s counts at t exactly when s > t − W. Hits pass while the hits that count, after adding them, are at most
 //! N.
 //!
-//! - **Invariant:** the stamps held are the distinct times, in order, of the admitted hits (less those given back)
-//!   that count at `latest`, each with its number of hits. Questions are binary searches over [`Stamps`].
+//! - **Invariant:** the stamps held are the times, in order, of the admitted hits (less those given back) that count at
+//!   `latest`, each with its number of hits. Questions are binary searches over [`Stamps`], and changes touch one block
+//!   of it: what a decision costs does not depend on N.
 //! - **Error:** none. It is the definition.
 //! - **Source:** the definition; the price is a word for each admitted hit.
 //!

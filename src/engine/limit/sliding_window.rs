@@ -46,6 +46,7 @@ pub(crate) struct SlidingWindow {
 }
 
 impl SlidingWindow {
+    #[inline]
     fn total(&self) -> u32 {
         self.first_count.saturating_add(self.more.total())
     }
@@ -109,7 +110,8 @@ impl Counter for SlidingWindow {
         look_at_count(limit.requests(), ahead.on(u64::from(self.total())), hits)
     }
 
-    #[inline]
+    // Inlined side by side, this and `growth_bytes` look for the newest bucket once.
+    #[inline(always)]
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
         if self.newest_goes_on(limit) {
@@ -148,15 +150,30 @@ impl Counter for SlidingWindow {
         counts_until(limit, self.bucket_through(too_many)).nanos_since(self.latest)
     }
 
+    #[inline]
+    fn status(&self, limit: &Limit, hits: u64, over: bool) -> (u64, u64) {
+        let total = u64::from(self.total());
+        let left = u64::from(limit.requests()).saturating_sub(total);
+        let reset_nanos = match (over, total, left) {
+            (true, ..) => self.wait_nanos(limit, hits.max(1)),
+            (false, 0, _) => 0,
+            (false, _, 0) => self.wait_nanos(limit, 1),
+            // The same as waiting for one hit more than is left: the oldest bucket has to go.
+            _ => counts_until(limit, self.first).nanos_since(self.latest),
+        };
+        (left, reset_nanos)
+    }
+
     fn kept_until(&self) -> Timestamp {
         if self.first_count == 0 { Timestamp::default() } else { self.kept.time(self.latest) }
     }
 
+    #[inline]
     fn heap_bytes(&self) -> usize {
         self.more.heap_bytes()
     }
 
-    #[inline]
+    #[inline(always)]
     fn growth_bytes(&self, limit: &Limit) -> usize {
         let new_cell = self.first_count > 0 && !self.newest_goes_on(limit);
         if new_cell { self.more.growth_bytes() } else { 0 }

@@ -67,6 +67,7 @@ impl SlidingWindowWeighted {
 }
 
 impl Counter for SlidingWindowWeighted {
+    #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
         let latest = self.latest;
         if now <= latest {
@@ -81,6 +82,7 @@ impl Counter for SlidingWindowWeighted {
         self.current = 0;
     }
 
+    #[inline]
     fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
         let (current, previous) = self.without(ahead.given_back);
         let window = limit.window_nanos();
@@ -88,6 +90,7 @@ impl Counter for SlidingWindowWeighted {
         look_at_count(limit.requests(), count.saturating_add(ahead.taken), hits)
     }
 
+    #[inline]
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let newly = self.current == 0;
         self.current = { self.current }.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
@@ -103,6 +106,7 @@ impl Counter for SlidingWindowWeighted {
     }
 
     /// Within this window the previous one's share falls; if that is not enough, within the next one this one's does.
+    #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
         let (window, elapsed) = (limit.window_nanos(), self.elapsed(limit));
         let Some(room) = u64::from(limit.requests()).checked_sub(hits) else { return window };

@@ -2,11 +2,11 @@
 //!
 //! In: a request as a proxy described it ([`ClientRequest`]; parsing what the proxy sent is the front's business). Out:
 //! descriptors. As in Envoy, an action that has no value drops the whole descriptor that it is part of, and with
-//! `skip_if_absent` only itself.
+//! `skip_if_absent` only itself; what is left of a descriptor may be nothing, which meets no rule.
 
-use std::borrow::Cow;
+// Of `core`, which has addresses and no sockets.
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::engine::request::RequestBuf;
 
@@ -23,8 +23,9 @@ pub trait ClientRequest {
     /// The fact; `None`: the client did not send it. Of a header that came several times, the first.
     fn first(&self, field: &Field) -> Result<Option<&str>, Self::Error>;
 
-    /// The fact; of a header that came several times, all of them, with commas between.
-    fn all(&self, field: &Field) -> Result<Option<Cow<'_, str>>, Self::Error>;
+    /// Whether `test` holds for the fact, or for one of the values of a header that came several times; `None`: the
+    /// client did not send it.
+    fn any(&self, field: &Field, test: impl Fn(&str) -> bool) -> Result<Option<bool>, Self::Error>;
 
     /// Appends the value of the first parameter of this name in the query, decoded, to `text`. Whether there is one.
     fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, Self::Error>;
@@ -136,11 +137,9 @@ impl Actions {
         bytes_max: usize,
     ) -> Result<(), R::Error> {
         for descriptor in &self.0 {
-            let complete = describe_one(descriptor, request, buf, bytes_max)?;
-            if complete && buf.open_entries() > 0 {
-                buf.close();
-            } else {
-                buf.reopen();
+            match describe_one(descriptor, request, buf, bytes_max)? {
+                true => buf.close(),
+                false => buf.reopen(),
             }
         }
         Ok(())
@@ -208,7 +207,7 @@ fn network(address: IpAddr, v4_bits: u8, v6_bits: u8) -> (IpAddr, u8) {
 
 fn holds<R: ClientRequest>(matchers: &[HeaderMatcher], request: &R) -> Result<bool, R::Error> {
     for matcher in matchers {
-        if !matcher.holds(request.all(&matcher.field)?.as_deref()) {
+        if !matcher.holds(request)? {
             return Ok(false);
         }
     }
@@ -217,12 +216,16 @@ fn holds<R: ClientRequest>(matchers: &[HeaderMatcher], request: &R) -> Result<bo
 
 impl HeaderMatcher {
     /// Inverting a condition on the text of a header that is absent does not make it hold.
-    fn holds(&self, value: Option<&str>) -> bool {
-        match (&self.test, value) {
-            (Test::Present(expected), value) => (value.is_some() == *expected) != self.inverted,
-            (Test::Text(test), Some(value)) => test.holds(value) != self.inverted,
-            (Test::Text(_), None) => false,
-        }
+    fn holds<R: ClientRequest>(&self, request: &R) -> Result<bool, R::Error> {
+        Ok(match &self.test {
+            Test::Present(expected) => {
+                (request.any(&self.field, |_| true)?.is_some() == *expected) != self.inverted
+            }
+            Test::Text(test) => {
+                let any = request.any(&self.field, |value| test.holds(value))?;
+                any.is_some_and(|any| any != self.inverted)
+            }
+        })
     }
 }
 

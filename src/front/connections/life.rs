@@ -50,6 +50,12 @@ impl Life {
         Self { drain, age: max_age.of_one(random), grace: max_age.grace }
     }
 
+    /// Waits until draining has begun: the only end of a connection whose client has not said yet what it speaks. Age
+    /// counts from then on: closed without a GOAWAY, the client would lose calls.
+    pub(super) async fn draining(&mut self) {
+        self.drain.begun().await;
+    }
+
     /// Waits until the connection should take nothing new and end: draining has begun, or it is old.
     pub async fn over(&mut self) {
         tokio::select! {

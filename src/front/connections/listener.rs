@@ -158,13 +158,13 @@ impl Place {
 
 impl Arrival {
     /// Waits, on the runtime of the caller, until the client has said which protocol it speaks. `None` when it does not
-    /// say so in time, or its life is over before. What serves connections waits for that without an end, and only then
+    /// say so in time, or draining begins before. What serves connections waits for that without an end, and only then
     /// begins to look for clients that are gone.
     pub async fn greeted(self, life: &mut Life) -> Option<Session> {
         let peer = self.peer;
         let greeted = tokio::select! {
             greeted = tokio::time::timeout(GREETING_TIMEOUT, self.greeting()) => greeted,
-            () = life.over() => return None,
+            () = life.draining() => return None,
         };
         match greeted {
             Ok(Ok((stream, protocol))) => Some(Session { stream, protocol, peer }),

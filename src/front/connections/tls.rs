@@ -1,7 +1,7 @@
 //! TLS on a port: who we say we are, and whom we let in. rustls with ring.
 //!
 //! In: PEM texts, again whenever they change. Out: handshakes. Connections that are there keep what they began with.
-//! Which files hold the texts is not known here.
+//! Which files hold the texts is not known here; whether a certificate is valid now, rustls asks the wall clock.
 
 use std::fmt;
 use std::io;

@@ -2,7 +2,11 @@
 
 use std::net::SocketAddr;
 
-use ::http::StatusCode;
+use ::http::{HeaderValue, StatusCode};
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
 
 use super::http::{send, status_and_body};
 use super::{CHECK, CheckOptions, Proxy, Server};
@@ -390,4 +394,26 @@ async fn the_other_family_of_headers_is_read_when_told() {
     assert_eq!(left(&server, "/check/shop?path=/p%3Fq=1&method=PUT&host=h&q=1").await, 19);
     let told = refused(server.http, "GET /check/shop", CLIENT).await;
     assert!(told.contains("x-forwarded-uri is missing"), "{told}");
+}
+
+#[tokio::test]
+async fn over_http2_the_authority_is_the_host() {
+    let server = start().await;
+    let stream = TcpStream::connect(server.http).await.expect("it listens");
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .expect("HTTP/2");
+    tokio::spawn(connection);
+    let request = ::http::Request::get("http://h2.example/check/shop")
+        .header("x-original-uri", "/p?q=1")
+        .header("x-original-method", "GET")
+        .body(Empty::<Bytes>::new())
+        .expect("a request");
+    let answer = sender.send_request(request).await.expect("an answer");
+    assert_eq!(
+        (answer.status(), &answer.headers()["ratelimit-limit"]),
+        (StatusCode::OK, &HeaderValue::from(20))
+    );
+    assert_eq!(left(&server, "/check/shop?path=/p%3Fq=1&method=GET&host=h2.example&q=1").await, 19);
 }

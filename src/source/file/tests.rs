@@ -291,6 +291,22 @@ fn publish(mount: &Path, version: &str, files: &[(&str, &str)]) {
 }
 
 #[test]
+fn named_files_are_read_whatever_they_are_called_and_each_has_to_be_there() {
+    let dir = TempDir::new().expect("temporary folder");
+    let paths = ["tls.key", ".hidden", "deep/tls.crt"].map(|name| dir.path().join(name));
+    paths.iter().for_each(|path| write(path, "text"));
+    write(dir.path().join("other"), "not asked for");
+    let named = || source(Layout::Files(paths.to_vec()));
+    let found = texts(dir.path(), &named().read().expect("readable"));
+    assert_eq!(found, pairs(&[(".hidden", "text"), ("deep/tls.crt", "text"), ("tls.key", "text")]));
+
+    fs::remove_file(&paths[0]).expect("it is there");
+    assert_eq!(named().read().expect_err("missing").path(), paths[0]);
+    fs::create_dir(&paths[0]).expect("a folder");
+    assert!(matches!(named().read(), Err(SourceError::NotAFile { path }) if path == paths[0]));
+}
+
+#[test]
 fn a_config_map_that_is_swapped_is_seen_every_time() {
     let files = |text| [("a.yaml", text), ("b.yaml", "same")];
     let first = |root: &Path| publish(&root.join("rules"), "..2026_1", &files("1"));

@@ -15,7 +15,7 @@ use crate::store::memory::shard::{Asked, Promised};
 
 /// All shards of one request, locked.
 pub(super) struct Locked<'a> {
-    guards: SmallVec<[(Place, Guard<'a>); 4]>,
+    guards: SmallVec<[(Place, Guard<'a>); 8]>,
     /// For each step: where its guard is, and the first step on the same counter.
     seats: SmallVec<[Seat; 8]>,
 }
@@ -61,7 +61,7 @@ impl<'a> Locked<'a> {
         full: StoreFull,
     ) -> SmallVec<[Option<Asked>; 8]> {
         let mut ahead: SmallVec<[Ahead; 8]> = smallvec![Ahead::default(); plan.steps.len()];
-        let mut promised: SmallVec<[Promised; 4]> = smallvec![Promised::default(); self.guards.len()];
+        let mut promised: SmallVec<[Promised; 8]> = smallvec![Promised::default(); self.guards.len()];
         let mut look = |(index, step): (usize, &Step<'_>)| {
             let Step::Check(check) = step else { return None };
             let Seat { guard, counter } = self.seats[index];

@@ -24,8 +24,7 @@ impl Generation {
         link: &Link,
         tell_eviction: bool,
     ) -> Result<(), LinkError> {
-        // A slot of the server's own is not needed: the value of a key that another server holds is told by MOVED,
-        // which is an answer too.
+        // In a Cluster only the server of this key's slot is asked; the others say so.
         let key = format!("{}tidegate:generation", shared.options.keys.prefix);
         let patience = shared.connect_patience();
         let known: Option<String> = match link.ask(redis::cmd("GET").arg(&key), patience).await {

@@ -140,13 +140,22 @@ impl Envoy {
         value.map_or(0, |value| value.parse().unwrap_or_else(|_| panic!("{name} is no number: {value}")))
     }
 
+    /// All of its counters of this name's beginning that were touched: what to look at when a call failed.
+    pub fn touched(&self, name: &str) -> String {
+        let page = http::Client::new(self.admin).get("/stats?usedonly").body;
+        page.lines()
+            .filter(|line| line.starts_with(name) && !line.ends_with(": 0"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
     pub fn client(&self) -> http::Client {
         http::Client::new(self.port)
     }
 }
 
 /// TIDEGATE_ENVOY, or what `tests/run` installs.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let installed = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/.work/envoy"));
     let path = std::env::var_os("TIDEGATE_ENVOY").map_or_else(installed, PathBuf::from);
     assert!(path.exists(), "no Envoy at {}: run tests/run once, it installs one", path.display());

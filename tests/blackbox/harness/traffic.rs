@@ -42,8 +42,9 @@ impl Traffic {
         let total: u32 = sent.iter().sum();
         println!("{total} requests");
         assert!(total > 100, "a load: {total}");
-        assert_eq!(envoy.stat("cluster.application.ratelimit.ok"), u64::from(total));
-        assert_eq!(envoy.stat("cluster.application.ratelimit.error"), 0);
+        let stat = |name: &str| envoy.stat(&format!("cluster.application.ratelimit.{name}"));
+        let observed = (stat("ok"), stat("error"));
+        assert_eq!(observed, (u64::from(total), 0), "{}", envoy.touched("cluster.tidegate."));
         sent
     }
 }

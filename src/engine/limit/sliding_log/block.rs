@@ -17,10 +17,10 @@ use crate::engine::limit::search::search;
 /// are of no use.
 const WORDS_KEPT: usize = 16;
 /// Words that one push needs at most: a stamp and an extra.
-const PUSH_WORDS: usize = 2;
+pub(super) const PUSH_WORDS: usize = 2;
 
 /// A block of this many words takes no more.
-const WORDS_MAX: usize = 512;
+pub(super) const WORDS_MAX: usize = 512;
 
 /// A queue of (timestamp, hits).
 #[derive(Debug, Default)]
@@ -33,6 +33,11 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// An empty block of this size.
+    pub(super) fn with_words(words: usize) -> Self {
+        Self { words: vec![0; words].into_boxed_slice(), ..Self::default() }
+    }
+
     fn head(&self) -> usize {
         self.words.first().map_or(0, |&range| range as u32 as usize)
     }

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 
 use crate::engine::limit::kept::Kept;
-use crate::engine::limit::sliding_log::block::Block;
+use crate::engine::limit::search::search;
+use crate::engine::limit::sliding_log::block::{Block, PUSH_WORDS, WORDS_MAX};
 
 /// A queue of (timestamp, hits), and its owner's note: when all of it is over.
 #[derive(Debug)]
@@ -141,13 +142,16 @@ impl Stamps {
 
     /// Bytes by which the next [`push`](Self::push) grows the heap at most.
     pub(super) fn growth_bytes(&self) -> usize {
-        let parts = |places: usize| places * size_of::<Part>() + Block::default().growth_bytes();
+        let parts = |places: usize, words: usize| {
+            let block = (1 + PUSH_WORDS).max(words) * size_of::<u64>();
+            places * size_of::<Part>() + block
+        };
         match self {
             Self::Few(block) if !block.is_full() => block.growth_bytes(),
-            Self::Few(_) => size_of::<Many>() + parts(PARTS_MORE),
+            Self::Few(_) => size_of::<Many>() + parts(PARTS_MORE, WORDS_MAX / 16),
             Self::Many(many, _) => match many.parts.back() {
                 Some(last) if !last.block.is_full() => last.block.growth_bytes(),
-                _ => parts(many.places_more()),
+                _ => parts(many.places_more(), many.words_at_once()),
             },
         }
     }
@@ -170,12 +174,13 @@ impl Many {
 
     /// The last part before which there are less than `hits`.
     fn index_through(&self, hits: u64) -> usize {
-        let (mut low, mut high) = (0, self.parts.len());
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            if self.hits_before(middle) < hits { low = middle } else { high = middle }
+        let (Some(first), Some(second)) = (self.parts.front(), self.parts.get(1)) else { return 0 };
+        match hits.saturating_sub(first.block.total()) {
+            0 => 0,
+            further => search(self.parts.len() - 1, |index| {
+                self.parts[1 + index].sum.wrapping_sub(second.sum) < further
+            }),
         }
-        low
     }
 
     fn stamp_through(&self, hits: u64) -> Option<u64> {
@@ -201,7 +206,7 @@ impl Many {
     fn push(&mut self, stamp: u64, hits: u32) {
         if self.parts.back().is_none_or(|last| last.block.is_full()) {
             let sum = self.parts.back().map_or(0, |last| last.sum.wrapping_add(last.block.total()));
-            self.add(Block::default(), sum);
+            self.add(Block::with_words(self.words_at_once()), sum);
         }
         self.change(self.parts.len() - 1, |block| block.push(stamp, hits));
     }
@@ -231,6 +236,11 @@ impl Many {
         self.parts.push_back(Part { block, sum });
     }
 
+    /// The words that the next block begins with: a sixteenth of what is there.
+    fn words_at_once(&self) -> usize {
+        (self.block_bytes / size_of::<u64>() / 16).min(WORDS_MAX)
+    }
+
     /// The places by which the queue of blocks grows for one block more.
     fn places_more(&self) -> usize {
         let (places, used) = (self.parts.capacity(), self.parts.len());
@@ -257,7 +267,9 @@ mod tests {
             let dice = random >> 40;
             now += dice % 3;
             let hits = if dice.is_multiple_of(7) { 1 + dice % 40 } else { 1 };
+            let bytes_most = stamps.heap_bytes() + stamps.growth_bytes();
             stamps.push(now, hits as u32);
+            assert!(stamps.heap_bytes() <= bytes_most, "step {step}");
             model.extend((0..hits).map(|_| now));
             if dice.is_multiple_of(4_001) {
                 let left = model.len() as u64 * (dice % 5) / 4;

@@ -146,6 +146,7 @@ impl Cells {
         }
     }
 
+    #[inline]
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of_val(&*self.words)
     }

@@ -49,17 +49,13 @@ impl ClientRequest for Described<'_> {
         }
     }
 
-    fn all(&self, field: &Field) -> Result<Option<Cow<'_, str>>, Refusal> {
-        let Field::Header(name) = field else { return Ok(self.first(field)?.map(Cow::Borrowed)) };
-        let mut values = self.head.headers.get_all(&**name).iter();
-        let Some(first) = values.next() else { return Ok(None) };
-        let mut joined = Cow::Borrowed(utf8(name, first)?);
-        for value in values {
-            let joined = joined.to_mut();
-            joined.push(',');
-            joined.push_str(utf8(name, value)?);
+    fn any(&self, field: &Field, test: impl Fn(&str) -> bool) -> Result<Option<bool>, Refusal> {
+        let Field::Header(name) = field else { return Ok(self.first(field)?.map(test)) };
+        let mut any = None;
+        for value in self.head.headers.get_all(&**name) {
+            any = Some(any.unwrap_or(false) | test(utf8(name, value)?));
         }
-        Ok(Some(joined))
+        Ok(any)
     }
 
     fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, Refusal> {
@@ -122,16 +118,16 @@ fn not_utf8(name: &str) -> Refusal {
     Refusal::invalid(format!("{name} is not UTF-8"))
 }
 
-/// A part of a client's query, decoded as Envoy does: `+` is a space, and a `%` that begins no escape is itself.
+/// A part of a client's query, decoded as Envoy does: a `%` that begins no escape is itself, and so is a `+`.
 fn decode(raw: &str) -> Cow<'_, [u8]> {
-    if !raw.contains(['%', '+']) {
+    if !raw.contains('%') {
         return Cow::Borrowed(raw.as_bytes());
     }
     let mut bytes = Vec::with_capacity(raw.len());
     let mut rest = raw.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
         let escaped = if first == b'%' { escaped(after) } else { None };
-        let (byte, after) = escaped.unwrap_or((if first == b'+' { b' ' } else { first }, after));
+        let (byte, after) = escaped.unwrap_or((first, after));
         bytes.push(byte);
         rest = after;
     }
