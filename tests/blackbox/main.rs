@@ -31,6 +31,7 @@ mod package;
 mod promtool;
 mod proxies;
 mod readme;
+mod redis_failures;
 mod redis_leased;
 mod redis_shared;
 mod reload;
