@@ -36,6 +36,9 @@ use over::OverMemory;
 /// So long before its caller gives up an answer has to be on its way.
 const HEAD_START: Duration = Duration::from_millis(3);
 
+/// A leased counter that is over is asked for again after so many lease times.
+const OVER_LEASES: u32 = 10;
+
 /// What happens beside asking Redis.
 #[derive(Clone, Copy, Debug)]
 pub struct FailoverOptions {
@@ -216,7 +219,7 @@ impl SharedStore {
                     parts.last_mut().expect("it was just added")
                 }
             };
-            part.demands.extend(self.demand(check).map(|demand| (part.steps.len(), demand)));
+            part.demands.extend(self.demand(check, &key).map(|demand| (part.steps.len(), demand)));
             part.steps.push(index);
             part.keys.push(key);
         }
@@ -350,9 +353,12 @@ impl SharedStore {
             let Some(Ok(counter)) = &outcomes[index] else { continue };
             // Where a request asks a counter twice, it may be over for that reason alone.
             let is_only = || checks(plan).filter(|(_, other)| other.key == check.key).count() == 1;
-            let is_kept = self.options.over_bytes > 0 || self.is_leased(check);
+            let is_leased = self.is_leased(check);
+            let is_kept = self.options.over_bytes > 0 || is_leased;
             if counter.verdict.over && is_kept && is_only() {
-                self.over.learn(check, &counter.verdict, asked);
+                // What other nodes do not spend of their leases should not be missed until the window ends.
+                let patience = if is_leased { self.options.lease_time * OVER_LEASES } else { Duration::MAX };
+                self.over.learn(check, &counter.verdict, asked, patience);
             }
         }
     }

@@ -16,6 +16,7 @@ descriptors:
   - {key: log, rate_limit: {unit: second, requests_per_unit: 400, algorithm: sliding_log}}
   - {key: day, rate_limit: {unit: day, requests_per_unit: 10000}}
   - {key: asked, rate_limit: {unit: day, requests_per_unit: 10000, sync: strict}}
+  - {key: all, rate_limit: {unit: day, requests_per_unit: 300}}
   - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
 const WINDOW: Duration = Duration::from_secs(1);
@@ -134,6 +135,23 @@ fn a_hot_counter_needs_few_round_trips_and_gives_back_what_it_does_not_spend() {
     for key in redis.ask::<Vec<String>>(&["KEYS", "*"]) {
         assert!(redis.ask::<i64>(&["PTTL", &key]) > 0, "{key} lives for ever");
     }
+}
+
+#[test]
+fn what_one_node_does_not_spend_another_one_may() {
+    let redis = Redis::start(&[]);
+    let [idle, busy] = [(); 2].map(|()| setup(&redis.url()).env("REDIS_LEASE_TIME", "200ms").start());
+    let (idle, busy) = (idle.client(), busy.client());
+    let passed = |client: &Client, calls: usize| {
+        (0..calls).filter(|_| client.ask(question("shop", &[&[("all", "x")]])).overall_code == OK).count()
+    };
+    let mut all = passed(&idle, 20) + passed(&busy, 280);
+    eventually_true("every hit to be admitted", || {
+        all += passed(&busy, 1);
+        all == 300
+    });
+    assert_eq!(passed(&idle, 20) + passed(&busy, 20), 0);
+    assert_eq!(remaining(&idle, "all"), 0);
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::store::redis::script::{Answered, Call};
 
 /// Pauses between looks at what has ended: the shortest, and the longest.
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// Longer keys, which a lease would hold, get none: so the table is bounded in bytes too.
+const KEY_BYTES_MAX: usize = 1_024;
 /// Counters that one call gives back.
 const GIVEN_BACK_MAX: usize = 64;
 
@@ -61,9 +63,10 @@ impl SharedStore {
         all
     }
 
-    /// Asks for a lease along with this check, if one is due.
-    pub(super) fn demand(&self, check: &Check<'_>) -> Option<Demand<'_>> {
-        if self.is_leased(check) { self.leases.demand(check) } else { None }
+    /// Asks for a lease along with this check of the counter under `key`, if one is due.
+    pub(super) fn demand(&self, check: &Check<'_>, key: &[u8]) -> Option<Demand<'_>> {
+        let may = key.len() <= KEY_BYTES_MAX && self.is_leased(check);
+        if may { self.leases.demand(check) } else { None }
     }
 
     /// Puts what was granted into the table. The question was sent after `taken`.
