@@ -1,16 +1,19 @@
 //! Everything that a Redis can do wrong, and what the callers of a limiter get meanwhile: each as their rule says, in
 //! time, without memory, and without anybody's help when it is over.
 
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use redis::Connection;
+use rustix::process::Signal;
 use tonic::Code;
 
 use crate::harness::faulty::{Faulty, Wire};
 use crate::harness::grpc::{Client, OK, OVER_LIMIT, question};
 use crate::harness::redis::{Failover, Redis};
 use crate::harness::tidegate::Setup;
-use crate::harness::{eventually_true, free_port};
+use crate::harness::{eventually_true, free_port, http, whole_machine};
 
 /// Windows far longer than a test.
 const RULES: &str = "
@@ -230,6 +233,43 @@ fn closing_connections_again_and_again() {
     rig.wire.become_(Wire::Good);
     eventually_true("recovery", || (0..20).all(|_| answer(&client, "denies") == Ok(OK)));
     assert_eq!(node.lines_with("panicked"), 0);
+}
+
+/// Asks on all connections before it hears from any; what they are told.
+fn ask_at_once(crowd: &mut [BufReader<TcpStream>]) -> Vec<u16> {
+    let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"denies","value":"x"}]}]}"#;
+    let question = format!("POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    for stream in &mut *crowd {
+        stream.get_mut().write_all(question.as_bytes()).expect("it listens");
+    }
+    crowd.iter_mut().map(|stream| http::read_answer(stream, false).expect("it answers").status).collect()
+}
+
+#[test]
+fn a_crowd_that_asks_while_redis_hangs() {
+    let _machine = whole_machine();
+    let rig = Rig::start();
+    let mut node = rig.setup().start();
+    let port = node.ports().http;
+    let connect = |_| BufReader::with_capacity(512, http::connect(port).expect("it listens"));
+    let mut crowd: Vec<_> = (0..4_000).map(connect).collect();
+    // The fastest way to find Redis slow is to ask for too much at once: what they are told now may be either.
+    let told = ask_at_once(&mut crowd);
+    assert!(told.iter().all(|status| [200, 429].contains(status)));
+    eventually_true("Redis to be used", || answer(&node.client(), "denies") == Ok(OK));
+    node.forget_memory_peak();
+    let before = node.memory_peak_bytes();
+    rig.redis.stop();
+    let asked = Instant::now();
+    assert_eq!(ask_at_once(&mut crowd), vec![429; 4_000]);
+    assert!(asked.elapsed() < BUDGET + 10 * SLACK, "{:?}", asked.elapsed());
+    let grown = node.memory_peak_bytes().saturating_sub(before);
+    assert!(grown < MEMORY_MAX, "{grown} bytes more");
+    let asked = Instant::now();
+    node.signal(Signal::TERM);
+    assert_eq!(node.exit_code(), 0);
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    rig.redis.wake();
 }
 
 /// A master that dies under load: another one is asked within seconds, by the same process.
