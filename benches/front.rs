@@ -112,12 +112,13 @@ fn start(args: &Args, cores: &str, wanted: impl Fn(Subject) -> bool) -> Result<V
     let binary = args.tidegate();
     let mut servers = Vec::new();
     for subject in args.subjects().into_iter().filter(|&subject| wanted(subject)) {
-        if subject == Subject::Tidegate && binary.is_none() {
+        let is_tidegate = subject.grpc_front().is_some();
+        if is_tidegate && binary.is_none() {
             println!("!! There is no tidegate binary yet: only echoes are measured.");
             continue;
         }
         let server = Server::start(subject, cores, binary.as_deref().unwrap_or(Path::new("")))?;
-        if subject == Subject::Tidegate {
+        if is_tidegate {
             meet_every_key(args, &server)?;
         }
         servers.push(server);

@@ -34,16 +34,17 @@ use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
 use crate::engine::rules::{Diagnostic, Example};
 use crate::front::connections::{
-    ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
+    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
+use crate::front::lane::LaneFront;
 use crate::front::{Bounds, LimitHeaders, Seam, Telling};
 use crate::health::Health;
 use crate::logging;
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
-use crate::settings::value::{Backend, CheckProxy, FullMode, StoreFailureMode};
+use crate::settings::value::{Backend, CheckProxy, FullMode, GrpcFrontKind, StoreFailureMode};
 use crate::settings::{Settings, machine};
 use crate::source::file::SourceError;
 use crate::spans::{ExportError, Tracer};
@@ -246,7 +247,7 @@ impl App {
 
     fn start_workers(&self, seam: &Arc<Seam>) -> io::Result<Arc<Workers>> {
         let fronts = Fronts {
-            grpc: GrpcFront::new(Arc::clone(seam), Arc::clone(&self.health)),
+            grpc: self.grpc_server(Arc::clone(seam)),
             http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health), check_options(&self.settings)),
         };
         let bounds = ConnectionBounds {
@@ -257,6 +258,19 @@ impl App {
             },
         };
         Workers::start(worker_threads(&self.settings), bounds, &fronts).map(Arc::new)
+    }
+
+    fn grpc_server(&self, seam: Arc<Seam>) -> GrpcServer {
+        let health = Arc::clone(&self.health);
+        match self.settings.grpc_front {
+            // Spans need the text of headers, which the lane does not keep.
+            GrpcFrontKind::Lane if self.tracer.is_some() => {
+                tracing::info!("tracing is on: tonic serves the gRPC port (GRPC_FRONT=lane does not trace)");
+                GrpcServer::Tonic(GrpcFront::new(seam, health))
+            }
+            GrpcFrontKind::Lane => GrpcServer::Lane(LaneFront::new(seam, health)),
+            GrpcFrontKind::Tonic => GrpcServer::Tonic(GrpcFront::new(seam, health)),
+        }
     }
 
     /// One line each: what an operator wants to know of a process that has just started.

@@ -47,6 +47,11 @@ pub fn since_boot() -> Duration {
     Duration::try_from(since).expect("a machine does not start in the future")
 }
 
+/// A monotonic reading as the runtime's timers have it. It differs from [`monotonic`] only in tests that stop them.
+pub fn timer() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 /// Nanoseconds since a monotonic reading.
 pub fn nanos_since(reading: Instant) -> u64 {
     nanos(monotonic().saturating_duration_since(reading))

@@ -9,6 +9,7 @@ pub mod bare;
 pub mod connections;
 pub mod grpc;
 pub mod http;
+pub mod lane;
 pub mod proto;
 mod trace;
 mod wire;
@@ -148,7 +149,7 @@ pub enum RefusalCode {
 
 impl RefusalCode {
     /// Its number in gRPC.
-    pub const fn grpc_status(self) -> u16 {
+    pub const fn grpc_status(self) -> u8 {
         match self {
             Self::InvalidArgument => 3,
             Self::DeadlineExceeded => 4,
@@ -297,9 +298,15 @@ impl Seam {
     }
 
     fn decide(&self, request: &[u8]) -> Result<Answer, Refusal> {
+        if let Some(request) = wire::in_place::parse(request, &self.bounds) {
+            return self.decide_parsed(&request);
+        }
         let message = self.decode(request)?;
-        let request = self.parse(&message)?;
-        Ok(self.service.decide(&request, |decision| wire::render(&self.telling, &request, decision))?)
+        self.decide_parsed(&self.parse(&message)?)
+    }
+
+    fn decide_parsed(&self, request: &Request<'_>) -> Result<Answer, Refusal> {
+        Ok(self.service.decide(request, |decision| wire::render(&self.telling, request, decision))?)
     }
 
     fn parse<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Refusal> {

@@ -9,7 +9,7 @@
 //!
 //! - `counts`: the arithmetic of a descriptor's counters; `name`, `series`, `handles`: what they are called, which
 //!   there are, and where a rule counts
-//! - `calls`, `reloads`, `histogram`: everything else that is counted
+//! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
 //! - `stat_name`, `named`, `timers`: the same for those who send it on, by other names
 //! - `striped`, `chunked`: where counters are held
 //! - `text`, `scrape`: how they are told; `mapping`, `mapped`: under names of somebody's own choice
@@ -19,6 +19,7 @@ mod chunked;
 mod counts;
 mod handles;
 mod histogram;
+mod lane;
 mod mapped;
 mod mapping;
 mod name;
@@ -48,6 +49,7 @@ pub use self::timers::Timed;
 use self::calls::{Calls, ResponseTimes};
 use self::counts::{Counts, Stat};
 use self::histogram::{Buckets, DECISION_BOUNDS, Histogram};
+use self::lane::Lane;
 use self::mapped::Mapped;
 use self::name::{request_name, rule_name};
 use self::reloads::Reloads;
@@ -62,8 +64,8 @@ use crate::engine::request::Request;
 /// Unknown domains that are told by name. Whoever sends to a wrong domain does so a lot, so a few are enough.
 const UNKNOWN_DOMAINS_MAX: usize = 100;
 
-/// Slots beside those of series and histograms: calls, and a few single counters.
-const FIXED_SLOTS: u32 = Calls::SLOTS + 16;
+/// Slots beside those of series and histograms: calls, the lane, and a few single counters.
+const FIXED_SLOTS: u32 = Calls::SLOTS + Lane::SLOTS + 16;
 
 /// What is counted under when there is no room for a series of its own.
 const OTHER: &str = "other";
@@ -109,6 +111,7 @@ pub struct Metrics {
     global_shadow: Slot,
     decision_time: Histogram,
     calls: Calls,
+    lane: Lane,
     reloads: Reloads,
     timers: Box<[Timers]>,
     timers_dropped: Slot,
@@ -159,6 +162,7 @@ impl Metrics {
             global_shadow: striped.reserve(1)?,
             decision_time: Histogram::new(&striped, decision_buckets)?,
             calls: Calls::new(&striped, response_times)?,
+            lane: Lane::new(&striped)?,
             reloads: Reloads::new(&striped)?,
             timers: (0..options.timer_readers).map(|_| Timers::new(options.stripes)).collect(),
             timers_dropped: striped.reserve(1)?,
@@ -237,6 +241,26 @@ impl Metrics {
         if let Some(timers) = self.timers.get(reader) {
             timers.take(each);
         }
+    }
+
+    /// A connection of the lane began.
+    pub fn lane_opened(&self) {
+        self.lane.opened(&self.striped.writer());
+    }
+
+    /// A connection of the lane is no more.
+    pub fn lane_closed(&self) {
+        self.lane.closed(&self.striped.writer());
+    }
+
+    /// So many streams of the lane began or were reset.
+    pub fn lane_streams(&self, began: u32, reset_by_client: u32, reset_by_server: u32) {
+        self.lane.streams(&self.striped.writer(), began, reset_by_client, reset_by_server);
+    }
+
+    /// We ended a connection of the lane with this code of HTTP/2, perhaps because its client misbehaved.
+    pub fn lane_ended(&self, code: u8, misbehaved: bool) {
+        self.lane.ended(&self.striped.writer(), code, misbehaved);
     }
 
     /// A rule set was installed at this unix time.

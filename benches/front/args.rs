@@ -99,7 +99,9 @@ impl Args {
         let others = self.echoes.iter().filter(|&&echo| echo != Echo::TonicMulti);
         subjects.extend(others.map(|&echo| Subject::Echo(echo)));
         subjects.extend(Peer::named().map(Subject::Peer));
-        subjects.extend((!self.echoes_only).then_some(Subject::Tidegate));
+        if !self.echoes_only {
+            subjects.extend([Subject::Tidegate, Subject::Lane]);
+        }
         subjects
     }
 

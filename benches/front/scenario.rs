@@ -53,8 +53,8 @@ impl Scenario {
 
     /// A server of one thread has no use for a second core.
     pub(crate) fn takes(self, subject: Subject) -> bool {
-        !self.shares_cores()
-            || matches!(subject, Subject::Tidegate | Subject::Peer(_) | Subject::Echo(Echo::TonicMulti))
+        let one_thread = matches!(subject, Subject::Echo(echo) if echo != Echo::TonicMulti);
+        !self.shares_cores() || !one_thread
     }
 
     /// `open_rate`: calls a second of the open loop.

@@ -30,6 +30,8 @@ pub(crate) enum Subject {
     Echo(Echo),
     Peer(Peer),
     Tidegate,
+    /// The same on its own HTTP/2.
+    Lane,
 }
 
 impl Subject {
@@ -41,6 +43,16 @@ impl Subject {
             Subject::Echo(Echo::Canned) => "echo, canned frames",
             Subject::Peer(peer) => peer.name(),
             Subject::Tidegate => "tidegate",
+            Subject::Lane => "tidegate, lane",
+        }
+    }
+
+    /// What Tidegate is to serve the call with; `None` for an echo.
+    pub(crate) fn grpc_front(self) -> Option<&'static str> {
+        match self {
+            Subject::Echo(_) | Subject::Peer(_) => None,
+            Subject::Tidegate => Some("tonic"),
+            Subject::Lane => Some("lane"),
         }
     }
 }
@@ -71,8 +83,11 @@ impl Server {
         match subject {
             Subject::Echo(echo) => echo_command(&mut command, echo, port),
             Subject::Peer(peer) => peer::command(&mut command, peer, port, cores, &folder)?,
-            Subject::Tidegate => tidegate_command(&mut command, tidegate, (port, metrics), cores, &folder)?,
+            Subject::Tidegate | Subject::Lane => {
+                tidegate_command(&mut command, tidegate, (port, metrics), cores, &folder)?;
+            }
         }
+        command.envs(subject.grpc_front().map(|front| ("GRPC_FRONT", front)));
         let log = File::create(folder.join(LOG)).map_err(|error| format!("no log: {error}"))?;
         let twin = log.try_clone().map_err(|error| error.to_string())?;
         command.stdin(Stdio::null()).stdout(log).stderr(twin);

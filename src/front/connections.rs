@@ -32,6 +32,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{AbortHandle, JoinSet};
 
 pub use self::drain::{Drain, DrainSwitch};
@@ -43,6 +44,7 @@ pub use self::workers::{ConnectionBounds, Fronts, Port, Workers};
 
 use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
+use crate::front::lane::{self, LaneFront};
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more.
 const GRPC_STREAMS_MAX: u32 = 1_024;
@@ -64,9 +66,40 @@ const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
 /// What one connection of HTTP/1 buffers.
 const HTTP1_BUFFER_BYTES: usize = 32 * 1_024;
 
+/// What serves the gRPC port.
+#[derive(Clone)]
+pub enum GrpcServer {
+    /// hyper and tonic.
+    Tonic(GrpcFront),
+    /// Our own HTTP/2.
+    Lane(LaneFront),
+}
+
+impl GrpcServer {
+    /// A worker begins to serve.
+    pub fn begin(&self) {
+        match self {
+            Self::Tonic(front) => front.begin(),
+            Self::Lane(front) => front.begin(),
+        }
+    }
+}
+
 /// Serves one connection of gRPC.
-pub async fn serve_grpc(arrival: Arrival, front: GrpcFront, mut life: Life) {
+pub async fn serve_grpc(arrival: Arrival, server: GrpcServer, mut life: Life) {
     let Some(session) = arrival.greeted(&mut life).await else { return };
+    match server {
+        GrpcServer::Tonic(front) => serve_tonic(session.stream, front, life).await,
+        GrpcServer::Lane(front) => lane::serve(session.stream, front, life).await,
+    }
+}
+
+/// The same on hyper and tonic, once the client has said what it speaks.
+pub(in crate::front) async fn serve_tonic(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    front: GrpcFront,
+    life: Life,
+) {
     // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
     let front = Arc::new(front.for_connection());
     let service = service_fn(move |request: Request<Incoming>| {
@@ -74,9 +107,8 @@ pub async fn serve_grpc(arrival: Arrival, front: GrpcFront, mut life: Life) {
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     // Whatever it speaks: what is not HTTP/2 is told so.
-    let connection = http2(GRPC_STREAMS_MAX)
-        .auto_date_header(false)
-        .serve_connection(TokioIo::new(session.stream), service);
+    let connection =
+        http2(GRPC_STREAMS_MAX).auto_date_header(false).serve_connection(TokioIo::new(stream), service);
     to_its_end(connection, life).await;
 }
 

@@ -3,11 +3,12 @@
 //! The hot call, `ShouldRateLimit`, is answered by `unary` straight on hyper, because a generic gRPC server costs
 //! more than the decision. Everything else is tonic's.
 
-mod framing;
-mod health;
-mod timeout;
+pub(in crate::front) mod framing;
+pub(in crate::front) mod health;
+mod message;
+pub(in crate::front) mod timeout;
 mod unary;
-mod unfinished;
+pub(in crate::front) mod unfinished;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -20,15 +21,21 @@ use hyper::body::{Body, Frame, Incoming};
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
+pub(in crate::front) use self::message::{is_content_type, percent_encoded};
 use self::unfinished::Unfinished;
 use crate::front::{Seam, proto};
 use crate::health::Health;
 
 /// Bytes of a question about health or about services, which are names. (tonic's own bound is 4 MiB, and a connection
 /// may have a thousand of them under way.)
-const QUESTION_BYTES_MAX: usize = 4 * 1_024;
+pub(in crate::front) const QUESTION_BYTES_MAX: usize = 4 * 1_024;
 
-const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// What is said to those who do not ask as gRPC does.
+pub(in crate::front) const ONLY_POST: &str = "only POST\n";
+pub(in crate::front) const ONLY_GRPC: &str = "only application/grpc\n";
+
+pub(in crate::front) const SHOULD_RATE_LIMIT: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// What answers on the gRPC port. Clones share everything.
 #[derive(Clone)]

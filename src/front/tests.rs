@@ -4,6 +4,7 @@ mod check;
 mod connections;
 mod grpc;
 mod http;
+mod lane;
 mod seam;
 mod telling;
 mod tls;
@@ -16,7 +17,7 @@ use ::http::StatusCode;
 use tokio::task::JoinSet;
 
 use crate::front::connections::{
-    ConnectionBounds, DrainSwitch, Fronts, Listener, MaxAge, Port, Workers, serve_pages,
+    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::grpc::GrpcFront;
 use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
@@ -24,7 +25,7 @@ use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::service::Service;
-pub(super) use crate::service::fixture::{metrics, service};
+pub(in crate::front) use crate::service::fixture::{metrics, service};
 
 /// Much longer than anything takes that works.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -66,7 +67,7 @@ fn fronts_with(service: Arc<Service>, metrics: Arc<Metrics>, check: CheckOptions
     let health = Arc::new(Health::starting());
     health.serve();
     let fronts = Fronts {
-        grpc: GrpcFront::new(Arc::clone(&seam), Arc::clone(&health)),
+        grpc: GrpcServer::Tonic(GrpcFront::new(Arc::clone(&seam), Arc::clone(&health))),
         http: HttpFront::new(seam, Arc::clone(&health), check),
     };
     (fronts, health)

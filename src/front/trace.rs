@@ -44,7 +44,10 @@ impl Seam {
             span.text("rpc.system", "grpc");
             span.text("rpc.service", "envoy.service.ratelimit.v3.RateLimitService");
             span.text("rpc.method", "ShouldRateLimit");
-            span.number("rpc.grpc.status_code", answer.err().map_or(0, |refusal| refusal.code as i64));
+            span.number(
+                "rpc.grpc.status_code",
+                answer.err().map_or(0, |refusal| i64::from(refusal.code.grpc_status())),
+            );
         }
         let question = RateLimitRequest::decode(request).unwrap_or_default();
         span.text(DOMAIN, &question.domain);

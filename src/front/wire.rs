@@ -4,6 +4,7 @@
 //! transport, reads no rules.
 
 mod headers;
+pub(super) mod in_place;
 mod metadata;
 
 use bytes::Bytes;

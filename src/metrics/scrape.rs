@@ -53,6 +53,7 @@ impl Metrics {
         self.reloads.write(page);
         self.calls.write(page, &self.striped);
         self.calls.write_response_times(page, &self.striped);
+        self.lane.write(page, &self.striped);
         if self.mapped.is_none() {
             self.write_shared(page);
         }

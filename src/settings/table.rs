@@ -7,8 +7,9 @@ use crate::settings::Problem;
 use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
     Backend, ByteSize, CheckProxy, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
-    FullMode, HeaderName, Hops, HostPort, List, LogLevel, Map, NodeMetadata, Number, OtelPairs, OtlpProtocol,
-    Queue, Secret, Series, Share, StatsdProtocol, StoreFailureMode, SyncMode, Threads, UrlPath, Value,
+    FullMode, GrpcFrontKind, HeaderName, Hops, HostPort, List, LogLevel, Map, NodeMetadata, Number,
+    OtelPairs, OtlpProtocol, Queue, Secret, Series, Share, StatsdProtocol, StoreFailureMode, SyncMode,
+    Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -70,6 +71,7 @@ settings! {
     "Listeners": {
         "GRPC_HOST" grpc_host: String = "0.0.0.0", "gRPC: the address to listen on; IPv6 without brackets, :: is both families";
         "GRPC_PORT" grpc_port: u16 = "8081", "gRPC: the port";
+        "GRPC_FRONT" grpc_front: GrpcFrontKind = "tonic", "gRPC: what speaks HTTP/2: lane (ours, faster) or tonic (which also serves reflection)";
         "HOST" host: String = "0.0.0.0", "HTTP (/json, health): the address to listen on";
         "PORT" port: u16 = "8080", "HTTP: the port";
         "DEBUG_HOST" debug_host: String = "0.0.0.0", "debug: the address to listen on";

@@ -431,6 +431,14 @@ impl Value for Algorithm {
 }
 
 words!(
+    /// What speaks HTTP/2 on the gRPC port.
+    GrpcFrontKind, "FRONT", str::eq, {
+        "lane" => Lane,
+        "tonic" => Tonic,
+    }
+);
+
+words!(
     /// What is logged.
     LogLevel, "LEVEL", str::eq_ignore_ascii_case, {
         "panic" => Panic,

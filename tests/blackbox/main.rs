@@ -21,6 +21,7 @@ mod envoy;
 mod envoy_answers;
 mod fronts;
 mod h2spec;
+mod lane;
 mod lifecycle;
 mod listeners;
 mod logs;

@@ -103,6 +103,7 @@ fn what_go_programs_and_old_deployments_set_is_taken() {
         ("GOMAXPROCS", "2"),
         ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
         ("EXPIRATION_JITTER_MAX_SECONDS", "300"),
+        ("BACKEND_TYPE", "memory"),
         ("REDIS_PORT", "tcp://10.0.0.1:6379"),
         ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "WAIT"),
         ("MEMCACHE_HOST_PORT", "memcached:11211"),

@@ -11,8 +11,7 @@ use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{Arrival, Drain, DrainSwitch, Life, Listener, MaxAge, serve_grpc, serve_http};
-use crate::front::grpc::GrpcFront;
+use super::{Arrival, Drain, DrainSwitch, GrpcServer, Life, Listener, MaxAge, serve_grpc, serve_http};
 use crate::front::http::HttpFront;
 
 /// Connections that wait for a worker to take them.
@@ -31,7 +30,7 @@ pub enum Port {
 #[derive(Clone)]
 pub struct Fronts {
     /// On [`Port::Grpc`].
-    pub grpc: GrpcFront,
+    pub grpc: GrpcServer,
     /// On [`Port::Http`].
     pub http: HttpFront,
 }

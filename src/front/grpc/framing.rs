@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use crate::front::{Bounds, Refusal};
 
 /// Flag and length, before every message.
-pub(super) const PREFIX_BYTES: usize = 5;
+pub(in crate::front) const PREFIX_BYTES: usize = 5;
 /// The flag of a message that is not compressed; no other is taken.
 pub(super) const UNCOMPRESSED: u8 = 0;
 
@@ -35,36 +35,46 @@ impl Partial {
         } else {
             self.pieces.extend_from_slice(&data);
         }
-        match self.message_bytes()? {
-            Some(length) if length > bounds.request_bytes_max => Err(Refusal::too_large(bounds)),
-            Some(length) if self.bytes().len() > PREFIX_BYTES + length => Err(Refusal::invalid(MORE)),
-            _ => Ok(()),
-        }
+        check(self.bytes(), bounds)
     }
 
     /// The message, now that nothing more will come.
     pub(super) fn finish(self) -> Result<Bytes, Refusal> {
-        match self.message_bytes()? {
-            None if self.bytes().is_empty() => Err(Refusal::invalid(MISSING)),
-            Some(length) if self.bytes().len() == PREFIX_BYTES + length => {
-                let whole = if self.pieces.is_empty() { self.whole } else { self.pieces.freeze() };
-                Ok(whole.slice(PREFIX_BYTES..))
-            }
-            _ => Err(Refusal::invalid(INCOMPLETE)),
-        }
-    }
-
-    /// The length that the prefix announces, if all of the prefix is there.
-    fn message_bytes(&self) -> Result<Option<usize>, Refusal> {
-        match *self.bytes() {
-            [UNCOMPRESSED, a, b, c, d, ..] => Ok(usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()),
-            [flag, ..] if flag != UNCOMPRESSED => Err(Refusal::unimplemented(COMPRESSED)),
-            _ => Ok(None),
-        }
+        message(self.bytes())?;
+        let whole = if self.pieces.is_empty() { self.whole } else { self.pieces.freeze() };
+        Ok(whole.slice(PREFIX_BYTES..))
     }
 
     fn bytes(&self) -> &[u8] {
         if self.pieces.is_empty() { &self.whole } else { &self.pieces }
+    }
+}
+
+/// Whether a body that begins so may go on.
+pub(in crate::front) fn check(body: &[u8], bounds: &Bounds) -> Result<(), Refusal> {
+    match message_bytes(body)? {
+        Some(length) if length > bounds.request_bytes_max => Err(Refusal::too_large(bounds)),
+        Some(length) if body.len() > PREFIX_BYTES + length => Err(Refusal::invalid(MORE)),
+        _ => Ok(()),
+    }
+}
+
+/// The one message of a whole body.
+pub(in crate::front) fn message(body: &[u8]) -> Result<&[u8], Refusal> {
+    match message_bytes(body)? {
+        None if body.is_empty() => Err(Refusal::invalid(MISSING)),
+        Some(length) if body.len() == PREFIX_BYTES + length => Ok(&body[PREFIX_BYTES..]),
+        Some(length) if body.len() > PREFIX_BYTES + length => Err(Refusal::invalid(MORE)),
+        _ => Err(Refusal::invalid(INCOMPLETE)),
+    }
+}
+
+/// The length that the prefix announces, if all of the prefix is there.
+fn message_bytes(body: &[u8]) -> Result<Option<usize>, Refusal> {
+    match *body {
+        [UNCOMPRESSED, a, b, c, d, ..] => Ok(usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()),
+        [flag, ..] if flag != UNCOMPRESSED => Err(Refusal::unimplemented(COMPRESSED)),
+        _ => Ok(None),
     }
 }
 

@@ -75,13 +75,19 @@ async fn follow(
 }
 
 fn check_name(request: &HealthCheckRequest) -> Result<(), tonic::Status> {
-    match request.service.as_str() {
-        "" | "ratelimit" => Ok(()),
-        _ => Err(tonic::Status::not_found("service unknown; there are \"\" and \"ratelimit\"")),
-    }
+    if is_known(&request.service) { Ok(()) } else { Err(tonic::Status::not_found(UNKNOWN)) }
 }
 
-fn report(status: &Status) -> HealthCheckResponse {
+/// What is told about any other name.
+pub(in crate::front) const UNKNOWN: &str = "service unknown; there are \"\" and \"ratelimit\"";
+
+/// Whether this service's health is told.
+pub(in crate::front) fn is_known(service: &str) -> bool {
+    matches!(service, "" | "ratelimit")
+}
+
+/// What the protocol calls a status.
+pub(in crate::front) fn report(status: &Status) -> HealthCheckResponse {
     let status = match status {
         Status::Serving => ServingStatus::Serving,
         Status::NotServing(_) | Status::Draining => ServingStatus::NotServing,

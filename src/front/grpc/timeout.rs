@@ -15,7 +15,8 @@ pub(super) fn of(headers: &HeaderMap) -> Option<Duration> {
     parse(headers.get(GRPC_TIMEOUT)?.as_bytes())
 }
 
-fn parse(value: &[u8]) -> Option<Duration> {
+/// How long the caller waits whose `grpc-timeout` this is.
+pub(in crate::front) fn parse(value: &[u8]) -> Option<Duration> {
     let (&unit, digits) = value.split_last()?;
     if digits.len() > DIGITS_MAX || !digits.iter().all(u8::is_ascii_digit) {
         return None;

@@ -10,8 +10,8 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
 
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
-use super::timeout;
 use super::unfinished::Unfinished;
+use super::{ONLY_GRPC, ONLY_POST, is_content_type, percent_encoded, timeout};
 use crate::front::{Bounds, Refusal, Seam};
 use crate::metrics::Front;
 use crate::spans::CallSpan;
@@ -80,15 +80,15 @@ async fn read(mut body: Incoming, unfinished: &Unfinished, bounds: &Bounds) -> R
 /// What to say to a request that is not a gRPC call at all.
 fn not_grpc(request: &Request<Incoming>) -> Option<Response<UnaryBody>> {
     if request.method() != Method::POST {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, request, "only POST\n");
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, request, ONLY_POST);
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return Some(response);
     }
     let content_type = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    match content_type.strip_prefix(GRPC.as_bytes()) {
-        Some([] | [b'+' | b';', ..]) => None,
-        _ => Some(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, request, "only application/grpc\n")),
+    if is_content_type(content_type) {
+        return None;
     }
+    Some(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, request, ONLY_GRPC))
 }
 
 /// An answer for people. To a HEAD it has no body.
@@ -117,21 +117,10 @@ fn refused(refusal: &Refusal) -> Response<UnaryBody> {
     let mut response = Response::new(UnaryBody::default());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, GRPC);
-    headers.insert(GRPC_STATUS, HeaderValue::from(refusal.code.grpc_status()));
-    headers.insert(GRPC_MESSAGE, percent_encoded(&refusal.message));
+    headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(refusal.code.grpc_status())));
+    let message = HeaderValue::try_from(percent_encoded(&refusal.message));
+    headers.insert(GRPC_MESSAGE, message.expect("printable ASCII is a header value"));
     response
-}
-
-/// Printable ASCII as it is, everything else as `%XX`: the form that gRPC gives to messages.
-fn percent_encoded(message: &str) -> HeaderValue {
-    let mut encoded = String::with_capacity(message.len());
-    for byte in message.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    HeaderValue::from_str(&encoded).expect("printable ASCII is a header value")
 }
 
 /// One message and the trailers, or nothing.
@@ -148,15 +137,5 @@ impl UnaryBody {
 
     pub(super) fn is_over(&self) -> bool {
         self.message.is_none() && self.trailers.is_none()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_are_percent_encoded() {
-        assert_eq!(percent_encoded("100% \u{e9}\n ok"), "100%25 %C3%A9%0A ok");
     }
 }

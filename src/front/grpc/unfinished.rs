@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::front::{Refusal, RefusalCode};
 
 /// What one connection may hold. A question of a proxy is a few hundred bytes and comes whole.
-const BYTES_MAX: usize = 1_024 * 1_024;
+pub(in crate::front) const BYTES_MAX: usize = 1_024 * 1_024;
 
-const TOO_MUCH: &str = "this connection has begun too many requests that it does not end";
+pub(in crate::front) const TOO_MUCH: &str =
+    "this connection has begun too many requests that it does not end";
 
 /// What the calls of one connection hold.
 #[derive(Default)]

@@ -15,16 +15,19 @@ use super::{eventually_true, grpc};
 pub enum Front {
     /// hyper, with tonic beside it.
     Tonic,
+    /// Our own HTTP/2.
+    Lane,
 }
 
 impl Front {
     pub fn all() -> &'static [Self] {
-        &[Self::Tonic]
+        &[Self::Tonic, Self::Lane]
     }
 
     fn chosen_in(self, setup: Setup) -> Setup {
         match self {
-            Self::Tonic => setup,
+            Self::Tonic => setup.env("GRPC_FRONT", "tonic"),
+            Self::Lane => setup.env("GRPC_FRONT", "lane"),
         }
     }
 }

@@ -49,6 +49,7 @@ impl Setup {
             Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, open_files: None, ports };
         setup
             .env("CONFIG_PATH", &rules.display().to_string())
+            .env("GRPC_FRONT", &grpc_front())
             .env("GRPC_HOST", "127.0.0.1")
             .env("GRPC_PORT", &ports.grpc.to_string())
             .env("HOST", "127.0.0.1")
@@ -124,6 +125,11 @@ impl Setup {
     pub fn start(self) -> Tidegate {
         Tidegate::of(self.spawn(), self)
     }
+}
+
+/// Which of the two serves the gRPC port: every test holds on both, so the whole suite runs once with each.
+pub fn grpc_front() -> String {
+    std::env::var("TIDEGATE_TEST_FRONT").unwrap_or_else(|_| "tonic".to_owned())
 }
 
 impl Tidegate {

@@ -1,0 +1,48 @@
+//! The lane: our own HTTP/2 for the gRPC port, at the speed of frames.
+//!
+//! Every call that a limiter gets is small, unary and like the one before it, on a few long connections. Written for
+//! exactly that, HTTP/2 costs a small part of what a general server pays. It stands behind the same seam as `grpc` and
+//! serves the same port; which of the two is a setting. Beside the hot call it answers `grpc.health.v1`; reflection is
+//! where tonic serves.
+//!
+//! - `frames`, `huffman`, `hpack`: the formats
+//! - `connection`: one connection as a state machine without I/O
+//! - `calls`: what is called: the seam, health
+//! - `driver`: a connection's task; `complaints`: what the log says of peers that misbehave
+
+mod calls;
+mod complaints;
+mod connection;
+mod driver;
+pub(in crate::front) mod frames;
+pub(in crate::front) mod hpack;
+mod huffman;
+
+use std::sync::Arc;
+
+pub use self::driver::serve;
+
+use self::complaints::Complaints;
+use crate::front::Seam;
+use crate::health::Health;
+
+/// What answers on the gRPC port, by the lane. Clones share everything.
+#[derive(Clone)]
+pub struct LaneFront {
+    seam: Arc<Seam>,
+    health: Arc<Health>,
+    complaints: Arc<Complaints>,
+}
+
+impl LaneFront {
+    /// A worker begins to serve.
+    pub fn begin(&self) {
+        self.seam.begin();
+    }
+
+    /// Answers calls by `seam`, and questions about health by `health`.
+    #[must_use]
+    pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {
+        Self { seam, health, complaints: Arc::default() }
+    }
+}

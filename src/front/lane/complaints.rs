@@ -1,0 +1,66 @@
+//! What the log says of peers that misbehave: one line a closed connection, and not more than a few a second, because
+//! whoever floods a port would flood the log too.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use super::connection::Ended;
+use crate::clock;
+
+/// Nanoseconds between two lines.
+const PAUSE_NANOS: u64 = 1_000_000_000;
+
+/// Lets one line through now and then. Shared by all threads.
+pub struct Complaints {
+    began: Instant,
+    /// When the last line was let through, in nanoseconds since `began`, and one more; 0: none was.
+    last: AtomicU64,
+    held_back: AtomicU64,
+}
+
+impl Default for Complaints {
+    fn default() -> Self {
+        Self { began: clock::monotonic(), last: AtomicU64::new(0), held_back: AtomicU64::new(0) }
+    }
+}
+
+impl Complaints {
+    /// Logs how a connection ended, if that was the peer's fault.
+    pub fn log(&self, ended: Ended) {
+        let Some(why) = ended.why else { return };
+        match self.admit(clock::nanos_since(self.began)) {
+            Some(0) => tracing::warn!(code = ?ended.code, "closed a gRPC connection: {why}"),
+            Some(others) => {
+                tracing::warn!(code = ?ended.code, others, "closed a gRPC connection (and others before): {why}");
+            }
+            None => {}
+        }
+    }
+
+    /// Whether a line may be written at this time, and how many were not since the last.
+    fn admit(&self, nanos: u64) -> Option<u64> {
+        let (last, now) = (self.last.load(Relaxed), nanos + 1);
+        let may = last == 0 || now >= last + PAUSE_NANOS;
+        // Of two threads at a time one writes.
+        if may && self.last.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
+            return Some(self.held_back.swap(0, Relaxed));
+        }
+        self.held_back.fetch_add(1, Relaxed);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_and_the_next_says_how_many_were_not_written() {
+        let complaints = Complaints::default();
+        assert_eq!(complaints.admit(5), Some(0));
+        assert_eq!(complaints.admit(6), None);
+        assert_eq!(complaints.admit(PAUSE_NANOS + 4), None);
+        assert_eq!(complaints.admit(PAUSE_NANOS + 5), Some(2));
+        assert_eq!(complaints.admit(2 * PAUSE_NANOS + 5), Some(0));
+    }
+}

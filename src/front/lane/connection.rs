@@ -1,0 +1,317 @@
+//! One connection of HTTP/2 (RFC 9113, server side) for small unary calls, without I/O: bytes and times in, bytes out.
+//!
+//! Whoever drives it reads into [`Connection::receive`], writes what that appends, and calls [`Connection::tick`] at
+//! [`Connection::deadline`]. What is asked goes to a [`Serve`], which answers now or later ([`Connection::complete`]).
+//!
+//! - `requests`: streams that begin, their headers and bodies; `answers`: what goes back
+//! - `streams`: what a stream is, and which there are; `windows`: flow control, both ways
+//! - `control`: settings, pings and resets; `nuisance`: peers that only make work; `ending`: how it ends
+//!
+//! Bounds: streams, their bodies, header blocks, unsent answers, time for each of these, and useless frames. It pushes
+//! nothing, honours no priorities, and sends no trailers but those of gRPC.
+
+mod answers;
+mod control;
+mod ending;
+mod nuisance;
+mod requests;
+mod streams;
+mod windows;
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+pub use self::ending::Ended;
+use self::ending::Ending;
+use self::nuisance::Nuisance;
+use self::requests::Block;
+use self::streams::Streams;
+use self::windows::Windows;
+use super::frames::{self, ErrorCode, HEAD_BYTES, Head, NUMBER_MAX, PAYLOAD_MAX, PREFACE, flag, kind};
+use super::hpack::{Decoder, Encoder, LIST_BYTES_MAX, Route};
+
+/// Streams at a time. Envoy opens another connection when it needs more.
+pub const STREAMS_MAX: usize = 1_024;
+/// How long a client may take for its preface and settings, for the rest of a frame, a header block, or a request.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// A peer that was not heard for so long is asked whether it is still there, and given up after the second.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// What a PING of ours carries that asks for a sign of life.
+const ARE_YOU_THERE: [u8; 8] = *b"tidegate";
+
+const SETTINGS_MAX_CONCURRENT_STREAMS: u16 = 3;
+const SETTINGS_MAX_HEADER_LIST_SIZE: u16 = 6;
+
+/// A status of gRPC that is no success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Its number.
+    pub code: u8,
+    /// Why, for the one who asked.
+    pub message: Cow<'static, str>,
+}
+
+/// A whole request.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The stream that it came on, for an answer that comes later.
+    pub stream: u32,
+    /// What is called.
+    pub route: Route,
+    /// How long its caller still waits; `None`: without an end.
+    pub timeout: Option<Duration>,
+    /// The body, framed as gRPC frames messages.
+    pub body: &'a [u8],
+}
+
+/// What becomes of a whole request.
+#[derive(Debug)]
+pub enum Outcome<W> {
+    /// Its answer.
+    Now(Result<Bytes, Status>),
+    /// The answer comes by [`Connection::complete`]. What is held here is dropped once nobody waits any more.
+    Later(W),
+    /// A first message; more come by [`Connection::push`].
+    Stream(Bytes, W),
+    /// It was not looked at, and may be sent again.
+    Refused,
+}
+
+/// What answers requests.
+pub trait Serve {
+    /// What is kept for an answer that comes later.
+    type Waiting;
+
+    /// So much of a body is there and more is to come. An error is the answer.
+    fn partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status>;
+    /// Answers a request.
+    fn whole(&mut self, call: Call<'_>) -> Outcome<Self::Waiting>;
+    /// A request did not arrive in time, or was not answered in time. Returns the answer.
+    fn late(&mut self, route: Route, arrived: bool) -> Status;
+}
+
+/// The state of a connection. `W` is what is kept for an answer that comes later.
+#[derive(Debug)]
+pub struct Connection<W> {
+    stage: Stage,
+    decoder: Decoder,
+    encoder: Encoder,
+    streams: Streams<W>,
+    windows: Windows,
+    /// A header block of which more is to come.
+    block: Option<Block>,
+    nuisance: Nuisance,
+    ending: Ending,
+    ended: Option<Ended>,
+    /// When something began that has to be complete within [`READ_TIMEOUT`]: the preface, a frame, a header block.
+    unfinished: Option<Instant>,
+    /// When the peer was heard last.
+    heard: Instant,
+    /// It was asked since whether it is still there.
+    pinged: bool,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Stage {
+    Preface,
+    FirstSettings,
+    Open,
+    Closed,
+}
+
+/// What happened since these were last taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Streams that began.
+    pub streams: u32,
+    /// Streams that the client reset, and that we did.
+    pub reset_by_client: u32,
+    pub reset_by_server: u32,
+}
+
+/// What ends a connection: an error of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fatal {
+    code: ErrorCode,
+    why: &'static str,
+}
+
+fn fatal<T>(code: ErrorCode, why: &'static str) -> Result<T, Fatal> {
+    Err(Fatal { code, why })
+}
+
+/// One turn of a connection: when it is, who answers, and where what is to be sent goes.
+pub struct Turn<'a, S> {
+    /// Now.
+    pub now: Instant,
+    /// What answers requests.
+    pub serve: &'a mut S,
+    /// Bytes for the peer are appended here.
+    pub out: &'a mut Vec<u8>,
+}
+
+impl<W> Connection<W> {
+    /// A connection that begins now. What the server says first is appended to `out`.
+    pub fn new(now: Instant, out: &mut Vec<u8>) -> Self {
+        let (streams, fields) = (STREAMS_MAX as u32, LIST_BYTES_MAX as u32);
+        frames::settings(
+            out,
+            &[(SETTINGS_MAX_CONCURRENT_STREAMS, streams), (SETTINGS_MAX_HEADER_LIST_SIZE, fields)],
+        );
+        Self {
+            stage: Stage::Preface,
+            decoder: Decoder::new(),
+            encoder: Encoder::new(),
+            streams: Streams::new(),
+            windows: Windows::new(out),
+            block: None,
+            nuisance: Nuisance::new(now),
+            ending: Ending::default(),
+            ended: None,
+            unfinished: Some(now),
+            heard: now,
+            pinged: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes whole frames off the start of `input`; returns how many bytes they have. What is left, which is less than
+    /// a frame, is to be given again with more behind it.
+    pub fn receive<S: Serve<Waiting = W>>(&mut self, input: &[u8], turn: &mut Turn<'_, S>) -> usize {
+        self.heard = turn.now;
+        self.pinged = false;
+        self.nuisance.cool(turn.now);
+        let used = match self.receive_frames(input, turn) {
+            Ok(used) => used,
+            Err(error) => {
+                self.end(Some(error), turn.out);
+                input.len()
+            }
+        };
+        let unfinished = used < input.len() || self.block.is_some() || self.stage < Stage::Open;
+        self.unfinished = match self.unfinished {
+            Some(since) if unfinished && used == 0 => Some(since),
+            _ => unfinished.then_some(turn.now),
+        };
+        used
+    }
+
+    fn receive_frames<S: Serve<Waiting = W>>(
+        &mut self,
+        input: &[u8],
+        turn: &mut Turn<'_, S>,
+    ) -> Result<usize, Fatal> {
+        if self.stage == Stage::Closed {
+            return Ok(input.len());
+        }
+        let mut used = self.preface(input)?;
+        if self.stage == Stage::Preface {
+            return Ok(0);
+        }
+        while let Some(head) = Head::read(&input[used..]) {
+            if head.length > PAYLOAD_MAX {
+                return fatal(ErrorCode::FrameSizeError, "a frame is too large");
+            }
+            let start = used + HEAD_BYTES;
+            let Some(payload) = input.get(start..start + head.length) else { break };
+            used = start + head.length;
+            self.frame(head, payload, turn)?;
+            self.nuisance.check()?;
+        }
+        Ok(used)
+    }
+
+    /// Takes the preface, once all of it is there.
+    fn preface(&mut self, input: &[u8]) -> Result<usize, Fatal> {
+        if self.stage != Stage::Preface {
+            return Ok(0);
+        }
+        let length = input.len().min(PREFACE.len());
+        if input[..length] != PREFACE[..length] {
+            return fatal(ErrorCode::ProtocolError, "it does not begin as HTTP/2 does");
+        }
+        if length < PREFACE.len() {
+            return Ok(0);
+        }
+        self.stage = Stage::FirstSettings;
+        Ok(length)
+    }
+
+    #[inline]
+    fn frame<S: Serve<Waiting = W>>(
+        &mut self,
+        head: Head,
+        payload: &[u8],
+        turn: &mut Turn<'_, S>,
+    ) -> Result<(), Fatal> {
+        if self.stage == Stage::FirstSettings {
+            if head.kind != kind::SETTINGS || head.has(flag::ACK) {
+                return fatal(ErrorCode::ProtocolError, "its first frame is no SETTINGS");
+            }
+            self.stage = Stage::Open;
+        }
+        if self.block.is_some() && head.kind != kind::CONTINUATION {
+            return fatal(ErrorCode::ProtocolError, "another frame is within a header block");
+        }
+        match head.kind {
+            kind::DATA => self.on_data(head, payload, turn),
+            kind::HEADERS => self.on_headers(head, payload, turn),
+            kind::CONTINUATION => self.on_continuation(head, payload, turn),
+            kind::WINDOW_UPDATE => self.on_window_update(head, payload, turn.out),
+            kind::SETTINGS => self.on_settings(head, payload, turn.out),
+            kind::PING => self.on_ping(head, payload, turn.out),
+            kind::RST_STREAM => self.on_reset(head, payload),
+            kind::PRIORITY => self.on_priority(head, payload),
+            kind::GOAWAY => self.on_goaway(head, payload),
+            kind::PUSH_PROMISE => fatal(ErrorCode::ProtocolError, "a client cannot push"),
+            _ => {
+                self.nuisance.add(nuisance::FRAME);
+                Ok(())
+            }
+        }
+    }
+
+    /// When [`Connection::tick`] is to be called, at the latest.
+    pub fn deadline(&self) -> Instant {
+        let patience =
+            if self.pinged { KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT } else { KEEP_ALIVE_INTERVAL };
+        let unfinished = self.unfinished.map(|since| since + READ_TIMEOUT);
+        let all = [unfinished, self.streams.due(), self.ending.due()];
+        all.into_iter().flatten().fold(self.heard + patience, Instant::min)
+    }
+
+    /// Does what is due.
+    pub fn tick<S: Serve<Waiting = W>>(&mut self, turn: &mut Turn<'_, S>) {
+        if self.stage == Stage::Closed {
+            return;
+        }
+        if self.unfinished.is_some_and(|since| turn.now >= since + READ_TIMEOUT) {
+            let why = "it stopped in the middle of what it said";
+            return self.end(Some(Fatal { code: ErrorCode::ProtocolError, why }), turn.out);
+        }
+        self.keep_alive(turn.now, turn.out);
+        self.end_phase(turn.now, turn.out);
+        self.expire(turn);
+    }
+
+    fn keep_alive(&mut self, now: Instant, out: &mut Vec<u8>) {
+        if self.pinged && now >= self.heard + KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT {
+            self.end(None, out);
+        } else if !self.pinged && now >= self.heard + KEEP_ALIVE_INTERVAL {
+            self.pinged = true;
+            frames::ping(out, 0, &ARE_YOU_THERE);
+        }
+    }
+
+    /// What happened since this was last called.
+    pub fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+}

@@ -1,0 +1,223 @@
+//! Answers: written at once where the windows allow, and otherwise as far as they do.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::streams::{State, Stream, Then};
+use super::{Connection, ErrorCode, PAYLOAD_MAX, Status, flag, frames, kind, nuisance};
+use crate::front::grpc::{ONLY_GRPC, ONLY_POST, percent_encoded};
+
+/// How long an answer may wait for a client to open its window.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// Unsent bytes of a stream of messages. Whoever takes none of them for so long is not interested.
+const UNSENT_BYTES_MAX: usize = 1_024;
+/// Characters of a text about an error: encoded, it fits into one frame.
+const TEXT_CHARS_MAX: usize = 1_024;
+/// Before a message: that it is not compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+impl<W> Connection<W> {
+    /// The answer to a call that was put off. Nothing happens if its stream has ended meanwhile.
+    pub fn complete(&mut self, id: u32, answer: Result<Bytes, Status>, now: Instant, out: &mut Vec<u8>) {
+        if !self.streams.get(id).is_some_and(|stream| matches!(stream.state, State::Waiting(_))) {
+            return;
+        }
+        let Some(mut stream) = self.remove(id) else { return };
+        stream.due = Some(now + SEND_TIMEOUT);
+        match answer {
+            Ok(message) => self.succeed(stream, &message, out),
+            Err(status) => self.fail(&stream, &status, out),
+        }
+    }
+
+    /// The next message of a stream of them, and what is kept for the one after it. Without that it is the last.
+    /// Nothing happens if the stream has ended meanwhile.
+    pub fn push(&mut self, id: u32, message: Option<&[u8]>, waiting: Option<W>, out: &mut Vec<u8>) {
+        let Some(stream) = self.streams.get(id) else { return };
+        if !matches!(stream.state, State::Sending(Then::More(_))) {
+            return;
+        }
+        if let Some(message) = message {
+            frame_message(&mut stream.body, message);
+        }
+        stream.state = State::Sending(waiting.map_or(Then::Trailers, Then::More));
+        match stream.body.len() - stream.sent > UNSENT_BYTES_MAX {
+            true => self.reset(id, ErrorCode::EnhanceYourCalm, out),
+            false => self.pump(id, out),
+        }
+    }
+
+    #[inline]
+    pub(super) fn succeed(&mut self, mut stream: Stream<W>, message: &[u8], out: &mut Vec<u8>) {
+        self.nuisance.answered();
+        let length = PREFIX_BYTES + message.len();
+        if let Some((head, trailers)) = self.encoder.steady()
+            && self.windows.allowed(stream.send_window, length) == length
+        {
+            self.windows.send -= length as i64;
+            return write_whole(out, stream.id, head, message, trailers);
+        }
+        frames::headers(out, stream.id, 0, |out| self.encoder.grpc(out));
+        frame_message(&mut stream.body, message);
+        self.send(stream, Then::Trailers, out);
+    }
+
+    /// The first of a stream of messages, which may take as long as it likes.
+    pub(super) fn begin_stream(
+        &mut self,
+        mut stream: Stream<W>,
+        message: &[u8],
+        waiting: W,
+        out: &mut Vec<u8>,
+    ) {
+        self.nuisance.answered();
+        frames::headers(out, stream.id, 0, |out| self.encoder.grpc(out));
+        frame_message(&mut stream.body, message);
+        stream.due = None;
+        self.send(stream, Then::More(waiting), out);
+    }
+
+    pub(super) fn fail(&mut self, stream: &Stream<W>, status: &Status, out: &mut Vec<u8>) {
+        self.nuisance.answered();
+        let text = &status.message;
+        let end = text.char_indices().nth(TEXT_CHARS_MAX).map_or(text.len(), |(end, _)| end);
+        let message = percent_encoded(&text[..end]);
+        frames::headers(out, stream.id, flag::END_STREAM, |out| {
+            self.encoder.grpc(out);
+            self.encoder.grpc_error(out, status.code, &message);
+        });
+    }
+
+    /// Answers a request that is not whole and tells the client to send no more of it.
+    pub(super) fn answer_early(&mut self, id: u32, status: &Status, out: &mut Vec<u8>) {
+        if let Some(stream) = self.remove(id) {
+            self.fail(&stream, status, out);
+            self.reset(id, ErrorCode::NoError, out);
+        }
+    }
+
+    /// Answers what is no call.
+    pub(super) fn page(&mut self, mut stream: Stream<W>, status: u16, with_text: bool, out: &mut Vec<u8>) {
+        let text = match status {
+            405 => ONLY_POST,
+            415 => ONLY_GRPC,
+            _ => "too many bytes of headers\n",
+        };
+        let length = text.len().to_string();
+        let mut fields = vec![("content-type", "text/plain; charset=utf-8"), ("content-length", &length)];
+        if status == 405 {
+            fields.push(("allow", "POST"));
+        }
+        let flags = if with_text { 0 } else { flag::END_STREAM };
+        frames::headers(out, stream.id, flags, |out| self.encoder.page(out, status, &fields));
+        if with_text {
+            stream.body.extend_from_slice(text.as_bytes());
+            self.send(stream, Then::Nothing, out);
+        }
+    }
+
+    /// A stream error of the client's making.
+    pub(super) fn reset(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
+        self.nuisance.add(nuisance::RESET);
+        self.counts.reset_by_server += 1;
+        self.remove(id);
+        self.streams.let_pass(id);
+        frames::reset(out, id, code);
+    }
+
+    fn send(&mut self, mut stream: Stream<W>, then: Then<W>, out: &mut Vec<u8>) {
+        let id = stream.id;
+        stream.state = State::Sending(then);
+        self.streams.insert(stream);
+        self.pump(id, out);
+    }
+
+    /// Sends of a stream's answer what the windows allow, and what follows it once all of it is sent.
+    pub(super) fn pump(&mut self, id: u32, out: &mut Vec<u8>) {
+        let Self { streams, windows, encoder, .. } = self;
+        let Some(stream) = streams.get(id) else { return };
+        let State::Sending(then) = &stream.state else { return };
+        while stream.sent < stream.body.len() {
+            let unsent = &stream.body[stream.sent..];
+            let length = windows.allowed(stream.send_window, unsent.len());
+            if length == 0 {
+                if windows.send <= 0 && !stream.queued {
+                    stream.queued = true;
+                    self.wait_for_window(id);
+                }
+                return;
+            }
+            let is_last = length == unsent.len() && matches!(then, Then::Nothing);
+            let flags = if is_last { flag::END_STREAM } else { 0 };
+            frames::data(out, id, flags, &unsent[..length]);
+            stream.sent += length;
+            stream.send_window -= length as i64;
+            windows.send -= length as i64;
+        }
+        match then {
+            Then::Trailers => frames::headers(out, id, flag::END_STREAM, |out| {
+                encoder.begin(out);
+                encoder.grpc_ok(out);
+            }),
+            Then::Nothing => {}
+            Then::More(_) => {
+                stream.body.clear();
+                stream.sent = 0;
+                return;
+            }
+        }
+        self.remove(id);
+    }
+}
+
+/// Appends a message to a body.
+fn frame_message(body: &mut Vec<u8>, message: &[u8]) {
+    let length = u32::try_from(message.len()).expect("an answer has a few bytes a descriptor");
+    body.reserve(PREFIX_BYTES + message.len());
+    body.push(0);
+    body.extend_from_slice(&length.to_be_bytes());
+    body.extend_from_slice(message);
+}
+
+/// A whole answer in one piece: most of the bytes that a server of unary calls ever sends.
+#[inline]
+fn write_whole(out: &mut Vec<u8>, stream: u32, head: [u8; 2], message: &[u8], trailers: u8) {
+    const HEADERS_END: u8 = flag::END_HEADERS | flag::END_STREAM;
+    let [a, b, c, d] = stream.to_be_bytes();
+    let data = PREFIX_BYTES + message.len();
+    debug_assert!(data <= PAYLOAD_MAX, "it is within what one frame may carry");
+    let [_, e, f, g] = (data as u32).to_be_bytes();
+    let [h, i, j, k] = (message.len() as u32).to_be_bytes();
+    let [status, content_type] = head;
+    out.reserve(34 + 10 + message.len());
+    out.extend_from_slice(&[
+        0,
+        0,
+        2,
+        kind::HEADERS,
+        flag::END_HEADERS,
+        a,
+        b,
+        c,
+        d,
+        status,
+        content_type, //
+        e,
+        f,
+        g,
+        kind::DATA,
+        0,
+        a,
+        b,
+        c,
+        d,
+        0,
+        h,
+        i,
+        j,
+        k,
+    ]);
+    out.extend_from_slice(message);
+    out.extend_from_slice(&[0, 0, 1, kind::HEADERS, HEADERS_END, a, b, c, d, trailers]);
+}

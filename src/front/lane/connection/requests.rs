@@ -1,0 +1,332 @@
+//! Streams that begin, their header blocks, their bodies, until a request is whole.
+
+use std::time::Duration;
+
+use super::streams::{Asked, State, Stream};
+use super::windows::STREAM_WINDOW;
+use super::{
+    Call, Connection, ErrorCode, Fatal, Head, NUMBER_MAX, Outcome, READ_TIMEOUT, Serve, Status, Turn, fatal,
+    flag, frames, nuisance,
+};
+use crate::front::grpc::unfinished;
+use crate::front::lane::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead};
+
+/// Bytes of one header block, as it is sent.
+const BLOCK_BYTES_MAX: usize = 16 * 1_024;
+/// Frames that a block may go on in.
+const CONTINUATIONS_MAX: u32 = 16;
+/// How long a call may wait for its answer whose caller names no end.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// gRPC's RESOURCE_EXHAUSTED.
+const RESOURCE_EXHAUSTED: u8 = 8;
+
+/// A header block that is not whole.
+#[derive(Debug)]
+pub struct Block {
+    opening: Opening,
+    continuations: u32,
+    bytes: Vec<u8>,
+}
+
+/// What the frame said that began a header block.
+#[derive(Clone, Copy, Debug)]
+struct Opening {
+    stream: u32,
+    /// Nothing follows the block.
+    is_end: bool,
+    /// Its priority says that the stream depends on itself.
+    is_absurd: bool,
+}
+
+impl<W> Connection<W> {
+    #[inline]
+    pub(super) fn on_headers<S: Serve<Waiting = W>>(
+        &mut self,
+        head: Head,
+        payload: &[u8],
+        turn: &mut Turn<'_, S>,
+    ) -> Result<(), Fatal> {
+        let stream = head.stream;
+        if stream & 1 == 0 {
+            return fatal(ErrorCode::ProtocolError, "a client's streams have odd numbers");
+        }
+        let mut opening = Opening { stream, is_end: head.has(flag::END_STREAM), is_absurd: false };
+        let mut block = without_padding(head, payload)?;
+        if head.has(flag::PRIORITY) {
+            let Some((priority, rest)) = block.split_at_checked(5) else {
+                return fatal(ErrorCode::FrameSizeError, "HEADERS are too short for their priority");
+            };
+            opening.is_absurd = frames::number(priority) & NUMBER_MAX == stream;
+            block = rest;
+        }
+        if head.has(flag::END_HEADERS) {
+            return self.on_block(opening, block, turn);
+        }
+        self.block = Some(Block { opening, continuations: 0, bytes: block.to_vec() });
+        Ok(())
+    }
+
+    pub(super) fn on_continuation<S: Serve<Waiting = W>>(
+        &mut self,
+        head: Head,
+        payload: &[u8],
+        turn: &mut Turn<'_, S>,
+    ) -> Result<(), Fatal> {
+        let Some(mut block) = self.block.take().filter(|block| block.opening.stream == head.stream) else {
+            return fatal(ErrorCode::ProtocolError, "a CONTINUATION continues nothing");
+        };
+        block.continuations += 1;
+        if block.bytes.len() + payload.len() > BLOCK_BYTES_MAX || block.continuations > CONTINUATIONS_MAX {
+            return fatal(ErrorCode::EnhanceYourCalm, "a header block has no end");
+        }
+        block.bytes.extend_from_slice(payload);
+        if head.has(flag::END_HEADERS) {
+            return self.on_block(block.opening, &block.bytes, turn);
+        }
+        self.block = Some(block);
+        Ok(())
+    }
+
+    #[inline]
+    fn on_block<S: Serve<Waiting = W>>(
+        &mut self,
+        opening: Opening,
+        block: &[u8],
+        turn: &mut Turn<'_, S>,
+    ) -> Result<(), Fatal> {
+        let head = match self.decoder.decode(block) {
+            Ok(head) => head,
+            Err(DecodeError::Malformed) => {
+                return fatal(ErrorCode::CompressionError, "a header block is no HPACK");
+            }
+            Err(DecodeError::TooLarge) => {
+                return fatal(ErrorCode::EnhanceYourCalm, "headers are far too large");
+            }
+        };
+        if opening.stream > self.streams.last() {
+            self.begin(opening, &head, turn);
+            return Ok(());
+        }
+        self.on_trailers(opening, &head, turn)
+    }
+
+    /// A stream begins.
+    #[inline]
+    fn begin<S: Serve<Waiting = W>>(&mut self, opening: Opening, head: &RequestHead, turn: &mut Turn<'_, S>) {
+        let id = opening.stream;
+        self.streams.begin(id);
+        self.counts.streams += 1;
+        if self.refuses_more() || self.streams.is_full() {
+            return self.reset(id, ErrorCode::RefusedStream, turn.out);
+        }
+        let length = head.content_length();
+        if !head.is_request()
+            || opening.is_absurd
+            || opening.is_end && length.is_some_and(|length| length > 0)
+        {
+            return self.reset(id, ErrorCode::ProtocolError, turn.out);
+        }
+        let stream = Stream {
+            id,
+            asked: asked(head),
+            state: State::Receiving,
+            timeout: head.timeout,
+            began: turn.now,
+            due: Some(turn.now + head.timeout.map_or(READ_TIMEOUT, |timeout| timeout.min(READ_TIMEOUT))),
+            receive_window: STREAM_WINDOW,
+            send_window: self.windows.send_at_first,
+            length,
+            received: 0,
+            body: Vec::new(),
+            sent: 0,
+            queued: false,
+        };
+        match opening.is_end {
+            true => self.answer(stream, &[], turn),
+            false => self.streams.insert_newest(stream),
+        }
+    }
+
+    /// A header block on a stream that has begun: trailers, or what was under way when we ended it.
+    fn on_trailers<S: Serve<Waiting = W>>(
+        &mut self,
+        opening: Opening,
+        head: &RequestHead,
+        turn: &mut Turn<'_, S>,
+    ) -> Result<(), Fatal> {
+        let id = opening.stream;
+        let Some(stream) = self.streams.get(id) else {
+            self.nuisance.add(nuisance::FRAME);
+            return match self.streams.is_let_pass(id) {
+                true => Ok(()),
+                false => fatal(ErrorCode::StreamClosed, "HEADERS are for a stream that has ended"),
+            };
+        };
+        if !matches!(stream.state, State::Receiving) {
+            self.reset(id, ErrorCode::StreamClosed, turn.out);
+        } else if !opening.is_end || !head.is_trailers() || !stream.is_length_kept(true) {
+            self.reset(id, ErrorCode::ProtocolError, turn.out);
+        } else if let Some(mut stream) = self.remove(id) {
+            let body = std::mem::take(&mut stream.body);
+            self.answer(stream, &body, turn);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn on_data<S: Serve<Waiting = W>>(
+        &mut self,
+        head: Head,
+        payload: &[u8],
+        turn: &mut Turn<'_, S>,
+    ) -> Result<(), Fatal> {
+        let id = head.stream;
+        if self.streams.is_idle(id) {
+            return fatal(ErrorCode::ProtocolError, "DATA are for a stream that has not begun");
+        }
+        self.windows.received(payload.len(), turn.out)?;
+        let data = without_padding(head, payload)?;
+        let is_end = head.has(flag::END_STREAM);
+        if data.is_empty() && !is_end {
+            self.nuisance.add(nuisance::FRAME);
+        }
+        match self.data_error(id, payload.len(), data.len(), is_end) {
+            Some(code) => self.reset(id, code, turn.out),
+            None if is_end => self.end_body(id, data, turn),
+            None => self.partial_body(id, data, turn),
+        }
+        Ok(())
+    }
+
+    /// What is wrong with these DATA for a stream; it takes them into account otherwise. What is let pass has no
+    /// stream, and nothing wrong.
+    #[inline]
+    fn data_error(&mut self, id: u32, payload: usize, data: usize, is_end: bool) -> Option<ErrorCode> {
+        let Some(stream) = self.streams.get(id) else {
+            self.nuisance.add(nuisance::FRAME);
+            return (!self.streams.is_let_pass(id)).then_some(ErrorCode::StreamClosed);
+        };
+        if !matches!(stream.state, State::Receiving) {
+            return Some(ErrorCode::StreamClosed);
+        }
+        if stream.received(payload).is_none() {
+            return Some(ErrorCode::FlowControlError);
+        }
+        stream.received += data as u64;
+        (!stream.is_length_kept(is_end)).then_some(ErrorCode::ProtocolError)
+    }
+
+    /// The last of a body. Mostly it is all of it, and is read where it lies.
+    #[inline]
+    fn end_body<S: Serve<Waiting = W>>(&mut self, id: u32, data: &[u8], turn: &mut Turn<'_, S>) {
+        let Some(mut stream) = self.remove(id) else { return };
+        if stream.body.is_empty() {
+            return self.answer(stream, data, turn);
+        }
+        let mut body = std::mem::take(&mut stream.body);
+        body.extend_from_slice(data);
+        self.answer(stream, &body, turn);
+    }
+
+    /// A part of a body that is not the last.
+    fn partial_body<S: Serve<Waiting = W>>(&mut self, id: u32, data: &[u8], turn: &mut Turn<'_, S>) {
+        let Some(stream) = self.streams.get(id) else { return };
+        stream.give_back(turn.out);
+        let Asked::Call(route) = stream.asked else { return };
+        let refusal = if self.windows.held + data.len() > unfinished::BYTES_MAX {
+            Err(Status { code: RESOURCE_EXHAUSTED, message: unfinished::TOO_MUCH.into() })
+        } else {
+            stream.body.extend_from_slice(data);
+            self.windows.held += data.len();
+            turn.serve.partial(route, &stream.body)
+        };
+        if let Err(status) = refusal {
+            self.answer_early(id, &status, turn.out);
+        }
+    }
+
+    /// The request is whole.
+    #[inline]
+    fn answer<S: Serve<Waiting = W>>(&mut self, mut stream: Stream<W>, body: &[u8], turn: &mut Turn<'_, S>) {
+        let route = match stream.asked {
+            Asked::Call(route) => route,
+            Asked::Page { status, with_text } => return self.page(stream, status, with_text, turn.out),
+        };
+        let elapsed = turn.now.saturating_duration_since(stream.began);
+        let timeout = stream.timeout.map(|timeout| timeout.saturating_sub(elapsed));
+        match turn.serve.whole(Call { stream: stream.id, route, timeout, body }) {
+            Outcome::Now(Ok(message)) => self.succeed(stream, &message, turn.out),
+            Outcome::Now(Err(status)) => self.fail(&stream, &status, turn.out),
+            Outcome::Later(waiting) => {
+                stream.due = Some(turn.now + timeout.unwrap_or(ANSWER_TIMEOUT).min(ANSWER_TIMEOUT));
+                stream.state = State::Waiting(waiting);
+                self.streams.insert(stream);
+            }
+            Outcome::Stream(message, waiting) => self.begin_stream(stream, &message, waiting, turn.out),
+            Outcome::Refused => self.reset(stream.id, ErrorCode::RefusedStream, turn.out),
+        }
+    }
+
+    /// Ends what took too long.
+    pub(super) fn expire<S: Serve<Waiting = W>>(&mut self, turn: &mut Turn<'_, S>) {
+        for id in self.streams.overdue(turn.now) {
+            let Some(stream) = self.streams.get(id) else { continue };
+            match (&stream.state, stream.asked) {
+                (State::Receiving, Asked::Call(route)) => {
+                    let status = turn.serve.late(route, false);
+                    self.answer_early(id, &status, turn.out);
+                }
+                (State::Waiting(_), Asked::Call(route)) => {
+                    let status = turn.serve.late(route, true);
+                    self.complete(id, Err(status), turn.now, turn.out);
+                }
+                _ => self.reset(id, ErrorCode::Cancel, turn.out),
+            }
+        }
+    }
+
+    /// Takes a stream away. What was kept for it is dropped.
+    #[inline]
+    pub(super) fn remove(&mut self, id: u32) -> Option<Stream<W>> {
+        let stream = self.streams.remove(id)?;
+        if matches!(stream.state, State::Receiving) {
+            self.windows.held -= stream.body.len();
+        }
+        Some(stream)
+    }
+}
+
+impl<W> Stream<W> {
+    /// Whether the body has the length that was announced, as far as can be known.
+    #[inline]
+    fn is_length_kept(&self, is_end: bool) -> bool {
+        self.length
+            .is_none_or(|length| if is_end { self.received == length } else { self.received <= length })
+    }
+}
+
+/// What a well-formed request asks for.
+fn asked(head: &RequestHead) -> Asked {
+    let page = |status| Asked::Page { status, with_text: head.method != Method::Head };
+    match head.method {
+        _ if head.size > LIST_BYTES_MAX => page(431),
+        Method::Post if head.is_grpc => Asked::Call(head.route),
+        Method::Post => page(415),
+        Method::Head | Method::Other => page(405),
+    }
+}
+
+/// What a frame carries that may be padded.
+#[inline]
+fn without_padding(head: Head, payload: &[u8]) -> Result<&[u8], Fatal> {
+    if !head.has(flag::PADDED) {
+        return Ok(payload);
+    }
+    let Some((&padding, rest)) = payload.split_first() else {
+        return fatal(ErrorCode::FrameSizeError, "a frame is too short for its padding");
+    };
+    match rest.len().checked_sub(padding.into()) {
+        Some(length) => Ok(&rest[..length]),
+        None => fatal(ErrorCode::ProtocolError, "a frame has more padding than it is long"),
+    }
+}

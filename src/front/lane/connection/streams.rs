@@ -1,0 +1,191 @@
+//! What a stream is, and which there are.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+
+use super::STREAMS_MAX;
+use crate::front::lane::hpack::Route;
+
+/// What a stream asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// A call of gRPC.
+    Call(Route),
+    /// Something else: it gets this status, and a text unless it asked for a head alone.
+    Page { status: u16, with_text: bool },
+}
+
+/// How far a stream has come.
+#[derive(Debug)]
+pub enum State<W> {
+    /// The body is still coming.
+    Receiving,
+    /// The answer comes later.
+    Waiting(W),
+    /// The answer is on its way, as far as windows allow.
+    Sending(Then<W>),
+}
+
+/// What follows the bytes of an answer.
+#[derive(Debug)]
+pub enum Then<W> {
+    /// The trailers of a good call.
+    Trailers,
+    /// Nothing.
+    Nothing,
+    /// More, later.
+    More(W),
+}
+
+/// One stream.
+#[derive(Debug)]
+pub struct Stream<W> {
+    pub id: u32,
+    pub asked: Asked,
+    pub state: State<W>,
+    /// How long the caller waits, from `began` on.
+    pub timeout: Option<Duration>,
+    pub began: Instant,
+    /// When whatever it does is too late.
+    pub due: Option<Instant>,
+    /// Bytes that the client may still send.
+    pub receive_window: u32,
+    /// Bytes that we may still send; settings may make it negative.
+    pub send_window: i64,
+    /// What the body has to have in the end, and what came of it.
+    pub length: Option<u64>,
+    pub received: u64,
+    /// Receiving: the body so far. Sending: the answer, of which so much is sent.
+    pub body: Vec<u8>,
+    pub sent: usize,
+    /// It stands in the queue of those that wait for the connection's window.
+    pub queued: bool,
+}
+
+/// The streams of one connection, and which of those that are no more are so by our own hand.
+#[derive(Debug)]
+pub struct Streams<W> {
+    /// The stream that began last, as long as no other has: its body mostly comes next.
+    newest: Option<Stream<W>>,
+    others: HashMap<u32, Stream<W>, RandomState>,
+    last: u32,
+    /// Streams that we reset or answered early: what is still under way for them is let pass.
+    let_pass: VecDeque<u32>,
+    /// No stream is due before.
+    due: Option<Instant>,
+}
+
+impl<W> Streams<W> {
+    pub fn new() -> Self {
+        let others = HashMap::with_hasher(RandomState::default());
+        Self { newest: None, others, last: 0, let_pass: VecDeque::new(), due: None }
+    }
+
+    /// The highest number of a stream that began.
+    pub fn last(&self) -> u32 {
+        self.last
+    }
+
+    /// A stream of this number begins. The number is used even if it is refused.
+    pub fn begin(&mut self, id: u32) {
+        self.last = id;
+    }
+
+    /// Whether no stream of this number has begun.
+    #[inline]
+    pub fn is_idle(&self, id: u32) -> bool {
+        id & 1 == 0 || id > self.last
+    }
+
+    pub fn len(&self) -> usize {
+        self.others.len() + usize::from(self.newest.is_some())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether another one would be too many.
+    pub fn is_full(&self) -> bool {
+        self.len() >= STREAMS_MAX
+    }
+
+    #[inline]
+    pub fn get(&mut self, id: u32) -> Option<&mut Stream<W>> {
+        match &mut self.newest {
+            Some(newest) if newest.id == id => self.newest.as_mut(),
+            _ => self.others.get_mut(&id),
+        }
+    }
+
+    #[inline]
+    pub fn remove(&mut self, id: u32) -> Option<Stream<W>> {
+        match &self.newest {
+            Some(newest) if newest.id == id => self.newest.take(),
+            _ => self.others.remove(&id),
+        }
+    }
+
+    /// A stream of which the body is to come.
+    #[inline]
+    pub fn insert_newest(&mut self, stream: Stream<W>) {
+        self.expect(stream.due);
+        if let Some(older) = self.newest.replace(stream) {
+            self.others.insert(older.id, older);
+        }
+    }
+
+    pub fn insert(&mut self, stream: Stream<W>) {
+        self.expect(stream.due);
+        self.others.insert(stream.id, stream);
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream<W>> {
+        self.newest.iter_mut().chain(self.others.values_mut())
+    }
+
+    pub fn clear(&mut self) {
+        self.newest = None;
+        self.others.clear();
+    }
+
+    /// What is under way for this stream, which is no more, is let pass from now on.
+    pub fn let_pass(&mut self, id: u32) {
+        if self.let_pass.len() >= STREAMS_MAX {
+            self.let_pass.pop_front();
+        }
+        self.let_pass.push_back(id);
+    }
+
+    pub fn is_let_pass(&self, id: u32) -> bool {
+        self.let_pass.contains(&id)
+    }
+
+    /// No stream is due before.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// The streams that are due. It looks at all of them, but only when one may be.
+    pub fn overdue(&mut self, now: Instant) -> Vec<u32> {
+        if self.due.is_none_or(|due| now < due) {
+            return Vec::new();
+        }
+        let all = || self.newest.iter().chain(self.others.values());
+        let overdue = |due: Instant| due <= now;
+        let late = all().filter(|stream| stream.due.is_some_and(overdue)).map(|stream| stream.id).collect();
+        self.due = all().filter_map(|stream| stream.due).filter(|&due| !overdue(due)).min();
+        late
+    }
+
+    #[inline]
+    fn expect(&mut self, due: Option<Instant>) {
+        if let Some(due) = due
+            && self.due.is_none_or(|earliest| due < earliest)
+        {
+            self.due = Some(due);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The connection as a peer sees it: frames in, frames out, on a clock of the test's own.
+
+mod attacks;
+mod ending;
+mod late;
+mod random;
+mod soak;
+mod windows;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::*;
+use crate::clock;
+use crate::front::grpc::SHOULD_RATE_LIMIT;
+
+/// A frame as it is on the wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+/// A call that was seen: its stream, its message, and how long its caller waits.
+type Seen = (u32, Vec<u8>, Option<Duration>);
+
+/// Answers `answer_bytes` bytes to each call, or what its message asks for.
+#[derive(Debug, Default)]
+struct Server {
+    answer_bytes: usize,
+    calls: Vec<Seen>,
+    /// Those that wait, by stream: dropped when nobody waits for them.
+    waiting: BTreeMap<u32, std::rc::Weak<()>>,
+    late: Vec<bool>,
+}
+
+impl Serve for Server {
+    type Waiting = std::rc::Rc<()>;
+
+    fn partial(&mut self, _: Route, body: &[u8]) -> Result<(), Status> {
+        if body.first() == Some(&1) { Err(Status { code: 12, message: "compressed".into() }) } else { Ok(()) }
+    }
+
+    fn whole(&mut self, call: Call<'_>) -> Outcome<Self::Waiting> {
+        let message = call.body.get(5..).unwrap_or_default();
+        self.calls.push((call.stream, message.to_vec(), call.timeout));
+        match message {
+            b"later" => Outcome::Later(self.wait(call.stream)),
+            b"stream" => Outcome::Stream(Bytes::from_static(b"first"), self.wait(call.stream)),
+            b"refuse" => Outcome::Refused,
+            b"fail" => Outcome::Now(Err(Status { code: 3, message: "50% \u{e9}".into() })),
+            _ => Outcome::Now(Ok(vec![b'r'; self.answer_bytes].into())),
+        }
+    }
+
+    fn late(&mut self, _: Route, arrived: bool) -> Status {
+        self.late.push(arrived);
+        Status { code: 4, message: "late".into() }
+    }
+}
+
+impl Server {
+    fn wait(&mut self, stream: u32) -> std::rc::Rc<()> {
+        let waiting = std::rc::Rc::new(());
+        self.waiting.insert(stream, std::rc::Rc::downgrade(&waiting));
+        waiting
+    }
+
+    /// Streams of which the answer is still waited for.
+    fn awaited(&self) -> Vec<u32> {
+        self.waiting.iter().filter(|(_, waiting)| waiting.strong_count() > 0).map(|(id, _)| *id).collect()
+    }
+}
+
+/// A connection and its peer.
+struct Peer {
+    connection: Connection<std::rc::Rc<()>>,
+    server: Server,
+    now: Instant,
+    rest: Vec<u8>,
+    /// Everything that the server ever said.
+    out: Vec<u8>,
+    read: usize,
+}
+
+impl Peer {
+    /// Has said nothing yet.
+    fn silent(answer_bytes: usize) -> Self {
+        let now = clock::monotonic();
+        let mut out = Vec::new();
+        let connection = Connection::new(now, &mut out);
+        let server = Server { answer_bytes, ..Server::default() };
+        Self { connection, server, now, rest: Vec::new(), read: out.len(), out }
+    }
+
+    /// Has said what every client says first.
+    fn new(answer_bytes: usize) -> Self {
+        let mut peer = Self::silent(answer_bytes);
+        assert_eq!(peer.say(&start()), [Frame { kind: 4, flags: 1, stream: 0, payload: vec![] }]);
+        peer
+    }
+
+    /// Says these bytes; what the server answers.
+    fn say(&mut self, bytes: &[u8]) -> Vec<Frame> {
+        self.rest.extend_from_slice(bytes);
+        let mut turn = Turn { now: self.now, serve: &mut self.server, out: &mut self.out };
+        let used = self.connection.receive(&self.rest, &mut turn);
+        self.rest.drain(..used);
+        self.heard()
+    }
+
+    /// Lets time pass, with the connection's own deadlines; what the server says.
+    fn wait(&mut self, time: Duration) -> Vec<Frame> {
+        let end = self.now + time;
+        let mut turns = 0;
+        while self.connection.deadline() <= end && !self.connection.is_over() {
+            self.now = self.now.max(self.connection.deadline());
+            self.tick();
+            turns += 1;
+            assert!(turns < 100, "a deadline comes again and again");
+        }
+        self.now = end;
+        self.heard()
+    }
+
+    fn tick(&mut self) {
+        self.connection.tick(&mut Turn { now: self.now, serve: &mut self.server, out: &mut self.out });
+    }
+
+    fn complete(&mut self, stream: u32, answer: Result<&'static [u8], Status>) -> Vec<Frame> {
+        self.connection.complete(stream, answer.map(Bytes::from_static), self.now, &mut self.out);
+        self.heard()
+    }
+
+    /// What the server has said since this was last asked.
+    fn heard(&mut self) -> Vec<Frame> {
+        let heard = parse(&self.out[self.read..]);
+        self.read = self.out.len();
+        heard
+    }
+}
+
+/// Whole frames.
+fn parse(mut bytes: &[u8]) -> Vec<Frame> {
+    let mut found = Vec::new();
+    while let Some(head) = Head::read(bytes) {
+        let (payload, rest) = bytes[HEAD_BYTES..].split_at(head.length);
+        let Head { kind, flags, stream, .. } = head;
+        found.push(Frame { kind, flags, stream, payload: payload.to_vec() });
+        bytes = rest;
+    }
+    assert!(bytes.is_empty(), "half a frame");
+    found
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    Head { length: payload.len(), kind, flags, stream }.write(&mut out);
+    out.extend_from_slice(payload);
+    out
+}
+
+fn start() -> Vec<u8> {
+    [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat()
+}
+
+/// A header block without any index of a dynamic table.
+fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        block.push(0);
+        for text in [name, value] {
+            assert!(text.len() < 127);
+            block.push(text.len() as u8);
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    block
+}
+
+fn call_block(more: &[(&str, &str)]) -> Vec<u8> {
+    let call = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", SHOULD_RATE_LIMIT),
+        ("content-type", "application/grpc"),
+    ];
+    block(&[&call[..], more].concat())
+}
+
+fn message(text: &[u8]) -> Vec<u8> {
+    [&[0], &(text.len() as u32).to_be_bytes()[..], text].concat()
+}
+
+const END: u8 = flag::END_STREAM;
+const WHOLE: u8 = flag::END_HEADERS;
+
+fn call(stream: u32, text: &[u8]) -> Vec<u8> {
+    [frame(kind::HEADERS, WHOLE, stream, &call_block(&[])), frame(kind::DATA, END, stream, &message(text))]
+        .concat()
+}
+
+/// The code of the GOAWAY among these frames.
+fn goaway(frames: &[Frame]) -> Option<u8> {
+    frames.iter().find(|frame| frame.kind == kind::GOAWAY).map(|frame| frame.payload[7])
+}
+
+/// Each stream that was reset, and the code.
+fn resets(frames: &[Frame]) -> Vec<(u32, u8)> {
+    let reset = |frame: &&Frame| frame.kind == kind::RST_STREAM;
+    frames.iter().filter(reset).map(|frame| (frame.stream, frame.payload[3])).collect()
+}
+
+/// Streams that were answered to their end, in that order.
+fn ended(frames: &[Frame]) -> Vec<u32> {
+    let ends = |frame: &&Frame| frame.kind <= kind::HEADERS && frame.flags & END != 0;
+    frames.iter().filter(ends).map(|frame| frame.stream).collect()
+}
+
+fn has(frame: &Frame, text: &str) -> bool {
+    frame.payload.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[test]
+fn the_first_answer_and_the_second() {
+    let mut peer = Peer::new(3);
+    let [head, data, trailers] = &peer.say(&call(1, b"hello"))[..] else { panic!("three frames") };
+    assert_eq!((head.kind, head.flags, has(head, "application/grpc")), (kind::HEADERS, WHOLE, true));
+    assert_eq!((data.kind, data.flags, &data.payload[..]), (kind::DATA, 0, &b"\0\0\0\0\x03rrr"[..]));
+    assert_eq!((trailers.flags, &trailers.payload[..]), (WHOLE | END, &b"\x40\x0bgrpc-status\x010"[..]));
+    let [head, data, trailers] = &peer.say(&call(3, b"hello"))[..] else { panic!("three frames") };
+    assert_eq!((&head.payload[..], &trailers.payload[..]), (&[0x88, 0xbf][..], &[0xbe][..]));
+    assert_eq!((head.stream, data.stream, trailers.stream), (3, 3, 3));
+    assert_eq!(data.payload, b"\0\0\0\0\x03rrr");
+    assert_eq!(peer.server.calls[1], (3, b"hello".to_vec(), None));
+    assert_eq!(peer.connection.take_counts(), Counts { streams: 2, reset_by_client: 0, reset_by_server: 0 });
+}
+
+#[test]
+fn a_call_that_fails_says_why_percent_encoded() {
+    let mut peer = Peer::new(3);
+    let [answer] = &peer.say(&call(1, b"fail"))[..] else { panic!("one frame") };
+    assert_eq!(answer.flags, WHOLE | END);
+    assert!(has(answer, "\x0bgrpc-status\x013") && has(answer, "50%25 %C3%A9"), "{answer:?}");
+}
+
+#[test]
+fn what_is_no_call_gets_a_page() {
+    let request = |fields: &[(&str, &str)]| {
+        let mut peer = Peer::new(3);
+        peer.say(&frame(kind::HEADERS, WHOLE | END, 1, &block(fields)))
+    };
+    let fields = |method, content_type| {
+        [
+            (":method", method),
+            (":scheme", "http"),
+            (":path", SHOULD_RATE_LIMIT),
+            ("content-type", content_type),
+        ]
+    };
+    let [head, text] = &request(&fields("GET", "application/grpc"))[..] else { panic!("two frames") };
+    assert!(has(head, "405") && has(head, "allow") && text.flags == END);
+    assert!(has(&request(&fields("POST", "application/json"))[0], "415"));
+    let [head] = &request(&fields("HEAD", ""))[..] else { panic!("one frame") };
+    assert_eq!(head.flags, WHOLE | END);
+    let long = "x".repeat(120);
+    let mut many = fields("POST", "application/grpc").to_vec();
+    many.extend(std::iter::repeat_n(("x", &long[..]), 110));
+    assert!(has(&request(&many)[0], "431"));
+}
+
+#[test]
+fn a_caller_s_timeout_shrinks_while_its_message_is_on_its_way() {
+    let mut peer = Peer::new(3);
+    peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("grpc-timeout", "500m")])));
+    peer.wait(Duration::from_millis(200));
+    peer.say(&frame(kind::DATA, END, 1, &message(b"x")));
+    assert_eq!(peer.server.calls, [(1, b"x".to_vec(), Some(Duration::from_millis(300)))]);
+}
+
+#[test]
+fn trailers_end_a_request_and_a_length_is_kept() {
+    let mut peer = Peer::new(3);
+    peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("content-length", "6")])));
+    assert_eq!(peer.say(&frame(kind::DATA, 0, 1, &message(b"x"))), []);
+    assert_eq!(ended(&peer.say(&frame(kind::HEADERS, WHOLE | END, 1, &block(&[("x", "y")])))), [1]);
+    for (length, end) in [("5", 0), ("7", END)] {
+        let mut peer = Peer::new(3);
+        peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("content-length", length)])));
+        assert_eq!(resets(&peer.say(&frame(kind::DATA, end, 1, &message(b"x")))), [(1, 1)], "{length}");
+    }
+    assert_eq!(peer.server.calls.len(), 1);
+}
+
+#[test]
+fn a_refused_stream_may_be_sent_again() {
+    let mut peer = Peer::new(3);
+    assert_eq!(resets(&peer.say(&call(1, b"refuse"))), [(1, ErrorCode::RefusedStream as u8)]);
+    // One more than there may be at a time.
+    let mut peer = Peer::new(3);
+    for number in 0..STREAMS_MAX as u32 {
+        assert_eq!(peer.say(&frame(kind::HEADERS, WHOLE, 2 * number + 1, &call_block(&[]))), []);
+    }
+    let last = 2 * STREAMS_MAX as u32 + 1;
+    assert_eq!(resets(&peer.say(&call(last, b"x"))), [(last, ErrorCode::RefusedStream as u8)]);
+    assert_eq!(ended(&peer.say(&frame(kind::DATA, END, 77, &message(b"x")))), [77]);
+    assert_eq!(ended(&peer.say(&call(last + 2, b"x"))), [last + 2]);
+}
+
+#[test]
+fn an_answer_that_cannot_wait_for_the_rest_of_its_request() {
+    let mut peer = Peer::new(3);
+    peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
+    let heard = peer.say(&frame(kind::DATA, 0, 1, b"\x01\0\0"));
+    assert_eq!((ended(&heard), resets(&heard)), (vec![1], vec![(1, ErrorCode::NoError as u8)]));
+    // What was under way is let pass.
+    assert_eq!(peer.say(&frame(kind::DATA, 0, 1, b"\0\0\0")), []);
+    assert_eq!(peer.say(&frame(kind::HEADERS, WHOLE | END, 1, &block(&[]))), []);
+    assert_eq!(ended(&peer.say(&call(3, b"x"))), [3]);
+}
+
+#[test]
+fn pings_come_back_and_extensions_are_ignored() {
+    let mut peer = Peer::new(3);
+    let pong = Frame { kind: kind::PING, flags: flag::ACK, stream: 0, payload: vec![7; 8] };
+    assert_eq!(peer.say(&frame(kind::PING, 0, 0, &[7; 8])), [pong]);
+    assert_eq!(peer.say(&frame(kind::PING, flag::ACK, 0, &[7; 8])), []);
+    assert_eq!(peer.say(&frame(99, 0xff, 5, b"whatever")), []);
+    assert_eq!(peer.say(&frame(kind::GOAWAY, 0, 0, &[0; 8])), []);
+    assert_eq!(ended(&peer.say(&call(1, b"x"))), [1]);
+}

@@ -1,0 +1,71 @@
+//! Answers that come later.
+
+use super::*;
+
+fn too_late() -> Status {
+    Status { code: 4, message: "too late".into() }
+}
+
+#[test]
+fn they_come_in_any_order_and_a_reset_drops_what_is_kept_for_them() {
+    let mut peer = Peer::new(5);
+    for stream in [1, 3, 5] {
+        assert_eq!(peer.say(&call(stream, b"later")), []);
+    }
+    assert_eq!(ended(&peer.say(&call(7, b"now"))), [7]);
+    assert_eq!(peer.server.awaited(), [1, 3, 5]);
+    assert_eq!(peer.say(&frame(kind::RST_STREAM, 0, 3, &[0; 4])), []);
+    assert_eq!(peer.server.awaited(), [1, 5]);
+    assert_eq!(ended(&peer.complete(5, Ok(b"five"))), [5]);
+    assert_eq!(peer.complete(3, Ok(b"three")), []);
+    assert_eq!(peer.complete(5, Ok(b"again")), []);
+    let [refusal] = &peer.complete(1, Err(too_late()))[..] else { panic!("one frame") };
+    assert!(has(refusal, "too late") && refusal.flags & END != 0);
+    assert!(peer.server.awaited().is_empty());
+    let counts = Counts { streams: 4, reset_by_client: 1, reset_by_server: 0 };
+    assert_eq!(peer.connection.take_counts(), counts);
+}
+
+#[test]
+fn they_are_not_waited_for_longer_than_the_caller_does() {
+    let mut peer = Peer::new(5);
+    let soon = frame(kind::HEADERS, WHOLE, 1, &call_block(&[("grpc-timeout", "20m")]));
+    peer.say(&[soon, frame(kind::DATA, END, 1, &message(b"later")), call(3, b"later")].concat());
+    assert_eq!(peer.wait(Duration::from_millis(19)), []);
+    assert_eq!(ended(&peer.wait(Duration::from_millis(1))), [1]);
+    assert_eq!((&peer.server.late[..], peer.server.awaited()), (&[true][..], vec![3]));
+    // Whoever names no end: not for ever.
+    assert_eq!(ended(&peer.wait(Duration::from_secs(60))), [3]);
+}
+
+#[test]
+fn a_stream_of_messages_goes_on_until_the_last() {
+    let mut peer = Peer::new(5);
+    let [_, first] = &peer.say(&call(1, b"stream"))[..] else { panic!("two frames") };
+    assert_eq!(first.payload, message(b"first"));
+    peer.wait(Duration::from_secs(50));
+    let next = peer.server.wait(1);
+    peer.connection.push(1, Some(b"second"), Some(next), &mut peer.out);
+    let [second] = &peer.heard()[..] else { panic!("one frame") };
+    assert_eq!((second.flags, &second.payload[..]), (0, &message(b"second")[..]));
+    assert_eq!(peer.server.awaited(), [1]);
+    peer.connection.push(1, Some(b"last"), None, &mut peer.out);
+    assert_eq!(ended(&peer.heard()), [1]);
+    assert!(peer.server.awaited().is_empty());
+    peer.connection.push(1, Some(b"more"), None, &mut peer.out);
+    assert_eq!(peer.heard(), []);
+}
+
+#[test]
+fn a_stream_of_messages_that_nobody_takes_is_bounded() {
+    let mut peer = Peer::silent(5);
+    let no_window = frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    peer.say(&[&PREFACE[..], &no_window, &call(1, b"stream")].concat());
+    let gone = (0..1_000).find(|_| {
+        let next = peer.server.wait(1);
+        peer.connection.push(1, Some(b"again and again"), Some(next), &mut peer.out);
+        !resets(&peer.heard()).is_empty()
+    });
+    assert!(gone.is_some_and(|count| count < 100), "{gone:?}");
+    assert!(peer.server.awaited().is_empty());
+}

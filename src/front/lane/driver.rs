@@ -1,0 +1,362 @@
+//! A connection of the lane on its socket: reads, writes, timers, answers that come later, and how long it lives.
+//!
+//! One task a connection; a read and a write a batch of frames. The buffers for both belong to the thread: a connection
+//! with nothing under way holds none. Nothing is read while output waits, and a connection that has more to be read
+//! than one buffer holds lets the others have their turn first.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::LaneFront;
+use super::calls::{Calls, Event, Waiting, report};
+use super::connection::{Connection, Turn};
+use crate::clock;
+use crate::front::connections::Life;
+use crate::health::Status as HealthStatus;
+use crate::metrics::Metrics;
+
+/// Bytes of one read: a few thousand small calls.
+const READ_BYTES: usize = 128 * 1_024;
+/// What a thread's buffer for output may keep between two batches.
+const WRITE_BYTES_KEPT: usize = 1_024 * 1_024;
+/// How long the end of a connection may take, so that a GOAWAY is read and not lost to a reset.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// What the connections of a thread share.
+struct Buffers {
+    input: Box<[u8]>,
+    output: Vec<u8>,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<Buffers> =
+        RefCell::new(Buffers { input: vec![0; READ_BYTES].into(), output: Vec::with_capacity(READ_BYTES) });
+}
+
+/// Serves one connection to its end.
+pub async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, front: LaneFront, life: Life) {
+    let _open = Open::begin(Arc::clone(&front.seam.metrics));
+    let complaints = Arc::clone(&front.complaints);
+    let mut driver = Driver::new(stream, front);
+    if let Err(error) = driver.live(life).await {
+        tracing::debug!(%error, "connection broke");
+    }
+    if let Some(ended) = driver.connection.ended() {
+        driver.metrics.lane_ended(ended.code as u8, ended.why.is_some());
+        complaints.log(ended);
+    }
+    let _ = tokio::time::timeout(LINGER, driver.linger()).await;
+}
+
+/// Counts a connection for as long as it is open.
+struct Open(Arc<Metrics>);
+
+impl Open {
+    fn begin(metrics: Arc<Metrics>) -> Self {
+        metrics.lane_opened();
+        Self(metrics)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.lane_closed();
+    }
+}
+
+struct Driver<S> {
+    stream: S,
+    connection: Connection<Waiting>,
+    calls: Calls,
+    metrics: Arc<Metrics>,
+    /// The start of a frame of which the rest is to come.
+    rest: Vec<u8>,
+    /// What the socket has not taken yet, from `sent` on.
+    unsent: Vec<u8>,
+    sent: usize,
+    /// Something was written that the stream may hold back (TLS does).
+    unflushed: bool,
+    timer: Pin<Box<Sleep>>,
+    /// When the timer goes off, and that it is waited for; `None`: it was never set.
+    armed: Option<Instant>,
+}
+
+/// What came of looking for input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    /// There was none.
+    None,
+    /// All that there was, for now.
+    Some,
+    /// As much as the buffer holds.
+    Full,
+    /// The peer has closed the connection.
+    End,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+    fn new(stream: S, front: LaneFront) -> Self {
+        let mut unsent = Vec::new();
+        Self {
+            stream,
+            connection: Connection::new(clock::timer(), &mut unsent),
+            metrics: Arc::clone(&front.seam.metrics),
+            calls: Calls::new(front),
+            rest: Vec::new(),
+            unsent,
+            sent: 0,
+            unflushed: false,
+            timer: Box::pin(tokio::time::sleep(Duration::MAX)),
+            armed: None,
+        }
+    }
+
+    /// Runs the connection until it ends by itself, or its life is over and then its grace.
+    async fn live(&mut self, mut life: Life) -> io::Result<()> {
+        tokio::select! {
+            biased;
+            ended = poll_fn(|context| self.poll(context)) => return ended,
+            () = life.over() => self.connection.drain(clock::timer(), &mut self.unsent),
+        }
+        tokio::select! {
+            biased;
+            ended = poll_fn(|context| self.poll(context)) => return ended,
+            () = life.grace_over() => self.connection.close(&mut self.unsent),
+        }
+        let closing = tokio::time::timeout(LINGER, poll_fn(|context| self.poll(context)));
+        closing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        BUFFERS.with_borrow_mut(|buffers| {
+            let polled = self.poll_batches(buffers, context);
+            let counts = self.connection.take_counts();
+            self.metrics.lane_streams(counts.streams, counts.reset_by_client, counts.reset_by_server);
+            polled
+        })
+    }
+
+    fn poll_batches(&mut self, buffers: &mut Buffers, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.poll_unsent(context))?;
+            if self.connection.is_over() {
+                return Poll::Ready(Ok(()));
+            }
+            let output = &mut buffers.output;
+            // A connection that broke may have left something behind, which is nobody else's business.
+            output.clear();
+            let mut turn = Turn { now: clock::timer(), serve: &mut self.calls, out: output };
+            poll_events(&mut self.connection, &mut turn, context);
+            self.poll_timer(output, context);
+            let input = self.poll_input(&mut buffers.input, output, context)?;
+            self.send(output, context)?;
+            match input {
+                Input::End => return Poll::Ready(Ok(())),
+                Input::Full => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Input::None if self.is_sent() && !self.connection.is_over() => return Poll::Pending,
+                Input::None | Input::Some => {}
+            }
+        }
+    }
+
+    /// Reads a batch and lets the connection have it.
+    fn poll_input(
+        &mut self,
+        input: &mut [u8],
+        out: &mut Vec<u8>,
+        context: &mut Context<'_>,
+    ) -> io::Result<Input> {
+        let rest = self.rest.len();
+        input[..rest].copy_from_slice(&self.rest);
+        let mut buffer = ReadBuf::new(input);
+        buffer.set_filled(rest);
+        if Pin::new(&mut self.stream).poll_read(context, &mut buffer)?.is_pending() {
+            return Ok(Input::None);
+        }
+        let is_full = buffer.remaining() == 0;
+        let filled = buffer.filled();
+        if filled.len() == rest {
+            return Ok(Input::End);
+        }
+        let mut turn = Turn { now: clock::timer(), serve: &mut self.calls, out };
+        let used = self.connection.receive(filled, &mut turn);
+        self.rest.clear();
+        self.rest.extend_from_slice(&filled[used..]);
+        Ok(if is_full { Input::Full } else { Input::Some })
+    }
+
+    /// Does what is due, and sees to it that this runs again when something is.
+    fn poll_timer(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) {
+        let now = clock::timer();
+        if now >= self.connection.deadline() {
+            self.connection.tick(&mut Turn { now, serve: &mut self.calls, out });
+        }
+        let deadline = self.connection.deadline();
+        // A timer that goes off too early costs less than setting it for every batch.
+        if self.armed.is_none_or(|armed| deadline < armed || armed <= now) {
+            self.armed = Some(deadline);
+            self.timer.as_mut().reset(deadline.into());
+            if self.timer.as_mut().poll(context).is_ready() {
+                context.waker().wake_by_ref();
+            }
+        }
+    }
+
+    /// Sends `out` and empties it; what the socket does not take now is kept.
+    fn send(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> io::Result<()> {
+        let mut sent = 0;
+        while self.is_sent() && sent < out.len() {
+            match Pin::new(&mut self.stream).poll_write(context, &out[sent..])? {
+                Poll::Ready(length) => sent += length,
+                Poll::Pending => break,
+            }
+            self.unflushed = true;
+        }
+        self.unsent.extend_from_slice(&out[sent..]);
+        out.clear();
+        out.shrink_to(WRITE_BYTES_KEPT);
+        if self.unflushed && self.is_sent() {
+            self.unflushed = Pin::new(&mut self.stream).poll_flush(context)?.is_pending();
+        }
+        Ok(())
+    }
+
+    fn is_sent(&self) -> bool {
+        self.sent == self.unsent.len()
+    }
+
+    /// Sends what was kept.
+    fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.is_sent() {
+            let length = ready!(Pin::new(&mut self.stream).poll_write(context, &self.unsent[self.sent..]))?;
+            if length == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += length;
+            self.unflushed = true;
+        }
+        if self.sent > 0 {
+            self.unsent = Vec::new();
+            self.sent = 0;
+        }
+        if self.unflushed {
+            ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends our half, and takes what is under way, so that the peer reads ours to its end.
+    async fn linger(&mut self) -> io::Result<()> {
+        poll_fn(|context| self.poll_unsent(context)).await?;
+        poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await?;
+        let mut ignored = [0; 4_096];
+        while self.stream.read(&mut ignored).await? > 0 {}
+        Ok(())
+    }
+}
+
+/// Hands over what has come later.
+fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>, context: &mut Context<'_>) {
+    while !turn.serve.waiting.is_empty() {
+        let Poll::Ready(Some(joined)) = turn.serve.waiting.poll_join_next(context) else { return };
+        match joined {
+            Ok((stream, Event::Answer(answer))) => connection.complete(stream, answer, turn.now, turn.out),
+            Ok((stream, Event::Health(status, watcher))) => {
+                let message = report(&status);
+                let more =
+                    (status != HealthStatus::Draining).then(|| turn.serve.follow(stream, status, watcher));
+                connection.push(stream, Some(&message), more, turn.out);
+            }
+            // Nobody waited for it any more. (What panicked is answered when it is due.)
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, DuplexStream};
+
+    use super::*;
+    use crate::front::connections::DrainSwitch;
+    use crate::front::lane::frames::{self, PREFACE, flag};
+    use crate::front::tests::{metrics, service};
+    use crate::front::{Bounds, Seam};
+    use crate::health::Health;
+
+    fn front() -> LaneFront {
+        let metrics = metrics();
+        let seam = Seam::new(service(None, &metrics).into(), metrics, Bounds::default());
+        LaneFront::new(seam.into(), Health::starting().into())
+    }
+
+    /// A client that has begun and sent this PING.
+    async fn client(payload: &[u8; 8]) -> (DuplexStream, DuplexStream) {
+        let (mut client, stream) = tokio::io::duplex(1_024);
+        let mut said = PREFACE.to_vec();
+        frames::settings(&mut said, &[]);
+        frames::ping(&mut said, 0, payload);
+        client.write_all(&said).await.expect("there is room");
+        (client, stream)
+    }
+
+    fn pong(payload: &[u8; 8]) -> Vec<u8> {
+        let mut pong = Vec::new();
+        frames::ping(&mut pong, flag::ACK, payload);
+        pong
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_broken_connection_left_is_not_sent_on_another() {
+        let switch = DrainSwitch::new();
+        let (gone, stream) = client(b"the dead").await;
+        drop(gone);
+        serve(stream, front(), Life::until(switch.drain())).await;
+        let (mut living, stream) = client(b"the live").await;
+        let serving = tokio::spawn(serve(stream, front(), Life::until(switch.drain())));
+        let mut heard = Vec::new();
+        while !heard.ends_with(&pong(b"the live")) {
+            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        }
+        let mut expected = Vec::new();
+        let _ = Connection::<Waiting>::new(clock::timer(), &mut expected);
+        frames::settings_ack(&mut expected);
+        assert_eq!(heard, [expected, pong(b"the live")].concat());
+        drop(living);
+        serving.await.expect("no panic");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn draining_ends_a_connection_in_two_phases() {
+        let switch = DrainSwitch::new();
+        let (mut living, stream) = client(b"a client").await;
+        let serving = tokio::spawn(serve(stream, front(), Life::until(switch.drain())));
+        let mut heard = Vec::new();
+        while !heard.ends_with(&pong(b"a client")) {
+            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        }
+        switch.throw();
+        // The client never says that it has read the first GOAWAY: it is given its time.
+        heard.clear();
+        living.read_to_end(&mut heard).await.expect("closed in order");
+        let mut expected = Vec::new();
+        frames::goaway(&mut expected, frames::NUMBER_MAX, frames::ErrorCode::NoError);
+        frames::ping(&mut expected, 0, b"go away!");
+        frames::goaway(&mut expected, 0, frames::ErrorCode::NoError);
+        assert_eq!(heard, expected);
+        drop(living);
+        serving.await.expect("no panic");
+    }
+}

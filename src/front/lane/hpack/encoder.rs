@@ -1,0 +1,219 @@
+//! Header blocks of answers. They hold few different fields, so only two ever enter the client's table.
+
+use super::{ENTRY_OVERHEAD, STATIC_ENTRIES, TABLE_BYTES};
+
+const CONTENT_TYPE: (&str, &str) = ("content-type", "application/grpc");
+const GRPC_STATUS: (&str, &str) = ("grpc-status", "0");
+/// Where the static table has `content-type`, for another value.
+const CONTENT_TYPE_NAME: u8 = 31;
+/// Where the static table has `:status` with the value 200, 404, and any.
+const STATUS_200: u8 = 8;
+const STATUS_NAME: u8 = 8;
+/// What both fields need in a table.
+const BOTH_BYTES: usize = CONTENT_TYPE.0.len()
+    + CONTENT_TYPE.1.len()
+    + GRPC_STATUS.0.len()
+    + GRPC_STATUS.1.len()
+    + 2 * ENTRY_OVERHEAD;
+/// The index of the newest entry of the dynamic table.
+const NEWEST: u8 = STATIC_ENTRIES as u8 + 1;
+
+/// The `content-type` of every answer and the `grpc-status` of every good one enter the client's table, once each, and
+/// stay there, as they are all that we add. Where it has no room for both it stays unused.
+#[derive(Debug)]
+pub struct Encoder {
+    capacity: usize,
+    /// The capacity has changed, and the next block has to say so.
+    resized: bool,
+    inserted: u8,
+    /// The how-manieth insertion it was; 0: none.
+    content_type: u8,
+    status_ok: u8,
+}
+
+impl Encoder {
+    pub fn new() -> Self {
+        Self { capacity: TABLE_BYTES, resized: false, inserted: 0, content_type: 0, status_ok: 0 }
+    }
+
+    /// The client's SETTINGS_HEADER_TABLE_SIZE. It is only ever followed downwards.
+    pub fn allow(&mut self, capacity: u32) {
+        let mut capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
+        if capacity < BOTH_BYTES {
+            capacity = 0;
+            (self.inserted, self.content_type, self.status_ok) = (0, 0, 0);
+        }
+        if capacity < self.capacity {
+            self.capacity = capacity;
+            self.resized = true;
+        }
+    }
+
+    /// The block of a good answer's headers and that of its trailers, one byte a field, once the client's table holds
+    /// both and has nothing to be told.
+    #[inline]
+    pub fn steady(&self) -> Option<([u8; 2], u8)> {
+        let steady = self.content_type != 0 && self.status_ok != 0 && !self.resized;
+        steady.then(|| ([0x80 | STATUS_200, self.index(self.content_type)], self.index(self.status_ok)))
+    }
+
+    /// Begins a block.
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        if self.resized {
+            integer(out, 5, 0x20, self.capacity);
+            self.resized = false;
+        }
+    }
+
+    /// The head of an answer of gRPC.
+    pub fn grpc(&mut self, out: &mut Vec<u8>) {
+        self.begin(out);
+        out.push(0x80 | STATUS_200);
+        if self.content_type != 0 {
+            return out.push(self.index(self.content_type));
+        }
+        if self.capacity >= BOTH_BYTES {
+            self.inserted += 1;
+            self.content_type = self.inserted;
+            integer(out, 6, 0x40, CONTENT_TYPE_NAME.into());
+        } else {
+            integer(out, 4, 0, CONTENT_TYPE_NAME.into());
+        }
+        string(out, CONTENT_TYPE.1);
+    }
+
+    /// That a call went well.
+    pub fn grpc_ok(&mut self, out: &mut Vec<u8>) {
+        if self.status_ok != 0 {
+            return out.push(self.index(self.status_ok));
+        }
+        if self.capacity >= BOTH_BYTES {
+            self.inserted += 1;
+            self.status_ok = self.inserted;
+            out.push(0x40);
+        } else {
+            out.push(0);
+        }
+        string(out, GRPC_STATUS.0);
+        string(out, GRPC_STATUS.1);
+    }
+
+    /// That a call failed, and why: a message that is already percent-encoded.
+    pub fn grpc_error(&mut self, out: &mut Vec<u8>, status: u8, message: &str) {
+        plain(out, GRPC_STATUS.0, &status.to_string());
+        if !message.is_empty() {
+            plain(out, "grpc-message", message);
+        }
+    }
+
+    /// The head of an answer that is no gRPC.
+    pub fn page(&mut self, out: &mut Vec<u8>, status: u16, fields: &[(&str, &str)]) {
+        self.begin(out);
+        integer(out, 4, 0, STATUS_NAME.into());
+        string(out, &status.to_string());
+        fields.iter().for_each(|(name, value)| plain(out, name, value));
+    }
+
+    #[inline]
+    fn index(&self, insertion: u8) -> u8 {
+        0x80 | (NEWEST + self.inserted - insertion)
+    }
+}
+
+/// A field that enters no table.
+fn plain(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.push(0);
+    string(out, name);
+    string(out, value);
+}
+
+fn string(out: &mut Vec<u8>, text: &str) {
+    integer(out, 7, 0, text.len());
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// An integer of which the first byte holds this many bits, beside those of `first` (RFC 7541, 5.1).
+fn integer(out: &mut Vec<u8>, bits: u32, first: u8, value: usize) {
+    let max = (1_usize << bits) - 1;
+    if value < max {
+        return out.push(first | value as u8);
+    }
+    out.push(first | max as u8);
+    let mut rest = value - max;
+    while rest >= 0x80 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut out);
+        out
+    }
+
+    #[test]
+    fn integers_of_the_rfc() {
+        assert_eq!(block(|out| integer(out, 5, 0xe0, 10)), [0xea]);
+        assert_eq!(block(|out| integer(out, 5, 0xe0, 1337)), [0xff, 0x9a, 0x0a]);
+        assert_eq!(block(|out| integer(out, 7, 0, 127)), [0x7f, 0]);
+    }
+
+    #[test]
+    fn the_second_answer_has_three_bytes_of_fields() {
+        let mut encoder = Encoder::new();
+        assert_eq!(encoder.steady(), None);
+        assert_eq!(block(|out| encoder.grpc(out)), b"\x88\x5f\x10application/grpc");
+        assert_eq!(block(|out| encoder.grpc_ok(out)), b"\x40\x0bgrpc-status\x010");
+        assert_eq!(block(|out| encoder.grpc(out)), [0x88, 0x80 | 63]);
+        assert_eq!(block(|out| encoder.grpc_ok(out)), [0x80 | 62]);
+        assert_eq!(encoder.steady(), Some(([0x88, 0x80 | 63], 0x80 | 62)));
+    }
+
+    #[test]
+    fn a_refusal_does_not_disturb_the_table() {
+        let mut encoder = Encoder::new();
+        block(|out| encoder.grpc(out));
+        assert_eq!(block(|out| encoder.grpc(out)), [0x88, 0x80 | 62]);
+        assert_eq!(
+            block(|out| encoder.grpc_error(out, 3, "no")),
+            b"\0\x0bgrpc-status\x013\0\x0cgrpc-message\x02no"
+        );
+        block(|out| encoder.grpc_ok(out));
+        assert_eq!(encoder.steady(), Some(([0x88, 0x80 | 63], 0x80 | 62)));
+    }
+
+    #[test]
+    fn a_client_without_a_table_gets_literals_and_is_told_so_first() {
+        let mut encoder = Encoder::new();
+        block(|out| encoder.grpc(out));
+        encoder.allow(103);
+        assert_eq!(block(|out| encoder.grpc(out)), b"\x20\x88\x0f\x10\x10application/grpc");
+        assert_eq!(block(|out| encoder.grpc_ok(out)), b"\0\x0bgrpc-status\x010");
+        encoder.allow(4_096);
+        assert_eq!(block(|out| encoder.grpc(out)), b"\x88\x0f\x10\x10application/grpc");
+        assert_eq!(encoder.steady(), None);
+    }
+
+    #[test]
+    fn a_smaller_table_is_announced_once_and_used() {
+        let mut encoder = Encoder::new();
+        encoder.allow(104);
+        assert_eq!(block(|out| encoder.grpc(out)), b"\x3f\x49\x88\x5f\x10application/grpc");
+        assert_eq!(block(|out| encoder.grpc(out)), [0x88, 0x80 | 62]);
+    }
+
+    #[test]
+    fn a_page_has_its_status_and_fields() {
+        let mut encoder = Encoder::new();
+        assert_eq!(
+            block(|out| encoder.page(out, 405, &[("allow", "POST")])),
+            b"\x08\x03405\0\x05allow\x04POST"
+        );
+    }
+}

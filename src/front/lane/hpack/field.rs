@@ -1,0 +1,202 @@
+//! What one header field means to a server of unary gRPC calls: a name and a value in, a [`Meaning`] out.
+
+use std::time::Duration;
+
+use crate::front::grpc::{self, timeout};
+
+/// Methods that are told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    Post,
+    Head,
+    #[default]
+    Other,
+}
+
+/// Where a call goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Route {
+    ShouldRateLimit,
+    HealthCheck,
+    HealthWatch,
+    #[default]
+    Unknown,
+}
+
+/// A header's name, as far as names are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    Method,
+    Scheme,
+    Path,
+    Authority,
+    ContentType,
+    ContentLength,
+    Te,
+    GrpcTimeout,
+    /// One that may not stand in a request of HTTP/2.
+    Malformed,
+    /// Any other.
+    Other,
+}
+
+/// What a field says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    Nothing,
+    /// It makes the whole request malformed (RFC 9113, 8.1.1).
+    Malformed,
+    Method(Method),
+    Scheme,
+    Path(Route),
+    Authority,
+    /// The content type, and whether it is gRPC.
+    ContentType(bool),
+    ContentLength(u64),
+    /// How long the caller waits, if the value says so in the protocol's form.
+    Timeout(Option<Duration>),
+}
+
+impl Name {
+    /// Tells a name apart.
+    pub fn of(name: &[u8]) -> Self {
+        match name {
+            b":method" => Self::Method,
+            b":scheme" => Self::Scheme,
+            b":path" => Self::Path,
+            b":authority" => Self::Authority,
+            b"content-type" => Self::ContentType,
+            b"content-length" => Self::ContentLength,
+            b"te" => Self::Te,
+            b"grpc-timeout" => Self::GrpcTimeout,
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
+                Self::Malformed
+            }
+            name if !name.is_empty() && name.iter().all(|&byte| is_name_byte(byte)) => Self::Other,
+            _ => Self::Malformed,
+        }
+    }
+}
+
+impl Meaning {
+    /// What this value means under this name.
+    pub fn of(name: Name, value: &[u8]) -> Self {
+        if !value.iter().all(|&byte| is_value_byte(byte)) {
+            return Self::Malformed;
+        }
+        match name {
+            Name::Other => Self::Nothing,
+            Name::Malformed => Self::Malformed,
+            Name::Method => method(value),
+            Name::Scheme if value.is_empty() => Self::Malformed,
+            Name::Scheme => Self::Scheme,
+            Name::Path => path(value),
+            Name::Authority => Self::Authority,
+            Name::ContentType => Self::ContentType(grpc::is_content_type(value)),
+            Name::ContentLength => content_length(value),
+            Name::Te if value == b"trailers" => Self::Nothing,
+            Name::Te => Self::Malformed,
+            Name::GrpcTimeout => Self::Timeout(timeout::parse(value)),
+        }
+    }
+}
+
+fn method(value: &[u8]) -> Meaning {
+    match value {
+        b"POST" => Meaning::Method(Method::Post),
+        b"HEAD" => Meaning::Method(Method::Head),
+        [] => Meaning::Malformed,
+        _ => Meaning::Method(Method::Other),
+    }
+}
+
+fn path(value: &[u8]) -> Meaning {
+    match value {
+        _ if value == grpc::SHOULD_RATE_LIMIT.as_bytes() => Meaning::Path(Route::ShouldRateLimit),
+        b"/grpc.health.v1.Health/Check" => Meaning::Path(Route::HealthCheck),
+        b"/grpc.health.v1.Health/Watch" => Meaning::Path(Route::HealthWatch),
+        [b'/', ..] | b"*" => Meaning::Path(Route::Unknown),
+        _ => Meaning::Malformed,
+    }
+}
+
+fn content_length(value: &[u8]) -> Meaning {
+    // More digits than this is more than anybody sends, and would not fit.
+    const DIGITS_MAX: usize = 18;
+    if value.is_empty() || value.len() > DIGITS_MAX || !value.iter().all(u8::is_ascii_digit) {
+        return Meaning::Malformed;
+    }
+    Meaning::ContentLength(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+}
+
+/// Of a token in lower case (RFC 9110, 5.6.2; RFC 9113, 8.2.1).
+fn is_name_byte(byte: u8) -> bool {
+    matches!(byte,
+        b'a'..=b'z' | b'0'..=b'9' | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'
+        | b'_' | b'`' | b'|' | b'~')
+}
+
+/// Printable, a tab, or beyond ASCII.
+fn is_value_byte(byte: u8) -> bool {
+    byte >= b' ' && byte != 0x7f || byte == b'\t'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meaning(name: &[u8], value: &[u8]) -> Meaning {
+        Meaning::of(Name::of(name), value)
+    }
+
+    #[test]
+    fn what_a_call_says_is_understood() {
+        let timeout = Some(Duration::from_millis(20));
+        for (name, value, expected) in [
+            (":method", "POST", Meaning::Method(Method::Post)),
+            (":method", "GET", Meaning::Method(Method::Other)),
+            (":scheme", "https", Meaning::Scheme),
+            (":path", grpc::SHOULD_RATE_LIMIT, Meaning::Path(Route::ShouldRateLimit)),
+            (":path", "/grpc.health.v1.Health/Check", Meaning::Path(Route::HealthCheck)),
+            (":path", "/grpc.health.v1.Health/Watch", Meaning::Path(Route::HealthWatch)),
+            (":path", "/", Meaning::Path(Route::Unknown)),
+            (":authority", "", Meaning::Authority),
+            ("te", "trailers", Meaning::Nothing),
+            ("content-type", "application/grpc", Meaning::ContentType(true)),
+            ("content-type", "application/grpc+proto", Meaning::ContentType(true)),
+            ("content-type", "application/grpc-web", Meaning::ContentType(false)),
+            ("content-length", "0123", Meaning::ContentLength(123)),
+            ("grpc-timeout", "20m", Meaning::Timeout(timeout)),
+            ("grpc-timeout", "20", Meaning::Timeout(None)),
+            ("x-request-id", "caf\u{e9}\t!", Meaning::Nothing),
+        ] {
+            assert_eq!(meaning(name.as_bytes(), value.as_bytes()), expected, "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn what_makes_a_request_malformed_is_seen() {
+        for (name, value) in [
+            ("", "x"),
+            ("Upper", "x"),
+            ("sp ace", "x"),
+            (":status", "200"),
+            (":protocol", "websocket"),
+            (":method", ""),
+            (":scheme", ""),
+            (":path", ""),
+            (":path", "no-slash"),
+            ("te", "gzip"),
+            ("connection", "close"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", ""),
+            ("content-length", "-1"),
+            ("content-length", "9999999999999999999"),
+            ("x", "a\0b"),
+            ("x", "a\r\n"),
+            ("x", "\u{7f}"),
+        ] {
+            assert_eq!(meaning(name.as_bytes(), value.as_bytes()), Meaning::Malformed, "{name}: {value}");
+        }
+    }
+}
