@@ -128,6 +128,7 @@ pub enum AppError {
 /// When the program could not start, or ended other than by a signal.
 pub fn run(settings: Settings) -> Result<(), AppError> {
     logging::start(settings.log_level, &settings.log_format);
+    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(serve(settings));
     // A blocking read of rules must not hold up the end.

@@ -19,7 +19,7 @@ pub use page::{effective, markdown};
 pub use table::{Row, Settings, TABLE};
 
 use crate::settings::refused::refused;
-use crate::settings::together::alone;
+use crate::settings::together::{alone, unheeded};
 
 /// Something wrong with one setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +69,7 @@ impl Settings {
             ..settings
         });
         problems.extend(settings.iter().flat_map(redis::problems));
+        let settings = settings.map(|settings| Self { warnings: unheeded(&settings, &variable), ..settings });
         settings.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }

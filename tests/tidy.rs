@@ -372,6 +372,31 @@ fn functions(code: &[Line]) -> Vec<(String, usize, usize)> {
     found
 }
 
+/// A setting that no test names may do nothing at all. Tests beside the table only show that it is read.
+#[test]
+fn every_setting_is_named_by_a_test_of_what_it_does() {
+    let rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
+    let tests: Vec<_> = files("tests/blackbox", &rust).into_iter().map(|test| test.text).collect();
+    let page = fs::read_to_string(root().join("docs/settings.md")).expect("the tree can be read");
+    let names = page.lines().filter_map(|row| row.strip_prefix("| ")?.split_once(" | `--")).map(|row| row.0);
+    let names: Vec<_> = names.collect();
+    assert!(names.len() > 50, "the page has a row a setting: {names:?}");
+    let mut breaches = Breaches::default();
+    for name in names.iter().filter(|name| !tests.iter().any(|test| names_setting(test, name))) {
+        breaches.add(Path::new("docs/settings.md"), 1, &format!("no test in tests/blackbox names {name}"));
+    }
+    breaches.check();
+}
+
+/// As a setting: `"NAME"`, or `NAME=value`.
+fn names_setting(test: &str, name: &str) -> bool {
+    test.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&test[..at], &test[at + name.len()..]);
+        (before.ends_with('"') && after.starts_with('"'))
+            || (before.ends_with(char::is_whitespace) && after.starts_with('='))
+    })
+}
+
 #[test]
 fn the_repository_says_nothing_of_how_it_was_made() {
     // Written in two parts, so that this file does not hold them.

@@ -182,7 +182,7 @@ const AS_THERE: &str = "it has none there either";
 const PIPELINE: &str = "speed only: writes are gathered, and keys asked in parallel, without being told";
 const SPANS: &str = "spans stay far below the limits";
 const GO_ONLY: &str = "for programs in Go only (threads: WORKER_THREADS)";
-const PROXIES: &str = "connections are direct";
+const PROXIES: &str = "connections are direct; a start warns of one that a control plane or a collector would have been reached through";
 const MEMCACHE: &str = "read only with BACKEND_TYPE=memcache, which is refused";
 
 /// Variables that are accepted and change nothing: (names, why that is harmless).

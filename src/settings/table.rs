@@ -50,6 +50,8 @@ macro_rules! settings {
             $( $( #[doc = $help] pub $field: $kind, )+ $( $( #[doc = $ohelp] pub $ofield: Option<$okind>, )+ )? )+
             /// What the variables of each name in USE_DOG_STATSD_MOGRIFIERS say.
             pub mogrifiers: Vec<Mogrifier>,
+            /// What is good and yet not what one might believe; told once there is a log.
+            pub warnings: Vec<Problem>,
         }
 
         impl Settings {
@@ -61,7 +63,7 @@ macro_rules! settings {
                 let mut rows = TABLE.iter();
                 $( $( let $field = read_row::<$kind>(rows.next(), &text, problems); )+
                    $( $( let $ofield = read_row::<$okind>(rows.next(), &text, problems); )+ )? )+
-                Some(Self { $( $( $field: $field?, )+ $( $( $ofield, )+ )? )+ mogrifiers: Vec::new() })
+                Some(Self { $( $( $field: $field?, )+ $( $( $ofield, )+ )? )+ mogrifiers: Vec::new(), warnings: Vec::new() })
             }
         }
     };

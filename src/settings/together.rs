@@ -1,7 +1,7 @@
-//! Settings that mean nothing, or not what they seem to, without another.
+//! Settings that mean nothing, or not what they seem to, without another; and variables that one might believe in.
 
-use crate::settings::Problem;
-use crate::settings::value::Value;
+use crate::settings::value::{ConfigType, Value};
+use crate::settings::{Problem, Settings};
 
 /// (a setting, what it needs)
 const NEEDS: &[(&str, &str)] = &[
@@ -31,6 +31,22 @@ pub(super) fn alone(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
         .collect()
 }
 
+/// Variables by which other programs find a proxy for what they send.
+const PROXIES: &[&str] = &["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+
+/// A warning for each variable that `envoyproxy/ratelimit` would heed with these settings, and that is not heeded here.
+pub(super) fn unheeded(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
+    if settings.config_type == ConfigType::File && !settings.tracing_enabled {
+        return Vec::new();
+    }
+    let set = PROXIES.iter().filter(|name| variable(name).is_some_and(|proxy| !proxy.is_empty()));
+    set.map(|name| Problem {
+        name: (*name).to_owned(),
+        what: "has no effect: control planes and collectors are spoken to directly".to_owned(),
+    })
+    .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +70,22 @@ mod tests {
         assert!(told(&[("HTTP_SERVER_TLS_CERT", "/c"), ("HTTP_SERVER_TLS_KEY", "/k")]).is_empty());
         let off = [("GRPC_CLIENT_TLS_CACERT", "/ca"), ("GRPC_SERVER_USE_TLS", "false")];
         assert_eq!(told(&off), ["GRPC_CLIENT_TLS_CACERT"]);
+    }
+
+    #[test]
+    fn a_proxy_is_warned_of_where_it_would_have_been_used() {
+        let warnings = |pairs: &[(&str, &str)]| {
+            let variable =
+                |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
+            let settings = Settings::read(|_| None, variable).expect("good");
+            settings.warnings.into_iter().map(|warning| warning.name).collect::<Vec<_>>()
+        };
+        let proxies = [("HTTPS_PROXY", "http://u:p@proxy"), ("all_proxy", "x"), ("NO_PROXY", "y")];
+        assert!(warnings(&proxies).is_empty(), "nothing is sent");
+        for uses in [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("TRACING_ENABLED", "true")] {
+            assert_eq!(warnings(&[&proxies[..], &[uses]].concat()), ["HTTPS_PROXY", "all_proxy"]);
+            assert!(warnings(&[uses, ("HTTPS_PROXY", "")]).is_empty());
+        }
     }
 
     #[test]

@@ -39,14 +39,15 @@ fn told(limiter: &Tidegate) -> Value {
 
 #[test]
 fn response_headers_are_told_under_the_names_that_were_set() {
-    let names = [("LIMIT_LIMIT_HEADER", "X-Limit"), ("LIMIT_REMAINING_HEADER", "")];
+    let names =
+        [("LIMIT_LIMIT_HEADER", "X-Limit"), ("LIMIT_REMAINING_HEADER", ""), ("LIMIT_RESET_HEADER", "X-Wait")];
     let limiter = with(&[&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")][..], &names].concat());
     let mut headers = Vec::new();
     for _ in 0..3 {
         headers = told(&limiter)["responseHeadersToAdd"].as_array().expect("headers").clone();
     }
     let names: Vec<_> = headers.iter().map(|header| header["key"].as_str().expect("a name")).collect();
-    assert_eq!(names, ["X-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"]);
+    assert_eq!(names, ["X-Limit", "RateLimit-Remaining", "X-Wait", "Retry-After"]);
     assert_eq!((&headers[0]["value"], &headers[1]["value"]), (&json!("2"), &json!("0")));
     assert_eq!(headers[2]["value"], headers[3]["value"]);
     assert_eq!(told(&with(&[])).get("responseHeadersToAdd"), None, "off by default");

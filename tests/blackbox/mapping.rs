@@ -27,7 +27,7 @@ descriptors:
 ";
 
 /// What Envoy Gateway does: names for what it shows, by the parts of a path, and everything else is dropped.
-const LIKE_ENVOY_GATEWAY: &str = r#"
+pub const LIKE_ENVOY_GATEWAY: &str = r#"
 mappings:
   - match: "ratelimit.service.rate_limit.*.*.near_limit"
     name: "ratelimit_service_rate_limit_near_limit"

@@ -98,6 +98,29 @@ fn the_default_algorithm_is_for_rules_that_name_none_only() {
 }
 
 #[test]
+fn check_denies_with_the_status_and_skips_the_proxies_that_were_set() {
+    let address = "  - key: remote_address\n    rate_limit: {unit: day, requests_per_unit: 1}\n";
+    let described = "rate_limits:\n  - actions: [{remote_address: {}}]\n";
+    let limiter = Setup::new()
+        .rules("shop.yaml", &(rules("shop", 5) + address + described))
+        .env("CHECK_DENY_STATUS", "403")
+        .env("XFF_NUM_TRUSTED_HOPS", "1")
+        .start();
+    let client = [
+        ("x-original-uri", "/"),
+        ("x-original-method", "GET"),
+        ("x-forwarded-for", "3.3.3.3, 1.1.1.1, 2.2.2.2"),
+    ];
+    let mut asking = http::Client::new(limiter.ports().http);
+    assert_eq!(asking.send("GET", "/check/shop", &client, "").expect("an answer").status, 200);
+    let status = |asking: &mut http::Client, address| {
+        asking.get(&format!("/check/shop?remote_address={address}")).status
+    };
+    assert_eq!(status(&mut asking, "1.1.1.1"), 403, "the one that was counted");
+    assert_eq!(status(&mut asking, "2.2.2.2"), 200);
+}
+
+#[test]
 fn what_go_programs_and_old_deployments_set_is_taken() {
     let harmless = [
         ("GOMAXPROCS", "2"),
@@ -105,10 +128,24 @@ fn what_go_programs_and_old_deployments_set_is_taken() {
         ("EXPIRATION_JITTER_MAX_SECONDS", "300"),
         ("BACKEND_TYPE", "memory"),
         ("REDIS_PORT", "tcp://10.0.0.1:6379"),
-        ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "WAIT"),
+        ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", "5s"),
         ("MEMCACHE_HOST_PORT", "memcached:11211"),
         ("HTTPS_PROXY", "http://proxy:3128"),
         ("NOBODY_READS_THIS", "x"),
     ];
     harmless.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).start();
+}
+
+#[test]
+fn a_proxy_that_is_not_heeded_is_told_and_its_password_is_not() {
+    let proxied = |setup: Setup| setup.env("HTTPS_PROXY", "http://user:hunter2@proxy:3128");
+    let told = |setup: Setup| {
+        let limiter = proxied(setup).start();
+        assert_eq!(limiter.lines_with("hunter2"), 0);
+        limiter.lines_with("WARN HTTPS_PROXY: has no effect")
+    };
+    assert_eq!(told(Setup::new()), 0);
+    let endpoint = "http://127.0.0.1:9";
+    let tracing = Setup::new().env("TRACING_ENABLED", "true").env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+    assert_eq!(told(tracing), 1);
 }

@@ -71,6 +71,9 @@ fn an_exporter_receives_dog_statsd_with_its_tags_beside_statsd_and_prometheus() 
         .env("USE_DOG_STATSD", "true")
         .env("EXTRA_TAGS", "cluster:one")
         .env("DD_SERVICE", "limiter")
+        .env("DD_ENV", "test")
+        .env("DD_VERSION", "7")
+        .env("DD_ENTITY_ID", "pod-1")
         .env("USE_DOG_STATSD_MOGRIFIERS", "HITS")
         .env(
             "DOG_STATSD_MOGRIFIER_HITS_PATTERN",
@@ -82,10 +85,16 @@ fn an_exporter_receives_dog_statsd_with_its_tags_beside_statsd_and_prometheus() 
         .env("USE_PROMETHEUS", "true")
         .start();
     ask_alice(&limiter, 6);
-    let tags = [("cluster", "one"), ("service", "limiter")];
+    let tags = [
+        ("cluster", "one"),
+        ("service", "limiter"),
+        ("env", "test"),
+        ("version", "7"),
+        ("dd_internal_entity_id", "pod-1"),
+    ];
     let hits = |name: &str, tags: &[(&str, &str)]| exporter.scrape().sum(name, tags);
     eventually_true("all hits to arrive", || hits(HITS, &tags) == 6.0);
-    let mogrified = [tags[0], tags[1], ("domain", "shop"), ("path", "user_alice")];
+    let mogrified = [&tags[..], &[("domain", "shop"), ("path", "user_alice")]].concat();
     eventually_true("the rewritten name", || hits("limits_near_limit", &mogrified) == 1.0);
     assert_eq!(hits(&HITS.replace("total_hits", "near_limit"), &tags), 0.0);
     eventually_true("plain StatsD, its tags in the name", || {

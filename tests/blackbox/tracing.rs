@@ -260,3 +260,37 @@ fn what_is_said_of_traces_wins_over_what_is_said_of_all() {
     assert_eq!(spans[0]["headers"]["x-token"], "traces");
     assert_eq!(spans[0]["headers"]["content-encoding"], Value::Null);
 }
+
+#[test]
+fn an_export_takes_no_longer_than_the_shortest_of_its_bounds() {
+    let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = deaf.local_addr().expect("bound").port();
+    let far = "600000";
+    for (bound, others) in [
+        ("OTEL_BSP_EXPORT_TIMEOUT", ["OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"]),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", ["OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_BSP_EXPORT_TIMEOUT"]),
+    ] {
+        let setup = others.iter().fold(traced("http", port), |setup, other| setup.env(other, far));
+        let limiter = setup.env(bound, "300").start();
+        ask_json(&limiter, &[], "a");
+        eventually_true(bound, || limiter.lines_with("spans were not taken") > 0);
+    }
+}
+
+#[test]
+fn an_export_holds_as_many_spans_as_were_set_under_the_name_that_was_set() {
+    let collector = Collector::start("http");
+    let limiter = traced("http", collector.port)
+        .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
+        .env("OTEL_BSP_SCHEDULE_DELAY", "2000")
+        .env("TRACING_SERVICE_NAME", "")
+        .env("OTEL_SERVICE_NAME", "all-services")
+        .start();
+    for _ in 0..6 {
+        ask_json(&limiter, &[], "a");
+    }
+    for span in collector.wait_for(6) {
+        assert!(span["batch"].as_u64().is_some_and(|batch| batch <= 2), "{span}");
+        assert_eq!(span["resource"]["service.name"], "all-services");
+    }
+}

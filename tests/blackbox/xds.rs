@@ -220,6 +220,42 @@ fn a_silent_or_absent_control_plane_keeps_nobody_from_ending_it() {
     assert_eq!(refused.code(), tonic::Code::Unavailable);
 }
 
+#[test]
+fn pauses_between_attempts_grow_by_the_factor_and_are_drawn_with_jitter() {
+    let pauses = |jitter: &str| {
+        let setup = follower(crate::harness::free_port())
+            .env("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "1.5")
+            .env("XDS_CLIENT_BACKOFF_JITTER", jitter);
+        let process = setup.spawn();
+        eventually_true("five attempts", || process.lines_with("next attempt in") >= 5);
+        let pause = |line: &String| {
+            Some(
+                line.split_once("next attempt in ")?.1.split_once("ms)")?.0.parse::<f64>().expect("a number"),
+            )
+        };
+        process.output().iter().filter_map(pause).take(5).collect::<Vec<_>>()
+    };
+    assert_eq!(pauses("false"), [50.0, 75.0, 100.0, 100.0, 100.0]);
+    let drawn = pauses("true");
+    assert!(drawn.iter().all(|pause| (50.0..=100.0).contains(pause)), "{drawn:?}");
+    assert!(drawn[3] != drawn[4] && drawn[3] != 100.0, "{drawn:?}");
+}
+
+#[test]
+fn a_message_may_be_as_large_as_was_set() {
+    let mut plane = ControlPlane::start();
+    let setup = follower(plane.port).env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000");
+    let process = setup.spawn();
+    plane.event(0, "stream");
+    plane.send("1", "n1", &json!([config("g", "shop", 2)]));
+    let limiter = Tidegate::of(process, setup);
+    plane.event(1, "request");
+    plane.send("2", "n2", &json!([config(&"g".repeat(1_000), "shop", 3)]));
+    eventually_true("it to be too large", || limiter.lines_with("no stream from") == 1);
+    assert_eq!(version(&plane.event(2, "request")), "1", "the one in force");
+    assert_eq!(limiter.client().ask(ask_only("shop", &[USER])).statuses[0].limit_remaining, 2);
+}
+
 /// Files of an authority, of a server's certificate for this name, and of a client's.
 struct Certificates(tempfile::TempDir);
 
@@ -280,4 +316,22 @@ fn a_control_plane_is_verified_by_name_and_sees_who_we_are() {
     let wrong = files.follower(plane.port).env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "other.test").spawn();
     eventually_true("the wrong name to be told", || wrong.lines_with("rules: no stream from") >= 2);
     assert_eq!(plane.events("stream").len(), 1, "{:?}", wrong.output());
+}
+
+#[test]
+fn the_systems_authorities_are_those_that_the_environment_names() {
+    let files = Certificates::new("plane.test");
+    fs::create_dir(files.path("system")).expect("the folder is ours");
+    // In such a folder files are called by a hash.
+    fs::copy(files.path("ca.pem"), files.path("system/01234567.0")).expect("the folder is ours");
+    for (name, path) in [("SSL_CERT_FILE", "ca.pem"), ("SSL_CERT_DIR", "system")] {
+        let mut plane = files.plane();
+        let system = files.follower(plane.port).env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "plane.test");
+        let setup = system.env("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "").env(name, &files.text(path));
+        let process = setup.spawn();
+        plane.event(0, "stream");
+        plane.send("1", "n1", &json!([config("gateway", "shop", 2)]));
+        let limiter = Tidegate::of(process, setup);
+        assert_eq!(limiter.client().ask(ask_only("shop", &[USER])).statuses[0].limit_remaining, 2);
+    }
 }

@@ -6,11 +6,13 @@ use tokio::runtime::Runtime;
 use tokio_stream::Stream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_prost::ProstCodec;
+
+use super::pki::Authority;
 
 #[derive(Clone, PartialEq, Message)]
 pub struct RateLimitRequest {
@@ -103,9 +105,20 @@ pub struct Client {
 impl Client {
     /// Connects with the first call.
     pub fn new(port: u16) -> Self {
+        Self::of(Endpoint::from_shared(format!("http://127.0.0.1:{port}")).expect("a valid address"))
+    }
+
+    /// The same over TLS, with no certificate of its own: the server's is issued by this authority for 127.0.0.1.
+    pub fn with_tls(port: u16, authority: &Authority) -> Self {
+        let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{port}")).expect("a valid address");
+        let trusted = Certificate::from_pem(authority.pem());
+        let tls = ClientTlsConfig::new().ca_certificate(trusted);
+        Self::of(endpoint.tls_config(tls).expect("a sound configuration"))
+    }
+
+    fn of(endpoint: Endpoint) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a thread can be had");
-        let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).expect("a valid address");
         let _entered = runtime.enter();
         let channel = endpoint.connect_lazy();
         Self { runtime, channel }

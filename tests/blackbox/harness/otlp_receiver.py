@@ -27,6 +27,7 @@ def attributes(pairs):
 
 
 def tell(request, headers):
+    batch = sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
     for resource in request.resource_spans:
         for scope in resource.scope_spans:
             for span in scope.spans:
@@ -42,6 +43,7 @@ def tell(request, headers):
                     "attributes": attributes(span.attributes),
                     "resource": attributes(resource.resource.attributes),
                     "headers": headers,
+                    "batch": batch,
                 }
                 print("span " + json.dumps(line, sort_keys=True), flush=True)
 
