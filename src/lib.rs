@@ -92,6 +92,8 @@
 //!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`).
 //! - **The Rust code is the specification**, the scripts in `store/redis/lua` are its twins: one suite asks both the
 //!   same and compares every field. Redis' clock cuts the windows; a call that comes too late does nothing.
+//! - **A lease counts as if it were spent when it ends** (`store/lease.rs`), by a node's clock that started before the
+//!   question: so a node may decide alone and the limit stays strict.
 //! - **Connections to Redis belong to workers**, who route to the slots of a Cluster themselves: a server that hangs
 //!   costs its own slots, and no request waits for a connection.
 //! - **Rules own no counters and no metrics**, so a file of rules is checked without a server, and a reload is the swap

@@ -124,8 +124,9 @@ mod tests {
 
     #[test]
     fn a_variable_that_would_change_behaviour_is_refused_by_name() {
-        let problems = read(&[("BACKEND_TYPE", "memcache"), ("REDIS_SYNC", "leased")]).expect_err("refused");
-        assert!(problems.iter().any(|problem| problem.name == "REDIS_SYNC"), "{problems:?}");
+        let problems =
+            read(&[("BACKEND_TYPE", "memcache"), ("REDIS_WAIT_REPLICAS", "1")]).expect_err("refused");
+        assert!(problems.iter().any(|problem| problem.name == "REDIS_WAIT_REPLICAS"), "{problems:?}");
         assert!(problems.iter().any(|problem| problem.name == "BACKEND_TYPE"), "{problems:?}");
     }
 

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::app::{AppError, dead, worker_threads};
+use crate::app::{AppError, counter_bytes, dead, worker_threads};
 use crate::clock::{Clock, monotonic};
-use crate::engine::rules::StoreFailure;
+use crate::engine::rules::{StoreFailure, Sync};
 use crate::health::Health;
 use crate::metrics::{Kind, Metrics};
 use crate::settings::Settings;
 use crate::settings::redis::Target;
-use crate::settings::value::{Backend, FilePath, StoreFailureMode};
+use crate::settings::value::{Backend, FilePath, StoreFailureMode, SyncMode};
 use crate::store::redis::key::KeyStyle;
 use crate::store::redis::tls::{TlsFiles, config};
 use crate::store::redis::{Access, Contact, RedisOptions, RedisStore, Stats};
-use crate::store::{FailoverOptions, Failure, MemoryStore, SharedStore};
+use crate::store::{FailoverOptions, Failure, LeaseTotals, MemoryStore, SharedStore};
 
 /// Why requests are not welcome before the first contact.
 pub(super) const NOT_REACHED: &str = "redis was not reached yet";
@@ -48,6 +48,12 @@ pub(super) fn store(
         mode: mode(settings.redis_failure_mode),
         local_share: settings.redis_local_share.0,
         over_bytes: settings.local_cache_size_in_bytes.0,
+        counter_bytes: usize::try_from(counter_bytes(settings)).unwrap_or(usize::MAX),
+        sync: match settings.redis_sync {
+            SyncMode::Strict => Sync::Strict,
+            SyncMode::Leased => Sync::Leased,
+        },
+        lease_time: settings.redis_lease_time,
     };
     Ok(Some(Arc::new(SharedStore::new(main, per_second, Arc::clone(local), clock, failover))))
 }
@@ -193,6 +199,7 @@ pub(super) fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
         });
     }
     register_trouble(metrics, shared);
+    register_leases(metrics, shared);
     register_theirs(metrics, shared);
 }
 
@@ -225,6 +232,27 @@ fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
     metrics.register("ratelimit_localcache_entryCount", help, Kind::Gauge, move |samples| {
         samples.push(&[], entries.over().1);
     });
+}
+
+/// What leases came to.
+fn register_leases(metrics: &Metrics, shared: &Arc<SharedStore>) {
+    type Read = fn(LeaseTotals) -> u64;
+    let families: [(&'static str, &'static str, Read); 4] = [
+        ("tidegate_redis_leases_total", "Leases that were taken.", |totals| totals.taken),
+        ("tidegate_redis_lease_hits_taken_total", "Hits that were leased.", |totals| totals.hits_taken),
+        (
+            "tidegate_redis_lease_hits_spent_total",
+            "Leased hits that passed without a call to Redis.",
+            |totals| totals.hits_spent,
+        ),
+        ("tidegate_redis_lease_hits_given_back_total", "Leased hits that were not spent.", |totals| {
+            totals.hits_given_back
+        }),
+    ];
+    for (name, help, read) in families {
+        let shared = Arc::clone(shared);
+        metrics.register(name, help, Kind::Counter, move |samples| samples.push(&[], read(shared.leases())));
+    }
 }
 
 /// The names that `envoyproxy/ratelimit` has for some of it.

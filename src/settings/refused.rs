@@ -4,10 +4,8 @@
 use crate::settings::Problem;
 
 /// (variable, values that change nothing: any other is refused, why)
-const NOT_SUPPORTED: &[(&str, &[&str], &str)] = &[
-    ("REDIS_SYNC", &["", "strict"], "leases are not supported (expected strict)"),
-    ("REDIS_WAIT_REPLICAS", &["", "0"], "waiting for replicas is not supported (expected 0)"),
-];
+const NOT_SUPPORTED: &[(&str, &[&str], &str)] =
+    &[("REDIS_WAIT_REPLICAS", &["", "0"], "waiting for replicas is not supported (expected 0)")];
 
 /// (variables, the values of them that are refused, why)
 pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[(

@@ -488,6 +488,11 @@ words!(
 );
 
 words!(
+    /// How counters are shared.
+    SyncMode, "MODE", |word, text| word == text, { "strict" => Strict, "leased" => Leased }
+);
+
+words!(
     /// Whose headers describe a client's request to `/check`.
     CheckProxy, "PROXY", |word, text| word == text, { "nginx" => Nginx, "forwarded" => Forwarded }
 );

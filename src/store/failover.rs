@@ -6,32 +6,38 @@
 //! charged for a request that another denied goes back, and no answer waits for that.
 
 mod carried;
+mod leased;
 mod over;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
 
-use crate::clock::{Clock, monotonic};
+use crate::clock::{Clock, monotonic, since_boot};
 use crate::engine::decision::Verdicts;
 use crate::engine::key::Key;
 use crate::engine::limit::Verdict;
 use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::engine::request::Request;
-use crate::engine::rules::{StoreFailure, Unit};
+use crate::engine::rules::{StoreFailure, Sync, Unit};
 use crate::engine::settle::{Looked, settle};
 use crate::engine::time::SECOND_NANOS;
+use crate::store::lease::{Demand, Leases};
 use crate::store::redis::RedisStore;
 use crate::store::redis::script::{Answered, Call, CounterAnswered, Whole};
 use crate::store::{Failure, MemoryStore, StoreError};
 use carried::{Admitted, Carried};
+pub use leased::LeaseTotals;
 use over::OverMemory;
 
 /// So long before its caller gives up an answer has to be on its way.
 const HEAD_START: Duration = Duration::from_millis(3);
+
+/// A leased counter that is over is asked for again after so many lease times.
+const OVER_LEASES: u32 = 10;
 
 /// What happens beside asking Redis.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +46,14 @@ pub struct FailoverOptions {
     pub mode: StoreFailure,
     /// This node's share of a limit while it decides alone: 0 to 1.
     pub local_share: f64,
-    /// Bytes of memory for what is over.
+    /// Bytes of memory for what is over; 0: only what is over of leased limits.
     pub over_bytes: usize,
+    /// The most bytes that all counters take.
+    pub counter_bytes: usize,
+    /// How counters of a rule without `sync` are shared.
+    pub sync: Sync,
+    /// How long a lease lasts.
+    pub lease_time: Duration,
 }
 
 /// Counters in Redis.
@@ -55,6 +67,8 @@ pub struct SharedStore {
     options: FailoverOptions,
     over: OverMemory,
     carried: Carried,
+    leases: Leases,
+    sweeping: AtomicBool,
 }
 
 /// The verdicts of one request.
@@ -72,6 +86,19 @@ struct Part<'s> {
     slot: u16,
     steps: SmallVec<[usize; 4]>,
     keys: SmallVec<[Vec<u8>; 4]>,
+    /// Leases that are asked for along with these, by place.
+    demands: SmallVec<[(usize, Demand<'s>); 1]>,
+}
+
+impl<'s> Part<'s> {
+    fn new(store: &'s RedisStore, slot: u16) -> Self {
+        Self { store, slot, steps: SmallVec::new(), keys: SmallVec::new(), demands: SmallVec::new() }
+    }
+
+    /// The hits that a lease is asked for along with the check at this place.
+    fn demanded(&self, place: usize) -> Option<u64> {
+        self.demands.iter().find(|demand| demand.0 == place).map(|(_, demand)| demand.hits)
+    }
 }
 
 /// What became of one check.
@@ -93,8 +120,13 @@ impl SharedStore {
             local,
             clock,
             options,
-            over: OverMemory::new(options.over_bytes),
+            over: OverMemory::new(match options.over_bytes {
+                0 => options.counter_bytes,
+                bytes => bytes,
+            }),
             carried: Carried::default(),
+            leases: Leases::new(options.lease_time),
+            sweeping: AtomicBool::new(false),
         }
     }
 
@@ -104,9 +136,12 @@ impl SharedStore {
         std::iter::once(("main", &self.main)).chain(per_second)
     }
 
-    /// Connects for the calling worker.
-    pub fn attach(&self) {
+    /// Connects for the calling worker. The first one looks after leases too.
+    pub fn attach(self: &Arc<Self>) {
         self.stores().for_each(|(_, store)| store.attach());
+        if !self.sweeping.swap(true, Relaxed) {
+            tokio::spawn(Arc::clone(self).keep_leases());
+        }
     }
 
     /// Forgets what is over: limits may have changed.
@@ -129,34 +164,23 @@ impl SharedStore {
         plan: &Plan<'_>,
         patience: Option<Duration>,
     ) -> Result<SharedVerdicts, StoreError> {
-        let began = monotonic();
+        let (began, leases_from) = (monotonic(), since_boot());
         let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
+        let held = self.hold(plan, leases_from, &mut verdicts);
         let remembered = self.remember(plan, began, &mut verdicts);
         let parts = self.parts(request, plan, &verdicts);
-        let mut outcomes: SmallVec<[Outcome; 8]> = smallvec![None; plan.steps.len()];
-        match &*parts {
-            [] => {}
-            [part] => {
-                self.ask(plan, part, &verdicts, until(part.store, began, patience), &mut outcomes).await
-            }
-            _ => {
-                let asking = parts.iter().map(|part| async {
-                    let mut own: SmallVec<[Outcome; 8]> = smallvec![None; plan.steps.len()];
-                    self.ask(plan, part, &verdicts, until(part.store, began, patience), &mut own).await;
-                    own
-                });
-                for (own, part) in join_all(asking).await.iter_mut().zip(&parts) {
-                    part.steps.iter().for_each(|&step| outcomes[step] = own[step].take());
-                }
-            }
-        }
-        let failed = self.fail_over(plan, &outcomes, &mut verdicts)?;
+        let times = Times { began, leases_from, patience };
+        let outcomes = self.ask_all(plan, &parts, &verdicts, times).await;
+        let failed = self
+            .fail_over(plan, &outcomes, &mut verdicts)
+            .inspect_err(|_| held.iter().for_each(|(_, held)| self.release(held, held.hits)))?;
         for (index, outcome) in outcomes.iter().enumerate() {
             if let Some(Ok(counter)) = outcome {
                 verdicts[index] = Some(counter.verdict);
             }
         }
         self.learn(plan, &outcomes, began);
+        self.settle_held(plan, &held, &mut verdicts);
         if !failed && (parts.len() > 1 || !remembered.is_empty()) {
             self.give_back(plan, &parts, &outcomes, &mut verdicts);
         }
@@ -169,6 +193,7 @@ impl SharedStore {
         for (index, check) in checks(plan) {
             match check.hits {
                 Hits::GiveBack(_) => self.over.forget(check.key),
+                Hits::Take(_) if verdicts[index].is_some() => {}
                 Hits::Take(_) => {
                     verdicts[index] = self.over.answer(check, now);
                     remembered.extend(verdicts[index].map(|_| index));
@@ -190,10 +215,11 @@ impl SharedStore {
             let part = match parts.iter_mut().position(|part| same(&part)) {
                 Some(part) => &mut parts[part],
                 None => {
-                    parts.push(Part { store, slot, steps: SmallVec::new(), keys: SmallVec::new() });
+                    parts.push(Part::new(store, slot));
                     parts.last_mut().expect("it was just added")
                 }
             };
+            part.demands.extend(self.demand(check, &key).map(|demand| (part.steps.len(), demand)));
             part.steps.push(index);
             part.keys.push(key);
         }
@@ -208,26 +234,56 @@ impl SharedStore {
         self.per_second.as_ref().filter(|_| unit == Unit::Second).unwrap_or(&self.main)
     }
 
+    /// Asks all slots at once.
+    async fn ask_all(
+        &self,
+        plan: &Plan<'_>,
+        parts: &[Part<'_>],
+        known: &Verdicts,
+        times: Times,
+    ) -> SmallVec<[Outcome; 8]> {
+        let mut outcomes: SmallVec<[Outcome; 8]> = smallvec![None; plan.steps.len()];
+        match parts {
+            [] => {}
+            [part] => self.ask(plan, part, known, times, &mut outcomes).await,
+            _ => {
+                let asking = parts.iter().map(|part| async {
+                    let mut own: SmallVec<[Outcome; 8]> = smallvec![None; plan.steps.len()];
+                    self.ask(plan, part, known, times, &mut own).await;
+                    own
+                });
+                for (own, part) in join_all(asking).await.iter_mut().zip(parts) {
+                    part.steps.iter().for_each(|&step| outcomes[step] = own[step].take());
+                }
+            }
+        }
+        outcomes
+    }
+
     /// Asks one slot.
     async fn ask(
         &self,
         plan: &Plan<'_>,
         part: &Part<'_>,
         known: &Verdicts,
-        until: Instant,
+        times: Times,
         outcomes: &mut SmallVec<[Outcome; 8]>,
     ) {
         let mut call = Call::new(&whole(plan, part, known));
         let asked = || part.steps.iter().filter_map(|&step| check_at(plan, step));
         let mut carried: SmallVec<[(Key, Vec<Admitted>); 1]> = SmallVec::new();
-        for (check, key) in asked().zip(&part.keys) {
+        for (place, (check, key)) in asked().zip(&part.keys).enumerate() {
             call.push(key.clone(), check, plan.modes.quota);
+            part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
             let admitted = self.carried.take(check.key);
             admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
             carried.extend((!admitted.is_empty()).then_some((check.key, admitted)));
         }
-        let reply = part.store.decide(part.slot, &call, until).await;
+        let reply = part.store.decide(part.slot, &call, times.until(part.store)).await;
         let answered = reply.and_then(|numbers| Answered::read(&numbers, asked()).ok_or(Failure::Garbage));
+        if let Ok(answered) = &answered {
+            self.take_leases(plan, part, answered, times.leases_from);
+        }
         if answered.is_err() {
             carried.into_iter().for_each(|(key, admitted)| self.carried.put_back(key, admitted));
         }
@@ -297,8 +353,12 @@ impl SharedStore {
             let Some(Ok(counter)) = &outcomes[index] else { continue };
             // Where a request asks a counter twice, it may be over for that reason alone.
             let is_only = || checks(plan).filter(|(_, other)| other.key == check.key).count() == 1;
-            if counter.verdict.over && is_only() {
-                self.over.learn(check, &counter.verdict, asked);
+            let is_leased = self.is_leased(check);
+            let is_kept = self.options.over_bytes > 0 || is_leased;
+            if counter.verdict.over && is_kept && is_only() {
+                // What other nodes do not spend of their leases should not be missed until the window ends.
+                let patience = if is_leased { self.options.lease_time * OVER_LEASES } else { Duration::MAX };
+                self.over.learn(check, &counter.verdict, asked, patience);
             }
         }
     }
@@ -317,7 +377,7 @@ impl SharedStore {
                 let owed = settlement.charged(check, Looked { over, left: counter.charged, before });
                 let surplus = counter.charged.saturating_sub(owed);
                 if surplus > 0 {
-                    call.push_give_back(key.clone(), check, counter, surplus);
+                    call.push_give_back(key.clone(), &check.limit, (counter.stamp, counter.level), surplus);
                     verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
                 }
             }
@@ -328,10 +388,21 @@ impl SharedStore {
     }
 }
 
-/// Until when an answer is waited for: as long as the store's budget lasts and the caller waits.
-fn until(store: &RedisStore, began: Instant, patience: Option<Duration>) -> Instant {
-    let patience = patience.map_or(Duration::MAX, |patience| patience.saturating_sub(HEAD_START));
-    began + store.options().timeout.min(patience)
+/// When a request began, by two clocks, and how long its caller waits.
+#[derive(Clone, Copy)]
+struct Times {
+    began: Instant,
+    /// Leases that it takes last from here.
+    leases_from: Duration,
+    patience: Option<Duration>,
+}
+
+impl Times {
+    /// Until when an answer is waited for: as long as the store's budget lasts and the caller waits.
+    fn until(self, store: &RedisStore) -> Instant {
+        let patience = self.patience.map_or(Duration::MAX, |patience| patience.saturating_sub(HEAD_START));
+        self.began + store.options().timeout.min(patience)
+    }
 }
 
 fn checks<'p, 'a>(plan: &'p Plan<'a>) -> impl Iterator<Item = (usize, &'p Check<'a>)> {

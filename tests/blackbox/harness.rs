@@ -3,6 +3,7 @@
 pub mod access_log;
 pub mod control_plane;
 pub mod envoy;
+pub mod faulty;
 pub mod grpc;
 pub mod h2;
 pub mod http;

@@ -33,6 +33,8 @@ mod package;
 mod promtool;
 mod proxies;
 mod readme;
+mod redis_failures;
+mod redis_leased;
 mod redis_settings;
 mod redis_shared;
 mod reload;

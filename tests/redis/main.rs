@@ -10,5 +10,6 @@ mod random;
 
 mod contract;
 mod examples;
+mod leases;
 mod script;
 mod server;

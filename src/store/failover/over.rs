@@ -26,6 +26,8 @@ struct Over {
     /// To so many hits or more.
     hits: u64,
     until: Instant,
+    /// Redis is asked again from here on, though it may say the same.
+    asked_again: Instant,
     remaining: u64,
 }
 
@@ -58,7 +60,7 @@ impl OverMemory {
         let over = *self.shard(check.key)?.lock().get(&check.key)?;
         let limit = &check.limit;
         let same = (over.requests, over.burst) == (limit.requests(), limit.burst());
-        if !same || hits.max(1) < over.hits || over.until <= now || check.reported {
+        if !same || hits.max(1) < over.hits || over.asked_again <= now || check.reported {
             return None;
         }
         self.answered.fetch_add(1, Relaxed);
@@ -73,17 +75,20 @@ impl OverMemory {
         })
     }
 
-    /// Notes what Redis said when it was asked at `asked`: capacity comes back no earlier than it said.
-    pub(super) fn learn(&self, check: &Check<'_>, verdict: &Verdict, asked: Instant) {
+    /// Notes what Redis said when it was asked at `asked`: capacity comes back no earlier than it said, unless somebody
+    /// gives hits back. Redis is asked again when `patience` is over.
+    pub(super) fn learn(&self, check: &Check<'_>, verdict: &Verdict, asked: Instant, patience: Duration) {
         let (Some(shard), Hits::Take(hits), true) = (self.shard(check.key), check.hits, verdict.over) else {
             return;
         };
         let Some(until) = asked.checked_add(Duration::from_nanos(verdict.reset_nanos)) else { return };
         let (requests, burst) = (check.limit.requests(), check.limit.burst());
-        let over = Over { requests, burst, hits: hits.max(1), until, remaining: verdict.remaining };
+        let asked_again = asked.checked_add(patience).map_or(until, |again| again.min(until));
+        let (hits, remaining) = (hits.max(1), verdict.remaining);
+        let over = Over { requests, burst, hits, until, asked_again, remaining };
         let mut shard = shard.lock();
         if shard.len() >= self.shard_entries_max && !shard.contains_key(&check.key) {
-            shard.retain(|_, over| over.until > asked);
+            shard.retain(|_, over| over.asked_again > asked);
             if shard.len() >= self.shard_entries_max {
                 return;
             }

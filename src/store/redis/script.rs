@@ -61,6 +61,9 @@ const GIVES: u8 = 1;
 const REPORTED: u8 = 2;
 const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
+const LEASE: u8 = 16;
+/// Where a packed check has its flags.
+const FLAGS: usize = 2;
 
 /// What is told of the whole request, of which a call may be a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,11 +106,11 @@ impl Call {
         Self::default()
     }
 
-    /// Adds what one counter was charged: `hits` of it go back.
-    pub fn push_give_back(&mut self, key: Vec<u8>, check: &Check<'_>, answered: &CounterAnswered, hits: u64) {
-        let mut packed = packed(0, &Check { hits: Hits::Take(hits), ..*check }, false);
-        packed.extend(double(answered.stamp));
-        packed.extend(double(answered.level));
+    /// Adds what one counter was charged under a stamp, when its level was this: `hits` of it go back.
+    pub fn push_give_back(&mut self, key: Vec<u8>, limit: &Limit, (stamp, level): (u64, u64), hits: u64) {
+        let mut packed = packed(0, limit, 0, hits);
+        packed.extend(double(stamp));
+        packed.extend(double(level));
         self.keys.push(key);
         self.args.push(packed);
     }
@@ -118,7 +121,26 @@ impl Call {
             self.keys.push(key);
             self.keys.len() - 1
         });
-        self.args.push(packed(place, check, quota));
+        let (hits, gives) = match check.hits {
+            Hits::Take(hits) => (hits, 0),
+            Hits::GiveBack(hits) => (hits, GIVES),
+        };
+        let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+        let flags = gives
+            | flag(check.reported, REPORTED)
+            | flag(check.shadow, SHADOW)
+            | flag(check.quota || quota, QUOTA);
+        self.args.push(packed(place, &check.limit, flags, hits));
+    }
+
+    /// Asks for up to so many hits more on the counter of the check that was pushed last, to be spent within a time in
+    /// microseconds. Strict algorithms only, and before anything is carried.
+    pub fn lease(&mut self, hits: u64, micros: u64) {
+        if let Some(check) = self.args.last_mut() {
+            check[FLAGS] |= LEASE;
+            check.extend(double(hits.min(MOST)));
+            check.extend(double(micros));
+        }
     }
 
     /// Adds hits to the check that was pushed last that are charged unasked: (microseconds ago, hits).
@@ -131,19 +153,10 @@ impl Call {
 }
 
 /// A check as the script unpacks it.
-fn packed(place: usize, check: &Check<'_>, quota: bool) -> Vec<u8> {
-    let limit = in_micros(&check.limit);
-    let (hits, gives) = match check.hits {
-        Hits::Take(hits) => (hits, 0),
-        Hits::GiveBack(hits) => (hits, GIVES),
-    };
-    let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-    let flags = gives
-        | flag(check.reported, REPORTED)
-        | flag(check.shadow, SHADOW)
-        | flag(check.quota || quota, QUOTA);
+fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
+    let limit = in_micros(limit);
     let (numerator, denominator) = buckets_per_micro(&limit);
-    let mut packed = Vec::with_capacity(40);
+    let mut packed = Vec::with_capacity(56);
     packed.extend([place as u8 + 1, number(limit.algorithm()), flags]);
     packed.extend(limit.requests().to_le_bytes());
     packed.extend(limit.burst().to_le_bytes());
@@ -198,6 +211,17 @@ pub struct Answered {
     pub now_micros: u64,
     /// An answer a check, in order; none when the call came too late and did nothing.
     pub counters: Vec<CounterAnswered>,
+    /// An answer a lease that was asked for, in order.
+    pub leases: Vec<Granted>,
+}
+
+/// A lease: hits that count as if they happened when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// How many, at most as many as were asked for; 0: no lease.
+    pub hits: u64,
+    /// Under which stamp they count: a time, or a bucket's number.
+    pub stamp: u64,
 }
 
 /// What one check was answered.
@@ -218,16 +242,22 @@ impl Answered {
     pub fn read<'c>(numbers: &[i64], checks: impl IntoIterator<Item = &'c Check<'c>>) -> Option<Self> {
         let (&now, rest) = numbers.split_first()?;
         let now_micros = u64::try_from(now).ok()?;
-        let chunks = rest.chunks_exact(NUMBERS);
-        if !chunks.remainder().is_empty() {
-            return None;
-        }
         if rest.is_empty() {
-            return Some(Self { now_micros, counters: Vec::new() });
+            return Some(Self { now_micros, counters: Vec::new(), leases: Vec::new() });
         }
-        let mut checks = checks.into_iter();
-        let counters = chunks.map(|told| read_one(told, checks.next()?)).collect::<Option<_>>()?;
-        checks.next().is_none().then_some(Self { now_micros, counters })
+        let mut counters = Vec::new();
+        let mut rest = rest;
+        for check in checks {
+            let (told, further) = rest.split_at_checked(NUMBERS)?;
+            counters.push(read_one(told, check)?);
+            rest = further;
+        }
+        let (leases, odd) = rest.as_chunks::<2>();
+        let leases = leases.iter().map(|&[hits, stamp]| {
+            Some(Granted { hits: u64::try_from(hits).ok()?, stamp: u64::try_from(stamp).ok()? })
+        });
+        let leases = leases.collect::<Option<_>>()?;
+        odd.is_empty().then_some(Self { now_micros, counters, leases })
     }
 }
 

@@ -79,15 +79,102 @@ fn spawn(port: u16, folder: &TempDir, more: &[String]) -> Process {
     Process::spawn(&mut command)
 }
 
+/// Servers one of which takes over when a master dies.
+pub struct Failover {
+    masters: Vec<Redis>,
+    replicas: Vec<Redis>,
+    _sentinel: Option<(Process, TempDir)>,
+    url: String,
+}
+
+impl Failover {
+    /// A master, its replica, and a sentinel that is enough by itself.
+    pub fn of_sentinel() -> Self {
+        let master = Redis::start(&[]);
+        let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+        let (port, folder) = (free_port(), tempfile::tempdir().expect("a folder can be made"));
+        let settings = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor one 127.0.0.1 {} 1\n\
+             sentinel down-after-milliseconds one 1000\nsentinel failover-timeout one 3000\n",
+            master.port
+        );
+        let file = folder.path().join("sentinel.conf");
+        std::fs::write(&file, settings).expect("the folder is ours");
+        let process = Process::spawn(Command::new("redis-sentinel").arg(&file));
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a good URL");
+        eventually_true("the sentinel to know the replica", || {
+            let known = client.get_connection().and_then(|mut connection| {
+                redis::cmd("SENTINEL").arg(&["REPLICAS", "one"]).query::<Vec<redis::Value>>(&mut connection)
+            });
+            known.is_ok_and(|known| !known.is_empty())
+        });
+        let url = format!("one,127.0.0.1:{port}");
+        Self { masters: vec![master], replicas: vec![replica], _sentinel: Some((process, folder)), url }
+    }
+
+    /// Three masters with a replica each.
+    pub fn of_cluster() -> Self {
+        let masters = cluster();
+        let bus: Vec<String> = masters[0].ask(&["CONFIG", "GET", "cluster-port"]);
+        let replicas = masters.iter().map(|master| {
+            let replica = cluster_node();
+            let port = masters[0].port.to_string();
+            replica.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus[1]]);
+            let id: String = master.ask(&["CLUSTER", "MYID"]);
+            eventually_true("the replica to know its master", || {
+                replica.ask::<String>(&["CLUSTER", "NODES"]).contains(&id)
+            });
+            replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]);
+            replica
+        });
+        let replicas = replicas.collect();
+        let url = masters.iter().map(Redis::url).collect::<Vec<_>>().join(",");
+        let failover = Self { masters, replicas, _sentinel: None, url };
+        eventually_true("every master to know its replica", || {
+            failover.masters.iter().all(|master| {
+                let nodes: String = master.ask(&["CLUSTER", "NODES"]);
+                nodes.lines().filter(|line| line.contains("slave")).count() == 3
+            })
+        });
+        failover
+    }
+
+    /// As REDIS_URL has it.
+    pub fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    /// Until replicas have what their masters have.
+    pub fn wait_for_replicas(&self) {
+        eventually_true("replication", || {
+            self.replicas.iter().all(|replica| {
+                replica.ask::<String>(&["INFO", "replication"]).contains("master_link_status:up")
+            })
+        });
+    }
+
+    /// The first master ends as by a crash.
+    pub fn kill_a_master(&mut self) {
+        self.masters[0].kill();
+    }
+
+    /// A replica is a master now.
+    pub fn has_happened(&self) -> bool {
+        self.replicas
+            .iter()
+            .any(|replica| replica.ask::<String>(&["INFO", "replication"]).contains("role:master"))
+    }
+}
+
+fn cluster_node() -> Redis {
+    // The bus has a port of its own, at any distance that is free.
+    let bus = free_port().to_string();
+    Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1500"])
+}
+
 /// Three masters that share the slots.
 pub fn cluster() -> Vec<Redis> {
-    let servers: Vec<Redis> = (0..3)
-        .map(|_| {
-            // The bus has a port of its own, at any distance that is free.
-            let bus = free_port().to_string();
-            Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &bus])
-        })
-        .collect();
+    let servers: Vec<Redis> = (0..3).map(|_| cluster_node()).collect();
     for (server, slots) in servers.iter().zip([(0, 5_460), (5_461, 10_922), (10_923, 16_383)]) {
         let (first, last) = (slots.0.to_string(), slots.1.to_string());
         server.ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);

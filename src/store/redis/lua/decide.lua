@@ -3,10 +3,12 @@
 --
 -- KEYS: the counters. ARGV: the time after which nothing is done; what is told of the whole request; a check each.
 -- The reply: now, then for each check over, before, left, charged, latest, wanted, and two numbers that its algorithm
--- tells. Only now: it was too late.
+-- tells; then for each lease that was asked for its hits and its stamp. Only now: it was too late.
 if now > tonumber(ARGV[1]) then return { now } end
 
-local GIVES, REPORTED, SHADOW, QUOTA, FIXED = 1, 2, 4, 8, 3
+local GIVES, REPORTED, SHADOW, QUOTA, LEASE, FIXED = 1, 2, 4, 8, 16, 3
+-- A lease is at most this part of what is left: near the limit hits are asked for one at a time.
+local LEASE_PART = 8
 local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
 
 -- stop: fixed windows that are not over are not charged as soon as one counter is. Then what is known of descriptors
@@ -70,6 +72,7 @@ for i = 3, #ARGV do
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
     struct.unpack('<BBBI4I4dBdd', ARGV[i])
   c.gives = has(c.flags, GIVES)
+  if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', ARGV[i], at) end
   look(c, counter_of(c), ARGV[i], at)
   local quota, over = has(c.flags, QUOTA), c.over and not has(c.flags, SHADOW)
   any_over = any_over or c.over
@@ -99,6 +102,19 @@ for _, c in ipairs(checks) do
   local one, other = s.kind.tell(s, c, c.over and wanted or left + 1, c.over)
   for _, number in ipairs({ c.over and 1 or 0, c.before, left, charge, s.latest, wanted, one, other }) do
     reply[#reply + 1] = number
+  end
+end
+-- Hits that a node will spend without asking count as if they all happened when their lease ends. They come last, so
+-- that they take nothing from the request itself.
+for _, c in ipairs(checks) do
+  if c.lease then
+    local s = counters[c.place]
+    local _, left = s.kind.look(s, c, 0)
+    local hits = c.over and 0 or min(c.lease, floor(left / LEASE_PART))
+    if hits < 2 then hits = 0 end
+    if hits > 0 then s.kind.carry(s, c, s.latest + c.lease_time, hits) end
+    reply[#reply + 1] = hits
+    reply[#reply + 1] = hits > 0 and s.newest or 0
   end
 end
 for _, s in pairs(counters) do

@@ -1,0 +1,165 @@
+//! How the shared store uses leases: which checks may, what a request that is denied returns, and what goes back to
+//! Redis when a lease ends.
+//!
+//! In: a plan, and afterwards its verdicts. Out: verdicts of counters that need no question, demands that go along with
+//! one, and give-backs, which nobody waits for and which are never repeated.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{Part, SharedStore, checks};
+use crate::clock::since_boot;
+use crate::engine::decision::Verdicts;
+use crate::engine::plan::{Check, Origin, Plan};
+use crate::engine::rules::Sync;
+use crate::engine::settle::{Looked, settle};
+use crate::store::lease::{Demand, Held, Source, Unspent};
+use crate::store::redis::script::{Answered, Call};
+
+/// Pauses between looks at what has ended: the shortest, and the longest.
+const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// Longer keys, which a lease would hold, get none: so the table is bounded in bytes too.
+const KEY_BYTES_MAX: usize = 1_024;
+/// Counters that one call gives back.
+const GIVEN_BACK_MAX: usize = 64;
+
+/// What the leases of a process came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseTotals {
+    /// Leases that were taken.
+    pub taken: u64,
+    /// Hits of them.
+    pub hits_taken: u64,
+    /// Hits that passed without asking Redis.
+    pub hits_spent: u64,
+    /// Hits that went back unspent.
+    pub hits_given_back: u64,
+}
+
+/// Hits that a request holds, by step.
+pub(super) type AllHeld = SmallVec<[(usize, Held); 2]>;
+
+impl SharedStore {
+    pub(super) fn is_leased(&self, check: &Check<'_>) -> bool {
+        let own = match check.origin {
+            Origin::Rule(rule) => rule.sync,
+            Origin::Override { .. } => None,
+        };
+        own.unwrap_or(self.options.sync) == Sync::Leased && check.limit.algorithm().is_strict()
+    }
+
+    /// Holds what leases have, and answers it.
+    pub(super) fn hold(&self, plan: &Plan<'_>, now: Duration, verdicts: &mut Verdicts) -> AllHeld {
+        let mut all = AllHeld::new();
+        for (index, check) in checks(plan).filter(|(_, check)| self.is_leased(check)) {
+            if let Some(held) = self.leases.hold(check, now) {
+                verdicts[index] = Some(held.verdict);
+                all.push((index, held));
+            }
+        }
+        all
+    }
+
+    /// Asks for a lease along with this check of the counter under `key`, if one is due.
+    pub(super) fn demand(&self, check: &Check<'_>, key: &[u8]) -> Option<Demand<'_>> {
+        let may = key.len() <= KEY_BYTES_MAX && self.is_leased(check);
+        if may { self.leases.demand(check) } else { None }
+    }
+
+    /// Puts what was granted into the table. The question was sent after `taken`.
+    pub(super) fn take_leases(&self, plan: &Plan<'_>, part: &Part<'_>, answered: &Answered, taken: Duration) {
+        for ((place, demand), &granted) in part.demands.iter().zip(&answered.leases) {
+            let check = super::check_at(plan, part.steps[*place]);
+            let (Some(check), Some(counter)) = (check, answered.counters.get(*place)) else { continue };
+            let source = Source {
+                per_second: !std::ptr::eq(part.store, &self.main),
+                slot: part.slot,
+                key: part.keys[*place].clone(),
+                limit: check.limit,
+                stamp: granted.stamp,
+            };
+            let unspent = demand.granted(source, granted, &counter.verdict, taken);
+            unspent.into_iter().for_each(|unspent| self.return_one(&unspent));
+        }
+    }
+
+    /// Spends what was held, if the request owes it; what it does not owe, others may spend.
+    pub(super) fn settle_held(&self, plan: &Plan<'_>, held: &AllHeld, verdicts: &mut Verdicts) {
+        if held.is_empty() {
+            return;
+        }
+        let settlement = settle(plan, |index| verdicts[index].is_some_and(|verdict| verdict.over));
+        for (index, held) in held {
+            let Some(check) = super::check_at(plan, *index) else { continue };
+            let looked = Looked { over: false, left: held.hits, before: held.verdict.before };
+            let owed = settlement.charged(check, looked);
+            let surplus = held.hits.saturating_sub(owed);
+            self.leases.spent(held, owed);
+            if surplus > 0 {
+                verdicts[*index] = Some(super::uncharged(check, &held.verdict, surplus));
+                self.release(held, surplus);
+            }
+        }
+    }
+
+    /// Lets others spend what was held, or Redis have it back.
+    pub(super) fn release(&self, held: &Held, hits: u64) {
+        let unspent = self.leases.release(held, hits);
+        unspent.into_iter().for_each(|unspent| self.return_one(&unspent));
+    }
+
+    /// T, as Redis counts.
+    pub(super) fn lease_micros(&self) -> u64 {
+        u64::try_from(self.leases.time().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Ends leases, for ever.
+    pub(super) async fn keep_leases(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(self.leases.time().clamp(SWEEPS.0, SWEEPS.1)).await;
+            let mut calls: HashMap<(bool, u16), Call> = HashMap::new();
+            self.leases.sweep(since_boot(), |key, unspent| {
+                self.over.forget(key);
+                let to = (unspent.source.per_second, unspent.source.slot);
+                let call = calls.entry(to).or_insert_with(Call::giving_back);
+                push(call, &unspent);
+                if call.keys.len() >= GIVEN_BACK_MAX {
+                    self.return_all(to, std::mem::replace(call, Call::giving_back()));
+                }
+            });
+            calls.into_iter().for_each(|(to, call)| self.return_all(to, call));
+        }
+    }
+
+    fn return_one(&self, unspent: &Unspent) {
+        let mut call = Call::giving_back();
+        push(&mut call, unspent);
+        self.return_all((unspent.source.per_second, unspent.source.slot), call);
+    }
+
+    fn return_all(&self, (per_second, slot): (bool, u16), call: Call) {
+        let store = self.per_second.as_ref().filter(|_| per_second).unwrap_or(&self.main);
+        if !call.keys.is_empty() {
+            store.give_back(slot, call);
+        }
+    }
+
+    /// What leases came to.
+    pub fn leases(&self) -> LeaseTotals {
+        use std::sync::atomic::Ordering::Relaxed;
+        LeaseTotals {
+            taken: self.leases.taken.load(Relaxed),
+            hits_taken: self.leases.hits_taken.load(Relaxed),
+            hits_spent: self.leases.hits_spent(),
+            hits_given_back: self.leases.hits_given_back.load(Relaxed),
+        }
+    }
+}
+
+fn push(call: &mut Call, unspent: &Unspent) {
+    let Source { key, limit, stamp, .. } = &*unspent.source;
+    call.push_give_back(key.clone(), limit, (*stamp, 0), unspent.hits);
+}

@@ -1,0 +1,267 @@
+//! Leases under a clock that the test moves: the arithmetic, its edges, and a simulation of nodes around one Redis.
+
+use super::*;
+use crate::engine::limit::Algorithm;
+use crate::engine::plan::Origin;
+use crate::engine::rules::Unit;
+
+const T: Duration = Duration::from_millis(100);
+const WINDOW: Duration = Duration::from_secs(10);
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn check(requests: u32, hits: u64) -> Check<'static> {
+    Check {
+        origin: Origin::Override { unit: Unit::Second, unit_multiplier: 10 },
+        limit: Limit::new(Algorithm::SlidingLog, requests, WINDOW.as_nanos() as u64),
+        key: Key(7),
+        hits: Hits::Take(hits),
+        reported: false,
+        shadow: false,
+        quota: false,
+    }
+}
+
+fn source(limit: Limit, stamp: u64) -> Source {
+    Source { per_second: false, slot: 0, key: b"k".to_vec(), limit, stamp }
+}
+
+/// What Redis tells whose counter has room for so many.
+fn room(remaining: u64) -> Verdict {
+    Verdict { over: false, before: 0, after: 1, remaining, reset_nanos: WINDOW.as_nanos() as u64 }
+}
+
+/// A table where the counter was seen twice, and a lease of so many hits was taken at 1 s.
+fn leased(hits: u64) -> Leases {
+    let leases = Leases::new(T);
+    let asked = check(1_000, 1);
+    assert!(leases.hold(&asked, millis(1_000)).is_none());
+    assert!(leases.demand(&asked).is_none(), "seen once");
+    assert!(leases.hold(&asked, millis(1_000)).is_none());
+    let demand = leases.demand(&asked).expect("seen twice");
+    assert_eq!(demand.hits, 2);
+    assert!(leases.demand(&asked).is_none(), "somebody asks already");
+    let granted = Granted { hits, stamp: 5 };
+    assert_eq!(demand.granted(source(asked.limit, 5), granted, &room(900), millis(1_000)), None);
+    drop(demand);
+    leases
+}
+
+fn swept(leases: &Leases, now: u64) -> Vec<(u64, u64)> {
+    let mut all = Vec::new();
+    leases.sweep(millis(now), |_, unspent| all.push((unspent.source.stamp, unspent.hits)));
+    all
+}
+
+#[test]
+fn hits_are_spent_until_the_lease_ends_and_what_is_left_goes_back_once() {
+    let leases = leased(3);
+    let told = leases.hold(&check(1_000, 2), millis(1_050)).expect("held").verdict;
+    assert_eq!((told.before, told.after, told.remaining, told.over), (100, 102, 898, false));
+    assert_eq!(told.reset_nanos, millis(9_950).as_nanos() as u64);
+    assert!(leases.hold(&check(1_000, 2), millis(1_050)).is_none(), "one is left");
+    assert!(leases.hold(&check(1_000, 0), millis(1_099)).is_some(), "a question takes none");
+    assert!(leases.hold(&check(1_000, 1), millis(1_100)).is_none(), "it has ended");
+    assert_eq!(swept(&leases, 1_099), []);
+    assert_eq!(swept(&leases, 1_100), [(5, 1)]);
+    assert_eq!(swept(&leases, 1_100), []);
+}
+
+#[test]
+fn a_lease_of_another_limit_is_not_spent() {
+    let leases = leased(50);
+    assert!(leases.hold(&check(999, 1), millis(1_001)).is_none(), "the rule was changed");
+    assert!(leases.hold(&check(1_000, 1), millis(1_001)).is_some(), "a request that began before that");
+    let demand = leases.demand(&check(999, 1)).expect("the new limit is leased too");
+    let granted = Granted { hits: 2, stamp: 6 };
+    let old = demand.granted(source(check(999, 1).limit, 6), granted, &room(9), millis(1_010));
+    assert_eq!(old.map(|old| (old.source.stamp, old.hits)), Some((5, 49)));
+    assert!(leases.hold(&check(1_000, 1), millis(1_011)).is_none());
+    assert!(leases.hold(&check(999, 1), millis(1_011)).is_some());
+}
+
+#[test]
+fn a_request_that_is_denied_returns_what_it_held() {
+    let leases = leased(3);
+    let held = leases.hold(&check(1_000, 3), millis(1_010)).expect("held");
+    assert!(leases.hold(&check(1_000, 1), millis(1_010)).is_none());
+    assert_eq!(leases.release(&held, 3), None, "the lease has it again");
+    let held = leases.hold(&check(1_000, 3), millis(1_020)).expect("held again");
+    assert_eq!(held.verdict.remaining, 897);
+    assert_eq!(swept(&leases, 1_100), [], "what is held is not given back");
+    let late = leases.release(&held, 3).expect("the lease has ended meanwhile");
+    assert_eq!((late.source.stamp, late.hits), (5, 3));
+    assert_eq!((leases.hits_taken.load(Relaxed), leases.hits_given_back.load(Relaxed)), (3, 3));
+}
+
+#[test]
+fn the_demand_follows_the_rate_and_ends_with_it() {
+    let leases = Leases::new(T);
+    let ask = |now, times: u64| {
+        (0..times).for_each(|_| drop(leases.hold(&check(1_000, 2), millis(now))));
+        leases.demand(&check(1_000, 2)).map(|demand| demand.hits)
+    };
+    assert_eq!(ask(1_000, 20), Some(40));
+    assert_eq!(ask(1_100, 1), Some(40), "as many as in the period before");
+    assert_eq!(ask(1_200, 1), None, "once in each of two periods");
+    assert_eq!(ask(5_000, 1), None);
+    assert_eq!(swept(&leases, 5_200), []);
+    assert!(leases.shards.iter().all(|shard| shard.counters.lock().is_empty()), "nothing is kept");
+}
+
+#[test]
+fn nothing_is_leased_for_windows_that_are_short_or_without_time() {
+    let seen = |time, nanos| {
+        let leases = Leases::new(time);
+        let asked = Check { limit: Limit::new(Algorithm::SlidingLog, 1_000, nanos), ..check(1_000, 1) };
+        (0..9).for_each(|_| drop(leases.hold(&asked, millis(1_000))));
+        leases.demand(&asked).is_some()
+    };
+    let window = |times| u64::from(WINDOW_TIMES_MIN) * T.as_nanos() as u64 - times;
+    assert_eq!(
+        [seen(T, window(0)), seen(T, window(1)), seen(Duration::ZERO, window(0))],
+        [true, false, false]
+    );
+}
+
+#[test]
+fn the_table_is_bounded() {
+    let leases = Leases::new(T);
+    let ask = |key, now| drop(leases.hold(&Check { key: Key(key), ..check(9, 1) }, now));
+    (0..200_000).for_each(|key| ask(key, millis(1_000)));
+    let len = || leases.shards.iter().map(|shard| shard.counters.lock().len()).sum::<usize>();
+    assert_eq!(len(), SHARDS * SHARD_COUNTERS_MAX);
+    assert_eq!(swept(&leases, 1_200), []);
+    assert_eq!(len(), 0);
+}
+
+#[test]
+fn a_demand_that_comes_to_nothing_lets_others_ask() {
+    let leases = leased(2);
+    assert!(leases.demand(&check(1_000, 1)).is_some());
+    assert!(leases.demand(&check(1_000, 1)).is_some());
+}
+
+/// One Redis: an exact log of stamps, in milliseconds.
+#[derive(Default)]
+struct Redis(Vec<(u64, u64)>);
+
+const N: u64 = 400;
+const SHORT_WINDOW: u64 = 1_000;
+
+impl Redis {
+    fn count(&mut self, now: u64) -> u64 {
+        self.0.retain(|(stamp, _)| stamp + SHORT_WINDOW > now);
+        self.0.iter().map(|(_, hits)| hits).sum()
+    }
+
+    /// Takes one hit if it fits, and then a part of what is left.
+    fn ask(&mut self, now: u64, wanted: Option<u64>) -> (Verdict, Granted) {
+        let left = N - self.count(now);
+        let none = Granted { hits: 0, stamp: 0 };
+        if left == 0 {
+            return (Verdict { over: true, before: N, after: N + 1, remaining: 0, reset_nanos: 0 }, none);
+        }
+        self.0.push((now, 1));
+        let hits = wanted.unwrap_or(0).min((left - 1) / 8);
+        let stamp = now + T.as_millis() as u64;
+        let granted = if hits < 2 { none } else { Granted { hits, stamp } };
+        self.0.push((stamp, granted.hits));
+        (room(left - 1), granted)
+    }
+
+    fn give_back(&mut self, unspent: &Unspent) {
+        // Of several hits under one stamp it does not matter whose are taken.
+        for (_, hits) in self.0.iter_mut().filter(|(stamp, _)| *stamp == unspent.source.stamp).take(1) {
+            *hits = hits.saturating_sub(unspent.hits);
+        }
+    }
+}
+
+/// A question on its way.
+struct Asking<'l> {
+    sent: u64,
+    arrives: u64,
+    answered: u64,
+    demand: Option<Demand<'l>>,
+    answer: Option<(Verdict, Granted)>,
+}
+
+/// Some seconds of three nodes; the times of all admissions, in order. `from_reply`: with leases that wrongly begin
+/// when the answer comes.
+fn simulate(seed: u64, from_reply: bool) -> Vec<u64> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut below = move |bound: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % bound
+    };
+    let asked =
+        Check { limit: Limit::new(Algorithm::SlidingLog, N as u32, SHORT_WINDOW * 1_000_000), ..check(1, 1) };
+    let tables: Vec<(Leases, u64)> = (0..3).map(|_| (Leases::new(T), below(1_000_000))).collect();
+    let mut asking: Vec<Vec<Asking<'_>>> = tables.iter().map(|_| Vec::new()).collect();
+    let (mut redis, mut admitted) = (Redis::default(), Vec::new());
+    let mut percent = 0;
+    for now in 1..4_000 {
+        if now % 150 == 1 {
+            percent = [1, 5, 10, 20, 60][below(5) as usize];
+        }
+        for ((leases, offset), asking) in tables.iter().zip(&mut asking) {
+            // Every node has a clock of its own.
+            let own = |now: u64| millis(now + offset);
+            if below(100) < percent {
+                if leases.hold(&asked, own(now)).is_some() {
+                    admitted.push(now);
+                } else {
+                    let (arrives, demand) = (now + below(40), leases.demand(&asked));
+                    let answered = arrives + below(40);
+                    asking.push(Asking { sent: now, arrives, answered, demand, answer: None });
+                }
+            }
+            for question in asking.iter_mut().filter(|it| it.arrives <= now && it.answer.is_none()) {
+                let answer = redis.ask(now, question.demand.as_ref().map(|demand| demand.hits));
+                admitted.extend((!answer.0.over).then_some(now));
+                question.answer = Some(answer);
+            }
+            for question in asking.extract_if(.., |it| it.answered <= now) {
+                let (Some((verdict, granted)), Some(demand)) = (question.answer, question.demand) else {
+                    continue;
+                };
+                let taken = own(if from_reply { now } else { question.sent });
+                let old = demand.granted(source(asked.limit, granted.stamp), granted, &verdict, taken);
+                old.iter().for_each(|old| redis.give_back(old));
+            }
+            if below(20) == 0 {
+                // Some never arrive.
+                leases.sweep(own(now), |_, unspent| {
+                    if unspent.hits % 5 > 0 {
+                        redis.give_back(&unspent);
+                    }
+                });
+            }
+        }
+    }
+    admitted
+}
+
+fn most_in_a_window(admitted: &[u64]) -> usize {
+    let since = |now: u64| admitted.partition_point(|&at| at + SHORT_WINDOW <= now);
+    (0..admitted.len()).map(|index| index + 1 - since(admitted[index])).max().unwrap_or(0)
+}
+
+#[test]
+fn no_window_of_any_simulation_holds_more_than_the_limit() {
+    let (mut full, mut wrong) = (0, 0);
+    for seed in 1..30 {
+        let admitted = simulate(seed, false);
+        let most = most_in_a_window(&admitted);
+        assert!(most <= N as usize, "{most} in a window; seed {seed}");
+        full += usize::from(most == N as usize);
+        wrong += usize::from(most_in_a_window(&simulate(seed, true)) > N as usize);
+    }
+    assert!(full > 10, "limits must be reached: {full}");
+    assert!(wrong > 0, "a lease that is measured from its answer must be noticed");
+}

@@ -1,0 +1,86 @@
+//! A wire between a limiter and its Redis that can be made bad: slow, closing, or saying what nobody said.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// What the wire does to answers.
+#[derive(Clone, Copy, Debug)]
+pub enum Wire {
+    Good,
+    /// Each is late by this.
+    Slow(Duration),
+    /// Every third is lost with its connection.
+    Closing,
+    /// None is what Redis said.
+    Garbage,
+}
+
+/// A proxy for TCP. Its threads end with their connections.
+pub struct Faulty {
+    pub port: u16,
+    wire: Arc<AtomicU64>,
+}
+
+const CLOSING: u64 = u64::MAX;
+const GARBAGE: u64 = u64::MAX - 1;
+
+impl Faulty {
+    /// A good wire to this port of loopback.
+    pub fn to(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port can be had");
+        let faulty = Self { port: listener.local_addr().expect("bound").port(), wire: Arc::default() };
+        let wire = Arc::clone(&faulty.wire);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // Whoever connects while Redis is away finds the connection closed.
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                join(client, server, &wire);
+            }
+        });
+        faulty
+    }
+
+    /// From now on it is like this.
+    pub fn become_(&self, wire: Wire) {
+        let number = match wire {
+            Wire::Good => 0,
+            Wire::Slow(delay) => delay.as_millis() as u64,
+            Wire::Closing => CLOSING,
+            Wire::Garbage => GARBAGE,
+        };
+        self.wire.store(number, Relaxed);
+    }
+}
+
+fn join(client: TcpStream, server: TcpStream, wire: &Arc<AtomicU64>) {
+    let (Ok(asks), Ok(asked)) = (client.try_clone(), server.try_clone()) else { return };
+    std::thread::spawn(move || pump(asks, asked, |_| true));
+    let wire = Arc::clone(wire);
+    let mut answers = 0_u64;
+    std::thread::spawn(move || {
+        pump(server, client, |bytes| {
+            answers += 1;
+            match wire.load(Relaxed) {
+                CLOSING => return !answers.is_multiple_of(3),
+                GARBAGE => bytes.fill(b'?'),
+                millis => std::thread::sleep(Duration::from_millis(millis)),
+            }
+            true
+        })
+    });
+}
+
+/// Carries bytes until one side ends, or `change` says so.
+fn pump(mut from: TcpStream, mut to: TcpStream, mut change: impl FnMut(&mut [u8]) -> bool) {
+    let mut bytes = [0; 16_384];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if !change(&mut bytes[..count]) || to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,194 @@
+//! Leases between real nodes and a real Redis: limits stay strict, most decisions need no round trip, and what is not
+//! spent goes back.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::harness::grpc::{Client, OK, ask_only, question};
+use crate::harness::redis::{Redis, cluster};
+use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::{StopOnDrop, eventually_true, whole_machine};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: second, rate_limit: {unit: second, requests_per_unit: 400}}
+  - {key: log, rate_limit: {unit: second, requests_per_unit: 400, algorithm: sliding_log}}
+  - {key: day, rate_limit: {unit: day, requests_per_unit: 10000}}
+  - {key: asked, rate_limit: {unit: day, requests_per_unit: 10000, sync: strict}}
+  - {key: all, rate_limit: {unit: day, requests_per_unit: 300}}
+  - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
+";
+const WINDOW: Duration = Duration::from_secs(1);
+const N: usize = 400;
+
+fn setup(url: &str) -> Setup {
+    // A busy machine is not what is tested.
+    Setup::new()
+        .rules("shop.yaml", RULES)
+        .env("REDIS_URL", url)
+        .env("REDIS_TIMEOUT", "10s")
+        .env("REDIS_SYNC", "leased")
+}
+
+fn remaining(client: &Client, key: &str) -> u32 {
+    client.ask(ask_only("shop", &[&[(key, "x")]])).statuses[0].limit_remaining
+}
+
+/// When a hit was asked for and when it was told that it passes: it was admitted in between.
+type Admitted = (Instant, Instant);
+
+/// Asks in bursts until told to stop.
+fn ask_on(client: &Client, key: &str, stop: &AtomicBool) -> Vec<Admitted> {
+    let mut admitted = Vec::new();
+    for call in 0_u32.. {
+        if stop.load(Relaxed) {
+            break;
+        }
+        let asked = Instant::now();
+        // The node may just have been killed.
+        if client.call(question("shop", &[&[(key, "x")]])).is_ok_and(|answer| answer.overall_code == OK) {
+            admitted.push((asked, Instant::now()));
+        }
+        if call % 150 == 149 {
+            std::thread::sleep(Duration::from_millis(120));
+        }
+    }
+    admitted
+}
+
+/// The most hits that were certainly admitted within one window: asked after it began, told before it ended.
+fn most_in_a_window(all: &mut [Admitted]) -> usize {
+    all.sort_unstable_by_key(|admitted| admitted.1);
+    let inside = |began: Instant, from: usize| {
+        let ends = began + WINDOW;
+        all[from..].iter().take_while(|it| it.1 < ends).filter(|it| it.0 >= began).count()
+    };
+    // A window that is fullest begins where a hit was asked for.
+    let first_told = |began: Instant| all.partition_point(|it| it.1 < began);
+    all.iter().map(|&(began, _)| inside(began, first_told(began))).max().unwrap_or(0)
+}
+
+fn certainly_strict(key: &str) {
+    let _machine = whole_machine();
+    let redis = Redis::start(&[]);
+    let nodes = [setup(&redis.url()).start(), setup(&redis.url()).start()];
+    let (dying, stop) = (setup(&redis.url()).start(), AtomicBool::new(false));
+    let mut all: Vec<Admitted> = std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        let ask = |node: &Tidegate| {
+            let client = node.client();
+            let stop = &stop;
+            scope.spawn(move || ask_on(&client, key, stop))
+        };
+        let asking: Vec<_> = nodes.iter().chain([&dying]).flat_map(|node| [ask(node), ask(node)]).collect();
+        std::thread::sleep(Duration::from_millis(1_500));
+        // Its leases are never given back: that costs capacity for a while, and admits nothing more.
+        let mut dying = dying;
+        dying.kill();
+        std::thread::sleep(Duration::from_millis(1_500));
+        stop.store(true, Relaxed);
+        asking.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let most = most_in_a_window(&mut all);
+    assert!(most <= N, "{most} of {key} in a window, of {} in all", all.len());
+    assert!(most > N / 2 && all.len() > N, "the limit must be reached: {most} of {}", all.len());
+    let spent: f64 = nodes.iter().map(|node| node.metric("tidegate_redis_lease_hits_spent_total")).sum();
+    assert!(spent > 0.0, "something must be leased");
+}
+
+#[test]
+fn no_window_holds_more_than_the_limit_of_buckets() {
+    certainly_strict("second");
+}
+
+#[test]
+fn no_window_holds_more_than_the_limit_of_a_log() {
+    certainly_strict("log");
+}
+
+#[test]
+fn a_hot_counter_needs_few_round_trips_and_gives_back_what_it_does_not_spend() {
+    let redis = Redis::start(&[]);
+    // A lease that outlasts the burst on the slowest machine.
+    let node = setup(&redis.url()).env("REDIS_LEASE_TIME", "2s").start();
+    let client = node.client();
+    assert!((0..600).all(|_| client.ask(question("shop", &[&[("day", "x")]])).overall_code == OK));
+    let scrape = node.scrape();
+    let value = |name: &str| scrape.sum(name, &[]);
+    assert!(
+        value("tidegate_redis_round_trips_total") < 100.0,
+        "{}",
+        value("tidegate_redis_round_trips_total")
+    );
+    assert!(value("tidegate_redis_lease_hits_spent_total") > 500.0);
+    let other = setup(&redis.url()).start();
+    let other = other.client();
+    assert!(remaining(&other, "day") < 9_400, "leases count from when they are taken");
+    eventually_true("what was not spent to be given back", || remaining(&other, "day") == 9_400);
+    let scrape = node.scrape();
+    let value = |name: &str| scrape.sum(name, &[]);
+    assert_eq!(
+        value("tidegate_redis_lease_hits_taken_total"),
+        value("tidegate_redis_lease_hits_spent_total") + value("tidegate_redis_lease_hits_given_back_total")
+    );
+    for key in redis.ask::<Vec<String>>(&["KEYS", "*"]) {
+        assert!(redis.ask::<i64>(&["PTTL", &key]) > 0, "{key} lives for ever");
+    }
+}
+
+#[test]
+fn what_one_node_does_not_spend_another_one_may() {
+    let redis = Redis::start(&[]);
+    let [idle, busy] = [(); 2].map(|()| setup(&redis.url()).env("REDIS_LEASE_TIME", "200ms").start());
+    let (idle, busy) = (idle.client(), busy.client());
+    let passed = |client: &Client, calls: usize| {
+        (0..calls).filter(|_| client.ask(question("shop", &[&[("all", "x")]])).overall_code == OK).count()
+    };
+    let mut all = passed(&idle, 20) + passed(&busy, 280);
+    eventually_true("every hit to be admitted", || {
+        all += passed(&busy, 1);
+        all == 300
+    });
+    assert_eq!(passed(&idle, 20) + passed(&busy, 20), 0);
+    assert_eq!(remaining(&idle, "all"), 0);
+}
+
+#[test]
+fn a_rule_that_wants_every_decision_asked_is_not_leased() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).start();
+    let client = node.client();
+    assert!((0..50).all(|_| client.ask(question("shop", &[&[("asked", "x")]])).overall_code == OK));
+    assert_eq!(node.metric("tidegate_redis_leases_total"), 0.0);
+    assert_eq!(remaining(&client, "asked"), 9_950);
+}
+
+#[test]
+fn a_request_that_another_slot_denies_spends_nothing_of_a_lease() {
+    let servers = cluster();
+    let node = setup(&servers[0].url()).env("REDIS_TYPE", "cluster").env("REDIS_LEASE_TIME", "2s").start();
+    let client = node.client();
+    assert!((0..100).all(|_| client.ask(question("shop", &[&[("day", "x")]])).overall_code == OK));
+    let both = question("shop", &[&[("day", "x")], &[("one", "x")]]);
+    let passed = (0..100).filter(|_| client.ask(both.clone()).overall_code == OK).count();
+    assert_eq!(passed, 1);
+    let other = setup(&servers[0].url()).env("REDIS_TYPE", "cluster").start();
+    let other = other.client();
+    eventually_true("all that was not spent to be given back", || remaining(&other, "day") == 9_899);
+    assert_eq!(remaining(&client, "one"), 0);
+}
+
+#[test]
+fn a_reload_that_lowers_a_limit_ends_its_leases() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).env("REDIS_LEASE_TIME", "10s").start();
+    let client = node.client();
+    assert!((0..100).all(|_| client.ask(question("shop", &[&[("day", "x")]])).overall_code == OK));
+    assert!(node.metric("tidegate_redis_lease_hits_spent_total") > 0.0);
+    node.setup.write("shop.yaml", &RULES.replace("10000", "50"));
+    eventually_true("the new limit to hold", || {
+        client.ask(question("shop", &[&[("day", "x")]])).overall_code != OK
+    });
+    assert_eq!(remaining(&client, "day"), 0);
+}
