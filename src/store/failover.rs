@@ -18,7 +18,6 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::clock::{Clock, monotonic, since_boot};
 use crate::engine::decision::Verdicts;
-use crate::engine::key::Key;
 use crate::engine::limit::Verdict;
 use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::engine::request::Request;
@@ -29,7 +28,7 @@ use crate::store::lease::{Demand, Leases};
 use crate::store::redis::RedisStore;
 use crate::store::redis::script::{Answered, Call, CounterAnswered, Whole};
 use crate::store::{Failure, MemoryStore, StoreError};
-use carried::{Admitted, Carried};
+use carried::Carried;
 pub use leased::LeaseTotals;
 use over::OverMemory;
 
@@ -271,21 +270,18 @@ impl SharedStore {
     ) {
         let mut call = Call::new(&whole(plan, part, known));
         let asked = || part.steps.iter().filter_map(|&step| check_at(plan, step));
-        let mut carried: SmallVec<[(Key, Vec<Admitted>); 1]> = SmallVec::new();
+        let mut carried = self.carried.taken();
         for (place, (check, key)) in asked().zip(&part.keys).enumerate() {
             call.push(key.clone(), check, plan.modes.quota);
             part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
-            let admitted = self.carried.take(check.key);
+            let admitted = carried.take(check.key);
             admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
-            carried.extend((!admitted.is_empty()).then_some((check.key, admitted)));
         }
         let reply = part.store.decide(part.slot, &call, times.until(part.store)).await;
         let answered = reply.and_then(|numbers| Answered::read(&numbers, asked()).ok_or(Failure::Garbage));
         if let Ok(answered) = &answered {
             self.take_leases(plan, part, answered, times.leases_from);
-        }
-        if answered.is_err() {
-            carried.into_iter().for_each(|(key, admitted)| self.carried.put_back(key, admitted));
+            carried.charged();
         }
         for (place, &step) in part.steps.iter().enumerate() {
             outcomes[step] = Some(match &answered {

@@ -17,6 +17,8 @@ use crate::engine::limit::Limit;
 const PARTS: u32 = 60;
 /// Counters that are remembered: beyond them hits are forgotten. Each takes up to 2 KiB.
 const COUNTERS_MAX: usize = 50_000;
+/// How often those whose hits count no more are looked for when there is no room.
+const PURGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Hits that were admitted from `began` to `last`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,19 +31,67 @@ pub(super) struct Admitted {
 /// All that is to be carried along.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
-    counters: Mutex<HashMap<Key, Vec<Admitted>>>,
+    counters: Mutex<Counters>,
     count: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    noted: HashMap<Key, Noted>,
+    purged: Option<Instant>,
+}
+
+/// What is to be carried along of one counter.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Noted {
+    /// When none of it counts any more; `None` when there is nothing.
+    until: Option<Instant>,
+    pub(super) entries: Vec<Admitted>,
+}
+
+/// What was taken for a call. It goes back when the call is dropped before it is known to have been answered.
+#[derive(Debug)]
+pub(super) struct Taken<'c> {
+    carried: &'c Carried,
+    noted: Vec<(Key, Noted)>,
+}
+
+impl Taken<'_> {
+    /// Adds what a counter is to be charged; what it is.
+    pub(super) fn take(&mut self, key: Key) -> &[Admitted] {
+        let noted = self.carried.take(key);
+        if noted.entries.is_empty() {
+            return &[];
+        }
+        self.noted.push((key, noted));
+        self.noted.last().map_or(&[], |(_, noted)| &noted.entries)
+    }
+
+    /// All of it was charged.
+    pub(super) fn charged(mut self) {
+        self.noted.clear();
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.noted.drain(..).for_each(|(key, noted)| self.carried.put_back(key, noted));
+    }
 }
 
 impl Carried {
     /// Notes hits that were admitted now.
     pub(super) fn note(&self, key: Key, limit: &Limit, hits: u64, now: Instant) {
         let mut counters = self.counters.lock();
-        if counters.len() >= COUNTERS_MAX && !counters.contains_key(&key) {
+        if !counters.has_room(key, now) {
             return;
         }
-        let entries = counters.entry(key).or_default();
         let window = Duration::from_nanos(limit.window_nanos());
+        let noted = counters.noted.entry(key).or_default();
+        // A bucket's hits may take several windows to drain: what this node alone admits is at most a burst at a time.
+        let windows = limit.burst().div_ceil(limit.requests().max(1)).saturating_add(1);
+        noted.until = now.checked_add(window.saturating_mul(windows)).or(noted.until);
+        let entries = &mut noted.entries;
         entries.retain(|entry| limit.algorithm().is_bucket() || now - entry.last < 2 * window);
         match entries.last_mut() {
             Some(last) if limit.algorithm().is_bucket() => {
@@ -53,29 +103,47 @@ impl Carried {
             }
             _ => entries.push(Admitted { began: now, last: now, hits: hits as f64 }),
         }
-        self.count.store(counters.len(), Relaxed);
+        self.count.store(counters.noted.len(), Relaxed);
+    }
+
+    /// Nothing yet, for a call.
+    pub(super) fn taken(&self) -> Taken<'_> {
+        Taken { carried: self, noted: Vec::new() }
     }
 
     /// Takes what a counter is to be charged.
-    pub(super) fn take(&self, key: Key) -> Vec<Admitted> {
+    fn take(&self, key: Key) -> Noted {
         if self.count.load(Relaxed) == 0 {
-            return Vec::new();
+            return Noted::default();
         }
         let mut counters = self.counters.lock();
-        let taken = counters.remove(&key).unwrap_or_default();
-        self.count.store(counters.len(), Relaxed);
+        let taken = counters.noted.remove(&key).unwrap_or_default();
+        self.count.store(counters.noted.len(), Relaxed);
         taken
     }
 
     /// Puts back what may not have been charged. If it was, it counts twice: too little room, never too much.
-    pub(super) fn put_back(&self, key: Key, taken: Vec<Admitted>) {
-        if taken.is_empty() {
-            return;
-        }
+    fn put_back(&self, key: Key, mut taken: Noted) {
         let mut counters = self.counters.lock();
-        let later = counters.insert(key, taken);
-        counters.entry(key).or_default().extend(later.unwrap_or_default());
-        self.count.store(counters.len(), Relaxed);
+        let later = counters.noted.remove(&key).unwrap_or_default();
+        taken.until = taken.until.max(later.until);
+        taken.entries.extend(later.entries);
+        counters.noted.insert(key, taken);
+        self.count.store(counters.noted.len(), Relaxed);
+    }
+}
+
+impl Counters {
+    /// Whether hits of this counter can be noted, once those are forgotten that count no more.
+    fn has_room(&mut self, key: Key, now: Instant) -> bool {
+        if self.noted.len() < COUNTERS_MAX || self.noted.contains_key(&key) {
+            return true;
+        }
+        if self.purged.is_none_or(|purged| now.saturating_duration_since(purged) >= PURGE_PAUSE) {
+            self.purged = Some(now);
+            self.noted.retain(|_, noted| noted.until.is_some_and(|until| now < until));
+        }
+        self.noted.len() < COUNTERS_MAX
     }
 }
 
@@ -110,12 +178,28 @@ mod tests {
         carried.note(key, &limit, 1, now);
         carried.note(key, &limit, 2, now + Duration::from_millis(900));
         carried.note(key, &limit, 4, after(2));
-        let taken = carried.take(key);
-        let told: Vec<_> = taken.iter().map(|entry| entry.told(&limit, after(3))).collect();
+        let mut taken = carried.taken();
+        let entries = taken.take(key).to_vec();
+        let told: Vec<_> = entries.iter().map(|entry| entry.told(&limit, after(3))).collect();
         assert_eq!(told, [(2_100_000, 3), (1_000_000, 4)]);
-        assert!(carried.take(key).is_empty());
-        carried.put_back(key, taken.clone());
-        assert_eq!(carried.take(key), taken);
+        assert!(carried.taken().take(key).is_empty());
+        drop(taken);
+        let mut again = carried.taken();
+        assert_eq!(again.take(key), entries, "a call that was dropped leaves everything as it was");
+        again.charged();
+        assert!(carried.taken().take(key).is_empty());
+    }
+
+    #[test]
+    fn counters_whose_hits_count_no_more_make_room() {
+        let (carried, now) = (Carried::default(), monotonic());
+        let limit = Limit::new(Algorithm::SlidingWindow, 9, 1_000_000_000);
+        (0..COUNTERS_MAX as u128).for_each(|key| carried.note(Key(key), &limit, 1, now));
+        let next = Key(u128::MAX);
+        carried.note(next, &limit, 1, now + Duration::from_millis(500));
+        assert!(carried.taken().take(next).is_empty(), "all of them still count");
+        carried.note(next, &limit, 1, now + Duration::from_secs(3));
+        assert_eq!(carried.taken().take(next).len(), 1);
     }
 
     #[test]
@@ -124,7 +208,7 @@ mod tests {
         let limit = Limit::new(Algorithm::TokenBucket, 2, 1_000_000_000).with_burst(10);
         carried.note(key, &limit, 6, now);
         carried.note(key, &limit, 1, now + Duration::from_secs(1));
-        let taken = carried.take(key);
+        let taken = carried.take(key).entries;
         assert_eq!(taken[0].told(&limit, now + Duration::from_millis(1_250)), (0, 5));
     }
 }

@@ -59,7 +59,8 @@ local function gcra()
   end
 
   function kind.carry(s, c, time, hits)
-    kind.charge(s, c, hits)
+    -- A limit of 0 denies everything, and a counter of it would be kept without an end.
+    if c.requests > 0 then kind.charge(s, c, hits) end
   end
 
   function kind.refund(s, c, hits)
