@@ -59,8 +59,8 @@ const CONNECTIONS_MAX: usize = 10_000;
 const PAGE_CONNECTIONS_MAX: usize = 64;
 /// Open files that connections of decisions leave to everything else: scrapes, rules that are read, sockets, queues.
 const OTHER_FILES: usize = 2 * PAGE_CONNECTIONS_MAX + 64;
-/// How much nicer than the workers the control thread is: on one core decisions go first.
-const CONTROL_NICENESS: i32 = 5;
+/// How much nicer than the workers the control thread is, and whatever loads rules: on one core decisions go first.
+const CONTROL_NICENESS: i32 = 10;
 
 /// Why the program ends with a failure.
 #[derive(Debug, thiserror::Error)]

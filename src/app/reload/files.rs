@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tokio::sync::oneshot;
 
 use super::Installer;
-use crate::app::AppError;
+use crate::app::{AppError, CONTROL_NICENESS, control};
 use crate::clock::monotonic;
 use crate::settings::Settings;
 use crate::source::file::{Contents, FileSource, Layout, SourceError, Watch};
@@ -71,9 +71,14 @@ impl Watching {
     ) -> io::Result<Self> {
         let (alive, ended) = oneshot::channel::<Infallible>();
         let began = monotonic();
+        let mut gives_way = false;
         let deliver = move |read| {
             // Whoever drops this closure, by ending or by a panic, drops what says that it is alive.
             let _alive = &alive;
+            // Many rules take a moment, in which decisions go first: the thread of the watch is this one.
+            if !std::mem::replace(&mut gives_way, true) {
+                control::lower_priority(CONTROL_NICENESS);
+            }
             take(read);
         };
         let watch = source.watch(Some(known), move || monotonic().duration_since(began), deliver)?;
