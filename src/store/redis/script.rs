@@ -1,7 +1,7 @@
 //! The script that decides inside Redis: its text, composed from one Lua fragment an algorithm; the arguments of a
 //! call; and the verdicts that a reply comes to.
 //!
-//! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`Told`](crate::engine::limit::Told)
+//! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`Told`]
 //! counters as [`Answered`]. It opens no connection, and knows no keys but as bytes.
 
 use crate::engine::limit::{Algorithm, Limit, Told, ToldState, Verdict};
