@@ -45,6 +45,8 @@ fn only_line<'a>(output: &'a str, about: &str) -> &'a str {
 fn it_says_where_it_listens_what_it_loaded_and_how_to_try_it() {
     let limiter = Setup::new().rules("shop.yaml", RULES).start();
     let ports = limiter.ports();
+    // It was written before the limiter was ready, and may be read after.
+    eventually_true("the last of what it says", || limiter.lines_with("try: ") == 1);
     for port in [ports.grpc, ports.http, ports.debug, ports.metrics] {
         let address = format!("127.0.0.1:{port}");
         assert!(limiter.lines_with(&address) >= 1, "no {address} in {:#?}", limiter.output());

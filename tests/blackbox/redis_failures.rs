@@ -254,7 +254,13 @@ fn a_crowd_that_asks_while_redis_hangs() {
     let rig = Rig::start();
     let mut node = rig.setup().start();
     let port = node.ports().http;
-    let connect = |_| BufReader::with_capacity(512, http::connect(port).expect("it listens"));
+    // One after the other: more than wait for a worker at a time are turned away.
+    let connect = |_| {
+        let mut stream = BufReader::with_capacity(512, http::connect(port).expect("it listens"));
+        stream.get_mut().write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").expect("it listens");
+        http::read_answer(&mut stream, false).expect("it answers");
+        stream
+    };
     let mut crowd: Vec<_> = (0..4_000).map(connect).collect();
     // The fastest way to find Redis slow is to ask for too much at once: what they are told now may be either.
     let told = ask_at_once(&mut crowd);
