@@ -33,6 +33,7 @@ mod package;
 mod promtool;
 mod proxies;
 mod readme;
+mod redis_examples;
 mod redis_failover;
 mod redis_failures;
 mod redis_leased;
