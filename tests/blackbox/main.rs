@@ -35,6 +35,7 @@ mod proxies;
 mod readme;
 mod redis_failures;
 mod redis_leased;
+mod redis_recovery;
 mod redis_settings;
 mod redis_shared;
 mod reload;

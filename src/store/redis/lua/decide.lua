@@ -13,7 +13,7 @@ local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
 
 -- stop: fixed windows that are not over are not charged as soon as one counter is. Then what is known of descriptors
 -- that are not asked here: whether any is over, whether one denies, how many are in quota mode, and over in it.
-local stop, any_over, denied, quotas, quotas_over = struct.unpack('<BBBI2I2', ARGV[2])
+local stop, any_over, denied, quotas, quotas_over = struct.unpack('<BBBI4I4', ARGV[2])
 local checks, counters, made = {}, {}, {}
 any_over, denied = any_over == 1, denied == 1
 
@@ -70,7 +70,7 @@ end
 for i = 3, #ARGV do
   local c, at = {}
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
-    struct.unpack('<BBBI4I4dBdd', ARGV[i])
+    struct.unpack('<I4BBI4I4dBdd', ARGV[i])
   c.gives = has(c.flags, GIVES)
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', ARGV[i], at) end
   look(c, counter_of(c), ARGV[i], at)
