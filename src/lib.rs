@@ -1,7 +1,8 @@
 //! Tidegate decides, for every request that a proxy is about to forward, whether it may pass.
 //!
-//! The program (`tidegate`) answers Envoy over gRPC and everybody else over HTTP. Its engine and its memory store are
-//! also a library: no server, no runtime, no clock of their own.
+//! The program (`tidegate`) answers Envoy over gRPC and everybody else over HTTP. Its engine and its stores are also a
+//! library. The engine and the memory store need no server, no runtime, no clock of their own; the
+//! [shared one](store::SharedStore) needs a tokio runtime (`examples/embed_redis.rs`).
 //!
 //! ```
 //! use tidegate::engine::decision::{Code, conclude};
@@ -61,7 +62,7 @@
 //! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, one `.lua` in `store/redis`, a line in the property and contract tests |
 //! | add a key of the rule files | `engine/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
 //! | add an action of `rate_limits` | `engine/rules/keys.rs` → `check/actions.rs` → `actions.rs`, a line in its tests |
-//! | change what happens when Redis does not answer | `store/failover.rs` |
+//! | change what happens when Redis does not answer | `store/failover/alone.rs` |
 //! | add a setting | a row in `settings/table.rs`, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md`, and a test in `tests/blackbox` of what it does |
 //! | add a command | `cli/<command>.rs` |
 //! | tell more of why an answer is what it is | `engine/rules/walk.rs`, `engine/explain.rs` |
@@ -116,6 +117,8 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 
+/// What a [`SharedStore`](store::SharedStore) inside another program goes by while it decides alone; `examples/embed_redis.rs`.
+pub use clock::Clock;
 /// The seam behind the fronts, for the benchmark that counts its allocations.
 #[doc(hidden)]
 pub use front::bare::answerer;

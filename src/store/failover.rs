@@ -57,6 +57,20 @@ pub struct FailoverOptions {
     pub lease_time: Duration,
 }
 
+impl Default for FailoverOptions {
+    /// What the program does unless told otherwise: no answer from Redis is an error, nothing is leased or remembered.
+    fn default() -> Self {
+        Self {
+            mode: StoreFailure::Error,
+            local_share: 1.0,
+            over_bytes: 0,
+            counter_bytes: 64 << 20,
+            sync: Sync::Strict,
+            lease_time: Duration::from_millis(100),
+        }
+    }
+}
+
 /// Counters in Redis.
 pub struct SharedStore {
     main: RedisStore,
@@ -300,7 +314,7 @@ impl SharedStore {
                 Ok((answered, replicated)) => {
                     let counter = answered.counters.get(place).copied().ok_or(Failure::Late);
                     counter.and_then(|counter| {
-                        if counter.charged > 0 { replicated.map(|()| counter) } else { Ok(counter) }
+                        if counter.admits() { replicated.map(|()| counter) } else { Ok(counter) }
                     })
                 }
                 Err(failure) => Err(*failure),
@@ -330,7 +344,7 @@ impl SharedStore {
         let reply = part.store.decide(part.slot, &call, until).await?;
         let answered = Answered::read(&reply.numbers, asked()).ok_or(Failure::Garbage)?;
         carried.charged();
-        let replicated = if answered.charges() { part.store.replicate(&reply, until).await } else { Ok(()) };
+        let replicated = if answered.admits() { part.store.replicate(&reply, until).await } else { Ok(()) };
         if replicated.is_ok() {
             self.take_leases(plan, part, &answered, times.leases_from);
         }

@@ -39,6 +39,26 @@ pub struct RedisOptions {
     pub startup_pauses: (Duration, Duration),
 }
 
+impl RedisOptions {
+    /// What the program does unless told otherwise, for one thread that decides: a budget of 100 ms, 10,000 decisions
+    /// that wait, up to 10 connections to a server, without a login and without TLS.
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            access: Access { login: Login::default(), database: 0, tls: None },
+            sentinel_login: Login::default(),
+            login_settings: LoginSettings { server: "REDIS_AUTH", sentinel: "REDIS_SENTINEL_AUTH" },
+            workers: 1,
+            pool_size: 10,
+            timeout: Duration::from_millis(100),
+            in_flight_max: 10_000,
+            wait_replicas: 0,
+            keys: KeyStyle::default(),
+            startup_pauses: (Duration::from_secs(1), Duration::from_secs(30)),
+        }
+    }
+}
+
 /// The settings that say who we are, by name: what people can change when we are not let in.
 #[derive(Clone, Copy, Debug)]
 pub struct LoginSettings {
@@ -235,5 +255,38 @@ impl Script {
     fn of(purpose: Purpose) -> Self {
         let text = source(purpose, Clock::Redis);
         Self { name: redis::Script::new(&text).get_hash().to_owned(), text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::address::Address;
+
+    #[test]
+    fn the_store_is_there_when_every_lane_is_and_not_now_and_then() {
+        let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+        let shared = Shared::new(RedisOptions { workers: 2, ..RedisOptions::new(kind) });
+        let contact = || shared.contact.borrow().clone();
+        shared.reached(false);
+        assert_eq!(contact(), Contact::Never(None), "one of two");
+        shared.reached(false);
+        assert_eq!(contact(), Contact::Up);
+        shared.lost(true, "gone".to_owned());
+        shared.reached(true);
+        assert_eq!(contact(), Contact::Lost("gone".to_owned()), "the other one still probes");
+        shared.lost(false, "still gone".to_owned());
+        shared.reached(false);
+        assert_eq!(contact(), Contact::Up);
+        shared.unusable(true, "too old".to_owned());
+        assert_eq!(contact(), Contact::Lost("too old".to_owned()), "it was of use, and may be again");
+    }
+
+    #[test]
+    fn round_trips_are_counted_by_bounds_that_ascend() {
+        assert!(RoundTrips::BOUNDS.is_sorted_by(|one, next| one < next));
+        let trips = RoundTrips::default();
+        trips.ended(crate::clock::monotonic());
+        assert_eq!((trips.count(), trips.read().0.len()), (1, RoundTrips::BOUNDS.len() + 1));
     }
 }
