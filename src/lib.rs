@@ -116,9 +116,9 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 
-/// The seam behind the fronts, for the benchmark that counts its allocations.
+/// The seam behind the fronts, and the lane without sockets, for the benchmarks that measure them alone.
 #[doc(hidden)]
-pub use front::bare::answerer;
+pub use front::bare::{answerer, lane};
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;
