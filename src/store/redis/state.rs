@@ -47,7 +47,7 @@ impl RedisOptions {
             kind,
             access: Access { login: Login::default(), database: 0, tls: None },
             sentinel_login: Login::default(),
-            login_settings: LoginSettings { server: "REDIS_AUTH", sentinel: "REDIS_SENTINEL_AUTH" },
+            login_settings: LoginSettings { server: "login", sentinel: "sentinel_login" },
             workers: 1,
             pool_size: 10,
             timeout: Duration::from_millis(100),
