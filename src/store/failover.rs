@@ -318,7 +318,7 @@ impl SharedStore {
 
     /// Decides these steps in memory, with this node's share of their limits.
     fn decide_alone(&self, plan: &Plan<'_>, alone: &[usize], verdicts: &mut Verdicts) {
-        let mut steps: SmallVec<[Step<'_>; 4]> = smallvec![Step::Unmatched; plan.steps.len()];
+        let mut steps: SmallVec<[Step<'_>; 8]> = smallvec![Step::Unmatched; plan.steps.len()];
         for (index, check) in checks(plan).filter(|(index, _)| alone.contains(index)) {
             steps[index] = Step::Check(self.share_of(check));
         }
