@@ -35,7 +35,7 @@ impl Asked {
         let whole = Whole {
             stop_increment_when_over: plan.modes.stop_increment_when_over,
             quota: plan.modes.quota,
-            quotas: if plan.modes.quota { unlimited.count() as u16 } else { 0 },
+            quotas: if plan.modes.quota { unlimited.count() as u32 } else { 0 },
             ..Whole::default()
         };
         let mut call = Call::new(&whole);
@@ -60,7 +60,7 @@ impl Asked {
         for key in &call.keys {
             invocation.key(key);
         }
-        invocation.arg(deadline_micros);
+        invocation.arg(call.first_arg(deadline_micros));
         for arg in &call.args {
             invocation.arg(arg);
         }

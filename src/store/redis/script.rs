@@ -1,5 +1,5 @@
-//! The script that decides inside Redis: its text, composed from one Lua fragment an algorithm; the arguments of a
-//! call; and the verdicts that a reply comes to.
+//! The script that decides inside Redis: its text, composed from one Lua fragment an algorithm, and one more for a
+//! counter that is asked alone; the arguments of a call; and the verdicts that a reply comes to.
 //!
 //! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`Told`]
 //! counters as [`Answered`]. It opens no connection, and knows no keys but as bytes.
@@ -32,8 +32,7 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
         Clock::Redis => include_str!("lua/prelude.lua"),
         Clock::Arguments => include_str!("lua/prelude_test.lua"),
     };
-    [
-        prelude,
+    let counters = concat!(
         include_str!("lua/common.lua"),
         include_str!("lua/log.lua"),
         include_str!("lua/sliding_log.lua"),
@@ -43,12 +42,18 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
         include_str!("lua/gcra.lua"),
         include_str!("lua/token_bucket.lua"),
         include_str!("lua/leaky_bucket.lua"),
-        match purpose {
-            Purpose::Decide => include_str!("lua/decide.lua"),
-            Purpose::GiveBack => include_str!("lua/give_back.lua"),
-        },
-    ]
-    .concat()
+    );
+    let alone = concat!(
+        include_str!("lua/alone.lua"),
+        include_str!("lua/alone/log.lua"),
+        include_str!("lua/alone/sliding_window_weighted.lua"),
+        include_str!("lua/alone/fixed_window.lua"),
+        include_str!("lua/alone/gcra.lua"),
+    );
+    match purpose {
+        Purpose::Decide => [prelude, alone, counters, include_str!("lua/decide.lua")].concat(),
+        Purpose::GiveBack => [prelude, counters, include_str!("lua/give_back.lua")].concat(),
+    }
 }
 
 /// Hits beyond this are as good as infinitely many: a script counts in doubles, which are exact up to here.
@@ -63,7 +68,7 @@ const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 /// Where a packed check has its flags.
-const FLAGS: usize = 2;
+const FLAGS: usize = 5;
 
 /// What is told of the whole request, of which a call may be a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,9 +82,9 @@ pub struct Whole {
     /// One of them denies the request.
     pub denied: bool,
     /// So many of them are in quota mode.
-    pub quotas: u16,
+    pub quotas: u32,
     /// So many of those are over.
-    pub quotas_over: u16,
+    pub quotas_over: u32,
 }
 
 /// The keys and arguments of one call of the script.
@@ -87,7 +92,9 @@ pub struct Whole {
 pub struct Call {
     /// The keys, each once.
     pub keys: Vec<Vec<u8>>,
-    /// The arguments, but for the first, the deadline.
+    /// What is told of the whole request.
+    whole: Vec<u8>,
+    /// The arguments but for the first: one for each check.
     pub args: Vec<Vec<u8>>,
 }
 
@@ -98,12 +105,17 @@ impl Call {
         let mut packed = vec![stop_increment_when_over.into(), any_over.into(), denied.into()];
         packed.extend(quotas.to_le_bytes());
         packed.extend(quotas_over.to_le_bytes());
-        Self { keys: Vec::new(), args: vec![packed] }
+        Self { whole: packed, ..Self::default() }
     }
 
     /// A call that gives back.
     pub fn giving_back() -> Self {
         Self::default()
+    }
+
+    /// The first argument: after this time, in microseconds of Redis' clock, nothing is done.
+    pub fn first_arg(&self, deadline_micros: u64) -> Vec<u8> {
+        [&double(deadline_micros), &*self.whole].concat()
     }
 
     /// Adds what one counter was charged under a stamp, when its level was this: `hits` of it go back.
@@ -156,8 +168,10 @@ impl Call {
 fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let limit = in_micros(limit);
     let (numerator, denominator) = buckets_per_micro(&limit);
-    let mut packed = Vec::with_capacity(56);
-    packed.extend([place as u8 + 1, number(limit.algorithm()), flags]);
+    let place = u32::try_from(place + 1).expect("a request names fewer counters than it has bytes");
+    let mut packed = Vec::with_capacity(64);
+    packed.extend(place.to_le_bytes());
+    packed.extend([number(limit.algorithm()), flags]);
     packed.extend(limit.requests().to_le_bytes());
     packed.extend(limit.burst().to_le_bytes());
     packed.extend(double(limit.window_nanos() / 1_000));
@@ -258,6 +272,12 @@ impl Answered {
         });
         let leases = leases.collect::<Option<_>>()?;
         odd.is_empty().then_some(Self { now_micros, counters, leases })
+    }
+
+    /// Whether anything was charged or leased.
+    pub fn charges(&self) -> bool {
+        self.counters.iter().any(|counter| counter.charged > 0)
+            || self.leases.iter().any(|lease| lease.hits > 0)
     }
 }
 
