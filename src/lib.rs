@@ -89,6 +89,8 @@
 //!   and reflection beside it. A generic gRPC server costs more than the decision.
 //! - **Or on an HTTP/2 of our own** (`front/lane`, GRPC_FRONT=lane): a state machine without I/O, written for small
 //!   unary calls. `docs/lane.md` says why, what it leaves out, and how it is held to what hyper does.
+//! - **What came in with one read is decided together** (`Service::decide_together`): the counters of eight requests
+//!   come from memory side by side; waiting for each in turn is most of what a decision among a million keys takes.
 //! - **Memory answers now, Redis later**: with counters in memory nothing waits and nothing is boxed
 //!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`).
 //! - **The Rust code is the specification**, the scripts in `store/redis/lua` are its twins: one suite asks both the
