@@ -71,12 +71,15 @@ pub fn conclude<'a>(plan: &Plan<'a>, verdicts: &Verdicts) -> Decision<'a> {
         (Step::Unlimited(_), _) => Status::Unlimited,
         _ => Status::NoLimit,
     };
-    Decision {
+    let mut decision = Decision {
         code: if passes || plan.modes.shadow { Code::Ok } else { Code::OverLimit },
         shadowed: !passes && plan.modes.shadow,
         domain_known: plan.domain_known,
-        statuses: plan.steps.iter().enumerate().map(status).collect(),
-    }
+        statuses: SmallVec::new(),
+    };
+    // Filled where they lie: collected, they would be copied.
+    decision.statuses.extend(plan.steps.iter().enumerate().map(status));
+    decision
 }
 
 fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited<'a> {
