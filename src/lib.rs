@@ -62,7 +62,7 @@
 //! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, one `.lua` in `store/redis`, a line in the property and contract tests |
 //! | add a key of the rule files | `engine/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
 //! | add an action of `rate_limits` | `engine/rules/keys.rs` → `check/actions.rs` → `actions.rs`, a line in its tests |
-//! | change what happens when Redis does not answer | `store/failover.rs` |
+//! | change what happens when Redis does not answer | `store/failover/alone.rs` |
 //! | add a setting | a row in `settings/table.rs`, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md`, and a test in `tests/blackbox` of what it does |
 //! | add a command | `cli/<command>.rs` |
 //! | tell more of why an answer is what it is | `engine/rules/walk.rs`, `engine/explain.rs` |
