@@ -11,7 +11,6 @@
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Instant;
@@ -32,6 +31,9 @@ use tidegate::engine::rules::Unit;
 use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate::engine::time::{SECOND_NANOS, Timestamp};
 use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+
+#[path = "decision/tails.rs"]
+mod tails;
 
 #[global_allocator]
 static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
@@ -54,6 +56,9 @@ fn main() {
     {
         return many_keys_of(contender);
     }
+    // As in the program.
+    rustix::thread::disable_transparent_huge_pages(true)
+        .expect("a kernel that has huge pages lets one do without");
     let full = arguments.iter().any(|argument| argument == "--full");
     let keys = |few: usize| if full { 10_000_000 } else { few };
     let wanted = |name: &str| {
@@ -64,7 +69,7 @@ fn main() {
         ("hot_key", &hot_key),
         ("many_keys", &many_keys),
         ("whole_request", &whole_request),
-        ("long_log", &long_log),
+        ("long_log", &tails::long_log),
         ("two_threads", &two_threads),
         ("sizes", &|| sizes(keys(1_000_000))),
         ("hundred_million", &|| {
@@ -72,8 +77,8 @@ fn main() {
                 hundred_million()
             }
         }),
-        ("growth", &|| growth(keys(1_000_000))),
-        ("expiry", &|| expiry(keys(1_000_000))),
+        ("growth", &|| tails::growth(keys(1_000_000))),
+        ("expiry", &|| tails::expiry(keys(1_000_000))),
     ];
     parts.iter().filter(|(name, _)| wanted(name)).for_each(|(_, part)| part());
 }
@@ -305,28 +310,6 @@ fn shop_rules() -> RuleSet {
     load(&[file], &options).expect("good rules").rules
 }
 
-/// One full log, of which a hit leaves for each that comes: what a decision takes must not depend on its length.
-fn long_log() {
-    println!(
-        "\none sliding_log of N hits, full, each decision timed (processor time); every 1,000th gap empties a tenth of it"
-    );
-    for requests in [100, 1_000, 10_000, 100_000, 1_000_000_u32] {
-        let mut ours = Ours::new(Algorithm::SlidingLog, 1 << 30);
-        let (window, key) = (60 * SECOND_NANOS, user(1));
-        ours.check.limit = Limit::new(Algorithm::SlidingLog, requests, window);
-        let (mut now, step) = (START, window / u64::from(requests));
-        let mut times: Vec<u32> = (0..requests.max(100_000) * 3)
-            .map(|call| {
-                now = now.plus(if call % 1_000 == 999 { window / 10 } else { step });
-                let start = processor_nanos();
-                black_box(ours.decide(&key, now));
-                (processor_nanos() - start) as u32
-            })
-            .collect();
-        told_times(&format!("N = {requests}"), &mut times);
-    }
-}
-
 fn two_threads() {
     println!("\ntwo threads, against one");
     let run = |threads: usize, same: bool| {
@@ -400,70 +383,6 @@ fn hundred_million() {
     println!(
         "100,000,000 weighted counters: {:.2} GB, resident {resident:.2} GB",
         gigabytes(ours.store.bytes())
-    );
-}
-
-/// The slowest decisions while a store fills from empty: every one of them may have to grow a table.
-fn growth(keys: usize) {
-    println!("\nfilling a store with {keys} keys, each decision timed (processor time)");
-    for (name, algorithm) in [ALGORITHMS[1], ALGORITHMS[2]] {
-        let mut ours = Ours::new(algorithm, 4 << 30);
-        let mut times: Vec<u32> = (0..keys)
-            .map(|key| {
-                let key = user(key);
-                let start = processor_nanos();
-                black_box(ours.decide(&key, START));
-                (processor_nanos() - start) as u32
-            })
-            .collect();
-        told_times(name, &mut times);
-    }
-}
-
-/// Decisions on other keys while the counters of a minute ago are given back.
-fn expiry(keys: usize) {
-    println!("\ndecisions on 10,000 live keys, alone and while {keys} counters expire beside them");
-    for (name, algorithm) in [ALGORITHMS[1], ALGORITHMS[2]] {
-        let mut ours = Ours::new(algorithm, 4 << 30);
-        (0..keys).for_each(|key| _ = ours.decide(&user(key), START));
-        let now = START.plus(180 * SECOND_NANOS);
-        let live: Vec<String> = (0..10_000).map(|key| user(keys + key)).collect();
-        live.iter().for_each(|key| _ = ours.decide(key, now));
-        let store = Arc::clone(&ours.store);
-        let mut decide_for = |done: &dyn Fn(usize) -> bool| {
-            let mut times = Vec::new();
-            while !done(times.len()) {
-                let key = &live[times.len() * 7_919 % live.len()];
-                let start = Instant::now();
-                black_box(ours.decide(key, now));
-                times.push(start.elapsed().as_nanos() as u32);
-            }
-            times
-        };
-        told_times(&format!("{name}, alone"), &mut decide_for(&|calls| calls == 1_000_000));
-        let swept = AtomicBool::new(false);
-        let mut times = thread::scope(|scope| {
-            scope.spawn(|| {
-                while !store.sweep(now).round_done {}
-                swept.store(true, Relaxed);
-            });
-            decide_for(&|_| swept.load(Relaxed))
-        });
-        told_times(&format!("{name}, during expiry"), &mut times);
-        assert_eq!(store.expired_total(), keys as u64);
-    }
-}
-
-fn told_times(name: &str, times: &mut [u32]) {
-    times.sort_unstable();
-    let at = |share: f64| f64::from(times[((times.len() - 1) as f64 * share) as usize]) / 1_000.0;
-    println!(
-        "{name:<46} p50 {:.2} µs, p99 {:.2} µs, p99.9 {:.2} µs, p99.999 {:.1} µs, most {:.1} µs",
-        at(0.5),
-        at(0.99),
-        at(0.999),
-        at(0.99999),
-        at(1.0)
     );
 }
 

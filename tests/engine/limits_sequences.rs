@@ -4,7 +4,6 @@
 #![allow(clippy::disallowed_methods, reason = "a run of real seconds, as long as its variable tells")]
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidegate::engine::limit::{Algorithm, Limit, Verdict};
 use tidegate::engine::plan::Hits;
@@ -13,7 +12,7 @@ use tidegate::store::MemoryStore;
 
 use crate::asking::{check, key, plan, small_store};
 use crate::limits_oracle::{Answer, Naive, Terms};
-use crate::random::Random;
+use crate::random::{Random, seeds_while_there_is_time};
 
 const SEQUENCES: u64 = 10_000;
 const STEPS_MAX: u64 = 24;
@@ -118,15 +117,10 @@ fn what_once_went_wrong_is_right() {
     }
 }
 
-/// New sequences every time, for TIDEGATE_FUZZ_SECS seconds (2 unless it is set).
 #[test]
 fn as_many_more_as_there_is_time_for() {
-    let told = std::env::var("TIDEGATE_FUZZ_SECS").ok().and_then(|secs| secs.parse().ok());
-    let until = Instant::now() + Duration::from_secs(told.unwrap_or(2));
-    let started = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
-    let mut random = Random(started.as_nanos() as u64);
-    while Instant::now() < until {
-        let store = small_store();
+    for seed in seeds_while_there_is_time() {
+        let (store, mut random) = (small_store(), Random(seed));
         for algorithm in Algorithm::ALL.repeat(100) {
             run(&store, algorithm, random.next());
         }

@@ -1,10 +1,12 @@
-//! Files and requests that nobody writes: nothing panics, nothing hangs. The same seeds every time.
+//! Files and requests that nobody writes: nothing panics, nothing hangs. The same seeds every time, and new ones for as
+//! long as there is time.
 
 use proptest::prelude::*;
 use tidegate::engine::plan::Modes;
 use tidegate::engine::request::Request;
 use tidegate::engine::rules::{LoadOptions, Loaded, load};
 
+use crate::random::{Random, seeds_while_there_is_time};
 use crate::rules::{file, options};
 
 /// A file with everything in it that rules know; small changes of it reach all of the code.
@@ -86,6 +88,26 @@ fn the_file_that_is_changed_is_a_good_one() {
         load(&[file("a.yaml", EVERYTHING)], &options()).unwrap_or_else(|errors| panic!("{errors:#?}"));
     assert_eq!(loaded.rules.rules().len(), 4);
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+}
+
+#[test]
+fn as_many_more_changes_as_there_is_time_for() {
+    for seed in seeds_while_there_is_time() {
+        let mut random = Random(seed);
+        let mut bytes = EVERYTHING.as_bytes().to_vec();
+        for _ in 0..1 + random.below(8) {
+            let at = random.below(bytes.len() as u64 + 1) as usize;
+            let end = bytes.len().min(at + random.below(8) as usize);
+            let moved = bytes[at..end].to_vec();
+            match random.below(4) {
+                0 => bytes.splice(at..end, moved.repeat(2)).for_each(drop),
+                1 => bytes.splice(at..end, [random.next() as u8]).for_each(drop),
+                _ => bytes.splice(at..end, random.pick(&PIECES).bytes()).for_each(drop),
+            }
+        }
+        let result = std::panic::catch_unwind(|| load_and_plan(&bytes));
+        assert!(result.is_ok(), "{}", bytes.escape_ascii());
+    }
 }
 
 proptest! {

@@ -14,6 +14,7 @@ use crate::engine::plan::Check;
 use crate::engine::time::Timestamp;
 use crate::store::memory::budget::Budget;
 use crate::store::memory::shard::{Shard, ShardOps};
+use crate::store::memory::table::Removed;
 use crate::store::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 /// All counters, by algorithm.
@@ -165,7 +166,13 @@ impl<S: Counter> AnyKind for Kind<S> {
 
     fn sweep(&self, range: Range<usize>, now: Timestamp, budget: &Budget) -> u64 {
         let shards = self.made().get(range).unwrap_or_default();
-        shards.iter().map(|padded| padded.shard.lock().sweep(now, budget)).sum()
+        let mut removed = Removed::default();
+        let sweep = |padded: &Padded<S>| {
+            let forgotten = padded.shard.lock().sweep(now, budget, &mut removed);
+            removed.clear();
+            forgotten
+        };
+        shards.iter().map(sweep).sum()
     }
 
     fn counters(&self) -> u64 {

@@ -8,7 +8,7 @@ use crate::engine::settle::{Looked, Settlement};
 use crate::engine::time::{SECOND_NANOS, Timestamp};
 use crate::store::memory::StoreFull;
 use crate::store::memory::budget::Budget;
-use crate::store::memory::table::Table;
+use crate::store::memory::table::{Removed, Table};
 
 #[derive(Debug)]
 pub(super) struct Shard<S> {
@@ -156,13 +156,13 @@ impl<S: Counter> Shard<S> {
         usual.then_some(Verdict { over, before, after, remaining, reset_nanos })
     }
 
-    /// Forgets the counters that are over at `now`; returns how many.
-    pub(super) fn sweep(&mut self, now: Timestamp, budget: &Budget) -> u64 {
+    /// Takes out the counters that are over at `now`, to be dropped without the lock; returns how many.
+    pub(super) fn sweep(&mut self, now: Timestamp, budget: &Budget, removed: &mut Removed<S>) -> u64 {
         if seconds(now) < self.table.earliest_secs {
             return 0;
         }
         let (before, mut heap_bytes, mut earliest) = (self.table.len(), 0, Timestamp::MAX);
-        self.table.retain(|state| {
+        let keep = |state: &S| {
             let until = state.kept_until();
             if until > now {
                 earliest = earliest.min(until);
@@ -170,10 +170,11 @@ impl<S: Counter> Shard<S> {
                 heap_bytes += state.heap_bytes() as u64;
             }
             until > now
-        });
+        };
+        self.table.retain(keep, removed);
         self.table.earliest_secs = seconds(earliest);
         self.heap_bytes -= heap_bytes;
-        self.table.shrink_if_sparse();
+        self.table.shrink_if_sparse(removed);
         self.settle_payment(budget);
         let forgotten = (before - self.table.len()) as u64;
         if forgotten > 0 {
@@ -242,7 +243,7 @@ impl<S: Counter> Shard<S> {
         let groups = self.table.groups_grown(inserts);
         let paid = self.pay_for_groups(bytes, groups, budget);
         if paid {
-            self.table.resize(groups);
+            self.table.grow(groups);
         }
         paid
     }

@@ -13,6 +13,8 @@
 //! Growing by a twelfth keeps nine tenths to five sixths of the slots in use, where doubling would waste half. It moves
 //! about twelve entries for each new one.
 
+use std::mem;
+
 use prefetch_index::prefetch_index;
 
 use crate::engine::key::Key;
@@ -31,6 +33,13 @@ pub(super) struct Table<S> {
     /// The owner's note: no state's time is over before this second. Here because these four bytes would be padding
     /// otherwise.
     pub(super) earliest_secs: u32,
+}
+
+/// What was taken out of a table: to be dropped when nobody waits for the table any more.
+#[derive(Debug)]
+pub(super) struct Removed<S> {
+    states: Vec<S>,
+    groups: Box<[Group<S>]>,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +96,24 @@ impl<S> Group<S> {
 
     fn used(&self) -> usize {
         self.tags.iter().filter(|&&tag| tag != FREE).count()
+    }
+
+    fn into_entries(self) -> impl Iterator<Item = Slot<S>> {
+        self.slots.into_iter().zip(self.tags).filter(|&(_, tag)| tag != FREE).map(|(slot, _)| slot)
+    }
+}
+
+impl<S> Default for Removed<S> {
+    fn default() -> Self {
+        Self { states: Vec::new(), groups: Box::default() }
+    }
+}
+
+impl<S> Removed<S> {
+    /// Drops it all, and keeps room for more.
+    pub(super) fn clear(&mut self) {
+        self.states.clear();
+        self.groups = Box::default();
     }
 }
 
@@ -177,11 +204,11 @@ impl<S: Default> Table<S> {
     }
 
     /// Gives memory back when less than half of the slots are used.
-    pub(super) fn shrink_if_sparse(&mut self) {
+    pub(super) fn shrink_if_sparse(&mut self, removed: &mut Removed<S>) {
         if self.len() < self.groups.len() * GROUP / 2 {
             let groups = self.groups_shrunk();
             if groups < self.groups.len() {
-                self.resize(groups);
+                self.shrink(groups, removed);
             }
         }
     }
@@ -211,39 +238,45 @@ impl<S: Default> Table<S> {
     /// there is no [room](Self::has_room).
     pub(super) fn insert(&mut self, key: Key) -> usize {
         if !self.has_room(1) {
-            self.resize(self.groups_from(self.groups.len() + 1, 1));
+            self.grow(self.groups_from(self.groups.len() + 1, 1));
         }
         self.len += 1;
         self.put(Slot { key: SlotKey::new(key), state: S::default() })
     }
 
-    /// Gives the table this many groups, among which all entries must fit.
-    pub(super) fn resize(&mut self, group_count: usize) {
-        let groups = (0..group_count).map(|_| Group::default()).collect();
-        for group in std::mem::replace(&mut self.groups, groups) {
-            self.put_all(group, |_| true);
+    /// Gives the table this many groups, more than it has, among which all entries must fit.
+    pub(super) fn grow(&mut self, group_count: usize) {
+        for group in self.replace_groups(group_count) {
+            group.into_entries().for_each(|entry| _ = self.put(entry));
         }
     }
 
-    /// Drops what `keep` does not keep; the rest moves as close to its home as it can.
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(&S) -> bool) {
+    /// Gives the table this many groups, less than it has, among which all entries must fit.
+    fn shrink(&mut self, group_count: usize, removed: &mut Removed<S>) {
+        removed.groups = self.replace_groups(group_count);
+        for group in &mut removed.groups {
+            mem::take(group).into_entries().for_each(|entry| _ = self.put(entry));
+        }
+    }
+
+    fn replace_groups(&mut self, group_count: usize) -> Box<[Group<S>]> {
+        mem::replace(&mut self.groups, (0..group_count).map(|_| Group::default()).collect())
+    }
+
+    /// Takes out what `keep` does not keep; the rest moves as close to its home as it can.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&S) -> bool, removed: &mut Removed<S>) {
         for index in 0..self.groups.len() {
-            let group = std::mem::take(&mut self.groups[index]);
-            self.len -= self.put_all(group, &mut keep);
-        }
-    }
-
-    /// Puts what is to be kept of a group; returns how many were not.
-    fn put_all(&mut self, group: Group<S>, mut keep: impl FnMut(&S) -> bool) -> u32 {
-        let mut dropped = 0;
-        for (slot, _) in group.slots.into_iter().zip(group.tags).filter(|&(_, tag)| tag != FREE) {
-            if keep(&slot.state) {
-                self.put(slot);
-            } else {
-                dropped += 1;
+            for entry in mem::take(&mut self.groups[index]).into_entries() {
+                if keep(&entry.state) {
+                    self.put(entry);
+                    continue;
+                }
+                self.len -= 1;
+                if mem::needs_drop::<S>() {
+                    removed.states.push(entry.state);
+                }
             }
         }
-        dropped
     }
 
     /// Puts an entry into its own slot, or else into the first free one from its home on.
@@ -263,9 +296,8 @@ impl<S: Default> Table<S> {
     }
 
     fn entries(&self) -> impl Iterator<Item = &Slot<S>> {
-        let tags = self.groups.iter().flat_map(|group| group.tags);
-        let slots = self.groups.iter().flat_map(|group| &group.slots);
-        slots.zip(tags).filter(|&(_, tag)| tag != FREE).map(|(slot, _)| slot)
+        let slots = self.groups.iter().flat_map(|group| group.slots.iter().zip(group.tags));
+        slots.filter(|&(_, tag)| tag != FREE).map(|(slot, _)| slot)
     }
 }
 
@@ -300,7 +332,7 @@ mod tests {
 
     fn make_room(table: &mut Table<u64>) {
         if !table.has_room(1) {
-            table.resize(table.groups_grown(1));
+            table.grow(table.groups_grown(1));
         }
     }
 
@@ -327,10 +359,10 @@ mod tests {
             }
         }
         for gone in 0..7 {
-            table.retain(|&state| state != gone);
+            table.retain(|&state| state != gone, &mut Removed::default());
             model.retain(|_, state| *state != gone);
             same(&table, &model);
-            table.shrink_if_sparse();
+            table.shrink_if_sparse(&mut Removed::default());
             same(&table, &model);
         }
         assert_eq!(table.group_count(), 0);

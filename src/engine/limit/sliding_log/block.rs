@@ -78,6 +78,11 @@ impl Block {
         self.extras_before(place).checked_sub(1).map_or(0, |index| self.extra(index).1)
     }
 
+    /// The running sum of all extras.
+    fn newest_sum(&self) -> u32 {
+        (self.extras as usize).checked_sub(1).map_or(0, |index| self.extra(index).1)
+    }
+
     /// The hits of the first `count` live stamps.
     fn hits_of_first(&self, count: usize) -> u64 {
         let head = self.head();
@@ -95,7 +100,13 @@ impl Block {
 
     /// The hits of all stamps.
     pub(super) fn total(&self) -> u64 {
-        self.hits_of_first(self.live().len())
+        let beyond_first = self.newest_sum().wrapping_sub(self.sum_before(self.head()));
+        self.live().len() as u64 + u64::from(beyond_first)
+    }
+
+    /// The oldest stamp.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.live().first().copied()
     }
 
     /// The newest stamp.
@@ -168,13 +179,16 @@ impl Block {
 
     /// Bytes by which the next [`push`](Self::push) grows the block at most.
     pub(super) fn growth_bytes(&self) -> usize {
+        if self.free() >= PUSH_WORDS {
+            return 0;
+        }
         let words = self.words_after(PUSH_WORDS).saturating_sub(self.words.len());
         words * size_of::<u64>()
     }
 
     /// The next [`push`](Self::push) would make it too large.
     pub(super) fn is_full(&self) -> bool {
-        self.words_after(PUSH_WORDS) > WORDS_MAX
+        self.free() < PUSH_WORDS && self.words_after(PUSH_WORDS) > WORDS_MAX
     }
 
     /// Stamps that do not count any more and still take room.

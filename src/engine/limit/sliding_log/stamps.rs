@@ -20,6 +20,8 @@ pub(super) enum Stamps {
 #[derive(Debug, Default)]
 pub(super) struct Many {
     parts: VecDeque<Part>,
+    /// The hits of all stamps.
+    total: u64,
     /// Bytes of all blocks.
     block_bytes: usize,
 }
@@ -64,7 +66,7 @@ impl Stamps {
     pub(super) fn total(&self) -> u64 {
         match self {
             Self::Few(block) => block.total(),
-            Self::Many(many, _) => many.total(),
+            Self::Many(many, _) => many.total,
         }
     }
 
@@ -168,10 +170,6 @@ impl Many {
         }
     }
 
-    fn total(&self) -> u64 {
-        self.parts.back().map_or(0, |last| self.hits_before(self.parts.len() - 1) + last.block.total())
-    }
-
     /// The last part before which there are less than `hits`.
     fn index_through(&self, hits: u64) -> usize {
         let (Some(first), Some(second)) = (self.parts.front(), self.parts.get(1)) else { return 0 };
@@ -184,6 +182,9 @@ impl Many {
     }
 
     fn stamp_through(&self, hits: u64) -> Option<u64> {
+        if hits <= 1 {
+            return self.parts.front()?.block.oldest(); // The usual question.
+        }
         let index = self.index_through(hits);
         self.parts.get(index)?.block.stamp_through(hits - self.hits_before(index).min(hits))
     }
@@ -191,10 +192,14 @@ impl Many {
     fn drop_through(&mut self, stamp: u64) {
         while self.parts.front().is_some_and(|part| part.block.last().is_none_or(|last| last <= stamp)) {
             let dropped = self.parts.pop_front();
-            self.block_bytes -= dropped.map_or(0, |part| part.block.heap_bytes());
+            self.forget(dropped);
         }
         // The dead may take a sixteenth of what the others take.
         let others = self.block_bytes / (16 * size_of::<u64>());
+        let Some(Part { block: first, .. }) = self.parts.front() else { return };
+        if first.oldest().is_some_and(|oldest| oldest > stamp) && first.dead() <= others {
+            return;
+        }
         self.change(0, |block| {
             block.drop_through(stamp);
             if block.dead() > others {
@@ -216,21 +221,31 @@ impl Many {
         let before = self.hits_before(last);
         while self.parts.len() > last + 1 {
             let dropped = self.parts.pop_back();
-            self.block_bytes -= dropped.map_or(0, |part| part.block.heap_bytes());
+            self.forget(dropped);
         }
         self.change(last, |block| block.truncate(total.saturating_sub(before)));
     }
 
-    /// Changes a block, and counts the bytes that it takes or gives back by that.
+    /// Changes a block, and counts the hits and bytes that it takes or gives back by that.
     fn change(&mut self, index: usize, change: impl FnOnce(&mut Block)) {
         if let Some(Part { block, .. }) = self.parts.get_mut(index) {
+            self.total -= block.total();
             self.block_bytes -= block.heap_bytes();
             change(block);
+            self.total += block.total();
             self.block_bytes += block.heap_bytes();
         }
     }
 
+    fn forget(&mut self, dropped: Option<Part>) {
+        if let Some(Part { block, .. }) = dropped {
+            self.total -= block.total();
+            self.block_bytes -= block.heap_bytes();
+        }
+    }
+
     fn add(&mut self, block: Block, sum: u64) {
+        self.total += block.total();
         self.block_bytes += block.heap_bytes();
         self.parts.reserve_exact(self.places_more());
         self.parts.push_back(Part { block, sum });
