@@ -190,6 +190,13 @@ impl Seam {
         }
     }
 
+    /// A worker has served everything: what it holds of the shared store goes back, within a bound.
+    pub async fn end(&self) {
+        if let Some(shared) = self.service.shared() {
+            shared.detach().await;
+        }
+    }
+
     /// The bounds that the seam keeps. A front uses them to stop reading early.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
@@ -200,6 +207,10 @@ impl Seam {
     pub fn answer(&self, front: Front, request: &[u8], timeout: Option<Duration>) -> Reply<Answer> {
         let began = clock::monotonic();
         if let Some(shared) = self.service.shared() {
+            if let Some(answer) = self.decide_known(shared, request) {
+                self.count(front, Ok(answer.code), began);
+                return Reply::Now(Ok(answer));
+            }
             let (seam, shared, message) = (self.clone(), Arc::clone(shared), self.decode(request));
             return Reply::Later(Box::pin(async move {
                 let answer = seam.decide_later(&shared, message, timeout).await;
@@ -222,6 +233,10 @@ impl Seam {
         if let Some(shared) = self.service.shared() {
             let asked = self.service.snapshot().map_err(Refusal::from);
             let asked = asked.and_then(|live| Ok((bounded(live.rules())?, live)));
+            if let Some(answer) = asked.as_ref().ok().and_then(|asked| self.check_known(shared, asked)) {
+                self.metrics.request(front, outcome(Ok(answer.code)));
+                return Reply::Now(Ok(answer));
+            }
             let (seam, shared) = (self.clone(), Arc::clone(shared));
             return Reply::Later(Box::pin(async move {
                 let answer = seam.check_later(&shared, asked).await;
@@ -232,6 +247,15 @@ impl Seam {
         let answer = self.service.decide_asked(bounded, CheckAnswer::of);
         self.metrics.request(front, outcome(answer.as_ref().map(|answer| answer.code)));
         Reply::Now(answer)
+    }
+
+    /// The answer to a question about counters that this node knows.
+    fn check_known(
+        &self,
+        shared: &SharedStore,
+        (question, live): &(RequestBuf, Snapshot),
+    ) -> Option<CheckAnswer> {
+        self.service.decide_known_in(live, shared, &question.as_request(), CheckAnswer::of)
     }
 
     async fn check_later(
@@ -273,18 +297,19 @@ impl Seam {
 
     /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the
     /// hits of the request, whatever it brings itself; nothing is counted.
-    pub fn explain<T>(&self, request: &[u8], tell: impl FnOnce(&Explanation<'_>) -> T) -> Result<T, Refusal> {
-        if self.service.shared().is_some() {
-            // What memory knows would be wrong here.
-            return Err(Refusal::unimplemented("counters live in Redis: only those in memory are explained"));
-        }
+    pub async fn explain<T>(
+        &self,
+        request: &[u8],
+        tell: impl FnOnce(&Explanation<'_>) -> T,
+    ) -> Result<T, Refusal> {
         let mut message = self.decode(request)?;
         for descriptor in &mut message.descriptors {
             (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(0), false);
         }
         let hits = u64::from(message.hits_addend.max(1));
-        let request = wire::parse(&message, &self.bounds)?;
-        Ok(self.service.explain(&request, hits, tell)?)
+        let request = self.parse(&message)?;
+        let live = self.service.snapshot()?;
+        Ok(self.service.explain(&live, &request, hits, tell).await?)
     }
 
     fn decode(&self, request: &[u8]) -> Result<RateLimitRequest, Refusal> {
@@ -295,6 +320,13 @@ impl Seam {
             RateLimitRequest::decode(request).map_err(|error| Refusal::invalid(error.to_string()))?;
         wire::check_asked(&message)?;
         Ok(message)
+    }
+
+    /// The answer to a request about counters that this node knows, whatever other nodes do.
+    fn decide_known(&self, shared: &SharedStore, request: &[u8]) -> Option<Answer> {
+        let request = wire::in_place::parse(request, &self.bounds)?;
+        let render = |decision: &Decision<'_>| wire::render(&self.telling, &request, decision);
+        self.service.decide_known(shared, &request, render)
     }
 
     fn decide(&self, request: &[u8]) -> Result<Answer, Refusal> {

@@ -1,7 +1,8 @@
 //! Tidegate decides, for every request that a proxy is about to forward, whether it may pass.
 //!
-//! The program (`tidegate`) answers Envoy over gRPC and everybody else over HTTP. Its engine and its memory store are
-//! also a library: no server, no runtime, no clock of their own.
+//! The program (`tidegate`) answers Envoy over gRPC and everybody else over HTTP. Its engine and its stores are also a
+//! library. The engine and the memory store need no server, no runtime, no clock of their own; the
+//! [shared one](store::SharedStore) needs a tokio runtime (`examples/embed_redis.rs`).
 //!
 //! ```
 //! use tidegate::engine::decision::{Code, conclude};
@@ -89,9 +90,12 @@
 //! - **Or on an HTTP/2 of our own** (`front/lane`, GRPC_FRONT=lane): a state machine without I/O, written for small
 //!   unary calls. `docs/lane.md` says why, what it leaves out, and how it is held to what hyper does.
 //! - **Memory answers now, Redis later**: with counters in memory nothing waits and nothing is boxed
-//!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`).
+//!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`), unless
+//!   this node knows the answer, by a lease or because the counter is over (`Service::decide_known`).
 //! - **The Rust code is the specification**, the scripts in `store/redis/lua` are its twins: one suite asks both the
 //!   same and compares every field. Redis' clock cuts the windows; a call that comes too late does nothing.
+//! - **A counter that is asked alone takes the shortest way** (`store/redis/lua/alone`): in a script, functions and tables
+//!   are made anew for every call, and cost Redis three times what the call does. The same suite holds both ways.
 //! - **A lease counts as if it were spent when it ends** (`store/lease.rs`), by a node's clock that started before the
 //!   question: so a node may decide alone and the limit stays strict.
 //! - **Connections to Redis belong to workers**, who route to the slots of a Cluster themselves: a server that hangs
@@ -116,6 +120,8 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 
+/// What a [`SharedStore`](store::SharedStore) inside another program goes by while it decides alone; `examples/embed_redis.rs`.
+pub use clock::Clock;
 /// The seam behind the fronts, for the benchmark that counts its allocations.
 #[doc(hidden)]
 pub use front::bare::answerer;

@@ -124,6 +124,47 @@ impl Service {
         if live.is_some() { Ok(Snapshot(live)) } else { Err(ServiceError::NoRules) }
     }
 
+    /// The same where counters are shared and this node knows all that is asked: nobody has to wait.
+    pub fn decide_known<T>(
+        &self,
+        shared: &SharedStore,
+        request: &Request<'_>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Option<T> {
+        self.with_live(|live| self.decide_known_under(live?, shared, request, render))
+    }
+
+    /// The same under these rules.
+    pub fn decide_known_in<T>(
+        &self,
+        live: &Snapshot,
+        shared: &SharedStore,
+        request: &Request<'_>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Option<T> {
+        self.decide_known_under(live.in_force(), shared, request, render)
+    }
+
+    fn decide_known_under<T>(
+        &self,
+        InForce { rules, handles }: &InForce,
+        shared: &SharedStore,
+        request: &Request<'_>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Option<T> {
+        if !shared.remembers() {
+            return None;
+        }
+        let began = monotonic();
+        let plan = rules.plan(request, self.modes);
+        let SharedVerdicts { verdicts, remembered } = shared.apply_known(&plan)?;
+        let decision = conclude(&plan, &verdicts);
+        self.metrics.decision_took(nanos_since(began));
+        self.metrics.observe(handles, request, &decision);
+        self.metrics.observe_remembered(handles, request, &decision, &remembered);
+        Some(render(&decision))
+    }
+
     /// The same where counters are shared: asks the store, for as long as it may take and the caller has `patience`.
     ///
     /// # Errors
@@ -149,23 +190,24 @@ impl Service {
         Ok(render(&decision))
     }
 
-    /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now. Neither counters nor
-    /// metrics change.
+    /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now, under these rules.
+    /// Neither counters nor metrics of decisions change.
     ///
     /// # Errors
-    /// When there are no rules at all.
-    pub fn explain<T>(
+    /// When the counters are shared, and the store does not answer for one.
+    pub async fn explain<T>(
         &self,
+        live: &Snapshot,
         request: &Request<'_>,
         hits: u64,
         tell: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        self.with_live(|live| {
-            let rules = &live.ok_or(ServiceError::NoRules)?.rules;
-            let plan = rules.plan(request, self.modes);
-            let verdicts = self.store.apply(&plan, self.clock.now());
-            Ok(tell(&explain(rules, request, &plan, verdicts, hits)))
-        })
+        let plan = live.rules().plan(request, self.modes);
+        let verdicts = match &self.shared {
+            Some(shared) => shared.look(request, &plan).await?,
+            None => self.store.apply(&plan, self.clock.now()),
+        };
+        Ok(tell(&explain(live.rules(), request, &plan, verdicts, hits)))
     }
 
     fn decide_under<T>(

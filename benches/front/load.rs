@@ -64,9 +64,7 @@ pub(crate) struct Outcome {
 pub(crate) fn drive(server: &Server, run: &Run, questions: Questions) -> Result<Outcome, String> {
     let mut load =
         Load::connect(server.address, run, questions).map_err(|error| format!("connecting: {error}"))?;
-    if !server.subject.tells_limits() {
-        load.links.iter_mut().for_each(|link| link.client.take_bare_answers());
-    }
+    load.links.iter_mut().for_each(|link| link.client.expect(server.answers));
     load.wait_until_ready()?;
     load.check_that_streams_fit(run.pace)?;
     load.go(server, run)

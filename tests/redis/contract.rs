@@ -1,5 +1,5 @@
 //! The contract suite: the same random sequences, in whole microseconds, to the memory store and to the script inside
-//! a real Redis; every field of every verdict is the same. Single server and Cluster.
+//! a real Redis or Valkey; every field of every verdict is the same. Single server and Cluster.
 
 use tidegate::engine::decision::Verdicts;
 use tidegate::engine::limit::{Algorithm, Limit};
@@ -129,7 +129,10 @@ fn short(plan: &Plan<'_>) -> String {
 }
 
 fn run_all(algorithms: &[Algorithm], seeds: std::ops::Range<u64>, single: bool) {
-    let server = Server::start(&[]);
+    run_all_on(&Server::start(&[]), algorithms, seeds, single);
+}
+
+fn run_all_on(server: &Server, algorithms: &[Algorithm], seeds: std::ops::Range<u64>, single: bool) {
     let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
     for seed in seeds {
         run(&memory, &mut asked, seed, algorithms, single);
@@ -178,12 +181,45 @@ fn requests_of_several_descriptors_are_the_same_in_redis() {
     run_all(&Algorithm::ALL, 10_000..13_000, false);
 }
 
-#[test]
-fn a_cluster_answers_the_same() {
-    let servers = cluster();
+fn a_cluster_of(program: &str) {
+    let servers = cluster(program);
     let (memory, mut asked) = (store(), Asked::new(servers.iter().map(Server::connect).collect()));
     for seed in 20_000..21_000 {
         run(&memory, &mut asked, seed, &Algorithm::ALL, false);
+    }
+}
+
+#[test]
+fn a_cluster_answers_the_same() {
+    a_cluster_of("redis-server");
+}
+
+#[test]
+fn valkey_answers_the_same() {
+    run_all_on(&Server::valkey(), &Algorithm::ALL, 30_000..33_000, true);
+    run_all_on(&Server::valkey(), &Algorithm::ALL, 40_000..42_000, false);
+}
+
+#[test]
+fn a_cluster_of_valkey_answers_the_same() {
+    a_cluster_of("valkey-server");
+}
+
+/// More counters than fit into a byte, each of which denies or admits for itself.
+#[test]
+fn a_request_of_many_counters_is_the_same_in_redis() {
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    let checks = |shadow: bool| {
+        (0..600).map(move |counter| {
+            let limit = Limit::new(Algorithm::SlidingWindow, counter % 3, 60 * 1_000_000_000);
+            Check { shadow, ..check(limit, key(u64::from(counter)), Hits::Take(1)) }
+        })
+    };
+    for (later, shadow) in [(0, true), (1, false), (2, true), (3, true)] {
+        let (now, plan) = (TODAY + later * SECOND, plan(checks(shadow)));
+        let told = asked.apply(&plan, |index| format!("many{index}"), now);
+        assert_eq!(told, memory.apply(&plan, Timestamp::from_nanos(now * 1_000)), "{later} s later");
     }
 }
 
@@ -236,6 +272,34 @@ fn carried_hits_count_from_their_own_times() {
             let told = asked.apply(&plan, |_| format!("carried{number}"), now);
             let should = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
             assert_eq!(told, should, "{algorithm:?} {later} s later");
+        }
+    }
+}
+
+/// The shortest way through the script and the long one come to the same, leases included.
+#[test]
+fn a_counter_that_is_asked_alone_is_told_the_same() {
+    use tidegate::store::redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    for seed in 0..1_500 {
+        let mut random = Random(seed);
+        let algorithm = random.pick(&Algorithm::ALL);
+        let (limit, window) = limit(&mut random, algorithm);
+        let mut now = begin(&mut random, window);
+        for _ in 0..1 + random.below(20) {
+            now = next_time(&mut random, now, window);
+            let check = check(limit, key(seed), Hits::Take(next_hits(&mut random, &limit)));
+            let leases = algorithm.is_strict() && random.one_in(3);
+            let lease = leases.then(|| (2 + random.below(50), 1 + window / 10));
+            // A descriptor in quota mode that nothing limits: nothing follows from it, but the counter is not alone.
+            let [alone, among_others] = [0, 1].map(|quotas| {
+                let mut call = Call::new(&Whole { quotas, ..Whole::default() });
+                call.push(format!("{quotas}:{seed}").into_bytes(), &check, false);
+                lease.iter().for_each(|&(hits, micros)| call.lease(hits, micros));
+                asked.invoke(&call, u64::MAX, now)
+            });
+            assert_eq!(alone, among_others, "seed {seed} at {now}, {lease:?} of {check:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
 -- One request, or the part of it whose counters live in one slot: look at all, settle, charge. The twin of the
 -- engine's settle.rs and of how the memory store follows it.
 --
--- KEYS: the counters. ARGV: see alone.lua. The reply: now, then for each check over, before, left, charged, latest,
--- wanted, and two numbers that its algorithm tells; then for each lease that was asked for its hits and its stamp. Only
--- now: it was too late.
+-- KEYS: the counters. ARGV: see alone.lua. The reply is doubles: now, then for each check over, before, left, charged,
+-- latest, wanted, and two numbers that its algorithm tells; then for each lease that was asked for its hits and its
+-- stamp. Only now: it was too late.
 local GIVES, REPORTED, SHADOW, QUOTA, LEASE, FIXED = 1, 2, 4, 8, 16, 3
 -- A lease is at most this part of what is left: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
@@ -65,7 +65,7 @@ end
 for i = 2, #ARGV do
   local c, at = {}
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
-    struct.unpack('<BBBI4I4dBdd', ARGV[i])
+    struct.unpack('<I4BBI4I4dBdd', ARGV[i])
   c.gives = has(c.flags, GIVES)
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', ARGV[i], at) end
   look(c, counter_of(c), ARGV[i], at)
@@ -115,4 +115,10 @@ end
 for _, s in pairs(counters) do
   if s.kind.save then s.kind.save(s) end
 end
-return reply
+-- So many at a time fit on Lua's stack.
+local packed = {}
+for first = 1, #reply, 500 do
+  local last = min(first + 499, #reply)
+  packed[#packed + 1] = struct.pack('<' .. ('d'):rep(last - first + 1), unpack(reply, first, last))
+end
+return table.concat(packed)
