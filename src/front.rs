@@ -208,6 +208,10 @@ impl Seam {
     pub fn answer(&self, front: Front, request: &[u8], timeout: Option<Duration>) -> Reply<Answer> {
         let began = clock::monotonic();
         if let Some(shared) = self.service.shared() {
+            if let Some(answer) = self.decide_known(shared, request) {
+                self.count(front, Ok(answer.code), began);
+                return Reply::Now(Ok(answer));
+            }
             let (seam, shared, message) = (self.clone(), Arc::clone(shared), self.decode(request));
             return Reply::Later(Box::pin(async move {
                 let answer = seam.decide_later(&shared, message, timeout).await;
@@ -231,6 +235,10 @@ impl Seam {
         if let Some(shared) = self.service.shared() {
             let asked = self.service.snapshot().map_err(Refusal::from);
             let asked = asked.and_then(|live| Ok((bounded(live.rules())?, live)));
+            if let Some(answer) = asked.as_ref().ok().and_then(|asked| self.check_known(shared, asked)) {
+                self.metrics.requests(front, outcome(Ok(answer.code)), 1);
+                return Reply::Now(Ok(answer));
+            }
             let (seam, shared) = (self.clone(), Arc::clone(shared));
             return Reply::Later(Box::pin(async move {
                 let answer = seam.check_later(&shared, asked).await;
@@ -241,6 +249,15 @@ impl Seam {
         let answer = self.service.decide_asked(bounded, CheckAnswer::of);
         self.metrics.requests(front, outcome(answer.as_ref().map(|answer| answer.code)), 1);
         Reply::Now(answer)
+    }
+
+    /// The answer to a question about counters that this node knows.
+    fn check_known(
+        &self,
+        shared: &SharedStore,
+        (question, live): &(RequestBuf, Snapshot),
+    ) -> Option<CheckAnswer> {
+        self.service.decide_known_in(live, shared, &question.as_request(), CheckAnswer::of)
     }
 
     async fn check_later(
@@ -276,11 +293,7 @@ impl Seam {
         let message = message?;
         let request = self.parse(&message)?;
         let live = self.service.snapshot()?;
-        let render = |decision: &Decision<'_>| {
-            let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
-            wire::encode(&self.telling, &request, decision, &mut message);
-            Answer { code: decision.code, message: message.into() }
-        };
+        let render = |decision: &Decision<'_>| self.told(&request, decision);
         Ok(self.service.decide_later(shared, &live, &request, timeout, render).await?)
     }
 
@@ -309,6 +322,19 @@ impl Seam {
             RateLimitRequest::decode(request).map_err(|error| Refusal::invalid(error.to_string()))?;
         wire::check_asked(&message)?;
         Ok(message)
+    }
+
+    /// The answer to a request about counters that this node knows, whatever other nodes do.
+    fn decide_known(&self, shared: &SharedStore, request: &[u8]) -> Option<Answer> {
+        let request = wire::in_place::parse(request, &self.bounds)?;
+        self.service.decide_known(shared, &request, |decision| self.told(&request, decision))
+    }
+
+    /// The answer of a decision, in a message of its own.
+    fn told(&self, request: &Request<'_>, decision: &Decision<'_>) -> Answer {
+        let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
+        wire::encode(&self.telling, request, decision, &mut message);
+        Answer { code: decision.code, message: message.into() }
     }
 
     /// Appends the message of the answer to `out`.

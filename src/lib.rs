@@ -92,9 +92,12 @@
 //! - **What came in with one read is decided together** (`Service::decide_together`): the counters of eight requests
 //!   come from memory side by side; waiting for each in turn is most of what a decision among a million keys takes.
 //! - **Memory answers now, Redis later**: with counters in memory nothing waits and nothing is boxed
-//!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`).
+//!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`), unless
+//!   this node knows the answer, by a lease or because the counter is over (`Service::decide_known`).
 //! - **The Rust code is the specification**, the scripts in `store/redis/lua` are its twins: one suite asks both the
 //!   same and compares every field. Redis' clock cuts the windows; a call that comes too late does nothing.
+//! - **A counter that is asked alone takes the shortest way** (`store/redis/lua/alone`): in a script, functions and tables
+//!   are made anew for every call, and cost Redis three times what the call does. The same suite holds both ways.
 //! - **A lease counts as if it were spent when it ends** (`store/lease.rs`), by a node's clock that started before the
 //!   question: so a node may decide alone and the limit stays strict.
 //! - **Connections to Redis belong to workers**, who route to the slots of a Cluster themselves: a server that hangs

@@ -160,6 +160,47 @@ impl Service {
         if live.is_some() { Ok(Snapshot(live)) } else { Err(ServiceError::NoRules) }
     }
 
+    /// The same where counters are shared and this node knows all that is asked: nobody has to wait.
+    pub fn decide_known<T>(
+        &self,
+        shared: &SharedStore,
+        request: &Request<'_>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Option<T> {
+        self.with_live(|live| self.decide_known_under(live?, shared, request, render))
+    }
+
+    /// The same under these rules.
+    pub fn decide_known_in<T>(
+        &self,
+        live: &Snapshot,
+        shared: &SharedStore,
+        request: &Request<'_>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Option<T> {
+        self.decide_known_under(live.in_force(), shared, request, render)
+    }
+
+    fn decide_known_under<T>(
+        &self,
+        InForce { rules, handles }: &InForce,
+        shared: &SharedStore,
+        request: &Request<'_>,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Option<T> {
+        if !shared.remembers() {
+            return None;
+        }
+        let began = monotonic();
+        let plan = rules.plan(request, self.modes);
+        let SharedVerdicts { verdicts, remembered } = shared.apply_known(&plan)?;
+        let decision = conclude(&plan, &verdicts);
+        self.metrics.decisions_took(nanos_since(began), 1);
+        self.metrics.observe(handles, request, &decision);
+        self.metrics.observe_remembered(handles, request, &decision, &remembered);
+        Some(render(&decision))
+    }
+
     /// The same where counters are shared: asks the store, for as long as it may take and the caller has `patience`.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 
 use super::answer_head::AnswerHead;
 use super::frame::{self, Frame, PAYLOAD_BYTES_MAX, WINDOW_DEFAULT, flag, kind, setting};
-use super::question::{Examiner, Question, Random};
+use super::question::{Examiner, Expected, Question, Random};
 use super::request_head::RequestHead;
 
 /// Calls that may be under way at once: a power of two, far over what servers allow.
@@ -113,9 +113,9 @@ impl Client {
         self.calls_max = calls_max;
     }
 
-    /// Takes an OK that does not say by which limit.
-    pub(crate) fn take_bare_answers(&mut self) {
-        self.examiner.takes_bare_answers = true;
+    /// Takes these answers for good.
+    pub(crate) fn expect(&mut self, expected: Expected) {
+        self.examiner.expected = expected;
     }
 
     /// How many calls the server lets be under way at once.

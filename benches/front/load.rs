@@ -62,9 +62,7 @@ pub(crate) struct Outcome {
 /// Does one run. The error is why it makes no sense.
 pub(crate) fn drive(server: &Server, run: &Run, questions: Questions) -> Result<Outcome, String> {
     let mut load = Load::connect(server, run, questions).map_err(|error| format!("connecting: {error}"))?;
-    if !server.subject.tells_limits() {
-        load.links.iter_mut().for_each(|link| link.client.take_bare_answers());
-    }
+    load.links.iter_mut().for_each(|link| link.client.expect(server.answers));
     load.wait_until_ready()?;
     load.check_that_streams_fit(run.pace)?;
     load.go(server, run)

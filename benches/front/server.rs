@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::echo::Echo;
 use super::peer::{self, Peer};
-use super::question::{DOMAIN, KEY};
+use super::question::{DOMAIN, Expected, KEY};
 use super::socket;
 
 /// How long a server may take until it listens.
@@ -69,9 +69,25 @@ impl Subject {
 }
 
 impl Subject {
-    /// Whether an answer says by which limit it was decided.
-    pub(crate) fn tells_limits(self) -> bool {
-        self != Subject::Peer(Peer::Limitador)
+    /// Limitador does not say by which limit it decided.
+    fn answers(self) -> Expected {
+        if self == Subject::Peer(Peer::Limitador) { Expected::BareOk } else { Expected::Ok }
+    }
+}
+
+/// How Tidegate is to run, beside what is the same for all.
+pub(crate) struct Setup {
+    /// The rule that every client has for itself.
+    pub(crate) rate_limit: String,
+    /// Settings.
+    pub(crate) variables: Vec<(&'static str, String)>,
+}
+
+impl Default for Setup {
+    /// In memory, by a limit that none reaches, so that each call is decided and each answer is OK.
+    fn default() -> Setup {
+        let rate_limit = "{unit: hour, requests_per_unit: 1000000, algorithm: sliding_window}".into();
+        Setup { rate_limit, variables: Vec::new() }
     }
 }
 
@@ -79,6 +95,8 @@ impl Subject {
 pub(crate) struct Server {
     pub(crate) subject: Subject,
     pub(crate) address: SocketAddr,
+    /// Which of its answers are good ones.
+    pub(crate) answers: Expected,
     /// Where Tidegate's page of metrics is.
     pub(crate) metrics: SocketAddr,
     process: Child,
@@ -88,14 +106,24 @@ pub(crate) struct Server {
 impl Server {
     /// Starts `subject` on `cores` (as `taskset -c` has them) and waits until it listens. `tidegate` is the binary.
     pub(crate) fn start(subject: Subject, cores: &str, tidegate: &Path) -> Result<Server, String> {
-        let folder = scratch(subject).map_err(|error| format!("no scratch folder: {error}"))?;
+        Self::start_with(subject, cores, tidegate, &Setup::default())
+    }
+
+    /// The same, as `setup` says.
+    pub(crate) fn start_with(
+        subject: Subject,
+        cores: &str,
+        tidegate: &Path,
+        setup: &Setup,
+    ) -> Result<Server, String> {
         let (port, metrics) = (free_port()?, free_port()?);
+        let folder = scratch(subject, port).map_err(|error| format!("no scratch folder: {error}"))?;
         let mut command = pinned(cores);
         match subject {
             Subject::Echo(echo) => echo_command(&mut command, echo, port),
             Subject::Peer(peer) => peer::command(&mut command, peer, port, cores, &folder)?,
             Subject::Tidegate | Subject::Lane | Subject::TidegateTls | Subject::LaneTls => {
-                tidegate_command(&mut command, tidegate, (port, metrics), cores, &folder)?;
+                tidegate_command(&mut command, tidegate, (port, metrics), cores, &folder, setup)?;
             }
         }
         command.envs(subject.grpc_front().map(|front| ("GRPC_FRONT", front)));
@@ -108,7 +136,8 @@ impl Server {
         let process =
             command.spawn().map_err(|error| format!("setpriv and taskset (util-linux): {error}"))?;
         let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut server = Server { subject, address: at(port), metrics: at(metrics), process, folder };
+        let (address, metrics, answers) = (at(port), at(metrics), subject.answers());
+        let mut server = Server { subject, address, answers, metrics, process, folder };
         server.wait_until_it_listens()?;
         Ok(server)
     }
@@ -184,7 +213,7 @@ pub(crate) fn pin_self(cores: &str) -> Result<(), String> {
 }
 
 /// The children inherit nothing of our own binding: each has its own.
-fn pinned(cores: &str) -> Command {
+pub(crate) fn pinned(cores: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "taskset", "-c", cores]);
     command
@@ -202,10 +231,11 @@ fn tidegate_command(
     (port, metrics): (u16, u16),
     cores: &str,
     folder: &Path,
+    setup: &Setup,
 ) -> Result<(), String> {
     let rules = folder.join(RULES);
     fs::create_dir_all(&rules).map_err(|error| error.to_string())?;
-    fs::write(rules.join("bench.yaml"), rules_text()).map_err(|error| error.to_string())?;
+    fs::write(rules.join("bench.yaml"), rules_text(&setup.rate_limit)).map_err(|error| error.to_string())?;
     let loopback = Ipv4Addr::LOCALHOST.to_string();
     command
         .arg(binary)
@@ -218,26 +248,19 @@ fn tidegate_command(
         .env("DEBUG_PORT", free_port()?.to_string())
         .env("PROMETHEUS_ADDR", format!("{loopback}:{metrics}"))
         .env("WORKER_THREADS", cores.split(',').count().to_string())
-        .env("LOG_LEVEL", "warn");
+        .env("LOG_LEVEL", "warn")
+        .envs(setup.variables.iter().map(|(name, value)| (name, value)));
     Ok(())
 }
 
-/// A limit that every client has for itself and that none reaches, so that each call is decided and each answer is OK.
-fn rules_text() -> String {
-    format!(
-        "domain: {DOMAIN}\n\
-         descriptors:\n\
-         \x20 - key: {KEY}\n\
-         \x20   rate_limit:\n\
-         \x20     unit: hour\n\
-         \x20     requests_per_unit: 1000000\n\
-         \x20     algorithm: sliding_window\n"
-    )
+/// Rules that give every client this limit for itself.
+pub(crate) fn rules_text(rate_limit: &str) -> String {
+    format!("domain: {DOMAIN}\ndescriptors:\n  - {{key: {KEY}, rate_limit: {rate_limit}}}\n")
 }
 
 /// A folder of this run's own, in Cargo's target folder.
-fn scratch(subject: Subject) -> io::Result<PathBuf> {
-    let name = format!("front-{}-{}", std::process::id(), subject.name().replace([',', ' '], "-"));
+fn scratch(subject: Subject, port: u16) -> io::Result<PathBuf> {
+    let name = format!("front-{}-{port}-{}", std::process::id(), subject.name().replace([',', ' '], "-"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder)?;
     Ok(folder)
@@ -250,7 +273,7 @@ pub(crate) fn free_port() -> Result<u16, String> {
 }
 
 /// Fields 14 and 15 of `/proc/<pid>/stat`; the second, the name, may hold blanks, so count from its end.
-fn cpu(pid: u32) -> Duration {
+pub(crate) fn cpu(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let ticks: u32 =

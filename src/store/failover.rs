@@ -7,6 +7,7 @@
 
 mod alone;
 mod carried;
+mod known;
 mod leased;
 mod over;
 
@@ -120,6 +121,9 @@ impl<'s> Part<'s> {
 
 /// What became of one check.
 type Outcome = Option<Result<CounterAnswered, Failure>>;
+
+/// One place a step. Room for more would be copied along with every future that waits.
+type Outcomes = SmallVec<[Outcome; 1]>;
 
 impl SharedStore {
     /// A store of counters in `main`, those per second in `per_second` if it is there. `local` decides while they do
@@ -271,20 +275,14 @@ impl SharedStore {
     }
 
     /// Asks all slots at once.
-    async fn ask_all(
-        &self,
-        plan: &Plan<'_>,
-        parts: &[Part<'_>],
-        known: &Verdicts,
-        times: Times,
-    ) -> SmallVec<[Outcome; 8]> {
-        let mut outcomes: SmallVec<[Outcome; 8]> = smallvec![None; plan.steps.len()];
+    async fn ask_all(&self, plan: &Plan<'_>, parts: &[Part<'_>], known: &Verdicts, times: Times) -> Outcomes {
+        let mut outcomes: Outcomes = smallvec![None; plan.steps.len()];
         match parts {
             [] => {}
             [part] => self.ask(plan, part, known, times, &mut outcomes).await,
             _ => {
                 let asking = parts.iter().map(|part| async {
-                    let mut own: SmallVec<[Outcome; 8]> = smallvec![None; plan.steps.len()];
+                    let mut own: Outcomes = smallvec![None; plan.steps.len()];
                     self.ask(plan, part, known, times, &mut own).await;
                     own
                 });
@@ -303,7 +301,7 @@ impl SharedStore {
         part: &Part<'_>,
         known: &Verdicts,
         times: Times,
-        outcomes: &mut SmallVec<[Outcome; 8]>,
+        outcomes: &mut Outcomes,
     ) {
         let answered = self.ask_slot(plan, part, known, times).await;
         if let Err(failure) = answered {
@@ -341,7 +339,8 @@ impl SharedStore {
             let admitted = carried.of(check.key);
             admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
         }
-        let reply = part.store.decide(part.slot, &call, until).await?;
+        // In a box, because the futures around it are copied as they are made.
+        let reply = Box::pin(part.store.decide(part.slot, &call, until)).await?;
         let answered = Answered::read(&reply.numbers, asked()).ok_or(Failure::Garbage)?;
         carried.charged();
         let replicated = if answered.admits() { part.store.replicate(&reply, until).await } else { Ok(()) };

@@ -150,12 +150,17 @@ impl Leases {
             Place::Vacant(_) => return None,
         };
         counter.see(hits.max(1), now, self.time);
-        let lease = counter.lease.as_mut()?;
-        if lease.source.limit != check.limit || now >= lease.ends || lease.left < hits.max(1) {
-            return None;
-        }
+        let lease = counter.lease.as_mut().filter(|lease| lease.has(check, hits, now))?;
         let verdict = lease.spend(hits, now);
         Some(Held { key: check.key, source: Arc::clone(&lease.source), hits, verdict })
+    }
+
+    /// Whether a lease has the hits at `now`. This is not noted.
+    pub(super) fn has(&self, check: &Check<'_>, now: Duration) -> bool {
+        let Hits::Take(hits) = check.hits else { return false };
+        let counters = self.shard(check.key).counters.lock();
+        let lease = counters.get(&check.key).and_then(|counter| counter.lease.as_ref());
+        lease.is_some_and(|lease| lease.has(check, hits, now))
     }
 
     /// How many hits to ask Redis for, beside those that the check itself takes: as many as are seen in T. `None`: too
@@ -233,6 +238,10 @@ impl Counter {
 }
 
 impl Lease {
+    fn has(&self, check: &Check<'_>, hits: u64, now: Duration) -> bool {
+        self.source.limit == check.limit && now < self.ends && self.left >= hits.max(1)
+    }
+
     fn spend(&mut self, hits: u64, now: Duration) -> Verdict {
         let before = u64::from(self.source.limit.requests()).saturating_sub(self.remaining);
         self.left -= hits;

@@ -275,3 +275,31 @@ fn carried_hits_count_from_their_own_times() {
         }
     }
 }
+
+/// The shortest way through the script and the long one come to the same, leases included.
+#[test]
+fn a_counter_that_is_asked_alone_is_told_the_same() {
+    use tidegate::store::redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    for seed in 0..1_500 {
+        let mut random = Random(seed);
+        let algorithm = random.pick(&Algorithm::ALL);
+        let (limit, window) = limit(&mut random, algorithm);
+        let mut now = begin(&mut random, window);
+        for _ in 0..1 + random.below(20) {
+            now = next_time(&mut random, now, window);
+            let check = check(limit, key(seed), Hits::Take(next_hits(&mut random, &limit)));
+            let leases = algorithm.is_strict() && random.one_in(3);
+            let lease = leases.then(|| (2 + random.below(50), 1 + window / 10));
+            // A descriptor in quota mode that nothing limits: nothing follows from it, but the counter is not alone.
+            let [alone, among_others] = [0, 1].map(|quotas| {
+                let mut call = Call::new(&Whole { quotas, ..Whole::default() });
+                call.push(format!("{quotas}:{seed}").into_bytes(), &check, false);
+                lease.iter().for_each(|&(hits, micros)| call.lease(hits, micros));
+                asked.invoke(&call, u64::MAX, now)
+            });
+            assert_eq!(alone, among_others, "seed {seed} at {now}, {lease:?} of {check:?}");
+        }
+    }
+}

@@ -59,7 +59,7 @@ impl Counter {
         invocation.arg(call.first_arg(u64::MAX));
         call.args.iter().for_each(|arg| _ = invocation.arg(arg));
         invocation.arg(TODAY + micros).arg(SHIFT_MILLIS);
-        invocation.invoke::<Vec<i64>>(self.asked.connection()).expect("Redis answers");
+        invocation.invoke::<Vec<u8>>(self.asked.connection()).expect("Redis answers");
     }
 }
 

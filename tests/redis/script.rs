@@ -3,7 +3,7 @@
 use redis::{Connection, Script};
 use tidegate::engine::decision::Verdicts;
 use tidegate::engine::plan::{Check, Plan, Step};
-use tidegate::store::redis::script::{Answered, Call, Clock, Purpose, Whole, source};
+use tidegate::store::redis::script::{Answered, Call, Clock, Purpose, Whole, numbers, source};
 
 /// How far expiry is moved: no key goes while a test runs, whatever time it tells.
 pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
@@ -67,8 +67,8 @@ impl Asked {
         invocation.arg(now_micros).arg(shift);
         let mut moved = None;
         for connection in &mut self.connections {
-            match invocation.invoke::<Vec<i64>>(connection) {
-                Ok(reply) => return reply,
+            match invocation.invoke::<Vec<u8>>(connection) {
+                Ok(reply) => return numbers(&reply).expect("a reply of numbers"),
                 Err(error) if error.code() == Some("MOVED") => moved = Some(error),
                 Err(error) => panic!("{error}"),
             }

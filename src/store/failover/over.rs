@@ -90,17 +90,25 @@ impl OverMemory {
         self.shards.get(key.0 as usize % SHARDS)
     }
 
-    /// The verdict, if the counter is known to be over at `now`.
-    pub(super) fn answer(&self, check: &Check<'_>, now: Instant) -> Option<Verdict> {
+    /// Whether the counter is known to be over at `now`.
+    pub(super) fn knows(&self, check: &Check<'_>, now: Instant) -> bool {
+        self.entry(check, now).is_some()
+    }
+
+    /// What holds at `now` for as many hits as are asked for; and these.
+    fn entry(&self, check: &Check<'_>, now: Instant) -> Option<(Over, u64)> {
         let Hits::Take(hits) = check.hits else { return None };
         let over = *self.shard(check.key)?.lock().counters.get(&check.key)?;
-        let limit = &check.limit;
-        let same = (over.requests, over.burst) == (limit.requests(), limit.burst());
-        if !same || hits.max(1) < over.hits || over.asked_again <= now || check.reported {
-            return None;
-        }
+        let same = (over.requests, over.burst) == (check.limit.requests(), check.limit.burst());
+        let holds = same && hits.max(1) >= over.hits && now < over.asked_again && !check.reported;
+        holds.then_some((over, hits))
+    }
+
+    /// The verdict, if the counter is known to be over at `now`.
+    pub(super) fn answer(&self, check: &Check<'_>, now: Instant) -> Option<Verdict> {
+        let (over, hits) = self.entry(check, now)?;
         self.answered.fetch_add(1, Relaxed);
-        let before = u64::from(limit.burst());
+        let before = u64::from(check.limit.burst());
         let reset_nanos = u64::try_from((over.until - now).as_nanos()).unwrap_or(u64::MAX);
         Some(Verdict {
             over: true,

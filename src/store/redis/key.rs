@@ -65,9 +65,8 @@ fn escape(key: &mut String, text: &str) {
 }
 
 fn hex(key: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        let _ = write!(key, "{byte:02x}");
-    }
+    let digit = |number: u8| char::from(b"0123456789abcdef"[usize::from(number)]);
+    key.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
 }
 
 #[cfg(test)]

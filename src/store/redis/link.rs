@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::address::Address;
 use super::connect::{Access, Opened, open};
-use super::script::{Call, Purpose};
+use super::script::{self, Call, Purpose};
 use super::state::{LoginSettings, Shared};
 use crate::clock::monotonic;
 use crate::store::Failure;
@@ -289,7 +289,11 @@ async fn ask<T: FromRedisValue>(
 }
 
 fn numbers(value: Value) -> RedisResult<Vec<i64>> {
-    Ok(redis::from_redis_value(value.extract_error()?)?)
+    match value.extract_error()? {
+        Value::BulkString(reply) => script::numbers(&reply),
+        _ => None,
+    }
+    .ok_or_else(|| (ErrorKind::Parse, "this is no reply to a script").into())
 }
 
 fn check_version(info: &str) -> Result<(), LinkError> {

@@ -251,6 +251,12 @@ pub struct CounterAnswered {
     pub level: u64,
 }
 
+/// The numbers of a reply; `None` when it is none of ours.
+pub fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
+    let (numbers, odd) = reply.as_chunks::<8>();
+    odd.is_empty().then(|| numbers.iter().map(|&bytes| f64::from_le_bytes(bytes) as i64).collect())
+}
+
 impl Answered {
     /// Reads the numbers of a reply to these checks; `None` when they are not a reply to them.
     pub fn read<'c>(numbers: &[i64], checks: impl IntoIterator<Item = &'c Check<'c>>) -> Option<Self> {

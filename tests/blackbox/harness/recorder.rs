@@ -7,8 +7,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::admissions::Admissions;
 use super::faulty::relay;
 
-/// Numbers before this are no times in microseconds: no reply but a decision begins with one.
-const TIMES_FROM: i64 = 1 << 48;
+/// Numbers outside of these are no times in microseconds: no reply but a decision begins with one.
+const TIMES: std::ops::Range<i64> = 1 << 48..1 << 53;
+/// Bytes of a decision of one counter: nine numbers of eight bytes each, or two more with a lease.
+const DECISION_BYTES: [usize; 2] = [72, 88];
 
 /// All decisions of some servers.
 #[derive(Clone, Default)]
@@ -57,7 +59,7 @@ impl Recorded {
     /// A decision of one counter: the time, over, before, left, charged, four numbers more; of a lease its hits and stamp.
     fn take(&mut self, numbers: &[i64]) {
         let (&[now, _, _, _, charged, _, _, _, _, ref lease @ ..], true) =
-            (numbers, numbers.first().is_some_and(|&first| first > TIMES_FROM))
+            (numbers, numbers.first().is_some_and(|first| TIMES.contains(first)))
         else {
             return;
         };
@@ -78,7 +80,13 @@ fn read_value<'b>(bytes: &'b [u8], numbers: &mut Vec<i64>) -> Option<&'b [u8]> {
     let before = numbers.len();
     match bytes[0] {
         b':' => numbers.push(number()),
-        b'$' if number() >= 0 => rest = rest.get(number() as usize + 2..)?,
+        b'$' if number() >= 0 => {
+            let (text, behind) = rest.split_at_checked(number() as usize)?;
+            rest = behind.get(2..)?;
+            if DECISION_BYTES.contains(&text.len()) {
+                numbers.extend(text.as_chunks().0.iter().map(|&double| f64::from_le_bytes(double) as i64));
+            }
+        }
         b'*' => {
             for _ in 0..number() {
                 let read = read_value(rest, numbers);
@@ -96,13 +104,23 @@ fn read_value<'b>(bytes: &'b [u8], numbers: &mut Vec<i64>) -> Option<&'b [u8]> {
 #[test]
 fn decisions_are_found_among_other_answers_however_they_are_cut() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("past 1970").as_micros();
-    let told = format!(
-        "+OK\r\n*2\r\n$10\r\n1790000000\r\n$1\r\n5\r\n*9\r\n:{now}\r\n:0\r\n:3\r\n:6\r\n:1\r\n:{now}\r\n:7\r\n:4\r\n:9\r\n\
-         *1\r\n:{now}\r\n$-1\r\n*11\r\n:{now}\r\n:0\r\n:3\r\n:6\r\n:2\r\n:{now}\r\n:7\r\n:4\r\n:9\r\n:40\r\n:1\r\n-ERR no\r\n"
-    );
+    let reply = |numbers: &[u64]| {
+        let doubles = numbers.iter().flat_map(|&number| (number as f64).to_le_bytes());
+        [format!("${}\r\n", numbers.len() * 8).into_bytes(), doubles.collect(), b"\r\n".to_vec()].concat()
+    };
+    let now = now as u64;
+    let told = [
+        b"+OK\r\n*2\r\n$10\r\n1790000000\r\n$1\r\n5\r\n".to_vec(),
+        reply(&[now, 0, 3, 6, 1, now, 7, 4, 9]),
+        reply(&[now]),
+        b"$-1\r\n".to_vec(),
+        reply(&[now, 0, 3, 6, 2, now, 7, 4, 9, 40, 1]),
+        b"-ERR no\r\n".to_vec(),
+    ]
+    .concat();
     for cut in 0..told.len() {
         let (mut recorded, mut numbers) = (Recorded::default(), Vec::new());
-        let (first, second) = told.as_bytes().split_at(cut);
+        let (first, second) = told.split_at(cut);
         let mut rest = first;
         while let Some(behind) = read_value(rest, &mut numbers) {
             recorded.take(&numbers);

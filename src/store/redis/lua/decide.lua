@@ -1,9 +1,9 @@
 -- One request, or the part of it whose counters live in one slot: look at all, settle, charge. The twin of the
 -- engine's settle.rs and of how the memory store follows it.
 --
--- KEYS: the counters. ARGV: see alone.lua. The reply: now, then for each check over, before, left, charged, latest,
--- wanted, and two numbers that its algorithm tells; then for each lease that was asked for its hits and its stamp. Only
--- now: it was too late.
+-- KEYS: the counters. ARGV: see alone.lua. The reply is doubles: now, then for each check over, before, left, charged,
+-- latest, wanted, and two numbers that its algorithm tells; then for each lease that was asked for its hits and its
+-- stamp. Only now: it was too late.
 local GIVES, REPORTED, SHADOW, QUOTA, LEASE, FIXED = 1, 2, 4, 8, 16, 3
 -- A lease is at most this part of what is left: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
@@ -115,4 +115,10 @@ end
 for _, s in pairs(counters) do
   if s.kind.save then s.kind.save(s) end
 end
-return reply
+-- So many at a time fit on Lua's stack.
+local packed = {}
+for first = 1, #reply, 500 do
+  local last = min(first + 499, #reply)
+  packed[#packed + 1] = struct.pack('<' .. ('d'):rep(last - first + 1), unpack(reply, first, last))
+end
+return table.concat(packed)

@@ -2,16 +2,18 @@
 -- most what is there. It asks nothing and moves no counter's time.
 --
 -- KEYS: the counters. ARGV: the time after which nothing is done; for each a check, its stamp and its level.
-if now > struct.unpack('<d', ARGV[1]) then return { now } end
+if now > struct.unpack('<d', ARGV[1]) then return struct.pack('<d', now) end
+local made = {}
 for i, key in ipairs(KEYS) do
   local c, stamp, level, _ = {}
   _, c.algorithm, _, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, stamp, level =
     struct.unpack('<I4BBI4I4dBdddd', ARGV[i + 1])
-  local kind = kinds[c.algorithm]()
+  local kind = made[c.algorithm] or kinds[c.algorithm]()
+  made[c.algorithm] = kind
   local s = kind.open(key)
   if s.exists then
     kind.give_back(s, c, stamp, c.hits, level)
     if kind.save then kind.save(s) end
   end
 end
-return { now, 1 }
+return struct.pack('<dd', now, 1)

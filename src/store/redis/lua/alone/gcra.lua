@@ -22,6 +22,6 @@ if (alone == 4 or alone == 5) and requests > 0 and window * requests < MOST then
     end
     if saved then call('SET', KEYS[1], struct.pack('<dddI4', latest, level, rest, requests), 'KEEPTTL') end
     if kept then call('PEXPIREAT', KEYS[1], kept) end
-    return { now, over and 1 or 0, before, left, charged, latest, wanted, level, rest }
+    return pack('<ddddddddd', now, over and 1 or 0, before, left, charged, latest, wanted, level, rest)
   end
 end

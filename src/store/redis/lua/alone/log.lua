@@ -1,8 +1,8 @@
 if wanted and wanted <= requests and (alone == 0 or alone == 1 and numerator == 1) then
-  local place, gone, until_ = now, now - window, now + window
+  -- Where hits go, up to where they count no more, and where those go that are leased.
+  local place, gone, leased = now, now - window, now + lease_time
   if alone == 1 then
-    place, gone = floor(now / denominator), floor((now - window) / denominator) - 1
-    until_ = (place + 1) * denominator + window
+    place, gone, leased = floor(now / denominator), floor(gone / denominator) - 1, floor(leased / denominator)
   end
   local head = call('LRANGE', KEYS[1], 0, 5)
   local latest, base = tonumber(head[1]), tonumber(head[2])
@@ -13,34 +13,54 @@ if wanted and wanted <= requests and (alone == 0 or alone == 1 and numerator == 
     newest, sum = tonumber(tail[1]), tonumber(tail[2])
   end
   local moves = not latest or now > latest
-
-  -- Nothing counts any more: the counter begins anew.
-  if moves and hits > 0 and (not first or newest <= gone) then
-    if latest then call('UNLINK', KEYS[1]) end
-    call('RPUSH', KEYS[1], now, 0, place, hits)
-    call('PEXPIREAT', KEYS[1], ceil(until_ / 1000) + shift)
-    return { now, 0, 0, requests - hits, hits, now, wanted, place, place }
+  -- Nothing counts any more, or the oldest entry does not.
+  local anew = moves and hits > 0 and (not first or newest <= gone)
+  local drops = not anew and first and moves and first <= gone
+  if anew then
+    base, sum, first, first_sum, newest = 0, 0, place, hits, place
+  elseif drops then
+    base, first, first_sum = first_sum, tonumber(head[5]), tonumber(head[6])
   end
 
-  -- At most the oldest entry counts no more, and the next one brings room: nothing has to be searched.
-  local drops = first and moves and first <= gone
-  if drops then base, first, first_sum = first_sum, tonumber(head[5]), tonumber(head[6]) end
-  if first and now >= latest and (first > gone or not moves) and sum - base + wanted - requests <= first_sum - base then
-    local before = sum - base
-    local left = requests > before and requests - before or 0
+  local before = first and sum - base
+  -- The oldest entry that counts is the one that brings room: nothing has to be searched.
+  local at_once = first and (first > gone or not moves) and before + wanted - requests <= first_sum - base
+  if anew or at_once and now >= latest then
+    local left, over, charged, ends = requests > before and requests - before or 0, 0, hits
+    if wanted > left then over, charged, lease = 1, 0, lease and 0 end
+    if anew and latest then call('UNLINK', KEYS[1]) end
     if drops then call('LTRIM', KEYS[1], 2, -1) end
-    if moves then call('LSET', KEYS[1], 0, now) end
-    if wanted > left then return { now, 1, before, left, 0, now, wanted, first, newest } end
-    if hits > 0 then
+    if moves and not anew then call('LSET', KEYS[1], 0, now) end
+    if charged > 0 then
       sum, left = sum + hits, left - hits
-      if place > newest then
+      if anew then
+        call('RPUSH', KEYS[1], now, 0, place, sum)
+        ends = place
+      elseif place > newest then
         call('RPUSH', KEYS[1], place, sum)
-        call('PEXPIREAT', KEYS[1], ceil(until_ / 1000) + shift)
-        newest = place
+        newest, ends = place, place
       else
         call('LSET', KEYS[1], -1, sum)
       end
     end
-    return { now, 0, before, left, hits, now, wanted, first, newest }
+    local stamp = newest
+    if lease then
+      -- As decide.lua has it: at most this part of what is left.
+      local most = floor(left / 8)
+      if lease > most then lease = most end
+      if lease < 2 then lease = 0 end
+      if lease > 0 and leased > newest then
+        call('RPUSH', KEYS[1], leased, sum + lease)
+        newest, ends = leased, leased
+      elseif lease > 0 then
+        call('LSET', KEYS[1], -1, sum + lease)
+      end
+    end
+    if ends then
+      ends = alone == 1 and (ends + 1) * denominator + window or ends + window
+      call('PEXPIREAT', KEYS[1], ceil(ends / 1000) + shift)
+    end
+    local reply = pack('<ddddddddd', now, over, before, left, charged, now, wanted, first, stamp)
+    return lease and reply .. pack('<dd', lease, lease > 0 and newest or 0) or reply
   end
 end

@@ -17,6 +17,6 @@ if alone == 2 then
     end
     if saved then call('SET', KEYS[1], struct.pack('<dI4I4', latest, current, previous), 'KEEPTTL') end
     if kept then call('PEXPIREAT', KEYS[1], kept) end
-    return { now, over and 1 or 0, before, left, charged, latest, wanted, current, previous }
+    return pack('<ddddddddd', now, over and 1 or 0, before, left, charged, latest, wanted, current, previous)
   end
 end
