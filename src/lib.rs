@@ -1,7 +1,8 @@
 //! Tidegate decides, for every request that a proxy is about to forward, whether it may pass.
 //!
-//! The program (`tidegate`) answers Envoy over gRPC and everybody else over HTTP. Its engine and its memory store are
-//! also a library: no server, no runtime, no clock of their own.
+//! The program (`tidegate`) answers Envoy over gRPC and everybody else over HTTP. Its engine and its stores are also a
+//! library. The engine and the memory store need no server, no runtime, no clock of their own; the
+//! [shared one](store::SharedStore) needs a tokio runtime (`examples/embed_redis.rs`).
 //!
 //! ```
 //! use tidegate::engine::decision::{Code, conclude};
@@ -116,6 +117,8 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 
+/// What a [`SharedStore`](store::SharedStore) inside another program goes by while it decides alone; `examples/embed_redis.rs`.
+pub use clock::Clock;
 /// The seam behind the fronts, for the benchmark that counts its allocations.
 #[doc(hidden)]
 pub use front::bare::answerer;

@@ -55,6 +55,20 @@ pub struct FailoverOptions {
     pub lease_time: Duration,
 }
 
+impl Default for FailoverOptions {
+    /// What the program does unless told otherwise: no answer from Redis is an error, nothing is leased or remembered.
+    fn default() -> Self {
+        Self {
+            mode: StoreFailure::Error,
+            local_share: 1.0,
+            over_bytes: 0,
+            counter_bytes: 64 << 20,
+            sync: Sync::Strict,
+            lease_time: Duration::from_millis(100),
+        }
+    }
+}
+
 /// Counters in Redis.
 pub struct SharedStore {
     main: RedisStore,

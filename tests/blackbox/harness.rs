@@ -1,17 +1,21 @@
 //! What the black-box tests stand on: a limiter, an Envoy, clients, and waiting with a deadline.
 
 pub mod access_log;
+pub mod admissions;
 pub mod control_plane;
 pub mod envoy;
 pub mod faulty;
 pub mod grpc;
 pub mod h2;
 pub mod http;
+pub mod lateness;
+pub mod load;
 pub mod metrics;
 pub mod mount;
 pub mod pki;
 pub mod process;
 pub mod proxy;
+pub mod recorder;
 pub mod redis;
 pub mod siege;
 pub mod statsd_exporter;

@@ -6,13 +6,14 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use redis::Connection;
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tonic::Code;
 
 use crate::harness::faulty::{Faulty, Wire};
-use crate::harness::grpc::{Client, OK, OVER_LIMIT, question};
-use crate::harness::redis::{Failover, Redis};
-use crate::harness::tidegate::Setup;
+use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
+use crate::harness::lateness::Lateness;
+use crate::harness::redis::Redis;
+use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually_true, free_port, http, whole_machine};
 
 /// Windows far longer than a test.
@@ -27,13 +28,34 @@ descriptors:
 const BUDGET: Duration = Duration::from_millis(250);
 /// A busy machine is not what is tested.
 const SLACK: Duration = Duration::from_secs(1);
+/// Callers at once.
+const CROWD: usize = 10_000;
 const MEMORY_MAX: u64 = 24 << 20;
+
+/// An answer may be later than its budget by this, and by what the machine keeps everybody waiting.
+const LATE_MAX: Duration = Duration::from_millis(5);
+/// Rounds of questions during a fault, in each of which every mode is asked once.
+const ROUNDS: usize = 50;
+const LIMIT: u32 = 100_000;
+/// Says how many seconds a fault lasts instead of [`ROUNDS`].
+const SOAK: &str = "TIDEGATE_FAULT_SECONDS";
 
 type Answer = Result<i32, Code>;
 
 /// Every mode, and its answer when there is none.
 const MODES: [(&str, Answer); 4] =
     [("fails", Err(Code::Unavailable)), ("denies", Ok(OVER_LIMIT)), ("allows", Ok(OK)), ("alone", Ok(OK))];
+
+/// What is left of the counts when a fault is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    /// All that callers were told, and nothing else.
+    Kept,
+    /// The same, and perhaps what questions were charged whose answers were lost.
+    KeptAndMore,
+    /// Redis has forgotten all that it was told before.
+    Lost,
+}
 
 /// A Redis, the wire to it, and a connection of the test's own past that wire.
 struct Rig {
@@ -74,45 +96,141 @@ impl Rig {
     }
 }
 
-fn answer(client: &Client, key: &str) -> Answer {
-    let answer = client.call(question("shop", &[&[(key, "x")]]));
-    answer.map(|answer| answer.overall_code).map_err(|status| status.code())
+/// A caller that remembers what it was told.
+struct Caller {
+    client: Client,
+    /// Hits by mode that passed and were counted, by Redis or by the node alone.
+    counted: [u32; MODES.len()],
+    /// Calls by mode of which nobody knows whether Redis charged them.
+    unknown: [u32; MODES.len()],
+    took: Vec<Duration>,
 }
 
-/// Asks in every mode and holds what it gets against `allowed`.
-fn ask_all(what: &str, client: &Client, rounds: usize, allowed: impl Fn(Answer, Answer) -> bool) {
-    for round in 0..rounds {
-        for (key, mode) in MODES {
-            let asked = Instant::now();
-            let answer = answer(client, key);
-            assert!(asked.elapsed() < BUDGET + SLACK, "{what}: {key} took {:?}", asked.elapsed());
-            assert!(allowed(answer, mode), "{what}: {key} got {answer:?} in round {round}");
+impl Caller {
+    fn of(node: &Tidegate) -> Self {
+        Self { client: node.client(), counted: [0; 4], unknown: [0; 4], took: Vec::new() }
+    }
+
+    fn ask(&mut self, mode: usize) -> Answer {
+        let asked = Instant::now();
+        let answer = self.client.call(question("shop", &[&[(MODES[mode].0, "x")]]));
+        self.took.push(asked.elapsed());
+        let passed = answer.as_ref().is_ok_and(|answer| answer.overall_code == OK);
+        // What passes uncounted leaves all of the limit.
+        let is_counted = passed && answer.as_ref().is_ok_and(|it| it.statuses[0].limit_remaining < LIMIT);
+        self.counted[mode] += u32::from(is_counted);
+        self.unknown[mode] += u32::from(!is_counted);
+        answer.map(|answer| answer.overall_code).map_err(|status| status.code())
+    }
+
+    /// Asks in every mode and holds what it gets against `allowed`.
+    fn ask_all(&mut self, what: &str, allowed: impl Fn(Answer, Answer) -> bool) {
+        for (mode, (key, expected)) in MODES.iter().enumerate() {
+            let answer = self.ask(mode);
+            assert!(allowed(answer, *expected), "{what}: {key} got {answer:?}");
+        }
+    }
+
+    /// Asks until the fault has lasted long enough; what 99 of 100 answers took at most.
+    fn ask_on(&mut self, what: &str, allowed: impl Fn(Answer, Answer) -> bool) -> Duration {
+        let (began, watched) = (Instant::now(), Lateness::watch());
+        let seconds = std::env::var(SOAK).map_or(0, |seconds| seconds.parse().expect("a number of seconds"));
+        self.took.clear();
+        let mut rounds = 0;
+        while rounds < ROUNDS || began.elapsed() < Duration::from_secs(seconds) {
+            self.ask_all(what, &allowed);
+            rounds += 1;
+            if seconds > 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.took.sort_unstable();
+        let p99 = self.took[self.took.len() * 99 / 100];
+        // A call and its answer wake the caller, the node, and perhaps a wire.
+        let late = watched.most() * 4;
+        assert!(
+            p99 < BUDGET + LATE_MAX + late,
+            "{what}: 1 of 100 took {p99:?}; the machine is {late:?} late"
+        );
+        p99
+    }
+
+    /// Whether Redis has what it should: a question alone tells.
+    fn check_counts(&self, what: &str, memory: Memory) {
+        for (mode, (key, _)) in MODES.iter().enumerate() {
+            let told = self.client.ask(ask_only("shop", &[&[(key, "x")]])).statuses[0].limit_remaining;
+            let (count, least) = (LIMIT - told, self.counted[mode]);
+            let most = match memory {
+                Memory::KeptAndMore if *key == "alone" => u32::MAX, // What is carried along may be, again and again.
+                Memory::KeptAndMore => least + self.unknown[mode],
+                _ => least,
+            };
+            assert!((least..=most).contains(&count), "{what}: {count} of {key}, not {least} to {most}");
         }
     }
 }
 
-/// A Redis that is there, then breaks so that nothing is answered, then is mended.
-fn breaks(what: &str, break_it: impl FnOnce(&mut Rig), mend: impl FnOnce(&mut Rig)) {
-    let mut rig = Rig::start();
-    let node = rig.setup().start();
-    let client = node.client();
-    eventually_true("Redis to be used", || answer(&client, "denies") == Ok(OK));
-    node.forget_memory_peak();
-    let before = node.memory_peak_bytes();
-    break_it(&mut rig);
-    // What was under way may still be answered.
-    eventually_true(what, || answer(&client, "fails") == Err(Code::Unavailable));
-    ask_all(what, &client, 50, |answer, mode| answer == mode);
-    let grown = node.memory_peak_bytes().saturating_sub(before);
-    assert!(grown < MEMORY_MAX, "{what}: {grown} bytes more");
-    assert!(node.scrape().sum("tidegate_redis_failures_total", &[]) > 0.0, "{what}: it is counted");
-    mend(&mut rig);
-    eventually_true(&format!("{what}: recovery"), || answer(&client, "fails") == Ok(OK));
-    // Several workers have connections of their own.
-    eventually_true(&format!("{what}: full recovery"), || {
-        (0..20).all(|_| answer(&client, "denies") == Ok(OK))
-    });
-    assert_eq!(node.lines_with("panicked"), 0, "{what}");
+/// A Redis that breaks, so that nothing is answered, and is then mended.
+struct Fault {
+    what: &'static str,
+    memory: Memory,
+    /// What may be answered meanwhile, beside what the mode says.
+    or: Option<Answer>,
+}
+
+impl Fault {
+    fn breaks(self, break_it: impl FnOnce(&mut Rig), mend: impl FnOnce(&mut Rig)) {
+        let what = self.what;
+        let mut rig = Rig::start();
+        let node = rig.setup().start();
+        let mut caller = Caller::of(&node);
+        // Every worker connects by itself; until then it answers as the mode says.
+        eventually_true("Redis to be used", || (0..20).all(|_| caller.ask(1) == Ok(OK)));
+        (0..10).for_each(|_| caller.ask_all(what, |answer, _| answer == Ok(OK)));
+        caller.check_counts(what, Memory::Kept);
+        node.forget_memory_peak();
+        let before = node.memory_peak_bytes();
+        break_it(&mut rig);
+        if self.memory == Memory::Lost {
+            caller.counted = [0; 4];
+        }
+        // What was under way may still be answered.
+        if self.or.is_none() {
+            eventually_true(what, || caller.ask(0) == Err(Code::Unavailable));
+        }
+        self.lasts(&node, before, &mut caller);
+        assert!(node.scrape().sum("tidegate_redis_failures_total", &[]) > 0.0, "{what}: it is counted");
+        mend(&mut rig);
+        self.is_over(&node, &mut caller);
+    }
+
+    fn lasts(&self, node: &Tidegate, memory_before: u64, caller: &mut Caller) {
+        let what = self.what;
+        let p99 = caller.ask_on(what, |answer, mode| answer == mode || Some(answer) == self.or);
+        let grown = node.memory_peak_bytes().saturating_sub(memory_before);
+        assert!(grown < MEMORY_MAX, "{what}: {grown} bytes more");
+        let (calls, most) = (caller.took.len(), caller.took.last());
+        println!("{what}: {calls} calls, p99 {p99:?}, the slowest {most:?}, {} KiB more", grown / 1024);
+    }
+
+    /// It is used again by itself, and has counted what it should.
+    fn is_over(&self, node: &Tidegate, caller: &mut Caller) {
+        let (what, began) = (self.what, Instant::now());
+        eventually_true(&format!("{what}: recovery"), || caller.ask(0) == Ok(OK));
+        let recovered = began.elapsed();
+        // Several workers have connections of their own.
+        eventually_true(&format!("{what}: full recovery"), || (0..20).all(|_| caller.ask(1) == Ok(OK)));
+        // What was admitted alone is told with the next question.
+        caller.ask_all(what, |answer, _| answer == Ok(OK));
+        caller.check_counts(what, self.memory);
+        println!("{what}: used again after {recovered:?}; {:?} told, {:?}", caller.counted, self.memory);
+        assert_eq!(node.lines_with("panicked"), 0, "{what}");
+    }
+}
+
+/// A fault under which every answer is as its mode says.
+fn fault(what: &'static str, memory: Memory) -> Fault {
+    Fault { what, memory, or: None }
 }
 
 #[test]
@@ -120,26 +238,27 @@ fn absent_at_start() {
     let mut rig = Rig::start();
     rig.redis.kill();
     let node = rig.setup().start();
-    let client = node.client();
-    ask_all("absent", &client, 50, |answer, mode| answer == mode);
+    let (mut caller, fault) = (Caller::of(&node), fault("absent", Memory::Lost));
+    fault.lasts(&node, node.memory_peak_bytes(), &mut caller);
     rig.redis.restart();
-    eventually_true("it to be used", || answer(&client, "fails") == Ok(OK));
+    fault.is_over(&node, &mut caller);
 }
 
+/// It comes back without what it knew: counters and scripts.
 #[test]
 fn killed() {
-    breaks("killed", |rig| rig.redis.kill(), |rig| rig.redis.restart());
+    fault("killed", Memory::Lost).breaks(|rig| rig.redis.kill(), |rig| rig.redis.restart());
 }
 
+/// What came too late did nothing.
 #[test]
 fn stopped() {
-    breaks("stopped", |rig| rig.redis.stop(), |rig| rig.redis.wake());
+    fault("stopped", Memory::Kept).breaks(|rig| rig.redis.stop(), |rig| rig.redis.wake());
 }
 
 #[test]
 fn far_too_slow() {
-    breaks(
-        "slow",
+    fault("slow", Memory::KeptAndMore).breaks(
         |rig| rig.wire.become_(Wire::Slow(Duration::from_secs(5))),
         |rig| rig.wire.become_(Wire::Good),
     );
@@ -147,14 +266,20 @@ fn far_too_slow() {
 
 #[test]
 fn answering_garbage() {
-    breaks("garbage", |rig| rig.wire.become_(Wire::Garbage), |rig| rig.wire.become_(Wire::Good));
+    fault("garbage", Memory::KeptAndMore)
+        .breaks(|rig| rig.wire.become_(Wire::Garbage), |rig| rig.wire.become_(Wire::Good));
+}
+
+#[test]
+fn closing_connections_again_and_again() {
+    let fault = Fault { what: "closing", memory: Memory::KeptAndMore, or: Some(Ok(OK)) };
+    fault.breaks(|rig| rig.wire.become_(Wire::Closing), |rig| rig.wire.become_(Wire::Good));
 }
 
 #[test]
 fn a_replica_that_may_not_write() {
     let nowhere = free_port().to_string();
-    breaks(
-        "read-only",
+    fault("read-only", Memory::Kept).breaks(
         |rig| rig.tell(&["REPLICAOF", "127.0.0.1", &nowhere]),
         |rig| rig.tell(&["REPLICAOF", "NO", "ONE"]),
     );
@@ -162,8 +287,7 @@ fn a_replica_that_may_not_write() {
 
 #[test]
 fn full() {
-    breaks(
-        "full",
+    fault("full", Memory::Kept).breaks(
         |rig| rig.tell(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1"]),
         |rig| rig.tell(&["CONFIG", "SET", "maxmemory", "0"]),
     );
@@ -171,8 +295,7 @@ fn full() {
 
 #[test]
 fn a_password_that_changed() {
-    breaks(
-        "wrong password",
+    fault("wrong password", Memory::Kept).breaks(
         |rig| {
             rig.tell(&["CONFIG", "SET", "requirepass", "other"]);
             rig.cut();
@@ -183,8 +306,7 @@ fn a_password_that_changed() {
 
 #[test]
 fn too_many_clients() {
-    breaks(
-        "too many clients",
+    fault("too many clients", Memory::Kept).breaks(
         |rig| {
             rig.tell(&["CONFIG", "SET", "maxclients", "1"]);
             rig.cut();
@@ -195,8 +317,7 @@ fn too_many_clients() {
 
 #[test]
 fn loading() {
-    breaks(
-        "loading",
+    fault("loading", Memory::Kept).breaks(
         |rig| {
             let text = "x".repeat(2_000);
             (0..400).for_each(|key| rig.tell(&["SET", &format!("filler{key}"), &text]));
@@ -213,29 +334,14 @@ fn loading() {
 fn slow_within_the_budget_is_only_slow() {
     let rig = Rig::start();
     let node = rig.setup().env("REDIS_TIMEOUT", "5s").start();
-    let client = node.client();
-    // Every worker connects by itself; until then it answers as the mode says.
-    eventually_true("Redis to be used", || (0..20).all(|_| answer(&client, "denies") == Ok(OK)));
+    let mut caller = Caller::of(&node);
+    eventually_true("Redis to be used", || (0..20).all(|_| caller.ask(1) == Ok(OK)));
     let failures = || node.scrape().sum("tidegate_redis_failures_total", &[]);
     let before = failures();
     rig.wire.become_(Wire::Slow(Duration::from_millis(50)));
-    for (key, _) in MODES.iter().cycle().take(12) {
-        assert_eq!(answer(&client, key), Ok(OK), "{key}");
-    }
+    (0..3).for_each(|_| caller.ask_all("50 ms", |answer, _| answer == Ok(OK)));
     assert_eq!(failures(), before);
-}
-
-#[test]
-fn closing_connections_again_and_again() {
-    let rig = Rig::start();
-    let node = rig.setup().start();
-    let client = node.client();
-    eventually_true("Redis to be used", || answer(&client, "denies") == Ok(OK));
-    rig.wire.become_(Wire::Closing);
-    ask_all("closing", &client, 100, |answer, mode| answer == mode || answer == Ok(OK));
-    rig.wire.become_(Wire::Good);
-    eventually_true("recovery", || (0..20).all(|_| answer(&client, "denies") == Ok(OK)));
-    assert_eq!(node.lines_with("panicked"), 0);
+    caller.check_counts("50 ms", Memory::Kept);
 }
 
 /// Asks on all connections before it hears from any; what they are told.
@@ -251,6 +357,9 @@ fn ask_at_once(crowd: &mut [BufReader<TcpStream>]) -> Vec<u16> {
 #[test]
 fn a_crowd_that_asks_while_redis_hangs() {
     let _machine = whole_machine();
+    let files = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).expect("within the maximum");
+    assert!(files.maximum.is_none_or(|files| files > CROWD as u64 + 2_000), "too few open files: {files:?}");
     let rig = Rig::start();
     let mut node = rig.setup().start();
     let port = node.ports().http;
@@ -261,16 +370,17 @@ fn a_crowd_that_asks_while_redis_hangs() {
         http::read_answer(&mut stream, false).expect("it answers");
         stream
     };
-    let mut crowd: Vec<_> = (0..4_000).map(connect).collect();
+    let mut crowd: Vec<_> = (0..CROWD).map(connect).collect();
     // The fastest way to find Redis slow is to ask for too much at once: what they are told now may be either.
     let told = ask_at_once(&mut crowd);
     assert!(told.iter().all(|status| [200, 429].contains(status)));
-    eventually_true("Redis to be used", || answer(&node.client(), "denies") == Ok(OK));
+    // They are as many as there may be: nobody else is let in.
+    eventually_true("Redis to be used", || ask_at_once(&mut crowd[..20]) == [200; 20]);
     node.forget_memory_peak();
     let before = node.memory_peak_bytes();
     rig.redis.stop();
     let asked = Instant::now();
-    assert_eq!(ask_at_once(&mut crowd), vec![429; 4_000]);
+    assert_eq!(ask_at_once(&mut crowd), vec![429; CROWD]);
     assert!(asked.elapsed() < BUDGET + 10 * SLACK, "{:?}", asked.elapsed());
     let grown = node.memory_peak_bytes().saturating_sub(before);
     assert!(grown < MEMORY_MAX, "{grown} bytes more");
@@ -279,41 +389,4 @@ fn a_crowd_that_asks_while_redis_hangs() {
     assert_eq!(node.exit_code(), 0);
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     rig.redis.wake();
-}
-
-/// A master that dies under load: another one is asked within seconds, by the same process.
-fn fails_over(mut failover: Failover, setup: Setup) {
-    let setup = setup.rules("shop.yaml", RULES).env("REDIS_TIMEOUT", "250ms");
-    let node = setup.start();
-    let client = node.client();
-    eventually_true("Redis to be used", || answer(&client, "fails") == Ok(OK));
-    failover.wait_for_replicas();
-    failover.kill_a_master();
-    let (began, mut in_a_row) = (Instant::now(), 0);
-    // Different values live in different slots: those of the dead master too.
-    for value in (0..200).cycle() {
-        let asked = Instant::now();
-        let answer = client.call(question("shop", &[&[("fails", &value.to_string())]]));
-        assert!(asked.elapsed() < BUDGET + SLACK, "{:?}", asked.elapsed());
-        in_a_row = if answer.is_ok() { in_a_row + 1 } else { 0 };
-        if in_a_row == 200 && failover.has_happened() {
-            break;
-        }
-        assert!(began.elapsed() < Duration::from_secs(15), "still no service");
-    }
-    assert_eq!(node.lines_with("panicked"), 0);
-}
-
-#[test]
-fn a_failover_of_sentinels() {
-    let failover = Failover::of_sentinel();
-    let setup = Setup::new().env("REDIS_TYPE", "sentinel").env("REDIS_URL", &failover.url());
-    fails_over(failover, setup);
-}
-
-#[test]
-fn a_failover_in_a_cluster() {
-    let failover = Failover::of_cluster();
-    let setup = Setup::new().env("REDIS_TYPE", "cluster").env("REDIS_URL", &failover.url());
-    fails_over(failover, setup);
 }

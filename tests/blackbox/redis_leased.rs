@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::harness::admissions::Admissions;
 use crate::harness::grpc::{Client, OK, ask_only, question};
 use crate::harness::redis::{Redis, cluster};
 use crate::harness::tidegate::{Setup, Tidegate};
@@ -19,7 +20,7 @@ descriptors:
   - {key: all, rate_limit: {unit: day, requests_per_unit: 300}}
   - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
-const WINDOW: Duration = Duration::from_secs(1);
+const WINDOW_MICROS: u64 = 1_000_000;
 const N: usize = 400;
 
 fn setup(url: &str) -> Setup {
@@ -35,20 +36,17 @@ fn remaining(client: &Client, key: &str) -> u32 {
     client.ask(ask_only("shop", &[&[(key, "x")]])).statuses[0].limit_remaining
 }
 
-/// When a hit was asked for and when it was told that it passes: it was admitted in between.
-type Admitted = (Instant, Instant);
-
 /// Asks in bursts until told to stop.
-fn ask_on(client: &Client, key: &str, stop: &AtomicBool) -> Vec<Admitted> {
-    let mut admitted = Vec::new();
+fn ask_on(client: &Client, key: &str, stop: &AtomicBool, began: Instant) -> Admissions {
+    let (mut admitted, micros) = (Admissions::default(), || began.elapsed().as_micros() as u64);
     for call in 0_u32.. {
         if stop.load(Relaxed) {
             break;
         }
-        let asked = Instant::now();
+        let asked = micros();
         // The node may just have been killed.
         if client.call(question("shop", &[&[(key, "x")]])).is_ok_and(|answer| answer.overall_code == OK) {
-            admitted.push((asked, Instant::now()));
+            admitted.push(asked, micros());
         }
         if call % 150 == 149 {
             std::thread::sleep(Duration::from_millis(120));
@@ -57,29 +55,17 @@ fn ask_on(client: &Client, key: &str, stop: &AtomicBool) -> Vec<Admitted> {
     admitted
 }
 
-/// The most hits that were certainly admitted within one window: asked after it began, told before it ended.
-fn most_in_a_window(all: &mut [Admitted]) -> usize {
-    all.sort_unstable_by_key(|admitted| admitted.1);
-    let inside = |began: Instant, from: usize| {
-        let ends = began + WINDOW;
-        all[from..].iter().take_while(|it| it.1 < ends).filter(|it| it.0 >= began).count()
-    };
-    // A window that is fullest begins where a hit was asked for.
-    let first_told = |began: Instant| all.partition_point(|it| it.1 < began);
-    all.iter().map(|&(began, _)| inside(began, first_told(began))).max().unwrap_or(0)
-}
-
 fn certainly_strict(key: &str) {
     let _machine = whole_machine();
     let redis = Redis::start(&[]);
     let nodes = [setup(&redis.url()).start(), setup(&redis.url()).start()];
-    let (dying, stop) = (setup(&redis.url()).start(), AtomicBool::new(false));
-    let mut all: Vec<Admitted> = std::thread::scope(|scope| {
+    let (dying, stop, began) = (setup(&redis.url()).start(), AtomicBool::new(false), Instant::now());
+    let all = std::thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         let ask = |node: &Tidegate| {
             let client = node.client();
             let stop = &stop;
-            scope.spawn(move || ask_on(&client, key, stop))
+            scope.spawn(move || ask_on(&client, key, stop, began))
         };
         let asking: Vec<_> = nodes.iter().chain([&dying]).flat_map(|node| [ask(node), ask(node)]).collect();
         std::thread::sleep(Duration::from_millis(1_500));
@@ -88,9 +74,11 @@ fn certainly_strict(key: &str) {
         dying.kill();
         std::thread::sleep(Duration::from_millis(1_500));
         stop.store(true, Relaxed);
-        asking.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+        let mut all = Admissions::default();
+        asking.into_iter().for_each(|thread| all.append(thread.join().expect("no panic")));
+        all
     });
-    let most = most_in_a_window(&mut all);
+    let most = all.most_in_a_window(WINDOW_MICROS);
     assert!(most <= N, "{most} of {key} in a window, of {} in all", all.len());
     assert!(most > N / 2 && all.len() > N, "the limit must be reached: {most} of {}", all.len());
     let spent: f64 = nodes.iter().map(|node| node.metric("tidegate_redis_lease_hits_spent_total")).sum();

@@ -1,13 +1,15 @@
 //! Several nodes, one limit: what is counted in Redis, and what happens when Redis does not answer.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tonic::Code;
 
 use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
+use crate::harness::load::drive;
 use crate::harness::redis::{Redis, cluster};
 use crate::harness::tidegate::{Setup, Tidegate};
-use crate::harness::{eventually_true, http};
+use crate::harness::{StopOnDrop, eventually_true, http};
 
 /// Windows far longer than a test.
 const RULES: &str = "
@@ -61,6 +63,63 @@ fn two_nodes_admit_exactly_the_limit() {
     for key in redis.ask::<Vec<String>>(&["KEYS", "*"]) {
         assert!(redis.ask::<i64>(&["PTTL", &key]) > 0, "{key} lives for ever");
     }
+}
+
+/// Six algorithms, windows that end while they are looked at, leases, refunds: whenever a key is seen, it has an end.
+#[test]
+fn every_key_expires_at_all_times() {
+    let redis = Redis::start(&[]);
+    let algorithm = |name| {
+        format!(
+            "\n  - {{key: {name}, rate_limit: {{unit: second, requests_per_unit: 50, algorithm: {name}}}}}"
+        )
+    };
+    let rules = "domain: brief\ndescriptors:".to_owned() + &ALGORITHMS.map(algorithm).concat();
+    let node = setup(&redis.url()).rules("brief.yaml", &rules).env("REDIS_SYNC", "leased").start();
+    let (ports, done) = ([node.ports().grpc], AtomicBool::new(false));
+    let seen = std::thread::scope(|scope| {
+        let looking = scope.spawn(|| look_at_keys(&redis, &done));
+        let _done = StopOnDrop(&done);
+        for round in 0..30 {
+            let value = format!("value{round}");
+            let mut all = question(
+                "brief",
+                &ALGORITHMS.map(|name| [(name, value.as_str())]).each_ref().map(|it| &it[..]),
+            );
+            assert_eq!(drive(&ports, &all, 300).lost, 0);
+            all.descriptors.iter_mut().for_each(|descriptor| descriptor.is_negative_hits = true);
+            assert_eq!(drive(&ports, &all, 30).lost, 0);
+        }
+        done.store(true, Relaxed);
+        looking.join().expect("every key has an end")
+    });
+    assert!(seen > 1_000, "{seen} keys were seen");
+    eventually_true("all of them to be gone", || redis.ask::<Vec<String>>(&["KEYS", "brief|*"]).is_empty());
+}
+
+const ALGORITHMS: [&str; 6] = [
+    "sliding_window",
+    "sliding_log",
+    "sliding_window_weighted",
+    "fixed_window",
+    "token_bucket",
+    "leaky_bucket",
+];
+
+/// Looks at all keys until told to stop; how many it saw.
+fn look_at_keys(redis: &Redis, done: &AtomicBool) -> usize {
+    let (mut connection, mut cursor, mut seen) = (redis.connect(), 0, 0);
+    while !done.load(Relaxed) {
+        let mut scan = redis::cmd("SCAN");
+        let keys: (u64, Vec<String>) = scan.arg(cursor).query(&mut connection).expect("it answers");
+        cursor = keys.0;
+        for key in keys.1 {
+            let lives: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).expect("it answers");
+            assert_ne!(lives, -1, "{key} lives for ever");
+            seen += 1;
+        }
+    }
+    seen
 }
 
 #[test]

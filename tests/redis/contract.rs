@@ -1,5 +1,5 @@
 //! The contract suite: the same random sequences, in whole microseconds, to the memory store and to the script inside
-//! a real Redis; every field of every verdict is the same. Single server and Cluster.
+//! a real Redis or Valkey; every field of every verdict is the same. Single server and Cluster.
 
 use tidegate::engine::decision::Verdicts;
 use tidegate::engine::limit::{Algorithm, Limit};
@@ -129,7 +129,10 @@ fn short(plan: &Plan<'_>) -> String {
 }
 
 fn run_all(algorithms: &[Algorithm], seeds: std::ops::Range<u64>, single: bool) {
-    let server = Server::start(&[]);
+    run_all_on(&Server::start(&[]), algorithms, seeds, single);
+}
+
+fn run_all_on(server: &Server, algorithms: &[Algorithm], seeds: std::ops::Range<u64>, single: bool) {
     let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
     for seed in seeds {
         run(&memory, &mut asked, seed, algorithms, single);
@@ -178,13 +181,28 @@ fn requests_of_several_descriptors_are_the_same_in_redis() {
     run_all(&Algorithm::ALL, 10_000..13_000, false);
 }
 
-#[test]
-fn a_cluster_answers_the_same() {
-    let servers = cluster();
+fn a_cluster_of(program: &str) {
+    let servers = cluster(program);
     let (memory, mut asked) = (store(), Asked::new(servers.iter().map(Server::connect).collect()));
     for seed in 20_000..21_000 {
         run(&memory, &mut asked, seed, &Algorithm::ALL, false);
     }
+}
+
+#[test]
+fn a_cluster_answers_the_same() {
+    a_cluster_of("redis-server");
+}
+
+#[test]
+fn valkey_answers_the_same() {
+    run_all_on(&Server::valkey(), &Algorithm::ALL, 30_000..33_000, true);
+    run_all_on(&Server::valkey(), &Algorithm::ALL, 40_000..42_000, false);
+}
+
+#[test]
+fn a_cluster_of_valkey_answers_the_same() {
+    a_cluster_of("valkey-server");
 }
 
 /// Thousands of entries alive at once: searches, and dropping many at a time.

@@ -60,7 +60,7 @@ impl Asked {
         for key in &call.keys {
             invocation.key(key);
         }
-        invocation.arg(deadline_micros);
+        invocation.arg(call.first_arg(deadline_micros));
         for arg in &call.args {
             invocation.arg(arg);
         }

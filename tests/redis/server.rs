@@ -1,4 +1,4 @@
-//! Redis servers for tests: on free ports of loopback, in folders of their own, ended with the test.
+//! Redis and Valkey servers for tests: on free ports of loopback, in folders of their own, ended with the test.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -15,18 +15,27 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server with these arguments more.
+    /// Starts a Redis with these arguments more.
     pub(crate) fn start(more: &[&str]) -> Self {
+        Self::of("redis-server", more)
+    }
+
+    /// The same of what has taken over from Redis.
+    pub(crate) fn valkey() -> Self {
+        Self::of("valkey-server", &[])
+    }
+
+    fn of(program: &str, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
-        let child = Command::new("redis-server")
+        let child = Command::new(program)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .arg("--dir")
             .arg(folder.path())
             .args(more)
             .stdout(Stdio::null())
             .spawn()
-            .expect("redis-server is installed");
+            .unwrap_or_else(|error| panic!("{program} is not installed: {error}"));
         let server = Self { port, child, _folder: folder };
         server.connect();
         server
@@ -54,10 +63,10 @@ impl Drop for Server {
     }
 }
 
-/// Three masters that share the slots.
-pub(crate) fn cluster() -> Vec<Server> {
+/// Three masters that share the slots, each of this program.
+pub(crate) fn cluster(program: &str) -> Vec<Server> {
     let settings = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
-    let servers: Vec<Server> = (0..3).map(|_| Server::start(&settings)).collect();
+    let servers: Vec<Server> = (0..3).map(|_| Server::of(program, &settings)).collect();
     let share = 16_384 / servers.len() as u64;
     for (server, first) in servers.iter().zip((0..).step_by(share as usize + 1)) {
         let mut add = redis::cmd("CLUSTER");

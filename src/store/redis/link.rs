@@ -172,7 +172,7 @@ impl Link {
         let script = shared.script(purpose);
         let mut command = if by_name { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
         command.arg(if by_name { &script.name } else { &script.text });
-        command.arg(call.keys.len()).arg(&call.keys).arg(self.time_at(until)).arg(&call.args);
+        command.arg(call.keys.len()).arg(&call.keys).arg(call.first_arg(self.time_at(until))).arg(&call.args);
         command
     }
 

@@ -1,5 +1,5 @@
-//! The script that decides inside Redis: its text, composed from one Lua fragment an algorithm; the arguments of a
-//! call; and the verdicts that a reply comes to.
+//! The script that decides inside Redis: its text, composed from one Lua fragment an algorithm, and one more for a
+//! counter that is asked alone; the arguments of a call; and the verdicts that a reply comes to.
 //!
 //! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`Told`]
 //! counters as [`Answered`]. It opens no connection, and knows no keys but as bytes.
@@ -32,8 +32,7 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
         Clock::Redis => include_str!("lua/prelude.lua"),
         Clock::Arguments => include_str!("lua/prelude_test.lua"),
     };
-    [
-        prelude,
+    let counters = concat!(
         include_str!("lua/common.lua"),
         include_str!("lua/log.lua"),
         include_str!("lua/sliding_log.lua"),
@@ -43,12 +42,18 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
         include_str!("lua/gcra.lua"),
         include_str!("lua/token_bucket.lua"),
         include_str!("lua/leaky_bucket.lua"),
-        match purpose {
-            Purpose::Decide => include_str!("lua/decide.lua"),
-            Purpose::GiveBack => include_str!("lua/give_back.lua"),
-        },
-    ]
-    .concat()
+    );
+    let alone = concat!(
+        include_str!("lua/alone.lua"),
+        include_str!("lua/alone/log.lua"),
+        include_str!("lua/alone/sliding_window_weighted.lua"),
+        include_str!("lua/alone/fixed_window.lua"),
+        include_str!("lua/alone/gcra.lua"),
+    );
+    match purpose {
+        Purpose::Decide => [prelude, alone, counters, include_str!("lua/decide.lua")].concat(),
+        Purpose::GiveBack => [prelude, counters, include_str!("lua/give_back.lua")].concat(),
+    }
 }
 
 /// Hits beyond this are as good as infinitely many: a script counts in doubles, which are exact up to here.
@@ -87,7 +92,9 @@ pub struct Whole {
 pub struct Call {
     /// The keys, each once.
     pub keys: Vec<Vec<u8>>,
-    /// The arguments, but for the first, the deadline.
+    /// What is told of the whole request.
+    whole: Vec<u8>,
+    /// The arguments but for the first: one for each check.
     pub args: Vec<Vec<u8>>,
 }
 
@@ -98,12 +105,17 @@ impl Call {
         let mut packed = vec![stop_increment_when_over.into(), any_over.into(), denied.into()];
         packed.extend(quotas.to_le_bytes());
         packed.extend(quotas_over.to_le_bytes());
-        Self { keys: Vec::new(), args: vec![packed] }
+        Self { whole: packed, ..Self::default() }
     }
 
     /// A call that gives back.
     pub fn giving_back() -> Self {
         Self::default()
+    }
+
+    /// The first argument: after this time, in microseconds of Redis' clock, nothing is done.
+    pub fn first_arg(&self, deadline_micros: u64) -> Vec<u8> {
+        [&double(deadline_micros), &*self.whole].concat()
     }
 
     /// Adds what one counter was charged under a stamp, when its level was this: `hits` of it go back.

@@ -35,6 +35,24 @@ pub struct RedisOptions {
     pub startup_pauses: (Duration, Duration),
 }
 
+impl RedisOptions {
+    /// What the program does unless told otherwise, for one thread that decides: a budget of 100 ms, 10,000 decisions
+    /// that wait, up to 10 connections to a server, without a login and without TLS.
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            access: Access { login: Login::default(), database: 0, tls: None },
+            sentinel_login: Login::default(),
+            workers: 1,
+            pool_size: 10,
+            timeout: Duration::from_millis(100),
+            in_flight_max: 10_000,
+            keys: KeyStyle::default(),
+            startup_pauses: (Duration::from_secs(1), Duration::from_secs(30)),
+        }
+    }
+}
+
 /// Whether a shared store is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contact {

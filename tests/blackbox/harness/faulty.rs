@@ -30,17 +30,21 @@ const GARBAGE: u64 = u64::MAX - 1;
 impl Faulty {
     /// A good wire to this port of loopback.
     pub fn to(port: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port can be had");
-        let faulty = Self { port: listener.local_addr().expect("bound").port(), wire: Arc::default() };
-        let wire = Arc::clone(&faulty.wire);
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                // Whoever connects while Redis is away finds the connection closed.
-                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
-                join(client, server, &wire);
+        let wire = Arc::<AtomicU64>::default();
+        let own = Arc::clone(&wire);
+        let port = relay(port, move || {
+            let (wire, mut answers) = (Arc::clone(&own), 0_u64);
+            move |bytes: &mut [u8]| {
+                answers += 1;
+                match wire.load(Relaxed) {
+                    CLOSING => return !answers.is_multiple_of(3),
+                    GARBAGE => bytes.fill(b'?'),
+                    millis => std::thread::sleep(Duration::from_millis(millis)),
+                }
+                true
             }
         });
-        faulty
+        Self { port, wire }
     }
 
     /// From now on it is like this.
@@ -55,22 +59,30 @@ impl Faulty {
     }
 }
 
-fn join(client: TcpStream, server: TcpStream, wire: &Arc<AtomicU64>) {
+/// Joins whoever connects to the port that it returns with this port of loopback. What a server says goes through what
+/// `change` makes for its connection: that may change it, and end the connection.
+pub fn relay<C>(port: u16, change: impl Fn() -> C + Send + 'static) -> u16
+where
+    C: FnMut(&mut [u8]) -> bool + Send + 'static,
+{
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port can be had");
+    let own = listener.local_addr().expect("bound").port();
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            // Whoever connects while the server is away finds the connection closed.
+            let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+            join(client, server, change());
+        }
+    });
+    own
+}
+
+fn join(client: TcpStream, server: TcpStream, change: impl FnMut(&mut [u8]) -> bool + Send + 'static) {
+    // What is asked for is not to wait for more of it.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (Ok(asks), Ok(asked)) = (client.try_clone(), server.try_clone()) else { return };
     std::thread::spawn(move || pump(asks, asked, |_| true));
-    let wire = Arc::clone(wire);
-    let mut answers = 0_u64;
-    std::thread::spawn(move || {
-        pump(server, client, |bytes| {
-            answers += 1;
-            match wire.load(Relaxed) {
-                CLOSING => return !answers.is_multiple_of(3),
-                GARBAGE => bytes.fill(b'?'),
-                millis => std::thread::sleep(Duration::from_millis(millis)),
-            }
-            true
-        })
-    });
+    std::thread::spawn(move || pump(server, client, change));
 }
 
 /// Carries bytes until one side ends, or `change` says so.

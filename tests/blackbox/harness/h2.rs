@@ -275,7 +275,7 @@ fn hear(stream: &mut TcpStream, heard: &Mutex<Heard>) {
 }
 
 /// Head and payload of the frame that these bytes begin with, and what is behind it.
-fn first_frame(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+pub fn first_frame(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (head, rest) = bytes.split_at_checked(9)?;
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
     let (payload, behind) = rest.split_at_checked(length)?;

@@ -153,9 +153,38 @@ impl Failover {
         });
     }
 
+    /// From now on the replica of the first master hears nothing of it.
+    pub fn stop_replication(&self) {
+        self.masters[0].ask::<()>(&["ACL", "SETUSER", "default", "-psync"]);
+        self.masters[0].ask::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
     /// The first master ends as by a crash.
     pub fn kill_a_master(&mut self) {
         self.masters[0].kill();
+    }
+
+    /// The key of a counter of this value, if the first master has it.
+    pub fn log_key(&self, value: &str) -> Option<String> {
+        self.masters[0].ask::<Vec<String>>(&["KEYS", &format!("*|{value}")]).pop()
+    }
+
+    /// How many hits of a log of this value the replica of the first master was told of, once its master is gone.
+    pub fn replicated(&self, value: &str) -> usize {
+        let replica = &self.replicas[0];
+        eventually_true("the replica to miss its master", || {
+            replica.ask::<String>(&["INFO", "replication"]).contains("master_link_status:down")
+        });
+        let mut connection = replica.connect();
+        // In a Cluster a replica answers only whoever says so; elsewhere this is an error.
+        let _ = redis::cmd("READONLY").exec(&mut connection);
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg(format!("*|{value}")).query(&mut connection).expect("it answers");
+        let key = keys.first().expect("it was told of the counter");
+        // Its latest time, the sum before the oldest entry, and of each entry its time and sum.
+        let log: Vec<f64> =
+            redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query(&mut connection).expect("a list");
+        (log[log.len() - 1] - log[1]) as usize
     }
 
     /// A replica is a master now.
@@ -167,14 +196,30 @@ impl Failover {
 }
 
 fn cluster_node() -> Redis {
+    let port = free_port();
+    cluster_node_on(port, port)
+}
+
+/// A node that clients are told to reach on another port.
+fn cluster_node_on(port: u16, announced: u16) -> Redis {
     // The bus has a port of its own, at any distance that is free.
-    let bus = free_port().to_string();
-    Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1500"])
+    let (bus, announced) = (free_port().to_string(), announced.to_string());
+    let words = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1500"];
+    Redis::start_on(port, &[&words[..], &["--cluster-announce-port", &announced]].concat())
 }
 
 /// Three masters that share the slots.
 pub fn cluster() -> Vec<Redis> {
-    let servers: Vec<Redis> = (0..3).map(|_| cluster_node()).collect();
+    joined((0..3).map(|_| cluster_node()).collect())
+}
+
+/// The same, each reached through a wire that `wire` lays to its port.
+pub fn cluster_behind(wire: impl Fn(u16) -> u16) -> Vec<Redis> {
+    let node = |port| cluster_node_on(port, wire(port));
+    joined((0..3).map(|_| node(free_port())).collect())
+}
+
+fn joined(servers: Vec<Redis>) -> Vec<Redis> {
     for (server, slots) in servers.iter().zip([(0, 5_460), (5_461, 10_922), (10_923, 16_383)]) {
         let (first, last) = (slots.0.to_string(), slots.1.to_string());
         server.ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);

@@ -88,6 +88,13 @@ impl Setup {
         self
     }
 
+    /// With a wall clock that is off by so many seconds.
+    pub fn clock_off(self, seconds: i64) -> Self {
+        self.env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketime.so.1")
+            .env("FAKETIME", &format!("{seconds:+}"))
+            .env("DONT_FAKE_MONOTONIC", "1")
+    }
+
     /// Started in this directory.
     pub fn directory(mut self, directory: &str) -> Self {
         self.directory = directory.into();

@@ -1,19 +1,14 @@
 -- One request, or the part of it whose counters live in one slot: look at all, settle, charge. The twin of the
 -- engine's settle.rs and of how the memory store follows it.
 --
--- KEYS: the counters. ARGV: the time after which nothing is done; what is told of the whole request; a check each.
--- The reply: now, then for each check over, before, left, charged, latest, wanted, and two numbers that its algorithm
--- tells; then for each lease that was asked for its hits and its stamp. Only now: it was too late.
-if now > tonumber(ARGV[1]) then return { now } end
-
+-- KEYS: the counters. ARGV: see alone.lua. The reply: now, then for each check over, before, left, charged, latest,
+-- wanted, and two numbers that its algorithm tells; then for each lease that was asked for its hits and its stamp. Only
+-- now: it was too late.
 local GIVES, REPORTED, SHADOW, QUOTA, LEASE, FIXED = 1, 2, 4, 8, 16, 3
 -- A lease is at most this part of what is left: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
 local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
 
--- stop: fixed windows that are not over are not charged as soon as one counter is. Then what is known of descriptors
--- that are not asked here: whether any is over, whether one denies, how many are in quota mode, and over in it.
-local stop, any_over, denied, quotas, quotas_over = struct.unpack('<BBBI2I2', ARGV[2])
 local checks, counters, made = {}, {}, {}
 any_over, denied = any_over == 1, denied == 1
 
@@ -67,7 +62,7 @@ local function look(c, s, packed, at)
   end
 end
 
-for i = 3, #ARGV do
+for i = 2, #ARGV do
   local c, at = {}
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
     struct.unpack('<BBBI4I4dBdd', ARGV[i])

@@ -2,7 +2,7 @@
 -- most what is there. It asks nothing and moves no counter's time.
 --
 -- KEYS: the counters. ARGV: the time after which nothing is done; for each a check, its stamp and its level.
-if now > tonumber(ARGV[1]) then return { now } end
+if now > struct.unpack('<d', ARGV[1]) then return { now } end
 for i, key in ipairs(KEYS) do
   local c, stamp, level, _ = {}
   _, c.algorithm, _, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, stamp, level =

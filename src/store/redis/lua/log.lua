@@ -47,10 +47,11 @@ local function log(place_at, gone_at, counts_until)
 
   local function drop_oldest(s, gone)
     local dead = first_over(s, 0, gone)
-    local edge = redis.call('LRANGE', s.key, 1 + 2 * dead, 3 + 2 * dead)
-    s.base, s.first, s.first_sum = tonumber(edge[1]), tonumber(edge[2]), tonumber(edge[3])
-    redis.call('LTRIM', s.key, 2 + 2 * dead, -1)
-    redis.call('LPUSH', s.key, s.base, s.latest)
+    -- The newest of the dead makes way for the head: its sum is the new base.
+    redis.call('LTRIM', s.key, 2 * dead, -1)
+    redis.call('LSET', s.key, 0, s.latest)
+    local head = redis.call('LRANGE', s.key, 1, 3)
+    s.base, s.first, s.first_sum = tonumber(head[1]), tonumber(head[2]), tonumber(head[3])
   end
 
   function kind.advance(s, c)

@@ -1,0 +1,69 @@
+//! The limiter inside another program, with counters in a Redis that it shares with others: with itself, run twice, and
+//! with every `tidegate` that has these rules and this Redis.
+//!
+//! `cargo run --release --example embed_redis -- 127.0.0.1:6379`
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::Clock;
+use tidegate::engine::decision::{Code, Status, conclude};
+use tidegate::engine::key::KeySecret;
+use tidegate::engine::limit::Algorithm;
+use tidegate::engine::plan::Modes;
+use tidegate::engine::request::Request;
+use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, load};
+use tidegate::store::redis::address::Place;
+use tidegate::store::redis::{Contact, RedisOptions, RedisStore};
+use tidegate::store::{FailoverOptions, MemoryOptions, MemoryStore, SharedStore, StoreFull};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 3}
+";
+
+// Decisions wait for Redis, so there is a runtime. Whichever threads it has: each that asks gets a connection.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:6379".to_owned());
+    let redis = RedisStore::new(RedisOptions::new(Place::parse("single", &url, "")?.kind));
+    let mut contact = redis.contact();
+    // Decides while Redis does not answer, if that is what is wanted.
+    let local = MemoryStore::new(MemoryOptions { max_bytes: 64 << 20, full: StoreFull::Deny });
+    let options = FailoverOptions { mode: StoreFailure::Local, ..FailoverOptions::default() };
+    let store = Arc::new(SharedStore::new(redis, None, Arc::new(local), Clock::start(), options));
+    store.attach();
+    tokio::time::timeout(Duration::from_secs(5), contact.wait_for(|it| *it == Contact::Up)).await??;
+
+    let rules = rules()?;
+    for number in 1..=2 {
+        let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+        let plan = rules.plan(&request, Modes::default());
+        // An error where the answer to a silent Redis is to be one: StoreFailure::Error.
+        let decision = conclude(&plan, &store.apply(&request, &plan, None).await?.verdicts);
+        let passes = decision.code == Code::Ok;
+        if let Some(Status::Limited(limited)) = decision.statuses.first() {
+            let (remaining, seconds) = (limited.remaining(), limited.reset_secs());
+            println!("request {number}: passes: {passes}, remaining: {remaining}, seconds: {seconds}");
+        }
+    }
+    Ok(())
+}
+
+fn rules() -> Result<RuleSet, Box<dyn Error>> {
+    let mut secret = [0; 16];
+    getrandom::fill(&mut secret)?;
+    let options = LoadOptions {
+        default_algorithm: Algorithm::SlidingWindow,
+        merge_domains: false,
+        strict: true,
+        max_file_bytes: 1 << 20,
+        secret: KeySecret::new(secret),
+    };
+    let file = SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.into(), presumed: false };
+    let told = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    Ok(load(&[file], &options).map_err(told)?.rules)
+}

@@ -1,0 +1,43 @@
+//! How late this machine wakes whoever sleeps: what a budget of milliseconds may be missed by when other tests keep the
+//! cores busy, and nothing else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const NAP: Duration = Duration::from_millis(1);
+
+/// A thread that sleeps again and again, and looks when it is woken.
+pub struct Lateness {
+    stop: Arc<AtomicBool>,
+    most_nanos: Arc<AtomicU64>,
+    sleeper: Option<JoinHandle<()>>,
+}
+
+impl Lateness {
+    pub fn watch() -> Self {
+        let (stop, most_nanos) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stopped, most) = (Arc::clone(&stop), Arc::clone(&most_nanos));
+        let sleeper = std::thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                let asleep = Instant::now();
+                std::thread::sleep(NAP);
+                most.fetch_max((asleep.elapsed() - NAP).as_nanos() as u64, Relaxed);
+            }
+        });
+        Self { stop, most_nanos, sleeper: Some(sleeper) }
+    }
+
+    /// The latest that it was since it began.
+    pub fn most(&self) -> Duration {
+        Duration::from_nanos(self.most_nanos.load(Relaxed))
+    }
+}
+
+impl Drop for Lateness {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.sleeper.take().map(JoinHandle::join);
+    }
+}

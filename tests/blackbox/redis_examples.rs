@@ -1,0 +1,83 @@
+//! The examples with Redis, run as they are but for ports.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::harness::redis::Redis;
+use crate::harness::{free_port, whole_machine};
+
+/// The commands of an example's README, on ports that are free: `(as written, the one instead)`.
+fn run_readme(name: &str, ports: &[(u16, u16)]) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+    let readme = std::fs::read_to_string(folder.join("README.md")).expect("it is there");
+    let block = readme.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+    let script = ports.iter().fold(block.to_owned(), |text, (written, free)| {
+        assert!(text.contains(&written.to_string()), "{written} is gone from the README");
+        text.replace(&written.to_string(), &free.to_string())
+    });
+    let script = script.replace("PROMETHEUS_ADDR=:", "PROMETHEUS_ADDR=127.0.0.1:");
+    let path = format!("{}:{}", binary_folder().display(), std::env::var("PATH").unwrap_or_default());
+    // Who started servers by hand ends them by hand.
+    let script = format!("trap 'kill $(jobs -p); wait' EXIT\n{script}");
+    let mut command = Command::new("timeout");
+    command.args(["60", "bash", "-c", &script]).current_dir(&folder).env("PATH", path);
+    command.envs([("HOST", "127.0.0.1"), ("GRPC_HOST", "127.0.0.1"), ("DEBUG_HOST", "127.0.0.1")]);
+    told(&command.output().expect("bash is there"))
+}
+
+fn binary_folder() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().expect("a folder").to_owned()
+}
+
+fn told(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn ports(written: &[u16]) -> Vec<(u16, u16)> {
+    written.iter().map(|&written| (written, free_port())).collect()
+}
+
+/// Ports of the two nodes, as both examples have them.
+const NODES: [u16; 8] = [8181, 8180, 6170, 9190, 8281, 8280, 6270, 9290];
+
+fn passed_and_denied(told: &str) -> (usize, usize) {
+    let count = |code: &str| told.matches(&format!("{{\"overallCode\":\"{code}\"")).count();
+    (count("OK"), count("OVER_LIMIT"))
+}
+
+#[test]
+fn two_nodes_share_one_limit_in_redis() {
+    let told = run_readme("redis", &ports(&[&NODES[..], &[7379]].concat()));
+    assert_eq!(passed_and_denied(&told), (5, 1), "{told}");
+}
+
+#[test]
+fn two_nodes_share_one_limit_in_a_cluster() {
+    // A server of a Cluster takes the port that is 10,000 higher too: that one is ours, and the lower one nobody's.
+    let servers = [7001, 7002, 7003].map(|written| (written, free_port() - 10_000));
+    let told = run_readme("cluster", &[&ports(&NODES)[..], &servers].concat());
+    assert_eq!(passed_and_denied(&told), (5, 1), "{told}");
+}
+
+#[test]
+fn another_program_shares_it_as_a_library() {
+    let _machine = whole_machine();
+    let redis = Redis::start(&[]);
+    let profile = binary_folder().file_name().map(|name| name.to_string_lossy().into_owned());
+    let profile = profile.map(|name| if name == "debug" { "dev".to_owned() } else { name }).expect("a name");
+    let run = || {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["run", "--quiet", "--locked", "--offline", "--profile", &profile]);
+        command.args(["--example", "embed_redis", "--", &redis.url()]);
+        told(&command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo is there"))
+    };
+    let shown: Vec<String> = [run(), run()].concat().lines().map(str::to_owned).collect();
+    let expected = [(1, true, 2), (2, true, 1), (1, true, 0), (2, false, 0)];
+    assert_eq!(shown.len(), expected.len(), "{shown:?}");
+    for (line, (number, passes, remaining)) in shown.iter().zip(expected) {
+        let beginning = format!("request {number}: passes: {passes}, remaining: {remaining}, ");
+        assert!(line.starts_with(&beginning), "{line} does not begin with {beginning}");
+    }
+}
