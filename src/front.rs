@@ -190,6 +190,13 @@ impl Seam {
         }
     }
 
+    /// A worker has served everything: what it holds of the shared store goes back, within a bound.
+    pub async fn end(&self) {
+        if let Some(shared) = self.service.shared() {
+            shared.detach().await;
+        }
+    }
+
     /// The bounds that the seam keeps. A front uses them to stop reading early.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
@@ -273,18 +280,19 @@ impl Seam {
 
     /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the
     /// hits of the request, whatever it brings itself; nothing is counted.
-    pub fn explain<T>(&self, request: &[u8], tell: impl FnOnce(&Explanation<'_>) -> T) -> Result<T, Refusal> {
-        if self.service.shared().is_some() {
-            // What memory knows would be wrong here.
-            return Err(Refusal::unimplemented("counters live in Redis: only those in memory are explained"));
-        }
+    pub async fn explain<T>(
+        &self,
+        request: &[u8],
+        tell: impl FnOnce(&Explanation<'_>) -> T,
+    ) -> Result<T, Refusal> {
         let mut message = self.decode(request)?;
         for descriptor in &mut message.descriptors {
             (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(0), false);
         }
         let hits = u64::from(message.hits_addend.max(1));
-        let request = wire::parse(&message, &self.bounds)?;
-        Ok(self.service.explain(&request, hits, tell)?)
+        let request = self.parse(&message)?;
+        let live = self.service.snapshot()?;
+        Ok(self.service.explain(&live, &request, hits, tell).await?)
     }
 
     fn decode(&self, request: &[u8]) -> Result<RateLimitRequest, Refusal> {

@@ -149,23 +149,24 @@ impl Service {
         Ok(render(&decision))
     }
 
-    /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now. Neither counters nor
-    /// metrics change.
+    /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now, under these rules.
+    /// Neither counters nor metrics of decisions change.
     ///
     /// # Errors
-    /// When there are no rules at all.
-    pub fn explain<T>(
+    /// When the counters are shared, and the store does not answer for one.
+    pub async fn explain<T>(
         &self,
+        live: &Snapshot,
         request: &Request<'_>,
         hits: u64,
         tell: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        self.with_live(|live| {
-            let rules = &live.ok_or(ServiceError::NoRules)?.rules;
-            let plan = rules.plan(request, self.modes);
-            let verdicts = self.store.apply(&plan, self.clock.now());
-            Ok(tell(&explain(rules, request, &plan, verdicts, hits)))
-        })
+        let plan = live.rules().plan(request, self.modes);
+        let verdicts = match &self.shared {
+            Some(shared) => shared.look(request, &plan).await?,
+            None => self.store.apply(&plan, self.clock.now()),
+        };
+        Ok(tell(&explain(live.rules(), request, &plan, verdicts, hits)))
     }
 
     fn decide_under<T>(

@@ -124,9 +124,12 @@ mod tests {
 
     #[test]
     fn a_variable_that_would_change_behaviour_is_refused_by_name() {
-        let problems =
-            read(&[("BACKEND_TYPE", "memcache"), ("REDIS_WAIT_REPLICAS", "1")]).expect_err("refused");
-        assert!(problems.iter().any(|problem| problem.name == "REDIS_WAIT_REPLICAS"), "{problems:?}");
+        let problems = read(&[("BACKEND_TYPE", "memcache"), ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "ERROR")])
+            .expect_err("refused");
+        assert!(
+            problems.iter().any(|problem| problem.name == "REDIS_POOL_ON_EMPTY_BEHAVIOR"),
+            "{problems:?}"
+        );
         assert!(problems.iter().any(|problem| problem.name == "BACKEND_TYPE"), "{problems:?}");
     }
 

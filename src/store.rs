@@ -55,6 +55,9 @@ pub enum Failure {
     /// The server's memory is full.
     #[error("the server's memory is full")]
     Full,
+    /// It was charged, but too few replicas said in time that they have it.
+    #[error("too few replicas have it")]
+    Unreplicated,
     /// Any other error of the server's.
     #[error("the server refused the call")]
     Refused,
@@ -65,7 +68,7 @@ pub enum Failure {
 
 impl Failure {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Timeout,
         Self::Late,
         Self::Down,
@@ -76,6 +79,7 @@ impl Failure {
         Self::Loading,
         Self::ClusterDown,
         Self::Full,
+        Self::Unreplicated,
         Self::Refused,
         Self::Garbage,
     ];
@@ -93,8 +97,18 @@ impl Failure {
             Self::Loading => "loading",
             Self::ClusterDown => "clusterdown",
             Self::Full => "full",
+            Self::Unreplicated => "unreplicated",
             Self::Refused => "refused",
             Self::Garbage => "garbage",
+        }
+    }
+
+    /// Whether the call has certainly changed nothing, and never will.
+    pub const fn did_nothing(self) -> bool {
+        match self {
+            Self::Late | Self::Down | Self::Overloaded | Self::Moved | Self::Full => true,
+            Self::ReadOnly | Self::Loading | Self::ClusterDown => true,
+            Self::Timeout | Self::Closed | Self::Unreplicated | Self::Refused | Self::Garbage => false,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::settings::redis::Target;
 use crate::settings::value::{Backend, FilePath, StoreFailureMode, SyncMode};
 use crate::store::redis::key::KeyStyle;
 use crate::store::redis::tls::{TlsFiles, config};
-use crate::store::redis::{Access, Contact, RedisOptions, RedisStore, Stats};
+use crate::store::redis::{Access, Contact, LoginSettings, RedisOptions, RedisStore, RoundTrips, Stats};
 use crate::store::{FailoverOptions, Failure, LeaseTotals, MemoryStore, SharedStore};
 
 /// Why requests are not welcome before the first contact.
@@ -40,10 +40,12 @@ pub(super) fn store(
     let main = settings.redis().map_err(bad)?;
     let per_second = settings.redis_per_second().transpose().map_err(bad)?;
     let sizes = (settings.redis_pool_size.0, settings.redis_timeout);
-    let main = RedisStore::new(options(settings, &main, sizes)?);
+    let names = LoginSettings { server: "REDIS_AUTH", sentinel: "REDIS_SENTINEL_AUTH" };
+    let main = RedisStore::new(options(settings, &main, sizes, names)?);
     let sizes = (settings.redis_persecond_pool_size.0, settings.redis_persecond_timeout);
+    let names = LoginSettings { server: "REDIS_PERSECOND_AUTH", sentinel: "REDIS_PERSECOND_SENTINEL_AUTH" };
     let per_second =
-        per_second.map(|target| options(settings, &target, sizes).map(RedisStore::new)).transpose()?;
+        per_second.map(|target| options(settings, &target, sizes, names).map(RedisStore::new)).transpose()?;
     let failover = FailoverOptions {
         mode: mode(settings.redis_failure_mode),
         local_share: settings.redis_local_share.0,
@@ -71,16 +73,19 @@ fn options(
     settings: &Settings,
     target: &Target,
     (pool_size, timeout): (usize, Duration),
+    login_settings: LoginSettings,
 ) -> Result<RedisOptions, AppError> {
     let tls = target.tls.then(|| tls(settings)).transpose()?;
     Ok(RedisOptions {
         kind: target.place.kind.clone(),
         access: Access { login: target.login.clone(), database: target.place.database, tls },
         sentinel_login: target.sentinel_login.clone(),
+        login_settings,
         workers: worker_threads(settings),
         pool_size: if pool_size == 0 { POOL_SIZE_OF_0 } else { pool_size },
         timeout,
         in_flight_max: settings.redis_max_in_flight.0,
+        wait_replicas: settings.redis_wait_replicas.0,
         keys: KeyStyle { prefix: settings.cache_key_prefix.clone(), hash: settings.redis_key_hash },
         startup_pauses: (settings.redis_startup_initial_interval, settings.redis_startup_max_interval),
     })
@@ -158,16 +163,10 @@ fn tell(health: &Health, settings: &Settings, contacts: &[Contact]) {
 /// Shows the shared store in metrics.
 pub(super) fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
     type Read = fn(&Stats) -> u64;
-    let families: [(&'static str, &'static str, Kind, Read); 7] = [
+    let families: [(&'static str, &'static str, Kind, Read); 6] = [
         ("tidegate_redis_round_trips_total", "Calls that were sent to Redis.", Kind::Counter, |stats| {
-            stats.round_trips.load(Relaxed)
+            stats.round_trips.count()
         }),
-        (
-            "tidegate_redis_round_trip_nanos_total",
-            "Nanoseconds that they took together.",
-            Kind::Counter,
-            |stats| stats.round_trip_nanos.load(Relaxed),
-        ),
         ("tidegate_redis_in_flight", "Calls that wait for Redis now.", Kind::Gauge, |stats| {
             stats.in_flight.load(Relaxed) as u64
         }),
@@ -198,9 +197,22 @@ pub(super) fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
             }
         });
     }
+    register_round_trips(metrics, shared);
     register_trouble(metrics, shared);
     register_leases(metrics, shared);
     register_theirs(metrics, shared);
+}
+
+/// Shows how long calls took.
+fn register_round_trips(metrics: &Metrics, shared: &Arc<SharedStore>) {
+    let help = "Time from sending a call to Redis to its answer, or to when nobody waited any more.";
+    let shared = Arc::clone(shared);
+    metrics.register("tidegate_redis_round_trip_seconds", help, Kind::Histogram, move |samples| {
+        for (store, redis) in shared.stores() {
+            let (counts, nanos) = redis.stats().round_trips.read();
+            samples.push_durations(&[("store", store)], &RoundTrips::BOUNDS, &counts, nanos);
+        }
+    });
 }
 
 /// Shows what is without an answer, and what needs no question.

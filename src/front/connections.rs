@@ -42,6 +42,7 @@ pub use self::stream::Protocol;
 pub use self::tls::{Identity, Tls, TlsError};
 pub use self::workers::{ConnectionBounds, Fronts, Port, Workers};
 
+use crate::front::Seam;
 use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
 use crate::front::lane::{self, LaneFront};
@@ -76,11 +77,11 @@ pub enum GrpcServer {
 }
 
 impl GrpcServer {
-    /// A worker begins to serve.
-    pub fn begin(&self) {
+    /// What answers behind it.
+    fn seam(&self) -> &Seam {
         match self {
-            Self::Tonic(front) => front.begin(),
-            Self::Lane(front) => front.begin(),
+            Self::Tonic(front) => front.seam(),
+            Self::Lane(front) => front.seam(),
         }
     }
 }

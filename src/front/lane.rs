@@ -35,9 +35,9 @@ pub struct LaneFront {
 }
 
 impl LaneFront {
-    /// A worker begins to serve.
-    pub fn begin(&self) {
-        self.seam.begin();
+    /// What answers behind it.
+    pub(super) fn seam(&self) -> &Seam {
+        &self.seam
     }
 
     /// Answers calls by `seam`, and questions about health by `health`.

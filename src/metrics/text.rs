@@ -13,6 +13,8 @@ pub enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// Counts what is up to each of some bounds.
+    Histogram,
 }
 
 /// Metrics as they are written: the text so far, and the labels that every sample carries.
@@ -34,6 +36,7 @@ impl Kind {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
         }
     }
 }
@@ -121,6 +124,22 @@ impl<'a> Samples<'a> {
         self.push_joined(labels.iter().map(|&(name, text)| (name, [text])), value);
     }
 
+    /// Adds the samples of a histogram of durations. In nanoseconds: `bounds`, inclusive and ascending, and `sum`.
+    /// `counts` has what lies within each bound and beyond the one before, and then what lies beyond the last.
+    pub fn push_durations(&mut self, labels: &[(&str, &str)], bounds: &[u64], counts: &[u64], sum: u64) {
+        let family = self.family;
+        let seconds = bounds.iter().map(|&nanos| (nanos as f64 / 1e9).to_string());
+        let mut total = 0;
+        for (bound, count) in seconds.chain(["+Inf".to_owned()]).zip(counts) {
+            total += count;
+            let labels = self.page.labels(labels.iter().copied().chain([("le", bound.as_str())]));
+            self.page.line(&format!("{family}_bucket"), &labels, total);
+        }
+        let labels = self.page.labels(labels.iter().copied());
+        self.page.line(&format!("{family}_sum"), &labels, sum as f64 / 1e9);
+        self.page.line(&format!("{family}_count"), &labels, total);
+    }
+
     /// Adds a sample whose labels' values are each made of several texts.
     pub(super) fn push_joined<'t, Texts: IntoIterator<Item = &'t str>>(
         &mut self,
@@ -181,6 +200,20 @@ mod tests {
                         hits 1\n\
                         hits{domain=\"a\\\\b\\\"c\\nd\",key1=\"\"} 0.5\n\
                         hits{rule=\"a.\\\"b\"} 3\n";
+        assert_eq!(page.text, expected);
+    }
+
+    #[test]
+    fn durations_are_a_histogram_of_seconds() {
+        let mut page = Page::default();
+        let mut samples = Samples::of(&mut page, "took_seconds", "Time.", Kind::Histogram);
+        samples.push_durations(&[("store", "main")], &[250, 1_000_000], &[2, 3, 1], 7_000_000_000);
+        let expected = "# HELP took_seconds Time.\n# TYPE took_seconds histogram\n\
+                        took_seconds_bucket{store=\"main\",le=\"0.00000025\"} 2\n\
+                        took_seconds_bucket{store=\"main\",le=\"0.001\"} 5\n\
+                        took_seconds_bucket{store=\"main\",le=\"+Inf\"} 6\n\
+                        took_seconds_sum{store=\"main\"} 7\n\
+                        took_seconds_count{store=\"main\"} 6\n";
         assert_eq!(page.text, expected);
     }
 

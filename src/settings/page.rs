@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::settings::refused::{REFUSED_VALUES, not_supported};
+use crate::settings::refused::REFUSED_VALUES;
 use crate::settings::switching::{NO_EFFECT, compared};
 use crate::settings::{Row, TABLE};
 
@@ -65,9 +65,6 @@ fn refused(page: &mut String) {
     line(page, format_args!("\n## Refused"));
     line(page, format_args!("A start fails that would run as something else than was asked for.\n"));
     line(page, format_args!("| variable | why |\n| --- | --- |"));
-    for (name, why) in not_supported() {
-        line(page, format_args!("| {name} | {} |", cell(why)));
-    }
     for (names, values, why) in REFUSED_VALUES {
         line(page, format_args!("| {} = {} | {} |", names.join(", "), values.join(", "), cell(why)));
     }

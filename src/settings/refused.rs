@@ -1,11 +1,7 @@
-//! Variables, most of them of `envoyproxy/ratelimit`, that would change behaviour and that this version does not
-//! support: it is better not to start than to run as something else than the operator asked for.
+//! Values of variables of `envoyproxy/ratelimit` that would change behaviour and that are not supported: it is better
+//! not to start than to run as something else than the operator asked for.
 
 use crate::settings::Problem;
-
-/// (variable, values that change nothing: any other is refused, why)
-const NOT_SUPPORTED: &[(&str, &[&str], &str)] =
-    &[("REDIS_WAIT_REPLICAS", &["", "0"], "waiting for replicas is not supported (expected 0)")];
 
 /// (variables, the values of them that are refused, why)
 pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[(
@@ -14,22 +10,13 @@ pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[(
     "a pool is never empty (expected WAIT; envoyproxy/ratelimit refuses the others too)",
 )];
 
-/// Each variable that is refused when it would change behaviour, and why.
-pub(super) fn not_supported() -> impl Iterator<Item = (&'static str, &'static str)> {
-    NOT_SUPPORTED.iter().map(|&(name, _, why)| (name, why))
-}
-
 /// A problem for each variable that is set to something that would change behaviour.
 pub(super) fn refused(variable: &impl Fn(&str) -> Option<String>) -> Vec<Problem> {
-    let problem = |(name, why): (&str, &str)| Problem { name: name.to_owned(), what: why.to_owned() };
-    let values = REFUSED_VALUES.iter().flat_map(|(names, bad, why)| {
+    let refused = REFUSED_VALUES.iter().flat_map(|(names, bad, why)| {
         let is_bad = |name: &&&str| variable(name).is_some_and(|set| bad.contains(&set.as_str()));
-        names.iter().filter(is_bad).map(|name| (*name, *why))
+        names.iter().filter(is_bad).map(|name| Problem { name: (*name).to_owned(), what: (*why).to_owned() })
     });
-    let others = NOT_SUPPORTED
-        .iter()
-        .filter(|(name, harmless, _)| variable(name).is_some_and(|set| !harmless.contains(&set.as_str())));
-    others.map(|&(name, _, why)| (name, why)).chain(values).map(problem).collect()
+    refused.collect()
 }
 
 /// Variables of which some values are refused.

@@ -8,8 +8,8 @@ use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
     Backend, ByteSize, CheckProxy, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
     FullMode, GrpcFrontKind, HeaderName, Hops, HostPort, List, LogLevel, Map, NodeMetadata, Number,
-    OtelPairs, OtlpProtocol, Queue, Secret, Series, Share, StatsdProtocol, StoreFailureMode, SyncMode,
-    Threads, UrlPath, Value,
+    OtelPairs, OtlpProtocol, Queue, Replicas, Secret, Series, Share, StatsdProtocol, StoreFailureMode,
+    SyncMode, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -162,6 +162,7 @@ settings! {
         "REDIS_FAILURE_MODE" redis_failure_mode: StoreFailureMode = "error", "what a request gets when Redis does not answer: error, deny, allow, or local (this node decides alone)";
         "REDIS_SYNC" redis_sync: SyncMode = "strict", "strict: every decision asks Redis; leased: limits of the strict algorithms are taken several hits at once";
         "REDIS_LEASE_TIME" redis_lease_time: Duration = "100ms", "how long such hits may be spent; 0: there are none";
+        "REDIS_WAIT_REPLICAS" redis_wait_replicas: Replicas = "0", "so many replicas have to have what a decision charged before it is told; too few in time: as if Redis did not answer";
         "REDIS_LOCAL_SHARE" redis_local_share: Share = "1.0", "this node's share of every limit while it decides alone";
         "REDIS_KEY_HASH" redis_key_hash: bool = "false", "keys are SHA-256, so that no value of a request reaches Redis";
         "CACHE_KEY_PREFIX" cache_key_prefix: String = "", "put before every key";

@@ -182,6 +182,19 @@ impl Value for Hops {
     }
 }
 
+/// Replicas of one master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replicas(pub u32);
+
+impl Value for Replicas {
+    const NAME: &'static str = "COUNT";
+    const EXPECTED: &'static str = "a count of replicas (expected a decimal number from 0 to 100)";
+
+    fn parse(text: &str) -> Option<Self> {
+        decimal(text)?.parse().ok().filter(|count| *count <= 100).map(Self)
+    }
+}
+
 /// The HTTP status of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenyStatus(pub u16);

@@ -5,6 +5,7 @@
 //! without Redis there is no answer. Counters of one slot are asked in one call, all calls at once; what one slot
 //! charged for a request that another denied goes back, and no answer waits for that.
 
+mod alone;
 mod carried;
 mod leased;
 mod over;
@@ -15,22 +16,23 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
+use tokio::sync::watch;
 
 use crate::clock::{Clock, monotonic, since_boot};
 use crate::engine::decision::Verdicts;
-use crate::engine::limit::Verdict;
-use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use crate::engine::key::Key;
+use crate::engine::limit::{Limit, Verdict};
+use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
 use crate::engine::request::Request;
 use crate::engine::rules::{StoreFailure, Sync, Unit};
 use crate::engine::settle::{Looked, settle};
-use crate::engine::time::SECOND_NANOS;
 use crate::store::lease::{Demand, Leases};
 use crate::store::redis::RedisStore;
 use crate::store::redis::script::{Answered, Call, CounterAnswered, Whole};
 use crate::store::{Failure, MemoryStore, StoreError};
-use carried::Carried;
+use carried::{Carried, Taken};
 pub use leased::LeaseTotals;
-use over::OverMemory;
+use over::{OverMemory, Refunds};
 
 /// So long before its caller gives up an answer has to be on its way.
 const HEAD_START: Duration = Duration::from_millis(3);
@@ -81,6 +83,8 @@ pub struct SharedStore {
     over: OverMemory,
     carried: Carried,
     leases: Leases,
+    /// Workers that are attached.
+    workers: watch::Sender<usize>,
     sweeping: AtomicBool,
 }
 
@@ -139,6 +143,7 @@ impl SharedStore {
             }),
             carried: Carried::default(),
             leases: Leases::new(options.lease_time),
+            workers: watch::Sender::new(0),
             sweeping: AtomicBool::new(false),
         }
     }
@@ -151,6 +156,7 @@ impl SharedStore {
 
     /// Connects for the calling worker. The first one looks after leases too.
     pub fn attach(self: &Arc<Self>) {
+        self.workers.send_modify(|workers| *workers += 1);
         self.stores().for_each(|(_, store)| store.attach());
         if !self.sweeping.swap(true, Relaxed) {
             tokio::spawn(Arc::clone(self).keep_leases());
@@ -159,7 +165,7 @@ impl SharedStore {
 
     /// Forgets what is over: limits may have changed.
     pub fn forget_over(&self) {
-        self.over.clear();
+        self.over.clear(monotonic());
     }
 
     /// What is remembered of what is over: questions that were answered from there, and counters.
@@ -180,37 +186,54 @@ impl SharedStore {
         let (began, leases_from) = (monotonic(), since_boot());
         let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
         let held = self.hold(plan, leases_from, &mut verdicts);
+        let refunds = self.begin_refunds(plan);
         let remembered = self.remember(plan, began, &mut verdicts);
         let parts = self.parts(request, plan, &verdicts);
         let times = Times { began, leases_from, patience };
         let outcomes = self.ask_all(plan, &parts, &verdicts, times).await;
-        let failed = self
-            .fail_over(plan, &outcomes, &mut verdicts)
-            .inspect_err(|_| held.iter().for_each(|(_, held)| self.release(held, held.hits)))?;
+        drop(refunds);
         for (index, outcome) in outcomes.iter().enumerate() {
             if let Some(Ok(counter)) = outcome {
                 verdicts[index] = Some(counter.verdict);
             }
         }
+        let failed = self.fail_over(plan, &outcomes, &mut verdicts)?;
         self.learn(plan, &outcomes, began);
-        self.settle_held(plan, &held, &mut verdicts);
+        held.settle(plan, &mut verdicts);
         if !failed && (parts.len() > 1 || !remembered.is_empty()) {
             self.give_back(plan, &parts, &outcomes, &mut verdicts);
         }
         Ok(SharedVerdicts { verdicts, remembered })
     }
 
+    /// Counters that a request gives hits back to are over no more.
+    fn begin_refunds(&self, plan: &Plan<'_>) -> Refunds<'_> {
+        let gives =
+            |(_, check): (usize, &Check<'_>)| matches!(check.hits, Hits::GiveBack(_)).then_some(check.key);
+        Refunds::begin(&self.over, checks(plan).filter_map(gives).collect())
+    }
+
+    /// What Redis says now to a request that only asks (0 hits). Nothing is answered from what this node remembers, and
+    /// nothing is learned.
+    ///
+    /// # Errors
+    /// When Redis does not answer for one of the counters.
+    pub async fn look(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<Verdicts, StoreError> {
+        let times = Times { began: monotonic(), leases_from: since_boot(), patience: None };
+        let unknown: Verdicts = smallvec![None; plan.steps.len()];
+        let parts = self.parts(request, plan, &unknown);
+        let told = |outcome: Outcome| outcome.transpose().map(|counter| Some(counter?.verdict));
+        let outcomes = self.ask_all(plan, &parts, &unknown, times).await;
+        outcomes.into_iter().map(told).collect::<Result<_, _>>().map_err(StoreError)
+    }
+
     /// Answers what is known to be over.
     fn remember(&self, plan: &Plan<'_>, now: Instant, verdicts: &mut Verdicts) -> SmallVec<[usize; 4]> {
         let mut remembered = SmallVec::new();
         for (index, check) in checks(plan) {
-            match check.hits {
-                Hits::GiveBack(_) => self.over.forget(check.key),
-                Hits::Take(_) if verdicts[index].is_some() => {}
-                Hits::Take(_) => {
-                    verdicts[index] = self.over.answer(check, now);
-                    remembered.extend(verdicts[index].map(|_| index));
-                }
+            if verdicts[index].is_none() {
+                verdicts[index] = self.over.answer(check, now);
+                remembered.extend(verdicts[index].map(|_| index));
             }
         }
         remembered
@@ -282,79 +305,67 @@ impl SharedStore {
         times: Times,
         outcomes: &mut SmallVec<[Outcome; 8]>,
     ) {
-        let mut call = Call::new(&whole(plan, part, known));
-        let asked = || part.steps.iter().filter_map(|&step| check_at(plan, step));
-        let mut carried = self.carried.taken();
-        for (place, (check, key)) in asked().zip(&part.keys).enumerate() {
-            call.push(key.clone(), check, plan.modes.quota);
-            part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
-            let admitted = carried.take(check.key);
-            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
-        }
-        let reply = part.store.decide(part.slot, &call, times.until(part.store)).await;
-        let answered = reply.and_then(|numbers| Answered::read(&numbers, asked()).ok_or(Failure::Garbage));
-        if let Ok(answered) = &answered {
-            self.take_leases(plan, part, answered, times.leases_from);
-            carried.charged();
+        let answered = self.ask_slot(plan, part, known, times).await;
+        if let Err(failure) = answered {
+            part.store.failed(failure);
         }
         for (place, &step) in part.steps.iter().enumerate() {
             outcomes[step] = Some(match &answered {
-                Ok(answered) => answered.counters.get(place).copied().ok_or(Failure::Late),
+                Ok((answered, replicated)) => {
+                    let counter = answered.counters.get(place).copied().ok_or(Failure::Late);
+                    counter.and_then(|counter| {
+                        if counter.charged > 0 { replicated.map(|()| counter) } else { Ok(counter) }
+                    })
+                }
                 Err(failure) => Err(*failure),
             });
         }
     }
 
-    /// The answers of those that have none from Redis. Whether there are any.
-    fn fail_over(
+    /// What one slot answered, and whether enough replicas have what it charged.
+    async fn ask_slot(
         &self,
         plan: &Plan<'_>,
-        outcomes: &[Outcome],
-        verdicts: &mut Verdicts,
-    ) -> Result<bool, StoreError> {
-        let mut alone: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut failed = false;
-        for (index, check) in checks(plan) {
-            let Some(Err(failure)) = outcomes[index] else { continue };
-            failed = true;
-            match mode_of(check).unwrap_or(self.options.mode) {
-                StoreFailure::Error => return Err(StoreError(failure)),
-                StoreFailure::Deny => verdicts[index] = Some(denied(check)),
-                StoreFailure::Allow => verdicts[index] = Some(allowed(check)),
-                StoreFailure::Local => alone.push(index),
-            }
+        part: &Part<'_>,
+        known: &Verdicts,
+        times: Times,
+    ) -> Result<(Answered, Result<(), Failure>), Failure> {
+        let until = times.until(part.store);
+        let _waiting = part.store.wait()?;
+        let asked = || part.steps.iter().filter_map(|&step| check_at(plan, step));
+        let mut carried = self.take_carried(asked().map(|check| (check.key, &check.limit)), until).await?;
+        let mut call = Call::new(&whole(plan, part, known));
+        for (place, (check, key)) in asked().zip(&part.keys).enumerate() {
+            call.push(key.clone(), check, plan.modes.quota);
+            part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
+            let admitted = carried.of(check.key);
+            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
         }
-        if !alone.is_empty() {
-            self.decide_alone(plan, &alone, verdicts);
+        let reply = part.store.decide(part.slot, &call, until).await?;
+        let answered = Answered::read(&reply.numbers, asked()).ok_or(Failure::Garbage)?;
+        carried.charged();
+        let replicated = if answered.charges() { part.store.replicate(&reply, until).await } else { Ok(()) };
+        if replicated.is_ok() {
+            self.take_leases(plan, part, &answered, times.leases_from);
         }
-        Ok(failed)
+        Ok((answered, replicated))
     }
 
-    /// Decides these steps in memory, with this node's share of their limits.
-    fn decide_alone(&self, plan: &Plan<'_>, alone: &[usize], verdicts: &mut Verdicts) {
-        let mut steps: SmallVec<[Step<'_>; 8]> = smallvec![Step::Unmatched; plan.steps.len()];
-        for (index, check) in checks(plan).filter(|(index, _)| alone.contains(index)) {
-            steps[index] = Step::Check(self.share_of(check));
-        }
-        let own = Plan { steps, domain_known: true, modes: Modes { quota: false, ..plan.modes } };
-        let decided = self.local.apply(&own, self.clock.now());
-        let settlement = settle(&own, |index| decided[index].is_some_and(|verdict| verdict.over));
-        for (index, check) in checks(&own) {
-            let Some(verdict @ Verdict { over, before, .. }) = decided[index] else { continue };
-            verdicts[index] = Some(verdict);
-            let left = u64::from(check.limit.burst()).saturating_sub(before);
-            let charged = settlement.charged(check, Looked { over, left, before });
-            if charged > 0 {
-                self.carried.note(check.key, &check.limit, charged, monotonic());
+    /// What these counters are to be charged of what this node admitted alone. Another call may be telling Redis right
+    /// now; this one must not overtake it.
+    async fn take_carried<'l>(
+        &self,
+        counters: impl Iterator<Item = (Key, &'l Limit)> + Clone,
+        until: Instant,
+    ) -> Result<Taken<'_>, Failure> {
+        loop {
+            match self.carried.take(counters.clone(), monotonic()) {
+                Ok(taken) => return Ok(taken),
+                Err(landed) => {
+                    tokio::time::timeout_at(until.into(), landed).await.map_err(|_| Failure::Timeout)?
+                }
             }
         }
-    }
-
-    fn share_of<'p>(&self, check: &Check<'p>) -> Check<'p> {
-        let share = |number: u32| (f64::from(number) * self.options.local_share).floor() as u32;
-        let limit =
-            check.limit.with_requests(share(check.limit.requests())).with_burst(share(check.limit.burst()));
-        Check { limit, ..*check }
     }
 
     /// Notes which counters Redis called over.
@@ -440,46 +451,19 @@ fn whole(plan: &Plan<'_>, part: &Part<'_>, known: &Verdicts) -> Whole {
     for (index, step) in plan.steps.iter().enumerate() {
         match step {
             Step::Unlimited(_) => {}
-            Step::Unmatched | Step::Replaced(_) => whole.quotas += u16::from(plan.modes.quota),
+            Step::Unmatched | Step::Replaced(_) => whole.quotas += u32::from(plan.modes.quota),
             Step::Check(_) if part.steps.contains(&index) => {}
             Step::Check(check) => {
                 let over = known[index].is_some_and(|verdict| verdict.over);
                 let (quota, counts) = (check.quota || plan.modes.quota, over && !check.shadow);
                 whole.any_over |= over;
                 whole.denied |= counts && !quota;
-                whole.quotas += u16::from(quota);
-                whole.quotas_over += u16::from(quota && counts);
+                whole.quotas += u32::from(quota);
+                whole.quotas_over += u32::from(quota && counts);
             }
         }
     }
     whole
-}
-
-fn mode_of(check: &Check<'_>) -> Option<StoreFailure> {
-    match check.origin {
-        Origin::Rule(rule) => rule.on_store_failure,
-        Origin::Override { .. } => None,
-    }
-}
-
-fn hits_of(check: &Check<'_>) -> u64 {
-    match check.hits {
-        Hits::Take(hits) => hits,
-        Hits::GiveBack(_) => 0,
-    }
-}
-
-/// Over the limit, for one second.
-fn denied(check: &Check<'_>) -> Verdict {
-    let before = u64::from(check.limit.burst());
-    let after = before.saturating_add(hits_of(check));
-    Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS }
-}
-
-/// Within the limit, uncounted.
-fn allowed(check: &Check<'_>) -> Verdict {
-    let remaining = u64::from(check.limit.burst());
-    Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0 }
 }
 
 /// The verdict of a counter to which this much goes back.
@@ -488,3 +472,6 @@ fn uncharged(check: &Check<'_>, verdict: &Verdict, hits: u64) -> Verdict {
     let reset_nanos = if verdict.before == 0 { 0 } else { verdict.reset_nanos };
     Verdict { remaining, reset_nanos, ..*verdict }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,13 +25,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 pub use connect::Access;
-pub use state::{Contact, RedisOptions, Stats};
+pub use state::{Contact, LoginSettings, RedisOptions, RoundTrips, Stats};
 
 use crate::store::Failure;
 use lane::Lane;
+use link::Link;
 use script::{Call, Purpose};
 use state::Shared;
 
@@ -67,18 +69,18 @@ impl RedisStore {
     /// Connects for the calling worker, in the background, by a task of its runtime. Workers beyond the size of the
     /// pool share connections.
     pub fn attach(&self) {
-        self.lane();
+        LANES.with_borrow_mut(|own| {
+            if own.iter().all(|(id, _)| *id != self.id) {
+                own.push((self.id, self.new_lane()));
+            }
+        });
     }
 
-    fn lane(&self) -> Arc<Lane> {
-        LANES.with_borrow_mut(|own| {
-            if let Some((_, lane)) = own.iter().find(|(id, _)| *id == self.id) {
-                return Arc::clone(lane);
-            }
-            let lane = self.new_lane();
-            own.push((self.id, Arc::clone(&lane)));
-            lane
-        })
+    /// The calling worker's connections; those of some worker for a thread that has none of its own.
+    fn lane(&self) -> Option<Arc<Lane>> {
+        let own = LANES
+            .with_borrow(|own| own.iter().find(|(id, _)| *id == self.id).map(|(_, lane)| Arc::clone(lane)));
+        own.or_else(|| self.lanes.lock().first().cloned())
     }
 
     fn new_lane(&self) -> Arc<Lane> {
@@ -124,35 +126,80 @@ impl RedisStore {
         if before < self.shared.options.in_flight_max { Ok(waiting) } else { Err(Failure::Overloaded) }
     }
 
+    /// Counts a decision without an answer.
+    pub(super) fn failed(&self, failure: Failure) {
+        self.shared.stats.failed(failure);
+    }
+
     /// Asks the server of this slot to decide.
-    pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Vec<i64>, Failure> {
-        let asked = async {
-            let _waiting = self.wait()?;
-            let lane = self.lane();
-            let link = lane.route(slot).ok_or(Failure::Down)?;
-            let error = match link.call(&self.shared, Purpose::Decide, call, until, false).await {
-                Ok(numbers) => return Ok(numbers),
-                Err(error) => error,
-            };
-            // A slot on its way to another server: that one is asked, once.
-            let to = error.to.and_then(|(address, asking)| Some((lane.link_to(&address)?, asking)));
-            let (link, asking) = to.ok_or(error.failure)?;
-            let asked = link.call(&self.shared, Purpose::Decide, call, until, asking).await;
-            asked.map_err(|error| error.failure)
+    pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Reply, Failure> {
+        let lane = self.lane().ok_or(Failure::Down)?;
+        let link = lane.route(slot).ok_or(Failure::Down)?;
+        let error = match link.call(&self.shared, Purpose::Decide, call, until, false).await {
+            Ok(numbers) => return Ok(Reply { numbers, link }),
+            Err(error) => error,
         };
-        asked.await.inspect_err(|&failure| self.shared.stats.failed(failure))
+        // A slot on its way to another server: that one is asked, once.
+        let to = error.to.and_then(|(address, asking)| Some((lane.link_to(&address)?, asking)));
+        let (link, asking) = to.ok_or(error.failure)?;
+        let asked = link.call(&self.shared, Purpose::Decide, call, until, asking).await;
+        asked.map(|numbers| Reply { numbers, link }).map_err(|error| error.failure)
+    }
+
+    /// Waits until as many replicas as there have to be have what that reply says was charged.
+    pub(super) async fn replicate(&self, reply: &Reply, until: Instant) -> Result<(), Failure> {
+        match self.shared.options.wait_replicas {
+            0 => Ok(()),
+            replicas => {
+                reply.link.replicate(replicas, until).await.inspect_err(|&failure| self.failed(failure))
+            }
+        }
     }
 
     /// Gives back, once, in the background.
     pub(super) fn give_back(&self, slot: u16, call: Call) {
-        let Some(link) = self.lane().route(slot) else { return };
+        // Whatever ends while the runtime does may want to give back, too late.
+        let (Some(link), Ok(runtime)) =
+            (self.lane().and_then(|lane| lane.route(slot)), Handle::try_current())
+        else {
+            return;
+        };
         let shared = Arc::clone(&self.shared);
         let until = crate::clock::monotonic() + GIVE_BACK_PATIENCE;
         shared.stats.given_back.fetch_add(1, Relaxed);
-        tokio::spawn(async move {
+        let under_way = UnderWay::one_more(&self.shared);
+        runtime.spawn(async move {
             // Without an answer it may have happened or not: never again, or others could see too much room.
             let _ = link.call(&shared, Purpose::GiveBack, &call, until, false).await;
+            drop(under_way);
         });
+    }
+
+    /// Waits for all give-backs that are under way, each of which has an end.
+    pub(super) async fn all_given_back(&self) {
+        let _ = self.shared.giving_back.subscribe().wait_for(|&under_way| under_way == 0).await;
+    }
+}
+
+/// A reply, and the connection that it came by.
+pub(super) struct Reply {
+    pub(super) numbers: Vec<i64>,
+    link: Arc<Link>,
+}
+
+/// A give-back that is under way, as long as it lives.
+struct UnderWay(Arc<Shared>);
+
+impl UnderWay {
+    fn one_more(shared: &Arc<Shared>) -> Self {
+        shared.giving_back.send_modify(|under_way| *under_way += 1);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.giving_back.send_modify(|under_way| *under_way -= 1);
     }
 }
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::harness::free_port;
 use crate::harness::redis::Redis;
-use crate::harness::{free_port, whole_machine};
 
 /// The commands of an example's README, on ports that are free: `(as written, the one instead)`.
 fn run_readme(name: &str, ports: &[(u16, u16)]) -> String {
@@ -63,20 +63,14 @@ fn two_nodes_share_one_limit_in_a_cluster() {
 
 #[test]
 fn another_program_shares_it_as_a_library() {
-    let _machine = whole_machine();
     let redis = Redis::start(&[]);
-    let profile = binary_folder().file_name().map(|name| name.to_string_lossy().into_owned());
-    let profile = profile.map(|name| if name == "debug" { "dev".to_owned() } else { name }).expect("a name");
-    let run = || {
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["run", "--quiet", "--locked", "--offline", "--profile", &profile]);
-        command.args(["--example", "embed_redis", "--", &redis.url()]);
-        told(&command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo is there"))
-    };
-    let shown: Vec<String> = [run(), run()].concat().lines().map(str::to_owned).collect();
+    let program = binary_folder().join("examples/embed_redis");
+    assert!(program.exists(), "cargo test builds the examples, but not with --test: {}", program.display());
+    let run = || told(&Command::new(&program).arg(redis.url()).output().expect("it starts"));
+    let shown = run() + &run();
     let expected = [(1, true, 2), (2, true, 1), (1, true, 0), (2, false, 0)];
-    assert_eq!(shown.len(), expected.len(), "{shown:?}");
-    for (line, (number, passes, remaining)) in shown.iter().zip(expected) {
+    assert_eq!(shown.lines().count(), expected.len(), "{shown}");
+    for (line, (number, passes, remaining)) in shown.lines().zip(expected) {
         let beginning = format!("request {number}: passes: {passes}, remaining: {remaining}, ");
         assert!(line.starts_with(&beginning), "{line} does not begin with {beginning}");
     }

@@ -166,7 +166,7 @@ fn no_window_holds_more(place: Where, sync: &str) {
     let (mut rig, (most_allowed, window)) = (Rig::start(place, sync), limit());
     let window_micros = window * 1_000_000;
     // Nodes that decide alone are faster, and several windows should go by.
-    let hits = hits() * if sync == "leased" { 3 } else { 1 };
+    let hits = if sync == "leased" { hits().max(3 * HITS) } else { hits() };
     for key in ["window", "log"] {
         let (told, recorded, kills) = rig.drive_and_kill(&ask_of(key), hits);
         let (charged, leased, admitted) = (&recorded.charged, recorded.leased, &told.admitted);

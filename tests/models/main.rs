@@ -1,4 +1,4 @@
-//! The memory store's own code under a scheduler that decides who runs between any two steps of its locks and
+//! The stores' own code under a scheduler that decides who runs between any two steps of its locks and
 //! counters: the same question in thousands of interleavings, and a deadlock is a failure.
 //!
 //! The modules are compiled here a second time, with `shuttle`'s locks and atomics in the place of `src/store/sync.rs`.
@@ -14,6 +14,13 @@ mod src {
 #[allow(dead_code)]
 mod store {
     pub mod memory;
+
+    pub mod failover {
+        pub mod carried;
+
+        #[path = "../../../tests/models/carried.rs"]
+        mod model;
+    }
 
     mod sync {
         pub(super) use shuttle::sync::atomic::AtomicU64;

@@ -17,7 +17,7 @@ const TRIES: usize = 2_000;
 
 /// Tries a model at random, and with a few priorities that change at few moments: that finds what needs one thread to
 /// be held up for long.
-fn explore(model: fn()) {
+pub(crate) fn explore(model: fn()) {
     run(RandomScheduler::new(TRIES), model);
     run(PctScheduler::new(3, TRIES), model);
 }

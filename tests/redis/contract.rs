@@ -205,6 +205,24 @@ fn a_cluster_of_valkey_answers_the_same() {
     a_cluster_of("valkey-server");
 }
 
+/// More counters than fit into a byte, each of which denies or admits for itself.
+#[test]
+fn a_request_of_many_counters_is_the_same_in_redis() {
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    let checks = |shadow: bool| {
+        (0..600).map(move |counter| {
+            let limit = Limit::new(Algorithm::SlidingWindow, counter % 3, 60 * 1_000_000_000);
+            Check { shadow, ..check(limit, key(u64::from(counter)), Hits::Take(1)) }
+        })
+    };
+    for (later, shadow) in [(0, true), (1, false), (2, true), (3, true)] {
+        let (now, plan) = (TODAY + later * SECOND, plan(checks(shadow)));
+        let told = asked.apply(&plan, |index| format!("many{index}"), now);
+        assert_eq!(told, memory.apply(&plan, Timestamp::from_nanos(now * 1_000)), "{later} s later");
+    }
+}
+
 /// Thousands of entries alive at once: searches, and dropping many at a time.
 #[test]
 fn long_logs_are_the_same_in_redis() {

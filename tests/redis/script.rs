@@ -35,7 +35,7 @@ impl Asked {
         let whole = Whole {
             stop_increment_when_over: plan.modes.stop_increment_when_over,
             quota: plan.modes.quota,
-            quotas: if plan.modes.quota { unlimited.count() as u16 } else { 0 },
+            quotas: if plan.modes.quota { unlimited.count() as u32 } else { 0 },
             ..Whole::default()
         };
         let mut call = Call::new(&whole);

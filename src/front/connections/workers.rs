@@ -162,7 +162,7 @@ async fn work(
     grpc_max_age: MaxAge,
     mut drain: Drain,
 ) {
-    fronts.grpc.begin();
+    fronts.grpc.seam().begin();
     let told = drain.clone();
     let mut serving = JoinSet::new();
     let serve = |connection| serve(connection, fronts.clone(), grpc_max_age, told.clone());
@@ -178,6 +178,7 @@ async fn work(
         serving.spawn(serve(connection));
     }
     while serving.join_next().await.is_some() {}
+    fronts.grpc.seam().end().await;
 }
 
 async fn serve(connection: Connection, fronts: Fronts, grpc_max_age: MaxAge, drain: Drain) {

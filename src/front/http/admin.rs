@@ -14,7 +14,8 @@ use hyper::body::Incoming;
 use super::page::{JSON, Page, TEXT, not_allowed, page, pieces, text};
 use super::rlconfig::{self, Format};
 use super::{Respond, json, read_body, refused};
-use crate::front::{Refusal, Seam};
+use crate::engine::explain::Explanation;
+use crate::front::Seam;
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -99,13 +100,15 @@ impl AdminFront {
     async fn ask(&self, query: &str, body: Incoming) -> Page {
         let as_json = parameter(query, "format") == Some("json");
         let asked = read_body(body, self.seam.bounds()).await.and_then(|body| json::to_request(&body));
-        let explained = asked.and_then(|request| {
-            self.seam.explain(&request, |told| match as_json {
-                true => page(StatusCode::OK, JSON, format!("{}\n", told.json())),
-                false => text(StatusCode::OK, told.to_string()),
-            })
-        });
-        explained.unwrap_or_else(|refusal: Refusal| refused(&refusal))
+        let tell = |told: &Explanation<'_>| match as_json {
+            true => page(StatusCode::OK, JSON, format!("{}\n", told.json())),
+            false => text(StatusCode::OK, told.to_string()),
+        };
+        let explained = match asked {
+            Ok(request) => self.seam.explain(&request, tell).await,
+            Err(refusal) => Err(refusal),
+        };
+        explained.unwrap_or_else(|refusal| refused(&refusal))
     }
 
     fn set_log_level(&self, query: &str, peer: Option<SocketAddr>, headers: &HeaderMap) -> Page {

@@ -1,21 +1,28 @@
 //! What this node admitted while it decided alone, until Redis is told.
 //!
-//! In: hits and when they were admitted. Out, once: the same by counter, for the first call that asks for it. Bounded:
-//! some sixty entries a counter, each as late as the latest of its hits, so that nothing counts too short; and so many
-//! counters.
+//! In: hits and when they were admitted. Out: the same by counter, for the first call that asks for it; until that call
+//! has ended, others that ask for one of its counters are told to wait, or Redis would answer them without these hits.
+//! Bounded: a few hundred entries a counter, each as late as the latest of its hits, so that nothing counts too short;
+//! and so many counters.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 
 use crate::engine::key::Key;
 use crate::engine::limit::Limit;
+use crate::store::sync::{AtomicU64, Mutex};
 
-/// Hits within this part of a window are as good as one.
-const PARTS: u32 = 60;
-/// Counters that are remembered: beyond them hits are forgotten. Each takes up to 2 KiB.
+/// Hits within this part of a window are as good as one: while there are few counters, and when there are many.
+const PARTS: (u32, u32) = (60, 6);
+/// So many counters are few.
+const FEW: usize = 2_000;
+/// Counters that are remembered: beyond them hits are forgotten. Each takes some 10 KiB where there are few, 1 KiB where
+/// there are many.
 const COUNTERS_MAX: usize = 50_000;
 /// How often those whose hits count no more are looked for when there is no room.
 const PURGE_PAUSE: Duration = Duration::from_secs(1);
@@ -32,7 +39,7 @@ pub(super) struct Admitted {
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     counters: Mutex<Counters>,
-    count: AtomicUsize,
+    count: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -42,40 +49,55 @@ struct Counters {
 }
 
 /// What is to be carried along of one counter.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Noted {
+#[derive(Debug, Default)]
+struct Noted {
     /// When none of it counts any more; `None` when there is nothing.
     until: Option<Instant>,
-    pub(super) entries: Vec<Admitted>,
+    entries: Vec<Admitted>,
+    flight: Option<Flight>,
 }
 
-/// What was taken for a call. It goes back when the call is dropped before it is known to have been answered.
+/// A call that is under way with the first entries of a counter.
+#[derive(Debug)]
+struct Flight {
+    entries: usize,
+    ended: Arc<Notify>,
+}
+
+/// What was taken for a call. Unless it is told that all of it was charged, it is still to be carried afterwards.
 #[derive(Debug)]
 pub(super) struct Taken<'c> {
     carried: &'c Carried,
-    noted: Vec<(Key, Noted)>,
+    counters: Vec<(Key, Vec<Admitted>)>,
+    ended: Option<Arc<Notify>>,
 }
 
 impl Taken<'_> {
-    /// Adds what a counter is to be charged; what it is.
-    pub(super) fn take(&mut self, key: Key) -> &[Admitted] {
-        let noted = self.carried.take(key);
-        if noted.entries.is_empty() {
-            return &[];
-        }
-        self.noted.push((key, noted));
-        self.noted.last().map_or(&[], |(_, noted)| &noted.entries)
+    /// What a counter is to be charged, once.
+    pub(super) fn of(&mut self, key: Key) -> Vec<Admitted> {
+        let taken = self.counters.iter_mut().find(|(taken, _)| *taken == key);
+        taken.map(|(_, entries)| std::mem::take(entries)).unwrap_or_default()
     }
 
     /// All of it was charged.
     pub(super) fn charged(mut self) {
-        self.noted.clear();
+        self.land(true);
+    }
+
+    fn land(&mut self, charged: bool) {
+        let Some(ended) = self.ended.take() else { return };
+        let mut counters = self.carried.counters.lock();
+        self.counters.drain(..).for_each(|(key, _)| counters.land(key, charged));
+        self.carried.count.store(counters.noted.len() as u64, Relaxed);
+        drop(counters);
+        ended.notify_waiters();
     }
 }
 
 impl Drop for Taken<'_> {
+    /// It may have been charged or not. If it was, it counts twice: too little room, never too much.
     fn drop(&mut self) {
-        self.noted.drain(..).for_each(|(key, noted)| self.carried.put_back(key, noted));
+        self.land(false);
     }
 }
 
@@ -86,54 +108,68 @@ impl Carried {
         if !counters.has_room(key, now) {
             return;
         }
-        let window = Duration::from_nanos(limit.window_nanos());
-        let noted = counters.noted.entry(key).or_default();
-        // A bucket's hits may take several windows to drain: what this node alone admits is at most a burst at a time.
-        let windows = limit.burst().div_ceil(limit.requests().max(1)).saturating_add(1);
-        noted.until = now.checked_add(window.saturating_mul(windows)).or(noted.until);
-        let entries = &mut noted.entries;
-        entries.retain(|entry| limit.algorithm().is_bucket() || now - entry.last < 2 * window);
-        match entries.last_mut() {
-            Some(last) if limit.algorithm().is_bucket() => {
-                let left = last.left(limit, now);
-                *last = Admitted { hits: left + hits as f64, began: now, last: now };
-            }
-            Some(last) if now - last.began < window / PARTS => {
-                (last.hits, last.last) = (last.hits + hits as f64, now);
-            }
-            _ => entries.push(Admitted { began: now, last: now, hits: hits as f64 }),
+        let parts = counters.parts();
+        counters.noted.entry(key).or_default().note(limit, parts, hits, now);
+        self.count.store(counters.noted.len() as u64, Relaxed);
+    }
+
+    /// Takes back hits that were given back: the newest first, and none that are on their way.
+    pub(super) fn lower(&self, key: Key, limit: &Limit, hits: u64, now: Instant) {
+        let mut counters = self.counters.lock();
+        if let Some(noted) = counters.noted.get_mut(&key) {
+            noted.lower(limit, hits as f64, now);
         }
-        self.count.store(counters.noted.len(), Relaxed);
     }
 
-    /// Nothing yet, for a call.
-    pub(super) fn taken(&self) -> Taken<'_> {
-        Taken { carried: self, noted: Vec::new() }
-    }
-
-    /// Takes what a counter is to be charged.
-    fn take(&self, key: Key) -> Noted {
+    /// Takes what these counters are to be charged at `now`, each once; or tells when to ask again, while another call
+    /// carries hits of one of them.
+    pub(super) fn take<'l>(
+        &self,
+        counters: impl Iterator<Item = (Key, &'l Limit)> + Clone,
+        now: Instant,
+    ) -> Result<Taken<'_>, OwnedNotified> {
+        let mut taken = Taken { carried: self, counters: Vec::new(), ended: None };
         if self.count.load(Relaxed) == 0 {
-            return Noted::default();
+            return Ok(taken);
         }
-        let mut counters = self.counters.lock();
-        let taken = counters.noted.remove(&key).unwrap_or_default();
-        self.count.store(counters.noted.len(), Relaxed);
-        taken
-    }
-
-    /// Puts back what may not have been charged. If it was, it counts twice: too little room, never too much.
-    fn put_back(&self, key: Key, mut taken: Noted) {
-        let mut counters = self.counters.lock();
-        let later = counters.noted.remove(&key).unwrap_or_default();
-        taken.until = taken.until.max(later.until);
-        taken.entries.extend(later.entries);
-        counters.noted.insert(key, taken);
-        self.count.store(counters.noted.len(), Relaxed);
+        let mut all = self.counters.lock();
+        // All or none: a call that has some and waits for others might wait for one that waits for it.
+        if let Some(ended) = counters.clone().find_map(|(key, _)| all.flight_of(key)) {
+            return Err(ended.notified_owned());
+        }
+        let parts = all.parts();
+        for (key, limit) in counters {
+            let Some(noted) = all.noted.get_mut(&key).filter(|noted| noted.flight.is_none()) else {
+                continue;
+            };
+            noted.tidy(limit, parts, now);
+            let ended = Arc::clone(taken.ended.get_or_insert_default());
+            noted.flight = Some(Flight { entries: noted.entries.len(), ended });
+            taken.counters.push((key, noted.entries.clone()));
+        }
+        Ok(taken)
     }
 }
 
 impl Counters {
+    /// The end of the call that is under way with hits of this counter, if there is one.
+    fn flight_of(&self, key: Key) -> Option<Arc<Notify>> {
+        Some(Arc::clone(&self.noted.get(&key)?.flight.as_ref()?.ended))
+    }
+
+    fn land(&mut self, key: Key, charged: bool) {
+        let Some(noted) = self.noted.get_mut(&key) else { return };
+        let flown = noted.flight.take().map_or(0, |flight| flight.entries);
+        noted.entries.drain(..if charged { flown } else { 0 });
+        if noted.entries.is_empty() {
+            self.noted.remove(&key);
+        }
+    }
+
+    fn parts(&self) -> u32 {
+        if self.noted.len() <= FEW { PARTS.0 } else { PARTS.1 }
+    }
+
     /// Whether hits of this counter can be noted, once those are forgotten that count no more.
     fn has_room(&mut self, key: Key, now: Instant) -> bool {
         if self.noted.len() < COUNTERS_MAX || self.noted.contains_key(&key) {
@@ -141,16 +177,77 @@ impl Counters {
         }
         if self.purged.is_none_or(|purged| now.saturating_duration_since(purged) >= PURGE_PAUSE) {
             self.purged = Some(now);
-            self.noted.retain(|_, noted| noted.until.is_some_and(|until| now < until));
+            self.noted
+                .retain(|_, noted| noted.flight.is_some() || noted.until.is_some_and(|until| now < until));
         }
         self.noted.len() < COUNTERS_MAX
     }
 }
 
+impl Noted {
+    fn note(&mut self, limit: &Limit, parts: u32, hits: u64, now: Instant) {
+        let window = Duration::from_nanos(limit.window_nanos());
+        // A bucket's hits may take several windows to drain: what this node alone admits is at most a burst at a time.
+        let windows = limit.burst().div_ceil(limit.requests().max(1)).saturating_add(1);
+        self.until = now.checked_add(window.saturating_mul(windows)).or(self.until);
+        let new = Admitted { began: now, last: now, hits: hits as f64 };
+        let flown = self.flown();
+        if !self.entries[flown..].last_mut().is_some_and(|last| last.joins(&new, limit, parts)) {
+            self.entries.push(new);
+            self.tidy(limit, parts, now);
+        }
+    }
+
+    /// Entries that are on their way, and stay as they are.
+    fn flown(&self) -> usize {
+        self.flight.as_ref().map_or(0, |flight| flight.entries)
+    }
+
+    /// Forgets what counts no more, and joins what calls that failed have left in pieces.
+    fn tidy(&mut self, limit: &Limit, parts: u32, now: Instant) {
+        if self.flight.is_some() {
+            return;
+        }
+        let window = Duration::from_nanos(limit.window_nanos());
+        let counts = |entry: &Admitted| now.saturating_duration_since(entry.last) < 2 * window;
+        self.entries.retain(|entry| limit.algorithm().is_bucket() || counts(entry));
+        self.entries.dedup_by(|later, entry| entry.joins(later, limit, parts));
+    }
+
+    fn lower(&mut self, limit: &Limit, mut hits: f64, now: Instant) {
+        let flown = self.flown();
+        while let Some(last) = self.entries[flown..].last_mut().filter(|_| hits > 0.0) {
+            let left = if limit.algorithm().is_bucket() { last.left(limit, now) } else { last.hits };
+            if left > hits {
+                (last.hits, last.last) =
+                    (left - hits, if limit.algorithm().is_bucket() { now } else { last.last });
+                return;
+            }
+            hits -= left;
+            self.entries.pop();
+        }
+    }
+}
+
 impl Admitted {
+    /// Takes the hits of a later entry in, if they are as good as its own.
+    fn joins(&mut self, later: &Self, limit: &Limit, parts: u32) -> bool {
+        if limit.algorithm().is_bucket() {
+            *self = Self { hits: self.left(limit, later.last) + later.hits, ..*later };
+            return true;
+        }
+        let span = later.last.saturating_duration_since(self.began);
+        let near = span < Duration::from_nanos(limit.window_nanos()) / parts;
+        if near {
+            (self.hits, self.last) = (self.hits + later.hits, self.last.max(later.last));
+        }
+        near
+    }
+
     /// The hits that are left in a bucket now.
     fn left(&self, limit: &Limit, now: Instant) -> f64 {
-        let drained = (now - self.last).as_nanos() as f64 * f64::from(limit.requests());
+        let drained =
+            now.saturating_duration_since(self.last).as_nanos() as f64 * f64::from(limit.requests());
         (self.hits - drained / limit.window_nanos() as f64).max(0.0)
     }
 
@@ -161,54 +258,5 @@ impl Admitted {
         }
         let age = now.saturating_duration_since(self.last).as_micros();
         (u64::try_from(age).unwrap_or(u64::MAX), self.hits as u64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock::monotonic;
-    use crate::engine::limit::Algorithm;
-
-    #[test]
-    fn hits_are_told_once_and_never_as_older_than_they_are() {
-        let (carried, key, now) = (Carried::default(), Key(1), monotonic());
-        let limit = Limit::new(Algorithm::SlidingLog, 9, 60_000_000_000);
-        let after = |secs| now + Duration::from_secs(secs);
-        carried.note(key, &limit, 1, now);
-        carried.note(key, &limit, 2, now + Duration::from_millis(900));
-        carried.note(key, &limit, 4, after(2));
-        let mut taken = carried.taken();
-        let entries = taken.take(key).to_vec();
-        let told: Vec<_> = entries.iter().map(|entry| entry.told(&limit, after(3))).collect();
-        assert_eq!(told, [(2_100_000, 3), (1_000_000, 4)]);
-        assert!(carried.taken().take(key).is_empty());
-        drop(taken);
-        let mut again = carried.taken();
-        assert_eq!(again.take(key), entries, "a call that was dropped leaves everything as it was");
-        again.charged();
-        assert!(carried.taken().take(key).is_empty());
-    }
-
-    #[test]
-    fn counters_whose_hits_count_no_more_make_room() {
-        let (carried, now) = (Carried::default(), monotonic());
-        let limit = Limit::new(Algorithm::SlidingWindow, 9, 1_000_000_000);
-        (0..COUNTERS_MAX as u128).for_each(|key| carried.note(Key(key), &limit, 1, now));
-        let next = Key(u128::MAX);
-        carried.note(next, &limit, 1, now + Duration::from_millis(500));
-        assert!(carried.taken().take(next).is_empty(), "all of them still count");
-        carried.note(next, &limit, 1, now + Duration::from_secs(3));
-        assert_eq!(carried.taken().take(next).len(), 1);
-    }
-
-    #[test]
-    fn a_bucket_drains_meanwhile() {
-        let (carried, key, now) = (Carried::default(), Key(1), monotonic());
-        let limit = Limit::new(Algorithm::TokenBucket, 2, 1_000_000_000).with_burst(10);
-        carried.note(key, &limit, 6, now);
-        carried.note(key, &limit, 1, now + Duration::from_secs(1));
-        let taken = carried.take(key).entries;
-        assert_eq!(taken[0].told(&limit, now + Duration::from_millis(1_250)), (0, 5));
     }
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::{Part, SharedStore, checks};
-use crate::clock::since_boot;
+use crate::clock::{monotonic, since_boot};
 use crate::engine::decision::Verdicts;
-use crate::engine::plan::{Check, Origin, Plan};
+use crate::engine::plan::{Check, Hits, Origin, Plan};
 use crate::engine::rules::Sync;
 use crate::engine::settle::{Looked, settle};
 use crate::store::lease::{Demand, Held, Source, Unspent};
@@ -39,8 +39,39 @@ pub struct LeaseTotals {
     pub hits_given_back: u64,
 }
 
-/// Hits that a request holds, by step.
-pub(super) type AllHeld = SmallVec<[(usize, Held); 2]>;
+/// Hits that a request holds, by step. Those that it does not settle, because nobody waits for it any more, others may
+/// spend.
+pub(super) struct AllHeld<'s> {
+    store: &'s SharedStore,
+    held: SmallVec<[(usize, Held); 2]>,
+}
+
+impl AllHeld<'_> {
+    /// Spends what was held, if the request owes it; what it does not owe, others may spend.
+    pub(super) fn settle(mut self, plan: &Plan<'_>, verdicts: &mut Verdicts) {
+        if self.held.is_empty() {
+            return;
+        }
+        let settlement = settle(plan, |index| verdicts[index].is_some_and(|verdict| verdict.over));
+        for (index, held) in self.held.drain(..) {
+            let Some(check) = super::check_at(plan, index) else { continue };
+            let looked = Looked { over: false, left: held.hits, before: held.verdict.before };
+            let owed = settlement.charged(check, looked);
+            let surplus = held.hits.saturating_sub(owed);
+            self.store.leases.spent(&held, owed);
+            if surplus > 0 {
+                verdicts[index] = Some(super::uncharged(check, &held.verdict, surplus));
+                self.store.release(&held, surplus);
+            }
+        }
+    }
+}
+
+impl Drop for AllHeld<'_> {
+    fn drop(&mut self) {
+        self.held.iter().for_each(|(_, held)| self.store.release(held, held.hits));
+    }
+}
 
 impl SharedStore {
     pub(super) fn is_leased(&self, check: &Check<'_>) -> bool {
@@ -52,12 +83,12 @@ impl SharedStore {
     }
 
     /// Holds what leases have, and answers it.
-    pub(super) fn hold(&self, plan: &Plan<'_>, now: Duration, verdicts: &mut Verdicts) -> AllHeld {
-        let mut all = AllHeld::new();
+    pub(super) fn hold(&self, plan: &Plan<'_>, now: Duration, verdicts: &mut Verdicts) -> AllHeld<'_> {
+        let mut all = AllHeld { store: self, held: SmallVec::new() };
         for (index, check) in checks(plan).filter(|(_, check)| self.is_leased(check)) {
             if let Some(held) = self.leases.hold(check, now) {
                 verdicts[index] = Some(held.verdict);
-                all.push((index, held));
+                all.held.push((index, held));
             }
         }
         all
@@ -65,7 +96,8 @@ impl SharedStore {
 
     /// Asks for a lease along with this check of the counter under `key`, if one is due.
     pub(super) fn demand(&self, check: &Check<'_>, key: &[u8]) -> Option<Demand<'_>> {
-        let may = key.len() <= KEY_BYTES_MAX && self.is_leased(check);
+        // A question takes nothing.
+        let may = check.hits != Hits::Take(0) && key.len() <= KEY_BYTES_MAX && self.is_leased(check);
         if may { self.leases.demand(check) } else { None }
     }
 
@@ -86,27 +118,8 @@ impl SharedStore {
         }
     }
 
-    /// Spends what was held, if the request owes it; what it does not owe, others may spend.
-    pub(super) fn settle_held(&self, plan: &Plan<'_>, held: &AllHeld, verdicts: &mut Verdicts) {
-        if held.is_empty() {
-            return;
-        }
-        let settlement = settle(plan, |index| verdicts[index].is_some_and(|verdict| verdict.over));
-        for (index, held) in held {
-            let Some(check) = super::check_at(plan, *index) else { continue };
-            let looked = Looked { over: false, left: held.hits, before: held.verdict.before };
-            let owed = settlement.charged(check, looked);
-            let surplus = held.hits.saturating_sub(owed);
-            self.leases.spent(held, owed);
-            if surplus > 0 {
-                verdicts[*index] = Some(super::uncharged(check, &held.verdict, surplus));
-                self.release(held, surplus);
-            }
-        }
-    }
-
     /// Lets others spend what was held, or Redis have it back.
-    pub(super) fn release(&self, held: &Held, hits: u64) {
+    fn release(&self, held: &Held, hits: u64) {
         let unspent = self.leases.release(held, hits);
         unspent.into_iter().for_each(|unspent| self.return_one(&unspent));
     }
@@ -120,17 +133,39 @@ impl SharedStore {
     pub(super) async fn keep_leases(self: Arc<Self>) {
         loop {
             tokio::time::sleep(self.leases.time().clamp(SWEEPS.0, SWEEPS.1)).await;
-            let mut calls: HashMap<(bool, u16), Call> = HashMap::new();
-            self.leases.sweep(since_boot(), |key, unspent| {
-                self.over.forget(key);
-                let to = (unspent.source.per_second, unspent.source.slot);
-                let call = calls.entry(to).or_insert_with(Call::giving_back);
-                push(call, &unspent);
-                if call.keys.len() >= GIVEN_BACK_MAX {
-                    self.return_all(to, std::mem::replace(call, Call::giving_back()));
-                }
-            });
-            calls.into_iter().for_each(|(to, call)| self.return_all(to, call));
+            self.end_leases(since_boot());
+        }
+    }
+
+    /// Gives back what is left of leases that are over at `now`; how many hits that is.
+    pub(super) fn end_leases(&self, now: Duration) -> u64 {
+        let mut hits = 0;
+        let mut calls: HashMap<(bool, u16), Call> = HashMap::new();
+        self.leases.sweep(now, |key, unspent| {
+            self.over.forget(key, monotonic());
+            hits += unspent.hits;
+            let to = (unspent.source.per_second, unspent.source.slot);
+            let call = calls.entry(to).or_insert_with(Call::giving_back);
+            push(call, &unspent);
+            if call.keys.len() >= GIVEN_BACK_MAX {
+                self.return_all(to, std::mem::replace(call, Call::giving_back()));
+            }
+        });
+        calls.into_iter().for_each(|(to, call)| self.return_all(to, call));
+        hits
+    }
+
+    /// A worker that was attached has served everything. The last one gives back what leases still have; the others
+    /// wait for that, because some of them may share its connections.
+    pub async fn detach(&self) {
+        self.workers.send_modify(|workers| *workers = workers.saturating_sub(1));
+        let _ = self.workers.subscribe().wait_for(|&workers| workers == 0).await;
+        match self.end_leases(Duration::MAX) {
+            0 => {}
+            hits => tracing::info!("redis: {hits} leased hits that were not spent go back"),
+        }
+        for (_, store) in self.stores() {
+            store.all_given_back().await;
         }
     }
 

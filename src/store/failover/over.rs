@@ -1,14 +1,17 @@
 //! What Redis called over, remembered until the time at which Redis said that capacity comes back.
 //!
 //! In: verdicts of Redis. Out: the same verdict to requests for at least as many hits under the same N. Bounded in
-//! bytes; where there is no room nothing is remembered, and Redis is asked.
+//! bytes; where there is no room nothing is remembered, and Redis is asked. What Redis said before a counter was given
+//! hits back is never learned after it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
+use crate::clock::monotonic;
 use crate::engine::key::Key;
 use crate::engine::limit::Verdict;
 use crate::engine::plan::{Check, Hits};
@@ -31,10 +34,43 @@ struct Over {
     remaining: u64,
 }
 
+/// A part of the memory.
+#[derive(Debug, Default)]
+struct Shard {
+    counters: HashMap<Key, Over>,
+    /// When one of them was forgotten: what was asked up to then may have been answered before that.
+    forgot: Option<Instant>,
+}
+
+/// Counters that a request gives hits back to. What is learned of them before that has happened is forgotten: at the
+/// beginning, so that the request itself is not answered by it, and in the end, whatever the end is.
+pub(super) struct Refunds<'o> {
+    over: &'o OverMemory,
+    keys: SmallVec<[Key; 1]>,
+}
+
+impl<'o> Refunds<'o> {
+    pub(super) fn begin(over: &'o OverMemory, keys: SmallVec<[Key; 1]>) -> Self {
+        let refunds = Self { over, keys };
+        refunds.forget();
+        refunds
+    }
+
+    fn forget(&self) {
+        self.keys.iter().for_each(|&key| self.over.forget(key, monotonic()));
+    }
+}
+
+impl Drop for Refunds<'_> {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
 /// All that is remembered.
 #[derive(Debug, Default)]
 pub(super) struct OverMemory {
-    shards: Vec<Mutex<HashMap<Key, Over>>>,
+    shards: Vec<Mutex<Shard>>,
     shard_entries_max: usize,
     /// Questions that were answered from here.
     pub(super) answered: AtomicU64,
@@ -50,14 +86,14 @@ impl OverMemory {
         Self { shards, shard_entries_max: (bytes / ENTRY_BYTES / SHARDS).max(1), answered: AtomicU64::new(0) }
     }
 
-    fn shard(&self, key: Key) -> Option<&Mutex<HashMap<Key, Over>>> {
+    fn shard(&self, key: Key) -> Option<&Mutex<Shard>> {
         self.shards.get(key.0 as usize % SHARDS)
     }
 
     /// The verdict, if the counter is known to be over at `now`.
     pub(super) fn answer(&self, check: &Check<'_>, now: Instant) -> Option<Verdict> {
         let Hits::Take(hits) = check.hits else { return None };
-        let over = *self.shard(check.key)?.lock().get(&check.key)?;
+        let over = *self.shard(check.key)?.lock().counters.get(&check.key)?;
         let limit = &check.limit;
         let same = (over.requests, over.burst) == (limit.requests(), limit.burst());
         if !same || hits.max(1) < over.hits || over.asked_again <= now || check.reported {
@@ -86,30 +122,80 @@ impl OverMemory {
         let asked_again = asked.checked_add(patience).map_or(until, |again| again.min(until));
         let (hits, remaining) = (hits.max(1), verdict.remaining);
         let over = Over { requests, burst, hits, until, asked_again, remaining };
-        let mut shard = shard.lock();
-        if shard.len() >= self.shard_entries_max && !shard.contains_key(&check.key) {
-            shard.retain(|_, over| over.asked_again > asked);
-            if shard.len() >= self.shard_entries_max {
+        let Shard { counters, forgot } = &mut *shard.lock();
+        if forgot.is_some_and(|forgot| asked <= forgot) {
+            return;
+        }
+        if counters.len() >= self.shard_entries_max && !counters.contains_key(&check.key) {
+            counters.retain(|_, over| over.asked_again > asked);
+            if counters.len() >= self.shard_entries_max {
                 return;
             }
         }
-        shard.insert(check.key, over);
+        counters.insert(check.key, over);
     }
 
-    /// Forgets one counter: it was given hits back.
-    pub(super) fn forget(&self, key: Key) {
+    /// Forgets one counter: it is or was given hits back at `now`.
+    pub(super) fn forget(&self, key: Key, now: Instant) {
         if let Some(shard) = self.shard(key) {
-            shard.lock().remove(&key);
+            let Shard { counters, forgot } = &mut *shard.lock();
+            counters.remove(&key);
+            *forgot = (*forgot).max(Some(now));
         }
     }
 
-    /// Forgets all.
-    pub(super) fn clear(&self) {
-        self.shards.iter().for_each(|shard| shard.lock().clear());
+    /// Forgets all at `now`.
+    pub(super) fn clear(&self, now: Instant) {
+        for shard in &self.shards {
+            *shard.lock() = Shard { counters: HashMap::new(), forgot: Some(now) };
+        }
     }
 
     /// Counters that are remembered.
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().counters.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limit::{Algorithm, Limit};
+    use crate::engine::plan::Origin;
+    use crate::engine::rules::Unit;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn check(key: Key) -> Check<'static> {
+        Check {
+            origin: Origin::Override { unit: Unit::Hour, unit_multiplier: 1 },
+            limit: Limit::new(Algorithm::SlidingWindow, 9, HOUR.as_nanos() as u64),
+            key,
+            hits: Hits::Take(1),
+            reported: false,
+            shadow: false,
+            quota: false,
+        }
+    }
+
+    fn over() -> Verdict {
+        Verdict { over: true, before: 9, after: 10, remaining: 0, reset_nanos: HOUR.as_nanos() as u64 }
+    }
+
+    #[test]
+    fn what_was_asked_before_hits_went_back_is_not_learned_after_it() {
+        let (memory, check, asked) = (OverMemory::new(1 << 20), check(Key(7)), monotonic());
+        let after = |millis| asked + Duration::from_millis(millis);
+        memory.learn(&check, &over(), asked, HOUR);
+        assert!(memory.answer(&check, after(1)).is_some());
+        memory.forget(check.key, after(2));
+        memory.learn(&check, &over(), after(1), HOUR);
+        memory.learn(&check, &over(), after(2), HOUR);
+        assert!(memory.answer(&check, after(3)).is_none(), "it was under way when hits went back");
+        memory.learn(&check, &over(), after(3), HOUR);
+        assert!(memory.answer(&check, after(4)).is_some(), "asked afterwards, it is true");
+        memory.clear(after(5));
+        memory.learn(&check, &over(), after(4), HOUR);
+        assert!(memory.answer(&check, after(6)).is_none());
     }
 }

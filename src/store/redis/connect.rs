@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -76,14 +76,4 @@ where
         .set_write_backpressure_boundary(64 << 10);
     let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
     Ok(Opened { connection, driver: tokio::spawn(driver).abort_handle() })
-}
-
-/// What went wrong, for people: without secrets, naming the setting that can help.
-pub(super) fn told(error: &RedisError) -> String {
-    let hint = match error.code() {
-        _ if error.kind() == redis::ErrorKind::AuthenticationFailed => " (REDIS_AUTH)",
-        Some("WRONGPASS" | "NOAUTH" | "NOPERM") => " (REDIS_AUTH)",
-        _ => "",
-    };
-    format!("{error}{hint}")
 }

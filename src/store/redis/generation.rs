@@ -2,33 +2,43 @@
 //! or changed, the server has lost what it knew: FLUSHALL, a failover that lost writes, a new server.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::address::Address;
+use super::address::Kind;
+use super::lane::Routes;
 use super::link::{Link, LinkError};
 use super::state::Shared;
+use super::topology::slot_of;
 
 /// It outlives the longest window twice, and is prolonged by every node that looks.
 const LIFE: Duration = Duration::from_secs(3 * 366 * 86_400);
 
-/// What is known of the servers' generations.
+/// Names that are tried to find one whose slot a server holds: enough unless it holds a few slots in a thousand, and
+/// then it is not watched.
+const NAMES_MAX: usize = 4_096;
+
+/// What is known of the servers' generations: by key, because slots outlive servers.
 #[derive(Default)]
-pub(super) struct Generation(HashMap<Address, String>);
+pub(super) struct Generation(HashMap<String, String>);
 
 impl Generation {
     /// Asks a server for its generation; tells, and counts, a change. `tell_eviction`: it was just reached.
     pub(super) async fn check(
         &mut self,
         shared: &Shared,
-        link: &Link,
+        routes: &Routes,
+        link: &Arc<Link>,
         tell_eviction: bool,
     ) -> Result<(), LinkError> {
-        // In a Cluster only the server of this key's slot is asked; the others say so.
-        let key = format!("{}tidegate:generation", shared.options.keys.prefix);
         let patience = shared.connect_patience();
+        let Some(key) = key(shared, |slot| routes.holds(link, slot)) else {
+            return link.ask::<String>(&redis::cmd("PING"), patience).await.map(drop);
+        };
         let known: Option<String> = match link.ask(redis::cmd("GET").arg(&key), patience).await {
-            Err(LinkError::Redis(error)) if error.code() == Some("MOVED") => return Ok(()),
+            // The slot is on its way to another server.
+            Err(LinkError::Redis(error)) if matches!(error.code(), Some("MOVED" | "ASK")) => return Ok(()),
             answer => answer?,
         };
         if tell_eviction {
@@ -46,12 +56,24 @@ impl Generation {
                 link.ask::<Option<String>>(redis::cmd("GET").arg(&key), patience).await?.unwrap_or_default()
             }
         };
-        let before = self.0.insert(link.address.clone(), now.clone());
+        let before = self.0.insert(key, now.clone());
         if before.is_some_and(|before| before != now) {
             shared.stats.memory_lost.fetch_add(1, Relaxed);
             tracing::warn!("redis: {} has lost its memory; its counts begin anew", link.address);
         }
         Ok(())
+    }
+}
+
+/// The key of a server that holds these slots: the same for all who ask.
+fn key(shared: &Shared, holds: impl Fn(u16) -> bool) -> Option<String> {
+    let name = format!("{}tidegate:generation", shared.options.keys.prefix);
+    match shared.options.kind {
+        Kind::Cluster(_) => {
+            let mut names = (0..NAMES_MAX).map(|number| format!("{name}:{number}"));
+            names.find(|name| holds(slot_of(name.as_bytes())))
+        }
+        _ => Some(name),
     }
 }
 

@@ -18,7 +18,7 @@ use super::address::{Address, Kind};
 use super::generation::Generation;
 use super::link::{Link, LinkError};
 use super::state::{Contact, Shared};
-use super::topology::{Server, servers};
+use super::topology::{Server, check_role, servers};
 
 /// How often servers are asked whether they are still the same.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,17 +36,35 @@ pub(super) struct Lane {
 
 /// Which slots lead where.
 #[derive(Default)]
-struct Routes(Vec<(RangeInclusive<u16>, Arc<Link>)>);
+pub(super) struct Routes {
+    /// In the order of slots.
+    slots: Vec<(RangeInclusive<u16>, Arc<Link>)>,
+    /// Each once.
+    links: Vec<Arc<Link>>,
+}
 
 impl Routes {
     fn of(&self, slot: u16) -> Option<&Arc<Link>> {
-        let (_, link) = self.0.iter().find(|(slots, _)| slots.contains(&slot))?;
-        (!link.is_broken()).then_some(link)
+        let (_, link) = self.slots.get(self.slots.partition_point(|(slots, _)| *slots.end() < slot))?;
+        self.holds(link, slot).then_some(link).filter(|link| !link.is_broken())
+    }
+
+    /// Whether this is the way to the slot.
+    pub(super) fn holds(&self, link: &Arc<Link>, slot: u16) -> bool {
+        let at = self.slots.partition_point(|(slots, _)| *slots.end() < slot);
+        self.slots.get(at).is_some_and(|(slots, to)| slots.contains(&slot) && Arc::ptr_eq(to, link))
     }
 
     fn to(&self, address: &Address) -> Option<Arc<Link>> {
-        let known = self.0.iter().find(|(_, link)| link.address == *address && !link.is_broken());
-        known.map(|(_, link)| Arc::clone(link))
+        self.links.iter().find(|link| link.address == *address && !link.is_broken()).cloned()
+    }
+
+    fn add(&mut self, slots: RangeInclusive<u16>, link: Arc<Link>) {
+        if !self.links.iter().any(|known| Arc::ptr_eq(known, &link)) {
+            self.links.push(Arc::clone(&link));
+        }
+        let at = self.slots.partition_point(|(known, _)| known.end() < slots.end());
+        self.slots.insert(at, (slots, link));
     }
 }
 
@@ -68,45 +86,54 @@ impl Lane {
     /// Keeps the connections, for ever.
     pub(super) async fn keep(&self) -> Infallible {
         let mut pauses = Pauses::new(self.shared.options.startup_pauses);
-        let (mut generation, mut first) = (Generation::default(), true);
+        let (mut generation, mut is_up, mut failures) = (Generation::default(), false, 0);
         loop {
-            match self.look_again(&mut generation).await {
+            match self.look_again(&mut generation, failures).await {
                 Ok(()) => {
-                    self.shared.reached(std::mem::take(&mut first));
-                    pauses = Pauses::new(PAUSES);
+                    self.shared.reached(is_up);
+                    (is_up, failures, pauses) = (true, 0, Pauses::new(PAUSES));
                     let _ = tokio::time::timeout(PROBE_INTERVAL, self.changed.notified()).await;
-                    if self.routes.lock().0.iter().any(|(_, link)| link.is_broken()) {
-                        self.shared.lost("a connection was given up".to_owned());
+                    if self.routes.lock().links.iter().any(|link| link.is_broken()) {
+                        self.shared.lost(std::mem::take(&mut is_up), "a connection was given up".to_owned());
                     }
                 }
                 Err(error) => {
-                    match &error {
-                        LinkError::TooOld(_) => self.shared.unusable(error.to_string()),
-                        _ => self.shared.lost(error.to_string()),
+                    let why = error.told(&self.shared.options.login_settings);
+                    let was_up = std::mem::take(&mut is_up);
+                    match error {
+                        LinkError::TooOld(_) => self.shared.unusable(was_up, why),
+                        _ => self.shared.lost(was_up, why),
                     }
+                    failures += 1;
                     tokio::time::sleep(pauses.next()).await;
                 }
             }
         }
     }
 
-    /// Looks the servers up and connects to those that there is no good link to.
-    async fn look_again(&self, generation: &mut Generation) -> Result<(), LinkError> {
+    /// Looks the servers up and connects to those that there is no good link to. After `failures` in a row another
+    /// server is asked first: the one before may know less than the others.
+    async fn look_again(&self, generation: &mut Generation, failures: usize) -> Result<(), LinkError> {
         let first = *self.shared.contact.borrow() != Contact::Up;
         let old = Arc::clone(&self.routes.lock());
-        let servers = match (&self.shared.options.kind, old.0.first()) {
+        let servers = match (&self.shared.options.kind, old.links.first()) {
             // One server is where it always was; the others may have moved.
-            (Kind::Single(_), Some((_, link))) if !link.is_broken() => None,
-            _ => Some(servers(&self.shared, old.0.iter().map(|(_, link)| &link.address)).await?),
+            (Kind::Single(_), Some(link)) if !link.is_broken() => None,
+            _ => {
+                let mut known = old.links.clone();
+                let asked_last = failures.checked_rem(known.len()).unwrap_or(0);
+                known.rotate_left(asked_last);
+                Some(servers(&self.shared, &known).await?)
+            }
         };
         let mut failed = None;
         if let Some(servers) = servers {
             let (mut routes, mut opened) = (Routes::default(), 0);
             for server in servers {
-                match self.link(&old, &server).await {
+                match self.link(&old, &routes, &server).await {
                     Ok((link, is_new)) => {
                         opened += u64::from(is_new);
-                        routes.0.push((server.slots, link));
+                        routes.add(server.slots, link);
                     }
                     Err(error) => failed = Some(error),
                 }
@@ -114,9 +141,9 @@ impl Lane {
             self.publish(&old, routes, opened);
         }
         let routes = Arc::clone(&self.routes.lock());
-        for (_, link) in &routes.0 {
+        for link in &routes.links {
             if self.leads {
-                generation.check(&self.shared, link, first).await?;
+                generation.check(&self.shared, &routes, link, first).await?;
             } else {
                 link.ask::<String>(&redis::cmd("PING"), self.shared.connect_patience()).await?;
             }
@@ -124,33 +151,37 @@ impl Lane {
         failed.map_or(Ok(()), Err)
     }
 
-    async fn link(&self, old: &Routes, server: &Server) -> Result<(Arc<Link>, bool), LinkError> {
-        if let Some(link) = old.to(&server.address) {
-            return Ok((link, false));
-        }
+    /// The link to this server, and whether it is a new one.
+    async fn link(
+        &self,
+        old: &Routes,
+        new: &Routes,
+        server: &Server,
+    ) -> Result<(Arc<Link>, bool), LinkError> {
         let Shared { options, .. } = &*self.shared;
         let patience = (self.shared.connect_patience(), options.timeout);
-        let link = Link::open(&server.address, &options.access, patience, &self.changed).await?;
-        Ok((Arc::new(link), true))
+        let (link, is_new) = match new.to(&server.address).or_else(|| old.to(&server.address)) {
+            Some(link) => (link, false),
+            None => {
+                let opened = Link::open(&server.address, &options.access, patience, &self.changed).await?;
+                (Arc::new(opened), true)
+            }
+        };
+        if let Kind::Sentinel(..) = options.kind {
+            check_role(&link, patience.0).await?;
+        }
+        Ok((link, is_new))
     }
 
     fn publish(&self, old: &Routes, routes: Routes, opened: u64) {
         let stats = &self.shared.stats;
         stats.connections_opened.fetch_add(opened, Relaxed);
-        let (had, has) = (distinct(old), distinct(&routes));
+        let (had, has) = (old.links.len(), routes.links.len());
         stats.connections.fetch_add(has, Relaxed);
         stats.connections.fetch_sub(had, Relaxed);
         stats.connections_closed.fetch_add((had as u64 + opened).saturating_sub(has as u64), Relaxed);
         *self.routes.lock() = Arc::new(routes);
     }
-}
-
-/// The number of servers among these routes.
-fn distinct(routes: &Routes) -> usize {
-    let mut links: Vec<_> = routes.0.iter().map(|(_, link)| Arc::as_ptr(link)).collect();
-    links.sort_unstable();
-    links.dedup();
-    links.len()
 }
 
 /// Longer and longer pauses, each up to a half shorter by chance, so that nodes do not come all at once.

@@ -15,12 +15,14 @@ use tokio::time::timeout;
 use super::address::Address;
 use super::connect::{Access, Opened, open};
 use super::script::{Call, Purpose};
-use super::state::Shared;
+use super::state::{LoginSettings, Shared};
 use crate::clock::monotonic;
 use crate::store::Failure;
 
 /// So many calls without an answer in a row, and nobody waits for this connection any more.
 const UNANSWERED_MAX: u32 = 5;
+/// A call that waited for less says nothing about the server: its caller was in a hurry, and others are not.
+const PROOF: Duration = Duration::from_millis(10);
 
 /// The oldest version whose scripts and commands are all there.
 const VERSION_MIN: u64 = 6;
@@ -46,14 +48,39 @@ struct KnownTime {
 /// Why a server cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
-    #[error("{}", super::connect::told(.0))]
+    #[error("{0}")]
     Redis(#[from] RedisError),
+    #[error("sentinel: {0}")]
+    Sentinel(RedisError),
     #[error("no answer within {0:?}")]
     Silent(Duration),
     #[error("version {0} is too old (expected {VERSION_MIN}.0 or newer)")]
     TooOld(String),
     #[error("{0}")]
     Topology(String),
+}
+
+impl LinkError {
+    /// The same, where a sentinel was asked.
+    pub(super) fn of_a_sentinel(self) -> Self {
+        match self {
+            Self::Redis(error) => Self::Sentinel(error),
+            other => other,
+        }
+    }
+
+    /// What went wrong, for people: without secrets, naming the setting that can help.
+    pub(super) fn told(&self, settings: &LoginSettings) -> String {
+        let is_refused = |error: &RedisError| {
+            error.kind() == ErrorKind::AuthenticationFailed
+                || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
+        };
+        match self {
+            Self::Redis(error) if is_refused(error) => format!("{self} ({})", settings.server),
+            Self::Sentinel(error) if is_refused(error) => format!("{self} ({})", settings.sentinel),
+            _ => self.to_string(),
+        }
+    }
 }
 
 impl Link {
@@ -124,6 +151,20 @@ impl Link {
         Err(Failure::Late.into())
     }
 
+    /// Waits until so many replicas have everything that this connection has changed. It is asked after the change was
+    /// told, by itself: so one answer serves all that was under way, and nobody waits for replicas in vain.
+    pub(super) async fn replicate(&self, replicas: u32, until: Instant) -> Result<(), Failure> {
+        let left = until.saturating_duration_since(monotonic());
+        // 0 would be without an end, and hold up the whole connection.
+        let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
+        let mut command = redis::cmd("WAIT");
+        command.arg(replicas).arg(millis);
+        let mut connection = self.opened.connection.clone();
+        let told = timeout(left, ask::<u32>(&mut connection, &command)).await;
+        let enough = matches!(told, Ok(Ok(told)) if told >= replicas);
+        if enough { Ok(()) } else { Err(Failure::Unreplicated) }
+    }
+
     async fn call_once(
         &self,
         shared: &Shared,
@@ -138,7 +179,7 @@ impl Link {
             return Err(Failure::Timeout.into());
         }
         let reply = timeout(left, self.send(command, asking)).await;
-        shared.stats.round_trip(sent);
+        shared.stats.round_trips.ended(sent);
         match reply.map(|reply| reply.and_then(numbers)) {
             Ok(Ok(numbers)) => {
                 self.unanswered.store(0, Relaxed);
@@ -149,7 +190,8 @@ impl Link {
             }
             Ok(Err(error)) => Err(self.refused(&error)),
             Err(_) => {
-                if self.unanswered.fetch_add(1, Relaxed) + 1 >= UNANSWERED_MAX {
+                let proves = left >= PROOF.min(shared.options.timeout);
+                if proves && self.unanswered.fetch_add(1, Relaxed) + 1 >= UNANSWERED_MAX {
                     self.give_up();
                 }
                 Err(Failure::Timeout.into())
@@ -202,7 +244,7 @@ impl Link {
             _ if error.kind() == ErrorKind::Parse => Failure::Garbage,
             _ => Failure::Closed,
         };
-        tracing::debug!(address = %self.address, error = %super::connect::told(error), "connection given up");
+        tracing::debug!(address = %self.address, %error, "connection given up");
         self.give_up();
         failure.into()
     }

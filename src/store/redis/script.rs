@@ -68,7 +68,7 @@ const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
 /// Where a packed check has its flags.
-const FLAGS: usize = 2;
+const FLAGS: usize = 5;
 
 /// What is told of the whole request, of which a call may be a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,9 +82,9 @@ pub struct Whole {
     /// One of them denies the request.
     pub denied: bool,
     /// So many of them are in quota mode.
-    pub quotas: u16,
+    pub quotas: u32,
     /// So many of those are over.
-    pub quotas_over: u16,
+    pub quotas_over: u32,
 }
 
 /// The keys and arguments of one call of the script.
@@ -168,8 +168,10 @@ impl Call {
 fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let limit = in_micros(limit);
     let (numerator, denominator) = buckets_per_micro(&limit);
-    let mut packed = Vec::with_capacity(56);
-    packed.extend([place as u8 + 1, number(limit.algorithm()), flags]);
+    let place = u32::try_from(place + 1).expect("a request names fewer counters than it has bytes");
+    let mut packed = Vec::with_capacity(64);
+    packed.extend(place.to_le_bytes());
+    packed.extend([number(limit.algorithm()), flags]);
     packed.extend(limit.requests().to_le_bytes());
     packed.extend(limit.burst().to_le_bytes());
     packed.extend(double(limit.window_nanos() / 1_000));
@@ -270,6 +272,12 @@ impl Answered {
         });
         let leases = leases.collect::<Option<_>>()?;
         odd.is_empty().then_some(Self { now_micros, counters, leases })
+    }
+
+    /// Whether anything was charged or leased.
+    pub fn charges(&self) -> bool {
+        self.counters.iter().any(|counter| counter.charged > 0)
+            || self.leases.iter().any(|lease| lease.hits > 0)
     }
 }
 

@@ -21,6 +21,8 @@ pub struct RedisOptions {
     pub access: Access,
     /// Who we are to sentinels.
     pub sentinel_login: Login,
+    /// The settings that say who we are.
+    pub login_settings: LoginSettings,
     /// Threads that decide, each with connections of its own.
     pub workers: usize,
     /// Connections to one server at most.
@@ -29,6 +31,8 @@ pub struct RedisOptions {
     pub timeout: Duration,
     /// Decisions that wait at a time, at most.
     pub in_flight_max: usize,
+    /// So many replicas have to have what a decision charged before it is told.
+    pub wait_replicas: u32,
     /// How keys are written.
     pub keys: KeyStyle,
     /// Pauses between attempts at start: the first, and the longest.
@@ -43,14 +47,25 @@ impl RedisOptions {
             kind,
             access: Access { login: Login::default(), database: 0, tls: None },
             sentinel_login: Login::default(),
+            login_settings: LoginSettings { server: "login", sentinel: "sentinel_login" },
             workers: 1,
             pool_size: 10,
             timeout: Duration::from_millis(100),
             in_flight_max: 10_000,
+            wait_replicas: 0,
             keys: KeyStyle::default(),
             startup_pauses: (Duration::from_secs(1), Duration::from_secs(30)),
         }
     }
+}
+
+/// The settings that say who we are, by name: what people can change when we are not let in.
+#[derive(Clone, Copy, Debug)]
+pub struct LoginSettings {
+    /// To servers.
+    pub server: &'static str,
+    /// To sentinels.
+    pub sentinel: &'static str,
 }
 
 /// Whether a shared store is there.
@@ -78,18 +93,18 @@ pub(super) struct Shared {
     decide: Script,
     give_back: Script,
     pub(super) contact: watch::Sender<Contact>,
-    /// Lanes that were connected once.
-    lanes_ready: AtomicUsize,
+    /// Lanes to which all servers answer.
+    lanes_up: AtomicUsize,
+    /// Give-backs that are under way.
+    pub(super) giving_back: watch::Sender<usize>,
     pub(super) stats: Stats,
 }
 
 /// What is counted.
 #[derive(Default)]
 pub struct Stats {
-    /// Calls that were sent.
-    pub round_trips: AtomicU64,
-    /// Nanoseconds that they took together.
-    pub round_trip_nanos: AtomicU64,
+    /// Calls that were sent, by how long they took.
+    pub round_trips: RoundTrips,
     /// Decisions that wait now.
     pub in_flight: AtomicUsize,
     /// Connections that are open now.
@@ -106,12 +121,57 @@ pub struct Stats {
     failures: [AtomicU64; Failure::ALL.len()],
 }
 
-impl Stats {
-    pub(super) fn round_trip(&self, sent: Instant) {
-        self.round_trips.fetch_add(1, Relaxed);
-        self.round_trip_nanos.fetch_add(nanos_since(sent), Relaxed);
+/// Durations of round trips.
+#[derive(Default)]
+pub struct RoundTrips {
+    /// Those up to each bound, and those beyond the last.
+    counts: [AtomicU64; RoundTrips::BOUNDS.len() + 1],
+    nanos: AtomicU64,
+}
+
+impl RoundTrips {
+    /// Inclusive upper bounds in nanoseconds, from what a Redis beside the node takes to more than anybody waits.
+    pub const BOUNDS: [u64; 14] = {
+        const MICRO: u64 = 1_000;
+        const MILLI: u64 = 1_000_000;
+        [
+            50 * MICRO,
+            100 * MICRO,
+            250 * MICRO,
+            500 * MICRO,
+            MILLI,
+            2_500 * MICRO,
+            5 * MILLI,
+            10 * MILLI,
+            20 * MILLI,
+            50 * MILLI,
+            100 * MILLI,
+            250 * MILLI,
+            1_000 * MILLI,
+            10_000 * MILLI,
+        ]
+    };
+
+    /// Counts one that was sent at this time and has ended now.
+    pub(super) fn ended(&self, sent: Instant) {
+        let nanos = nanos_since(sent);
+        let bucket = Self::BOUNDS.partition_point(|&bound| bound < nanos);
+        self.counts[bucket].fetch_add(1, Relaxed);
+        self.nanos.fetch_add(nanos, Relaxed);
     }
 
+    /// How many there were up to each bound and beyond the last, and what they took together, in nanoseconds.
+    pub fn read(&self) -> ([u64; Self::BOUNDS.len() + 1], u64) {
+        (self.counts.each_ref().map(|count| count.load(Relaxed)), self.nanos.load(Relaxed))
+    }
+
+    /// All of them.
+    pub fn count(&self) -> u64 {
+        self.read().0.iter().sum()
+    }
+}
+
+impl Stats {
     pub(super) fn failed(&self, failure: Failure) {
         self.failures[failure as usize].fetch_add(1, Relaxed);
     }
@@ -129,7 +189,8 @@ impl Shared {
             decide: Script::of(Purpose::Decide),
             give_back: Script::of(Purpose::GiveBack),
             contact: watch::Sender::new(Contact::Never(None)),
-            lanes_ready: AtomicUsize::new(0),
+            lanes_up: AtomicUsize::new(0),
+            giving_back: watch::Sender::new(0),
             stats: Stats::default(),
         }
     }
@@ -146,10 +207,10 @@ impl Shared {
         self.options.timeout.max(Duration::from_secs(1))
     }
 
-    /// All servers answer a lane; `first`: for the first time. The store is there when they answer every lane.
-    pub(super) fn reached(&self, first: bool) {
-        let ready = self.lanes_ready.fetch_add(first.into(), Relaxed) + usize::from(first);
-        if ready < self.options.workers.min(self.options.pool_size) {
+    /// All servers answer a lane, which `was_up` before or not. The store is there when they answer every lane.
+    pub(super) fn reached(&self, was_up: bool) {
+        let up = self.lanes_up.fetch_add((!was_up).into(), Relaxed) + usize::from(!was_up);
+        if up < self.options.workers.min(self.options.pool_size) {
             return;
         }
         let changed = self.contact.send_if_modified(|contact| {
@@ -162,8 +223,9 @@ impl Shared {
         }
     }
 
-    /// A server does not answer.
-    pub(super) fn lost(&self, why: String) {
+    /// A server does not answer a lane, which `was_up`: before, all did.
+    pub(super) fn lost(&self, was_up: bool, why: String) {
+        self.lanes_up.fetch_sub(was_up.into(), Relaxed);
         let mut turned = false;
         self.contact.send_if_modified(|contact| {
             turned = matches!(contact, Contact::Up | Contact::Never(None));
@@ -179,9 +241,13 @@ impl Shared {
         }
     }
 
-    /// It can never be used.
-    pub(super) fn unusable(&self, why: String) {
-        self.contact.send_replace(Contact::Unusable(why));
+    /// It can never be used. One that could be, once, is only lost.
+    pub(super) fn unusable(&self, was_up: bool, why: String) {
+        let never = matches!(&*self.contact.borrow(), Contact::Never(_));
+        match never {
+            true => drop(self.contact.send_replace(Contact::Unusable(why))),
+            false => self.lost(was_up, why),
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! A gRPC client of `envoy.service.ratelimit.v3`, its messages written from Envoy's own descriptors and not from the
 //! program's `.proto` files: what these say on the wire is what Envoy says.
 
+use std::time::Duration;
+
 use prost::Message;
 use tokio::runtime::Runtime;
 use tokio_stream::Stream;
@@ -127,7 +129,18 @@ impl Client {
     /// One call of ShouldRateLimit.
     pub fn call(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let channel = self.channel.clone();
-        self.runtime.block_on(should_rate_limit(channel, tokio_stream::once(request)))
+        self.runtime.block_on(should_rate_limit(channel, Request::new(tokio_stream::once(request))))
+    }
+
+    /// The same by a caller that waits no longer than this, and says so.
+    pub fn call_within(
+        &self,
+        wait: Duration,
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
+        let mut request = Request::new(tokio_stream::once(request));
+        request.set_timeout(wait);
+        self.runtime.block_on(should_rate_limit(self.channel.clone(), request))
     }
 
     /// One call that has to be answered.
@@ -140,7 +153,7 @@ impl Client {
         &self,
         message: impl Stream<Item = RateLimitRequest> + Send + 'static,
     ) -> tokio::task::JoinHandle<Result<RateLimitResponse, Status>> {
-        self.runtime.spawn(should_rate_limit(self.channel.clone(), message))
+        self.runtime.spawn(should_rate_limit(self.channel.clone(), Request::new(message)))
     }
 
     /// The answer of a call that was begun.
@@ -178,11 +191,11 @@ impl Client {
 /// The call on the wire is unary. As a stream of one message, the message may come after the call has begun.
 async fn should_rate_limit(
     channel: Channel,
-    message: impl Stream<Item = RateLimitRequest> + Send + 'static,
+    request: Request<impl Stream<Item = RateLimitRequest> + Send + 'static>,
 ) -> Result<RateLimitResponse, Status> {
     let path = PathAndQuery::from_static("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
     let mut grpc = Grpc::new(channel);
     grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let codec: ProstCodec<RateLimitRequest, RateLimitResponse> = ProstCodec::default();
-    grpc.client_streaming(Request::new(message), path, codec).await.map(tonic::Response::into_inner)
+    grpc.client_streaming(request, path, codec).await.map(tonic::Response::into_inner)
 }

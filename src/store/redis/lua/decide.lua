@@ -65,7 +65,7 @@ end
 for i = 2, #ARGV do
   local c, at = {}
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
-    struct.unpack('<BBBI4I4dBdd', ARGV[i])
+    struct.unpack('<I4BBI4I4dBdd', ARGV[i])
   c.gives = has(c.flags, GIVES)
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', ARGV[i], at) end
   look(c, counter_of(c), ARGV[i], at)

@@ -6,7 +6,7 @@ if now > struct.unpack('<d', ARGV[1]) then return { now } end
 for i, key in ipairs(KEYS) do
   local c, stamp, level, _ = {}
   _, c.algorithm, _, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, stamp, level =
-    struct.unpack('<BBBI4I4dBdddd', ARGV[i + 1])
+    struct.unpack('<I4BBI4I4dBdddd', ARGV[i + 1])
   local kind = kinds[c.algorithm]()
   local s = kind.open(key)
   if s.exists then

@@ -1,0 +1,116 @@
+//! What is answered where Redis does not: as each rule says, which may mean that this node decides alone.
+//!
+//! In: a plan, what became of its checks, and the verdicts that are known. Out: the verdicts that were missing, or an
+//! error where a rule wants one. What is admitted alone is noted, so that Redis is told later.
+
+use smallvec::SmallVec;
+
+use super::{Outcome, SharedStore, checks};
+use crate::clock::monotonic;
+use crate::engine::decision::Verdicts;
+use crate::engine::limit::{Algorithm, Limit, Verdict};
+use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
+use crate::engine::rules::StoreFailure;
+use crate::engine::settle::{Looked, settle};
+use crate::engine::time::SECOND_NANOS;
+use crate::store::{Failure, StoreError};
+
+/// Steps that this node decides alone, and why.
+type Alone = SmallVec<[(usize, Failure); 4]>;
+
+impl SharedStore {
+    /// The answers of those that have none from Redis. Whether there are any.
+    pub(super) fn fail_over(
+        &self,
+        plan: &Plan<'_>,
+        outcomes: &[Outcome],
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, StoreError> {
+        let mut alone = Alone::new();
+        let mut failed = false;
+        for (index, check) in checks(plan) {
+            let Some(Err(failure)) = outcomes[index] else { continue };
+            failed = true;
+            match mode_of(check).unwrap_or(self.options.mode) {
+                StoreFailure::Error => return Err(StoreError(failure)),
+                StoreFailure::Deny => verdicts[index] = Some(denied(check)),
+                StoreFailure::Allow => verdicts[index] = Some(allowed(check)),
+                StoreFailure::Local => alone.push((index, failure)),
+            }
+        }
+        if !alone.is_empty() {
+            self.decide_alone(plan, &alone, verdicts);
+        }
+        Ok(failed)
+    }
+
+    /// Decides these steps in memory, with this node's share of their limits.
+    fn decide_alone(&self, plan: &Plan<'_>, alone: &Alone, verdicts: &mut Verdicts) {
+        let mut own = plan.clone();
+        for (index, check) in checks(plan) {
+            own.steps[index] = Step::Check(match verdicts[index] {
+                Some(verdict) => stand_in(check, verdict.over),
+                None => self.share_of(check),
+            });
+        }
+        let decided = self.local.apply(&own, self.clock.now());
+        let settlement = settle(&own, |index| decided[index].is_some_and(|verdict| verdict.over));
+        for &(index, failure) in alone {
+            let (Some(check), Some(verdict)) = (super::check_at(&own, index), decided[index]) else {
+                continue;
+            };
+            verdicts[index] = Some(verdict);
+            let Verdict { over, before, .. } = verdict;
+            let left = u64::from(check.limit.burst()).saturating_sub(before);
+            let now = monotonic();
+            match (check.hits, settlement.charged(check, Looked { over, left, before })) {
+                // What Redis may have given back already must not be given back once more.
+                (Hits::GiveBack(hits), _) if failure.did_nothing() => {
+                    self.carried.lower(check.key, &check.limit, hits, now);
+                }
+                (Hits::GiveBack(_), _) | (Hits::Take(_), 0) => {}
+                (Hits::Take(_), charged) => self.carried.note(check.key, &check.limit, charged, now),
+            }
+        }
+    }
+
+    fn share_of<'p>(&self, check: &Check<'p>) -> Check<'p> {
+        let share = |number: u32| (f64::from(number) * self.options.local_share).floor() as u32;
+        let limit =
+            check.limit.with_requests(share(check.limit.requests())).with_burst(share(check.limit.burst()));
+        Check { limit, ..*check }
+    }
+}
+
+/// A check that says what is known of this one, and counts nothing: what the request comes to depends on all of them.
+fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
+    let limit = Limit::new(Algorithm::SlidingLog, if over { 0 } else { u32::MAX }, SECOND_NANOS);
+    Check { limit, hits: Hits::Take(0), reported: false, ..*check }
+}
+
+fn mode_of(check: &Check<'_>) -> Option<StoreFailure> {
+    match check.origin {
+        Origin::Rule(rule) => rule.on_store_failure,
+        Origin::Override { .. } => None,
+    }
+}
+
+fn hits_of(check: &Check<'_>) -> u64 {
+    match check.hits {
+        Hits::Take(hits) => hits,
+        Hits::GiveBack(_) => 0,
+    }
+}
+
+/// Over the limit, for one second.
+fn denied(check: &Check<'_>) -> Verdict {
+    let before = u64::from(check.limit.burst());
+    let after = before.saturating_add(hits_of(check));
+    Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS }
+}
+
+/// Within the limit, uncounted.
+fn allowed(check: &Check<'_>) -> Verdict {
+    let remaining = u64::from(check.limit.burst());
+    Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0 }
+}

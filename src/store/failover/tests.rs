@@ -1,0 +1,152 @@
+//! The shared store where no Redis is: what a node answers and remembers alone.
+
+mod carried;
+
+use super::*;
+use crate::engine::decision::{Code, conclude};
+use crate::engine::key::KeySecret;
+use crate::engine::limit::Algorithm;
+use crate::engine::plan::Modes;
+use crate::engine::request::{DescriptorOptions, Entry};
+use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+use crate::store::lease::Source;
+use crate::store::redis::address::{Address, Kind, Login};
+use crate::store::redis::key::KeyStyle;
+use crate::store::redis::script::Granted;
+use crate::store::redis::{Access, LoginSettings, RedisOptions};
+use crate::store::{MemoryOptions, StoreFull};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: three, rate_limit: {unit: day, requests_per_unit: 3}}
+  - {key: leased, rate_limit: {unit: day, requests_per_unit: 1000, sync: leased}}
+";
+
+fn rules() -> RuleSet {
+    let file = SourceFile { name: "shop.yaml".into(), bytes: RULES.into(), presumed: false };
+    let options = LoadOptions {
+        default_algorithm: Algorithm::SlidingWindow,
+        merge_domains: false,
+        strict: true,
+        max_file_bytes: 1 << 20,
+        secret: KeySecret::new([7; 16]),
+    };
+    load(&[file], &options).expect("good rules").rules
+}
+
+/// A store that was never connected.
+fn store() -> SharedStore {
+    let access = Access { login: Login::default(), database: 0, tls: None };
+    let main = RedisStore::new(RedisOptions {
+        kind: Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1)),
+        access,
+        sentinel_login: Login::default(),
+        login_settings: LoginSettings { server: "", sentinel: "" },
+        workers: 1,
+        pool_size: 1,
+        timeout: Duration::from_millis(100),
+        in_flight_max: 10,
+        wait_replicas: 0,
+        keys: KeyStyle::default(),
+        startup_pauses: (Duration::ZERO, Duration::ZERO),
+    });
+    let local = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+    let options = FailoverOptions {
+        mode: StoreFailure::Local,
+        local_share: 1.0,
+        over_bytes: 1 << 20,
+        counter_bytes: 1 << 20,
+        sync: Sync::Strict,
+        lease_time: Duration::from_secs(3_600),
+    };
+    SharedStore::new(main, None, Arc::new(local), Clock::start(), options)
+}
+
+/// Hits of one each; negative ones are given back.
+fn request<'a>(keys: &[&'a str], hits: i64) -> Request<'a> {
+    let mut request = Request::new("shop", 1);
+    for &key in keys {
+        let options = DescriptorOptions {
+            hits_addend: Some(hits.unsigned_abs()),
+            is_negative_hits: hits < 0,
+            ..DescriptorOptions::default()
+        };
+        request.push([Entry { key, value: "x" }].into_iter(), options);
+    }
+    request
+}
+
+/// The overall code, and what is left of each.
+async fn ask(
+    store: &SharedStore,
+    rules: &RuleSet,
+    keys: &[&str],
+    hits: i64,
+    modes: Modes,
+) -> (Code, Vec<u64>) {
+    let request = request(keys, hits);
+    let plan = rules.plan(&request, modes);
+    let told = store.apply(&request, &plan, None).await.expect("it decides alone");
+    let left = told.verdicts.iter().flatten().map(|verdict| verdict.remaining).collect();
+    (conclude(&plan, &told.verdicts).code, left)
+}
+
+/// Hits that Redis would be told of a counter.
+fn carried(store: &SharedStore, rules: &RuleSet, key: &str) -> u64 {
+    let request = request(&[key], 0);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    let now = monotonic();
+    let mut taken = store.carried.take(std::iter::once((check.key, &check.limit)), now).expect("no call");
+    taken.of(check.key).iter().map(|entry| entry.told(&check.limit, now).1).sum()
+}
+
+#[tokio::test]
+async fn alone_a_descriptor_that_quota_mode_lets_pass_is_charged() {
+    let (store, rules) = (store(), rules());
+    let modes = Modes { quota: true, ..Modes::default() };
+    let mut codes = Vec::new();
+    for _ in 0..4 {
+        codes.push(ask(&store, &rules, &["one", "three"], 1, modes).await);
+    }
+    let ok = |left: [u64; 2]| (Code::Ok, left.to_vec());
+    assert_eq!(codes[..3], [ok([0, 2]), ok([0, 1]), ok([0, 0])], "one is over, but not all");
+    assert_eq!(codes[3].0, Code::OverLimit);
+    assert_eq!((carried(&store, &rules, "one"), carried(&store, &rules, "three")), (1, 3));
+}
+
+#[tokio::test]
+async fn what_is_given_back_alone_is_not_told_later() {
+    let (store, rules) = (store(), rules());
+    let modes = Modes::default();
+    assert_eq!(ask(&store, &rules, &["three"], 3, modes).await, (Code::Ok, vec![0]));
+    assert_eq!(ask(&store, &rules, &["three"], -2, modes).await, (Code::Ok, vec![2]));
+    assert_eq!(carried(&store, &rules, "three"), 1);
+    assert_eq!(ask(&store, &rules, &["three"], -9, modes).await, (Code::Ok, vec![3]));
+    assert_eq!(carried(&store, &rules, "three"), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_waits_for_any_more_spends_nothing_of_a_lease() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["leased"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    let now = since_boot();
+    let hold = || store.hold(&plan, now, &mut smallvec![None]);
+    drop((hold(), hold()));
+    let demand = store.demand(check, b"k").expect("seen twice");
+    let source = Source { per_second: false, slot: 0, key: b"k".to_vec(), limit: check.limit, stamp: 1 };
+    let verdict = Verdict { over: false, before: 0, after: 1, remaining: 999, reset_nanos: 1 };
+    assert_eq!(demand.granted(source, Granted { hits: 2, stamp: 1 }, &verdict, now), None);
+    drop(demand);
+    let taken = (hold(), hold());
+    assert!(store.leases.hold(check, now).is_none(), "two hits");
+    drop(taken);
+    let again = (hold(), hold());
+    assert!(store.leases.hold(check, now).is_none(), "the same two");
+    drop(again);
+    assert_eq!(store.end_leases(Duration::MAX), 2);
+}

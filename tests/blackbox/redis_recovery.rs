@@ -1,0 +1,233 @@
+//! What is owed when things end or come back: hits that were admitted alone, leases at the end of a node, writes that
+//! replicas have to have, servers of a Cluster that forget.
+
+use std::process::Command;
+use std::sync::Barrier;
+
+use rustix::process::Signal;
+use tonic::Code;
+
+use crate::harness::eventually_true;
+use crate::harness::faulty::{Faulty, Wire};
+use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
+use crate::harness::redis::{Redis, cluster};
+use crate::harness::tidegate::{Setup, Tidegate};
+
+/// Windows far longer than a test.
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 20}}
+  - {key: many, rate_limit: {unit: day, requests_per_unit: 10000}}
+  - {key: fails, rate_limit: {unit: day, requests_per_unit: 100000, on_store_failure: error}}
+";
+
+fn setup(url: &str) -> Setup {
+    // A busy machine is not what is tested.
+    Setup::new().rules("shop.yaml", RULES).env("REDIS_URL", url).env("REDIS_TIMEOUT", "10s")
+}
+
+fn answer(client: &Client, key: &str, value: &str) -> Result<i32, Code> {
+    let answer = client.call(question("shop", &[&[(key, value)]]));
+    answer.map(|answer| answer.overall_code).map_err(|status| status.code())
+}
+
+fn passed(client: &Client, key: &str, value: &str, calls: usize) -> usize {
+    (0..calls).filter(|_| answer(client, key, value) == Ok(OK)).count()
+}
+
+fn remaining(client: &Client, key: &str, value: &str) -> u32 {
+    client.ask(ask_only("shop", &[&[(key, value)]])).statuses[0].limit_remaining
+}
+
+/// Every worker asks Redis again.
+fn wait_for_redis(clients: &[Client]) {
+    eventually_true("Redis to be asked by all", || {
+        clients.iter().all(|client| (0..3).all(|_| answer(client, "fails", "x") == Ok(OK)))
+    });
+}
+
+#[test]
+fn nobody_overtakes_the_call_that_tells_redis_what_was_admitted_alone() {
+    let redis = Redis::start(&[]);
+    let wire = Faulty::to(redis.port);
+    let node = setup(&format!("127.0.0.1:{}", wire.port))
+        .env("REDIS_FAILURE_MODE", "local")
+        .env("REDIS_TIMEOUT", "1s")
+        .env("WORKER_THREADS", "4")
+        .start();
+    let clients: Vec<Client> = (0..12).map(|_| node.client()).collect();
+    wait_for_redis(&clients);
+    redis.stop();
+    eventually_true("the loss to be seen", || answer(&clients[0], "fails", "x").is_err());
+    let values: Vec<String> = (0..12).map(|value| value.to_string()).collect();
+    values.iter().for_each(|value| assert_eq!(passed(&clients[0], "user", value, 21), 20));
+    redis.wake();
+    wait_for_redis(&clients);
+    // Whatever overtakes has time to do so.
+    wire.become_(Wire::Slow(std::time::Duration::from_millis(20)));
+    for value in &values {
+        let together = Barrier::new(clients.len());
+        let more: usize = std::thread::scope(|scope| {
+            let ask = |client| {
+                let together = &together;
+                scope.spawn(move || {
+                    together.wait();
+                    passed(client, "user", value, 2)
+                })
+            };
+            let asking: Vec<_> = clients.iter().map(ask).collect();
+            asking.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        });
+        assert_eq!(more, 0, "all 20 of {value} were admitted before");
+    }
+}
+
+#[test]
+fn what_leases_still_have_at_the_end_of_a_node_goes_back() {
+    let redis = Redis::start(&[]);
+    let leased = setup(&redis.url()).env("REDIS_SYNC", "leased").env("REDIS_LEASE_TIME", "600s");
+    let mut node = leased.start();
+    assert_eq!(passed(&node.client(), "many", "x", 100), 100);
+    assert!(node.metric("tidegate_redis_lease_hits_taken_total") > 100.0, "more is leased than spent");
+    let other = setup(&redis.url()).start();
+    assert!(remaining(&other.client(), "many", "x") < 9_900);
+    node.signal(Signal::TERM);
+    assert_eq!(node.exit_code(), 0);
+    assert_eq!(remaining(&other.client(), "many", "x"), 9_900);
+    assert_eq!(node.lines_with("leased hits that were not spent go back"), 1);
+}
+
+#[test]
+fn an_admission_is_told_when_as_many_replicas_have_it_as_have_to() {
+    let master = Redis::start(&[]);
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    eventually_true("replication", || {
+        replica.ask::<String>(&["INFO", "replication"]).contains("master_link_status:up")
+    });
+    let waits = |replicas: &str| {
+        setup(&master.url()).env("REDIS_WAIT_REPLICAS", replicas).env("REDIS_TIMEOUT", "400ms").start()
+    };
+    let (node, too_many) = (waits("1"), waits("2"));
+    let client = node.client();
+    eventually_true("it to be told", || answer(&client, "user", "x") == Ok(OK));
+    let key = &replica.ask::<Vec<String>>(&["KEYS", "shop*"])[0];
+    assert!(replica.ask::<i64>(&["LLEN", key]) > 0, "the replica had it before it was told");
+    assert_eq!(answer(&too_many.client(), "user", "y"), Err(Code::Unavailable));
+    let failures =
+        |node: &Tidegate| node.scrape().sum("tidegate_redis_failures_total", &[("kind", "unreplicated")]);
+    assert!(failures(&too_many) > 0.0 && failures(&node) == 0.0);
+    while answer(&client, "user", "x") == Ok(OK) {}
+    replica.stop();
+    assert_eq!(answer(&client, "user", "z"), Err(Code::Unavailable));
+    eventually_true("denials, of which replicas need to know nothing", || {
+        answer(&client, "user", "x") == Ok(OVER_LIMIT)
+    });
+    replica.wake();
+    eventually_true("admissions again", || answer(&client, "user", "a") == Ok(OK));
+}
+
+#[test]
+fn a_question_of_an_operator_is_answered_by_what_all_nodes_counted() {
+    let redis = Redis::start(&[]);
+    let nodes = [(); 2].map(|()| setup(&redis.url()).start());
+    assert_eq!(passed(&nodes[0].client(), "user", "x", 20), 20);
+    let ask = |node: &Tidegate, value: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["ask", "shop", &format!("user={value}"), "--debug-host", "127.0.0.1"])
+            .args(["--debug-port", &node.ports().debug.to_string()])
+            .output();
+        String::from_utf8(output.expect("it runs").stdout).expect("text")
+    };
+    for _ in 0..3 {
+        for node in &nodes {
+            let told = ask(node, "x");
+            assert!(told.starts_with("shop: 1 hit would get OVER_LIMIT; nothing was counted\n"), "{told}");
+            assert!(told.contains("  counter   20 counted, 0 left\n"), "{told}");
+            assert!(ask(node, "nobody").contains("  counter   0 counted, 20 left\n"));
+        }
+    }
+    assert_eq!(redis.ask::<Vec<String>>(&["KEYS", "shop*"]).len(), 1, "a question creates no counter");
+    drop(redis);
+    let (node, told) = (&nodes[0], "the shared store does not answer");
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["ask", "shop", "user=x", "--debug-host", "127.0.0.1"])
+        .args(["--debug-port", &node.ports().debug.to_string()])
+        .output()
+        .expect("it runs");
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains(told), "{output:?}");
+}
+
+#[test]
+fn a_server_of_a_cluster_that_forgets_is_told_of_once() {
+    let servers = cluster();
+    let node = setup(&servers[0].url()).env("REDIS_TYPE", "cluster").start();
+    for server in &servers {
+        eventually_true("its generation", || {
+            server.ask::<Vec<String>>(&["KEYS", "tidegate:generation:*"]).len() == 1
+        });
+    }
+    for (told, server) in (1..).zip(&servers) {
+        server.ask::<()>(&["FLUSHALL"]);
+        eventually_true("the loss to be told", || node.lines_with("has lost its memory") == told);
+    }
+    assert_eq!(node.metric("tidegate_redis_memory_lost_total"), 3.0);
+}
+
+#[test]
+fn looking_for_the_servers_of_a_cluster_needs_no_further_connections() {
+    let servers = cluster();
+    let node = setup(&servers[0].url()).env("REDIS_TYPE", "cluster").env("WORKER_THREADS", "2").start();
+    wait_for_redis(&[node.client(), node.client()]);
+    let mut own: Vec<_> = servers.iter().map(Redis::connect).collect();
+    let mut told = |section: &str, name: &str| -> u64 {
+        let values = own.iter_mut().map(|connection| {
+            let info: String = redis::cmd("INFO").arg(section).query(connection).expect("it answers");
+            let line = info.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0").to_owned();
+            line.split(|char: char| !char.is_ascii_digit())
+                .next()
+                .and_then(|it| it.parse().ok())
+                .unwrap_or(0_u64)
+        });
+        values.sum()
+    };
+    let before = told("stats", "total_connections_received:");
+    let asked = told("commandstats", "cmdstat_cluster|slots:calls=");
+    eventually_true("several looks", || told("commandstats", "cmdstat_cluster|slots:calls=") >= asked + 6);
+    assert_eq!(told("stats", "total_connections_received:"), before);
+    assert_eq!(node.metric("tidegate_redis_connections"), 6.0, "one a worker and server");
+}
+
+#[test]
+fn callers_in_a_hurry_do_not_cost_others_their_connection() {
+    let redis = Redis::start(&[]);
+    let wire = Faulty::to(redis.port);
+    let node = setup(&format!("127.0.0.1:{}", wire.port)).env("WORKER_THREADS", "1").start();
+    let client = node.client();
+    assert_eq!(answer(&client, "fails", "x"), Ok(OK));
+    let opened = node.metric("tidegate_redis_connections_opened_total");
+    wire.become_(Wire::Slow(std::time::Duration::from_millis(50)));
+    let timeouts = || node.scrape().sum("tidegate_redis_failures_total", &[("kind", "timeout")]);
+    eventually_true("many that did not wait", || {
+        let hurried =
+            client.call_within(std::time::Duration::from_millis(9), question("shop", &[&[("fails", "x")]]));
+        assert!(hurried.is_err());
+        timeouts() >= 20.0
+    });
+    wire.become_(Wire::Good);
+    assert_eq!(answer(&client, "fails", "x"), Ok(OK));
+    assert_eq!(node.metric("tidegate_redis_connections_opened_total"), opened);
+}
+
+#[test]
+fn round_trips_are_a_histogram() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).start();
+    assert_eq!(passed(&node.client(), "user", "x", 7), 7);
+    let scrape = node.scrape();
+    let count = scrape.sum("tidegate_redis_round_trip_seconds_count", &[("store", "main")]);
+    assert!(count >= 7.0);
+    assert_eq!(scrape.sum("tidegate_redis_round_trip_seconds_bucket", &[("le", "+Inf")]), count);
+    assert_eq!(scrape.sum("tidegate_redis_round_trips_total", &[]), count);
+    assert!(scrape.sum("tidegate_redis_round_trip_seconds_sum", &[]) > 0.0);
+}
