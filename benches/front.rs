@@ -34,6 +34,8 @@ mod hpack;
 mod huffman;
 #[path = "front/load.rs"]
 mod load;
+#[path = "front/memory.rs"]
+mod memory;
 #[path = "front/peer.rs"]
 mod peer;
 #[path = "front/question.rs"]
@@ -44,6 +46,8 @@ mod request_head;
 mod scenario;
 #[path = "front/server.rs"]
 mod server;
+#[path = "front/socket.rs"]
+mod socket;
 #[path = "front/starvation.rs"]
 mod starvation;
 #[path = "front/syscalls.rs"]
@@ -77,7 +81,9 @@ fn main() -> ExitCode {
 fn measure(args: &Args) -> Result<(), String> {
     table::print_machine();
     let (shared, alone): (Vec<_>, Vec<_>) = args.scenarios().into_iter().partition(|one| one.shares_cores());
+    let (tls, alone): (Vec<_>, Vec<_>) = alone.into_iter().partition(|&one| one == Scenario::Tls);
     let alone = measure_on(args, &args.server_core, &args.generator_core, &alone)?;
+    let tls = measure_on(args, &args.server_core, &args.generator_core, &tls)?;
     let shared = measure_on(args, &args.all_cores(), &args.all_cores(), &shared)?;
     let one_core = alone.iter().find(|section| section.scenario == Scenario::Batch64);
     if let (Some(one_core), Some(two_cores)) = (one_core, shared.first()) {
@@ -87,7 +93,10 @@ fn measure(args: &Args) -> Result<(), String> {
     if args.syscalls() {
         syscalls::measure(args)?;
     }
-    match alone.iter().chain(&shared).map(Section::errors).sum::<u64>() + beside {
+    if args.memory() {
+        memory::measure(args)?;
+    }
+    match alone.iter().chain(&tls).chain(&shared).map(Section::errors).sum::<u64>() + beside {
         0 => Ok(()),
         errors => Err(format!("{errors} errors")),
     }
@@ -146,7 +155,10 @@ fn meet_every_key(args: &Args, server: &Server) -> Result<(), String> {
 
 fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Section, String> {
     let servers: Vec<&Server> = servers.iter().filter(|server| scenario.takes(server.subject)).collect();
-    let open_rate = if scenario == Scenario::Open { half_peak(args, servers[0])? } else { 0.0 };
+    let open_rate = match scenario {
+        Scenario::Open => args.rate.map_or_else(|| half_peak(args, servers[0]), Ok)?,
+        _ => 0.0,
+    };
     let run = scenario.run(args, open_rate);
     let mut section = Section::new(scenario, servers.iter().map(|server| server.subject));
     for round in 1..=args.rounds {

@@ -11,6 +11,7 @@ pub mod grpc;
 pub mod http;
 pub mod lane;
 pub mod proto;
+mod together;
 mod trace;
 mod wire;
 
@@ -214,9 +215,10 @@ impl Seam {
                 answer
             }));
         }
-        let answer = self.decide(request);
-        self.count(front, answer.as_ref().map(|answer| answer.code), began);
-        Reply::Now(answer)
+        let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
+        let code = self.decide(request, &mut message);
+        self.count(front, code.as_ref().copied(), began);
+        Reply::Now(code.map(|code| Answer { code, message: message.into() }))
     }
 
     /// Answers the question that `ask` forms of what came in through `front`, under the rules that decide it.
@@ -232,12 +234,12 @@ impl Seam {
             let (seam, shared) = (self.clone(), Arc::clone(shared));
             return Reply::Later(Box::pin(async move {
                 let answer = seam.check_later(&shared, asked).await;
-                seam.metrics.request(front, outcome(answer.as_ref().map(|answer| answer.code)));
+                seam.metrics.requests(front, outcome(answer.as_ref().map(|answer| answer.code)), 1);
                 answer
             }));
         }
         let answer = self.service.decide_asked(bounded, CheckAnswer::of);
-        self.metrics.request(front, outcome(answer.as_ref().map(|answer| answer.code)));
+        self.metrics.requests(front, outcome(answer.as_ref().map(|answer| answer.code)), 1);
         Reply::Now(answer)
     }
 
@@ -274,7 +276,11 @@ impl Seam {
         let message = message?;
         let request = self.parse(&message)?;
         let live = self.service.snapshot()?;
-        let render = |decision: &Decision<'_>| wire::render(&self.telling, &request, decision);
+        let render = |decision: &Decision<'_>| {
+            let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
+            wire::encode(&self.telling, &request, decision, &mut message);
+            Answer { code: decision.code, message: message.into() }
+        };
         Ok(self.service.decide_later(shared, &live, &request, timeout, render).await?)
     }
 
@@ -305,16 +311,21 @@ impl Seam {
         Ok(message)
     }
 
-    fn decide(&self, request: &[u8]) -> Result<Answer, Refusal> {
+    /// Appends the message of the answer to `out`.
+    fn decide(&self, request: &[u8], out: &mut Vec<u8>) -> Result<Code, Refusal> {
         if let Some(request) = wire::in_place::parse(request, &self.bounds) {
-            return self.decide_parsed(&request);
+            return self.decide_parsed(&request, out);
         }
         let message = self.decode(request)?;
-        self.decide_parsed(&self.parse(&message)?)
+        self.decide_parsed(&self.parse(&message)?, out)
     }
 
-    fn decide_parsed(&self, request: &Request<'_>) -> Result<Answer, Refusal> {
-        Ok(self.service.decide(request, |decision| wire::render(&self.telling, request, decision))?)
+    fn decide_parsed(&self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<Code, Refusal> {
+        let decided = self.service.decide(request, |decision| {
+            wire::encode(&self.telling, request, decision, out);
+            decision.code
+        });
+        Ok(decided?)
     }
 
     fn parse<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Refusal> {
@@ -328,9 +339,9 @@ impl Seam {
 
     /// Counts one call, whatever became of it.
     fn count(&self, front: Front, answer: Result<Code, &Refusal>, began: Instant) {
-        self.metrics.request(front, outcome(answer));
+        self.metrics.requests(front, outcome(answer), 1);
         if front == Front::Grpc {
-            self.metrics.grpc_call(GrpcMethod::ShouldRateLimit, clock::nanos_since(began));
+            self.metrics.grpc_calls(GrpcMethod::ShouldRateLimit, clock::nanos_since(began), 1);
         }
     }
 }

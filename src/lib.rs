@@ -119,9 +119,9 @@ pub mod cli;
 
 /// What a [`SharedStore`](store::SharedStore) inside another program goes by while it decides alone; `examples/embed_redis.rs`.
 pub use clock::Clock;
-/// The seam behind the fronts, for the benchmark that counts its allocations.
+/// The seam behind the fronts, and the lane without sockets, for the benchmarks that measure them alone.
 #[doc(hidden)]
-pub use front::bare::answerer;
+pub use front::bare::{answerer, lane};
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;

@@ -215,23 +215,25 @@ impl Metrics {
         writer.add(known.unwrap_or(self.unknown_domains_other), descriptors as u64);
     }
 
-    /// Counts the time that the engine alone took for a decision.
-    pub fn decision_took(&self, nanos: u64) {
-        self.decision_time.observe(&self.striped.writer(), nanos);
+    /// Counts the time that the engine alone took for so many decisions, each of them.
+    pub fn decisions_took(&self, nanos: u64, decisions: usize) {
+        self.decision_time.observe(&self.striped.writer(), nanos, decisions as u64);
     }
 
-    /// Counts a request for a decision, by whichever front it came.
-    pub fn request(&self, front: Front, outcome: Outcome) {
-        self.calls.request(&self.striped.writer(), front, outcome);
+    /// Counts so many requests for a decision, by whichever front they came.
+    pub fn requests(&self, front: Front, outcome: Outcome, requests: usize) {
+        self.calls.requests(&self.striped.writer(), front, outcome, requests as u64);
     }
 
-    /// Counts a gRPC call that took `nanos` from its message to its answer.
-    pub fn grpc_call(&self, method: GrpcMethod, nanos: u64) {
+    /// Counts so many gRPC calls, each of which took `nanos` from its message to its answer.
+    pub fn grpc_calls(&self, method: GrpcMethod, nanos: u64, calls: usize) {
         let writer = self.striped.writer();
-        self.calls.grpc(&writer, method, nanos);
+        self.calls.grpc(&writer, method, nanos, calls as u64);
         for timers in &self.timers {
-            if !timers.put(thread_index(), method, nanos) {
-                writer.add(self.timers_dropped, 1);
+            for _ in 0..calls {
+                if !timers.put(thread_index(), method, nanos) {
+                    writer.add(self.timers_dropped, 1);
+                }
             }
         }
     }

@@ -29,6 +29,12 @@ pub(crate) struct Args {
     /// Count system calls a call, where `strace` is there
     #[arg(long)]
     syscalls: bool,
+    /// Measure what a connection holds of memory, idle and busy
+    #[arg(long)]
+    memory: bool,
+    /// Calls a second of the open loop [default: half of what the first echo can do]
+    #[arg(long)]
+    pub(crate) rate: Option<f64>,
     /// Echoes to measure beside tonic-multi, which is always there
     #[arg(long = "echo-floors", value_enum, value_delimiter = ',', default_value = "tonic-current,hyper")]
     echoes: Vec<Echo>,
@@ -77,7 +83,7 @@ impl Args {
 
     /// Without a choice, everything is measured.
     fn chooses(&self) -> bool {
-        !self.scenarios.is_empty() || self.starvation || self.syscalls
+        !self.scenarios.is_empty() || self.starvation || self.syscalls || self.memory
     }
 
     pub(crate) fn scenarios(&self) -> Vec<Scenario> {
@@ -96,6 +102,10 @@ impl Args {
         self.syscalls || !self.chooses()
     }
 
+    pub(crate) fn memory(&self) -> bool {
+        self.memory || !self.chooses()
+    }
+
     /// Whether this run shows that everything works, and no figures.
     pub(crate) fn is_quick(&self) -> bool {
         self.quick || !self.bench
@@ -108,7 +118,7 @@ impl Args {
         subjects.extend(others.map(|&echo| Subject::Echo(echo)));
         subjects.extend(Peer::named().map(Subject::Peer));
         if !self.echoes_only {
-            subjects.extend([Subject::Tidegate, Subject::Lane]);
+            subjects.extend([Subject::Tidegate, Subject::Lane, Subject::TidegateTls, Subject::LaneTls]);
         }
         subjects
     }

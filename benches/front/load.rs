@@ -5,15 +5,14 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
 use super::client::{Client, Tally};
 use super::question::{Keys, Question, Random};
 use super::server::Server;
+use super::socket::Socket;
 
 const READ_BYTES: usize = 256 * 1024;
 /// How long answers may take once nothing more is asked, and a connection until it is ready.
@@ -62,14 +61,30 @@ pub(crate) struct Outcome {
 
 /// Does one run. The error is why it makes no sense.
 pub(crate) fn drive(server: &Server, run: &Run, questions: Questions) -> Result<Outcome, String> {
-    let mut load =
-        Load::connect(server.address, run, questions).map_err(|error| format!("connecting: {error}"))?;
+    let mut load = Load::connect(server, run, questions).map_err(|error| format!("connecting: {error}"))?;
     if !server.subject.tells_limits() {
         load.links.iter_mut().for_each(|link| link.client.take_bare_answers());
     }
     load.wait_until_ready()?;
     load.check_that_streams_fit(run.pace)?;
     load.go(server, run)
+}
+
+/// Connects, and tells what `look` sees once nothing was asked yet, and then when all are busy.
+pub(crate) fn residence<T>(
+    server: &Server,
+    run: &Run,
+    questions: Questions,
+    look: impl Fn() -> T,
+) -> Result<(T, T), String> {
+    let mut load = Load::connect(server, run, questions).map_err(|error| format!("connecting: {error}"))?;
+    load.wait_until_ready()?;
+    let idle = look();
+    load.started = Instant::now();
+    load.work(run, run.measured)?;
+    let busy = look();
+    load.drain()?;
+    load.tally.first_error.take().map_or(Ok((idle, busy)), Err)
 }
 
 struct Load {
@@ -86,12 +101,13 @@ struct Load {
 }
 
 impl Load {
-    fn connect(address: SocketAddr, run: &Run, questions: Questions) -> io::Result<Load> {
+    fn connect(server: &Server, run: &Run, questions: Questions) -> io::Result<Load> {
         let poll = Poll::new()?;
         let mut links = Vec::new();
         for at in 0..run.connections {
-            let mut socket = TcpStream::from_std(connected(address)?);
-            poll.registry().register(&mut socket, Token(at), Interest::READABLE | Interest::WRITABLE)?;
+            let mut socket = Socket::connect(server.address, server.subject.is_tls())?;
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(socket.source(), Token(at), interest)?;
             links.push(Link::new(socket, Client::new(run.ids, questions.seed << 32 | at as u64)));
         }
         Ok(Load {
@@ -238,13 +254,6 @@ impl Load {
     }
 }
 
-fn connected(address: SocketAddr) -> io::Result<std::net::TcpStream> {
-    let socket = std::net::TcpStream::connect(address)?;
-    socket.set_nodelay(true)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
-}
-
 /// The times at which calls are due, in an open loop.
 struct Arrivals {
     mean_nanos: f64,
@@ -274,7 +283,7 @@ impl Arrivals {
 
 /// A connection with its socket.
 struct Link {
-    socket: TcpStream,
+    socket: Socket,
     client: Client,
     /// The start of a frame whose end has not come.
     unread: Vec<u8>,
@@ -283,7 +292,7 @@ struct Link {
 }
 
 impl Link {
-    fn new(socket: TcpStream, client: Client) -> Link {
+    fn new(socket: Socket, client: Client) -> Link {
         Link { socket, client, unread: Vec::new(), sent: 0 }
     }
 
@@ -303,7 +312,7 @@ impl Link {
             self.client.receive(&mut rest, now_nanos, tally)?;
             self.unread.clear();
             self.unread.extend_from_slice(rest);
-            if read < input.len() - unread {
+            if self.socket.tells_its_end() && read < input.len() - unread {
                 // a short read: the socket is empty, and tells when it is no longer
                 return Ok(());
             }

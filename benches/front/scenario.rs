@@ -14,13 +14,17 @@ pub(crate) enum Scenario {
     Batch64,
     /// 8 connections, 8 calls under way on each
     Batch8,
+    /// 64 connections, 8 calls under way on each
+    Many8,
     /// 8 connections, one call at a time on each
     Batch1,
     /// as batch64, each call with a request id and a trace header
     Ids,
+    /// as batch64, over TLS
+    Tls,
     /// one connection, one call at a time
     Single,
-    /// 8 connections, calls at random times, at half of what the first echo can do
+    /// 8 connections, calls at random times, so many a second as `--rate` says
     Open,
     /// as batch64, the servers on all cores, the generator among them
     TwoCores,
@@ -31,8 +35,10 @@ impl Scenario {
         match self {
             Scenario::Batch64 => "8 connections × 64 streams, closed loop",
             Scenario::Batch8 => "8 connections × 8 streams, closed loop",
+            Scenario::Many8 => "64 connections × 8 streams, closed loop",
             Scenario::Batch1 => "8 connections × 1 stream, closed loop",
             Scenario::Ids => "8 connections × 64 streams, closed loop, request ids and trace headers",
+            Scenario::Tls => "8 connections × 64 streams, closed loop, TLS",
             Scenario::Single => "1 connection × 1 stream, closed loop",
             Scenario::Open => "8 connections, open loop",
             Scenario::TwoCores => {
@@ -54,20 +60,26 @@ impl Scenario {
     /// A server of one thread has no use for a second core.
     pub(crate) fn takes(self, subject: Subject) -> bool {
         let one_thread = matches!(subject, Subject::Echo(echo) if echo != Echo::TonicMulti);
-        !self.shares_cores() || !one_thread
+        (self == Scenario::Tls) == subject.is_tls() && !(self.shares_cores() && one_thread)
     }
 
     /// `open_rate`: calls a second of the open loop.
     pub(crate) fn run(self, args: &Args, open_rate: f64) -> Run {
         let pace = match self {
-            Scenario::Batch64 | Scenario::Ids | Scenario::TwoCores => Pace::Closed { streams: 64 },
-            Scenario::Batch8 => Pace::Closed { streams: 8 },
+            Scenario::Batch64 | Scenario::Ids | Scenario::TwoCores | Scenario::Tls => {
+                Pace::Closed { streams: 64 }
+            }
+            Scenario::Batch8 | Scenario::Many8 => Pace::Closed { streams: 8 },
             Scenario::Batch1 | Scenario::Single => Pace::Closed { streams: 1 },
             Scenario::Open => Pace::Open { per_second: open_rate },
         };
         let measured = Duration::from_secs_f64(args.seconds);
         Run {
-            connections: if self == Scenario::Single { 1 } else { 8 },
+            connections: match self {
+                Scenario::Single => 1,
+                Scenario::Many8 => 64,
+                _ => 8,
+            },
             pace,
             ids: self == Scenario::Ids,
             warm_up: measured / 5,

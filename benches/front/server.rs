@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::echo::Echo;
 use super::peer::{self, Peer};
 use super::question::{DOMAIN, KEY};
+use super::socket;
 
 /// How long a server may take until it listens.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -32,6 +33,9 @@ pub(crate) enum Subject {
     Tidegate,
     /// The same on its own HTTP/2.
     Lane,
+    /// Each of these with TLS.
+    TidegateTls,
+    LaneTls,
 }
 
 impl Subject {
@@ -44,6 +48,8 @@ impl Subject {
             Subject::Peer(peer) => peer.name(),
             Subject::Tidegate => "tidegate",
             Subject::Lane => "tidegate, lane",
+            Subject::TidegateTls => "tidegate, TLS",
+            Subject::LaneTls => "tidegate, lane, TLS",
         }
     }
 
@@ -51,9 +57,14 @@ impl Subject {
     pub(crate) fn grpc_front(self) -> Option<&'static str> {
         match self {
             Subject::Echo(_) | Subject::Peer(_) => None,
-            Subject::Tidegate => Some("tonic"),
-            Subject::Lane => Some("lane"),
+            Subject::Tidegate | Subject::TidegateTls => Some("tonic"),
+            Subject::Lane | Subject::LaneTls => Some("lane"),
         }
+    }
+
+    /// Whether it speaks TLS.
+    pub(crate) fn is_tls(self) -> bool {
+        matches!(self, Subject::TidegateTls | Subject::LaneTls)
     }
 }
 
@@ -83,11 +94,14 @@ impl Server {
         match subject {
             Subject::Echo(echo) => echo_command(&mut command, echo, port),
             Subject::Peer(peer) => peer::command(&mut command, peer, port, cores, &folder)?,
-            Subject::Tidegate | Subject::Lane => {
+            Subject::Tidegate | Subject::Lane | Subject::TidegateTls | Subject::LaneTls => {
                 tidegate_command(&mut command, tidegate, (port, metrics), cores, &folder)?;
             }
         }
         command.envs(subject.grpc_front().map(|front| ("GRPC_FRONT", front)));
+        if subject.is_tls() {
+            command.envs(socket::settings(&folder).map_err(|error| format!("no certificate: {error}"))?);
+        }
         let log = File::create(folder.join(LOG)).map_err(|error| format!("no log: {error}"))?;
         let twin = log.try_clone().map_err(|error| error.to_string())?;
         command.stdin(Stdio::null()).stdout(log).stderr(twin);
@@ -117,6 +131,14 @@ impl Server {
     /// User and system time of all its threads, ever.
     pub(crate) fn cpu(&self) -> Duration {
         cpu(self.process.id())
+    }
+
+    /// Bytes of memory that it has, in pages that are there.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap_or_default();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = resident.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.unwrap_or(0) * 1024
     }
 
     /// `what` went wrong, and what the server itself has to say.

@@ -23,7 +23,9 @@ const ATTACH_MAX: Duration = Duration::from_secs(5);
 pub(crate) fn measure(args: &Args) -> Result<(), String> {
     server::pin_self(&args.generator_core)?;
     println!("\nsystem calls a call, 1 connection × 1 stream, {CALLS} calls (strace -c)");
-    for server in start(args, &args.server_core, |subject| !matches!(subject, Subject::Peer(_)))? {
+    for server in
+        start(args, &args.server_core, |subject| !matches!(subject, Subject::Peer(_)) && !subject.is_tls())?
+    {
         let counts = counts(args, &server)?;
         let total: f64 = counts.iter().map(|(_, count)| count).sum();
         let shown = counts.iter().filter(|(_, count)| *count >= SHOWN_MIN);
@@ -69,7 +71,7 @@ fn threads(server: &Server) -> Vec<u32> {
     let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let answers = |id: &u32| {
         let name = fs::read_to_string(format!("{tasks}/{id}/comm")).unwrap_or_default();
-        server.subject != Subject::Tidegate || name.starts_with("worker-")
+        server.subject.grpc_front().is_none() || name.starts_with("worker-")
     };
     ids.filter(answers).collect()
 }

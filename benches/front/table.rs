@@ -82,12 +82,18 @@ impl Section {
         self.rows.iter().map(|row| row.errors).sum()
     }
 
-    /// Says how much more each server did here than there: what more cores bring.
+    /// Says how much more each server did here than there: what more cores bring. Where the generator needs part of them,
+    /// what they would bring is twice the rate, as long as a call costs no more CPU than there.
     pub(crate) fn print_gain_over(&self, other: &Section) {
         for row in &self.rows {
             let Some(there) = other.rows.iter().find(|there| there.subject == row.subject) else { continue };
             let gain = row.median(|run| run.per_second) / there.median(|run| run.per_second);
-            println!("   {}: {gain:.2} × its rate in \"{}\"", row.subject.name(), other.scenario.title());
+            let dearer = row.median(|run| run.cpu_micros) / there.median(|run| run.cpu_micros);
+            println!(
+                "   {}: {gain:.2} × its rate in \"{}\", {dearer:.2} × the CPU a call",
+                row.subject.name(),
+                other.scenario.title()
+            );
         }
     }
 

@@ -19,7 +19,7 @@ pub enum Code {
 }
 
 /// The verdicts of a request's counters: one place a step of the plan, `Some` for every [`Step::Check`].
-pub type Verdicts = SmallVec<[Option<Verdict>; 8]>;
+pub type Verdicts = SmallVec<[Option<Verdict>; 4]>;
 
 /// The answer to a request.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct Decision<'a> {
     /// The request's domain has rules.
     pub domain_known: bool,
     /// A status a descriptor, in request order.
-    pub statuses: SmallVec<[Status<'a>; 8]>,
+    pub statuses: SmallVec<[Status<'a>; 4]>,
 }
 
 /// The answer to one descriptor.

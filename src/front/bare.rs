@@ -1,19 +1,38 @@
-//! The seam without a server, for the benchmark that counts what a call allocates: no sockets, no runtime, no settings.
+//! The seam and the lane without a server, for the benchmarks that measure them alone: no sockets, no runtime, no
+//! settings.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::lane::{LaneFront, bare};
 use super::{Bounds, Reply, Seam};
+use crate::health::Health;
 use crate::metrics::Front;
 use crate::service::fixture;
+
+fn seam(rules: &str) -> Seam {
+    let metrics = fixture::metrics();
+    let service = fixture::service(Some(rules), &metrics).into();
+    Seam::new(service, metrics, Bounds::default())
+}
+
+/// What opens connections of the lane under these rules. Each takes whole frames off what it is given, appends what it
+/// has to say, and returns how many bytes it took.
+///
+/// # Panics
+/// When the rules are bad.
+pub fn lane(rules: &str) -> impl Fn() -> Box<dyn FnMut(&[u8], &mut Vec<u8>) -> usize> + use<> {
+    let front = LaneFront::new(Arc::new(seam(rules)), Arc::new(Health::starting()));
+    move || Box::new(bare(front.clone()))
+}
 
 /// What answers encoded requests under these rules, on the thread that asks: `None` to one that is refused.
 ///
 /// # Panics
 /// When the rules are bad.
 pub fn answerer(rules: &str) -> impl Fn(&[u8]) -> Option<Bytes> + use<> {
-    let metrics = fixture::metrics();
-    let service = fixture::service(Some(rules), &metrics).into();
-    let seam = Seam::new(service, metrics, Bounds::default());
+    let seam = seam(rules);
     move |request| match seam.answer(Front::Grpc, request, None) {
         Reply::Now(answer) => answer.ok().map(|answer| answer.message),
         Reply::Later(_) => None,

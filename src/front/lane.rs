@@ -20,7 +20,7 @@ mod huffman;
 
 use std::sync::Arc;
 
-pub use self::driver::serve;
+pub use self::driver::{bare, serve};
 
 use self::complaints::Complaints;
 use crate::front::Seam;

@@ -1,28 +1,26 @@
-//! The protocol's messages to the engine's types (`parse`) and back (`render`).
+//! The protocol's messages to the engine's types (`parse`) and back (`encode`).
 //!
 //! Checks everything that the engine takes for granted, in the order in which the refusals are documented. Knows no
 //! transport, reads no rules.
 
+mod answer;
 mod headers;
 pub(super) mod in_place;
 mod metadata;
 
-use bytes::Bytes;
 use prost::Message;
-use prost_types::Duration;
 
-use crate::engine::decision::{Code, Decision, Limited, Status};
-use crate::engine::plan::Origin;
+use crate::engine::decision::Decision;
 use crate::engine::request::{DescriptorOptions, Entry, Override, Request};
 use crate::engine::rules::Unit;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
-    self as response, DescriptorStatus, RateLimit,
-};
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::front::{Answer, Bounds, Refusal};
+use crate::front::{Bounds, Refusal};
 
 pub use self::headers::LimitHeaders;
+
+/// What an answer of a few descriptors takes.
+pub(super) const ANSWER_BYTES: usize = 256;
 
 /// What answers tell beside codes and limits. What is off costs nothing.
 #[derive(Clone, Debug, Default)]
@@ -86,67 +84,38 @@ fn unit(number: i32) -> Option<Unit> {
     })
 }
 
-/// The decision on this request as the bytes of a `RateLimitResponse`.
-pub(super) fn render(telling: &Telling, request: &Request<'_>, decision: &Decision<'_>) -> Answer {
-    let headers = telling.headers.as_ref().map(|names| headers::render(names, decision));
-    let message = RateLimitResponse {
-        overall_code: code(decision.code),
-        statuses: decision.statuses.iter().map(render_status).collect(),
-        response_headers_to_add: headers.unwrap_or_default(),
-        dynamic_metadata: telling.dynamic_metadata.then(|| metadata::render(request, decision)),
+/// Appends the decision on this request to `out`, as an encoded `RateLimitResponse`.
+pub(super) fn encode(telling: &Telling, request: &Request<'_>, decision: &Decision<'_>, out: &mut Vec<u8>) {
+    answer::encode(decision, out);
+    let Telling { headers, dynamic_metadata } = telling;
+    if headers.is_none() && !dynamic_metadata {
+        return;
+    }
+    let more = RateLimitResponse {
+        response_headers_to_add: headers
+            .as_ref()
+            .map(|names| headers::render(names, decision))
+            .unwrap_or_default(),
+        dynamic_metadata: dynamic_metadata.then(|| metadata::render(request, decision)),
         ..RateLimitResponse::default()
     };
-    Answer { code: decision.code, message: Bytes::from(message.encode_to_vec()) }
-}
-
-fn render_status(status: &Status<'_>) -> DescriptorStatus {
-    let bare = DescriptorStatus { code: code(status.code()), ..DescriptorStatus::default() };
-    match status {
-        Status::NoLimit => bare,
-        Status::Unlimited => DescriptorStatus { limit_remaining: u32::MAX, ..bare },
-        Status::Limited(limited) => DescriptorStatus {
-            current_limit: Some(render_limit(limited)),
-            limit_remaining: limited.remaining(),
-            duration_until_reset: Some(whole_seconds(limited.reset_secs())),
-            ..bare
-        },
-    }
-}
-
-fn render_limit(limited: &Limited<'_>) -> RateLimit {
-    let (unit, unit_multiplier, name) = match limited.origin {
-        Origin::Rule(rule) => (rule.unit, rule.unit_multiplier, &*rule.name),
-        Origin::Override { unit, unit_multiplier } => (unit, unit_multiplier, ""),
-    };
-    RateLimit {
-        name: name.to_owned(),
-        requests_per_unit: limited.limit.requests(),
-        unit: unit as i32,
-        unit_multiplier: (unit_multiplier != 1).then_some(unit_multiplier),
-    }
-}
-
-fn code(code: Code) -> i32 {
-    match code {
-        Code::Ok => response::Code::Ok,
-        Code::OverLimit => response::Code::OverLimit,
-    }
-    .into()
-}
-
-fn whole_seconds(seconds: u64) -> Duration {
-    Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+    more.encode(out).expect("a vector has room");
 }
 
 #[cfg(test)]
 mod tests {
+    use prost_types::Duration;
     use smallvec::smallvec;
 
     use super::*;
+    use crate::engine::decision::{Code, Limited, Status};
     use crate::engine::limit::{Algorithm, Limit, Verdict};
-    use crate::engine::plan::Hits;
+    use crate::engine::plan::{Hits, Origin};
     use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
     use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as ProtoEntry;
+    use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+        DescriptorStatus, RateLimit,
+    };
 
     fn descriptor(entries: usize) -> RateLimitDescriptor {
         let entry = ProtoEntry { key: "user".to_owned(), value: "alice".to_owned() };
@@ -223,9 +192,10 @@ mod tests {
     fn every_status_is_told_as_the_protocol_has_it() {
         let statuses = smallvec![Status::NoLimit, Status::Unlimited, limited(false, 1), limited(true, 2)];
         let decision = Decision { code: Code::OverLimit, shadowed: false, domain_known: true, statuses };
-        let answer = render(&Telling::default(), &Request::new("shop", 0), &decision);
-        assert_eq!(answer.code, Code::OverLimit);
-        let told = RateLimitResponse::decode(answer.message).expect("it was just encoded");
+        let mut message = Vec::new();
+        encode(&Telling::default(), &Request::new("shop", 0), &decision, &mut message);
+        let told = RateLimitResponse::decode(&*message).expect("it was just encoded");
+        assert_eq!(told.encode_to_vec(), message, "what prost would write");
         let (ok, over) = (1, 2);
         let bare = DescriptorStatus { code: ok, ..DescriptorStatus::default() };
         let hour = 3;

@@ -205,19 +205,19 @@ impl Calls {
         })
     }
 
-    /// Counts a request for a decision.
-    pub(super) fn request(&self, writer: &Writer<'_>, front: Front, outcome: Outcome) {
-        writer.add(self.outcome(front, outcome), 1);
+    /// Counts so many requests for a decision.
+    pub(super) fn requests(&self, writer: &Writer<'_>, front: Front, outcome: Outcome, requests: u64) {
+        writer.add(self.outcome(front, outcome), requests);
         if let Some(error) = outcome.error_type() {
-            writer.add(self.errors.plus(error as usize), 1);
+            writer.add(self.errors.plus(error as usize), requests);
         }
     }
 
-    /// Counts a gRPC call that took `nanos`.
-    pub(super) fn grpc(&self, writer: &Writer<'_>, method: GrpcMethod, nanos: u64) {
+    /// Counts so many gRPC calls, each of which took `nanos`.
+    pub(super) fn grpc(&self, writer: &Writer<'_>, method: GrpcMethod, nanos: u64, calls: u64) {
         let method = &self.methods[method as usize];
-        writer.add(method.total, 1);
-        method.response_time.observe(writer, nanos);
+        writer.add(method.total, calls);
+        method.response_time.observe(writer, nanos, calls);
     }
 
     /// The counters that have a name for StatsD.

@@ -90,12 +90,12 @@ impl Histogram {
         Some(Self { buckets, first })
     }
 
-    /// Counts one duration.
-    pub(super) fn observe(&self, writer: &Writer<'_>, nanos: u64) {
+    /// Counts a duration, so many times.
+    pub(super) fn observe(&self, writer: &Writer<'_>, nanos: u64, times: u64) {
         let bounds = &self.buckets.bounds;
         let bucket = bounds.partition_point(|&(bound, _)| bound < nanos);
-        writer.add(self.first.plus(bucket), 1);
-        writer.add(self.first.plus(bounds.len() + 1), nanos);
+        writer.add(self.first.plus(bucket), times);
+        writer.add(self.first.plus(bounds.len() + 1), nanos.saturating_mul(times));
     }
 
     /// Writes its samples, with these labels.
@@ -140,7 +140,7 @@ mod tests {
     fn written(durations: &[u64], labels: &[(&str, &str)]) -> String {
         let striped = Striped::new(1, 100);
         let histogram = Histogram::new(&striped, Buckets::seconds(&[250, 1_000])).expect("room");
-        durations.iter().for_each(|&nanos| histogram.observe(&striped.writer(), nanos));
+        durations.iter().for_each(|&nanos| histogram.observe(&striped.writer(), nanos, 1));
         let mut page = Page::default();
         histogram.write(&mut page, &striped, "took_seconds", labels);
         page.text

@@ -271,11 +271,11 @@ fn a_large_scrape_comes_in_small_pieces_that_make_one_exposition() {
 #[test]
 fn calls_reloads_and_registered_families_are_told() {
     let metrics = metrics(10);
-    metrics.request(Front::Grpc, Outcome::OverLimit);
-    metrics.request(Front::Check, Outcome::StoreFailure);
-    metrics.request(Front::Json, Outcome::InvalidArgument);
-    metrics.grpc_call(GrpcMethod::ShouldRateLimit, 300_000);
-    metrics.decision_took(400);
+    metrics.requests(Front::Grpc, Outcome::OverLimit, 1);
+    metrics.requests(Front::Check, Outcome::StoreFailure, 1);
+    metrics.requests(Front::Json, Outcome::InvalidArgument, 1);
+    metrics.grpc_calls(GrpcMethod::ShouldRateLimit, 300_000, 1);
+    metrics.decisions_took(400, 1);
     metrics.config_failed();
     metrics.config_loaded(7, 2, 1_795_000_000);
     metrics

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;
 use crate::engine::plan::Modes;
-use crate::engine::rules::{LoadOptions, SourceFile, load};
+use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use crate::metrics::{Metrics, MetricsOptions, Names};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
@@ -23,10 +23,8 @@ pub(crate) fn metrics() -> Arc<Metrics> {
     }))
 }
 
-/// A service with these rules, or without any.
-pub(crate) fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
-    let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny }));
-    let service = Service::new(store, Arc::clone(metrics), Clock::start(), Modes::default());
+/// These rules.
+pub(crate) fn rules(text: &str) -> RuleSet {
     let options = LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
         merge_domains: false,
@@ -34,10 +32,16 @@ pub(crate) fn service(rules: Option<&str>, metrics: &Arc<Metrics>) -> Service {
         max_file_bytes: 32 << 20,
         secret: KeySecret::new([7; 16]),
     };
-    if let Some(text) = rules {
-        let file =
-            SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec(), presumed: false };
-        service.install(load(&[file], &options).expect("good rules").rules);
+    let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec(), presumed: false };
+    load(&[file], &options).expect("good rules").rules
+}
+
+/// A service with these rules, or without any, and room for a few million counters.
+pub(crate) fn service(text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
+    let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 30, full: StoreFull::Deny }));
+    let service = Service::new(store, Arc::clone(metrics), Clock::start(), Modes::default());
+    if let Some(text) = text {
+        service.install(rules(text));
     }
     service
 }

@@ -119,7 +119,18 @@ impl MemoryStore {
         verdicts
     }
 
-    /// The same for a request that asks one counter only: no mode changes what is charged to it.
+    /// Begins to bring from memory what [`apply`](Self::apply) will look at for these plans, all of it at once: among
+    /// millions of counters, waiting for one after the other is most of what decisions take. Changes nothing.
+    pub fn fetch<'a, 'p: 'a>(&self, plans: impl Iterator<Item = &'a Plan<'p>> + Clone) {
+        let checks = plans.flat_map(|plan| &plan.steps).filter_map(|step| match step {
+            Step::Check(check) => Some((self.kinds.of(check.limit.algorithm()), check.key)),
+            _ => None,
+        });
+        checks.clone().for_each(|(kind, key)| kind.fetch_shard(key));
+        checks.for_each(|(kind, key)| kind.fetch_counter(key));
+    }
+
+    /// [`apply`](Self::apply) for a request that asks one counter only: no mode changes what is charged to it.
     pub fn decide(&self, check: &Check<'_>, now: Timestamp) -> Verdict {
         let (kinds, key) = (&self.kinds, check.key);
         match check.limit.algorithm() {

@@ -36,7 +36,7 @@ impl GrpcHealth for HealthService {
     ) -> Result<Response<HealthCheckResponse>, tonic::Status> {
         let began = clock::monotonic();
         let checked = check_name(request.get_ref()).map(|()| Response::new(report(&self.health.status())));
-        self.metrics.grpc_call(GrpcMethod::Check, clock::nanos_since(began));
+        self.metrics.grpc_calls(GrpcMethod::Check, clock::nanos_since(began), 1);
         checked
     }
 

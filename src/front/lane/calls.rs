@@ -1,10 +1,9 @@
 //! What is called on the lane: decisions by the seam, and `grpc.health.v1`. Whole requests in, answers out, now or
 //! later; no frame and no socket.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use prost::Message;
+use smallvec::SmallVec;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tonic_health::pb::HealthCheckRequest;
@@ -14,9 +13,10 @@ use super::connection::{Call, Outcome, STREAMS_MAX, Serve, Status};
 use super::hpack::Route;
 use crate::clock;
 use crate::front::grpc::{QUESTION_BYTES_MAX, framing, health};
-use crate::front::{Bounds, Refusal, Reply};
+use crate::front::{Bounds, Refusal};
 use crate::health::Status as HealthStatus;
 use crate::metrics::{Front, GrpcMethod};
+use crate::service::TOGETHER_MAX;
 
 /// What gRPC calls these numbers.
 const INVALID_ARGUMENT: u8 = 3;
@@ -25,6 +25,9 @@ const UNIMPLEMENTED: u8 = 12;
 
 const TOO_LATE: &str = "the request did not arrive in time";
 const UNANSWERED: &str = "the request was not answered in time";
+
+/// As many as are answered together.
+type Together<T> = SmallVec<[T; TOGETHER_MAX]>;
 
 /// The calls of one connection. Those that wait are dropped with it.
 pub struct Calls {
@@ -37,8 +40,8 @@ pub struct Calls {
 pub enum Event {
     /// The answer to a call.
     Answer(Result<Bytes, Status>),
-    /// A health status, and whoever knows the next one.
-    Health(HealthStatus, watch::Receiver<HealthStatus>),
+    /// A health status, what to say of it if that is news, and whoever knows the next one.
+    Health(HealthStatus, Option<Bytes>, watch::Receiver<HealthStatus>),
 }
 
 /// Ends what waits for an answer when nobody waits for that any more.
@@ -74,23 +77,62 @@ impl Calls {
         }
     }
 
-    fn decide(&mut self, stream: u32, message: &[u8], timeout: Option<Duration>) -> Outcome<Waiting> {
-        match self.front.seam.answer(Front::Grpc, message, timeout) {
-            Reply::Now(answer) => Outcome::Now(answer.map(|answer| answer.message).map_err(Status::from)),
-            Reply::Later(answer) => Outcome::Later(self.wait(stream, async {
-                Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
-            })),
+    /// The messages of calls for a decision, with the place of each. What becomes of the others is told at once.
+    fn sort<'c>(
+        &mut self,
+        calls: &'c [Call<'_>],
+        answer: &mut impl FnMut(usize, Outcome<'_, Waiting>),
+    ) -> (Together<usize>, Together<&'c [u8]>) {
+        let (mut places, mut messages) = (SmallVec::new(), SmallVec::new());
+        for (place, call) in calls.iter().enumerate() {
+            match (self.message(call), call.route) {
+                (Ok(message), Route::ShouldRateLimit) => {
+                    places.push(place);
+                    messages.push(message);
+                }
+                (Ok(message), Route::HealthCheck) => {
+                    answer(place, Outcome::Now(self.check_health(message).as_deref().map_err(Clone::clone)));
+                }
+                (Ok(message), Route::HealthWatch) => answer(place, self.watch_health(call.stream, message)),
+                (Ok(_), Route::Unknown) => answer(place, Outcome::Now(Err(no_such_method()))),
+                (Err(status), _) => answer(place, Outcome::Now(Err(status))),
+            }
         }
+        (places, messages)
+    }
+
+    /// The one message of a call.
+    fn message<'c>(&self, call: &Call<'c>) -> Result<&'c [u8], Status> {
+        if call.route == Route::Unknown {
+            return Ok(&[]);
+        }
+        let bounds = self.bounds(call.route);
+        let message = framing::check(call.body, &bounds).and_then(|()| framing::message(call.body));
+        message.map_err(|refusal| self.refuse(call.route, refusal))
+    }
+
+    fn decide_later(&mut self, call: &Call<'_>, message: &[u8]) -> Outcome<'static, Waiting> {
+        // Those whose streams were reset count until they are gone.
+        if self.waiting.len() >= STREAMS_MAX {
+            return Outcome::Refused;
+        }
+        let answer = self.front.seam.answer(Front::Grpc, message, call.timeout).ready();
+        Outcome::Later(self.wait(call.stream, async {
+            Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
+        }))
     }
 
     fn check_health(&self, message: &[u8]) -> Result<Bytes, Status> {
         let began = clock::monotonic();
         let checked = check_name(message).map(|()| report(&self.front.health.status()));
-        self.front.seam.metrics.grpc_call(GrpcMethod::Check, clock::nanos_since(began));
+        self.front.seam.metrics.grpc_calls(GrpcMethod::Check, clock::nanos_since(began), 1);
         checked
     }
 
-    fn watch_health(&mut self, stream: u32, message: &[u8]) -> Outcome<Waiting> {
+    fn watch_health(&mut self, stream: u32, message: &[u8]) -> Outcome<'static, Waiting> {
+        if self.waiting.len() >= STREAMS_MAX {
+            return Outcome::Refused;
+        }
         if let Err(status) = check_name(message) {
             return Outcome::Now(Err(status));
         }
@@ -112,7 +154,8 @@ impl Calls {
             };
             let status =
                 watcher.wait_for(differs).await.map_or(HealthStatus::Draining, |status| status.clone());
-            Event::Health(status, watcher)
+            let is_news = health::report(&status) != health::report(&told);
+            Event::Health(status.clone(), is_news.then(|| report(&status)), watcher)
         })
     }
 
@@ -128,26 +171,15 @@ impl Serve for Calls {
         framing::check(body, &self.bounds(route)).map_err(|refusal| self.refuse(route, refusal))
     }
 
-    fn whole(&mut self, call: Call<'_>) -> Outcome<Waiting> {
-        // Those whose streams were reset count until they are gone.
-        if self.waiting.len() >= STREAMS_MAX {
-            return Outcome::Refused;
+    fn whole(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Waiting>)) {
+        let (places, messages) = self.sort(calls, &mut answer);
+        if self.front.seam.answers_at_once() {
+            return self.front.seam.answer_together(&messages, |at, message| {
+                answer(places[at], Outcome::Now(message.map_err(Status::from)));
+            });
         }
-        if call.route == Route::Unknown {
-            return Outcome::Now(Err(Status {
-                code: UNIMPLEMENTED,
-                message: "there is no such method".into(),
-            }));
-        }
-        let bounds = self.bounds(call.route);
-        let message = match framing::check(call.body, &bounds).and_then(|()| framing::message(call.body)) {
-            Ok(message) => message,
-            Err(refusal) => return Outcome::Now(Err(self.refuse(call.route, refusal))),
-        };
-        match call.route {
-            Route::HealthCheck => Outcome::Now(self.check_health(message)),
-            Route::HealthWatch => self.watch_health(call.stream, message),
-            Route::ShouldRateLimit | Route::Unknown => self.decide(call.stream, message, call.timeout),
+        for (place, message) in places.into_iter().zip(messages) {
+            answer(place, self.decide_later(&calls[place], message));
         }
     }
 
@@ -157,8 +189,12 @@ impl Serve for Calls {
 }
 
 /// The message of a status.
-pub fn report(status: &HealthStatus) -> Bytes {
+fn report(status: &HealthStatus) -> Bytes {
     health::report(status).encode_to_vec().into()
+}
+
+fn no_such_method() -> Status {
+    Status { code: UNIMPLEMENTED, message: "there is no such method".into() }
 }
 
 fn check_name(message: &[u8]) -> Result<(), Status> {

@@ -3,7 +3,8 @@
 //! Whoever drives it reads into [`Connection::receive`], writes what that appends, and calls [`Connection::tick`] at
 //! [`Connection::deadline`]. What is asked goes to a [`Serve`], which answers now or later ([`Connection::complete`]).
 //!
-//! - `requests`: streams that begin, their headers and bodies; `answers`: what goes back
+//! - `requests`: streams that begin, their headers and bodies; `ready`: those that are whole, until they are answered;
+//!   `answers`: what goes back
 //! - `streams`: what a stream is, and which there are; `windows`: flow control, both ways
 //! - `control`: settings, pings and resets; `nuisance`: peers that only make work; `ending`: how it ends
 //!
@@ -14,6 +15,7 @@ mod answers;
 mod control;
 mod ending;
 mod nuisance;
+mod ready;
 mod requests;
 mod streams;
 mod windows;
@@ -29,6 +31,7 @@ use bytes::Bytes;
 pub use self::ending::Ended;
 use self::ending::Ending;
 use self::nuisance::Nuisance;
+use self::ready::Reading;
 use self::requests::Block;
 use self::streams::Streams;
 use self::windows::Windows;
@@ -72,9 +75,9 @@ pub struct Call<'a> {
 
 /// What becomes of a whole request.
 #[derive(Debug)]
-pub enum Outcome<W> {
+pub enum Outcome<'a, W> {
     /// Its answer.
-    Now(Result<Bytes, Status>),
+    Now(Result<&'a [u8], Status>),
     /// The answer comes by [`Connection::complete`]. What is held here is dropped once nobody waits any more.
     Later(W),
     /// A first message; more come by [`Connection::push`].
@@ -90,8 +93,8 @@ pub trait Serve {
 
     /// So much of a body is there and more is to come. An error is the answer.
     fn partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status>;
-    /// Answers a request.
-    fn whole(&mut self, call: Call<'_>) -> Outcome<Self::Waiting>;
+    /// Answers requests that came in together, in any order: `answer` gets what becomes of each, with its place.
+    fn whole(&mut self, calls: &[Call<'_>], answer: impl FnMut(usize, Outcome<'_, Self::Waiting>));
     /// A request did not arrive in time, or was not answered in time. Returns the answer.
     fn late(&mut self, route: Route, arrived: bool) -> Status;
 }
@@ -188,13 +191,13 @@ impl<W> Connection<W> {
         self.heard = turn.now;
         self.pinged = false;
         self.nuisance.cool(turn.now);
-        let used = match self.receive_frames(input, turn) {
-            Ok(used) => used,
-            Err(error) => {
-                self.end(Some(error), turn.out);
-                input.len()
-            }
-        };
+        let mut reading = Reading::new(turn);
+        let received = self.receive_frames(input, &mut reading);
+        self.answer_ready(&mut reading);
+        let used = received.unwrap_or_else(|error| {
+            self.end(Some(error), turn.out);
+            input.len()
+        });
         let unfinished = used < input.len() || self.block.is_some() || self.stage < Stage::Open;
         self.unfinished = match self.unfinished {
             Some(since) if unfinished && used == 0 => Some(since),
@@ -203,10 +206,10 @@ impl<W> Connection<W> {
         used
     }
 
-    fn receive_frames<S: Serve<Waiting = W>>(
+    fn receive_frames<'i, S: Serve<Waiting = W>>(
         &mut self,
-        input: &[u8],
-        turn: &mut Turn<'_, S>,
+        input: &'i [u8],
+        reading: &mut Reading<'_, 'i, S>,
     ) -> Result<usize, Fatal> {
         if self.stage == Stage::Closed {
             return Ok(input.len());
@@ -222,7 +225,7 @@ impl<W> Connection<W> {
             let start = used + HEAD_BYTES;
             let Some(payload) = input.get(start..start + head.length) else { break };
             used = start + head.length;
-            self.frame(head, payload, turn)?;
+            self.frame(head, payload, reading)?;
             self.nuisance.check()?;
         }
         Ok(used)
@@ -245,11 +248,11 @@ impl<W> Connection<W> {
     }
 
     #[inline]
-    fn frame<S: Serve<Waiting = W>>(
+    fn frame<'i, S: Serve<Waiting = W>>(
         &mut self,
         head: Head,
-        payload: &[u8],
-        turn: &mut Turn<'_, S>,
+        payload: &'i [u8],
+        reading: &mut Reading<'_, 'i, S>,
     ) -> Result<(), Fatal> {
         if self.stage == Stage::FirstSettings {
             if head.kind != kind::SETTINGS || head.has(flag::ACK) {
@@ -260,13 +263,16 @@ impl<W> Connection<W> {
         if self.block.is_some() && head.kind != kind::CONTINUATION {
             return fatal(ErrorCode::ProtocolError, "another frame is within a header block");
         }
+        if !self.is_more_of_the_same(head) {
+            self.answer_ready(reading);
+        }
         match head.kind {
-            kind::DATA => self.on_data(head, payload, turn),
-            kind::HEADERS => self.on_headers(head, payload, turn),
-            kind::CONTINUATION => self.on_continuation(head, payload, turn),
-            kind::WINDOW_UPDATE => self.on_window_update(head, payload, turn.out),
-            kind::SETTINGS => self.on_settings(head, payload, turn.out),
-            kind::PING => self.on_ping(head, payload, turn.out),
+            kind::DATA => self.on_data(head, payload, reading),
+            kind::HEADERS => self.on_headers(head, payload, reading),
+            kind::CONTINUATION => self.on_continuation(head, payload, reading),
+            kind::WINDOW_UPDATE => self.on_window_update(head, payload, reading.out),
+            kind::SETTINGS => self.on_settings(head, payload, reading.out),
+            kind::PING => self.on_ping(head, payload, reading.out),
             kind::RST_STREAM => self.on_reset(head, payload),
             kind::PRIORITY => self.on_priority(head, payload),
             kind::GOAWAY => self.on_goaway(head, payload),

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::LaneFront;
-use super::calls::{Calls, Event, Waiting, report};
+use super::calls::{Calls, Event, Waiting};
 use super::connection::{Connection, Turn};
 use crate::clock;
 use crate::front::connections::Life;
@@ -54,6 +54,16 @@ pub async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, front: LaneFront
         complaints.log(ended);
     }
     let _ = tokio::time::timeout(LINGER, driver.linger()).await;
+}
+
+/// A connection without a socket, for the benchmark: bytes in and out, and how many of them were taken.
+pub fn bare(front: LaneFront) -> impl FnMut(&[u8], &mut Vec<u8>) -> usize {
+    let mut said = Vec::new();
+    let (mut connection, mut calls) = (Connection::new(clock::timer(), &mut said), Calls::new(front));
+    move |input, out| {
+        out.append(&mut said);
+        connection.receive(input, &mut Turn { now: clock::timer(), serve: &mut calls, out })
+    }
 }
 
 /// Counts a connection for as long as it is open.
@@ -151,6 +161,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     fn poll_batches(&mut self, buffers: &mut Buffers, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // One reading for all of it, which is bounded: nothing here is about less than seconds.
+        let now = clock::timer();
         loop {
             ready!(self.poll_unsent(context))?;
             if self.connection.is_over() {
@@ -159,11 +171,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             let output = &mut buffers.output;
             // A connection that broke may have left something behind, which is nobody else's business.
             output.clear();
-            let mut turn = Turn { now: clock::timer(), serve: &mut self.calls, out: output };
+            let mut turn = Turn { now, serve: &mut self.calls, out: output };
             poll_events(&mut self.connection, &mut turn, context);
             // Input first: what has come is not late because nobody looked.
-            let input = self.poll_input(&mut buffers.input, output, context)?;
-            self.poll_timer(output, context);
+            let input = self.poll_input(now, &mut buffers.input, output, context)?;
+            self.poll_timer(now, output, context);
             self.send(output, context)?;
             match input {
                 Input::End => return Poll::Ready(Ok(())),
@@ -180,6 +192,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     /// Reads a batch and lets the connection have it.
     fn poll_input(
         &mut self,
+        now: Instant,
         input: &mut [u8],
         out: &mut Vec<u8>,
         context: &mut Context<'_>,
@@ -196,7 +209,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if filled.len() == rest {
             return Ok(Input::End);
         }
-        let mut turn = Turn { now: clock::timer(), serve: &mut self.calls, out };
+        let mut turn = Turn { now, serve: &mut self.calls, out };
         let used = self.connection.receive(filled, &mut turn);
         self.rest.clear();
         self.rest.extend_from_slice(&filled[used..]);
@@ -204,8 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// Does what is due, and sees to it that this runs again when something is.
-    fn poll_timer(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) {
-        let now = clock::timer();
+    fn poll_timer(&mut self, now: Instant, out: &mut Vec<u8>, context: &mut Context<'_>) {
         if now >= self.connection.deadline() {
             self.connection.tick(&mut Turn { now, serve: &mut self.calls, out });
         }
@@ -280,11 +292,10 @@ fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>,
         let Poll::Ready(Some(joined)) = turn.serve.waiting.poll_join_next(context) else { return };
         match joined {
             Ok((stream, Event::Answer(answer))) => connection.complete(stream, answer, turn.now, turn.out),
-            Ok((stream, Event::Health(status, watcher))) => {
-                let message = report(&status);
+            Ok((stream, Event::Health(status, news, watcher))) => {
                 let more =
                     (status != HealthStatus::Draining).then(|| turn.serve.follow(stream, status, watcher));
-                connection.push(stream, Some(&message), more, turn.out);
+                connection.push(stream, news.as_deref(), more, turn.out);
             }
             // Nobody waited for it any more. (What panicked is answered when it is due.)
             Err(_) => {}
@@ -363,6 +374,47 @@ mod tests {
         frames::ping(&mut expected, 0, b"go away!");
         frames::goaway(&mut expected, 0, frames::ErrorCode::NoError);
         assert_eq!(heard, expected);
+        drop(living);
+        serving.await.expect("no panic");
+    }
+
+    /// A header block without any index.
+    fn block(fields: &[(&str, &str)], out: &mut Vec<u8>) {
+        for (name, value) in fields {
+            for (before, text) in [(&[0][..], name), (&[], value)] {
+                out.extend_from_slice(before);
+                out.push(u8::try_from(text.len()).expect("short"));
+                out.extend_from_slice(text.as_bytes());
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_is_ended_by_draining_and_not_told_the_same_again() {
+        let (switch, front) = (DrainSwitch::new(), front());
+        let (mut living, stream) = client(b"a client").await;
+        let serving = tokio::spawn(serve(stream, front.clone(), Life::until(switch.drain())));
+        let mut said = Vec::new();
+        frames::headers(&mut said, 1, 0, |out| {
+            let path = "/grpc.health.v1.Health/Watch";
+            let call = [(":method", "POST"), (":scheme", "http"), (":path", path)];
+            block(&call, out);
+            block(&[("content-type", "application/grpc")], out);
+        });
+        frames::data(&mut said, 1, flag::END_STREAM, &[0; 5]);
+        living.write_all(&said).await.expect("there is room");
+        let mut heard = Vec::new();
+        let not_serving = [0, 0, 0, 0, 2, 8, 2];
+        while !heard.ends_with(&not_serving) {
+            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        }
+        heard.clear();
+        front.health.drain();
+        while !heard.ends_with(b"grpc-status\x010") {
+            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        }
+        let head = frames::Head::read(&heard).expect("a frame");
+        assert_eq!((head.kind, head.flags & flag::END_STREAM), (frames::kind::HEADERS, flag::END_STREAM));
         drop(living);
         serving.await.expect("no panic");
     }

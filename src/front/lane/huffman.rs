@@ -1,6 +1,11 @@
 //! The Huffman code of HPACK (RFC 7541, appendix B), decoded four bits at a step.
 //!
 //! The code is canonical: the lengths give the codes. The tables are made by the compiler.
+//! `length` only counts what a string holds, which is enough for most.
+
+mod length;
+
+pub use self::length::length;
 
 /// The end-of-string symbol. Its code is never sent; strings are padded with its beginning.
 const EOS: usize = 256;
@@ -169,10 +174,10 @@ const fn ends(tree: &Tree) -> [bool; NODES] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn encode(text: &[u8]) -> Vec<u8> {
+    pub fn encode(text: &[u8]) -> Vec<u8> {
         let codes = codes();
         let mut bits: Vec<u8> = Vec::new();
         for symbol in text {

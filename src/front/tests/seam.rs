@@ -52,7 +52,43 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![vec(any::<u8>(), 0..200), changed]
 }
 
+/// What one and the same limiter answers to these, one by one.
+fn alone(seam: &Seam, requests: &[Vec<u8>]) -> Vec<Result<Vec<u8>, Refusal>> {
+    let answer = |request: &Vec<u8>| match seam.answer(Front::Grpc, request, None) {
+        Reply::Now(answer) => answer.map(|answer| answer.message.to_vec()),
+        Reply::Later(_) => panic!("the memory store never waits"),
+    };
+    requests.iter().map(answer).collect()
+}
+
+/// The same together.
+fn together(seam: &Seam, requests: &[Vec<u8>]) -> Vec<Result<Vec<u8>, Refusal>> {
+    let mut answers = vec![None; requests.len()];
+    let messages: Vec<&[u8]> = requests.iter().map(|request| &**request).collect();
+    seam.answer_together(&messages, |place, answer| {
+        assert_eq!(answers[place].replace(answer.map(<[u8]>::to_vec)), None, "answered once");
+    });
+    answers.into_iter().map(|answer| answer.expect("answered")).collect()
+}
+
+#[test]
+fn without_rules_all_that_came_together_are_refused() {
+    let metrics = metrics();
+    let seam = Seam::new(service(None, &metrics).into(), metrics, Bounds::default());
+    for answer in together(&seam, &vec![ALICE.to_vec(); 3]) {
+        assert_eq!(answer.expect_err("no rules").code, RefusalCode::Unavailable);
+    }
+}
+
 proptest! {
+    #[test]
+    fn what_comes_together_is_answered_as_if_it_came_alone(
+        requests in vec(prop_oneof![3 => Just(ALICE.to_vec()), 1 => bytes()], 0..12),
+    ) {
+        let alone = alone(&seam(Bounds::default()), &requests);
+        prop_assert_eq!(together(&seam(Bounds::default()), &requests), alone);
+    }
+
     #[test]
     fn no_bytes_make_it_panic(request in bytes()) {
         match answered(Bounds::default(), &request) {

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use prefetch_index::prefetch_index;
+
 use crate::engine::key::Key;
 use crate::engine::limit::{
     Algorithm, Counter, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, SlidingWindowWeighted,
@@ -90,6 +92,12 @@ pub(super) trait AnyKind {
 
     fn lock_any(&self, shard: usize) -> Guard<'_>;
 
+    /// Begins to bring the shard of this key from memory.
+    fn fetch_shard(&self, key: Key);
+
+    /// Begins to bring what the shard has of this key from memory, unless somebody else is busy with the shard.
+    fn fetch_counter(&self, key: Key);
+
     /// Forgets what is over at `now` in these shards; returns how many counters.
     fn sweep(&self, shards: Range<usize>, now: Timestamp, budget: &Budget) -> u64;
 
@@ -142,6 +150,17 @@ impl<S: Counter> AnyKind for Kind<S> {
 
     fn lock_any(&self, shard: usize) -> Guard<'_> {
         MutexGuard::map(self.lock_shard(shard), |shard| shard as &mut dyn ShardOps)
+    }
+
+    fn fetch_shard(&self, key: Key) {
+        prefetch_index(self.made(), shard_of(key, self.shard_count));
+    }
+
+    fn fetch_counter(&self, key: Key) {
+        let padded = self.made().get(shard_of(key, self.shard_count));
+        if let Some(shard) = padded.and_then(|padded| padded.shard.try_lock()) {
+            shard.fetch(key);
+        }
     }
 
     fn sweep(&self, range: Range<usize>, now: Timestamp, budget: &Budget) -> u64 {

@@ -1,6 +1,7 @@
 //! One shard: a table of counters of one algorithm, and the bytes that it holds. Everything here happens under the
 //! shard's lock.
 
+use crate::engine::key::Key;
 use crate::engine::limit::{Ahead, Algorithm, Counter, Verdict};
 use crate::engine::plan::{Check, Hits};
 use crate::engine::settle::{Looked, Settlement};
@@ -126,6 +127,11 @@ impl<S: Counter> Shard<S> {
 
     pub(super) fn bytes(&self) -> u64 {
         Table::<S>::bytes_of(self.table.group_count()) as u64 + self.heap_bytes
+    }
+
+    /// Begins to bring what there is of this key from memory.
+    pub(super) fn fetch(&self, key: Key) {
+        self.table.fetch(key);
     }
 
     /// A request of this check alone, if that is the usual: the counter is there, hits are taken, and no memory is

@@ -20,10 +20,6 @@ pub enum Front {
 }
 
 impl Front {
-    pub fn all() -> &'static [Self] {
-        &[Self::Tonic, Self::Lane]
-    }
-
     fn chosen_in(self, setup: Setup) -> Setup {
         match self {
             Self::Tonic => setup.env("GRPC_FRONT", "tonic"),
@@ -51,6 +47,8 @@ const LINES_MAX: usize = 200;
 const CALL_MAX: Duration = Duration::from_secs(20);
 
 pub const MIB: u64 = 1024 * 1024;
+/// By so much memory may differ what means nothing: pages that an allocator happens to keep.
+const MEMORY_NOISE: u64 = MIB;
 
 /// A question that is always answered OK.
 pub fn question() -> grpc::RateLimitRequest {
@@ -62,10 +60,19 @@ pub struct Siege {
     pub front: Front,
     pub limiter: Tidegate,
     memory_before: u64,
+    cpu_before: Duration,
     client: Client,
 }
 
-/// Makes this attack on every front, each of which may take no more memory than this for it.
+/// What an attack cost a limiter: memory beyond what it had, and CPU time, that for the client's calls included.
+struct Cost {
+    memory: u64,
+    cpu: Duration,
+    calls: u64,
+}
+
+/// Makes this attack on every front, each of which may take no more memory than this for it, and the lane no more than
+/// tonic.
 pub fn attack(memory_max: u64, attack: impl Fn(&Siege)) {
     attack_with(Setup::new, CALLS_A_CONNECTION, memory_max, attack);
 }
@@ -77,11 +84,22 @@ pub fn attack_with(
     memory_max: u64,
     attack: impl Fn(&Siege),
 ) {
-    for &front in Front::all() {
+    let [tonic, lane] = [Front::Tonic, Front::Lane].map(|front| {
         let siege = Siege::lay(front, setup(), calls_a_connection);
         attack(&siege);
-        siege.lift(memory_max);
-    }
+        siege.lift(memory_max)
+    });
+    assert!(
+        lane.memory <= tonic.memory + MEMORY_NOISE,
+        "it takes {} of the lane, {} of tonic",
+        lane.memory,
+        tonic.memory
+    );
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    let told = |Cost { memory, cpu, calls }: Cost| {
+        format!("{:>6} KiB {:>5} ms of CPU, {calls:>5} calls beside it", memory / 1_024, cpu.as_millis())
+    };
+    println!("cost of {name}\n  tonic {}\n  lane  {}", told(tonic), told(lane));
 }
 
 impl Siege {
@@ -91,8 +109,8 @@ impl Siege {
         let client = Client::start(limiter.ports().grpc, calls_a_connection);
         client.makes_calls();
         limiter.forget_memory_peak();
-        let memory_before = limiter.memory_peak_bytes();
-        Self { front, limiter, memory_before, client }
+        let (memory_before, cpu_before) = (limiter.memory_peak_bytes(), limiter.cpu_time());
+        Self { front, limiter, memory_before, cpu_before, client }
     }
 
     pub fn grpc_port(&self) -> u16 {
@@ -110,18 +128,18 @@ impl Siege {
     }
 
     /// Ends the client, of which every call was answered; the limiter lives, was within its bound, and comes to rest.
-    fn lift(mut self, memory_max: u64) {
+    fn lift(mut self, memory_max: u64) -> Cost {
         self.client.makes_calls();
         let (calls, slowest) = self.client.stop();
         assert!(slowest < CALL_MAX, "{:?}: a call took {slowest:?}", self.front);
-        let taken = self.memory_taken();
-        println!("{:?}: {calls} calls, the slowest {slowest:?}; {} KiB taken", self.front, taken / 1024);
+        let (taken, cpu) = (self.memory_taken(), self.limiter.cpu_time().saturating_sub(self.cpu_before));
         assert!(taken <= memory_max, "{:?}: took {taken} bytes, over {memory_max}", self.front);
         let lines = self.limiter.output();
         assert!(lines.len() <= LINES_MAX, "{:?}: {} lines were said of it", self.front, lines.len());
         assert!(!lines.iter().any(|line| line.contains("panicked")), "{:?}: a panic", self.front);
         assert!(self.limiter.ended().is_none(), "{:?}: it ended", self.front);
         eventually_true("the limiter to rest", || self.is_at_rest());
+        Cost { memory: taken, cpu, calls }
     }
 
     /// Whether it needs less than a fifth of a core.

@@ -9,7 +9,7 @@ use super::{Connection, ErrorCode, PAYLOAD_MAX, Status, flag, frames, kind, nuis
 use crate::front::grpc::{ONLY_GRPC, ONLY_POST, percent_encoded};
 
 /// How long an answer may wait for a client to open its window.
-const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Unsent bytes of a stream of messages. Whoever takes none of them for so long is not interested.
 const UNSENT_BYTES_MAX: usize = 1_024;
 /// Characters of a text about an error: encoded, it fits into one frame.

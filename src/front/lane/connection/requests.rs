@@ -1,11 +1,12 @@
 //! Streams that begin, their header blocks, their bodies, until a request is whole.
 
-use std::time::Duration;
+use std::borrow::Cow;
 
+use super::ready::Reading;
 use super::streams::{Asked, State, Stream};
 use super::windows::STREAM_WINDOW;
 use super::{
-    Call, Connection, ErrorCode, Fatal, Head, NUMBER_MAX, Outcome, READ_TIMEOUT, Serve, Status, Turn, fatal,
+    Connection, ErrorCode, Fatal, Head, NUMBER_MAX, READ_TIMEOUT, STREAMS_MAX, Serve, Status, Turn, fatal,
     flag, frames, nuisance,
 };
 use crate::front::grpc::unfinished;
@@ -15,8 +16,6 @@ use crate::front::lane::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead
 const BLOCK_BYTES_MAX: usize = 16 * 1_024;
 /// Frames that a block may go on in.
 const CONTINUATIONS_MAX: u32 = 16;
-/// How long a call may wait for its answer whose caller names no end.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// gRPC's RESOURCE_EXHAUSTED.
 const RESOURCE_EXHAUSTED: u8 = 8;
 
@@ -40,11 +39,11 @@ struct Opening {
 
 impl<W> Connection<W> {
     #[inline]
-    pub(super) fn on_headers<S: Serve<Waiting = W>>(
+    pub(super) fn on_headers<'i, S: Serve<Waiting = W>>(
         &mut self,
         head: Head,
-        payload: &[u8],
-        turn: &mut Turn<'_, S>,
+        payload: &'i [u8],
+        reading: &mut Reading<'_, 'i, S>,
     ) -> Result<(), Fatal> {
         let stream = head.stream;
         if stream & 1 == 0 {
@@ -60,17 +59,17 @@ impl<W> Connection<W> {
             block = rest;
         }
         if head.has(flag::END_HEADERS) {
-            return self.on_block(opening, block, turn);
+            return self.on_block(opening, block, reading);
         }
         self.block = Some(Block { opening, continuations: 0, bytes: block.to_vec() });
         Ok(())
     }
 
-    pub(super) fn on_continuation<S: Serve<Waiting = W>>(
+    pub(super) fn on_continuation<'i, S: Serve<Waiting = W>>(
         &mut self,
         head: Head,
-        payload: &[u8],
-        turn: &mut Turn<'_, S>,
+        payload: &'i [u8],
+        reading: &mut Reading<'_, 'i, S>,
     ) -> Result<(), Fatal> {
         let Some(mut block) = self.block.take().filter(|block| block.opening.stream == head.stream) else {
             return fatal(ErrorCode::ProtocolError, "a CONTINUATION continues nothing");
@@ -81,7 +80,7 @@ impl<W> Connection<W> {
         }
         block.bytes.extend_from_slice(payload);
         if head.has(flag::END_HEADERS) {
-            return self.on_block(block.opening, &block.bytes, turn);
+            return self.on_block(block.opening, &block.bytes, reading);
         }
         self.block = Some(block);
         Ok(())
@@ -92,7 +91,7 @@ impl<W> Connection<W> {
         &mut self,
         opening: Opening,
         block: &[u8],
-        turn: &mut Turn<'_, S>,
+        reading: &mut Reading<'_, '_, S>,
     ) -> Result<(), Fatal> {
         let head = match self.decoder.decode(block) {
             Ok(head) => head,
@@ -104,35 +103,40 @@ impl<W> Connection<W> {
             }
         };
         if opening.stream > self.streams.last() {
-            self.begin(opening, &head, turn);
+            self.begin(opening, &head, reading);
             return Ok(());
         }
-        self.on_trailers(opening, &head, turn)
+        self.on_trailers(opening, &head, reading)
     }
 
     /// A stream begins.
     #[inline]
-    fn begin<S: Serve<Waiting = W>>(&mut self, opening: Opening, head: &RequestHead, turn: &mut Turn<'_, S>) {
+    fn begin<S: Serve<Waiting = W>>(
+        &mut self,
+        opening: Opening,
+        head: &RequestHead,
+        reading: &mut Reading<'_, '_, S>,
+    ) {
         let id = opening.stream;
         self.streams.begin(id);
         self.counts.streams += 1;
-        if self.refuses_more() || self.streams.is_full() {
-            return self.reset(id, ErrorCode::RefusedStream, turn.out);
+        if self.refuses_more() || self.streams.len() + reading.ready() >= STREAMS_MAX {
+            return self.refuse(id, ErrorCode::RefusedStream, reading);
         }
         let length = head.content_length();
         if !head.is_request()
             || opening.is_absurd
             || opening.is_end && length.is_some_and(|length| length > 0)
         {
-            return self.reset(id, ErrorCode::ProtocolError, turn.out);
+            return self.refuse(id, ErrorCode::ProtocolError, reading);
         }
         let stream = Stream {
             id,
             asked: asked(head),
             state: State::Receiving,
             timeout: head.timeout,
-            began: turn.now,
-            due: Some(turn.now + head.timeout.map_or(READ_TIMEOUT, |timeout| timeout.min(READ_TIMEOUT))),
+            began: reading.now,
+            due: Some(reading.now + head.timeout.map_or(READ_TIMEOUT, |timeout| timeout.min(READ_TIMEOUT))),
             receive_window: STREAM_WINDOW,
             send_window: self.windows.send_at_first,
             length,
@@ -142,9 +146,15 @@ impl<W> Connection<W> {
             queued: false,
         };
         match opening.is_end {
-            true => self.answer(stream, &[], turn),
+            true => self.is_whole(stream, Cow::Borrowed(&[]), reading),
             false => self.streams.insert_newest(stream),
         }
+    }
+
+    /// Resets a stream that is not served at all.
+    fn refuse<S: Serve<Waiting = W>>(&mut self, id: u32, code: ErrorCode, reading: &mut Reading<'_, '_, S>) {
+        self.answer_ready(reading);
+        self.reset(id, code, reading.out);
     }
 
     /// A header block on a stream that has begun: trailers, or what was under way when we ended it.
@@ -152,7 +162,7 @@ impl<W> Connection<W> {
         &mut self,
         opening: Opening,
         head: &RequestHead,
-        turn: &mut Turn<'_, S>,
+        reading: &mut Reading<'_, '_, S>,
     ) -> Result<(), Fatal> {
         let id = opening.stream;
         let Some(stream) = self.streams.get(id) else {
@@ -163,37 +173,37 @@ impl<W> Connection<W> {
             };
         };
         if !matches!(stream.state, State::Receiving) {
-            self.reset(id, ErrorCode::StreamClosed, turn.out);
+            self.reset(id, ErrorCode::StreamClosed, reading.out);
         } else if !opening.is_end || !head.is_trailers() || !stream.is_length_kept(true) {
-            self.reset(id, ErrorCode::ProtocolError, turn.out);
+            self.reset(id, ErrorCode::ProtocolError, reading.out);
         } else if let Some(mut stream) = self.remove(id) {
             let body = std::mem::take(&mut stream.body);
-            self.answer(stream, &body, turn);
+            self.is_whole(stream, Cow::Owned(body), reading);
         }
         Ok(())
     }
 
     #[inline]
-    pub(super) fn on_data<S: Serve<Waiting = W>>(
+    pub(super) fn on_data<'i, S: Serve<Waiting = W>>(
         &mut self,
         head: Head,
-        payload: &[u8],
-        turn: &mut Turn<'_, S>,
+        payload: &'i [u8],
+        reading: &mut Reading<'_, 'i, S>,
     ) -> Result<(), Fatal> {
         let id = head.stream;
         if self.streams.is_idle(id) {
             return fatal(ErrorCode::ProtocolError, "DATA are for a stream that has not begun");
         }
-        self.windows.received(payload.len(), turn.out)?;
+        self.windows.received(payload.len(), reading.out)?;
         let data = without_padding(head, payload)?;
         let is_end = head.has(flag::END_STREAM);
         if data.is_empty() && !is_end {
             self.nuisance.add(nuisance::FRAME);
         }
         match self.data_error(id, payload.len(), data.len(), is_end) {
-            Some(code) => self.reset(id, code, turn.out),
-            None if is_end => self.end_body(id, data, turn),
-            None => self.partial_body(id, data, turn),
+            Some(code) => self.reset(id, code, reading.out),
+            None if is_end => self.end_body(id, data, reading),
+            None => self.partial_body(id, data, reading),
         }
         Ok(())
     }
@@ -218,52 +228,40 @@ impl<W> Connection<W> {
 
     /// The last of a body. Mostly it is all of it, and is read where it lies.
     #[inline]
-    fn end_body<S: Serve<Waiting = W>>(&mut self, id: u32, data: &[u8], turn: &mut Turn<'_, S>) {
+    fn end_body<'i, S: Serve<Waiting = W>>(
+        &mut self,
+        id: u32,
+        data: &'i [u8],
+        reading: &mut Reading<'_, 'i, S>,
+    ) {
         let Some(mut stream) = self.remove(id) else { return };
         if stream.body.is_empty() {
-            return self.answer(stream, data, turn);
+            return self.is_whole(stream, Cow::Borrowed(data), reading);
         }
         let mut body = std::mem::take(&mut stream.body);
         body.extend_from_slice(data);
-        self.answer(stream, &body, turn);
+        self.is_whole(stream, Cow::Owned(body), reading);
     }
 
     /// A part of a body that is not the last.
-    fn partial_body<S: Serve<Waiting = W>>(&mut self, id: u32, data: &[u8], turn: &mut Turn<'_, S>) {
+    fn partial_body<S: Serve<Waiting = W>>(
+        &mut self,
+        id: u32,
+        data: &[u8],
+        reading: &mut Reading<'_, '_, S>,
+    ) {
         let Some(stream) = self.streams.get(id) else { return };
-        stream.give_back(turn.out);
+        stream.give_back(reading.out);
         let Asked::Call(route) = stream.asked else { return };
         let refusal = if self.windows.held + data.len() > unfinished::BYTES_MAX {
             Err(Status { code: RESOURCE_EXHAUSTED, message: unfinished::TOO_MUCH.into() })
         } else {
             stream.body.extend_from_slice(data);
             self.windows.held += data.len();
-            turn.serve.partial(route, &stream.body)
+            reading.serve.partial(route, &stream.body)
         };
         if let Err(status) = refusal {
-            self.answer_early(id, &status, turn.out);
-        }
-    }
-
-    /// The request is whole.
-    #[inline]
-    fn answer<S: Serve<Waiting = W>>(&mut self, mut stream: Stream<W>, body: &[u8], turn: &mut Turn<'_, S>) {
-        let route = match stream.asked {
-            Asked::Call(route) => route,
-            Asked::Page { status, with_text } => return self.page(stream, status, with_text, turn.out),
-        };
-        let elapsed = turn.now.saturating_duration_since(stream.began);
-        let timeout = stream.timeout.map(|timeout| timeout.saturating_sub(elapsed));
-        match turn.serve.whole(Call { stream: stream.id, route, timeout, body }) {
-            Outcome::Now(Ok(message)) => self.succeed(stream, &message, turn.out),
-            Outcome::Now(Err(status)) => self.fail(&stream, &status, turn.out),
-            Outcome::Later(waiting) => {
-                stream.due = Some(turn.now + timeout.unwrap_or(ANSWER_TIMEOUT).min(ANSWER_TIMEOUT));
-                stream.state = State::Waiting(waiting);
-                self.streams.insert(stream);
-            }
-            Outcome::Stream(message, waiting) => self.begin_stream(stream, &message, waiting, turn.out),
-            Outcome::Refused => self.reset(stream.id, ErrorCode::RefusedStream, turn.out),
+            self.answer_early(id, &status, reading.out);
         }
     }
 

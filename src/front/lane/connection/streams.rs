@@ -99,17 +99,18 @@ impl<W> Streams<W> {
         id & 1 == 0 || id > self.last
     }
 
+    /// Whether this is the stream that began last, and still there.
+    #[inline]
+    pub fn is_newest(&self, id: u32) -> bool {
+        self.newest.as_ref().is_some_and(|newest| newest.id == id)
+    }
+
     pub fn len(&self) -> usize {
         self.others.len() + usize::from(self.newest.is_some())
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Whether another one would be too many.
-    pub fn is_full(&self) -> bool {
-        self.len() >= STREAMS_MAX
     }
 
     #[inline]

@@ -45,15 +45,19 @@ impl Serve for Server {
         if body.first() == Some(&1) { Err(Status { code: 12, message: "compressed".into() }) } else { Ok(()) }
     }
 
-    fn whole(&mut self, call: Call<'_>) -> Outcome<Self::Waiting> {
-        let message = call.body.get(5..).unwrap_or_default();
-        self.calls.push((call.stream, message.to_vec(), call.timeout));
-        match message {
-            b"later" => Outcome::Later(self.wait(call.stream)),
-            b"stream" => Outcome::Stream(Bytes::from_static(b"first"), self.wait(call.stream)),
-            b"refuse" => Outcome::Refused,
-            b"fail" => Outcome::Now(Err(Status { code: 3, message: "50% \u{e9}".into() })),
-            _ => Outcome::Now(Ok(vec![b'r'; self.answer_bytes].into())),
+    fn whole(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Self::Waiting>)) {
+        for (place, call) in calls.iter().enumerate() {
+            let message = call.body.get(5..).unwrap_or_default();
+            self.calls.push((call.stream, message.to_vec(), call.timeout));
+            let reply = vec![b'r'; self.answer_bytes];
+            let outcome = match message {
+                b"later" => Outcome::Later(self.wait(call.stream)),
+                b"stream" => Outcome::Stream(Bytes::from_static(b"first"), self.wait(call.stream)),
+                b"refuse" => Outcome::Refused,
+                b"fail" => Outcome::Now(Err(Status { code: 3, message: "50% \u{e9}".into() })),
+                _ => Outcome::Now(Ok(&reply)),
+            };
+            answer(place, outcome);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Header blocks decoded to a [`RequestHead`].
 
-use super::field::Name;
+use super::STATIC_ENTRIES;
+use super::field::{Name, is_value};
 use super::head::RequestHead;
 use super::table::{Entry, Table};
 use crate::front::lane::huffman;
@@ -24,6 +25,7 @@ pub enum DecodeError {
 pub struct Decoder {
     table: Table,
     memo: Memo,
+    spelt: Spelt,
     /// The text of the field that is being read.
     scratch: Vec<u8>,
 }
@@ -55,9 +57,35 @@ impl Memo {
     }
 }
 
+/// The last field with a name of the static table that was spelt out and entered no table: proxies do so with a path,
+/// the same each time.
+#[derive(Debug, Default)]
+struct Spelt {
+    name: usize,
+    is_coded: bool,
+    value: Vec<u8>,
+    said: Option<Entry>,
+}
+
+impl Spelt {
+    fn recall(&self, name: usize, value: Text<'_>) -> Option<Entry> {
+        let same = self.name == name && self.is_coded == value.is_coded && self.value == value.bytes;
+        self.said.filter(|_| same)
+    }
+
+    fn learn(&mut self, name: usize, value: Text<'_>, said: Entry) {
+        if value.bytes.len() <= MEMO_BYTES_MAX {
+            (self.name, self.is_coded, self.said) = (name, value.is_coded, Some(said));
+            self.value.clear();
+            self.value.extend_from_slice(value.bytes);
+        }
+    }
+}
+
 impl Decoder {
     pub fn new() -> Self {
-        Self { table: Table::new(), memo: Memo::default(), scratch: Vec::new() }
+        let (memo, spelt) = (Memo::default(), Spelt::default());
+        Self { table: Table::new(), memo, spelt, scratch: Vec::new() }
     }
 
     /// What the block says. Every block of a connection has to come here, in order, whatever becomes of its stream.
@@ -81,14 +109,20 @@ impl Decoder {
                 changed = true;
                 continue;
             }
-            let entry = self.field(first, &mut input).ok_or(DecodeError::Malformed)?;
-            head.take(entry.meaning, entry.size);
+            if first & 0x80 != 0 {
+                let entry = input.integer(7).and_then(|index| self.table.get(index));
+                let entry = entry.ok_or(DecodeError::Malformed)?;
+                head.take(entry.meaning, entry.size);
+            } else {
+                let entry = self.literal(first, &mut input).ok_or(DecodeError::Malformed)?;
+                head.take(entry.meaning, entry.size);
+                if first & 0x40 != 0 {
+                    self.table.insert(entry);
+                    changed = true;
+                }
+            }
             if head.size > LIST_BYTES_HARD_MAX {
                 return Err(DecodeError::TooLarge);
-            }
-            if first & 0xc0 == 0x40 {
-                self.table.insert(entry);
-                changed = true;
             }
         }
         match changed {
@@ -98,21 +132,35 @@ impl Decoder {
         Ok(head)
     }
 
-    /// One field: indexed, or a literal, which may have an indexed name.
-    #[inline]
-    fn field(&mut self, first: u8, input: &mut Input<'_>) -> Option<Entry> {
-        if first & 0x80 != 0 {
-            return self.table.get(input.integer(7)?).copied();
+    /// A field that is spelt out, perhaps but for its name.
+    fn literal(&mut self, first: u8, input: &mut Input<'_>) -> Option<Entry> {
+        let enters = first & 0x40 != 0;
+        let index = input.integer(if enters { 6 } else { 4 })?;
+        if index == 0 {
+            input.string(&mut self.scratch)?;
+            let (name, name_bytes) = (Name::of(&self.scratch), self.scratch.len());
+            return self.value(name, name_bytes, input.text()?);
         }
-        let index = input.integer(if first & 0x40 != 0 { 6 } else { 4 })?;
-        let (name, name_bytes) = match index {
-            0 => {
-                input.string(&mut self.scratch)?;
-                (Name::of(&self.scratch), self.scratch.len())
-            }
-            _ => self.table.get(index).map(|entry| (entry.name, entry.name_bytes))?,
-        };
-        input.string(&mut self.scratch)?;
+        let (name, name_bytes) = self.table.get(index).map(|entry| (entry.name, entry.name_bytes))?;
+        let value = input.text()?;
+        if enters || index > STATIC_ENTRIES {
+            return self.value(name, name_bytes, value);
+        }
+        self.spelt.recall(index, value).or_else(|| {
+            let said = self.value(name, name_bytes, value)?;
+            self.spelt.learn(index, value, said);
+            Some(said)
+        })
+    }
+
+    /// The field of this name. A value that nobody reads is not even decoded.
+    fn value(&mut self, name: Name, name_bytes: usize, value: Text<'_>) -> Option<Entry> {
+        if name == Name::Other
+            && let Some(value_bytes) = value.printable()
+        {
+            return Some(Entry::unread(name_bytes, value_bytes));
+        }
+        value.read(&mut self.scratch)?;
         Some(Entry::of(name, name_bytes, &self.scratch))
     }
 }
@@ -146,18 +194,46 @@ impl<'a> Input<'a> {
         None
     }
 
+    /// A string, as it was sent.
+    fn text(&mut self) -> Option<Text<'a>> {
+        let is_coded = self.0.first()? & 0x80 != 0;
+        let length = self.integer(7)?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(Text { is_coded, bytes })
+    }
+
     /// A string, in place of what `text` holds.
     pub(super) fn string(&mut self, text: &mut Vec<u8>) -> Option<()> {
+        self.text()?.read(text)
+    }
+}
+
+/// A string, as it was sent.
+#[derive(Clone, Copy)]
+struct Text<'a> {
+    /// In Huffman's code.
+    is_coded: bool,
+    bytes: &'a [u8],
+}
+
+impl Text<'_> {
+    /// Puts it in place of what `text` holds.
+    fn read(self, text: &mut Vec<u8>) -> Option<()> {
         text.clear();
-        let huffman = self.0.first()? & 0x80 != 0;
-        let length = self.integer(7)?;
-        let (string, rest): (&'a [u8], _) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        if huffman {
-            return huffman::decode(string, text);
+        if self.is_coded {
+            return huffman::decode(self.bytes, text);
         }
-        text.extend_from_slice(string);
+        text.extend_from_slice(self.bytes);
         Some(())
+    }
+
+    /// Its length, if it is known to be of the usual characters.
+    fn printable(self) -> Option<usize> {
+        match self.is_coded {
+            true => huffman::length(self.bytes),
+            false => is_value(self.bytes).then_some(self.bytes.len()),
+        }
     }
 }
 

@@ -81,7 +81,7 @@ impl Name {
 impl Meaning {
     /// What this value means under this name.
     pub fn of(name: Name, value: &[u8]) -> Self {
-        if !value.iter().all(|&byte| is_value_byte(byte)) {
+        if !is_value(value) {
             return Self::Malformed;
         }
         match name {
@@ -136,9 +136,9 @@ fn is_name_byte(byte: u8) -> bool {
         | b'_' | b'`' | b'|' | b'~')
 }
 
-/// Printable, a tab, or beyond ASCII.
-fn is_value_byte(byte: u8) -> bool {
-    byte >= b' ' && byte != 0x7f || byte == b'\t'
+/// Whether all of it is printable, a tab, or beyond ASCII. It looks at every byte, many at once.
+pub(super) fn is_value(value: &[u8]) -> bool {
+    value.iter().fold(true, |good, &byte| good & ((byte >= b' ') & (byte != 0x7f) | (byte == b'\t')))
 }
 
 #[cfg(test)]

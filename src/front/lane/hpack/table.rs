@@ -25,6 +25,12 @@ impl Entry {
         let size = name_bytes + value.len() + ENTRY_OVERHEAD;
         Self { name, name_bytes, meaning: Meaning::of(name, value), size }
     }
+
+    /// A field that is well-formed and of no interest, by the lengths of its name and its value.
+    pub fn unread(name_bytes: usize, value_bytes: usize) -> Self {
+        let size = name_bytes + value_bytes + ENTRY_OVERHEAD;
+        Self { name: Name::Other, name_bytes, meaning: Meaning::Nothing, size }
+    }
 }
 
 /// Both tables of one connection.

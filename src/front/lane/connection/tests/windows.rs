@@ -18,7 +18,9 @@ fn an_answer_waits_for_its_window_but_not_for_ever() {
     assert_eq!(ended(&peer.say(&larger)), [1]);
     // The next window is large enough for all but the last byte.
     assert!(ended(&peer.say(&call(3, b"x"))).is_empty());
-    assert_eq!(resets(&peer.wait(Duration::from_secs(10))), [(3, ErrorCode::Cancel as u8)]);
+    // Its request was read in time; how long an answer may take to be taken is another matter.
+    assert_eq!(peer.wait(Duration::from_secs(29)), []);
+    assert_eq!(resets(&peer.wait(Duration::from_secs(1))), [(3, ErrorCode::Cancel as u8)]);
 }
 
 #[test]

@@ -1,0 +1,133 @@
+//! Requests that are whole and not answered yet. Those that came in together are answered together: what each of them
+//! waits for from memory then comes side by side.
+//!
+//! Nobody can tell, but by the time that it takes: whatever is more than the next request is looked at after the answers
+//! to those before it.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::answers::SEND_TIMEOUT;
+use super::streams::{Asked, State, Stream};
+use super::{Call, Connection, ErrorCode, Head, Outcome, Serve, Turn, flag, kind};
+use crate::front::lane::hpack::Route;
+use crate::service::TOGETHER_MAX;
+
+/// How long a call may wait for its answer whose caller names no end.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One reading of frames: when it is, who answers, where what is to be sent goes, and what is to be answered.
+pub struct Reading<'t, 'i, S: Serve> {
+    pub now: Instant,
+    pub serve: &'t mut S,
+    pub out: &'t mut Vec<u8>,
+    ready: SmallVec<[Ready<'i>; TOGETHER_MAX]>,
+    /// Their streams, in the same places.
+    streams: SmallVec<[Option<Stream<S::Waiting>>; TOGETHER_MAX]>,
+}
+
+/// A request that is whole.
+struct Ready<'i> {
+    stream: u32,
+    route: Route,
+    timeout: Option<Duration>,
+    body: Cow<'i, [u8]>,
+}
+
+impl<'t, S: Serve> Reading<'t, '_, S> {
+    pub fn new(turn: &'t mut Turn<'_, S>) -> Self {
+        let Turn { now, serve, out } = turn;
+        Self { now: *now, serve, out, ready: SmallVec::new(), streams: SmallVec::new() }
+    }
+
+    /// Requests that are to be answered.
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+}
+
+impl<W> Connection<W> {
+    /// Whether this frame begins a request, or may end the one that began last.
+    #[inline]
+    pub(super) fn is_more_of_the_same(&self, head: Head) -> bool {
+        match head.kind {
+            kind::HEADERS => head.stream > self.streams.last(),
+            kind::DATA => head.has(flag::END_STREAM) && self.streams.is_newest(head.stream),
+            _ => false,
+        }
+    }
+
+    /// The request is whole.
+    #[inline]
+    pub(super) fn is_whole<'i, S: Serve<Waiting = W>>(
+        &mut self,
+        mut stream: Stream<W>,
+        body: Cow<'i, [u8]>,
+        reading: &mut Reading<'_, 'i, S>,
+    ) {
+        let route = match stream.asked {
+            Asked::Call(route) => route,
+            Asked::Page { status, with_text } => {
+                stream.due = Some(reading.now + SEND_TIMEOUT);
+                self.answer_ready(reading);
+                return self.page(stream, status, with_text, reading.out);
+            }
+        };
+        let elapsed = reading.now.saturating_duration_since(stream.began);
+        let timeout = stream.timeout.map(|timeout| timeout.saturating_sub(elapsed));
+        reading.ready.push(Ready { stream: stream.id, route, timeout, body });
+        reading.streams.push(Some(stream));
+        if reading.ready() == TOGETHER_MAX {
+            self.answer_ready(reading);
+        }
+    }
+
+    /// Answers all requests that are ready.
+    pub(super) fn answer_ready<S: Serve<Waiting = W>>(&mut self, reading: &mut Reading<'_, '_, S>) {
+        let Reading { now, serve, out, ready, streams } = reading;
+        if ready.is_empty() {
+            return;
+        }
+        let calls: SmallVec<[Call<'_>; TOGETHER_MAX]> = ready.iter().map(Ready::call).collect();
+        serve.whole(&calls, |place, outcome| {
+            if let Some(stream) = streams[place].take() {
+                self.answer(stream, outcome, calls[place].timeout, *now, out);
+            }
+        });
+        drop(calls);
+        ready.clear();
+        streams.clear();
+    }
+
+    fn answer(
+        &mut self,
+        mut stream: Stream<W>,
+        outcome: Outcome<'_, W>,
+        timeout: Option<Duration>,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) {
+        match outcome {
+            Outcome::Now(Ok(message)) => {
+                stream.due = Some(now + SEND_TIMEOUT);
+                self.succeed(stream, message, out);
+            }
+            Outcome::Now(Err(status)) => self.fail(&stream, &status, out),
+            Outcome::Later(waiting) => {
+                stream.due = Some(now + timeout.unwrap_or(ANSWER_TIMEOUT).min(ANSWER_TIMEOUT));
+                stream.state = State::Waiting(waiting);
+                self.streams.insert(stream);
+            }
+            Outcome::Stream(message, waiting) => self.begin_stream(stream, &message, waiting, out),
+            Outcome::Refused => self.reset(stream.id, ErrorCode::RefusedStream, out),
+        }
+    }
+}
+
+impl Ready<'_> {
+    fn call(&self) -> Call<'_> {
+        Call { stream: self.stream, route: self.route, timeout: self.timeout, body: &self.body }
+    }
+}

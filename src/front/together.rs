@@ -1,0 +1,81 @@
+//! The seam for calls of gRPC that came in together: many with one system call.
+
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use super::{Refusal, Seam, wire};
+use crate::clock;
+use crate::engine::decision::Code;
+use crate::engine::request::Request;
+use crate::metrics::{Front, GrpcMethod, Outcome};
+use crate::service::TOGETHER_MAX;
+
+impl Seam {
+    /// Whether answers are there at once. Where they are not, ask [`answer`](Self::answer).
+    pub fn answers_at_once(&self) -> bool {
+        self.service.shared().is_none()
+    }
+
+    /// Answers encoded `RateLimitRequest`s that came in together over gRPC, one after the other, as
+    /// [`answer`](Self::answer) would: `tell` gets the message of each answer, or the refusal, with its place.
+    pub fn answer_together(&self, messages: &[&[u8]], mut tell: impl FnMut(usize, Result<&[u8], Refusal>)) {
+        let began = clock::monotonic();
+        let mut answer = Vec::with_capacity(wire::ANSWER_BYTES);
+        if let [message] = messages {
+            return tell(0, self.answer_alone(message, &mut answer, began));
+        }
+        // Filled where it lies: it is too large to be handed around.
+        let mut requests: SmallVec<[Request<'_>; TOGETHER_MAX]> = SmallVec::new();
+        for (place, message) in messages.iter().enumerate() {
+            if let Some(request) = wire::in_place::parse(message, &self.bounds) {
+                requests.push(request);
+                continue;
+            }
+            let first = place - requests.len();
+            self.answer_usual(&requests, &mut answer, began, |at, answer| tell(first + at, answer));
+            requests.clear();
+            tell(place, self.answer_alone(message, &mut answer, clock::monotonic()));
+        }
+        let first = messages.len() - requests.len();
+        self.answer_usual(&requests, &mut answer, began, |at, answer| tell(first + at, answer));
+    }
+
+    /// Requests of the usual form, decided together.
+    fn answer_usual(
+        &self,
+        requests: &[Request<'_>],
+        answer: &mut Vec<u8>,
+        began: Instant,
+        mut tell: impl FnMut(usize, Result<&[u8], Refusal>),
+    ) {
+        let mut admitted = 0;
+        let decided = self.service.decide_together(requests, |at, decision| {
+            admitted += usize::from(decision.code == Code::Ok);
+            answer.clear();
+            wire::encode(&self.telling, &requests[at], decision, answer);
+            tell(at, Ok(answer));
+        });
+        if let Err(error) = decided {
+            let refusal = Refusal::from(error);
+            return (0..requests.len())
+                .for_each(|at| tell(at, Err(self.refuse(Front::Grpc, refusal.clone()))));
+        }
+        self.metrics.requests(Front::Grpc, Outcome::Ok, admitted);
+        self.metrics.requests(Front::Grpc, Outcome::OverLimit, requests.len() - admitted);
+        self.metrics.grpc_calls(GrpcMethod::ShouldRateLimit, clock::nanos_since(began), requests.len());
+    }
+
+    /// One call by itself: that which came alone, or is not of the usual form. Its answer is written to `out`.
+    fn answer_alone<'o>(
+        &self,
+        message: &[u8],
+        out: &'o mut Vec<u8>,
+        began: Instant,
+    ) -> Result<&'o [u8], Refusal> {
+        out.clear();
+        let code = self.decide(message, out);
+        self.count(Front::Grpc, code.as_ref().copied(), began);
+        code.map(|_| &**out)
+    }
+}
