@@ -25,7 +25,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 3}
 ";
 
-// Decisions wait for Redis, so there is a runtime. Whichever threads it has: each that asks gets a connection.
+// Decisions wait for Redis, so there is a runtime. Each of its threads that attaches has connections of its own; any
+// other that asks shares them.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:6379".to_owned());

@@ -62,7 +62,7 @@
 //! | add an algorithm | `engine/limit/<name>.rs`, a variant in `engine/limit.rs`, one `.lua` in `store/redis`, a line in the property and contract tests |
 //! | add a key of the rule files | `engine/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
 //! | add an action of `rate_limits` | `engine/rules/keys.rs` → `check/actions.rs` → `actions.rs`, a line in its tests |
-//! | change what happens when Redis does not answer | `store/failover.rs` |
+//! | change what happens when Redis does not answer | `store/failover/alone.rs` |
 //! | add a setting | a row in `settings/table.rs`, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md`, and a test in `tests/blackbox` of what it does |
 //! | add a command | `cli/<command>.rs` |
 //! | tell more of why an answer is what it is | `engine/rules/walk.rs`, `engine/explain.rs` |
@@ -89,6 +89,8 @@
 //!   and reflection beside it. A generic gRPC server costs more than the decision.
 //! - **Or on an HTTP/2 of our own** (`front/lane`, GRPC_FRONT=lane): a state machine without I/O, written for small
 //!   unary calls. `docs/lane.md` says why, what it leaves out, and how it is held to what hyper does.
+//! - **What came in with one read is decided together** (`Service::decide_together`): the counters of eight requests
+//!   come from memory side by side; waiting for each in turn is most of what a decision among a million keys takes.
 //! - **Memory answers now, Redis later**: with counters in memory nothing waits and nothing is boxed
 //!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`).
 //! - **The Rust code is the specification**, the scripts in `store/redis/lua` are its twins: one suite asks both the

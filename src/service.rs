@@ -10,7 +10,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::clock::{Clock, monotonic, nanos_since};
-use crate::engine::decision::{Decision, conclude};
+use crate::engine::decision::{Decision, Verdicts, conclude};
 use crate::engine::explain::{Explanation, explain};
 use crate::engine::plan::{Modes, Plan};
 use crate::engine::request::{Request, RequestBuf};
@@ -123,12 +123,13 @@ impl Service {
             plans.extend(requests.iter().map(|request| rules.plan(request, self.modes)));
             self.store.fetch(plans.iter());
             let now = self.clock.at(began);
-            let mut decisions: SmallVec<[Decision<'_>; TOGETHER_MAX]> = SmallVec::new();
-            decisions.extend(plans.iter().map(|plan| conclude(plan, &self.store.apply(plan, now))));
+            let mut verdicts: SmallVec<[Verdicts; TOGETHER_MAX]> = SmallVec::new();
+            verdicts.extend(plans.iter().map(|plan| self.store.apply(plan, now)));
             self.metrics.decisions_took(nanos_since(began) / plans.len().max(1) as u64, plans.len());
-            for (place, (request, decision)) in requests.iter().zip(&decisions).enumerate() {
-                self.metrics.observe(handles, request, decision);
-                tell(place, decision);
+            for (place, (request, plan)) in requests.iter().zip(&plans).enumerate() {
+                let decision = conclude(plan, &verdicts[place]);
+                self.metrics.observe(handles, request, &decision);
+                tell(place, &decision);
             }
             Ok(())
         })

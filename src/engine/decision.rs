@@ -19,7 +19,7 @@ pub enum Code {
 }
 
 /// The verdicts of a request's counters: one place a step of the plan, `Some` for every [`Step::Check`].
-pub type Verdicts = SmallVec<[Option<Verdict>; 4]>;
+pub type Verdicts = SmallVec<[Option<Verdict>; 8]>;
 
 /// The answer to a request.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct Decision<'a> {
     /// The request's domain has rules.
     pub domain_known: bool,
     /// A status a descriptor, in request order.
-    pub statuses: SmallVec<[Status<'a>; 4]>,
+    pub statuses: SmallVec<[Status<'a>; 8]>,
 }
 
 /// The answer to one descriptor.
@@ -71,12 +71,15 @@ pub fn conclude<'a>(plan: &Plan<'a>, verdicts: &Verdicts) -> Decision<'a> {
         (Step::Unlimited(_), _) => Status::Unlimited,
         _ => Status::NoLimit,
     };
-    Decision {
+    let mut decision = Decision {
         code: if passes || plan.modes.shadow { Code::Ok } else { Code::OverLimit },
         shadowed: !passes && plan.modes.shadow,
         domain_known: plan.domain_known,
-        statuses: plan.steps.iter().enumerate().map(status).collect(),
-    }
+        statuses: SmallVec::new(),
+    };
+    // Filled where they lie: collected, they would be copied.
+    decision.statuses.extend(plan.steps.iter().enumerate().map(status));
+    decision
 }
 
 fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited<'a> {

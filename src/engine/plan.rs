@@ -11,7 +11,7 @@ use crate::engine::rules::{Rule, Unit};
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     /// One step a descriptor.
-    pub steps: SmallVec<[Step<'a>; 4]>,
+    pub steps: SmallVec<[Step<'a>; 8]>,
     /// The request's domain has rules.
     pub domain_known: bool,
     /// How the whole process treats requests.

@@ -48,8 +48,8 @@ pub struct DescriptorOptions {
 pub struct Request<'a> {
     domain: &'a str,
     hits_addend: u32,
-    entries: SmallVec<[Entry<'a>; 8]>,
-    descriptors: SmallVec<[Span; 4]>,
+    entries: SmallVec<[Entry<'a>; 16]>,
+    descriptors: SmallVec<[Span; 8]>,
 }
 
 /// One descriptor of a [`Request`].

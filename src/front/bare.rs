@@ -17,12 +17,15 @@ fn seam(rules: &str) -> Seam {
     Seam::new(service, metrics, Bounds::default())
 }
 
-/// What opens connections of the lane under these rules. Each takes whole frames off what it is given, appends what it
-/// has to say, and returns how many bytes it took.
+/// A connection of the lane: takes whole frames off what it is given, appends what it has to say, and returns how many
+/// bytes it took.
+pub type BareConnection = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> usize>;
+
+/// What opens connections of the lane under these rules.
 ///
 /// # Panics
 /// When the rules are bad.
-pub fn lane(rules: &str) -> impl Fn() -> Box<dyn FnMut(&[u8], &mut Vec<u8>) -> usize> + use<> {
+pub fn lane(rules: &str) -> impl Fn() -> BareConnection + use<> {
     let front = LaneFront::new(Arc::new(seam(rules)), Arc::new(Health::starting()));
     move || Box::new(bare(front.clone()))
 }

@@ -314,7 +314,7 @@ impl SharedStore {
                 Ok((answered, replicated)) => {
                     let counter = answered.counters.get(place).copied().ok_or(Failure::Late);
                     counter.and_then(|counter| {
-                        if counter.charged > 0 { replicated.map(|()| counter) } else { Ok(counter) }
+                        if counter.admits() { replicated.map(|()| counter) } else { Ok(counter) }
                     })
                 }
                 Err(failure) => Err(*failure),
@@ -344,7 +344,7 @@ impl SharedStore {
         let reply = part.store.decide(part.slot, &call, until).await?;
         let answered = Answered::read(&reply.numbers, asked()).ok_or(Failure::Garbage)?;
         carried.charged();
-        let replicated = if answered.charges() { part.store.replicate(&reply, until).await } else { Ok(()) };
+        let replicated = if answered.admits() { part.store.replicate(&reply, until).await } else { Ok(()) };
         if replicated.is_ok() {
             self.take_leases(plan, part, &answered, times.leases_from);
         }

@@ -12,8 +12,6 @@ mod table;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use smallvec::smallvec;
-
 use crate::engine::decision::Verdicts;
 use crate::engine::key::Key;
 use crate::engine::limit::{Ahead, Algorithm, Counter, Limit, Verdict};
@@ -110,7 +108,8 @@ impl MemoryStore {
             Step::Check(check) => Some((index, check)),
             _ => None,
         });
-        let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
+        let mut verdicts = Verdicts::new();
+        verdicts.resize(plan.steps.len(), None);
         match (checks.next(), checks.next()) {
             (None, _) => {}
             (Some((index, check)), None) => verdicts[index] = Some(self.decide(check, now)),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
+use smallvec::SmallVec;
 
 use crate::engine::key::KeySecret;
 use crate::engine::limit::{Algorithm, Limit};
@@ -94,8 +95,9 @@ impl RuleSet {
         let step = |descriptor: Descriptor<'_, '_>| {
             root.map_or(Step::Unmatched, |root| self.step(root, request, &descriptor))
         };
-        let mut plan =
-            Plan { steps: request.descriptors().map(step).collect(), domain_known: root.is_some(), modes };
+        let mut plan = Plan { steps: SmallVec::new(), domain_known: root.is_some(), modes };
+        // Filled where they lie: collected, they would be copied.
+        plan.steps.extend(request.descriptors().map(step));
         drop_replaced(&mut plan.steps);
         plan
     }

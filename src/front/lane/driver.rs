@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
@@ -131,11 +133,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Runs the connection until it ends by itself, or its life is over and then its grace.
     async fn live(&mut self, mut life: Life) -> io::Result<()> {
+        // Among futures of its own kind it is asked when it is woken, and not with every batch.
+        let mut over: FuturesUnordered<_> = [life.over()].into_iter().collect();
         tokio::select! {
             biased;
             ended = self.run() => return ended,
-            () = life.over() => self.connection.drain(clock::timer(), &mut self.unsent),
+            _ = over.next() => self.connection.drain(clock::timer(), &mut self.unsent),
         }
+        drop(over);
         tokio::select! {
             biased;
             ended = self.run() => return ended,

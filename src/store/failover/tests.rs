@@ -10,10 +10,9 @@ use crate::engine::plan::Modes;
 use crate::engine::request::{DescriptorOptions, Entry};
 use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use crate::store::lease::Source;
-use crate::store::redis::address::{Address, Kind, Login};
-use crate::store::redis::key::KeyStyle;
+use crate::store::redis::RedisOptions;
+use crate::store::redis::address::{Address, Kind};
 use crate::store::redis::script::Granted;
-use crate::store::redis::{Access, LoginSettings, RedisOptions};
 use crate::store::{MemoryOptions, StoreFull};
 
 const RULES: &str = "
@@ -38,28 +37,12 @@ fn rules() -> RuleSet {
 
 /// A store that was never connected.
 fn store() -> SharedStore {
-    let access = Access { login: Login::default(), database: 0, tls: None };
-    let main = RedisStore::new(RedisOptions {
-        kind: Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1)),
-        access,
-        sentinel_login: Login::default(),
-        login_settings: LoginSettings { server: "", sentinel: "" },
-        workers: 1,
-        pool_size: 1,
-        timeout: Duration::from_millis(100),
-        in_flight_max: 10,
-        wait_replicas: 0,
-        keys: KeyStyle::default(),
-        startup_pauses: (Duration::ZERO, Duration::ZERO),
-    });
+    let main = RedisStore::new(RedisOptions::new(Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1))));
     let local = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
     let options = FailoverOptions {
         mode: StoreFailure::Local,
-        local_share: 1.0,
-        over_bytes: 1 << 20,
-        counter_bytes: 1 << 20,
-        sync: Sync::Strict,
         lease_time: Duration::from_secs(3_600),
+        ..FailoverOptions::default()
     };
     SharedStore::new(main, None, Arc::new(local), Clock::start(), options)
 }

@@ -123,10 +123,10 @@ impl<S: Default> Table<S> {
         let key = SlotKey::new(key);
         let Some(group) = self.groups.get(key.home(homes(self.groups.len()))) else { return };
         let own = key.own_slot();
-        prefetch_index(&group.tags, own);
-        prefetch_index(&group.slots, own);
+        prefetch_index(group.tags.as_slice(), own);
+        prefetch_index(group.slots.as_slice(), own);
         // Where the slot reaches over the end of a cache line.
-        prefetch_index(&group.slots, own + 1);
+        prefetch_index(group.slots.as_slice(), own + 1);
     }
 
     /// The slot of this key.

@@ -44,15 +44,19 @@ pub(super) struct Routes {
 }
 
 impl Routes {
+    /// The way to the slot, good or broken.
+    fn to_slot(&self, slot: u16) -> Option<&Arc<Link>> {
+        let at = self.slots.partition_point(|(slots, _)| *slots.end() < slot);
+        self.slots.get(at).filter(|(slots, _)| slots.contains(&slot)).map(|(_, link)| link)
+    }
+
     fn of(&self, slot: u16) -> Option<&Arc<Link>> {
-        let (_, link) = self.slots.get(self.slots.partition_point(|(slots, _)| *slots.end() < slot))?;
-        self.holds(link, slot).then_some(link).filter(|link| !link.is_broken())
+        self.to_slot(slot).filter(|link| !link.is_broken())
     }
 
     /// Whether this is the way to the slot.
     pub(super) fn holds(&self, link: &Arc<Link>, slot: u16) -> bool {
-        let at = self.slots.partition_point(|(slots, _)| *slots.end() < slot);
-        self.slots.get(at).is_some_and(|(slots, to)| slots.contains(&slot) && Arc::ptr_eq(to, link))
+        self.to_slot(slot).is_some_and(|to| Arc::ptr_eq(to, link))
     }
 
     fn to(&self, address: &Address) -> Option<Arc<Link>> {
@@ -128,14 +132,21 @@ impl Lane {
         };
         let mut failed = None;
         if let Some(servers) = servers {
-            let (mut routes, mut opened) = (Routes::default(), 0);
+            let (mut routes, mut opened, mut silent) = (Routes::default(), 0, Vec::new());
             for server in servers {
+                // One that does not answer may hold many ranges.
+                if silent.contains(&server.address) {
+                    continue;
+                }
                 match self.link(&old, &routes, &server).await {
                     Ok((link, is_new)) => {
                         opened += u64::from(is_new);
                         routes.add(server.slots, link);
                     }
-                    Err(error) => failed = Some(error),
+                    Err(error) => {
+                        silent.push(server.address);
+                        failed = Some(error);
+                    }
                 }
             }
             self.publish(&old, routes, opened);

@@ -274,10 +274,16 @@ impl Answered {
         odd.is_empty().then_some(Self { now_micros, counters, leases })
     }
 
-    /// Whether anything was charged or leased.
-    pub fn charges(&self) -> bool {
-        self.counters.iter().any(|counter| counter.charged > 0)
-            || self.leases.iter().any(|lease| lease.hits > 0)
+    /// Whether any hit was admitted, or may be admitted by a lease.
+    pub fn admits(&self) -> bool {
+        self.counters.iter().any(CounterAnswered::admits) || self.leases.iter().any(|lease| lease.hits > 0)
+    }
+}
+
+impl CounterAnswered {
+    /// Whether hits were admitted: charged, and not over.
+    pub fn admits(&self) -> bool {
+        self.charged > 0 && !self.verdict.over
     }
 }
 

@@ -257,3 +257,36 @@ impl Script {
         Self { name: redis::Script::new(&text).get_hash().to_owned(), text }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::address::Address;
+
+    #[test]
+    fn the_store_is_there_when_every_lane_is_and_not_now_and_then() {
+        let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+        let shared = Shared::new(RedisOptions { workers: 2, ..RedisOptions::new(kind) });
+        let contact = || shared.contact.borrow().clone();
+        shared.reached(false);
+        assert_eq!(contact(), Contact::Never(None), "one of two");
+        shared.reached(false);
+        assert_eq!(contact(), Contact::Up);
+        shared.lost(true, "gone".to_owned());
+        shared.reached(true);
+        assert_eq!(contact(), Contact::Lost("gone".to_owned()), "the other one still probes");
+        shared.lost(false, "still gone".to_owned());
+        shared.reached(false);
+        assert_eq!(contact(), Contact::Up);
+        shared.unusable(true, "too old".to_owned());
+        assert_eq!(contact(), Contact::Lost("too old".to_owned()), "it was of use, and may be again");
+    }
+
+    #[test]
+    fn round_trips_are_counted_by_bounds_that_ascend() {
+        assert!(RoundTrips::BOUNDS.is_sorted_by(|one, next| one < next));
+        let trips = RoundTrips::default();
+        trips.ended(crate::clock::monotonic());
+        assert_eq!((trips.count(), trips.read().0.len()), (1, RoundTrips::BOUNDS.len() + 1));
+    }
+}
