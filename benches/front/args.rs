@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
+use super::disturbance::Disturbance;
 use super::echo::Echo;
 use super::peer::Peer;
 use super::scenario::Scenario;
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// Measure what large work and bad clients cost everybody else
     #[arg(long)]
     starvation: bool,
+    /// Beside these only [default: everything]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    beside: Vec<Disturbance>,
     /// Count system calls a call, where `strace` is there
     #[arg(long)]
     syscalls: bool,
@@ -88,6 +92,10 @@ impl Args {
 
     pub(crate) fn starvation(&self) -> bool {
         self.starvation || !self.chooses()
+    }
+
+    pub(crate) fn disturbances(&self) -> &[Disturbance] {
+        if self.beside.is_empty() { Disturbance::value_variants() } else { &self.beside }
     }
 
     pub(crate) fn syscalls(&self) -> bool {

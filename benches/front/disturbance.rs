@@ -1,10 +1,13 @@
 //! Large work and bad clients, beside which others want to be answered as fast as ever.
 //!
-//! What a disturbance needs of the generator's core, it takes at the lowest priority.
+//! What a disturbance needs of the generator's core, it prepares before or takes as the kernel's idle class, which
+//! gets well under a hundredth of the time: the generator that waits for its core would look like a slow server.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -35,14 +38,20 @@ const PAUSE: Duration = Duration::from_millis(50);
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// One kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Disturbance {
+    /// Shows how much two equal measurements differ on this machine
     Nothing,
-    Scrapes,
-    Reloads,
+    /// 64 clients in the middle of a call
     Stalled,
+    /// 64 clients that read no answer
     SlowReaders,
+    /// Connections that open 10,000 streams
     ManyStreams,
+    /// Reloads of 100,000 rules
+    Reloads,
+    /// Scrapes of 100,000 series; last, as they stay
+    Scrapes,
 }
 
 /// One that goes on until it is ended.
@@ -53,16 +62,6 @@ pub(crate) struct Running {
 }
 
 impl Disturbance {
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Nothing,
-        Self::Stalled,
-        Self::SlowReaders,
-        Self::ManyStreams,
-        Self::Reloads,
-        // last: its series stay
-        Self::Scrapes,
-    ];
-
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -100,21 +99,16 @@ impl Disturbance {
         let stop = Arc::<AtomicBool>::default();
         let (stopped, address, metrics) = (Arc::clone(&stop), server.address, server.metrics);
         let rules = server.rules().join("many.yaml");
+        let texts = [1, 2].map(many_rules);
+        let streams = many_streams();
         let work = std::thread::spawn(move || {
-            // of this thread alone, on Linux
-            rustix::process::nice(19)?;
+            take_what_is_left()?;
             let mut done = 0;
             while !stopped.load(Ordering::Relaxed) {
                 match self {
-                    Self::Scrapes => drop(page(metrics)?),
-                    Self::Reloads => {
-                        let before = reloads_at(metrics)?;
-                        let next = rules.with_extension("next");
-                        fs::write(&next, many_rules(done))?;
-                        fs::rename(&next, &rules)?;
-                        wait_until(|| Ok(reloads_at(metrics)? > before))?;
-                    }
-                    Self::ManyStreams => open_streams(address)?,
+                    Self::Scrapes => scrape(metrics)?,
+                    Self::Reloads => reload(metrics, &rules, &texts[done as usize % 2])?,
+                    Self::ManyStreams => open_streams(address, &streams)?,
                     Self::Nothing | Self::Stalled | Self::SlowReaders => {}
                 }
                 done += 1;
@@ -150,18 +144,39 @@ fn clients(address: SocketAddr, change: fn(&mut Vec<u8>), calls: usize) -> io::R
     (0..CLIENTS).map(client).collect()
 }
 
-/// Opens the streams, and hears what the server has to say of it until it closes the connection.
-fn open_streams(address: SocketAddr) -> io::Result<()> {
+/// Puts the calling thread into the kernel's idle class.
+fn take_what_is_left() -> Result<(), Failure> {
+    let thread = fs::read_link("/proc/thread-self")?;
+    let id = thread.file_name().ok_or("/proc/thread-self names no thread")?;
+    let done = Command::new("chrt").args(["--idle", "--pid", "0"]).arg(id).status()?;
+    if done.success() { Ok(()) } else { Err("chrt fails".into()) }
+}
+
+fn reload(metrics: SocketAddr, rules: &Path, text: &str) -> Result<(), Failure> {
+    let before = reloads_at(metrics)?;
+    let next = rules.with_extension("next");
+    fs::write(&next, text)?;
+    fs::rename(&next, rules)?;
+    wait_until(|| Ok(reloads_at(metrics)? > before))
+}
+
+/// The beginning of a connection and the heads of all the calls.
+fn many_streams() -> Vec<u8> {
     let mut said = frame::PREFACE.to_vec();
     frame::put(&mut said, kind::SETTINGS, 0, 0, &[]);
     let mut head = RequestHead::new(false);
     for stream in (1..2 * STREAMS).step_by(2) {
         frame::put_with(&mut said, kind::HEADERS, flag::END_HEADERS, stream, |out| head.put(&mut || 0, out));
     }
+    said
+}
+
+/// Opens the streams, and hears what the server has to say of it until it closes the connection.
+fn open_streams(address: SocketAddr, said: &[u8]) -> io::Result<()> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     // both fail when the server has closed it first
-    let _ = socket.write_all(&said);
+    let _ = socket.write_all(said);
     let _ = socket.read_to_end(&mut Vec::new());
     Ok(())
 }
@@ -178,13 +193,13 @@ async fn make_series(address: SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rules that differ from those before.
-fn many_rules(generation: u64) -> String {
+/// Rules that grant so many.
+fn many_rules(requests_per_unit: u32) -> String {
     let mut text = String::from("domain: many\ndescriptors:\n");
     for at in 0..MANY {
         text += &format!(
-            "  - {{key: id, value: v{at}, rate_limit: {{unit: day, requests_per_unit: {}}}}}\n",
-            generation + 1
+            "  - {{key: id, value: v{at}, rate_limit: {{unit: day, requests_per_unit: \
+             {requests_per_unit}}}}}\n"
         );
     }
     text
@@ -218,10 +233,22 @@ fn wait_until(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Fa
 
 /// The page of metrics, with its head.
 fn page(metrics: SocketAddr) -> io::Result<String> {
+    let mut page = String::new();
+    ask_for_page(metrics)?.read_to_string(&mut page)?;
+    Ok(page)
+}
+
+/// Takes the page of metrics and drops it.
+fn scrape(metrics: SocketAddr) -> io::Result<()> {
+    let mut socket = ask_for_page(metrics)?;
+    let mut scratch = vec![0; 1 << 20];
+    while socket.read(&mut scratch)? > 0 {}
+    Ok(())
+}
+
+fn ask_for_page(metrics: SocketAddr) -> io::Result<TcpStream> {
     let mut socket = TcpStream::connect(metrics)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-    let mut page = String::new();
-    socket.read_to_string(&mut page)?;
-    Ok(page)
+    Ok(socket)
 }

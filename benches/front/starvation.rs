@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::args::Args;
 use super::disturbance::Disturbance;
-use super::load::{Pace, Questions, Run};
+use super::load::{Outcome, Pace, Questions, Run};
 use super::question::Keys;
 use super::server::{self, Server, Subject};
 use super::table::median;
@@ -14,7 +14,9 @@ use super::{drive, half_peak, meet_every_key};
 const MOVES_MICROS_MAX: f64 = 1_000.0;
 const MOVES_MAX: f64 = 0.1;
 /// Longer than other measurements: what is large has to happen at least once in each.
-const SECONDS: f64 = 1.5;
+const SECONDS: f64 = 3.0;
+/// Runs that look for the rate at which the server's core is busy half of the time.
+const CALIBRATIONS: usize = 3;
 
 /// Latencies of one run, in microseconds.
 #[derive(Clone, Copy)]
@@ -29,20 +31,29 @@ pub(crate) fn measure(args: &Args) -> Result<u64, String> {
     server::pin_self(&args.generator_core)?;
     let server = Server::start(Subject::Tidegate, &args.server_core, &binary)?;
     meet_every_key(args, &server)?;
-    let per_second = half_peak(args, &server)?;
-    println!(
-        "\nlatency beside others, 8 connections, open loop at half of its own peak, {per_second:.0} calls/s"
-    );
+    let per_second = half_load(args, &server)?;
+    println!("\nlatency beside others, 8 connections, open loop at half load, {per_second:.0} calls/s");
     println!(
         "{:<38} {:>8} {:>8} {:>8} {:>8} {:>10} {:>6}",
         "beside", "p50 µs", "then", "p99 µs", "then", "p99 moves", "times"
     );
     let mut errors = 0;
-    for disturbance in Disturbance::ALL {
+    for &disturbance in args.disturbances() {
         disturbance.prepare(&server).map_err(|error| server.blame(&error.to_string()))?;
         errors += row(args, &server, disturbance, per_second)?;
     }
     Ok(errors)
+}
+
+/// The calls a second that keep the server's core busy half of the time. It is less than half of the peak: calls that
+/// come one by one cost more than calls that come in batches.
+fn half_load(args: &Args, server: &Server) -> Result<f64, String> {
+    let mut per_second = half_peak(args, server)? / 2.0;
+    for seed in 0..CALIBRATIONS as u64 {
+        let outcome = open_loop(args, server, per_second, seed)?;
+        per_second *= 0.5 * outcome.elapsed.as_secs_f64() / outcome.server_cpu.as_secs_f64();
+    }
+    Ok(per_second)
 }
 
 fn row(args: &Args, server: &Server, disturbance: Disturbance, per_second: f64) -> Result<u64, String> {
@@ -76,6 +87,16 @@ fn latency(
     seed: u64,
     errors: &mut u64,
 ) -> Result<Latency, String> {
+    let outcome = open_loop(args, server, per_second, seed)?;
+    *errors += outcome.tally.errors;
+    if let Some(first) = &outcome.tally.first_error {
+        println!("!! {} errors, the first: {first}", outcome.tally.errors);
+    }
+    let micros = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64 / 1e3;
+    Ok(Latency { p50: micros(0.5), p99: micros(0.99) })
+}
+
+fn open_loop(args: &Args, server: &Server, per_second: f64, seed: u64) -> Result<Outcome, String> {
     let measured =
         Duration::from_secs_f64(if args.is_quick() { args.seconds } else { args.seconds.max(SECONDS) });
     let run = Run {
@@ -87,11 +108,5 @@ fn latency(
         calls_max: u64::MAX,
         sleeps: false,
     };
-    let outcome = drive(server, &run, Questions { keys: Keys::Random(args.keys), seed })?;
-    *errors += outcome.tally.errors;
-    if let Some(first) = &outcome.tally.first_error {
-        println!("!! {} errors, the first: {first}", outcome.tally.errors);
-    }
-    let micros = |quantile| outcome.tally.latency.value_at_quantile(quantile) as f64 / 1e3;
-    Ok(Latency { p50: micros(0.5), p99: micros(0.99) })
+    drive(server, &run, Questions { keys: Keys::Random(args.keys), seed })
 }

@@ -40,6 +40,8 @@ pub(super) fn open_files_max() -> usize {
 pub(super) async fn sweep(store: Arc<MemoryStore>, service: Arc<Service>, clock: Clock) -> Infallible {
     loop {
         while !store.sweep(clock.now()).round_done {
+            // to decisions that wait for this core, then to what else this thread does
+            std::thread::yield_now();
             tokio::task::yield_now().await;
         }
         service.reclaim();

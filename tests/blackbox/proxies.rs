@@ -31,6 +31,7 @@ for_every_proxy!(
     without_a_limiter_traffic_flows_but_guarded_routes_stay_shut,
     connections_to_the_limiter_are_kept,
     rules_that_change_under_load_fail_no_request,
+    over_a_unix_socket_the_same_limits_hold,
 );
 
 fn start_with(kind: Kind, rules: &str) -> (Tidegate, Proxy) {
@@ -160,6 +161,20 @@ fn without_a_limiter_traffic_flows_but_guarded_routes_stay_shut(kind: Kind) {
         send(&mut client, "POST", "/login", &[]).status == 200
     });
     eventually_true("limits to hold again", || send(&mut client, "GET", "/things", &[]).status == 429);
+}
+
+fn over_a_unix_socket_the_same_limits_hold(kind: Kind) {
+    let setup = Setup::new().rules("edge.yaml", EXAMPLE_RULES).env("CHECK_PROXY", kind.check_proxy());
+    let socket = setup.outside().join("http.sock").display().to_string();
+    let mut limiter = setup.env("HTTP_UDS", &socket).start();
+    let proxy = Proxy::start(kind, &kind.unix(&socket));
+    let login = |host| send(&mut proxy.client(host), "POST", "/login", &[]).status;
+    assert_eq!([login(2), login(2), login(2), login(2), login(3)], [200, 200, 200, 429, 200]);
+
+    limiter.kill();
+    assert_eq!(send(&mut proxy.client(3), "GET", "/things", &[]).status, 200);
+    let guarded = login(3);
+    assert!((500..=504).contains(&guarded), "{guarded}");
 }
 
 /// The connections to this port of loopback, closed ones that the system still remembers included, by the port of

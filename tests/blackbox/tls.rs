@@ -149,10 +149,12 @@ fn http_speaks_tls_with_both_versions_and_no_plain() {
     let open = |protocols: &[&str]| Connection::open(port, &servers, None, protocols);
     eventually_true("the port to open", || open(&[]).is_ok());
 
-    for protocols in [&["http/1.1"][..], &[]] {
+    for (protocols, left) in [(&["http/1.1"][..], 999_999_999), (&[], 999_999_998)] {
         let mut connection = open(protocols).expect("it is open");
         assert!(connection.shows(&identity));
         assert_eq!(connection.get("/livez").expect("an answer").status, 200);
+        let checked = connection.get("/check/edge?remote_address=10.1.2.3").expect("an answer");
+        assert_eq!((checked.status, checked.number("ratelimit-remaining")), (200, left));
     }
     assert_eq!(open(&["h2", "http/1.1"]).expect("it is open").protocol(), Some("h2"));
     assert_eq!(open(&["http/1.1"]).expect("it is open").protocol(), Some("http/1.1"));

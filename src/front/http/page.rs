@@ -77,7 +77,9 @@ impl Body for PageBody {
             Content::Pieces { pieces, rested } => {
                 *rested = !*rested;
                 if *rested {
-                    // Between two pieces, everything else on this thread has its turn.
+                    // Between two pieces, everything else on this thread has its turn, and so have the threads that
+                    // decide where they share its core: the kernel alone would let them wait for its next tick.
+                    std::thread::yield_now();
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }

@@ -39,6 +39,15 @@ impl Kind {
         }
     }
 
+    /// How it spells the address of a unix socket.
+    pub fn unix(self, socket: &str) -> String {
+        match self {
+            Self::Nginx => format!("unix:{socket}"),
+            Self::Caddy => format!("unix/{socket}"),
+            Self::Haproxy => format!("unix@{socket}"),
+        }
+    }
+
     /// The files of its recipe: their names and texts, the configuration first.
     fn files(self) -> &'static [(&'static str, &'static str)] {
         match self {

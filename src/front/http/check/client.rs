@@ -94,7 +94,7 @@ impl Described<'_> {
             Proxy::Nginx => self.only(&X_ORIGINAL_URI),
             Proxy::Forwarded => self.only(&X_FORWARDED_URI),
         }?;
-        Ok(uri.split_once('#').map_or(uri, |(uri, _)| uri))
+        Ok(without_fragment(uri))
     }
 
     /// A header that the proxy sets, once.
@@ -110,6 +110,10 @@ impl Described<'_> {
             }
         }
     }
+}
+
+fn without_fragment(uri: &str) -> &str {
+    uri.split_once('#').map_or(uri, |(uri, _)| uri)
 }
 
 fn utf8<'v>(name: &str, value: &'v HeaderValue) -> Result<&'v str, Refusal> {
@@ -151,6 +155,20 @@ fn parse_address(text: &[u8]) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fragment_is_no_part_of_what_was_asked_for() {
+        for (uri, expected) in [
+            ("/login", "/login"),
+            ("/login#1", "/login"),
+            ("/login?user=alice#?user=bob", "/login?user=alice"),
+            ("/login#a#b", "/login"),
+            ("#", ""),
+            ("/a%23b", "/a%23b"),
+        ] {
+            assert_eq!(without_fragment(uri), expected, "{uri}");
+        }
+    }
 
     #[test]
     fn addresses_are_canonical_and_nothing_else_is_one() {
