@@ -30,6 +30,8 @@ const BUDGET: Duration = Duration::from_millis(250);
 const SLACK: Duration = Duration::from_secs(1);
 /// Callers at once.
 const CROWD: usize = 10_000;
+/// What one that waits may hold: its request and its answer.
+const CALLER_BYTES_MAX: u64 = 8 << 10;
 const MEMORY_MAX: u64 = 24 << 20;
 
 /// An answer may be later than its budget by this, and by what the machine keeps everybody waiting.
@@ -382,6 +384,12 @@ fn a_crowd_that_asks_while_redis_hangs() {
     let asked = Instant::now();
     assert_eq!(ask_at_once(&mut crowd), vec![429; CROWD]);
     assert!(asked.elapsed() < BUDGET + 10 * SLACK, "{:?}", asked.elapsed());
+    let grown = node.memory_peak_bytes().saturating_sub(before);
+    assert!(grown < CROWD as u64 * CALLER_BYTES_MAX, "{grown} bytes more");
+    // Nor does it grow with what is asked.
+    node.forget_memory_peak();
+    let before = node.memory_peak_bytes();
+    (0..3).for_each(|_| assert_eq!(ask_at_once(&mut crowd), vec![429; CROWD]));
     let grown = node.memory_peak_bytes().saturating_sub(before);
     assert!(grown < MEMORY_MAX, "{grown} bytes more");
     let asked = Instant::now();
