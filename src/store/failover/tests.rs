@@ -56,7 +56,7 @@ fn request<'a>(keys: &[&'a str], hits: i64) -> Request<'a> {
             is_negative_hits: hits < 0,
             ..DescriptorOptions::default()
         };
-        request.push([Entry { key, value: "x" }].into_iter(), options);
+        request.push([Entry { key, value: "x" }], options);
     }
     request
 }
