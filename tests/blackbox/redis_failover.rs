@@ -134,8 +134,8 @@ fn fails_over(what: &str, mut failover: Failover, setup: Setup) {
     let mut admitted = 1 + passed(&mut answers.iter());
     admitted += (0..2 * LIMIT).take_while(|_| ask(&client, "hot", &hot).code == Some(OK)).count();
     println!(
-        "{what}: {} calls, the last error {down:?} after the death, p99 {p99:?}, the slowest {:?}; told OK before {before}, of \
-         which Redis kept {kept} and lost {lost}; admitted {admitted} of {LIMIT}",
+        "{what}: {} calls, the last error {down:?} after the death, p99 {p99:?}, the slowest {:?}; told OK before {before}, \
+         of which Redis kept {kept} and lost {lost}; admitted {admitted} of {LIMIT}",
         answers.len(),
         answers.last().map(|answer| answer.took),
     );

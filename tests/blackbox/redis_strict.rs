@@ -172,7 +172,8 @@ fn no_window_holds_more(place: Where, sync: &str) {
         let (charged, leased, admitted) = (&recorded.charged, recorded.leased, &told.admitted);
         let most = [charged, admitted].map(|log| log.most_in_a_window(window_micros));
         println!(
-            "{place:?} {sync} {key}: {} calls, {} told OK, {} charged, {leased} leased, {kills} kills, {} lost; in a window {most:?} of {most_allowed}",
+            "{place:?} {sync} {key}: {} calls, {} told OK, {} charged, {leased} leased, {kills} kills, {} lost; \
+             in a window {most:?} of {most_allowed}",
             hits,
             admitted.len(),
             charged.len(),
