@@ -12,7 +12,8 @@ use tidegate::store::MemoryStore;
 
 use crate::asking::{check, key, plan, small_store};
 use crate::limits_oracle::{Answer, Naive, Terms};
-use crate::random::{Random, seeds_while_there_is_time};
+use crate::random::Random;
+use crate::seeds::seeds_while_there_is_time;
 
 const SEQUENCES: u64 = 10_000;
 const STEPS_MAX: u64 = 24;

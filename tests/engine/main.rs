@@ -18,6 +18,7 @@ mod limits_reload;
 mod limits_sequences;
 mod limits_strict;
 mod random;
+mod seeds;
 mod store_memory;
 mod store_requests;
 mod store_threads;

@@ -6,8 +6,9 @@ use tidegate::engine::plan::Modes;
 use tidegate::engine::request::Request;
 use tidegate::engine::rules::{LoadOptions, Loaded, load};
 
-use crate::random::{Random, seeds_while_there_is_time};
+use crate::random::Random;
 use crate::rules::{file, options};
+use crate::seeds::seeds_while_there_is_time;
 
 /// A file with everything in it that rules know; small changes of it reach all of the code.
 const EVERYTHING: &str = "%YAML 1.1
