@@ -31,8 +31,6 @@ const READ_BYTES: usize = 128 * 1_024;
 const WRITE_BYTES_KEPT: usize = 1_024 * 1_024;
 /// How long the end of a connection may take, so that a GOAWAY is read and not lost to a reset.
 const LINGER: Duration = Duration::from_millis(500);
-/// What is taken meanwhile of a peer that goes on talking.
-const LINGER_BYTES: usize = 256 * 1_024;
 
 /// What the connections of a thread share.
 struct Buffers {
@@ -287,13 +285,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     async fn linger(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_unsent(context)).await?;
         poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await?;
-        let (mut ignored, mut taken) = ([0; 4_096], 0);
-        while taken < LINGER_BYTES {
-            match self.stream.read(&mut ignored).await? {
-                0 => break,
-                read => taken += read,
-            }
-        }
+        let mut ignored = [0; 4_096];
+        while self.stream.read(&mut ignored).await? > 0 {}
         Ok(())
     }
 }
