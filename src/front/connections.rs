@@ -90,7 +90,7 @@ impl GrpcServer {
 pub async fn serve_grpc(arrival: Arrival, server: GrpcServer, mut life: Life) {
     let Some(session) = arrival.greeted(&mut life).await else { return };
     match server {
-        GrpcServer::Tonic(front) => serve_tonic(session.stream.in_short_turns(), front, life).await,
+        GrpcServer::Tonic(front) => serve_tonic(session.stream, front, life).await,
         GrpcServer::Lane(front) => lane::serve(session.stream, front, life).await,
     }
 }
@@ -122,7 +122,7 @@ pub async fn serve_http(arrival: Arrival, front: impl Respond, mut life: Life) {
         let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request, peer).await) }
     });
-    let stream = TokioIo::new(stream.in_short_turns());
+    let stream = TokioIo::new(stream);
     match protocol {
         Protocol::Http1 => to_its_end(http1().serve_connection(stream, service), life).await,
         Protocol::Http2 => to_its_end(http2(HTTP_STREAMS_MAX).serve_connection(stream, service), life).await,

@@ -5,13 +5,11 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
 use super::socket::Socket;
-use crate::clock::monotonic;
 
 /// How a connection of HTTP/2 begins.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -19,11 +17,6 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What a connection reads in a turn. One turn of 64 KiB of small frames would hold up everybody else on its thread for
 /// milliseconds.
 const TURN_BYTES: usize = 8 * 1_024;
-
-/// What a connection reads at once, and how long it reads in a turn, where frames cost so much that [`TURN_BYTES`] of
-/// them take too long: opening a stream by 15 bytes costs hyper microseconds, and others wait for all of a turn.
-const SHORT_READ: usize = 1_024;
-const SHORT_TURN: Duration = Duration::from_micros(300);
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +32,7 @@ pub enum Protocol {
 pub struct Stream {
     transport: Transport,
     greeting: Greeting,
-    turn: Turn,
-}
-
-/// What a connection may do before everything else on its thread has its turn.
-#[derive(Debug)]
-struct Turn {
-    read: usize,
-    read_max: usize,
-    /// When a turn ends that is limited in time.
-    ends: Option<Instant>,
-    time_max: Duration,
+    read_in_turn: usize,
 }
 
 /// What carries the bytes.
@@ -81,30 +64,7 @@ impl Stream {
             }
         }
         let protocol = if greeting.text() == PREFACE { Protocol::Http2 } else { Protocol::Http1 };
-        Ok((Self { transport, greeting, turn: Turn::LONG }, protocol))
-    }
-
-    /// For whoever takes long for what is read.
-    pub(super) fn in_short_turns(self) -> Self {
-        Self { turn: Turn { read_max: SHORT_READ, time_max: SHORT_TURN, ..self.turn }, ..self }
-    }
-}
-
-impl Turn {
-    const LONG: Self = Self { read: 0, read_max: usize::MAX, ends: None, time_max: Duration::MAX };
-
-    fn begin(&mut self) {
-        self.read = 0;
-        self.ends = None;
-    }
-
-    /// Whether it is over. Its time begins when this is first asked.
-    fn is_over(&mut self) -> bool {
-        if self.time_max == Duration::MAX {
-            return self.read >= TURN_BYTES;
-        }
-        let now = monotonic();
-        now >= *self.ends.get_or_insert(now + self.time_max) || self.read >= TURN_BYTES
+        Ok((Self { transport, greeting, read_in_turn: 0 }, protocol))
     }
 }
 
@@ -132,21 +92,18 @@ impl AsyncRead for Stream {
             self.greeting.hand_out(buffer);
             return Poll::Ready(Ok(()));
         }
-        if self.turn.is_over() {
+        if self.read_in_turn >= TURN_BYTES {
             // Everything else on this thread has its turn, and then this goes on.
-            self.turn.begin();
+            self.read_in_turn = 0;
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let room = buffer.remaining().min(self.turn.read_max);
-        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(room));
-        let read = Pin::new(&mut self.transport).poll_read(context, &mut part);
-        let heard = part.filled().len();
-        buffer.advance(heard);
-        self.turn.read += heard;
-        // A read that leaves room has taken all that there was.
-        if read.is_pending() || heard < room {
-            self.turn.begin();
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.transport).poll_read(context, buffer);
+        self.read_in_turn += buffer.filled().len() - before;
+        // A read that leaves room in the buffer has taken all that there was.
+        if read.is_pending() || buffer.remaining() > 0 {
+            self.read_in_turn = 0;
         }
         read
     }
@@ -212,19 +169,6 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_has_much_to_say_says_it_in_turns() {
-        let turns = turns_of(|stream| stream, Duration::ZERO).await;
-        assert!(turns.iter().all(|&turn| turn <= 2 * TURN_BYTES), "{turns:?}");
-        assert!(turns.len() >= 5, "{turns:?}");
-    }
-
-    #[tokio::test]
-    async fn what_takes_long_ends_a_short_turn() {
-        let turns = turns_of(Stream::in_short_turns, SHORT_TURN).await;
-        assert!(turns.iter().all(|&turn| turn <= SHORT_READ), "{turns:?}");
-    }
-
-    /// How much was heard in each turn, where every read takes so long.
-    async fn turns_of(with: impl FnOnce(Stream) -> Stream, takes: Duration) -> Vec<usize> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let mut client = tokio::net::TcpStream::connect(address).await.expect("it listens");
@@ -232,18 +176,19 @@ mod tests {
         client.write_all(&said).await.expect("buffered");
         let socket = listener.accept().await.expect("a connection").0.into_std().expect("it is open");
         let transport = Transport::Plain(Detached::Tcp(socket).attach().expect("a runtime"));
-        let mut stream = with(Stream::greeted(transport).await.expect("it said something").0);
-        let mut turns = Vec::new();
-        while turns.iter().sum::<usize>() < said.len() {
-            let turn = std::future::poll_fn(|context| Poll::Ready(a_turn(&mut stream, takes, context))).await;
-            turns.extend(Some(turn).filter(|&turn| turn > 0));
+        let (mut stream, _) = Stream::greeted(transport).await.expect("it said something");
+        let (mut heard, mut turns) = (0, 0);
+        while heard < said.len() {
+            let turn = std::future::poll_fn(|context| Poll::Ready(a_turn(&mut stream, context))).await;
+            assert!(turn <= 2 * TURN_BYTES, "{turn} bytes in one turn");
+            (heard, turns) = (heard + turn, turns + usize::from(turn > 0));
             tokio::task::yield_now().await;
         }
-        turns
+        assert!(turns >= 5, "{turns} turns");
     }
 
     /// Reads until there is nothing more for now. How much that was.
-    fn a_turn(stream: &mut Stream, takes: Duration, context: &mut Context<'_>) -> usize {
+    fn a_turn(stream: &mut Stream, context: &mut Context<'_>) -> usize {
         let (mut bytes, mut heard) = (vec![0; TURN_BYTES], 0);
         loop {
             let mut buffer = ReadBuf::new(&mut bytes);
@@ -252,9 +197,6 @@ mod tests {
                 Poll::Pending => return heard,
             }
             heard += buffer.filled().len();
-            // What a server does with it: the end of a turn is compared with the machine's own clock.
-            let began = monotonic();
-            while began.elapsed() < takes {}
         }
     }
 }
