@@ -177,6 +177,10 @@ fn every_mode_answers_as_it_says_and_a_server_that_comes_back_is_used() {
     let mut redis = Redis::start(&[]);
     let node = setup(&redis.url()).env("REDIS_FAILURE_MODE", "allow").start();
     let client = node.client();
+    // A loss can be seen by a node that has seen what was there.
+    eventually_true("its generation", || {
+        redis.ask::<Vec<String>>(&["KEYS", "tidegate:generation"]).len() == 1
+    });
     assert_eq!(passed(&client, "user", 1), 1);
     redis.kill();
     eventually_true("the loss to be seen", || answer(&client, "fails") == Err(Code::Unavailable));
