@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::harness::tidegate::{Setup, Tidegate};
-use crate::harness::{grpc, http};
+use crate::harness::{eventually_true, grpc, http};
 
 const RULES: &str = "
 domain: shop
@@ -14,6 +14,7 @@ descriptors:
 
 /// Lines that were written while this ran. What is counted comes before the answer of the last request.
 fn lines_during(limiter: &Tidegate, run: impl FnOnce()) -> Vec<String> {
+    eventually_true("the last line of its start", || limiter.lines_with("try: curl") == 1);
     let before = limiter.output().len();
     run();
     http::get(limiter.ports().http, "/livez").expect("it still runs");
