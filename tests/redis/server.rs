@@ -88,7 +88,8 @@ fn wait_for_cluster(server: &Server) {
     let patience = Instant::now() + Duration::from_secs(30);
     loop {
         let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut connection).expect("it answers");
-        if info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3") {
+        let all = ["cluster_state:ok", "cluster_known_nodes:3", "cluster_slots_assigned:16384"];
+        if all.iter().all(|fact| info.contains(fact)) {
             return;
         }
         assert!(Instant::now() < patience, "the cluster is not up: {info}");

@@ -232,7 +232,9 @@ fn joined(servers: Vec<Redis>) -> Vec<Redis> {
     for server in &servers {
         eventually_true("the cluster to be up", || {
             let info: String = server.ask(&["CLUSTER", "INFO"]);
-            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+            ["cluster_state:ok", "cluster_known_nodes:3", "cluster_slots_assigned:16384"]
+                .iter()
+                .all(|fact| info.contains(fact))
         });
     }
     servers
