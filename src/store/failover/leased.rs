@@ -178,7 +178,7 @@ impl SharedStore {
     fn return_all(&self, (per_second, slot): (bool, u16), call: Call) {
         let store = self.per_second.as_ref().filter(|_| per_second).unwrap_or(&self.main);
         if !call.keys.is_empty() {
-            store.give_back(slot, call);
+            store.give_back(slot, call, ());
         }
     }
 
