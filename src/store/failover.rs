@@ -32,6 +32,7 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::script::{Answered, Call, CounterAnswered, Whole};
 use crate::store::{Failure, MemoryStore, StoreError};
 use carried::{Carried, Taken};
+pub use known::Moment;
 pub use leased::LeaseTotals;
 use over::{OverMemory, Refunds};
 
@@ -174,7 +175,7 @@ impl SharedStore {
 
     /// What is remembered of what is over: questions that were answered from there, and counters.
     pub fn over(&self) -> (u64, u64) {
-        (self.over.answered.load(Relaxed), self.over.len() as u64)
+        self.over.totals()
     }
 
     /// Asks and charges all counters of a request whose caller waits for `patience`.

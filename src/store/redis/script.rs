@@ -22,6 +22,8 @@ pub enum Clock {
 pub enum Purpose {
     /// Decides a request.
     Decide,
+    /// Decides several requests of one check each, each by itself.
+    DecideEach,
     /// Gives back what a request was charged that was denied in another slot.
     GiveBack,
 }
@@ -50,8 +52,13 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
         include_str!("lua/alone/fixed_window.lua"),
         include_str!("lua/alone/gcra.lua"),
     );
+    let decide = [alone, counters, include_str!("lua/decide.lua")].concat();
     match purpose {
-        Purpose::Decide => [prelude, alone, counters, include_str!("lua/decide.lua")].concat(),
+        Purpose::Decide => [prelude, &decide].concat(),
+        Purpose::DecideEach => {
+            let each = include_str!("lua/each.lua");
+            [prelude, "local function decide(KEYS, ARGV)\n", &decide, "end\n", each].concat()
+        }
         Purpose::GiveBack => [prelude, counters, include_str!("lua/give_back.lua")].concat(),
     }
 }
