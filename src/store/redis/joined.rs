@@ -5,6 +5,7 @@
 //! sent then. In a Cluster only calls for one slot share a command. How long its caller waits is the caller's business;
 //! a call that nobody waits for any more is not sent.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -31,16 +32,38 @@ pub(super) struct Joined {
 
 #[derive(Default)]
 struct Queue {
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<Waiting>,
     came: Notify,
 }
 
-/// A call, and who waits for its reply.
+/// Calls that were not sent yet.
+#[derive(Default)]
 struct Waiting {
+    /// Their keys and arguments, one after the other.
+    bytes: Vec<u8>,
+    calls: Vec<OneCall>,
+}
+
+/// Where a call's key and its two arguments are, and who waits for its reply.
+struct OneCall {
     slot: u16,
-    key: Vec<u8>,
-    args: [Vec<u8>; 2],
-    reply: oneshot::Sender<RedisResult<Value>>,
+    key: Range<usize>,
+    args: [Range<usize>; 2],
+    reply: Reply,
+}
+
+type Reply = oneshot::Sender<RedisResult<Value>>;
+
+impl Waiting {
+    fn push(&mut self, slot: u16, key: &[u8], args: [&[u8]; 2], reply: Reply) {
+        let mut put = |part: &[u8]| {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(part);
+            start..start + part.len()
+        };
+        let (key, args) = (put(key), args.map(put));
+        self.calls.push(OneCall { slot, key, args, reply });
+    }
 }
 
 impl Drop for Joined {
@@ -66,8 +89,8 @@ impl Joined {
     pub(super) async fn ask(&self, slot: u16, call: &Call, deadline_micros: u64) -> RedisResult<Value> {
         let ([key], [check]) = (&*call.keys, &*call.args) else { return Err(gone()) };
         let (reply, replied) = oneshot::channel();
-        let args = [call.first_arg(deadline_micros), check.clone()];
-        self.queue.waiting.lock().push(Waiting { slot, key: key.clone(), args, reply });
+        let args: [&[u8]; 2] = [&call.first_arg(deadline_micros), check];
+        self.queue.waiting.lock().push(slot, key, args, reply);
         self.queue.came.notify_one();
         replied.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -85,49 +108,81 @@ async fn carry(queue: Arc<Queue>, connection: MultiplexedConnection, shared: Arc
             biased;
             () = queue.came.notified() => {
                 let waiting = std::mem::take(&mut *queue.waiting.lock());
-                let sent = |calls| send(connection.clone(), Arc::clone(&shared), calls);
-                under_way.extend(commands(waiting).into_iter().map(sent));
+                let sent = |command| send(connection.clone(), Arc::clone(&shared), command);
+                under_way.extend(commands(waiting, &shared).into_iter().map(sent));
             }
             Some(()) = under_way.next() => {}
         }
     }
 }
 
-/// The calls that somebody waits for, by command: of one slot each, in the order in which they came.
-fn commands(mut waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
-    waiting.retain(|call| !call.reply.is_closed());
-    waiting.sort_by_key(|call| call.slot);
-    let mut commands: Vec<Vec<Waiting>> = Vec::new();
-    for call in waiting {
-        let joins = |calls: &&mut Vec<Waiting>| calls.len() < CALLS_MAX && calls[0].slot == call.slot;
-        match commands.last_mut().filter(joins) {
-            Some(calls) => calls.push(call),
-            None => commands.push(vec![call]),
-        }
-    }
-    commands
+/// One command, and who waits for its replies.
+struct Command {
+    purpose: Purpose,
+    command: Cmd,
+    replies: Vec<Reply>,
 }
 
-/// Sends these calls in one command, and hands out the replies.
-async fn send(mut connection: MultiplexedConnection, shared: Arc<Shared>, calls: Vec<Waiting>) {
-    let purpose = if calls.len() == 1 { Purpose::Decide } else { Purpose::DecideEach };
-    let script = shared.script(purpose);
-    let mut sent = reply(&mut connection, &command("EVALSHA", &script.name, &calls)).await;
-    if sent.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-        sent = reply(&mut connection, &command("EVAL", &script.text, &calls)).await;
-    }
-    let replies = match (sent, purpose) {
-        (Ok(Value::Array(replies)), Purpose::DecideEach) if replies.len() == calls.len() => {
-            replies.into_iter().map(Ok).collect()
-        }
-        (Ok(reply), Purpose::Decide) => vec![Ok(reply)],
-        (Ok(_), _) => vec![Err((ErrorKind::Parse, "this is no reply to several calls").into()); calls.len()],
-        (Err(error), _) => vec![Err(error); calls.len()],
+/// The commands for those calls that somebody waits for.
+fn commands(Waiting { bytes, mut calls }: Waiting, shared: &Shared) -> Vec<Command> {
+    calls.retain(|call| !call.reply.is_closed());
+    calls.sort_by_key(|call| call.slot);
+    let made: Vec<_> = groups(&calls).map(|calls| (calls.len(), command(&bytes, calls, shared))).collect();
+    let mut replies = calls.into_iter().map(|call| call.reply);
+    let with_replies = |(count, (purpose, command))| {
+        let replies = replies.by_ref().take(count).collect();
+        Command { purpose, command, replies }
     };
-    for (call, reply) in calls.into_iter().zip(replies) {
-        // Who waits no more does not want it.
-        let _ = call.reply.send(reply);
+    made.into_iter().map(with_replies).collect()
+}
+
+/// Calls that are in the order of their slots, by command: of one slot each, and not too many.
+fn groups(calls: &[OneCall]) -> impl Iterator<Item = &[OneCall]> {
+    calls.chunk_by(|one, next| one.slot == next.slot).flat_map(|same| same.chunks(CALLS_MAX))
+}
+
+fn command(bytes: &[u8], calls: &[OneCall], shared: &Shared) -> (Purpose, Cmd) {
+    let purpose = if calls.len() == 1 { Purpose::Decide } else { Purpose::DecideEach };
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(&shared.script(purpose).name).arg(calls.len());
+    calls.iter().for_each(|call| _ = command.arg(&bytes[call.key.clone()]));
+    for call in calls {
+        call.args.iter().for_each(|arg| _ = command.arg(&bytes[arg.clone()]));
     }
+    (purpose, command)
+}
+
+/// Sends a command, and hands out the replies.
+async fn send(mut connection: MultiplexedConnection, shared: Arc<Shared>, command: Command) {
+    let Command { purpose, command, replies } = command;
+    let mut sent = reply(&mut connection, &command).await;
+    if sent.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(&shared.script(purpose).text);
+        sent = match reply(&mut connection, &load).await {
+            Ok(_) => reply(&mut connection, &command).await,
+            Err(error) => Err(error),
+        };
+    }
+    for (to, reply) in replies.into_iter().zip(each(sent, purpose)) {
+        // Who waits no more does not want it.
+        let _ = to.send(reply);
+    }
+}
+
+/// The reply to each call of a command.
+fn each(sent: RedisResult<Value>, purpose: Purpose) -> impl Iterator<Item = RedisResult<Value>> {
+    let (replies, rest) = match (sent, purpose) {
+        (Ok(Value::Array(replies)), Purpose::DecideEach) => (replies, no_reply()),
+        (Ok(reply), Purpose::Decide) => (vec![reply], no_reply()),
+        (Ok(_), _) => (Vec::new(), no_reply()),
+        (Err(error), _) => (Vec::new(), error),
+    };
+    replies.into_iter().map(Ok).chain(std::iter::repeat_with(move || Err(rest.clone())))
+}
+
+fn no_reply() -> RedisError {
+    (ErrorKind::Parse, "this is no reply to so many calls").into()
 }
 
 async fn reply(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
@@ -137,51 +192,48 @@ async fn reply(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisRe
     }
 }
 
-fn command(how: &str, script: &str, calls: &[Waiting]) -> Cmd {
-    let mut command = redis::cmd(how);
-    command.arg(script).arg(calls.len());
-    calls.iter().for_each(|call| _ = command.arg(&call.key));
-    calls.iter().for_each(|call| _ = command.arg(&call.args));
-    command
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::RedisOptions;
+    use crate::store::redis::address::{Address, Kind};
 
-    /// Calls for these slots, and who waits for them.
-    fn calls(
-        slots: impl IntoIterator<Item = u16>,
-    ) -> (Vec<Waiting>, Vec<oneshot::Receiver<RedisResult<Value>>>) {
-        let call = |(number, slot): (usize, u16)| {
-            let (reply, waits) = oneshot::channel();
-            (Waiting { slot, key: number.to_string().into(), args: Default::default(), reply }, waits)
-        };
-        slots.into_iter().enumerate().map(call).unzip()
-    }
-
-    fn told(commands: &[Vec<Waiting>]) -> Vec<Vec<String>> {
-        let key = |call: &Waiting| String::from_utf8_lossy(&call.key).into_owned();
-        commands.iter().map(|calls| calls.iter().map(key).collect()).collect()
-    }
-
-    #[test]
-    fn calls_of_one_slot_share_commands_in_their_order() {
-        let (waiting, _waits) = calls([7, 3, 7, 3, 3]);
-        assert_eq!(told(&commands(waiting)), [vec!["1", "3", "4"], vec!["0", "2"]]);
+    /// How many calls there are in each command for calls of these slots, of which nobody waits for the `dropped` one.
+    fn counts(slots: impl IntoIterator<Item = u16>, dropped: Option<usize>) -> Vec<usize> {
+        let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+        let shared = Shared::new(RedisOptions::new(kind));
+        let (mut waiting, mut waits) = (Waiting::default(), Vec::new());
+        for slot in slots {
+            let (reply, wait) = oneshot::channel();
+            waiting.push(slot, b"key", [b"first", b"check"], reply);
+            waits.push(wait);
+        }
+        dropped.into_iter().for_each(|dropped| drop(waits.remove(dropped)));
+        commands(waiting, &shared).iter().map(|command| command.replies.len()).collect()
     }
 
     #[test]
-    fn a_command_has_a_bound() {
-        let (waiting, _waits) = calls(std::iter::repeat_n(0, 2 * CALLS_MAX + 1));
-        let lengths: Vec<usize> = commands(waiting).iter().map(Vec::len).collect();
-        assert_eq!(lengths, [CALLS_MAX, CALLS_MAX, 1]);
+    fn calls_of_one_slot_share_commands_that_have_a_bound() {
+        assert_eq!(counts([7, 3, 7, 3, 3], None), [3, 2]);
+        assert_eq!(counts(std::iter::repeat_n(0, 2 * CALLS_MAX + 1), None), [CALLS_MAX, CALLS_MAX, 1]);
     }
 
     #[test]
     fn what_nobody_waits_for_is_not_sent() {
-        let (waiting, mut waits) = calls([0, 0, 0]);
-        drop(waits.remove(1));
-        assert_eq!(told(&commands(waiting)), [vec!["0", "2"]]);
+        assert_eq!(counts([0, 0, 0], Some(1)), [2]);
+    }
+
+    #[test]
+    fn a_command_without_as_many_replies_answers_all_calls() {
+        let told = |sent, purpose| {
+            let three = each(sent, purpose).take(3);
+            three.map(|reply| reply.ok()).collect::<Vec<_>>()
+        };
+        let all = Value::Array(vec![Value::Int(1), Value::Int(2)]);
+        let two = [Some(Value::Int(1)), Some(Value::Int(2)), None];
+        assert_eq!(told(Ok(all), Purpose::DecideEach), two);
+        assert_eq!(told(Ok(Value::Okay), Purpose::DecideEach), [None, None, None]);
+        assert_eq!(told(Ok(Value::Int(1)), Purpose::Decide), [Some(Value::Int(1)), None, None]);
+        assert_eq!(told(Err(gone()), Purpose::DecideEach), [None, None, None]);
     }
 }
