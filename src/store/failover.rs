@@ -84,7 +84,7 @@ pub struct SharedStore {
     local: Arc<MemoryStore>,
     clock: Clock,
     options: FailoverOptions,
-    over: OverMemory,
+    over: Arc<OverMemory>,
     carried: Carried,
     leases: Leases,
     /// Workers that are attached.
@@ -151,10 +151,10 @@ impl SharedStore {
             local,
             clock,
             options,
-            over: OverMemory::new(match options.over_bytes {
+            over: Arc::new(OverMemory::new(match options.over_bytes {
                 0 => options.counter_bytes,
                 bytes => bytes,
-            }),
+            })),
             carried: Carried::default(),
             leases: Leases::new(options.lease_time),
             workers: watch::Sender::new(0),
@@ -234,7 +234,7 @@ impl SharedStore {
     }
 
     /// Counters that a request gives hits back to are over no more.
-    fn begin_refunds(&self, plan: &Plan<'_>) -> Refunds<'_> {
+    fn begin_refunds(&self, plan: &Plan<'_>) -> Option<Refunds> {
         let gives =
             |(_, check): (usize, &Check<'_>)| matches!(check.hits, Hits::GiveBack(_)).then_some(check.key);
         Refunds::begin(&self.over, checks(plan).filter_map(gives).collect())
@@ -417,7 +417,7 @@ impl SharedStore {
         let over = |index: usize| verdicts[index].is_some_and(|verdict: Verdict| verdict.over);
         let settlement = settle(plan, over);
         for part in parts {
-            let mut call = Call::giving_back();
+            let (mut call, mut counters) = (Call::giving_back(), SmallVec::new());
             for (&step, key) in part.steps.iter().zip(&part.keys) {
                 let (Some(check), Some(Ok(counter))) = (check_at(plan, step), &outcomes[step]) else {
                     continue;
@@ -426,12 +426,13 @@ impl SharedStore {
                 let owed = settlement.charged(check, Looked { over, left: counter.charged, before });
                 let surplus = counter.charged.saturating_sub(owed);
                 if surplus > 0 {
+                    counters.push(check.key);
                     call.push_give_back(key.clone(), &check.limit, (counter.stamp, counter.level), surplus);
                     verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
                 }
             }
             if !call.keys.is_empty() {
-                part.store.give_back(part.slot, call);
+                part.store.give_back(part.slot, call, Refunds::begin(&self.over, counters));
             }
         }
     }

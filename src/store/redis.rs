@@ -157,8 +157,8 @@ impl RedisStore {
         }
     }
 
-    /// Gives back, once, in the background.
-    pub(super) fn give_back(&self, slot: u16, call: Call) {
+    /// Gives back, once, in the background. `until_done` is kept until that has happened, or never will.
+    pub(super) fn give_back(&self, slot: u16, call: Call, until_done: impl Send + 'static) {
         // Whatever ends while the runtime does may want to give back, too late.
         let (Some(link), Ok(runtime)) =
             (self.lane().and_then(|lane| lane.route(slot)), Handle::try_current())
@@ -172,7 +172,7 @@ impl RedisStore {
         runtime.spawn(async move {
             // Without an answer it may have happened or not: never again, or others could see too much room.
             let _ = link.call_alone(&shared, Purpose::GiveBack, &call, until, false).await;
-            drop(under_way);
+            drop((until_done, under_way));
         });
     }
 

@@ -214,7 +214,7 @@ impl SharedStore {
 
     fn return_all(&self, (per_second, slot): (bool, u16), call: Call) {
         if !call.keys.is_empty() {
-            self.store(per_second).give_back(slot, call);
+            self.store(per_second).give_back(slot, call, ());
         }
     }
 

@@ -4,6 +4,7 @@
 //! bytes; where there is no room nothing is remembered, and Redis is asked. What Redis said before a counter was given
 //! hits back is never learned after it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -43,18 +44,21 @@ struct Shard {
     answered: u64,
 }
 
-/// Counters that a request gives hits back to. What is learned of them before that has happened is forgotten: at the
-/// beginning, so that the request itself is not answered by it, and in the end, whatever the end is.
-pub(super) struct Refunds<'o> {
-    over: &'o OverMemory,
+/// Counters that hits go back to, as long as that takes. What is learned of them before it has happened is forgotten: at
+/// the beginning, so that a request that gives back is not answered by it, and in the end, whatever the end is.
+pub(super) struct Refunds {
+    over: Arc<OverMemory>,
     keys: SmallVec<[Key; 1]>,
 }
 
-impl<'o> Refunds<'o> {
-    pub(super) fn begin(over: &'o OverMemory, keys: SmallVec<[Key; 1]>) -> Self {
-        let refunds = Self { over, keys };
+impl Refunds {
+    pub(super) fn begin(over: &Arc<OverMemory>, keys: SmallVec<[Key; 1]>) -> Option<Self> {
+        if keys.is_empty() {
+            return None;
+        }
+        let refunds = Self { over: Arc::clone(over), keys };
         refunds.forget();
-        refunds
+        Some(refunds)
     }
 
     fn forget(&self) {
@@ -62,7 +66,7 @@ impl<'o> Refunds<'o> {
     }
 }
 
-impl Drop for Refunds<'_> {
+impl Drop for Refunds {
     fn drop(&mut self) {
         self.forget();
     }
@@ -213,5 +217,17 @@ mod tests {
         memory.clear(after(5));
         memory.learn(&check, &over(), after(4), HOUR);
         assert!(memory.answer(&check, after(6)).is_none());
+    }
+
+    #[test]
+    fn what_is_learned_while_hits_go_back_is_forgotten_when_they_are_back() {
+        let (memory, check) = (Arc::new(OverMemory::new(1 << 20)), check(Key(7)));
+        let refunds = Refunds::begin(&memory, SmallVec::from_elem(check.key, 1));
+        let asked = monotonic() + HOUR / 2;
+        memory.learn(&check, &over(), asked, HOUR);
+        assert!(memory.answer(&check, asked).is_some());
+        drop(refunds);
+        assert!(memory.answer(&check, asked).is_none());
+        assert!(Refunds::begin(&memory, SmallVec::new()).is_none(), "the usual request costs nothing");
     }
 }

@@ -5,9 +5,9 @@
 //! sent then. In a Cluster only calls for one slot share a command. How long its caller waits is the caller's business;
 //! a call that nobody waits for any more is not sent.
 
-use std::ops::Range;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
@@ -16,11 +16,14 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
-use super::script::{Call, Purpose};
+use super::script::{Call, FIRST_ARG_BYTES, Purpose};
 use super::state::Shared;
 
 /// Calls of one command: all of them together take Redis a fraction of a millisecond, for which everybody else waits.
 const CALLS_MAX: usize = 32;
+/// Commands that one connection has under way. Beyond them calls wait here, where those are forgotten that nobody waits
+/// for any more: a server that hangs is sent no more than this.
+const COMMANDS_MAX: usize = 1_024;
 /// Bytes of a check that is joined. A longer one carries hits along, and takes as long as many.
 const CHECK_BYTES_MAX: usize = 96;
 
@@ -32,38 +35,17 @@ pub(super) struct Joined {
 
 #[derive(Default)]
 struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Vec<Waiting>>,
     came: Notify,
 }
 
-/// Calls that were not sent yet.
-#[derive(Default)]
+/// A call, and who waits for its reply.
 struct Waiting {
-    /// Their keys and arguments, one after the other.
-    bytes: Vec<u8>,
-    calls: Vec<OneCall>,
-}
-
-/// Where a call's key and its two arguments are, and who waits for its reply.
-struct OneCall {
     slot: u16,
-    key: Range<usize>,
-    args: [Range<usize>; 2],
-    reply: Reply,
-}
-
-type Reply = oneshot::Sender<RedisResult<Value>>;
-
-impl Waiting {
-    fn push(&mut self, slot: u16, key: &[u8], args: [&[u8]; 2], reply: Reply) {
-        let mut put = |part: &[u8]| {
-            let start = self.bytes.len();
-            self.bytes.extend_from_slice(part);
-            start..start + part.len()
-        };
-        let (key, args) = (put(key), args.map(put));
-        self.calls.push(OneCall { slot, key, args, reply });
-    }
+    key: Vec<u8>,
+    first_arg: [u8; FIRST_ARG_BYTES],
+    check: ArrayVec<u8, CHECK_BYTES_MAX>,
+    reply: oneshot::Sender<RedisResult<Value>>,
 }
 
 impl Drop for Joined {
@@ -89,10 +71,29 @@ impl Joined {
     pub(super) async fn ask(&self, slot: u16, call: &Call, deadline_micros: u64) -> RedisResult<Value> {
         let ([key], [check]) = (&*call.keys, &*call.args) else { return Err(gone()) };
         let (reply, replied) = oneshot::channel();
-        let args: [&[u8]; 2] = [&call.first_arg(deadline_micros), check];
-        self.queue.waiting.lock().push(slot, key, args, reply);
-        self.queue.came.notify_one();
+        let check = ArrayVec::try_from(&**check).map_err(|_| gone())?;
+        let first_arg = call.first_arg(deadline_micros);
+        self.queue.push(Waiting { slot, key: key.clone(), first_arg, check, reply });
         replied.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Queue {
+    fn push(&self, call: Waiting) {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() == waiting.capacity() {
+            waiting.retain(Waiting::is_awaited);
+            let as_many = waiting.len().max(1);
+            waiting.reserve(as_many);
+        }
+        waiting.push(call);
+        self.came.notify_one();
+    }
+}
+
+impl Waiting {
+    fn is_awaited(&self) -> bool {
+        !self.reply.is_closed()
     }
 }
 
@@ -106,83 +107,51 @@ async fn carry(queue: Arc<Queue>, connection: MultiplexedConnection, shared: Arc
     loop {
         tokio::select! {
             biased;
-            () = queue.came.notified() => {
+            () = queue.came.notified(), if under_way.len() < COMMANDS_MAX => {
                 let waiting = std::mem::take(&mut *queue.waiting.lock());
-                let sent = |command| send(connection.clone(), Arc::clone(&shared), command);
-                under_way.extend(commands(waiting, &shared).into_iter().map(sent));
+                let sent = |calls| send(connection.clone(), Arc::clone(&shared), calls);
+                under_way.extend(commands(waiting).into_iter().map(sent));
             }
             Some(()) = under_way.next() => {}
         }
     }
 }
 
-/// One command, and who waits for its replies.
-struct Command {
-    purpose: Purpose,
-    command: Cmd,
-    replies: Vec<Reply>,
+/// The calls that somebody waits for, by command: of one slot each, in the order in which they came.
+fn commands(mut waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
+    waiting.retain(Waiting::is_awaited);
+    waiting.sort_by_key(|call| call.slot);
+    let mut commands: Vec<Vec<Waiting>> = Vec::new();
+    for call in waiting {
+        let joins = |calls: &&mut Vec<Waiting>| calls.len() < CALLS_MAX && calls[0].slot == call.slot;
+        match commands.last_mut().filter(joins) {
+            Some(calls) => calls.push(call),
+            None => commands.push(vec![call]),
+        }
+    }
+    commands
 }
 
-/// The commands for those calls that somebody waits for.
-fn commands(Waiting { bytes, mut calls }: Waiting, shared: &Shared) -> Vec<Command> {
-    calls.retain(|call| !call.reply.is_closed());
-    calls.sort_by_key(|call| call.slot);
-    let made: Vec<_> = groups(&calls).map(|calls| (calls.len(), command(&bytes, calls, shared))).collect();
-    let mut replies = calls.into_iter().map(|call| call.reply);
-    let with_replies = |(count, (purpose, command))| {
-        let replies = replies.by_ref().take(count).collect();
-        Command { purpose, command, replies }
-    };
-    made.into_iter().map(with_replies).collect()
-}
-
-/// Calls that are in the order of their slots, by command: of one slot each, and not too many.
-fn groups(calls: &[OneCall]) -> impl Iterator<Item = &[OneCall]> {
-    calls.chunk_by(|one, next| one.slot == next.slot).flat_map(|same| same.chunks(CALLS_MAX))
-}
-
-fn command(bytes: &[u8], calls: &[OneCall], shared: &Shared) -> (Purpose, Cmd) {
+/// Sends these calls in one command, and hands out the replies.
+async fn send(mut connection: MultiplexedConnection, shared: Arc<Shared>, calls: Vec<Waiting>) {
     let purpose = if calls.len() == 1 { Purpose::Decide } else { Purpose::DecideEach };
-    let mut command = redis::cmd("EVALSHA");
-    command.arg(&shared.script(purpose).name).arg(calls.len());
-    calls.iter().for_each(|call| _ = command.arg(&bytes[call.key.clone()]));
-    for call in calls {
-        call.args.iter().for_each(|arg| _ = command.arg(&bytes[arg.clone()]));
-    }
-    (purpose, command)
-}
-
-/// Sends a command, and hands out the replies.
-async fn send(mut connection: MultiplexedConnection, shared: Arc<Shared>, command: Command) {
-    let Command { purpose, command, replies } = command;
-    let mut sent = reply(&mut connection, &command).await;
+    let script = shared.script(purpose);
+    let mut sent = reply(&mut connection, &command("EVALSHA", &script.name, &calls)).await;
     if sent.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(&shared.script(purpose).text);
-        sent = match reply(&mut connection, &load).await {
-            Ok(_) => reply(&mut connection, &command).await,
-            Err(error) => Err(error),
-        };
+        sent = reply(&mut connection, &command("EVAL", &script.text, &calls)).await;
     }
-    for (to, reply) in replies.into_iter().zip(each(sent, purpose)) {
-        // Who waits no more does not want it.
-        let _ = to.send(reply);
-    }
-}
-
-/// The reply to each call of a command.
-fn each(sent: RedisResult<Value>, purpose: Purpose) -> impl Iterator<Item = RedisResult<Value>> {
-    let (replies, rest) = match (sent, purpose) {
-        (Ok(Value::Array(replies)), Purpose::DecideEach) => (replies, no_reply()),
-        (Ok(reply), Purpose::Decide) => (vec![reply], no_reply()),
-        (Ok(_), _) => (Vec::new(), no_reply()),
-        (Err(error), _) => (Vec::new(), error),
+    let replies = match (sent, purpose) {
+        (Ok(Value::Array(replies)), Purpose::DecideEach) if replies.len() == calls.len() => {
+            replies.into_iter().map(Ok).collect()
+        }
+        (Ok(reply), Purpose::Decide) => vec![Ok(reply)],
+        (Ok(_), _) => vec![Err((ErrorKind::Parse, "this is no reply to several calls").into()); calls.len()],
+        (Err(error), _) => vec![Err(error); calls.len()],
     };
-    replies.into_iter().map(Ok).chain(std::iter::repeat_with(move || Err(rest.clone())))
-}
-
-fn no_reply() -> RedisError {
-    (ErrorKind::Parse, "this is no reply to so many calls").into()
+    for (call, reply) in calls.into_iter().zip(replies) {
+        // Who waits no more does not want it.
+        let _ = call.reply.send(reply);
+    }
 }
 
 async fn reply(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
@@ -192,48 +161,67 @@ async fn reply(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisRe
     }
 }
 
+fn command(how: &str, script: &str, calls: &[Waiting]) -> Cmd {
+    let mut command = redis::cmd(how);
+    command.arg(script).arg(calls.len());
+    calls.iter().for_each(|call| _ = command.arg(&call.key));
+    calls.iter().for_each(|call| _ = command.arg(&call.first_arg).arg(&*call.check));
+    command
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::RedisOptions;
-    use crate::store::redis::address::{Address, Kind};
 
-    /// How many calls there are in each command for calls of these slots, of which nobody waits for the `dropped` one.
-    fn counts(slots: impl IntoIterator<Item = u16>, dropped: Option<usize>) -> Vec<usize> {
-        let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
-        let shared = Shared::new(RedisOptions::new(kind));
-        let (mut waiting, mut waits) = (Waiting::default(), Vec::new());
-        for slot in slots {
-            let (reply, wait) = oneshot::channel();
-            waiting.push(slot, b"key", [b"first", b"check"], reply);
-            waits.push(wait);
-        }
-        dropped.into_iter().for_each(|dropped| drop(waits.remove(dropped)));
-        commands(waiting, &shared).iter().map(|command| command.replies.len()).collect()
+    /// Calls for these slots, and who waits for them.
+    fn calls(
+        slots: impl IntoIterator<Item = u16>,
+    ) -> (Vec<Waiting>, Vec<oneshot::Receiver<RedisResult<Value>>>) {
+        let call = |(number, slot): (usize, u16)| {
+            let (reply, waits) = oneshot::channel();
+            let (key, first_arg) = (number.to_string().into(), [0; FIRST_ARG_BYTES]);
+            (Waiting { slot, key, first_arg, check: ArrayVec::new(), reply }, waits)
+        };
+        slots.into_iter().enumerate().map(call).unzip()
+    }
+
+    fn told(commands: &[Vec<Waiting>]) -> Vec<Vec<String>> {
+        let key = |call: &Waiting| String::from_utf8_lossy(&call.key).into_owned();
+        commands.iter().map(|calls| calls.iter().map(key).collect()).collect()
     }
 
     #[test]
-    fn calls_of_one_slot_share_commands_that_have_a_bound() {
-        assert_eq!(counts([7, 3, 7, 3, 3], None), [3, 2]);
-        assert_eq!(counts(std::iter::repeat_n(0, 2 * CALLS_MAX + 1), None), [CALLS_MAX, CALLS_MAX, 1]);
+    fn calls_of_one_slot_share_commands_in_their_order() {
+        let (waiting, _waits) = calls([7, 3, 7, 3, 3]);
+        assert_eq!(told(&commands(waiting)), [vec!["1", "3", "4"], vec!["0", "2"]]);
+    }
+
+    #[test]
+    fn a_command_has_a_bound() {
+        let (waiting, _waits) = calls(std::iter::repeat_n(0, 2 * CALLS_MAX + 1));
+        let lengths: Vec<usize> = commands(waiting).iter().map(Vec::len).collect();
+        assert_eq!(lengths, [CALLS_MAX, CALLS_MAX, 1]);
+    }
+
+    #[test]
+    fn those_that_nobody_waits_for_take_no_room() {
+        let queue = Queue::default();
+        let (kept, _waits) = calls([0; 5]);
+        kept.into_iter().for_each(|call| queue.push(call));
+        for _ in 0..10_000 {
+            let (given_up, waits) = calls([0]);
+            drop(waits);
+            given_up.into_iter().for_each(|call| queue.push(call));
+        }
+        let waiting = queue.waiting.lock();
+        assert!(waiting.len() <= 16, "{}", waiting.len());
+        assert_eq!(waiting.iter().filter(|call| call.is_awaited()).count(), 5);
     }
 
     #[test]
     fn what_nobody_waits_for_is_not_sent() {
-        assert_eq!(counts([0, 0, 0], Some(1)), [2]);
-    }
-
-    #[test]
-    fn a_command_without_as_many_replies_answers_all_calls() {
-        let told = |sent, purpose| {
-            let three = each(sent, purpose).take(3);
-            three.map(|reply| reply.ok()).collect::<Vec<_>>()
-        };
-        let all = Value::Array(vec![Value::Int(1), Value::Int(2)]);
-        let two = [Some(Value::Int(1)), Some(Value::Int(2)), None];
-        assert_eq!(told(Ok(all), Purpose::DecideEach), two);
-        assert_eq!(told(Ok(Value::Okay), Purpose::DecideEach), [None, None, None]);
-        assert_eq!(told(Ok(Value::Int(1)), Purpose::Decide), [Some(Value::Int(1)), None, None]);
-        assert_eq!(told(Err(gone()), Purpose::DecideEach), [None, None, None]);
+        let (waiting, mut waits) = calls([0, 0, 0]);
+        drop(waits.remove(1));
+        assert_eq!(told(&commands(waiting)), [vec!["0", "2"]]);
     }
 }

@@ -68,9 +68,10 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
 /// Hits beyond this are as good as infinitely many: a script counts in doubles, which are exact up to here.
 const MOST: u64 = 1 << 53;
 
-/// What is told of the whole request, and what that makes of the first argument.
+/// What is told of the whole request, packed.
 const WHOLE_BYTES: usize = 11;
-const FIRST_ARG_BYTES: usize = 8 + WHOLE_BYTES;
+/// The first argument.
+pub(super) const FIRST_ARG_BYTES: usize = 8 + WHOLE_BYTES;
 
 /// Numbers of a reply for each check.
 const NUMBERS: usize = 8;
