@@ -228,9 +228,12 @@ impl Seam {
         timeout: Option<Duration>,
     ) -> impl Future<Output = Result<Answer, Refusal>> + Send + use<> {
         let began = clock::monotonic();
-        let (seam, message) = (self.clone(), self.decode(request));
+        let (seam, request) = (self.clone(), Box::<[u8]>::from(request));
         async move {
-            let answer = seam.decide_later(message, timeout).await;
+            let answer = match seam.decide_one_later(&request, timeout).await {
+                Some(answer) => answer,
+                None => Box::pin(seam.decide_later(&request, timeout)).await,
+            };
             seam.count(front, answer.as_ref().map(|answer| answer.code), began);
             answer
         }
@@ -294,12 +297,21 @@ impl Seam {
         refusal
     }
 
-    async fn decide_later(
+    /// The same for a request of the usual form about one counter.
+    async fn decide_one_later(
         &self,
-        message: Result<RateLimitRequest, Refusal>,
+        request: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<Answer, Refusal> {
-        let message = message?;
+    ) -> Option<Result<Answer, Refusal>> {
+        let live = self.service.snapshot().ok()?;
+        let read = || wire::in_place::parse(request, &self.bounds);
+        let render = |request: &Request<'_>, decision: &Decision<'_>| self.told(request, decision);
+        let decided = self.service.decide_one_later(&live, read, timeout, render).await?;
+        Some(decided.map_err(Refusal::from))
+    }
+
+    async fn decide_later(&self, request: &[u8], timeout: Option<Duration>) -> Result<Answer, Refusal> {
+        let message = self.decode(request)?;
         let request = self.parse(&message)?;
         let live = self.service.snapshot()?;
         let render = |decision: &Decision<'_>| self.told(&request, decision);

@@ -17,7 +17,7 @@ use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
-use crate::store::{MemoryStore, Moment, SharedStore, SharedVerdicts, StoreError};
+use crate::store::{MemoryStore, Moment, Question, SharedStore, SharedVerdicts, StoreError};
 
 /// Requests that are best decided together: enough that memory has answered for the first once the last is asked for,
 /// few enough that what is known of them stays in a processor's nearest cache.
@@ -266,6 +266,41 @@ impl Service {
         self.metrics.observe(handles, request, &decision);
         self.metrics.observe_remembered(handles, request, &decision, &remembered);
         Ok(render(&decision))
+    }
+
+    /// The same for a request of one counter, of which little is kept while the store is asked: `read` tells it again
+    /// when there is an answer. `None`: it is none of those.
+    pub async fn decide_one_later<'r, T>(
+        &self,
+        live: &Snapshot,
+        read: impl Fn() -> Option<Request<'r>>,
+        patience: Option<Duration>,
+        render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
+    ) -> Option<Result<T, ServiceError>> {
+        let (shared, began) = (self.shared.as_deref()?, monotonic());
+        let question = self.question(shared, live, &read()?, patience)?;
+        let asked = nanos_since(began);
+        let told = question.ask().await;
+        let answered = monotonic();
+        let request = read()?;
+        let plan = live.rules().plan(&request, self.modes);
+        let decided = shared.answered(&plan, question, told).map(|SharedVerdicts { verdicts, .. }| {
+            let decision = conclude(&plan, &verdicts);
+            self.metrics.decisions_took(asked + nanos_since(answered), 1);
+            self.metrics.observe(&live.in_force().handles, &request, &decision);
+            render(&request, &decision)
+        });
+        Some(decided.map_err(ServiceError::from))
+    }
+
+    fn question<'s>(
+        &self,
+        shared: &'s SharedStore,
+        live: &Snapshot,
+        request: &Request<'_>,
+        patience: Option<Duration>,
+    ) -> Option<Question<'s>> {
+        shared.question(request, &live.rules().plan(request, self.modes), patience)
     }
 
     /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now, under these rules.

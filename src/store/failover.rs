@@ -10,6 +10,7 @@ mod carried;
 mod known;
 mod leased;
 mod over;
+mod question;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -35,6 +36,7 @@ use carried::{Carried, Taken};
 pub use known::Moment;
 pub use leased::LeaseTotals;
 use over::{OverMemory, Refunds};
+pub use question::Question;
 
 /// So long before its caller gives up an answer has to be on its way.
 const HEAD_START: Duration = Duration::from_millis(3);
@@ -112,6 +114,13 @@ struct Part<'s> {
 impl<'s> Part<'s> {
     fn new(store: &'s RedisStore, slot: u16) -> Self {
         Self { store, slot, steps: SmallVec::new(), keys: SmallVec::new(), demands: SmallVec::new() }
+    }
+
+    /// Adds what one step asks of the counter under `key`, and the lease that is asked for along with it.
+    fn add(&mut self, step: usize, key: Vec<u8>, demand: Option<Demand<'s>>) {
+        self.demands.extend(demand.map(|demand| (self.steps.len(), demand)));
+        self.steps.push(step);
+        self.keys.push(key);
     }
 
     /// The hits that a lease is asked for along with the check at this place.
@@ -197,18 +206,31 @@ impl SharedStore {
         let times = Times { began, leases_from, patience };
         let outcomes = self.ask_all(plan, &parts, &verdicts, times).await;
         drop(refunds);
-        for (index, outcome) in outcomes.iter().enumerate() {
-            if let Some(Ok(counter)) = outcome {
-                verdicts[index] = Some(counter.verdict);
-            }
-        }
-        let failed = self.fail_over(plan, &outcomes, &mut verdicts)?;
-        self.learn(plan, &outcomes, began);
+        let failed = self.take_in(plan, &outcomes, &mut verdicts, began)?;
         held.settle(plan, &mut verdicts);
         if !failed && (parts.len() > 1 || !remembered.is_empty()) {
             self.give_back(plan, &parts, &outcomes, &mut verdicts);
         }
         Ok(SharedVerdicts { verdicts, remembered })
+    }
+
+    /// Puts what Redis told, was asked at `began`, among the verdicts; and for what it did not tell, what is answered
+    /// then. Whether there was any such.
+    fn take_in(
+        &self,
+        plan: &Plan<'_>,
+        outcomes: &Outcomes,
+        verdicts: &mut Verdicts,
+        began: Instant,
+    ) -> Result<bool, StoreError> {
+        for (index, outcome) in outcomes.iter().enumerate() {
+            if let Some(Ok(counter)) = outcome {
+                verdicts[index] = Some(counter.verdict);
+            }
+        }
+        let failed = self.fail_over(plan, outcomes, verdicts)?;
+        self.learn(plan, outcomes, began);
+        Ok(failed)
     }
 
     /// Counters that a request gives hits back to are over no more.
@@ -260,9 +282,8 @@ impl SharedStore {
                     parts.last_mut().expect("it was just added")
                 }
             };
-            part.demands.extend(self.demand(check, &key).map(|demand| (part.steps.len(), demand)));
-            part.steps.push(index);
-            part.keys.push(key);
+            let demand = self.demand(check, &key);
+            part.add(index, key, demand);
         }
         parts
     }
@@ -333,13 +354,7 @@ impl SharedStore {
         let _waiting = part.store.wait()?;
         let asked = || part.steps.iter().filter_map(|&step| check_at(plan, step));
         let mut carried = self.take_carried(asked().map(|check| (check.key, &check.limit)), until).await?;
-        let mut call = Call::new(&whole(plan, part, known));
-        for (place, (check, key)) in asked().zip(&part.keys).enumerate() {
-            call.push(key.clone(), check, plan.modes.quota);
-            part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
-            let admitted = carried.of(check.key);
-            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
-        }
+        let call = self.call(plan, part, known, &mut carried);
         // In a box, because the futures around it are copied as they are made.
         let reply = Box::pin(part.store.decide(part.slot, &call, until)).await?;
         let answered = Answered::read(&reply.numbers, asked()).ok_or(Failure::Garbage)?;
@@ -349,6 +364,19 @@ impl SharedStore {
             self.take_leases(plan, part, &answered, times.leases_from);
         }
         Ok((answered, replicated))
+    }
+
+    /// The call that asks what this part asks.
+    fn call(&self, plan: &Plan<'_>, part: &Part<'_>, known: &Verdicts, carried: &mut Taken<'_>) -> Call {
+        let mut call = Call::new(&whole(plan, part, known));
+        for (place, (&step, key)) in part.steps.iter().zip(&part.keys).enumerate() {
+            let Some(check) = check_at(plan, step) else { continue };
+            call.push(key.clone(), check, plan.modes.quota);
+            part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
+            let admitted = carried.of(check.key);
+            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
+        }
+        call
     }
 
     /// What these counters are to be charged of what this node admitted alone. Another call may be telling Redis right

@@ -143,7 +143,7 @@ impl RedisStore {
         // A slot on its way to another server: that one is asked, once.
         let to = error.to.and_then(|(address, asking)| Some((lane.link_to(&address)?, asking)));
         let (link, asking) = to.ok_or(error.failure)?;
-        let asked = link.call_alone(&self.shared, Purpose::Decide, call, until, asking).await;
+        let asked = Box::pin(link.call_alone(&self.shared, Purpose::Decide, call, until, asking)).await;
         asked.map(|numbers| Reply { numbers, link }).map_err(|error| error.failure)
     }
 

@@ -62,7 +62,7 @@ impl Asked {
         for key in &call.keys {
             invocation.key(key);
         }
-        invocation.arg(call.first_arg(deadline_micros));
+        invocation.arg(&call.first_arg(deadline_micros));
         for arg in &call.args {
             invocation.arg(arg);
         }
@@ -83,7 +83,7 @@ impl Asked {
         let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
         let mut invocation = self.script_of_each.prepare_invoke();
         for (call, deadline_micros) in calls {
-            invocation.key(&call.keys[0]).arg(call.first_arg(*deadline_micros)).arg(&call.args[0]);
+            invocation.key(&call.keys[0]).arg(&call.first_arg(*deadline_micros)).arg(&call.args[0]);
         }
         invocation.arg(now_micros).arg(shift);
         invocation.invoke(&mut self.connections[0]).expect("a reply to each")

@@ -123,7 +123,7 @@ impl SharedStore {
     }
 
     /// Lets others spend what was held, or Redis have it back.
-    fn release(&self, held: &Held, hits: u64) {
+    pub(super) fn release(&self, held: &Held, hits: u64) {
         let unspent = self.leases.release(held, hits);
         unspent.into_iter().for_each(|unspent| self.return_one(&unspent));
     }

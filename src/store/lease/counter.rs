@@ -16,7 +16,10 @@ const LEASES_MAX: usize = 2;
 /// A lease of fewer hits is not renewed before it is spent: who asks next takes the next one along.
 const RENEWED_HITS_MIN: u64 = 8;
 /// It is time for the next lease when no more than this part of the hits, or of the time, is left of the last.
-const RENEWED_PART: u32 = 4;
+const RENEWED_PART: u32 = 5;
+/// The next lease is smaller than what is expected by this part: to run out of it early, and take another, costs one
+/// question, and to give back what is left costs one too.
+const SHORT_PART: u64 = 8;
 
 /// What is known of one counter.
 #[derive(Default)]
@@ -87,10 +90,14 @@ impl Counter {
         self.leases.iter_mut().find(|lease| lease.has(check, hits, now))
     }
 
-    /// Where the next lease is to come from, and how many hits it should have, if it is time for it at `now`.
+    /// Where the next lease is to come from, and how many hits it should have, if it is time for it at `now`: those
+    /// that are expected while it lasts, without those that the last one has for its own end.
     pub(super) fn next(&self, now: Duration, time: Duration) -> Option<(&Arc<Source>, u64)> {
         let last = self.leases.last().filter(|last| !self.demanded && last.is_low(now, time))?;
-        Some((&last.source, self.expected()?))
+        let expected = self.expected()?;
+        let until_end = last.ends.saturating_sub(now).as_secs_f64() / time.as_secs_f64();
+        let hits = expected.saturating_sub(last.left.min((expected as f64 * until_end) as u64));
+        Some((&last.source, (hits - hits / SHORT_PART).max(1)))
     }
 
     /// Takes a new lease in. Before it only the last is kept, if it is of the same limit; the others are over.

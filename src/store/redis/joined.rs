@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
-use super::script::{Call, Purpose};
+use super::script::{Call, FIRST_ARG_BYTES, Purpose};
 use super::state::Shared;
 
 /// Calls of one command: all of them together take Redis a fraction of a millisecond, for which everybody else waits.
@@ -42,7 +43,8 @@ struct Queue {
 struct Waiting {
     slot: u16,
     key: Vec<u8>,
-    args: [Vec<u8>; 2],
+    first_arg: [u8; FIRST_ARG_BYTES],
+    check: ArrayVec<u8, CHECK_BYTES_MAX>,
     reply: oneshot::Sender<RedisResult<Value>>,
 }
 
@@ -69,8 +71,9 @@ impl Joined {
     pub(super) async fn ask(&self, slot: u16, call: &Call, deadline_micros: u64) -> RedisResult<Value> {
         let ([key], [check]) = (&*call.keys, &*call.args) else { return Err(gone()) };
         let (reply, replied) = oneshot::channel();
-        let args = [call.first_arg(deadline_micros), check.clone()];
-        self.queue.push(Waiting { slot, key: key.clone(), args, reply });
+        let check = ArrayVec::try_from(&**check).map_err(|_| gone())?;
+        let first_arg = call.first_arg(deadline_micros);
+        self.queue.push(Waiting { slot, key: key.clone(), first_arg, check, reply });
         replied.await.unwrap_or_else(|_| Err(gone()))
     }
 }
@@ -162,7 +165,7 @@ fn command(how: &str, script: &str, calls: &[Waiting]) -> Cmd {
     let mut command = redis::cmd(how);
     command.arg(script).arg(calls.len());
     calls.iter().for_each(|call| _ = command.arg(&call.key));
-    calls.iter().for_each(|call| _ = command.arg(&call.args));
+    calls.iter().for_each(|call| _ = command.arg(&call.first_arg).arg(&*call.check));
     command
 }
 
@@ -176,7 +179,8 @@ mod tests {
     ) -> (Vec<Waiting>, Vec<oneshot::Receiver<RedisResult<Value>>>) {
         let call = |(number, slot): (usize, u16)| {
             let (reply, waits) = oneshot::channel();
-            (Waiting { slot, key: number.to_string().into(), args: Default::default(), reply }, waits)
+            let (key, first_arg) = (number.to_string().into(), [0; FIRST_ARG_BYTES]);
+            (Waiting { slot, key, first_arg, check: ArrayVec::new(), reply }, waits)
         };
         slots.into_iter().enumerate().map(call).unzip()
     }

@@ -141,7 +141,7 @@ impl Link {
         until: Instant,
     ) -> Result<Vec<i64>, CallError> {
         if purpose != Purpose::Decide || !joins(call) {
-            return self.call_alone(shared, purpose, call, until, false).await;
+            return Box::pin(self.call_alone(shared, purpose, call, until, false)).await;
         }
         for _ in 0..2 {
             let asked = self.joined.ask(slot, call, self.time_at(until));
@@ -240,7 +240,8 @@ impl Link {
         let script = shared.script(purpose);
         let mut command = if by_name { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
         command.arg(if by_name { &script.name } else { &script.text });
-        command.arg(call.keys.len()).arg(&call.keys).arg(call.first_arg(self.time_at(until))).arg(&call.args);
+        command.arg(call.keys.len()).arg(&*call.keys);
+        command.arg(&call.first_arg(self.time_at(until))).arg(&*call.args);
         command
     }
 
