@@ -24,7 +24,7 @@ use crate::clock::{Clock, monotonic, since_boot};
 use crate::engine::decision::Verdicts;
 use crate::engine::key::Key;
 use crate::engine::limit::{Limit, Verdict};
-use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
+use crate::engine::plan::{Check, Hits, Plan, Step};
 use crate::engine::request::Request;
 use crate::engine::rules::{StoreFailure, Sync, Unit};
 use crate::engine::settle::{Looked, settle};
@@ -271,7 +271,7 @@ impl SharedStore {
         let mut parts: Vec<Part<'s>> = Vec::new();
         for (index, descriptor) in request.descriptors().enumerate() {
             let (Some(Step::Check(check)), None) = (plan.steps.get(index), known[index]) else { continue };
-            let store = self.store_of(check);
+            let store = self.store_of(check.unit());
             let key = store.options().keys.key(request.domain(), check, descriptor.entries);
             let slot = store.slot(&key);
             let same = |part: &&mut Part<'_>| std::ptr::eq(part.store, store) && part.slot == slot;
@@ -288,11 +288,7 @@ impl SharedStore {
         parts
     }
 
-    fn store_of(&self, check: &Check<'_>) -> &RedisStore {
-        let unit = match check.origin {
-            Origin::Rule(rule) => rule.unit,
-            Origin::Override { unit, .. } => unit,
-        };
+    fn store_of(&self, unit: Unit) -> &RedisStore {
         self.per_second.as_ref().filter(|_| unit == Unit::Second).unwrap_or(&self.main)
     }
 
