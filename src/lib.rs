@@ -99,7 +99,12 @@
 //! - **A counter that is asked alone takes the shortest way** (`store/redis/lua/alone`): in a script, functions and tables
 //!   are made anew for every call, and cost Redis three times what the call does. The same suite holds both ways.
 //! - **A lease counts as if it were spent when it ends** (`store/lease.rs`), by a node's clock that started before the
-//!   question: so a node may decide alone and the limit stays strict.
+//!   question: so a node may decide alone and the limit stays strict. One that is asked for a lot is renewed before it is
+//!   spent (`store/lease/counter.rs`): nobody waits for it.
+//! - **Calls that come together go to Redis in one command** (`store/redis/joined.rs`), and each is decided as if it had
+//!   come by itself: a command costs both sides more than what it asks.
+//! - **What waits for Redis is small** (`store/failover/question.rs`): a usual request is read and planned again when its
+//!   answer is there, because that takes less than to copy both into whatever waits.
 //! - **Connections to Redis belong to workers**, who route to the slots of a Cluster themselves: a server that hangs
 //!   costs its own slots, and no request waits for a connection.
 //! - **Rules own no counters and no metrics**, so a file of rules is checked without a server, and a reload is the swap

@@ -118,7 +118,8 @@ impl Calls {
         if self.waiting.len() >= STREAMS_MAX {
             return Outcome::Refused;
         }
-        let answer = self.front.seam.answer_later(Front::Grpc, message, call.timeout);
+        // In a box, because it is moved several times until it runs.
+        let answer = Box::pin(self.front.seam.answer_later(Front::Grpc, message, call.timeout));
         Outcome::Later(self.wait(call.stream, async {
             Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
         }))
