@@ -89,8 +89,9 @@
 //!   and reflection beside it. A generic gRPC server costs more than the decision.
 //! - **Or on an HTTP/2 of our own** (`front/lane`, GRPC_FRONT=lane): a state machine without I/O, written for small
 //!   unary calls. `docs/lane.md` says why, what it leaves out, and how it is held to what hyper does.
-//! - **What came in with one read is decided together** (`Service::decide_together`): the counters of eight requests
-//!   come from memory side by side; waiting for each in turn is most of what a decision among a million keys takes.
+//! - **What came in at one time is decided together** (`Service::decide_together`), with one read or on several
+//!   connections of a worker (`front/lane/gathering.rs`): the counters of eight requests come from memory side by side;
+//!   waiting for each in turn is most of what a decision among a million keys takes.
 //! - **Memory answers now, Redis later**: with counters in memory nothing waits and nothing is boxed
 //!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`), unless
 //!   this node knows the answer, by a lease or because the counter is over (`Service::decide_known`).

@@ -180,6 +180,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             poll_events(&mut self.connection, &mut turn, context);
             // Input first: what has come is not late because nobody looked.
             let input = self.poll_input(now, &mut buffers.input, output, context)?;
+            if self.calls.has_left() {
+                // Answered with those of others, who have their turn first.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             self.poll_timer(now, output, context);
             self.send(output, context)?;
             match input {
@@ -293,10 +298,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
 /// Hands over what has come later.
 fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>, context: &mut Context<'_>) {
+    if turn.serve.has_left() {
+        turn.serve.collect(|stream, answer| connection.complete(stream, answer, turn.now, turn.out));
+    }
     while !turn.serve.waiting.is_empty() {
         let Poll::Ready(Some(joined)) = turn.serve.waiting.poll_join_next(context) else { return };
         match joined {
-            Ok((stream, Event::Answer(answer))) => connection.complete(stream, answer, turn.now, turn.out),
+            Ok((stream, Event::Answer(answer))) => {
+                connection.complete(stream, answer.as_deref().map_err(Clone::clone), turn.now, turn.out);
+            }
             Ok((stream, Event::Health(status, news, watcher))) => {
                 let more =
                     (status != HealthStatus::Draining).then(|| turn.serve.follow(stream, status, watcher));
