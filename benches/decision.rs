@@ -15,7 +15,6 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use cap::Cap;
 use governor::clock::FakeRelativeClock;
 use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
@@ -36,7 +35,7 @@ use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
 mod tails;
 
 #[global_allocator]
-static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 const START: Timestamp = Timestamp::from_secs(1_790_000_000);
 const KEYS: usize = 1_000_000;
@@ -59,6 +58,12 @@ fn main() {
     // As in the program.
     rustix::thread::disable_transparent_huge_pages(true)
         .expect("a kernel that has huge pages lets one do without");
+    if let [flag, row, keys] = &*arguments
+        && flag == "--size"
+    {
+        let number = |text: &str| text.parse().expect("a number, by this program itself");
+        return size_of_counters(number(row), number(keys));
+    }
     let full = arguments.iter().any(|argument| argument == "--full");
     let keys = |few: usize| if full { 10_000_000 } else { few };
     let wanted = |name: &str| {
@@ -341,36 +346,41 @@ fn two_threads() {
     }
 }
 
+/// Each in a process of its own, so that none finds memory that another left.
 fn sizes(keys: usize) {
-    println!("\nbytes a counter at {keys} keys: what the allocator gave, what the store says");
-    let per_key = |bytes: u64| bytes as f64 / keys as f64;
-    for (name, algorithm, hits) in [
-        ("sliding_log, one hit", Algorithm::SlidingLog, 1),
-        ("sliding_log, ten hits", Algorithm::SlidingLog, 10),
-        ("sliding_window, one bucket", Algorithm::SlidingWindow, 1),
-        ("sliding_window, ten buckets", Algorithm::SlidingWindow, 10),
-        ("sliding_window_weighted", Algorithm::SlidingWindowWeighted, 1),
-        ("fixed_window", Algorithm::FixedWindow, 1),
-        ("token_bucket", Algorithm::TokenBucket, 1),
-        ("leaky_bucket", Algorithm::LeakyBucket, 1),
-    ] {
-        let (before, resident) = (allocated(), resident_bytes());
-        let mut ours = Ours::new(algorithm, (2 * keys as u64 * 64).max(1 << 30));
-        for hit in 0..hits {
-            (0..keys).for_each(|key| _ = ours.decide(&user(key), START.plus(hit * SECOND_NANOS)));
-        }
-        assert_eq!(ours.store.counters(), keys as u64);
-        let (given, says) = (allocated() - before, ours.store.bytes());
-        let resident = resident_bytes().saturating_sub(resident);
-        println!(
-            "{name:<46}{:>9.1} B{:>9.1} B   resident {:.1} B",
-            per_key(given),
-            per_key(says),
-            per_key(resident)
-        );
-        let limit = given as f64 * 0.1;
-        assert!((given as f64 - says as f64).abs() <= limit, "the store must tell the truth");
+    println!("\nbytes a counter at {keys} keys: what the store says, what is resident");
+    let program = std::env::current_exe().expect("this program has a path");
+    for row in 0..SIZES.len() {
+        let arguments = ["--size".to_owned(), row.to_string(), keys.to_string()];
+        let status = std::process::Command::new(&program).args(arguments).status();
+        assert!(status.expect("this program starts").success(), "the store must tell the truth");
     }
+}
+
+/// Counters with so many hits, each in a bucket of its own.
+const SIZES: [(&str, Algorithm, u64); 8] = [
+    ("sliding_log, one hit", Algorithm::SlidingLog, 1),
+    ("sliding_log, ten hits", Algorithm::SlidingLog, 10),
+    ("sliding_window, one bucket", Algorithm::SlidingWindow, 1),
+    ("sliding_window, ten buckets", Algorithm::SlidingWindow, 10),
+    ("sliding_window_weighted", Algorithm::SlidingWindowWeighted, 1),
+    ("fixed_window", Algorithm::FixedWindow, 1),
+    ("token_bucket", Algorithm::TokenBucket, 1),
+    ("leaky_bucket", Algorithm::LeakyBucket, 1),
+];
+
+fn size_of_counters(row: usize, keys: usize) {
+    let (name, algorithm, hits) = SIZES[row];
+    let before = resident_bytes();
+    let mut ours = Ours::new(algorithm, (2 * keys as u64 * 64).max(1 << 30));
+    for hit in 0..hits {
+        (0..keys).for_each(|key| _ = ours.decide(&user(key), START.plus(hit * SECOND_NANOS)));
+    }
+    assert_eq!(ours.store.counters(), keys as u64);
+    let [says, resident] =
+        [ours.store.bytes(), resident_bytes() - before].map(|bytes| bytes as f64 / keys as f64);
+    println!("{name:<46}{says:>9.1} B{resident:>9.1} B  = {:.2} ×", resident / says);
+    assert!((resident - says).abs() <= says * 0.1);
 }
 
 fn hundred_million() {
@@ -384,11 +394,6 @@ fn hundred_million() {
         "100,000,000 weighted counters: {:.2} GB, resident {resident:.2} GB",
         gigabytes(ours.store.bytes())
     );
-}
-
-/// Bytes that the allocator has given out.
-fn allocated() -> u64 {
-    ALLOCATOR.allocated() as u64
 }
 
 /// Bytes of this process that are in memory; 0 where that cannot be told.

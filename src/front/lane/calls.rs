@@ -122,7 +122,7 @@ impl Calls {
         if self.waiting.len() >= STREAMS_MAX {
             return Outcome::Refused;
         }
-        let answer = self.front.seam.answer(Front::Grpc, message, call.timeout).ready();
+        let answer = self.front.seam.answer_later(Front::Grpc, message, call.timeout);
         Outcome::Later(self.wait(call.stream, async {
             Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
         }))
@@ -171,7 +171,8 @@ impl Calls {
 
     /// Leaves calls for a decision to be answered with those of other connections, if that is worth it.
     fn leave(&mut self, calls: &[Call<'_>], places: &[usize], messages: &[&[u8]]) -> bool {
-        let Some(gathering) = &self.front.gathering else { return false };
+        let gathering = self.front.gathering.as_ref().filter(|_| self.front.seam.answers_at_once());
+        let Some(gathering) = gathering else { return false };
         let streams = places.iter().map(|&place| calls[place].stream);
         self.left = gathering.leave(streams, messages, self.mailbox.get_or_insert_default());
         self.left
@@ -209,17 +210,17 @@ impl Serve for Calls {
         mut answer: impl FnMut(usize, Outcome<'_, Waiting>),
     ) {
         let (places, messages) = self.sort(calls, &mut answer);
-        if self.front.seam.answers_at_once() {
-            if are_all && self.leave(calls, &places, &messages) {
-                return places.into_iter().for_each(|place| answer(place, Outcome::Later(Waiting(None))));
-            }
-            return self.front.seam.answer_together(&messages, |at, message| {
-                answer(places[at], Outcome::Now(message.map_err(Status::from)));
-            });
+        if are_all && self.leave(calls, &places, &messages) {
+            return places.into_iter().for_each(|place| answer(place, Outcome::Later(Waiting(None))));
         }
-        for (place, message) in places.into_iter().zip(messages) {
-            answer(place, self.decide_later(&calls[place], message));
-        }
+        let seam = Arc::clone(&self.front.seam);
+        seam.answer_together(&messages, |at, told| {
+            let outcome = match told {
+                Some(message) => Outcome::Now(message.map_err(Status::from)),
+                None => self.decide_later(&calls[places[at]], messages[at]),
+            };
+            answer(places[at], outcome);
+        });
     }
 
     fn late(&mut self, route: Route, arrived: bool) -> Status {

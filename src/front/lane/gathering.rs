@@ -59,7 +59,7 @@ struct Answers {
 
 impl Gathering {
     /// Leaves calls, each with its stream, to be answered by [`collect`](Self::collect). `false`: they are better
-    /// answered at once.
+    /// answered at once. Only for a seam that [answers at once](Seam::answers_at_once).
     pub fn leave(&self, streams: impl Iterator<Item = u32>, messages: &[&[u8]], from: &Arc<Mailbox>) -> bool {
         let bytes: usize = messages.iter().map(|message| message.len()).sum();
         if !(1..=CALLS_MAX).contains(&messages.len()) || bytes > MESSAGE_BYTES_MAX {
@@ -109,7 +109,8 @@ impl Gathering {
         let each = calls.iter().map(|call| &messages[std::mem::replace(&mut start, call.end)..call.end]);
         let each: SmallVec<[&[u8]; TOGETHER_MAX]> = each.collect();
         seam.answer_together(&each, |at, answer| {
-            calls[at].from.put(calls[at].stream, answer.map_err(Status::from))
+            let answer = answer.expect("calls are left only where answers are there at once");
+            calls[at].from.put(calls[at].stream, answer.map_err(Status::from));
         });
         drop(each);
         messages.clear();

@@ -71,6 +71,7 @@ fn together(seam: &Seam, requests: &[Vec<u8>]) -> Vec<Result<Vec<u8>, Refusal>> 
     let mut answers = vec![None; requests.len()];
     let messages: Vec<&[u8]> = requests.iter().map(|request| &**request).collect();
     seam.answer_together(&messages, |place, answer| {
+        let answer = answer.expect("the memory store never waits");
         assert_eq!(answers[place].replace(answer.map(<[u8]>::to_vec)), None, "answered once");
     });
     answers.into_iter().map(|answer| answer.expect("answered")).collect()

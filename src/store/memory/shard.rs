@@ -49,9 +49,12 @@ const INSERTS_AT_ONCE: usize = 8;
 /// Room in a shard that a request was promised and has not used yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Promised {
-    /// At most [`INSERTS_AT_ONCE`].
+    /// Counters; at most [`INSERTS_AT_ONCE`].
     inserts: usize,
-    bytes: u64,
+    /// Groups for more counters than these.
+    groups: usize,
+    /// What counters hold beside themselves.
+    heap_bytes: u64,
 }
 
 /// What a request does with a shard, whatever its algorithm.
@@ -190,9 +193,10 @@ impl<S: Counter> Shard<S> {
         budget.give_back(surplus);
     }
 
-    /// Pays for `more` bytes beyond what is held; a little ahead if there is enough.
-    fn pay_for(&mut self, more: u64, budget: &Budget) -> bool {
-        let needed = (self.bytes() + more).saturating_sub(self.paid);
+    /// Pays for a table of this many groups and for what is promised; a little ahead if there is enough.
+    fn pay_for(&mut self, groups: usize, promised: &Promised, budget: &Budget) -> bool {
+        let table_bytes = Table::<S>::bytes_of(groups + promised.groups) as u64;
+        let needed = (table_bytes + self.heap_bytes + promised.heap_bytes).saturating_sub(self.paid);
         if needed == 0 {
             return true;
         }
@@ -210,47 +214,36 @@ impl<S: Counter> Shard<S> {
         promised: &mut Promised,
         budget: &Budget,
     ) -> bool {
-        let bytes = match slot {
-            Some(slot) => self.table.state(slot).growth_bytes(&check.limit),
-            None => S::default().growth_bytes(&check.limit),
+        let mut wanted = *promised;
+        wanted.heap_bytes += match slot {
+            Some(slot) => self.table.state(slot).growth_bytes(&check.limit) as u64,
+            None => S::default().growth_bytes(&check.limit) as u64,
         };
-        let bytes = promised.bytes + bytes as u64;
-        let (inserts, bytes) = match slot {
-            Some(_) => (promised.inserts, bytes),
+        if slot.is_none() {
             // More than these are rare in one request: the next so many are paid a group, made when they come.
-            None if promised.inserts == INSERTS_AT_ONCE => (1, bytes + Table::<S>::bytes_of(1) as u64),
-            None => (promised.inserts + 1, bytes),
-        };
-        if slot.is_none() && !self.make_slot(bytes, inserts, budget) {
-            return false;
+            if wanted.inserts == INSERTS_AT_ONCE {
+                (wanted.inserts, wanted.groups) = (0, wanted.groups + 1);
+            }
+            wanted.inserts += 1;
         }
-        if bytes > promised.bytes && !self.pay_for(bytes, budget) {
-            return false;
+        let enough =
+            self.make_slots(&wanted, budget) && self.pay_for(self.table.group_count(), &wanted, budget);
+        if enough {
+            *promised = wanted;
         }
-        *promised = Promised { inserts, bytes };
-        true
+        enough
     }
 
-    /// Makes room for `inserts` counters, if it can be paid beside `bytes`.
-    fn make_slot(&mut self, bytes: u64, inserts: usize, budget: &Budget) -> bool {
-        if self.table.has_room(inserts) {
-            return true;
-        }
-        // What is cheap to know first: a full store must not cost a pass over the table at every new key.
-        if !self.pay_for_groups(bytes, self.table.groups_grown_least(), budget) {
-            return false;
-        }
-        let groups = self.table.groups_grown(inserts);
-        let paid = self.pay_for_groups(bytes, groups, budget);
-        if paid {
+    /// Makes slots for the promised counters, if they can be paid.
+    fn make_slots(&mut self, promised: &Promised, budget: &Budget) -> bool {
+        while !self.table.has_room(promised.inserts) {
+            let groups = self.table.groups_grown();
+            if !self.pay_for(groups, promised, budget) {
+                return false;
+            }
             self.table.grow(groups);
         }
-        paid
-    }
-
-    fn pay_for_groups(&mut self, bytes: u64, groups: usize, budget: &Budget) -> bool {
-        let more = Table::<S>::bytes_of(groups) - Table::<S>::bytes_of(self.table.group_count());
-        self.pay_for(bytes + more as u64, budget)
+        true
     }
 
     fn look_at(&mut self, slot: Option<usize>, check: &Check<'_>, now: Timestamp, ahead: Ahead) -> Looked {

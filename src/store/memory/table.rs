@@ -1,34 +1,46 @@
-//! A hash table that stays in the order of its keys, so that it grows by a twelfth instead of doubling.
+//! A hash table that stays in the order of its keys, so that it grows by a twelfth, in place, instead of doubling.
 //!
 //! Slots come in groups of sixteen, their tags (a byte of the key each) in front. A key's home is the group key / 2^128
-//! × homes, rounded down: keys are uniform (secret-keyed hashes), so homes are too, and they ascend with the keys. An
-//! entry is in its home, or in the first group after it that had a free slot; every group in between is full. So
+//! × homes, counted from the last group down: keys are uniform (secret-keyed hashes), so homes are too, and they descend
+//! as keys ascend. An entry is in its home, or in the first group below it that had a free slot; every group in between
+//! is full. So
 //!
 //! - most keys are in the slot of their home that their own bits name: it is read side by side with the tags, and
 //!   waiting for memory once is most of what a decision among many keys takes. For any other, sixteen tags are compared
 //!   at once, and nearly always one slot is looked at;
-//! - growing, shrinking and dropping what is over are one pass from front to back, in cache order;
+//! - more groups move homes up, and fewer entries make room above: so growing and dropping what is over are the same pass,
+//!   from the last group to the first, in cache order, in which no entry moves down;
 //! - there are no tombstones: a slot is a tag, a key and a state, nothing else.
 //!
 //! Growing by a twelfth keeps nine tenths to five sixths of the slots in use, where doubling would waste half. It moves
-//! about twelve entries for each new one.
+//! about twelve entries for each new one. A table of more than a few pages gets the address space to grow for good: the
+//! system gives the memory page by page as it is used, and nothing is given back that somebody had to tidy up.
 
 use std::mem;
 
 use prefetch_index::prefetch_index;
 
 use crate::engine::key::Key;
+use crate::store::memory::SHARD_BYTES;
 
 /// Slots of a group: as many as there are tags in a 128-bit number.
 const GROUP: usize = 16;
 /// The tag of a free slot.
 const FREE: u8 = 0;
-/// From this many groups on the last one is no home; it takes what the homes before it push on.
+/// From this many groups on the first one is no home; it takes what the homes above it push down.
 const GROUPS_WITH_TAIL: usize = 8;
+/// Groups that are brought from memory ahead of a pass.
+const FETCHED_AHEAD: usize = 4;
+/// A table of more bytes than this gets room to grow in place. It takes whole pages then.
+const BYTES_EXACT: usize = PAGE_BYTES;
+/// What systems give memory by.
+const PAGE_BYTES: usize = 4 << 10;
+/// That room: what the tables of a full store take, and what chance adds to some of them.
+const BYTES_WITH_ROOM: usize = SHARD_BYTES as usize / 8 * 9;
 
 #[derive(Debug)]
 pub(super) struct Table<S> {
-    groups: Box<[Group<S>]>,
+    groups: Vec<Group<S>>,
     len: u32,
     /// The owner's note: no state's time is over before this second. Here because these four bytes would be padding
     /// otherwise.
@@ -39,7 +51,7 @@ pub(super) struct Table<S> {
 #[derive(Debug)]
 pub(super) struct Removed<S> {
     states: Vec<S>,
-    groups: Box<[Group<S>]>,
+    groups: Vec<Group<S>>,
 }
 
 #[derive(Debug, Default)]
@@ -67,9 +79,11 @@ impl SlotKey {
         Self { high: (key >> 64) as u64, low: key as u64 }
     }
 
-    /// The group that the key belongs to: by the high half of it (shards use the low half).
-    fn home(self, homes: usize) -> usize {
-        ((u128::from(self.high) * homes as u128) >> 64) as usize
+    /// The group that the key belongs to among this many (none is, of none): by the high half of it, for shards use the
+    /// low half.
+    fn home(self, groups: usize) -> usize {
+        let from_last = ((u128::from(self.high) * homes(groups) as u128) >> 64) as usize;
+        groups.wrapping_sub(1 + from_last)
     }
 
     /// Bits that neither the home nor the shard depends on much.
@@ -105,7 +119,7 @@ impl<S> Group<S> {
 
 impl<S> Default for Removed<S> {
     fn default() -> Self {
-        Self { states: Vec::new(), groups: Box::default() }
+        Self { states: Vec::new(), groups: Vec::new() }
     }
 }
 
@@ -113,13 +127,13 @@ impl<S> Removed<S> {
     /// Drops it all, and keeps room for more.
     pub(super) fn clear(&mut self) {
         self.states.clear();
-        self.groups = Box::default();
+        self.groups = Vec::new();
     }
 }
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { groups: Box::default(), len: 0, earliest_secs: u32::MAX }
+        Self { groups: Vec::new(), len: 0, earliest_secs: u32::MAX }
     }
 }
 
@@ -134,7 +148,8 @@ impl<S: Default> Table<S> {
 
     /// The bytes that a table of this many groups takes.
     pub(super) const fn bytes_of(group_count: usize) -> usize {
-        group_count * size_of::<Group<S>>()
+        let bytes = group_count * size_of::<Group<S>>();
+        if bytes <= BYTES_EXACT { bytes } else { bytes.next_multiple_of(PAGE_BYTES) }
     }
 
     pub(super) fn state(&self, slot: usize) -> &S {
@@ -148,7 +163,7 @@ impl<S: Default> Table<S> {
     /// Begins to bring from memory what [`find`](Self::find) reads first.
     pub(super) fn fetch(&self, key: Key) {
         let key = SlotKey::new(key);
-        let Some(group) = self.groups.get(key.home(homes(self.groups.len()))) else { return };
+        let Some(group) = self.groups.get(key.home(self.groups.len())) else { return };
         let own = key.own_slot();
         prefetch_index(group.tags.as_slice(), own);
         prefetch_index(group.slots.as_slice(), own);
@@ -160,7 +175,7 @@ impl<S: Default> Table<S> {
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<usize> {
         let key = SlotKey::new(key);
-        let home = key.home(homes(self.groups.len()));
+        let home = key.home(self.groups.len());
         let (group, own) = (self.groups.get(home)?, key.own_slot());
         // Both are always read, so that neither waits for the other to come from memory.
         if (group.tags[own] == key.tag()) & (group.slots[own].key == key) {
@@ -171,7 +186,7 @@ impl<S: Default> Table<S> {
 
     /// The slot of a key that is not in its own.
     fn search(&self, home: usize, key: SlotKey) -> Option<usize> {
-        for (index, group) in self.groups.iter().enumerate().skip(home) {
+        for (index, group) in self.groups[..=home].iter().enumerate().rev() {
             let mut marks = group.marks(key.tag());
             while marks != 0 {
                 let slot = marks.trailing_zeros() as usize / 8;
@@ -189,110 +204,141 @@ impl<S: Default> Table<S> {
 
     /// `more` keys, whatever they are, can be inserted without growing. At most a group's worth can be asked for.
     pub(super) fn has_room(&self, more: usize) -> bool {
-        let last_used = self.groups.last().map_or(GROUP, Group::used);
-        self.len() + more <= entries_max(self.groups.len()) && last_used + more <= GROUP
+        let tail_used = self.groups.first().map_or(GROUP, Group::used);
+        self.len() + more <= entries_max(self.groups.len()) && tail_used + more <= GROUP
     }
 
-    /// The groups that the table has at least after it grew.
-    pub(super) fn groups_grown_least(&self) -> usize {
+    /// The groups that the table has after it grew.
+    pub(super) fn groups_grown(&self) -> usize {
         self.groups.len() + (self.groups.len() / 12).max(1)
     }
 
-    /// The groups that the table needs for `more` keys, if it has no room for them.
-    pub(super) fn groups_grown(&self, more: usize) -> usize {
-        self.groups_from(self.groups_grown_least(), more)
+    /// Gives the table this many groups, more than it has.
+    pub(super) fn grow(&mut self, group_count: usize) {
+        let before = self.groups.len();
+        if group_count > self.groups.capacity() {
+            self.groups.reserve_exact(Self::groups_with_room(group_count) - before);
+        }
+        self.groups.resize_with(group_count, Group::default);
+        for index in (0..before).rev() {
+            self.fetch_group(index.wrapping_sub(FETCHED_AHEAD));
+            self.raise(index);
+        }
+    }
+
+    /// The groups that a table of this many gets room for.
+    fn groups_with_room(group_count: usize) -> usize {
+        if Self::bytes_of(group_count) <= BYTES_EXACT {
+            return group_count;
+        }
+        let usual = BYTES_WITH_ROOM / size_of::<Group<S>>();
+        if group_count <= usual { usual } else { group_count + group_count / 8 }
     }
 
     /// Gives memory back when less than half of the slots are used.
     pub(super) fn shrink_if_sparse(&mut self, removed: &mut Removed<S>) {
         if self.len() < self.groups.len() * GROUP / 2 {
-            let groups = self.groups_shrunk();
-            if groups < self.groups.len() {
-                self.shrink(groups, removed);
-            }
+            let least = (self.len() + self.len() / 4).div_ceil(GROUP);
+            let groups = (least..self.groups.len()).find(|&groups| self.fits(groups));
+            groups.into_iter().for_each(|groups| self.shrink(groups, removed));
         }
     }
 
-    /// The groups that are enough for what is there.
-    fn groups_shrunk(&self) -> usize {
-        if self.len == 0 { 0 } else { self.groups_from((self.len() + self.len() / 4).div_ceil(GROUP), 0) }
-    }
-
-    fn groups_from(&self, least: usize, more: usize) -> usize {
-        (least..).find(|&groups| self.fits(groups, more)).unwrap_or(least)
-    }
-
-    /// All entries, and `more` to come, have a place among this many groups.
-    fn fits(&self, group_count: usize, more: usize) -> bool {
+    /// All entries have a place among this many groups.
+    fn fits(&self, group_count: usize) -> bool {
         let mut wanted = vec![0; group_count];
-        for slot in self.entries() {
-            wanted[slot.key.home(homes(group_count))] += 1;
-        }
-        let pushed_on = |pushed: usize, wanted: &usize| (pushed + wanted).saturating_sub(GROUP);
-        let (last, others) = wanted.split_last().unwrap_or((&0, &[]));
-        let in_last = others.iter().fold(0, pushed_on) + last;
-        in_last + more <= GROUP && self.len() + more <= entries_max(group_count)
-    }
-
-    /// Inserts a key that is not there, with a new state, and returns its slot. Grows by as little as it can where
-    /// there is no [room](Self::has_room).
-    pub(super) fn insert(&mut self, key: Key) -> usize {
-        if !self.has_room(1) {
-            self.grow(self.groups_from(self.groups.len() + 1, 1));
-        }
-        self.len += 1;
-        self.put(Slot { key: SlotKey::new(key), state: S::default() })
-    }
-
-    /// Gives the table this many groups, more than it has, among which all entries must fit.
-    pub(super) fn grow(&mut self, group_count: usize) {
-        for group in self.replace_groups(group_count) {
-            group.into_entries().for_each(|entry| _ = self.put(entry));
-        }
+        self.entries().for_each(|slot| wanted[slot.key.home(group_count)] += 1);
+        let pushed_down = |pushed: usize, wanted: &usize| (pushed + wanted).saturating_sub(GROUP);
+        wanted.iter().rev().fold(0, pushed_down) == 0
     }
 
     /// Gives the table this many groups, less than it has, among which all entries must fit.
     fn shrink(&mut self, group_count: usize, removed: &mut Removed<S>) {
-        removed.groups = self.replace_groups(group_count);
+        let mut fewer = Vec::with_capacity(Self::groups_with_room(group_count));
+        fewer.resize_with(group_count, Group::default);
+        removed.groups = mem::replace(&mut self.groups, fewer);
         for group in &mut removed.groups {
             mem::take(group).into_entries().for_each(|entry| _ = self.put(entry));
         }
     }
 
-    fn replace_groups(&mut self, group_count: usize) -> Box<[Group<S>]> {
-        mem::replace(&mut self.groups, (0..group_count).map(|_| Group::default()).collect())
+    /// Inserts a key that is not there, with a new state, and returns its slot. Grows by as little as it can where
+    /// there is no [room](Self::has_room).
+    pub(super) fn insert(&mut self, key: Key) -> usize {
+        while !self.has_room(1) {
+            self.grow(self.groups.len() + 1);
+        }
+        self.len += 1;
+        self.put(Slot { key: SlotKey::new(key), state: S::default() })
     }
 
     /// Takes out what `keep` does not keep; the rest moves as close to its home as it can.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&S) -> bool, removed: &mut Removed<S>) {
-        for index in 0..self.groups.len() {
-            for entry in mem::take(&mut self.groups[index]).into_entries() {
-                if keep(&entry.state) {
-                    self.put(entry);
-                    continue;
-                }
-                self.len -= 1;
-                if mem::needs_drop::<S>() {
-                    removed.states.push(entry.state);
-                }
+        for index in (0..self.groups.len()).rev() {
+            self.fetch_group(index.wrapping_sub(FETCHED_AHEAD));
+            self.retain_in(index, &mut keep, removed);
+            self.raise(index);
+        }
+    }
+
+    /// Begins to bring a group from memory, if there is one.
+    fn fetch_group(&self, index: usize) {
+        if let Some(group) = self.groups.get(index) {
+            prefetch_index(group.tags.as_slice(), 0);
+            (0..GROUP).for_each(|slot| prefetch_index(group.slots.as_slice(), slot));
+        }
+    }
+
+    /// Takes out of a group what `keep` does not keep.
+    fn retain_in(&mut self, index: usize, mut keep: impl FnMut(&S) -> bool, removed: &mut Removed<S>) {
+        let group = &mut self.groups[index];
+        for (tag, slot) in group.tags.iter_mut().zip(&mut group.slots) {
+            if *tag == FREE || keep(&slot.state) {
+                continue;
+            }
+            *tag = FREE;
+            self.len -= 1;
+            if mem::needs_drop::<S>() {
+                removed.states.push(mem::take(&mut slot.state));
             }
         }
     }
 
-    /// Puts an entry into its own slot, or else into the first free one from its home on.
+    /// Moves the entries of a group to better places: their own slots, or groups closer to their homes. Those of all
+    /// groups above must have moved.
+    fn raise(&mut self, index: usize) {
+        for slot in 0..GROUP {
+            if self.groups[index].tags[slot] == FREE {
+                continue;
+            }
+            if let Some(place) = self.free_place(self.groups[index].slots[slot].key, index + 1) {
+                let entry = mem::take(&mut self.groups[index].slots[slot]);
+                self.groups[index].tags[slot] = FREE;
+                self.put_at(place, entry);
+            }
+        }
+    }
+
+    /// Puts an entry into its own slot, or else into the first free one from its home down.
     fn put(&mut self, entry: Slot<S>) -> usize {
-        let (home, own) = (entry.key.home(homes(self.groups.len())), entry.key.own_slot());
-        let (index, slot) = if self.groups[home].tags[own] == FREE {
-            (home, own)
-        } else {
-            let free = |(index, group): (usize, &Group<S>)| Some((index, group.first_free()?));
-            let mut from_home = self.groups.iter().enumerate().skip(home);
-            from_home.find_map(free).expect("room was made: the last group has a free slot")
-        };
+        let place = self.free_place(entry.key, 0).expect("room was made: the first group has a free slot");
+        self.put_at(place, entry)
+    }
+
+    fn put_at(&mut self, (index, slot): (usize, usize), entry: Slot<S>) -> usize {
         let group = &mut self.groups[index];
         group.tags[slot] = entry.key.tag();
         group.slots[slot] = entry;
         index * GROUP + slot
+    }
+
+    /// The best free place for this key: its own slot, or else the first from its home down to the group `lowest`.
+    fn free_place(&self, key: SlotKey, lowest: usize) -> Option<(usize, usize)> {
+        let (home, own) = (key.home(self.groups.len()), key.own_slot());
+        if self.groups[home].tags[own] == FREE {
+            return Some((home, own));
+        }
+        (lowest..=home).rev().find_map(|index| Some((index, self.groups[index].first_free()?)))
     }
 
     fn entries(&self) -> impl Iterator<Item = &Slot<S>> {
@@ -332,7 +378,7 @@ mod tests {
 
     fn make_room(table: &mut Table<u64>) {
         if !table.has_room(1) {
-            table.grow(table.groups_grown(1));
+            table.grow(table.groups_grown());
         }
     }
 
