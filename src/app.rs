@@ -240,7 +240,7 @@ impl App {
         let bounds = Bounds {
             descriptors_max: self.settings.max_descriptors.0,
             entries_max: self.settings.max_entries.0,
-            request_bytes_max: usize::try_from(self.settings.max_request_bytes.0).unwrap_or(usize::MAX),
+            request_bytes_max: self.settings.max_request_bytes.0,
         };
         let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
         Arc::new(seam.telling(telling(&self.settings)).traced(self.tracer.clone()))

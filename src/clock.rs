@@ -24,6 +24,12 @@ impl Clock {
         Self { unix_nanos_at_start: nanos(since_epoch), started: Instant::now() }
     }
 
+    /// A clock for tests, that stands still: it starts later than any test ends.
+    #[cfg(test)]
+    pub(crate) fn standing() -> Self {
+        Self { started: Instant::now() + Duration::from_secs(86_400), ..Self::start() }
+    }
+
     /// Now.
     pub fn now(&self) -> Timestamp {
         self.at(monotonic())

@@ -212,17 +212,31 @@ impl Seam {
                 self.count(front, Ok(answer.code), began);
                 return Reply::Now(Ok(answer));
             }
-            let (seam, shared, message) = (self.clone(), Arc::clone(shared), self.decode(request));
-            return Reply::Later(Box::pin(async move {
-                let answer = seam.decide_later(&shared, message, timeout).await;
-                seam.count(front, answer.as_ref().map(|answer| answer.code), began);
-                answer
-            }));
+            return Reply::Later(Box::pin(self.answer_later(front, request, timeout)));
         }
         let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
         let code = self.decide(request, &mut message);
         self.count(front, code.as_ref().copied(), began);
         Reply::Now(code.map(|code| Answer { code, message: message.into() }))
+    }
+
+    /// The same where counters are shared and the store has to be asked.
+    pub fn answer_later(
+        &self,
+        front: Front,
+        request: &[u8],
+        timeout: Option<Duration>,
+    ) -> impl Future<Output = Result<Answer, Refusal>> + Send + use<> {
+        let began = clock::monotonic();
+        let (seam, request) = (self.clone(), Box::<[u8]>::from(request));
+        async move {
+            let answer = match seam.decide_one_later(&request, timeout).await {
+                Some(answer) => answer,
+                None => Box::pin(seam.decide_later(&request, timeout)).await,
+            };
+            seam.count(front, answer.as_ref().map(|answer| answer.code), began);
+            answer
+        }
     }
 
     /// Answers the question that `ask` forms of what came in through `front`, under the rules that decide it.
@@ -239,9 +253,9 @@ impl Seam {
                 self.metrics.requests(front, outcome(Ok(answer.code)), 1);
                 return Reply::Now(Ok(answer));
             }
-            let (seam, shared) = (self.clone(), Arc::clone(shared));
+            let seam = self.clone();
             return Reply::Later(Box::pin(async move {
-                let answer = seam.check_later(&shared, asked).await;
+                let answer = seam.check_later(asked).await;
                 seam.metrics.requests(front, outcome(answer.as_ref().map(|answer| answer.code)), 1);
                 answer
             }));
@@ -262,12 +276,11 @@ impl Seam {
 
     async fn check_later(
         &self,
-        shared: &SharedStore,
         asked: Result<(RequestBuf, Snapshot), Refusal>,
     ) -> Result<CheckAnswer, Refusal> {
         let (question, live) = asked?;
         let request = question.as_request();
-        Ok(self.service.decide_later(shared, &live, &request, None, CheckAnswer::of).await?)
+        Ok(self.service.decide_later(&live, &request, None, CheckAnswer::of).await?)
     }
 
     fn within_bounds(&self, question: RequestBuf) -> Result<RequestBuf, Refusal> {
@@ -284,17 +297,25 @@ impl Seam {
         refusal
     }
 
-    async fn decide_later(
+    /// The same for a request of the usual form about one counter.
+    async fn decide_one_later(
         &self,
-        shared: &SharedStore,
-        message: Result<RateLimitRequest, Refusal>,
+        request: &[u8],
         timeout: Option<Duration>,
-    ) -> Result<Answer, Refusal> {
-        let message = message?;
+    ) -> Option<Result<Answer, Refusal>> {
+        let live = self.service.snapshot().ok()?;
+        let read = || wire::in_place::parse(request, &self.bounds);
+        let render = |request: &Request<'_>, decision: &Decision<'_>| self.told(request, decision);
+        let decided = self.service.decide_one_later(&live, read, timeout, render).await?;
+        Some(decided.map_err(Refusal::from))
+    }
+
+    async fn decide_later(&self, request: &[u8], timeout: Option<Duration>) -> Result<Answer, Refusal> {
+        let message = self.decode(request)?;
         let request = self.parse(&message)?;
         let live = self.service.snapshot()?;
         let render = |decision: &Decision<'_>| self.told(&request, decision);
-        Ok(self.service.decide_later(shared, &live, &request, timeout, render).await?)
+        Ok(self.service.decide_later(&live, &request, timeout, render).await?)
     }
 
     /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the

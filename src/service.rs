@@ -17,7 +17,7 @@ use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
-use crate::store::{MemoryStore, SharedStore, SharedVerdicts, StoreError};
+use crate::store::{MemoryStore, Moment, Question, SharedStore, SharedVerdicts, StoreError};
 
 /// Requests that are best decided together: enough that memory has answered for the first once the last is asked for,
 /// few enough that what is known of them stays in a processor's nearest cache.
@@ -106,15 +106,20 @@ impl Service {
     }
 
     /// The same for requests that came in together, one after the other, at one time. What they need is brought from
-    /// memory side by side. `tell` gets each decision with the place of its request.
+    /// memory side by side. `tell` gets each decision with the place of its request; `None` where counters are shared
+    /// and the store has to be asked.
     ///
     /// # Errors
     /// When there are no rules at all: nothing is told.
     pub fn decide_together(
         &self,
         requests: &[Request<'_>],
-        mut tell: impl FnMut(usize, &Decision<'_>),
+        mut tell: impl FnMut(usize, Option<&Decision<'_>>),
     ) -> Result<(), ServiceError> {
+        if let Some(shared) = &self.shared {
+            self.decide_known_together(shared, requests, tell);
+            return Ok(());
+        }
         self.with_live(|live| {
             let InForce { rules, handles } = live.ok_or(ServiceError::NoRules)?;
             let began = monotonic();
@@ -129,7 +134,7 @@ impl Service {
             for (place, (request, plan)) in requests.iter().zip(&plans).enumerate() {
                 let decision = conclude(plan, &verdicts[place]);
                 self.metrics.observe(handles, request, &decision);
-                tell(place, &decision);
+                tell(place, Some(&decision));
             }
             Ok(())
         })
@@ -160,7 +165,7 @@ impl Service {
         if live.is_some() { Ok(Snapshot(live)) } else { Err(ServiceError::NoRules) }
     }
 
-    /// The same where counters are shared and this node knows all that is asked: nobody has to wait.
+    /// [`decide`](Self::decide) where counters are shared and this node knows all that is asked: nobody has to wait.
     pub fn decide_known<T>(
         &self,
         shared: &SharedStore,
@@ -168,6 +173,37 @@ impl Service {
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> Option<T> {
         self.with_live(|live| self.decide_known_under(live?, shared, request, render))
+    }
+
+    /// The same for requests that came in together.
+    fn decide_known_together(
+        &self,
+        shared: &SharedStore,
+        requests: &[Request<'_>],
+        mut tell: impl FnMut(usize, Option<&Decision<'_>>),
+    ) {
+        self.with_live(|live| {
+            let Some(InForce { rules, handles }) = live.filter(|_| shared.remembers()) else {
+                return (0..requests.len()).for_each(|place| tell(place, None));
+            };
+            let (began, now) = (monotonic(), Moment::now());
+            let mut plans: SmallVec<[Plan<'_>; TOGETHER_MAX]> = SmallVec::new();
+            plans.extend(requests.iter().map(|request| rules.plan(request, self.modes)));
+            let mut known: SmallVec<[Option<SharedVerdicts>; TOGETHER_MAX]> = SmallVec::new();
+            known.extend(plans.iter().map(|plan| shared.apply_known(plan, now)));
+            let took = nanos_since(began) / plans.len().max(1) as u64;
+            self.metrics.decisions_took(took, known.iter().flatten().count());
+            for (place, (request, plan)) in requests.iter().zip(&plans).enumerate() {
+                let Some(SharedVerdicts { verdicts, remembered }) = &known[place] else {
+                    tell(place, None);
+                    continue;
+                };
+                let decision = conclude(plan, verdicts);
+                self.metrics.observe(handles, request, &decision);
+                self.metrics.observe_remembered(handles, request, &decision, remembered);
+                tell(place, Some(&decision));
+            }
+        });
     }
 
     /// The same under these rules.
@@ -193,7 +229,7 @@ impl Service {
         }
         let began = monotonic();
         let plan = rules.plan(request, self.modes);
-        let SharedVerdicts { verdicts, remembered } = shared.apply_known(&plan)?;
+        let SharedVerdicts { verdicts, remembered } = shared.apply_known(&plan, Moment::now())?;
         let decision = conclude(&plan, &verdicts);
         self.metrics.decisions_took(nanos_since(began), 1);
         self.metrics.observe(handles, request, &decision);
@@ -201,13 +237,13 @@ impl Service {
         Some(render(&decision))
     }
 
-    /// The same where counters are shared: asks the store, for as long as it may take and the caller has `patience`.
+    /// [`decide`](Self::decide) where counters are shared: asks the store, for as long as it may take and the caller has
+    /// `patience`.
     ///
     /// # Errors
     /// When the store does not answer and that is no answer either.
     pub async fn decide_later<T>(
         &self,
-        shared: &SharedStore,
         live: &Snapshot,
         request: &Request<'_>,
         patience: Option<Duration>,
@@ -217,13 +253,54 @@ impl Service {
         let began = monotonic();
         let plan = rules.plan(request, self.modes);
         let planned = nanos_since(began);
-        let SharedVerdicts { verdicts, remembered } = shared.apply(request, &plan, patience).await?;
+        let SharedVerdicts { verdicts, remembered } = match &self.shared {
+            Some(shared) => shared.apply(request, &plan, patience).await?,
+            None => {
+                let verdicts = self.store.apply(&plan, self.clock.at(began));
+                SharedVerdicts { verdicts, remembered: SmallVec::new() }
+            }
+        };
         let answered = monotonic();
         let decision = conclude(&plan, &verdicts);
         self.metrics.decisions_took(planned + nanos_since(answered), 1);
         self.metrics.observe(handles, request, &decision);
         self.metrics.observe_remembered(handles, request, &decision, &remembered);
         Ok(render(&decision))
+    }
+
+    /// The same for a request of one counter, of which little is kept while the store is asked: `read` tells it again
+    /// when there is an answer. `None`: it is none of those.
+    pub async fn decide_one_later<'r, T>(
+        &self,
+        live: &Snapshot,
+        read: impl Fn() -> Option<Request<'r>>,
+        patience: Option<Duration>,
+        render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
+    ) -> Option<Result<T, ServiceError>> {
+        let (shared, began) = (self.shared.as_deref()?, monotonic());
+        let question = self.question(shared, live, &read()?, patience)?;
+        let asked = nanos_since(began);
+        let told = question.ask().await;
+        let answered = monotonic();
+        let request = read()?;
+        let plan = live.rules().plan(&request, self.modes);
+        let decided = shared.answered(&plan, question, told).map(|SharedVerdicts { verdicts, .. }| {
+            let decision = conclude(&plan, &verdicts);
+            self.metrics.decisions_took(asked + nanos_since(answered), 1);
+            self.metrics.observe(&live.in_force().handles, &request, &decision);
+            render(&request, &decision)
+        });
+        Some(decided.map_err(ServiceError::from))
+    }
+
+    fn question<'s>(
+        &self,
+        shared: &'s SharedStore,
+        live: &Snapshot,
+        request: &Request<'_>,
+        patience: Option<Duration>,
+    ) -> Option<Question<'s>> {
+        shared.question(request, &live.rules().plan(request, self.modes), patience)
     }
 
     /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now, under these rules.

@@ -9,12 +9,13 @@
 //! happens when Redis does not.
 
 mod failover;
+mod keyed;
 mod lease;
 mod memory;
 pub mod redis;
 mod sync;
 
-pub use failover::{FailoverOptions, LeaseTotals, SharedStore, SharedVerdicts};
+pub use failover::{FailoverOptions, LeaseTotals, Moment, Question, SharedStore, SharedVerdicts};
 pub use memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull, Swept};
 
 /// The shared store gave no answer, and its rules say that then there is none.

@@ -25,7 +25,7 @@ use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::service::Service;
-pub(in crate::front) use crate::service::fixture::{metrics, service};
+pub(in crate::front) use crate::service::fixture::{metrics, service, service_at};
 
 /// Much longer than anything takes that works.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -12,18 +12,18 @@ use crate::metrics::{Front, GrpcMethod, Outcome};
 use crate::service::TOGETHER_MAX;
 
 impl Seam {
-    /// Whether answers are there at once. Where they are not, ask [`answer`](Self::answer).
-    pub fn answers_at_once(&self) -> bool {
-        self.service.shared().is_none()
-    }
-
     /// Answers encoded `RateLimitRequest`s that came in together over gRPC, one after the other, as
-    /// [`answer`](Self::answer) would: `tell` gets the message of each answer, or the refusal, with its place.
-    pub fn answer_together(&self, messages: &[&[u8]], mut tell: impl FnMut(usize, Result<&[u8], Refusal>)) {
+    /// [`answer`](Self::answer) would: `tell` gets the message of each answer, or the refusal, with its place; `None`
+    /// where somebody else has to be asked first ([`answer_later`](Self::answer_later)).
+    pub fn answer_together(
+        &self,
+        messages: &[&[u8]],
+        mut tell: impl FnMut(usize, Option<Result<&[u8], Refusal>>),
+    ) {
         let began = clock::monotonic();
         let mut answer = Vec::with_capacity(wire::ANSWER_BYTES);
-        if let [message] = messages {
-            return tell(0, self.answer_alone(message, &mut answer, began));
+        if let ([message], None) = (messages, self.service.shared()) {
+            return tell(0, Some(self.answer_alone(message, &mut answer, began)));
         }
         // Filled where it lies: it is too large to be handed around.
         let mut requests: SmallVec<[Request<'_>; TOGETHER_MAX]> = SmallVec::new();
@@ -35,7 +35,8 @@ impl Seam {
             let first = place - requests.len();
             self.answer_usual(&requests, &mut answer, began, |at, answer| tell(first + at, answer));
             requests.clear();
-            tell(place, self.answer_alone(message, &mut answer, clock::monotonic()));
+            let is_now = self.service.shared().is_none();
+            tell(place, is_now.then(|| self.answer_alone(message, &mut answer, clock::monotonic())));
         }
         let first = messages.len() - requests.len();
         self.answer_usual(&requests, &mut answer, began, |at, answer| tell(first + at, answer));
@@ -47,23 +48,25 @@ impl Seam {
         requests: &[Request<'_>],
         answer: &mut Vec<u8>,
         began: Instant,
-        mut tell: impl FnMut(usize, Result<&[u8], Refusal>),
+        mut tell: impl FnMut(usize, Option<Result<&[u8], Refusal>>),
     ) {
-        let mut admitted = 0;
+        let (mut admitted, mut told) = (0, 0);
         let decided = self.service.decide_together(requests, |at, decision| {
+            let Some(decision) = decision else { return tell(at, None) };
+            told += 1;
             admitted += usize::from(decision.code == Code::Ok);
             answer.clear();
             wire::encode(&self.telling, &requests[at], decision, answer);
-            tell(at, Ok(answer));
+            tell(at, Some(Ok(answer)));
         });
         if let Err(error) = decided {
             let refusal = Refusal::from(error);
             return (0..requests.len())
-                .for_each(|at| tell(at, Err(self.refuse(Front::Grpc, refusal.clone()))));
+                .for_each(|at| tell(at, Some(Err(self.refuse(Front::Grpc, refusal.clone())))));
         }
         self.metrics.requests(Front::Grpc, Outcome::Ok, admitted);
-        self.metrics.requests(Front::Grpc, Outcome::OverLimit, requests.len() - admitted);
-        self.metrics.grpc_calls(GrpcMethod::ShouldRateLimit, clock::nanos_since(began), requests.len());
+        self.metrics.requests(Front::Grpc, Outcome::OverLimit, told - admitted);
+        self.metrics.grpc_calls(GrpcMethod::ShouldRateLimit, clock::nanos_since(began), told);
     }
 
     /// One call by itself: that which came alone, or is not of the usual form. Its answer is written to `out`.

@@ -38,8 +38,13 @@ pub(crate) fn rules(text: &str) -> RuleSet {
 
 /// A service with these rules, or without any, and room for a few million counters.
 pub(crate) fn service(text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
+    service_at(Clock::start(), text, metrics)
+}
+
+/// The same by this clock.
+pub(crate) fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
     let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 30, full: StoreFull::Deny }));
-    let service = Service::new(store, Arc::clone(metrics), Clock::start(), Modes::default());
+    let service = Service::new(store, Arc::clone(metrics), clock, Modes::default());
     if let Some(text) = text {
         service.install(rules(text));
     }

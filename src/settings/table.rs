@@ -8,8 +8,8 @@ use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
     Backend, ByteSize, CheckProxy, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
     FullMode, GrpcFrontKind, HeaderName, Hops, HostPort, List, LogLevel, Map, NodeMetadata, Number,
-    OtelPairs, OtlpProtocol, Queue, Replicas, Secret, Series, Share, StatsdProtocol, StoreFailureMode,
-    SyncMode, Threads, UrlPath, Value,
+    OtelPairs, OtlpProtocol, Queue, Replicas, RequestBytes, Secret, Series, Share, StatsdProtocol,
+    StoreFailureMode, SyncMode, Threads, UrlPath, Value,
 };
 
 /// What the table says of one setting.
@@ -194,7 +194,7 @@ settings! {
     "Bounds": {
         "MAX_DESCRIPTORS" max_descriptors: Count = "64", "descriptors of one request";
         "MAX_ENTRIES" max_entries: Count = "32", "entries of one descriptor";
-        "MAX_REQUEST_BYTES" max_request_bytes: ByteSize = "65536", "bytes of one request";
+        "MAX_REQUEST_BYTES" max_request_bytes: RequestBytes = "65536", "bytes of one request; 512KiB at most";
         "MAX_RULES_FILE_BYTES" max_rules_file_bytes: ByteSize = "32MiB", "bytes of one file of rules";
         "MAX_METRIC_SERIES" max_metric_series: Series = "100000", "paths in metrics whose names come from requests";
     }

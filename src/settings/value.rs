@@ -303,6 +303,20 @@ impl Value for ByteSize {
     }
 }
 
+/// Bytes of one request: half of what a connection may hold of requests that have come in part, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestBytes(pub usize);
+
+impl Value for RequestBytes {
+    const NAME: &'static str = "BYTES";
+    const EXPECTED: &'static str = "the size of a request (expected a decimal number of bytes, or one with KiB behind it, from 1 to 512KiB)";
+
+    fn parse(text: &str) -> Option<Self> {
+        let ByteSize(bytes) = ByteSize::parse(text)?;
+        usize::try_from(bytes).ok().filter(|&bytes| bytes <= 512 << 10).map(Self)
+    }
+}
+
 impl Value for Duration {
     const NAME: &'static str = "DURATION";
     const EXPECTED: &'static str = "a duration (expected Go's form: 10s, 150ms, 1m30s, 1.5h; units ns us µs ms s m h; a bare number only as 0)";
@@ -591,6 +605,14 @@ mod tests {
         assert_eq!(ByteSize::parse("1GiB"), Some(ByteSize(1 << 30)));
         for bad in ["", "0", "1.5MiB", "1MB", "-1", "0x10", "99999999999GiB"] {
             assert_eq!(ByteSize::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_no_larger_than_a_connection_can_hold() {
+        assert_eq!(RequestBytes::parse("512KiB"), Some(RequestBytes(524_288)));
+        for bad in ["0", "524289", "1MiB", "99999999999GiB"] {
+            assert_eq!(RequestBytes::parse(bad), None, "{bad}");
         }
     }
 

@@ -10,6 +10,7 @@ mod carried;
 mod known;
 mod leased;
 mod over;
+mod question;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,8 +33,10 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::script::{Answered, Call, CounterAnswered, Whole};
 use crate::store::{Failure, MemoryStore, StoreError};
 use carried::{Carried, Taken};
+pub use known::Moment;
 pub use leased::LeaseTotals;
 use over::{OverMemory, Refunds};
+pub use question::Question;
 
 /// So long before its caller gives up an answer has to be on its way.
 const HEAD_START: Duration = Duration::from_millis(3);
@@ -81,7 +84,7 @@ pub struct SharedStore {
     local: Arc<MemoryStore>,
     clock: Clock,
     options: FailoverOptions,
-    over: OverMemory,
+    over: Arc<OverMemory>,
     carried: Carried,
     leases: Leases,
     /// Workers that are attached.
@@ -113,6 +116,13 @@ impl<'s> Part<'s> {
         Self { store, slot, steps: SmallVec::new(), keys: SmallVec::new(), demands: SmallVec::new() }
     }
 
+    /// Adds what one step asks of the counter under `key`, and the lease that is asked for along with it.
+    fn add(&mut self, step: usize, key: Vec<u8>, demand: Option<Demand<'s>>) {
+        self.demands.extend(demand.map(|demand| (self.steps.len(), demand)));
+        self.steps.push(step);
+        self.keys.push(key);
+    }
+
     /// The hits that a lease is asked for along with the check at this place.
     fn demanded(&self, place: usize) -> Option<u64> {
         self.demands.iter().find(|demand| demand.0 == place).map(|(_, demand)| demand.hits)
@@ -141,10 +151,10 @@ impl SharedStore {
             local,
             clock,
             options,
-            over: OverMemory::new(match options.over_bytes {
+            over: Arc::new(OverMemory::new(match options.over_bytes {
                 0 => options.counter_bytes,
                 bytes => bytes,
-            }),
+            })),
             carried: Carried::default(),
             leases: Leases::new(options.lease_time),
             workers: watch::Sender::new(0),
@@ -174,7 +184,7 @@ impl SharedStore {
 
     /// What is remembered of what is over: questions that were answered from there, and counters.
     pub fn over(&self) -> (u64, u64) {
-        (self.over.answered.load(Relaxed), self.over.len() as u64)
+        self.over.totals()
     }
 
     /// Asks and charges all counters of a request whose caller waits for `patience`.
@@ -196,13 +206,7 @@ impl SharedStore {
         let times = Times { began, leases_from, patience };
         let outcomes = self.ask_all(plan, &parts, &verdicts, times).await;
         drop(refunds);
-        for (index, outcome) in outcomes.iter().enumerate() {
-            if let Some(Ok(counter)) = outcome {
-                verdicts[index] = Some(counter.verdict);
-            }
-        }
-        let failed = self.fail_over(plan, &outcomes, &mut verdicts)?;
-        self.learn(plan, &outcomes, began);
+        let failed = self.take_in(plan, &outcomes, &mut verdicts, began)?;
         held.settle(plan, &mut verdicts);
         if !failed && (parts.len() > 1 || !remembered.is_empty()) {
             self.give_back(plan, &parts, &outcomes, &mut verdicts);
@@ -210,8 +214,27 @@ impl SharedStore {
         Ok(SharedVerdicts { verdicts, remembered })
     }
 
+    /// Puts what Redis told, was asked at `began`, among the verdicts; and for what it did not tell, what is answered
+    /// then. Whether there was any such.
+    fn take_in(
+        &self,
+        plan: &Plan<'_>,
+        outcomes: &Outcomes,
+        verdicts: &mut Verdicts,
+        began: Instant,
+    ) -> Result<bool, StoreError> {
+        for (index, outcome) in outcomes.iter().enumerate() {
+            if let Some(Ok(counter)) = outcome {
+                verdicts[index] = Some(counter.verdict);
+            }
+        }
+        let failed = self.fail_over(plan, outcomes, verdicts)?;
+        self.learn(plan, outcomes, began);
+        Ok(failed)
+    }
+
     /// Counters that a request gives hits back to are over no more.
-    fn begin_refunds(&self, plan: &Plan<'_>) -> Refunds<'_> {
+    fn begin_refunds(&self, plan: &Plan<'_>) -> Option<Refunds> {
         let gives =
             |(_, check): (usize, &Check<'_>)| matches!(check.hits, Hits::GiveBack(_)).then_some(check.key);
         Refunds::begin(&self.over, checks(plan).filter_map(gives).collect())
@@ -259,9 +282,8 @@ impl SharedStore {
                     parts.last_mut().expect("it was just added")
                 }
             };
-            part.demands.extend(self.demand(check, &key).map(|demand| (part.steps.len(), demand)));
-            part.steps.push(index);
-            part.keys.push(key);
+            let demand = self.demand(check, &key);
+            part.add(index, key, demand);
         }
         parts
     }
@@ -332,13 +354,7 @@ impl SharedStore {
         let _waiting = part.store.wait()?;
         let asked = || part.steps.iter().filter_map(|&step| check_at(plan, step));
         let mut carried = self.take_carried(asked().map(|check| (check.key, &check.limit)), until).await?;
-        let mut call = Call::new(&whole(plan, part, known));
-        for (place, (check, key)) in asked().zip(&part.keys).enumerate() {
-            call.push(key.clone(), check, plan.modes.quota);
-            part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
-            let admitted = carried.of(check.key);
-            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
-        }
+        let call = self.call(plan, part, known, &mut carried);
         // In a box, because the futures around it are copied as they are made.
         let reply = Box::pin(part.store.decide(part.slot, &call, until)).await?;
         let answered = Answered::read(&reply.numbers, asked()).ok_or(Failure::Garbage)?;
@@ -348,6 +364,19 @@ impl SharedStore {
             self.take_leases(plan, part, &answered, times.leases_from);
         }
         Ok((answered, replicated))
+    }
+
+    /// The call that asks what this part asks.
+    fn call(&self, plan: &Plan<'_>, part: &Part<'_>, known: &Verdicts, carried: &mut Taken<'_>) -> Call {
+        let mut call = Call::new(&whole(plan, part, known));
+        for (place, (&step, key)) in part.steps.iter().zip(&part.keys).enumerate() {
+            let Some(check) = check_at(plan, step) else { continue };
+            call.push(key.clone(), check, plan.modes.quota);
+            part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
+            let admitted = carried.of(check.key);
+            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
+        }
+        call
     }
 
     /// What these counters are to be charged of what this node admitted alone. Another call may be telling Redis right
@@ -388,7 +417,7 @@ impl SharedStore {
         let over = |index: usize| verdicts[index].is_some_and(|verdict: Verdict| verdict.over);
         let settlement = settle(plan, over);
         for part in parts {
-            let mut call = Call::giving_back();
+            let (mut call, mut counters) = (Call::giving_back(), SmallVec::new());
             for (&step, key) in part.steps.iter().zip(&part.keys) {
                 let (Some(check), Some(Ok(counter))) = (check_at(plan, step), &outcomes[step]) else {
                     continue;
@@ -397,12 +426,13 @@ impl SharedStore {
                 let owed = settlement.charged(check, Looked { over, left: counter.charged, before });
                 let surplus = counter.charged.saturating_sub(owed);
                 if surplus > 0 {
+                    counters.push(check.key);
                     call.push_give_back(key.clone(), &check.limit, (counter.stamp, counter.level), surplus);
                     verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
                 }
             }
             if !call.keys.is_empty() {
-                part.store.give_back(part.slot, call);
+                part.store.give_back(part.slot, call, Refunds::begin(&self.over, counters));
             }
         }
     }

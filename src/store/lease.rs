@@ -6,25 +6,32 @@
 //! comes back up to T later.
 //!
 //! In: checks, what Redis granted, and times of a clock that runs while the machine sleeps. Out: hits that are held,
-//! how many to ask for, and what is to be given back, each hit once. It reads no clock and talks to nobody. Bounded:
-//! so many counters, of which each has at most one lease and one demand under way.
+//! how many to ask for, and what is to be given back, each hit once. Leases that are asked for a lot are to be renewed
+//! before they are spent, so that nobody has to wait. It reads no clock and talks to nobody. Bounded: so many counters,
+//! of which each has at most two leases and one demand under way.
 
-use std::collections::HashMap;
+mod counter;
+
 use std::collections::hash_map::Entry as Place;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
 
 use crate::engine::key::Key;
-use crate::engine::limit::{Limit, Verdict};
+use crate::engine::limit::Verdict;
 use crate::engine::plan::{Check, Hits};
+use crate::store::keyed::KeyMap;
 use crate::store::redis::script::Granted;
+pub(super) use counter::Source;
+use counter::{Counter, Lease};
 
 /// Parts of the table, each behind a lock of its own.
 const SHARDS: usize = 64;
-/// Counters of one part; those beyond it are asked for one hit at a time. An entry takes some 300 bytes.
+/// Counters of one part; those beyond it are asked for one hit at a time. An entry takes some 400 bytes.
 const SHARD_COUNTERS_MAX: usize = 1_024;
 /// A window is at least so many times T, or its limit would lose too much of what it allows.
 const WINDOW_TIMES_MIN: u32 = 4;
@@ -33,6 +40,12 @@ const WINDOW_TIMES_MIN: u32 = 4;
 pub(super) struct Leases {
     shards: Vec<Shard>,
     time: Duration,
+    /// Those of which it is time for the next.
+    due: Mutex<Vec<Due>>,
+    /// There is one more of them.
+    pub(super) came_due: Notify,
+    /// Demands that are under way, or due.
+    demands: watch::Sender<usize>,
     /// Leases that were taken.
     pub(super) taken: AtomicU64,
     /// Hits of them.
@@ -43,50 +56,8 @@ pub(super) struct Leases {
 
 #[derive(Default)]
 struct Shard {
-    counters: Mutex<HashMap<Key, Counter>>,
+    counters: Mutex<KeyMap<Counter>>,
     hits_spent: AtomicU64,
-}
-
-/// What is known of one counter.
-#[derive(Default)]
-struct Counter {
-    /// When the period began in which it was seen last; a period lasts T.
-    began: Duration,
-    now: Seen,
-    before: Seen,
-    /// Redis is being asked for a lease.
-    demanded: bool,
-    lease: Option<Lease>,
-}
-
-/// How often a counter was asked within a period.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    asks: u64,
-    hits: u64,
-}
-
-struct Lease {
-    source: Arc<Source>,
-    taken: Duration,
-    /// At this time nothing is spent any more.
-    ends: Duration,
-    left: u64,
-    /// Hits that would pass, as Redis told when it was asked, less those spent since.
-    remaining: u64,
-    /// When capacity comes back, as Redis told.
-    reset_nanos: u64,
-}
-
-/// Where the hits of a lease count.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Source {
-    /// They are in the store of limits per second.
-    pub(super) per_second: bool,
-    pub(super) slot: u16,
-    pub(super) key: Vec<u8>,
-    pub(super) limit: Limit,
-    pub(super) stamp: u64,
 }
 
 /// Hits to be given back.
@@ -104,10 +75,17 @@ pub(super) struct Held {
     pub(super) verdict: Verdict,
 }
 
+/// A lease of which it is time for the next, and how many hits that should have.
+struct Due {
+    key: Key,
+    source: Arc<Source>,
+    hits: u64,
+}
+
 /// The only demand for a lease of a counter, as long as it lives.
 pub(super) struct Demand<'l> {
     leases: &'l Leases,
-    key: Key,
+    pub(super) key: Key,
     /// How many hits to ask for.
     pub(super) hits: u64,
 }
@@ -119,6 +97,9 @@ impl Leases {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             time,
+            due: Mutex::default(),
+            came_due: Notify::new(),
+            demands: watch::Sender::new(0),
             taken: AtomicU64::new(0),
             hits_taken: AtomicU64::new(0),
             hits_given_back: AtomicU64::new(0),
@@ -150,17 +131,55 @@ impl Leases {
             Place::Vacant(_) => return None,
         };
         counter.see(hits.max(1), now, self.time);
-        let lease = counter.lease.as_mut().filter(|lease| lease.has(check, hits, now))?;
-        let verdict = lease.spend(hits, now);
-        Some(Held { key: check.key, source: Arc::clone(&lease.source), hits, verdict })
+        let lease = counter.lease(check, hits, now)?;
+        let (verdict, source) = (lease.spend(hits, now), Arc::clone(&lease.source));
+        self.renew(check.key, counter, now);
+        Some(Held { key: check.key, source, hits, verdict })
+    }
+
+    /// Spends the hits of a check that is a whole request, if a lease has them at `now`: it passes, because nothing
+    /// else has a say. If none has, nothing is noted.
+    pub(super) fn spend(&self, check: &Check<'_>, now: Duration) -> Option<Verdict> {
+        let Hits::Take(hits) = check.hits else { return None };
+        let shard = self.shard(check.key);
+        let mut counters = shard.counters.lock();
+        let counter = counters.get_mut(&check.key)?;
+        let verdict = counter.lease(check, hits, now)?.spend(hits, now);
+        counter.see(hits.max(1), now, self.time);
+        self.renew(check.key, counter, now);
+        shard.hits_spent.fetch_add(hits, Relaxed);
+        Some(verdict)
     }
 
     /// Whether a lease has the hits at `now`. This is not noted.
     pub(super) fn has(&self, check: &Check<'_>, now: Duration) -> bool {
         let Hits::Take(hits) = check.hits else { return false };
-        let counters = self.shard(check.key).counters.lock();
-        let lease = counters.get(&check.key).and_then(|counter| counter.lease.as_ref());
-        lease.is_some_and(|lease| lease.has(check, hits, now))
+        let mut counters = self.shard(check.key).counters.lock();
+        counters.get_mut(&check.key).is_some_and(|counter| counter.lease(check, hits, now).is_some())
+    }
+
+    /// Sees to it that the next lease of this counter is asked for, if it is time for it.
+    fn renew(&self, key: Key, counter: &mut Counter, now: Duration) {
+        let Some((source, hits)) = counter.next(now, self.time) else { return };
+        self.due.lock().push(Due { key, source: Arc::clone(source), hits });
+        self.begin_demand(counter);
+        self.came_due.notify_one();
+    }
+
+    fn begin_demand(&self, counter: &mut Counter) {
+        counter.demanded = true;
+        self.demands.send_modify(|demands| *demands += 1);
+    }
+
+    /// Waits until no lease is asked for any more.
+    pub(super) async fn all_answered(&self) {
+        let _ = self.demands.subscribe().wait_for(|&demands| demands == 0).await;
+    }
+
+    /// Demands for what is due, and where from.
+    pub(super) fn take_due(&self) -> impl Iterator<Item = (Demand<'_>, Arc<Source>)> {
+        let due = std::mem::take(&mut *self.due.lock());
+        due.into_iter().map(|Due { key, source, hits }| (Demand { leases: self, key, hits }, source))
     }
 
     /// How many hits to ask Redis for, beside those that the check itself takes: as many as are seen in T. `None`: too
@@ -173,15 +192,16 @@ impl Leases {
         let mut counters = self.shard(check.key).counters.lock();
         let counter = counters.get_mut(&check.key).filter(|counter| !counter.demanded)?;
         let hits = counter.expected()?;
-        counter.demanded = true;
+        self.begin_demand(counter);
         Some(Demand { leases: self, key: check.key, hits })
     }
 
     /// Holds so many of these hits no longer. What is told has to be given back: their lease is over.
     pub(super) fn release(&self, held: &Held, hits: u64) -> Option<Unspent> {
         let mut counters = self.shard(held.key).counters.lock();
-        let lease = counters.get_mut(&held.key).and_then(|counter| counter.lease.as_mut());
-        match lease.filter(|lease| Arc::ptr_eq(&lease.source, &held.source)) {
+        let counter = counters.get_mut(&held.key);
+        let mut leases = counter.into_iter().flat_map(|counter| &mut counter.leases);
+        match leases.find(|lease| Arc::ptr_eq(&lease.source, &held.source)) {
             Some(lease) => {
                 lease.left += hits;
                 lease.remaining = lease.remaining.saturating_add(hits);
@@ -201,11 +221,9 @@ impl Leases {
         for shard in &self.shards {
             let mut ended = Vec::new();
             shard.counters.lock().retain(|&key, counter| {
-                if let Some(lease) = counter.lease.take_if(|lease| lease.ends <= now) {
-                    ended.push((key, lease));
-                }
+                counter.end(now, |lease| ended.push((key, lease)));
                 let idle = now.saturating_sub(counter.began) >= self.time * 2;
-                counter.demanded || counter.lease.is_some() || !idle
+                counter.demanded || !counter.leases.is_empty() || !idle
             });
             for (key, lease) in ended {
                 self.give_back(lease.source, lease.left).into_iter().for_each(|it| unspent(key, it));
@@ -219,52 +237,18 @@ impl Leases {
     }
 }
 
-impl Counter {
-    fn see(&mut self, hits: u64, now: Duration, time: Duration) {
-        let age = now.saturating_sub(self.began);
-        if age >= time {
-            self.before = if age < time * 2 { self.now } else { Seen::default() };
-            (self.began, self.now) = (now, Seen::default());
-        }
-        self.now.asks += 1;
-        self.now.hits = self.now.hits.saturating_add(hits);
-    }
-
-    /// The hits of the busier of two periods, if it is more than one question.
-    fn expected(&self) -> Option<u64> {
-        let often = |seen: &Seen| seen.asks > 1;
-        [self.now, self.before].iter().filter(|seen| often(seen)).map(|seen| seen.hits).max()
-    }
-}
-
-impl Lease {
-    fn has(&self, check: &Check<'_>, hits: u64, now: Duration) -> bool {
-        self.source.limit == check.limit && now < self.ends && self.left >= hits.max(1)
-    }
-
-    fn spend(&mut self, hits: u64, now: Duration) -> Verdict {
-        let before = u64::from(self.source.limit.requests()).saturating_sub(self.remaining);
-        self.left -= hits;
-        self.remaining = self.remaining.saturating_sub(hits);
-        let age = u64::try_from(now.saturating_sub(self.taken).as_nanos()).unwrap_or(u64::MAX);
-        let (after, remaining) = (before.saturating_add(hits), self.remaining);
-        let reset_nanos = self.reset_nanos.saturating_sub(age);
-        Verdict { over: false, before, after, remaining, reset_nanos }
-    }
-}
-
 impl Demand<'_> {
     /// Redis granted this, beside what it said in `verdict` to a question that was asked after `taken`. What is told is
-    /// left of the lease before, and has to be given back.
+    /// left of leases before, and has to be given back.
     pub(super) fn granted(
         &self,
         source: Source,
         granted: Granted,
         verdict: &Verdict,
         taken: Duration,
-    ) -> Option<Unspent> {
+    ) -> ArrayVec<Unspent, 2> {
         if granted.hits == 0 {
-            return None;
+            return ArrayVec::new();
         }
         self.leases.taken.fetch_add(1, Relaxed);
         self.leases.hits_taken.fetch_add(granted.hits, Relaxed);
@@ -272,13 +256,14 @@ impl Demand<'_> {
             source: Arc::new(source),
             taken,
             ends: taken.saturating_add(self.leases.time),
+            hits: granted.hits,
             left: granted.hits,
             remaining: verdict.remaining,
             reset_nanos: verdict.reset_nanos,
         };
         let mut counters = self.leases.shard(self.key).counters.lock();
-        let old = counters.entry(self.key).or_default().lease.replace(lease)?;
-        self.leases.give_back(old.source, old.left)
+        let over = counters.entry(self.key).or_default().take(lease);
+        over.into_iter().filter_map(|old| self.leases.give_back(old.source, old.left)).collect()
     }
 }
 
@@ -287,6 +272,7 @@ impl Drop for Demand<'_> {
         if let Some(counter) = self.leases.shard(self.key).counters.lock().get_mut(&self.key) {
             counter.demanded = false;
         }
+        self.leases.demands.send_modify(|demands| *demands -= 1);
     }
 }
 

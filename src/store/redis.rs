@@ -4,13 +4,14 @@
 //! of a request without an answer is the business of `failover`, not of this.
 //!
 //! - [`address`], `connect`, `topology`: where Redis is, and how it is reached
-//! - `link`, `lane`: a connection, and all of one worker's
+//! - `link`, `lane`: a connection, and all of one worker's; `joined`: calls that share a command
 //! - [`script`], [`key`]: what is asked, and of which key
 //! - `generation`: whether it still remembers
 
 pub mod address;
 mod connect;
 mod generation;
+mod joined;
 pub mod key;
 mod lane;
 mod link;
@@ -135,14 +136,14 @@ impl RedisStore {
     pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Reply, Failure> {
         let lane = self.lane().ok_or(Failure::Down)?;
         let link = lane.route(slot).ok_or(Failure::Down)?;
-        let error = match link.call(&self.shared, Purpose::Decide, call, until, false).await {
+        let error = match link.call(&self.shared, Purpose::Decide, (slot, call), until).await {
             Ok(numbers) => return Ok(Reply { numbers, link }),
             Err(error) => error,
         };
         // A slot on its way to another server: that one is asked, once.
         let to = error.to.and_then(|(address, asking)| Some((lane.link_to(&address)?, asking)));
         let (link, asking) = to.ok_or(error.failure)?;
-        let asked = link.call(&self.shared, Purpose::Decide, call, until, asking).await;
+        let asked = Box::pin(link.call_alone(&self.shared, Purpose::Decide, call, until, asking)).await;
         asked.map(|numbers| Reply { numbers, link }).map_err(|error| error.failure)
     }
 
@@ -156,8 +157,8 @@ impl RedisStore {
         }
     }
 
-    /// Gives back, once, in the background.
-    pub(super) fn give_back(&self, slot: u16, call: Call) {
+    /// Gives back, once, in the background. `until_done` is kept until that has happened, or never will.
+    pub(super) fn give_back(&self, slot: u16, call: Call, until_done: impl Send + 'static) {
         // Whatever ends while the runtime does may want to give back, too late.
         let (Some(link), Ok(runtime)) =
             (self.lane().and_then(|lane| lane.route(slot)), Handle::try_current())
@@ -170,8 +171,8 @@ impl RedisStore {
         let under_way = UnderWay::one_more(&self.shared);
         runtime.spawn(async move {
             // Without an answer it may have happened or not: never again, or others could see too much room.
-            let _ = link.call(&shared, Purpose::GiveBack, &call, until, false).await;
-            drop(under_way);
+            let _ = link.call_alone(&shared, Purpose::GiveBack, &call, until, false).await;
+            drop((until_done, under_way));
         });
     }
 

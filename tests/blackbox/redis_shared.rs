@@ -46,7 +46,10 @@ fn answer(client: &Client, key: &str) -> Result<i32, Code> {
 
 #[test]
 fn two_nodes_admit_exactly_the_limit() {
-    let redis = Redis::start(&[]);
+    Redis::and_valkey().iter().for_each(admits_exactly_the_limit);
+}
+
+fn admits_exactly_the_limit(redis: &Redis) {
     let nodes = [setup(&redis.url()).start(), setup(&redis.url()).start()];
     for key in ["user", "log"] {
         let passed: usize = std::thread::scope(|scope| {
@@ -143,13 +146,14 @@ fn slots_of_a_cluster_charge_all_or_nothing() {
 
 #[test]
 fn a_server_that_lost_its_scripts_is_told_them_again() {
-    let redis = Redis::start(&[]);
-    let node = setup(&redis.url()).start();
-    let client = node.client();
-    assert_eq!(passed(&client, "user", 1), 1);
-    redis.ask::<()>(&["SCRIPT", "FLUSH"]);
-    assert_eq!(passed(&client, "user", 2), 2);
-    assert_eq!(remaining(&client, "user"), 297);
+    for redis in Redis::and_valkey() {
+        let node = setup(&redis.url()).start();
+        let client = node.client();
+        assert_eq!(passed(&client, "user", 1), 1);
+        redis.ask::<()>(&["SCRIPT", "FLUSH"]);
+        assert_eq!(passed(&client, "user", 2), 2);
+        assert_eq!(remaining(&client, "user"), 297);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use crate::harness::h2::{Attacker, call, streams};
-use crate::harness::siege::{MIB, ONE_CONNECTION, Siege, attack, attack_with};
+use crate::harness::siege::{CALLS_A_CONNECTION, MIB, ONE_CONNECTION, Siege, work_beside};
 use crate::harness::tidegate::Setup;
 use crate::harness::{eventually_true, grpc, http};
 
@@ -40,7 +40,7 @@ fn fill_metrics(siege: &Siege) {
 #[test]
 fn a_scrape_of_a_hundred_thousand_series() {
     let setup = || Setup::new().rules("wide.yaml", WIDE);
-    attack_with(setup, ONE_CONNECTION, 192 * MIB, |siege| {
+    work_beside(setup, ONE_CONNECTION, 192 * MIB, |siege| {
         fill_metrics(siege);
         let metrics = siege.limiter.ports().metrics;
         let mut slow = http::connect(metrics).expect("it listens");
@@ -55,7 +55,7 @@ fn a_scrape_of_a_hundred_thousand_series() {
 
 #[test]
 fn a_reload_of_a_hundred_thousand_rules() {
-    attack(384 * MIB, |siege| {
+    work_beside(Setup::new, CALLS_A_CONNECTION, 384 * MIB, |siege| {
         let mut rules = "domain: many\ndescriptors:\n".to_owned();
         for at in 0..MANY {
             rules +=

@@ -276,10 +276,10 @@ fn carried_hits_count_from_their_own_times() {
     }
 }
 
-/// The shortest way through the script and the long one come to the same, leases included.
+/// The shortest way through the script, the long one, and many calls in one command come to the same, leases included.
 #[test]
 fn a_counter_that_is_asked_alone_is_told_the_same() {
-    use tidegate::store::redis::script::{Call, Whole};
+    use tidegate::store::redis::script::{Call, Whole, numbers};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     for seed in 0..1_500 {
@@ -293,13 +293,53 @@ fn a_counter_that_is_asked_alone_is_told_the_same() {
             let leases = algorithm.is_strict() && random.one_in(3);
             let lease = leases.then(|| (2 + random.below(50), 1 + window / 10));
             // A descriptor in quota mode that nothing limits: nothing follows from it, but the counter is not alone.
-            let [alone, among_others] = [0, 1].map(|quotas| {
+            let call = |name: &str, quotas| {
                 let mut call = Call::new(&Whole { quotas, ..Whole::default() });
-                call.push(format!("{quotas}:{seed}").into_bytes(), &check, false);
+                call.push(format!("{name}:{seed}").into_bytes(), &check, false);
                 lease.iter().for_each(|&(hits, micros)| call.lease(hits, micros));
-                asked.invoke(&call, u64::MAX, now)
-            });
+                call
+            };
+            let alone = asked.invoke(&call("alone", 0), u64::MAX, now);
+            let among_others = asked.invoke(&call("among others", 1), u64::MAX, now);
             assert_eq!(alone, among_others, "seed {seed} at {now}, {lease:?} of {check:?}");
+            let joined = ["joined", "once more"].map(|name| call(name, 0));
+            let replies = asked.invoke_each(&joined.each_ref().map(|call| (call, u64::MAX)), now);
+            for reply in replies {
+                let redis::Value::BulkString(reply) = reply else { panic!("{reply:?}") };
+                assert_eq!(
+                    numbers(&reply).as_ref(),
+                    Some(&alone),
+                    "seed {seed} at {now}, {lease:?} of {check:?}"
+                );
+            }
         }
     }
+}
+
+/// Of calls in one command, one that fails and one that comes too late leave the others alone.
+#[test]
+fn calls_in_one_command_fail_each_for_itself() {
+    use redis::Value;
+    use tidegate::store::redis::script::{Call, Whole, numbers};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("SET").arg("text").arg("x").exec(asked.connection()).unwrap();
+    let limit = Limit::new(Algorithm::SlidingLog, 3, 60 * 1_000_000_000);
+    let call = |name: &str| {
+        let mut call = Call::new(&Whole::default());
+        call.push(name.as_bytes().to_vec(), &check(limit, key(1), Hits::Take(1)), false);
+        call
+    };
+    let [text, log, unasked] = ["text", "log", "unasked"].map(call);
+    let calls = [(&log, u64::MAX), (&text, u64::MAX), (&unasked, TODAY - 1), (&log, u64::MAX)];
+    let replies = asked.invoke_each(&calls, TODAY);
+    let left = |reply: &Value| match reply {
+        Value::BulkString(reply) => numbers(reply).unwrap().get(3).copied(),
+        _ => None,
+    };
+    assert_eq!([left(&replies[0]), left(&replies[3])], [Some(2), Some(1)]);
+    assert!(matches!(&replies[1], Value::ServerError(error) if error.code() == "WRONGTYPE"), "{replies:?}");
+    assert!(matches!(&replies[2], Value::BulkString(late) if late.len() == 8), "only the time");
+    let exists: bool = redis::cmd("EXISTS").arg("unasked").query(asked.connection()).unwrap();
+    assert!(!exists, "too late");
 }

@@ -56,7 +56,7 @@ impl Counter {
         let script = Script::new(&source(Purpose::GiveBack, Clock::Arguments));
         let mut invocation = script.prepare_invoke();
         call.keys.iter().for_each(|key| _ = invocation.key(key));
-        invocation.arg(call.first_arg(u64::MAX));
+        invocation.arg(&call.first_arg(u64::MAX));
         call.args.iter().for_each(|arg| _ = invocation.arg(arg));
         invocation.arg(TODAY + micros).arg(SHIFT_MILLIS);
         invocation.invoke::<Vec<u8>>(self.asked.connection()).expect("Redis answers");

@@ -12,6 +12,7 @@ pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
 pub(crate) struct Asked {
     connections: Vec<Connection>,
     script: Script,
+    script_of_each: Script,
     /// Unix time in milliseconds when this began.
     began_millis: i64,
 }
@@ -20,8 +21,9 @@ impl Asked {
     #[allow(clippy::disallowed_methods, reason = "keys expire by real time")]
     pub(crate) fn new(connections: Vec<Connection>) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("past 1970");
-        let script = Script::new(&source(Purpose::Decide, Clock::Arguments));
-        Self { connections, script, began_millis: now.as_millis() as i64 }
+        let [script, script_of_each] = [Purpose::Decide, Purpose::DecideEach]
+            .map(|purpose| Script::new(&source(purpose, Clock::Arguments)));
+        Self { connections, script, script_of_each, began_millis: now.as_millis() as i64 }
     }
 
     /// The verdicts of a plan; the counter of a step is named by `name`. All of them live in one slot.
@@ -60,7 +62,7 @@ impl Asked {
         for key in &call.keys {
             invocation.key(key);
         }
-        invocation.arg(call.first_arg(deadline_micros));
+        invocation.arg(&call.first_arg(deadline_micros));
         for arg in &call.args {
             invocation.arg(arg);
         }
@@ -74,6 +76,17 @@ impl Asked {
             }
         }
         panic!("no server has the slot: {moved:?}");
+    }
+
+    /// Calls of one check each in one command, on the first connection: the reply to each.
+    pub(crate) fn invoke_each(&mut self, calls: &[(&Call, u64)], now_micros: u64) -> Vec<redis::Value> {
+        let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
+        let mut invocation = self.script_of_each.prepare_invoke();
+        for (call, deadline_micros) in calls {
+            invocation.key(&call.keys[0]).arg(&call.first_arg(*deadline_micros)).arg(&call.args[0]);
+        }
+        invocation.arg(now_micros).arg(shift);
+        invocation.invoke(&mut self.connections[0]).expect("a reply to each")
     }
 
     /// The first connection.

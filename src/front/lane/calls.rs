@@ -1,6 +1,8 @@
 //! What is called on the lane: decisions by the seam, and `grpc.health.v1`. Whole requests in, answers out, now or
 //! later; no frame and no socket.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use prost::Message;
 use smallvec::SmallVec;
@@ -116,7 +118,7 @@ impl Calls {
         if self.waiting.len() >= STREAMS_MAX {
             return Outcome::Refused;
         }
-        let answer = self.front.seam.answer(Front::Grpc, message, call.timeout).ready();
+        let answer = self.front.seam.answer_later(Front::Grpc, message, call.timeout);
         Outcome::Later(self.wait(call.stream, async {
             Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
         }))
@@ -173,14 +175,14 @@ impl Serve for Calls {
 
     fn whole(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Waiting>)) {
         let (places, messages) = self.sort(calls, &mut answer);
-        if self.front.seam.answers_at_once() {
-            return self.front.seam.answer_together(&messages, |at, message| {
-                answer(places[at], Outcome::Now(message.map_err(Status::from)));
-            });
-        }
-        for (place, message) in places.into_iter().zip(messages) {
-            answer(place, self.decide_later(&calls[place], message));
-        }
+        let seam = Arc::clone(&self.front.seam);
+        seam.answer_together(&messages, |at, told| {
+            let outcome = match told {
+                Some(message) => Outcome::Now(message.map_err(Status::from)),
+                None => self.decide_later(&calls[places[at]], messages[at]),
+            };
+            answer(places[at], outcome);
+        });
     }
 
     fn late(&mut self, route: Route, arrived: bool) -> Status {

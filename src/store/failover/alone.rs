@@ -85,7 +85,7 @@ impl SharedStore {
 /// A check that says what is known of this one, and counts nothing: what the request comes to depends on all of them.
 /// A log that the node keeps under the same key is looked at too, so the window has to be its own: a shorter one would
 /// make it forget.
-fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
+pub(super) fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
     let limit =
         Limit::new(Algorithm::SlidingLog, if over { 0 } else { u32::MAX }, check.limit.window_nanos());
     Check { limit, hits: Hits::Take(0), reported: false, ..*check }

@@ -3,13 +3,28 @@
 //! In: a plan. Out: the verdicts at once, if every counter of the plan is known; else nothing, and nothing has changed.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{SharedStore, SharedVerdicts, checks};
 use crate::clock::{monotonic, since_boot};
 use crate::engine::decision::Verdicts;
-use crate::engine::plan::Plan;
+use crate::engine::plan::{Check, Plan};
+
+/// A moment by both clocks: what is over ends by the one, leases end by the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    monotonic: Instant,
+    since_boot: Duration,
+}
+
+impl Moment {
+    /// Now.
+    pub fn now() -> Self {
+        Self { monotonic: monotonic(), since_boot: since_boot() }
+    }
+}
 
 impl SharedStore {
     /// Whether there may be anything that this node knows.
@@ -18,15 +33,41 @@ impl SharedStore {
     }
 
     /// The verdicts of a request all of whose counters this node knows.
-    pub fn apply_known(&self, plan: &Plan<'_>) -> Option<SharedVerdicts> {
-        let (now, leases_from) = (monotonic(), since_boot());
-        let leased = |check| self.is_leased(check) && self.leases.has(check, leases_from);
-        if !checks(plan).all(|(_, check)| self.over.knows(check, now) || leased(check)) {
+    pub fn apply_known(&self, plan: &Plan<'_>, now: Moment) -> Option<SharedVerdicts> {
+        let mut all = checks(plan);
+        match (all.next(), all.next()) {
+            (Some((index, check)), None) => self.know_one(plan, index, check, now),
+            _ => self.know_all(plan, now),
+        }
+    }
+
+    /// The same for a request that asks one counter: nothing has to be settled.
+    fn know_one(
+        &self,
+        plan: &Plan<'_>,
+        index: usize,
+        check: &Check<'_>,
+        now: Moment,
+    ) -> Option<SharedVerdicts> {
+        let leased = if self.is_leased(check) { self.leases.spend(check, now.since_boot) } else { None };
+        let mut remembered = SmallVec::new();
+        let verdict = leased.or_else(|| {
+            remembered.push(index);
+            self.over.answer(check, now.monotonic)
+        })?;
+        let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
+        verdicts[index] = Some(verdict);
+        Some(SharedVerdicts { verdicts, remembered })
+    }
+
+    fn know_all(&self, plan: &Plan<'_>, now: Moment) -> Option<SharedVerdicts> {
+        let leased = |check| self.is_leased(check) && self.leases.has(check, now.since_boot);
+        if !checks(plan).all(|(_, check)| self.over.knows(check, now.monotonic) || leased(check)) {
             return None;
         }
         let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
-        let held = self.hold(plan, leases_from, &mut verdicts);
-        let remembered = self.remember(plan, now, &mut verdicts);
+        let held = self.hold(plan, now.since_boot, &mut verdicts);
+        let remembered = self.remember(plan, now.monotonic, &mut verdicts);
         if checks(plan).any(|(index, _)| verdicts[index].is_none()) {
             // Another worker was faster. What was held goes back to its leases.
             return None;

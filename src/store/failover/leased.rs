@@ -8,15 +8,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use smallvec::{SmallVec, smallvec};
+use tokio::time::MissedTickBehavior;
 
-use super::{Part, SharedStore, checks};
+use super::{Part, SharedStore, Times, checks};
 use crate::clock::{monotonic, since_boot};
 use crate::engine::decision::Verdicts;
-use crate::engine::plan::{Check, Hits, Origin, Plan};
-use crate::engine::rules::Sync;
+use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use crate::engine::rules::{Sync, Unit};
 use crate::engine::settle::{Looked, settle};
 use crate::store::lease::{Demand, Held, Source, Unspent};
+use crate::store::redis::RedisStore;
 use crate::store::redis::script::{Answered, Call};
 
 /// Pauses between looks at what has ended: the shortest, and the longest.
@@ -114,12 +118,12 @@ impl SharedStore {
                 stamp: granted.stamp,
             };
             let unspent = demand.granted(source, granted, &counter.verdict, taken);
-            unspent.into_iter().for_each(|unspent| self.return_one(&unspent));
+            unspent.iter().for_each(|unspent| self.return_one(unspent));
         }
     }
 
     /// Lets others spend what was held, or Redis have it back.
-    fn release(&self, held: &Held, hits: u64) {
+    pub(super) fn release(&self, held: &Held, hits: u64) {
         let unspent = self.leases.release(held, hits);
         unspent.into_iter().for_each(|unspent| self.return_one(&unspent));
     }
@@ -129,11 +133,43 @@ impl SharedStore {
         u64::try_from(self.leases.time().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Ends leases, for ever.
+    /// Ends leases and renews them, for ever.
     pub(super) async fn keep_leases(self: Arc<Self>) {
+        let mut sweeps = tokio::time::interval(self.leases.time().clamp(SWEEPS.0, SWEEPS.1));
+        sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut renewing = FuturesUnordered::new();
         loop {
-            tokio::time::sleep(self.leases.time().clamp(SWEEPS.0, SWEEPS.1)).await;
-            self.end_leases(since_boot());
+            tokio::select! {
+                _ = sweeps.tick() => drop(self.end_leases(since_boot())),
+                () = self.leases.came_due.notified() => {
+                    let due = self.leases.take_due();
+                    renewing.extend(due.map(|(demand, source)| self.renew(demand, source)));
+                }
+                Some(()) = renewing.next() => {}
+            }
+        }
+    }
+
+    /// Asks for a lease and nothing else.
+    async fn renew(&self, demand: Demand<'_>, source: Arc<Source>) {
+        let store = self.store(source.per_second);
+        let mut part = Part::new(store, source.slot);
+        part.steps.push(0);
+        part.keys.push(source.key.clone());
+        let check = Check {
+            origin: Origin::Override { unit: Unit::Second, unit_multiplier: 1 },
+            limit: source.limit,
+            key: demand.key,
+            hits: Hits::Take(0),
+            reported: false,
+            shadow: false,
+            quota: false,
+        };
+        part.demands.push((0, demand));
+        let plan = Plan { steps: smallvec![Step::Check(check)], domain_known: true, modes: Modes::default() };
+        let times = Times { began: monotonic(), leases_from: since_boot(), patience: None };
+        if let Err(failure) = self.ask_slot(&plan, &part, &smallvec![None], times).await {
+            store.failed(failure);
         }
     }
 
@@ -160,6 +196,7 @@ impl SharedStore {
     pub async fn detach(&self) {
         self.workers.send_modify(|workers| *workers = workers.saturating_sub(1));
         let _ = self.workers.subscribe().wait_for(|&workers| workers == 0).await;
+        self.leases.all_answered().await;
         match self.end_leases(Duration::MAX) {
             0 => {}
             hits => tracing::info!("redis: {hits} leased hits that were not spent go back"),
@@ -176,10 +213,13 @@ impl SharedStore {
     }
 
     fn return_all(&self, (per_second, slot): (bool, u16), call: Call) {
-        let store = self.per_second.as_ref().filter(|_| per_second).unwrap_or(&self.main);
         if !call.keys.is_empty() {
-            store.give_back(slot, call);
+            self.store(per_second).give_back(slot, call, ());
         }
+    }
+
+    fn store(&self, per_second: bool) -> &RedisStore {
+        self.per_second.as_ref().filter(|_| per_second).unwrap_or(&self.main)
     }
 
     /// What leases came to.

@@ -4,8 +4,7 @@
 //! bytes; where there is no room nothing is remembered, and Redis is asked. What Redis said before a counter was given
 //! hits back is never learned after it.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -15,6 +14,7 @@ use crate::clock::monotonic;
 use crate::engine::key::Key;
 use crate::engine::limit::Verdict;
 use crate::engine::plan::{Check, Hits};
+use crate::store::keyed::KeyMap;
 
 /// Parts of the memory, each behind a lock of its own.
 const SHARDS: usize = 64;
@@ -37,23 +37,28 @@ struct Over {
 /// A part of the memory.
 #[derive(Debug, Default)]
 struct Shard {
-    counters: HashMap<Key, Over>,
+    counters: KeyMap<Over>,
     /// When one of them was forgotten: what was asked up to then may have been answered before that.
     forgot: Option<Instant>,
+    /// Questions that were answered from here.
+    answered: u64,
 }
 
-/// Counters that a request gives hits back to. What is learned of them before that has happened is forgotten: at the
-/// beginning, so that the request itself is not answered by it, and in the end, whatever the end is.
-pub(super) struct Refunds<'o> {
-    over: &'o OverMemory,
+/// Counters that hits go back to, as long as that takes. What is learned of them before it has happened is forgotten: at
+/// the beginning, so that a request that gives back is not answered by it, and in the end, whatever the end is.
+pub(super) struct Refunds {
+    over: Arc<OverMemory>,
     keys: SmallVec<[Key; 1]>,
 }
 
-impl<'o> Refunds<'o> {
-    pub(super) fn begin(over: &'o OverMemory, keys: SmallVec<[Key; 1]>) -> Self {
-        let refunds = Self { over, keys };
+impl Refunds {
+    pub(super) fn begin(over: &Arc<OverMemory>, keys: SmallVec<[Key; 1]>) -> Option<Self> {
+        if keys.is_empty() {
+            return None;
+        }
+        let refunds = Self { over: Arc::clone(over), keys };
         refunds.forget();
-        refunds
+        Some(refunds)
     }
 
     fn forget(&self) {
@@ -61,7 +66,7 @@ impl<'o> Refunds<'o> {
     }
 }
 
-impl Drop for Refunds<'_> {
+impl Drop for Refunds {
     fn drop(&mut self) {
         self.forget();
     }
@@ -72,8 +77,6 @@ impl Drop for Refunds<'_> {
 pub(super) struct OverMemory {
     shards: Vec<Mutex<Shard>>,
     shard_entries_max: usize,
-    /// Questions that were answered from here.
-    pub(super) answered: AtomicU64,
 }
 
 impl OverMemory {
@@ -83,7 +86,7 @@ impl OverMemory {
             return Self::default();
         }
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, shard_entries_max: (bytes / ENTRY_BYTES / SHARDS).max(1), answered: AtomicU64::new(0) }
+        Self { shards, shard_entries_max: (bytes / ENTRY_BYTES / SHARDS).max(1) }
     }
 
     fn shard(&self, key: Key) -> Option<&Mutex<Shard>> {
@@ -92,22 +95,15 @@ impl OverMemory {
 
     /// Whether the counter is known to be over at `now`.
     pub(super) fn knows(&self, check: &Check<'_>, now: Instant) -> bool {
-        self.entry(check, now).is_some()
-    }
-
-    /// What holds at `now` for as many hits as are asked for; and these.
-    fn entry(&self, check: &Check<'_>, now: Instant) -> Option<(Over, u64)> {
-        let Hits::Take(hits) = check.hits else { return None };
-        let over = *self.shard(check.key)?.lock().counters.get(&check.key)?;
-        let same = (over.requests, over.burst) == (check.limit.requests(), check.limit.burst());
-        let holds = same && hits.max(1) >= over.hits && now < over.asked_again && !check.reported;
-        holds.then_some((over, hits))
+        self.shard(check.key).is_some_and(|shard| shard.lock().entry(check, now).is_some())
     }
 
     /// The verdict, if the counter is known to be over at `now`.
     pub(super) fn answer(&self, check: &Check<'_>, now: Instant) -> Option<Verdict> {
-        let (over, hits) = self.entry(check, now)?;
-        self.answered.fetch_add(1, Relaxed);
+        let mut shard = self.shard(check.key)?.lock();
+        let (over, hits) = shard.entry(check, now)?;
+        shard.answered += 1;
+        drop(shard);
         let before = u64::from(check.limit.burst());
         let reset_nanos = u64::try_from((over.until - now).as_nanos()).unwrap_or(u64::MAX);
         Some(Verdict {
@@ -130,7 +126,7 @@ impl OverMemory {
         let asked_again = asked.checked_add(patience).map_or(until, |again| again.min(until));
         let (hits, remaining) = (hits.max(1), verdict.remaining);
         let over = Over { requests, burst, hits, until, asked_again, remaining };
-        let Shard { counters, forgot } = &mut *shard.lock();
+        let Shard { counters, forgot, .. } = &mut *shard.lock();
         if forgot.is_some_and(|forgot| asked <= forgot) {
             return;
         }
@@ -146,7 +142,7 @@ impl OverMemory {
     /// Forgets one counter: it is or was given hits back at `now`.
     pub(super) fn forget(&self, key: Key, now: Instant) {
         if let Some(shard) = self.shard(key) {
-            let Shard { counters, forgot } = &mut *shard.lock();
+            let Shard { counters, forgot, .. } = &mut *shard.lock();
             counters.remove(&key);
             *forgot = (*forgot).max(Some(now));
         }
@@ -155,13 +151,29 @@ impl OverMemory {
     /// Forgets all at `now`.
     pub(super) fn clear(&self, now: Instant) {
         for shard in &self.shards {
-            *shard.lock() = Shard { counters: HashMap::new(), forgot: Some(now) };
+            let mut shard = shard.lock();
+            *shard = Shard { forgot: Some(now), answered: shard.answered, ..Shard::default() };
         }
     }
 
-    /// Counters that are remembered.
-    pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().counters.len()).sum()
+    /// Questions that were answered from here, and counters that are remembered.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        let totals = |(answered, counters): (u64, u64), shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            (answered + shard.answered, counters + shard.counters.len() as u64)
+        };
+        self.shards.iter().fold((0, 0), totals)
+    }
+}
+
+impl Shard {
+    /// What holds at `now` for as many hits as are asked for; and these.
+    fn entry(&self, check: &Check<'_>, now: Instant) -> Option<(Over, u64)> {
+        let Hits::Take(hits) = check.hits else { return None };
+        let over = *self.counters.get(&check.key)?;
+        let same = (over.requests, over.burst) == (check.limit.requests(), check.limit.burst());
+        let holds = same && hits.max(1) >= over.hits && now < over.asked_again && !check.reported;
+        holds.then_some((over, hits))
     }
 }
 
@@ -205,5 +217,17 @@ mod tests {
         memory.clear(after(5));
         memory.learn(&check, &over(), after(4), HOUR);
         assert!(memory.answer(&check, after(6)).is_none());
+    }
+
+    #[test]
+    fn what_is_learned_while_hits_go_back_is_forgotten_when_they_are_back() {
+        let (memory, check) = (Arc::new(OverMemory::new(1 << 20)), check(Key(7)));
+        let refunds = Refunds::begin(&memory, SmallVec::from_elem(check.key, 1));
+        let asked = monotonic() + HOUR / 2;
+        memory.learn(&check, &over(), asked, HOUR);
+        assert!(memory.answer(&check, asked).is_some());
+        drop(refunds);
+        assert!(memory.answer(&check, asked).is_none());
+        assert!(Refunds::begin(&memory, SmallVec::new()).is_none(), "the usual request costs nothing");
     }
 }

@@ -9,6 +9,7 @@ use crate::engine::limit::Algorithm;
 use crate::engine::plan::Modes;
 use crate::engine::request::{DescriptorOptions, Entry};
 use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+use crate::engine::time::Timestamp;
 use crate::store::lease::Source;
 use crate::store::redis::RedisOptions;
 use crate::store::redis::address::{Address, Kind};
@@ -21,6 +22,7 @@ descriptors:
   - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: three, rate_limit: {unit: day, requests_per_unit: 3}}
   - {key: leased, rate_limit: {unit: day, requests_per_unit: 1000, sync: leased}}
+  - {key: log, rate_limit: {unit: day, requests_per_unit: 3, algorithm: sliding_log}}
 ";
 
 fn rules() -> RuleSet {
@@ -100,6 +102,22 @@ async fn alone_a_descriptor_that_quota_mode_lets_pass_is_charged() {
     assert_eq!((carried(&store, &rules, "one"), carried(&store, &rules, "three")), (1, 3));
 }
 
+/// Where Redis answers for a counter, and for another of the request it does not.
+#[test]
+fn a_log_that_is_kept_alone_is_whole_after_a_question_that_redis_answered() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["log"], 3);
+    let plan = rules.plan(&request, Modes::default());
+    let is_over = |plan: &Plan<'_>, secs: u64| {
+        store.local.apply(plan, Timestamp::from_secs(1_000_000 + secs))[0].expect("a verdict").over
+    };
+    assert!(!is_over(&plan, 0));
+    let mut answered = plan.clone();
+    answered.steps[0] = Step::Check(alone::stand_in(check_at(&plan, 0).expect("a rule"), false));
+    assert!(!is_over(&answered, 10));
+    assert!(is_over(&plan, 11), "all three are in the window");
+}
+
 #[tokio::test]
 async fn what_is_given_back_alone_is_not_told_later() {
     let (store, rules) = (store(), rules());
@@ -123,7 +141,7 @@ async fn a_request_that_nobody_waits_for_any_more_spends_nothing_of_a_lease() {
     let demand = store.demand(check, b"k").expect("seen twice");
     let source = Source { per_second: false, slot: 0, key: b"k".to_vec(), limit: check.limit, stamp: 1 };
     let verdict = Verdict { over: false, before: 0, after: 1, remaining: 999, reset_nanos: 1 };
-    assert_eq!(demand.granted(source, Granted { hits: 2, stamp: 1 }, &verdict, now), None);
+    assert!(demand.granted(source, Granted { hits: 2, stamp: 1 }, &verdict, now).is_empty());
     drop(demand);
     let taken = (hold(), hold());
     assert!(store.leases.hold(check, now).is_none(), "two hits");

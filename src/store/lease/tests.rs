@@ -1,7 +1,7 @@
 //! Leases under a clock that the test moves: the arithmetic, its edges, and a simulation of nodes around one Redis.
 
 use super::*;
-use crate::engine::limit::Algorithm;
+use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::plan::Origin;
 use crate::engine::rules::Unit;
 
@@ -44,7 +44,7 @@ fn leased(hits: u64) -> Leases {
     assert_eq!(demand.hits, 2);
     assert!(leases.demand(&asked).is_none(), "somebody asks already");
     let granted = Granted { hits, stamp: 5 };
-    assert_eq!(demand.granted(source(asked.limit, 5), granted, &room(900), millis(1_000)), None);
+    assert!(demand.granted(source(asked.limit, 5), granted, &room(900), millis(1_000)).is_empty());
     drop(demand);
     leases
 }
@@ -77,7 +77,7 @@ fn a_lease_of_another_limit_is_not_spent() {
     let demand = leases.demand(&check(999, 1)).expect("the new limit is leased too");
     let granted = Granted { hits: 2, stamp: 6 };
     let old = demand.granted(source(check(999, 1).limit, 6), granted, &room(9), millis(1_010));
-    assert_eq!(old.map(|old| (old.source.stamp, old.hits)), Some((5, 49)));
+    assert_eq!(old.iter().map(|old| (old.source.stamp, old.hits)).collect::<Vec<_>>(), [(5, 49)]);
     assert!(leases.hold(&check(1_000, 1), millis(1_011)).is_none());
     assert!(leases.hold(&check(999, 1), millis(1_011)).is_some());
 }
@@ -94,6 +94,29 @@ fn a_request_that_is_denied_returns_what_it_held() {
     let late = leases.release(&held, 3).expect("the lease has ended meanwhile");
     assert_eq!((late.source.stamp, late.hits), (5, 3));
     assert_eq!((leases.hits_taken.load(Relaxed), leases.hits_given_back.load(Relaxed)), (3, 3));
+}
+
+#[test]
+fn the_next_lease_is_due_when_little_is_left_and_the_one_before_is_spent_first() {
+    // 34 seen, of which 8 are left; 3 seen, of which a fifth comes until the end: each less an eighth.
+    for (hits, at, due, wanted) in [(40, 1_000, 32, 23), (40, 1_080, 1, 3), (7, 1_000, u64::MAX, 0)] {
+        let leases = leased(hits);
+        let spend = || leases.spend(&check(1_000, 1), millis(at)).expect("there are some");
+        for spent in 1..=hits.min(due) {
+            spend();
+            assert_eq!(leases.due.lock().len(), usize::from(spent == due), "{hits} at {at}, {spent} spent");
+        }
+        let Some((demand, from)) = leases.take_due().next() else { continue };
+        assert_eq!((demand.hits, from.stamp), (wanted, 5));
+        assert!(leases.demand(&check(1_000, 1)).is_none(), "somebody asks already");
+        let granted = Granted { hits: 40, stamp: 6 };
+        assert!(demand.granted(source(from.limit, 6), granted, &room(500), millis(at)).is_empty());
+        drop(demand);
+        let left: Vec<u64> = (due..hits + 1).map(|_| spend().remaining).collect();
+        assert_eq!(left.last(), Some(&499), "the new one is spent when nothing is left of the old one");
+        assert_eq!(left.iter().filter(|&&left| left < 500).count(), 1);
+        assert_eq!(swept(&leases, at + 100), [(6, 39)]);
+    }
 }
 
 #[test]
@@ -157,19 +180,19 @@ impl Redis {
         self.0.iter().map(|(_, hits)| hits).sum()
     }
 
-    /// Takes one hit if it fits, and then a part of what is left.
-    fn ask(&mut self, now: u64, wanted: Option<u64>) -> (Verdict, Granted) {
+    /// Takes so many hits, one or none, if there is room for one, and then a part of what is left.
+    fn ask(&mut self, now: u64, own: u64, wanted: Option<u64>) -> (Verdict, Granted) {
         let left = N - self.count(now);
         let none = Granted { hits: 0, stamp: 0 };
         if left == 0 {
             return (Verdict { over: true, before: N, after: N + 1, remaining: 0, reset_nanos: 0 }, none);
         }
-        self.0.push((now, 1));
-        let hits = wanted.unwrap_or(0).min((left - 1) / 8);
+        self.0.push((now, own));
+        let hits = wanted.unwrap_or(0).min((left - own) / 8);
         let stamp = now + T.as_millis() as u64;
         let granted = if hits < 2 { none } else { Granted { hits, stamp } };
         self.0.push((stamp, granted.hits));
-        (room(left - 1), granted)
+        (room(left - own), granted)
     }
 
     fn give_back(&mut self, unspent: &Unspent) {
@@ -182,6 +205,7 @@ impl Redis {
 
 /// A question on its way.
 struct Asking<'l> {
+    own: u64,
     sent: u64,
     arrives: u64,
     answered: u64,
@@ -218,12 +242,25 @@ fn simulate(seed: u64, from_reply: bool) -> Vec<u64> {
                 } else {
                     let (arrives, demand) = (now + below(40), leases.demand(&asked));
                     let answered = arrives + below(40);
-                    asking.push(Asking { sent: now, arrives, answered, demand, answer: None });
+                    asking.push(Asking { own: 1, sent: now, arrives, answered, demand, answer: None });
                 }
             }
+            for (demand, _) in leases.take_due() {
+                let arrives = now + below(40);
+                let answered = arrives + below(40);
+                asking.push(Asking {
+                    own: 0,
+                    sent: now,
+                    arrives,
+                    answered,
+                    demand: Some(demand),
+                    answer: None,
+                });
+            }
             for question in asking.iter_mut().filter(|it| it.arrives <= now && it.answer.is_none()) {
-                let answer = redis.ask(now, question.demand.as_ref().map(|demand| demand.hits));
-                admitted.extend((!answer.0.over).then_some(now));
+                let wanted = question.demand.as_ref().map(|demand| demand.hits);
+                let answer = redis.ask(now, question.own, wanted);
+                admitted.extend((!answer.0.over && question.own > 0).then_some(now));
                 question.answer = Some(answer);
             }
             for question in asking.extract_if(.., |it| it.answered <= now) {

@@ -169,17 +169,15 @@ impl Lane {
         new: &Routes,
         server: &Server,
     ) -> Result<(Arc<Link>, bool), LinkError> {
-        let Shared { options, .. } = &*self.shared;
-        let patience = (self.shared.connect_patience(), options.timeout);
         let (link, is_new) = match new.to(&server.address).or_else(|| old.to(&server.address)) {
             Some(link) => (link, false),
             None => {
-                let opened = Link::open(&server.address, &options.access, patience, &self.changed).await?;
+                let opened = Link::open(&server.address, &self.shared, &self.changed).await?;
                 (Arc::new(opened), true)
             }
         };
-        if let Kind::Sentinel(..) = options.kind {
-            check_role(&link, patience.0).await?;
+        if let Kind::Sentinel(..) = self.shared.options.kind {
+            check_role(&link, self.shared.connect_patience()).await?;
         }
         Ok((link, is_new))
     }

@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::address::Address;
-use super::connect::{Access, Opened, open};
+use super::connect::{Opened, open};
+use super::joined::{Joined, joins};
 use super::script::{self, Call, Purpose};
 use super::state::{LoginSettings, Shared};
 use crate::clock::monotonic;
@@ -31,6 +32,7 @@ const VERSION_MIN: u64 = 6;
 pub(super) struct Link {
     pub(super) address: Address,
     opened: Opened,
+    joined: Joined,
     known: Mutex<KnownTime>,
     unanswered: AtomicU32,
     broken: AtomicBool,
@@ -87,12 +89,12 @@ impl Link {
     /// Opens a connection and asks what has to be known before the first call: the version, the time.
     pub(super) async fn open(
         address: &Address,
-        access: &Access,
-        (patience, budget): (Duration, Duration),
+        shared: &Arc<Shared>,
         changed: &Arc<Notify>,
     ) -> Result<Self, LinkError> {
+        let (patience, budget) = (shared.connect_patience(), shared.options.timeout);
         let opening = async {
-            let opened = open(address, access).await?;
+            let opened = open(address, &shared.options.access).await?;
             let mut connection = opened.connection.clone();
             let info: String = ask(&mut connection, redis::cmd("INFO").arg("server")).await?;
             check_version(&info)?;
@@ -103,7 +105,8 @@ impl Link {
             let known = Mutex::new(KnownTime { sent, micros: seconds * 1_000_000 + micros });
             let (unanswered, broken) = (AtomicU32::new(0), AtomicBool::new(false));
             let (address, changed) = (address.clone(), Arc::clone(changed));
-            Ok(Self { address, opened, known, unanswered, broken, changed })
+            let joined = Joined::new(connection, Arc::clone(shared));
+            Ok(Self { address, opened, joined, known, unanswered, broken, changed })
         };
         timeout(patience, opening).await.unwrap_or(Err(LinkError::Silent(patience)))
     }
@@ -128,9 +131,32 @@ impl Link {
         })
     }
 
-    /// Calls a script for a slot that this link's server holds, or is taking over (`asking`): once more when the server does not know it or found the call too late by a clock that was known
-    /// badly. Nothing happens after `until`.
+    /// Calls a script for a slot that this link's server holds: once more when the server does not know it or found the
+    /// call too late by a clock that was known badly. Nothing happens after `until`.
     pub(super) async fn call(
+        &self,
+        shared: &Shared,
+        purpose: Purpose,
+        (slot, call): (u16, &Call),
+        until: Instant,
+    ) -> Result<Vec<i64>, CallError> {
+        if purpose != Purpose::Decide || !joins(call) {
+            return Box::pin(self.call_alone(shared, purpose, call, until, false)).await;
+        }
+        for _ in 0..2 {
+            let asked = self.joined.ask(slot, call, self.time_at(until));
+            match self.answer(shared, purpose, until, asked).await {
+                Ok(numbers) if numbers.len() == 1 => {}
+                Ok(numbers) => return Ok(numbers),
+                Err(Refused::NoScript) => return Err(Failure::Refused.into()),
+                Err(Refused::Call(error)) => return Err(error),
+            }
+        }
+        Err(Failure::Late.into())
+    }
+
+    /// The same in a command of its own, of a server that may be taking the slot over (`asking`).
+    pub(super) async fn call_alone(
         &self,
         shared: &Shared,
         purpose: Purpose,
@@ -141,7 +167,7 @@ impl Link {
         let mut by_name = true;
         for _ in 0..3 {
             let command = self.command(shared, purpose, by_name, call, until);
-            match self.call_once(shared, purpose, &command, until, asking).await {
+            match self.answer(shared, purpose, until, self.send(&command, asking)).await {
                 Err(Refused::NoScript) => by_name = false,
                 Ok(numbers) if purpose == Purpose::Decide && numbers.len() == 1 => {}
                 Ok(numbers) => return Ok(numbers),
@@ -165,20 +191,20 @@ impl Link {
         if enough { Ok(()) } else { Err(Failure::Unreplicated) }
     }
 
-    async fn call_once(
+    /// Waits for the reply to a call, and takes from it what it says of the server.
+    async fn answer(
         &self,
         shared: &Shared,
         purpose: Purpose,
-        command: &Cmd,
         until: Instant,
-        asking: bool,
+        asked: impl Future<Output = RedisResult<Value>>,
     ) -> Result<Vec<i64>, Refused> {
         let sent = monotonic();
         let left = until.saturating_duration_since(sent);
         if left.is_zero() {
             return Err(Failure::Timeout.into());
         }
-        let reply = timeout(left, self.send(command, asking)).await;
+        let reply = timeout(left, asked).await;
         shared.stats.round_trips.ended(sent);
         match reply.map(|reply| reply.and_then(numbers)) {
             Ok(Ok(numbers)) => {
@@ -214,7 +240,8 @@ impl Link {
         let script = shared.script(purpose);
         let mut command = if by_name { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
         command.arg(if by_name { &script.name } else { &script.text });
-        command.arg(call.keys.len()).arg(&call.keys).arg(call.first_arg(self.time_at(until))).arg(&call.args);
+        command.arg(call.keys.len()).arg(&*call.keys);
+        command.arg(&call.first_arg(self.time_at(until))).arg(&*call.args);
         command
     }
 

@@ -4,6 +4,8 @@
 //! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`Told`]
 //! counters as [`Answered`]. It opens no connection, and knows no keys but as bytes.
 
+use smallvec::SmallVec;
+
 use crate::engine::limit::{Algorithm, Limit, Told, ToldState, Verdict};
 use crate::engine::plan::{Check, Hits};
 use crate::engine::time::Timestamp;
@@ -22,6 +24,8 @@ pub enum Clock {
 pub enum Purpose {
     /// Decides a request.
     Decide,
+    /// Decides several requests of one check each, each by itself.
+    DecideEach,
     /// Gives back what a request was charged that was denied in another slot.
     GiveBack,
 }
@@ -50,14 +54,24 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
         include_str!("lua/alone/fixed_window.lua"),
         include_str!("lua/alone/gcra.lua"),
     );
+    let decide = [alone, counters, include_str!("lua/decide.lua")].concat();
     match purpose {
-        Purpose::Decide => [prelude, alone, counters, include_str!("lua/decide.lua")].concat(),
+        Purpose::Decide => [prelude, &decide].concat(),
+        Purpose::DecideEach => {
+            let each = include_str!("lua/each.lua");
+            [prelude, "local function decide(KEYS, ARGV)\n", &decide, "end\n", each].concat()
+        }
         Purpose::GiveBack => [prelude, counters, include_str!("lua/give_back.lua")].concat(),
     }
 }
 
 /// Hits beyond this are as good as infinitely many: a script counts in doubles, which are exact up to here.
 const MOST: u64 = 1 << 53;
+
+/// What is told of the whole request, packed.
+const WHOLE_BYTES: usize = 11;
+/// The first argument.
+pub(super) const FIRST_ARG_BYTES: usize = 8 + WHOLE_BYTES;
 
 /// Numbers of a reply for each check.
 const NUMBERS: usize = 8;
@@ -91,21 +105,22 @@ pub struct Whole {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
     /// The keys, each once.
-    pub keys: Vec<Vec<u8>>,
+    pub keys: SmallVec<[Vec<u8>; 1]>,
     /// What is told of the whole request.
-    whole: Vec<u8>,
+    whole: [u8; WHOLE_BYTES],
     /// The arguments but for the first: one for each check.
-    pub args: Vec<Vec<u8>>,
+    pub args: SmallVec<[Vec<u8>; 1]>,
 }
 
 impl Call {
     /// A call without checks yet.
     pub fn new(whole: &Whole) -> Self {
         let Whole { stop_increment_when_over, any_over, denied, quotas, quotas_over, .. } = *whole;
-        let mut packed = vec![stop_increment_when_over.into(), any_over.into(), denied.into()];
-        packed.extend(quotas.to_le_bytes());
-        packed.extend(quotas_over.to_le_bytes());
-        Self { whole: packed, ..Self::default() }
+        let [a, b, c, d] = quotas.to_le_bytes();
+        let [e, f, g, h] = quotas_over.to_le_bytes();
+        let flags = [stop_increment_when_over, any_over, denied].map(u8::from);
+        let whole = [flags[0], flags[1], flags[2], a, b, c, d, e, f, g, h];
+        Self { whole, ..Self::default() }
     }
 
     /// A call that gives back.
@@ -114,8 +129,12 @@ impl Call {
     }
 
     /// The first argument: after this time, in microseconds of Redis' clock, nothing is done.
-    pub fn first_arg(&self, deadline_micros: u64) -> Vec<u8> {
-        [&double(deadline_micros), &*self.whole].concat()
+    pub fn first_arg(&self, deadline_micros: u64) -> [u8; FIRST_ARG_BYTES] {
+        let mut packed = [0; FIRST_ARG_BYTES];
+        let (deadline, whole) = packed.split_at_mut(FIRST_ARG_BYTES - WHOLE_BYTES);
+        deadline.copy_from_slice(&double(deadline_micros));
+        whole.copy_from_slice(&self.whole);
+        packed
     }
 
     /// Adds what one counter was charged under a stamp, when its level was this: `hits` of it go back.

@@ -91,6 +91,7 @@ pub(super) struct Script {
 pub(super) struct Shared {
     pub(super) options: RedisOptions,
     decide: Script,
+    decide_each: Script,
     give_back: Script,
     pub(super) contact: watch::Sender<Contact>,
     /// Lanes to which all servers answer.
@@ -187,6 +188,7 @@ impl Shared {
         Self {
             options,
             decide: Script::of(Purpose::Decide),
+            decide_each: Script::of(Purpose::DecideEach),
             give_back: Script::of(Purpose::GiveBack),
             contact: watch::Sender::new(Contact::Never(None)),
             lanes_up: AtomicUsize::new(0),
@@ -198,6 +200,7 @@ impl Shared {
     pub(super) fn script(&self, purpose: Purpose) -> &Script {
         match purpose {
             Purpose::Decide => &self.decide,
+            Purpose::DecideEach => &self.decide_each,
             Purpose::GiveBack => &self.give_back,
         }
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::process::Process;
-use super::{eventually, free_port, http};
+use super::{eventually_true, free_port, http};
 
 /// The rules that belong to the recipes.
 pub const EXAMPLE_RULES: &str = include_str!("../../../examples/nginx/rules/edge.yaml");
@@ -84,17 +84,21 @@ impl Kind {
 impl Proxy {
     /// Starts the recipe in front of a limiter at this address and waits until it serves.
     pub fn start(kind: Kind, limiter: &str) -> Self {
-        let port = free_port();
+        let ports = [(":10000", free_port()), (":10080", free_port()), (":10081", free_port())];
+        let [own, application, consent] = ports.map(|(documented, port)| (documented, format!(":{port}")));
         let addresses = [
             ("127.0.0.1:8080", limiter.to_owned()),
-            (":10000", format!(":{port}")),
-            (":10080", format!(":{}", free_port())),
-            (":10081", format!(":{}", free_port())),
+            own,
+            application,
+            consent,
             ("100ms", "10s".to_owned()),
             ("local TIMEOUT = 1000", "local TIMEOUT = 10000".to_owned()),
             ("lb_try_duration 250ms", "lb_try_duration 25s".to_owned()),
         ];
         let folder = tempfile::tempdir().expect("a folder can be made");
+        let listens_on = |documented| kind.files()[0].1.contains(documented);
+        let mut awaited: Vec<u16> =
+            ports.iter().filter(|(documented, _)| listens_on(*documented)).map(|&(_, port)| port).collect();
         for (name, text) in kind.files() {
             let text = addresses.iter().fold((*text).to_owned(), |text, (old, new)| text.replace(old, new));
             fs::write(folder.path().join(name), text).expect("the folder is ours");
@@ -104,16 +108,19 @@ impl Proxy {
         let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
         command.env("PATH", path).env("HOME", folder.path()).current_dir(folder.path());
         let process = Process::spawn(&mut command);
-        let mut proxy = Self { process, port, _folder: folder };
-        eventually("the proxy to be ready", || proxy.probe_ready());
+        let mut proxy = Self { process, port: ports[0].1, _folder: folder };
+        eventually_true("the proxy to be ready", || {
+            proxy.assert_running();
+            awaited.retain(|&port| http::connect(port).is_err());
+            awaited.is_empty()
+        });
         proxy
     }
 
-    fn probe_ready(&mut self) -> Option<()> {
+    fn assert_running(&mut self) {
         if let Some(status) = self.process.ended() {
             panic!("the proxy ended: {status}\n{}", self.process.output().join("\n"));
         }
-        http::connect(self.port).ok().map(drop)
     }
 
     /// The client whose address is 127.0.0.`host`.

@@ -1,4 +1,4 @@
-//! A Redis server from Debian, on a port and in a folder of its own; and a Cluster of three.
+//! A server from Debian, Redis or Valkey, on a port and in a folder of its own; and a Cluster of three.
 
 use std::process::Command;
 
@@ -11,6 +11,7 @@ use super::{eventually, eventually_true, free_port};
 
 /// A running server.
 pub struct Redis {
+    program: &'static str,
     process: Process,
     folder: TempDir,
     pub port: u16,
@@ -25,9 +26,19 @@ impl Redis {
 
     /// The same, on this port.
     pub fn start_on(port: u16, more: &[&str]) -> Self {
+        Self::start_program("redis-server", port, more)
+    }
+
+    /// One of each kind.
+    pub fn and_valkey() -> [Self; 2] {
+        ["redis-server", "valkey-server"].map(|program| Self::start_program(program, free_port(), &[]))
+    }
+
+    fn start_program(program: &'static str, port: u16, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let more: Vec<String> = more.iter().map(|&word| word.to_owned()).collect();
-        let redis = Self { process: spawn(port, &folder, &more), folder, port, more };
+        let process = spawn(program, port, &folder, &more);
+        let redis = Self { program, process, folder, port, more };
         drop(redis.connect());
         redis
     }
@@ -67,13 +78,13 @@ impl Redis {
 
     /// It starts again, empty.
     pub fn restart(&mut self) {
-        self.process = spawn(self.port, &self.folder, &self.more);
+        self.process = spawn(self.program, self.port, &self.folder, &self.more);
         drop(self.connect());
     }
 }
 
-fn spawn(port: u16, folder: &TempDir, more: &[String]) -> Process {
-    let mut command = Command::new("redis-server");
+fn spawn(program: &str, port: u16, folder: &TempDir, more: &[String]) -> Process {
+    let mut command = Command::new(program);
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
     command.arg("--dir").arg(folder.path()).args(more);
     Process::spawn(&mut command)

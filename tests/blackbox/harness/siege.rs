@@ -38,7 +38,7 @@ descriptors:
 /// Calls that the client makes at least, once an attack is under way and once it is over.
 const CALLS_MIN: u64 = 20;
 /// Every so many calls, the client connects anew.
-const CALLS_A_CONNECTION: u64 = 16;
+pub const CALLS_A_CONNECTION: u64 = 16;
 /// For a client that has to make do with the connection that it has.
 pub const ONE_CONNECTION: u64 = u64::MAX;
 /// Lines that the limiter may say about an attack.
@@ -66,10 +66,10 @@ pub struct Siege {
 }
 
 /// What an attack cost a limiter: memory beyond what it had, and CPU time, that for the client's calls included.
-struct Cost {
-    memory: u64,
-    cpu: Duration,
-    calls: u64,
+pub struct Cost {
+    pub memory: u64,
+    pub cpu: Duration,
+    pub calls: u64,
 }
 
 /// Makes this attack on every front, each of which may take no more memory than this for it, and the lane no more than
@@ -85,22 +85,37 @@ pub fn attack_with(
     memory_max: u64,
     attack: impl Fn(&Siege),
 ) {
-    let [tonic, lane] = [Front::Tonic, Front::Lane].map(|front| {
-        let siege = Siege::lay(front, setup(), calls_a_connection);
-        attack(&siege);
-        siege.lift(memory_max)
-    });
+    let [tonic, lane] = work_beside(setup, calls_a_connection, memory_max, attack);
     assert!(
         lane.memory <= tonic.memory + MEMORY_NOISE,
         "it takes {} of the lane, {} of tonic",
         lane.memory,
         tonic.memory
     );
-    let name = std::thread::current().name().unwrap_or_default().to_owned();
-    let told = |Cost { memory, cpu, calls }: Cost| {
-        format!("{:>6} KiB {:>5} ms of CPU, {calls:>5} calls beside it", memory / 1_024, cpu.as_millis())
-    };
-    println!("cost of {name}\n  tonic {}\n  lane  {}", told(tonic), told(lane));
+}
+
+/// Makes the limiter do this work beside every front, neither taking more memory than this. What it costs is no front's
+/// to answer for: it is told, and not compared.
+pub fn work_beside(
+    setup: impl Fn() -> Setup,
+    calls_a_connection: u64,
+    memory_max: u64,
+    work: impl Fn(&Siege),
+) -> [Cost; 2] {
+    let costs = [Front::Tonic, Front::Lane].map(|front| {
+        let siege = Siege::lay(front, setup(), calls_a_connection);
+        work(&siege);
+        siege.lift(memory_max)
+    });
+    println!("cost of {}", std::thread::current().name().unwrap_or_default());
+    for (front, Cost { memory, cpu, calls }) in ["tonic", "lane "].iter().zip(&costs) {
+        println!(
+            "  {front} {:>6} KiB {:>5} ms of CPU, {calls:>5} calls beside it",
+            memory / 1_024,
+            cpu.as_millis()
+        );
+    }
+    costs
 }
 
 impl Siege {

@@ -1,0 +1,140 @@
+//! What a node knows of one counter that may be leased: how often it is asked, and the leases that it has.
+//!
+//! In: hits, and times of the table's clock. Out: verdicts, how many hits a lease should have, and whether it is time for
+//! the next. At most two leases: one that is being spent, and the one that was taken before its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+
+use crate::engine::limit::{Limit, Verdict};
+use crate::engine::plan::Check;
+
+/// One that is being spent, and the next.
+const LEASES_MAX: usize = 2;
+/// A lease of fewer hits is not renewed before it is spent: who asks next takes the next one along.
+const RENEWED_HITS_MIN: u64 = 8;
+/// It is time for the next lease when no more than this part of the hits, or of the time, is left of the last.
+const RENEWED_PART: u32 = 5;
+/// The next lease is smaller than what is expected by this part: to run out of it early, and take another, costs one
+/// question, and to give back what is left costs one too.
+const SHORT_PART: u64 = 8;
+
+/// What is known of one counter.
+#[derive(Default)]
+pub(super) struct Counter {
+    /// When the period began in which it was seen last; a period lasts T.
+    pub(super) began: Duration,
+    now: Seen,
+    before: Seen,
+    /// Redis is being asked for a lease.
+    pub(super) demanded: bool,
+    /// In the order in which they were taken.
+    pub(super) leases: ArrayVec<Lease, LEASES_MAX>,
+}
+
+/// How often a counter was asked within a period.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    asks: u64,
+    hits: u64,
+}
+
+/// Some hits that this node may spend alone.
+pub(super) struct Lease {
+    pub(super) source: Arc<Source>,
+    pub(super) taken: Duration,
+    /// At this time nothing is spent any more.
+    pub(super) ends: Duration,
+    /// All of them, and those that are left.
+    pub(super) hits: u64,
+    pub(super) left: u64,
+    /// Hits that would pass, as Redis told when it was asked, less those spent since.
+    pub(super) remaining: u64,
+    /// When capacity comes back, as Redis told.
+    pub(super) reset_nanos: u64,
+}
+
+/// Where the hits of a lease count.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::store) struct Source {
+    /// They are in the store of limits per second.
+    pub(in crate::store) per_second: bool,
+    pub(in crate::store) slot: u16,
+    pub(in crate::store) key: Vec<u8>,
+    pub(in crate::store) limit: Limit,
+    pub(in crate::store) stamp: u64,
+}
+
+impl Counter {
+    /// Notes that it is asked for so many hits, where a period lasts `time`.
+    pub(super) fn see(&mut self, hits: u64, now: Duration, time: Duration) {
+        let age = now.saturating_sub(self.began);
+        if age >= time {
+            self.before = if age < time * 2 { self.now } else { Seen::default() };
+            (self.began, self.now) = (now, Seen::default());
+        }
+        self.now.asks += 1;
+        self.now.hits = self.now.hits.saturating_add(hits);
+    }
+
+    /// The hits of the busier of two periods, if it is more than one question.
+    pub(super) fn expected(&self) -> Option<u64> {
+        let often = |seen: &Seen| seen.asks > 1;
+        [self.now, self.before].iter().filter(|seen| often(seen)).map(|seen| seen.hits).max()
+    }
+
+    /// The lease that has these hits at `now`, the oldest first.
+    pub(super) fn lease(&mut self, check: &Check<'_>, hits: u64, now: Duration) -> Option<&mut Lease> {
+        self.leases.iter_mut().find(|lease| lease.has(check, hits, now))
+    }
+
+    /// Where the next lease is to come from, and how many hits it should have, if it is time for it at `now`: those
+    /// that are expected while it lasts, without those that the last one has for its own end.
+    pub(super) fn next(&self, now: Duration, time: Duration) -> Option<(&Arc<Source>, u64)> {
+        let last = self.leases.last().filter(|last| !self.demanded && last.is_low(now, time))?;
+        let expected = self.expected()?;
+        let until_end = last.ends.saturating_sub(now).as_secs_f64() / time.as_secs_f64();
+        let hits = expected.saturating_sub(last.left.min((expected as f64 * until_end) as u64));
+        Some((&last.source, (hits - hits / SHORT_PART).max(1)))
+    }
+
+    /// Takes a new lease in. Before it only the last is kept, if it is of the same limit; the others are over.
+    pub(super) fn take(&mut self, lease: Lease) -> ArrayVec<Lease, LEASES_MAX> {
+        let mut over = std::mem::take(&mut self.leases);
+        if over.last().is_some_and(|last| last.source.limit == lease.source.limit) {
+            self.leases.extend(over.pop());
+        }
+        self.leases.push(lease);
+        over
+    }
+
+    /// Ends the leases that are over at `now`.
+    pub(super) fn end(&mut self, now: Duration, mut ended: impl FnMut(Lease)) {
+        while let Some(at) = self.leases.iter().position(|lease| lease.ends <= now) {
+            ended(self.leases.remove(at));
+        }
+    }
+}
+
+impl Lease {
+    fn has(&self, check: &Check<'_>, hits: u64, now: Duration) -> bool {
+        self.source.limit == check.limit && now < self.ends && self.left >= hits.max(1)
+    }
+
+    fn is_low(&self, now: Duration, time: Duration) -> bool {
+        let few = self.left <= self.hits / u64::from(RENEWED_PART);
+        self.hits >= RENEWED_HITS_MIN && (few || self.ends.saturating_sub(now) <= time / RENEWED_PART)
+    }
+
+    pub(super) fn spend(&mut self, hits: u64, now: Duration) -> Verdict {
+        let before = u64::from(self.source.limit.requests()).saturating_sub(self.remaining);
+        self.left -= hits;
+        self.remaining = self.remaining.saturating_sub(hits);
+        let age = u64::try_from(now.saturating_sub(self.taken).as_nanos()).unwrap_or(u64::MAX);
+        let (after, remaining) = (before.saturating_add(hits), self.remaining);
+        let reset_nanos = self.reset_nanos.saturating_sub(age);
+        Verdict { over: false, before, after, remaining, reset_nanos }
+    }
+}
