@@ -65,8 +65,8 @@ const MEMORY_NOISE: u64 = 8 * MIB;
 /// By so much CPU time may differ what means nothing: what is read before an attack is recognised depends on when it
 /// comes in.
 const CPU_NOISE: Duration = Duration::from_millis(100);
-/// And by this part of what the calls take: beside an attack they cost a little more or less than alone.
-const CALLS_NOISE: u32 = 10;
+/// And by this part of what the calls take: beside an attack, and beside other tests, they cost more or less than alone.
+const CALLS_NOISE: u32 = 4;
 /// Calls by which is measured what one takes.
 const CALLS_MEASURED: u64 = 1_000;
 
