@@ -56,6 +56,7 @@ impl KeySecret {
 
 impl KeySeed {
     /// The key of the counter with these values.
+    #[inline]
     pub fn key<'a>(&self, values: impl IntoIterator<Item = &'a str>) -> Key {
         let (high, low) = hash_parts(SipHash13::new(self.0, self.1), values.into_iter().map(str::as_bytes));
         Key(u128::from(high) << 64 | u128::from(low))
@@ -77,6 +78,7 @@ impl std::fmt::Debug for KeySeed {
 
 /// Each part but the last is its length and its bytes, in whole words: so (`ab`, `c`) and (`a`, `bc`) differ. The last
 /// part's length stands in the word that ends every message, where it costs nothing.
+#[inline]
 fn hash_parts<'a>(mut hash: SipHash13, parts: impl IntoIterator<Item = &'a [u8]>) -> (u64, u64) {
     let mut parts = parts.into_iter();
     let Some(mut last) = parts.next() else { return hash.finish(0) };
@@ -85,23 +87,37 @@ fn hash_parts<'a>(mut hash: SipHash13, parts: impl IntoIterator<Item = &'a [u8]>
         hash_bytes(&mut hash, last);
         last = next;
     }
-    hash_bytes(&mut hash, last);
-    hash.finish(1 + last.len() as u64)
+    hash_last(hash, last)
 }
+
+/// A short part's last few bytes stand beside its length in the last word: one word less is one round less.
+#[inline(always)]
+fn hash_last(mut hash: SipHash13, last: &[u8]) -> (u64, u64) {
+    let (words, rest) = last.as_chunks();
+    if rest.len() > REST_BYTES_MAX || last.len() > LENGTH_MAX {
+        hash_bytes(&mut hash, last);
+        return hash.finish(ALL_BEFORE | (1 + last.len() as u64));
+    }
+    words.iter().for_each(|&word| hash.write(u64::from_le_bytes(word)));
+    let rest = if rest.is_empty() { 0 } else { part_of_word(rest) };
+    hash.finish((rest << LENGTH_BITS) | (1 + last.len() as u64))
+}
+
+/// The word that ends a message has 56 bits to fill: this one where no bytes stand in it,
+const ALL_BEFORE: u64 = 1 << 55;
+/// else these for a length (and one: 0 is no part at all),
+const LENGTH_BITS: usize = 15;
+const LENGTH_MAX: usize = (1 << LENGTH_BITS) - 2;
+/// and the others for bytes.
+const REST_BYTES_MAX: usize = 5;
 
 #[inline]
 fn hash_bytes(hash: &mut SipHash13, bytes: &[u8]) {
-    let words = bytes.chunks_exact(8);
-    let rest = words.remainder();
-    words.for_each(|word| hash.write(whole_word(word)));
+    let (words, rest) = bytes.as_chunks();
+    words.iter().for_each(|&word| hash.write(u64::from_le_bytes(word)));
     if !rest.is_empty() {
         hash.write(part_of_word(rest));
     }
-}
-
-#[inline]
-fn whole_word(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().expect("a chunk of eight"))
 }
 
 /// One to seven bytes, and zeros. Reads of fixed sizes that overlap are several times faster than a copy.
@@ -133,6 +149,15 @@ mod tests {
         assert_ne!(SECRET.seed([b"ab".as_slice(), b"c"]), SECRET.seed([b"a".as_slice(), b"bc"]));
     }
 
+    /// A long value that reads like two shorter ones, their lengths and all.
+    #[test]
+    fn a_part_that_looks_like_two_differs() {
+        let (seed, first) = (SECRET.seed([]), "\0".repeat(1 << 16));
+        let length = "\0\0\u{1}\0\0\0\0\0";
+        let second = "b\0\0\0\0\0\0\0\u{2}";
+        assert_ne!(seed.key([format!("{length}{first}b").as_str()]), seed.key([&first, second]));
+    }
+
     #[test]
     fn the_same_parts_make_the_same_key_only_under_the_same_secret() {
         let key = |secret: KeySecret| secret.seed([b"shop".as_slice()]).key(["alice"]);
@@ -146,8 +171,11 @@ mod tests {
         let text = "abcdefghijklmnopqrstuvwxyz";
         let mut keys: Vec<Key> = (0..=text.len()).map(|length| seed.key([&text[..length]])).collect();
         for place in 0..text.len() {
-            keys.push(seed.key([format!("{}X{}", &text[..place], &text[place + 1..]).as_str()]));
+            let changed = format!("{}X{}", &text[..place], &text[place + 1..]);
+            keys.extend([seed.key([changed.as_str()]), seed.key([changed.as_str(), "z"])]);
         }
+        let zeros = "\0".repeat(LENGTH_MAX + 10);
+        keys.extend((LENGTH_MAX - 10..=zeros.len()).map(|length| seed.key([&zeros[..length]])));
         let all = keys.len();
         keys.sort_unstable();
         keys.dedup();

@@ -15,6 +15,15 @@ pub struct Looked {
     pub before: u64,
 }
 
+impl Looked {
+    /// What the counter says after it was charged: a hit is a hit, by every algorithm.
+    #[inline]
+    pub(crate) fn charged(self, hits: u64) -> Self {
+        let (left, before) = (self.left.saturating_sub(hits), self.before.saturating_add(hits));
+        Self { left, before, ..self }
+    }
+}
+
 /// What was decided for a whole request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {

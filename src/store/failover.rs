@@ -25,7 +25,7 @@ use crate::clock::{Clock, monotonic, since_boot};
 use crate::engine::decision::Verdicts;
 use crate::engine::key::Key;
 use crate::engine::limit::{Limit, Verdict};
-use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
+use crate::engine::plan::{Check, Hits, Plan, Step};
 use crate::engine::request::Request;
 use crate::engine::rules::{StoreFailure, Sync, Unit};
 use crate::engine::settle::{Looked, settle};
@@ -240,11 +240,7 @@ impl SharedStore {
         remembered
     }
 
-    fn store_of(&self, check: &Check<'_>) -> &RedisStore {
-        let unit = match check.origin {
-            Origin::Rule(rule) => rule.unit,
-            Origin::Override { unit, .. } => unit,
-        };
+    fn store_of(&self, unit: Unit) -> &RedisStore {
         self.per_second.as_ref().filter(|_| unit == Unit::Second).unwrap_or(&self.main)
     }
 

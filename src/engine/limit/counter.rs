@@ -27,17 +27,21 @@ pub(crate) trait Counter: Default {
     /// From this time on the state equals the unused one. It may be told up to 2^26 ns (67 ms) late, never early.
     fn kept_until(&self) -> Timestamp;
 
-    /// What is left, and the nanoseconds that the answer tells: over, the wait for `hits`; else the time until
-    /// capacity comes back.
+    /// The nanoseconds that the answer tells, of a counter that says `now`: over, the wait for `hits`; else the time
+    /// until capacity comes back.
     #[inline]
-    fn status(&self, limit: &Limit, hits: u64, over: bool) -> (u64, u64) {
-        let now = self.look(limit, Ahead::default(), 0);
-        let reset_nanos = match (over, now.before) {
+    fn reset_nanos(&self, limit: &Limit, now: Looked, hits: u64, over: bool) -> u64 {
+        match (over, now.before) {
             (true, _) => self.wait_nanos(limit, hits.max(1)),
             (false, 0) => 0,
             (false, _) => self.wait_nanos(limit, now.left + 1),
-        };
-        (now.left, reset_nanos)
+        }
+    }
+
+    /// What is left, and the nanoseconds that the answer tells.
+    fn status(&self, limit: &Limit, hits: u64, over: bool) -> (u64, u64) {
+        let now = self.look(limit, Ahead::default(), 0);
+        (now.left, self.reset_nanos(limit, now, hits, over))
     }
 
     /// Bytes that the state holds beside itself.

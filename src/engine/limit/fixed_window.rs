@@ -80,8 +80,8 @@ impl Counter for FixedWindow {
     }
 
     #[inline]
-    fn status(&self, limit: &Limit, hits: u64, _over: bool) -> (u64, u64) {
-        (u64::from(limit.requests()).saturating_sub(self.count), self.wait_nanos(limit, hits))
+    fn reset_nanos(&self, limit: &Limit, _now: Looked, hits: u64, _over: bool) -> u64 {
+        self.wait_nanos(limit, hits)
     }
 
     fn kept_until(&self) -> Timestamp {

@@ -40,9 +40,8 @@ pub(crate) struct SlidingLog {
 }
 
 impl SlidingLog {
-    fn note_kept(&mut self, limit: &Limit) {
-        let newest = self.stamps.last().unwrap_or_default();
-        self.stamps.set_kept(Kept::until(Timestamp::from_nanos(newest).plus(limit.window_nanos())));
+    fn note_kept(&mut self, limit: &Limit, newest: Timestamp) {
+        self.stamps.set_kept(Kept::until(newest.plus(limit.window_nanos())));
     }
 }
 
@@ -63,12 +62,12 @@ impl Counter for SlidingLog {
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
         self.stamps.push(self.latest.as_nanos(), u32::try_from(hits).unwrap_or(u32::MAX));
-        self.note_kept(limit);
+        self.note_kept(limit, self.latest);
     }
 
     fn refund(&mut self, limit: &Limit, hits: u64) {
         self.stamps.truncate(self.stamps.total().saturating_sub(hits));
-        self.note_kept(limit);
+        self.note_kept(limit, Timestamp::from_nanos(self.stamps.last().unwrap_or_default()));
     }
 
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {

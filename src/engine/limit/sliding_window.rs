@@ -151,17 +151,14 @@ impl Counter for SlidingWindow {
     }
 
     #[inline]
-    fn status(&self, limit: &Limit, hits: u64, over: bool) -> (u64, u64) {
-        let total = u64::from(self.total());
-        let left = u64::from(limit.requests()).saturating_sub(total);
-        let reset_nanos = match (over, total, left) {
+    fn reset_nanos(&self, limit: &Limit, now: Looked, hits: u64, over: bool) -> u64 {
+        match (over, now.before, now.left) {
             (true, ..) => self.wait_nanos(limit, hits.max(1)),
             (false, 0, _) => 0,
             (false, _, 0) => self.wait_nanos(limit, 1),
             // The same as waiting for one hit more than is left: the oldest bucket has to go.
             _ => counts_until(limit, self.first).nanos_since(self.latest),
-        };
-        (left, reset_nanos)
+        }
     }
 
     fn kept_until(&self) -> Timestamp {

@@ -54,7 +54,7 @@ impl SharedStore {
         let mut parts: Vec<Part<'s>> = Vec::new();
         for (index, descriptor) in request.descriptors().enumerate() {
             let (Some(Step::Check(check)), None) = (plan.steps.get(index), known[index]) else { continue };
-            let store = self.store_of(check);
+            let store = self.store_of(check.unit());
             let key = store.options().keys.key(request.domain(), check, descriptor.entries);
             let slot = store.slot(&key);
             let same = |part: &&mut Part<'_>| std::ptr::eq(part.store, store) && part.slot == slot;

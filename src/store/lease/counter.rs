@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 
 use crate::engine::limit::{Limit, Verdict};
 use crate::engine::plan::Check;
+use crate::engine::rules::Unit;
 
 /// One that is being spent, the next, and two that have ended: what is left of them goes back with many others.
 pub(super) const LEASES_MAX: usize = 4;
@@ -60,12 +61,18 @@ pub(super) struct Lease {
 /// Where the hits of a lease count.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::store) struct Source {
-    /// They are in the store of limits per second.
-    pub(in crate::store) per_second: bool,
+    /// The unit of the limit: those per second may be in a store of their own.
+    pub(in crate::store) unit: Unit,
     pub(in crate::store) slot: u16,
     pub(in crate::store) key: Vec<u8>,
     pub(in crate::store) limit: Limit,
     pub(in crate::store) stamp: u64,
+}
+
+impl Source {
+    fn is_of(&self, unit: Unit, limit: &Limit) -> bool {
+        self.unit == unit && self.limit == *limit
+    }
 }
 
 impl Counter {
@@ -106,7 +113,7 @@ impl Counter {
         let (mut kept, mut over) = (ArrayVec::<_, LEASES_MAX>::new(), ArrayVec::new());
         let has_room = self.leases.len() < LEASES_MAX;
         for (age, old) in std::mem::take(&mut self.leases).into_iter().enumerate() {
-            let is_same = old.source.limit == lease.source.limit;
+            let is_same = old.source.is_of(lease.source.unit, &lease.source.limit);
             if is_same && (age > 0 || has_room) { kept.push(old) } else { over.push(old) }
         }
         self.leases = kept;
@@ -124,7 +131,7 @@ impl Counter {
 
 impl Lease {
     fn has(&self, check: &Check<'_>, hits: u64, now: Duration) -> bool {
-        self.source.limit == check.limit && now < self.ends && self.left >= hits.max(1)
+        self.source.is_of(check.unit(), &check.limit) && now < self.ends && self.left >= hits.max(1)
     }
 
     fn is_low(&self, now: Duration, time: Duration) -> bool {

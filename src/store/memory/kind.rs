@@ -168,8 +168,9 @@ impl<S: Counter> AnyKind for Kind<S> {
         let shards = self.made().get(range).unwrap_or_default();
         let mut removed = Removed::default();
         let sweep = |padded: &Padded<S>| {
-            let forgotten = padded.shard.lock().sweep(now, budget, &mut removed);
+            let (forgotten, surplus) = padded.shard.lock().sweep(now, &mut removed);
             removed.clear();
+            budget.give_back(surplus);
             forgotten
         };
         shards.iter().map(sweep).sum()

@@ -152,17 +152,19 @@ impl<S: Counter> Shard<S> {
         if usual && charged > 0 {
             state.charge(limit, charged);
         }
-        let (remaining, reset_nanos) = state.status(limit, hits.max(1), looked.over);
-        self.heap_bytes = self.heap_bytes - heap_bytes + state.heap_bytes() as u64;
         let Looked { over, before, .. } = looked;
+        let now_left = looked.charged(charged);
+        let reset_nanos = state.reset_nanos(limit, now_left, hits, over);
+        self.heap_bytes = self.heap_bytes - heap_bytes + state.heap_bytes() as u64;
         let after = before.saturating_add(hits);
-        usual.then_some(Verdict { over, before, after, remaining, reset_nanos })
+        usual.then_some(Verdict { over, before, after, remaining: now_left.left, reset_nanos })
     }
 
-    /// Takes out the counters that are over at `now`, to be dropped without the lock; returns how many.
-    pub(super) fn sweep(&mut self, now: Timestamp, budget: &Budget, removed: &mut Removed<S>) -> u64 {
+    /// Takes out the counters that are over at `now`, to be dropped without the lock. Returns how many, and the bytes
+    /// that are the budget's again when they are dropped.
+    pub(super) fn sweep(&mut self, now: Timestamp, removed: &mut Removed<S>) -> (u64, u64) {
         if seconds(now) < self.table.earliest_secs {
-            return 0;
+            return (0, 0);
         }
         let (before, mut heap_bytes, mut earliest) = (self.table.len(), 0, Timestamp::MAX);
         let keep = |state: &S| {
@@ -178,19 +180,13 @@ impl<S: Counter> Shard<S> {
         self.table.earliest_secs = seconds(earliest);
         self.heap_bytes -= heap_bytes;
         self.table.shrink_if_sparse(removed);
-        self.settle_payment(budget);
+        let surplus = self.paid.saturating_sub(self.bytes());
+        self.paid -= surplus;
         let forgotten = (before - self.table.len()) as u64;
         if forgotten > 0 {
             self.swept_at = self.swept_at.max(now);
         }
-        forgotten
-    }
-
-    /// Gives the budget what is paid and not held any more.
-    fn settle_payment(&mut self, budget: &Budget) {
-        let surplus = self.paid.saturating_sub(self.bytes());
-        self.paid -= surplus;
-        budget.give_back(surplus);
+        (forgotten, surplus)
     }
 
     /// Pays for a table of this many groups and for what is promised; a little ahead if there is enough.
@@ -226,8 +222,8 @@ impl<S: Counter> Shard<S> {
             }
             wanted.inserts += 1;
         }
-        let enough =
-            self.make_slots(&wanted, budget) && self.pay_for(self.table.group_count(), &wanted, budget);
+        let slots = slot.is_some() || self.make_slots(&wanted, budget);
+        let enough = slots && self.pay_for(self.table.group_count(), &wanted, budget);
         if enough {
             *promised = wanted;
         }

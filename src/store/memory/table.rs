@@ -18,7 +18,7 @@
 
 use std::mem;
 
-use prefetch_index::prefetch_index;
+use prefetch_index::{prefetch_index, prefetch_index_nta};
 
 use crate::engine::key::Key;
 use crate::store::memory::SHARD_BYTES;
@@ -281,11 +281,11 @@ impl<S: Default> Table<S> {
         }
     }
 
-    /// Begins to bring a group from memory, if there is one.
+    /// Begins to bring a group from memory, if there is one; past the caches that others share, for it is looked at once.
     fn fetch_group(&self, index: usize) {
         if let Some(group) = self.groups.get(index) {
-            prefetch_index(group.tags.as_slice(), 0);
-            (0..GROUP).for_each(|slot| prefetch_index(group.slots.as_slice(), slot));
+            prefetch_index_nta(group.tags.as_slice(), 0);
+            (0..GROUP).for_each(|slot| prefetch_index_nta(group.slots.as_slice(), slot));
         }
     }
 

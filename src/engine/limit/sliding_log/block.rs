@@ -124,7 +124,10 @@ impl Block {
         if self.live().first().is_none_or(|&oldest| oldest > stamp) {
             return;
         }
-        let dead = self.live().partition_point(|&live| live <= stamp);
+        let gone = |&live: &u64| live <= stamp;
+        // Usually one leaves for each that comes.
+        let one = self.live().get(1).is_some_and(|second| !gone(second));
+        let dead = if one { 1 } else { self.live().partition_point(gone) };
         self.set_range(self.head() + dead, self.end());
         if self.is_empty() {
             self.clear();

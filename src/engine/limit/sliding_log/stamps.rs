@@ -24,6 +24,8 @@ pub(super) struct Many {
     total: u64,
     /// Bytes of all blocks.
     block_bytes: usize,
+    /// The oldest stamp.
+    oldest: u64,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,7 @@ impl Stamps {
             Self::Few(block) => {
                 let (block, kept) = (std::mem::take(block), self.kept());
                 let mut many = Box::new(Many::default());
+                many.oldest = block.oldest().unwrap_or(stamp);
                 many.add(block, 0);
                 many.push(stamp, hits);
                 *self = Self::Many(many, kept);
@@ -183,29 +186,29 @@ impl Many {
 
     fn stamp_through(&self, hits: u64) -> Option<u64> {
         if hits <= 1 {
-            return self.parts.front()?.block.oldest(); // The usual question.
+            return Some(self.oldest); // The usual question.
         }
         let index = self.index_through(hits);
         self.parts.get(index)?.block.stamp_through(hits - self.hits_before(index).min(hits))
     }
 
     fn drop_through(&mut self, stamp: u64) {
+        if self.oldest > stamp {
+            return;
+        }
         while self.parts.front().is_some_and(|part| part.block.last().is_none_or(|last| last <= stamp)) {
             let dropped = self.parts.pop_front();
             self.forget(dropped);
         }
         // The dead may take a sixteenth of what the others take.
-        let others = self.block_bytes / (16 * size_of::<u64>());
-        let Some(Part { block: first, .. }) = self.parts.front() else { return };
-        if first.oldest().is_some_and(|oldest| oldest > stamp) && first.dead() <= others {
-            return;
-        }
+        let dead_max = self.block_bytes / (16 * size_of::<u64>());
         self.change(0, |block| {
             block.drop_through(stamp);
-            if block.dead() > others {
+            if block.dead() > dead_max {
                 block.compact();
             }
         });
+        self.oldest = self.parts.front().and_then(|part| part.block.oldest()).unwrap_or(u64::MAX);
     }
 
     fn push(&mut self, stamp: u64, hits: u32) {
@@ -213,7 +216,12 @@ impl Many {
             let sum = self.parts.back().map_or(0, |last| last.sum.wrapping_add(last.block.total()));
             self.add(Block::with_words(self.words_at_once()), sum);
         }
-        self.change(self.parts.len() - 1, |block| block.push(stamp, hits));
+        if let Some(Part { block, .. }) = self.parts.back_mut() {
+            self.block_bytes -= block.heap_bytes();
+            block.push(stamp, hits);
+            self.block_bytes += block.heap_bytes();
+            self.total += u64::from(hits);
+        }
     }
 
     fn truncate(&mut self, total: u64) {

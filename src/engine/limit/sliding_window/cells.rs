@@ -77,7 +77,7 @@ impl Cells {
     /// The hits of all cells.
     #[inline]
     pub(crate) fn total(&self) -> u32 {
-        self.len().checked_sub(1).map_or(0, |last| self.sum_through(last))
+        if self.len() == 0 { 0 } else { self.at(self.end() - 1).1.wrapping_sub(self.base()) }
     }
 
     /// The low bits of cell `index`'s number.
@@ -89,7 +89,7 @@ impl Cells {
     /// The low bits of the newest cell's number.
     #[inline]
     pub(crate) fn last(&self) -> Option<u16> {
-        self.len().checked_sub(1).and_then(|last| self.get(last))
+        (self.len() > 0).then(|| self.at(self.end() - 1).0)
     }
 
     /// How many cells, from the oldest on, satisfy `dead`; no later one may.
