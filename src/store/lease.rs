@@ -8,7 +8,7 @@
 //! In: checks, what Redis granted, and times of a clock that runs while the machine sleeps. Out: hits that are held,
 //! how many to ask for, and what is to be given back, each hit once. Leases that are asked for a lot are to be renewed
 //! before they are spent, so that nobody has to wait. It reads no clock and talks to nobody. Bounded: so many counters,
-//! of which each has at most two leases and one demand under way.
+//! of which each has a few leases and one demand under way.
 
 mod counter;
 
@@ -27,11 +27,11 @@ use crate::engine::plan::{Check, Hits};
 use crate::store::keyed::KeyMap;
 use crate::store::redis::script::Granted;
 pub(super) use counter::Source;
-use counter::{Counter, Lease};
+use counter::{Counter, LEASES_MAX, Lease};
 
 /// Parts of the table, each behind a lock of its own.
 const SHARDS: usize = 64;
-/// Counters of one part; those beyond it are asked for one hit at a time. An entry takes some 400 bytes.
+/// Counters of one part; those beyond it are asked for one hit at a time. An entry takes some 500 bytes.
 const SHARD_COUNTERS_MAX: usize = 1_024;
 /// A window is at least so many times T, or its limit would lose too much of what it allows.
 const WINDOW_TIMES_MIN: u32 = 4;
@@ -246,7 +246,7 @@ impl Demand<'_> {
         granted: Granted,
         verdict: &Verdict,
         taken: Duration,
-    ) -> ArrayVec<Unspent, 2> {
+    ) -> ArrayVec<Unspent, LEASES_MAX> {
         if granted.hits == 0 {
             return ArrayVec::new();
         }

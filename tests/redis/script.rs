@@ -1,6 +1,6 @@
 //! How tests ask the script: with a time of their own, on servers that hold one or several slots each.
 
-use redis::{Connection, Script};
+use redis::{Connection, ConnectionLike, Script};
 use tidegate::engine::decision::Verdicts;
 use tidegate::engine::plan::{Check, Plan, Step};
 use tidegate::store::redis::script::{Answered, Call, Clock, Purpose, Whole, numbers, source};
@@ -12,7 +12,7 @@ pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
 pub(crate) struct Asked {
     connections: Vec<Connection>,
     script: Script,
-    script_of_each: Script,
+    script_of_each: String,
     /// Unix time in milliseconds when this began.
     began_millis: i64,
 }
@@ -21,8 +21,8 @@ impl Asked {
     #[allow(clippy::disallowed_methods, reason = "keys expire by real time")]
     pub(crate) fn new(connections: Vec<Connection>) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("past 1970");
-        let [script, script_of_each] = [Purpose::Decide, Purpose::DecideEach]
-            .map(|purpose| Script::new(&source(purpose, Clock::Arguments)));
+        let script = Script::new(&source(Purpose::Decide, Clock::Arguments));
+        let script_of_each = source(Purpose::DecideEach, Clock::Arguments);
         Self { connections, script, script_of_each, began_millis: now.as_millis() as i64 }
     }
 
@@ -81,12 +81,17 @@ impl Asked {
     /// Calls of one check each in one command, on the first connection: the reply to each.
     pub(crate) fn invoke_each(&mut self, calls: &[(&Call, u64)], now_micros: u64) -> Vec<redis::Value> {
         let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
-        let mut invocation = self.script_of_each.prepare_invoke();
+        let mut command = redis::cmd("EVAL");
+        command.arg(&self.script_of_each).arg(calls.len());
+        calls.iter().for_each(|(call, _)| _ = command.arg(&call.keys[0]));
         for (call, deadline_micros) in calls {
-            invocation.key(&call.keys[0]).arg(&call.first_arg(*deadline_micros)).arg(&call.args[0]);
+            command.arg(&call.first_arg(*deadline_micros)).arg(&call.args[0]);
         }
-        invocation.arg(now_micros).arg(shift);
-        invocation.invoke(&mut self.connections[0]).expect("a reply to each")
+        command.arg(now_micros).arg(shift);
+        match self.connections[0].req_command(&command) {
+            Ok(redis::Value::Array(replies)) => replies,
+            other => panic!("no reply to each: {other:?}"),
+        }
     }
 
     /// The first connection.

@@ -1,7 +1,8 @@
 //! What a node knows of one counter that may be leased: how often it is asked, and the leases that it has.
 //!
 //! In: hits, and times of the table's clock. Out: verdicts, how many hits a lease should have, and whether it is time for
-//! the next. At most two leases: one that is being spent, and the one that was taken before its end.
+//! the next. Few leases at a time: one that is being spent, the one that was taken before its end, and those that have
+//! ended and were not swept yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use crate::engine::limit::{Limit, Verdict};
 use crate::engine::plan::Check;
 use crate::engine::rules::Unit;
 
-/// One that is being spent, and the next.
-const LEASES_MAX: usize = 2;
+/// One that is being spent, the next, and two that have ended: what is left of them goes back with many others.
+pub(super) const LEASES_MAX: usize = 4;
 /// A lease of fewer hits is not renewed before it is spent: who asks next takes the next one along.
 const RENEWED_HITS_MIN: u64 = 8;
 /// It is time for the next lease when no more than this part of the hits, or of the time, is left of the last.
@@ -107,12 +108,15 @@ impl Counter {
         Some((&last.source, (hits - hits / SHORT_PART).max(1)))
     }
 
-    /// Takes a new lease in. Before it only the last is kept, if it is of the same limit; the others are over.
+    /// Takes a new lease in. Those before it that are of another limit are over, and the oldest when there is no room.
     pub(super) fn take(&mut self, lease: Lease) -> ArrayVec<Lease, LEASES_MAX> {
-        let mut over = std::mem::take(&mut self.leases);
-        if over.last().is_some_and(|last| last.source.is_of(lease.source.unit, &lease.source.limit)) {
-            self.leases.extend(over.pop());
+        let (mut kept, mut over) = (ArrayVec::<_, LEASES_MAX>::new(), ArrayVec::new());
+        let has_room = self.leases.len() < LEASES_MAX;
+        for (age, old) in std::mem::take(&mut self.leases).into_iter().enumerate() {
+            let is_same = old.source.is_of(lease.source.unit, &lease.source.limit);
+            if is_same && (age > 0 || has_room) { kept.push(old) } else { over.push(old) }
         }
+        self.leases = kept;
         self.leases.push(lease);
         over
     }

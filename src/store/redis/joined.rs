@@ -1,9 +1,9 @@
 //! Calls that come together go to Redis together: one command and one script for many, with a reply for each of them.
 //!
 //! In: calls of one check each, one after the other, for one connection. Out: Redis' reply to each, as if it had come by
-//! itself: one that fails does so alone, but for redirects, which are told of the keys of a command together. Calls wait for nobody: what has come when the connection's task has its turn is
-//! sent then. In a Cluster only calls for one slot share a command. How long its caller waits is the caller's business;
-//! a call that nobody waits for any more is not sent.
+//! itself: one that fails does so alone, but for redirects, which are told of the keys of a command together. Calls wait
+//! for nobody: what has come when the connection's task has its turn is sent then. In a Cluster only calls for one slot
+//! share a command. How long its caller waits is the caller's business; a call that nobody waits for any more is not sent.
 
 use std::sync::Arc;
 use std::time::Instant;

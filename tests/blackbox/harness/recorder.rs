@@ -36,12 +36,12 @@ impl Recorder {
             move |bytes: &mut [u8]| {
                 unread.extend_from_slice(bytes);
                 let mut rest = &unread[..];
-                let mut numbers = Vec::new();
-                while let Some(behind) = read_value(rest, &mut numbers) {
-                    recorded.lock().unwrap_or_else(PoisonError::into_inner).take(&numbers);
-                    numbers.clear();
+                let mut decisions = Vec::new();
+                while let Some(behind) = read_value(rest, &mut decisions) {
                     rest = behind;
                 }
+                let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+                decisions.iter().for_each(|numbers| recorded.take(numbers));
                 let read = unread.len() - rest.len();
                 unread.drain(..read);
                 true
@@ -71,27 +71,28 @@ impl Recorded {
     }
 }
 
-/// Reads one value of Redis' protocol and adds the numbers in it; what is behind it, once all of it is there.
-fn read_value<'b>(bytes: &'b [u8], numbers: &mut Vec<i64>) -> Option<&'b [u8]> {
+/// Reads one value of Redis' protocol and adds what may be decisions in it, by their numbers; what is behind it, once all
+/// of it is there. Calls that share a command have their decisions in one array.
+fn read_value<'b>(bytes: &'b [u8], decisions: &mut Vec<Vec<i64>>) -> Option<&'b [u8]> {
     let end = bytes.windows(2).position(|two| two == b"\r\n")?;
     let (line, mut rest) = (&bytes[1..end], &bytes[end + 2..]);
     let number =
         || std::str::from_utf8(line).ok().and_then(|text| text.parse::<i64>().ok()).expect("a number");
-    let before = numbers.len();
+    let before = decisions.len();
     match bytes[0] {
-        b':' => numbers.push(number()),
         b'$' if number() >= 0 => {
             let (text, behind) = rest.split_at_checked(number() as usize)?;
             rest = behind.get(2..)?;
             if DECISION_BYTES.contains(&text.len()) {
-                numbers.extend(text.as_chunks().0.iter().map(|&double| f64::from_le_bytes(double) as i64));
+                let doubles = text.as_chunks().0.iter();
+                decisions.push(doubles.map(|&double| f64::from_le_bytes(double) as i64).collect());
             }
         }
         b'*' => {
             for _ in 0..number() {
-                let read = read_value(rest, numbers);
+                let read = read_value(rest, decisions);
                 if read.is_none() {
-                    numbers.truncate(before);
+                    decisions.truncate(before);
                 }
                 rest = read?;
             }
@@ -115,25 +116,25 @@ fn decisions_are_found_among_other_answers_however_they_are_cut() {
         reply(&[now]),
         b"$-1\r\n".to_vec(),
         reply(&[now, 0, 3, 6, 2, now, 7, 4, 9, 40, 1]),
+        b"-ERR no\r\n*3\r\n".to_vec(),
+        reply(&[now, 0, 3, 6, 4, now, 7, 4, 9]),
         b"-ERR no\r\n".to_vec(),
+        reply(&[now, 0, 3, 6, 8, now, 7, 4, 9, 2, 1]),
     ]
     .concat();
     for cut in 0..told.len() {
-        let (mut recorded, mut numbers) = (Recorded::default(), Vec::new());
+        let (mut recorded, mut decisions) = (Recorded::default(), Vec::new());
         let (first, second) = told.split_at(cut);
         let mut rest = first;
-        while let Some(behind) = read_value(rest, &mut numbers) {
-            recorded.take(&numbers);
-            numbers.clear();
+        while let Some(behind) = read_value(rest, &mut decisions) {
             rest = behind;
         }
         let left = [rest, second].concat();
         let mut rest = &left[..];
-        while let Some(behind) = read_value(rest, &mut numbers) {
-            recorded.take(&numbers);
-            numbers.clear();
+        while let Some(behind) = read_value(rest, &mut decisions) {
             rest = behind;
         }
-        assert_eq!((rest.len(), recorded.charged.len(), recorded.leased), (0, 3, 40), "cut at {cut}");
+        decisions.iter().for_each(|numbers| recorded.take(numbers));
+        assert_eq!((rest.len(), recorded.charged.len(), recorded.leased), (0, 15, 42), "cut at {cut}");
     }
 }
