@@ -63,6 +63,8 @@ const OVER: &str = "{unit: hour, requests_per_unit: 1, algorithm: sliding_window
 /// Connections, and calls at a time on each.
 const CROWD: (usize, usize) = (8, 64);
 const ALONE: (usize, usize) = (1, 1);
+/// Before each measurement, so that nobody begins with leases that ended while others were measured.
+const WARM_UP: Duration = Duration::from_millis(300);
 
 /// What it costs to share counters in Redis.
 #[derive(Parser)]
@@ -281,6 +283,9 @@ impl Bench {
 
     fn run(&self, who: &mut Who, depth: (usize, usize), questions: Questions) -> Result<Figures, String> {
         let measured = Duration::from_secs_f64(self.args.seconds);
+        if let Who::Server(server) = who {
+            drive(server, &self.timed(depth, WARM_UP), Questions { seed: !questions.seed, ..questions })?;
+        }
         let before = self.database.work()?;
         match who {
             Who::Server(server) => {

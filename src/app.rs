@@ -266,7 +266,7 @@ impl App {
         match self.settings.grpc_front {
             // Spans need the text of headers, which the lane does not keep.
             GrpcFrontKind::Lane if self.tracer.is_some() => {
-                tracing::info!("tracing is on: tonic serves the gRPC port (GRPC_FRONT=lane does not trace)");
+                tracing::info!("tracing is on: tonic serves the gRPC port (the lane does not trace)");
                 GrpcServer::Tonic(GrpcFront::new(seam, health))
             }
             GrpcFrontKind::Lane => GrpcServer::Lane(LaneFront::new(seam, health)),

@@ -297,7 +297,15 @@ impl Seam {
         refusal
     }
 
-    /// The same for a request of the usual form about one counter.
+    async fn decide_later(&self, request: &[u8], timeout: Option<Duration>) -> Result<Answer, Refusal> {
+        let message = self.decode(request)?;
+        let request = self.parse(&message)?;
+        let live = self.service.snapshot()?;
+        let render = |decision: &Decision<'_>| self.told(&request, decision);
+        Ok(self.service.decide_later(&live, &request, timeout, render).await?)
+    }
+
+    /// The same for a request of the usual form about one counter; `None`: it is none of those.
     async fn decide_one_later(
         &self,
         request: &[u8],
@@ -308,14 +316,6 @@ impl Seam {
         let render = |request: &Request<'_>, decision: &Decision<'_>| self.told(request, decision);
         let decided = self.service.decide_one_later(&live, read, timeout, render).await?;
         Some(decided.map_err(Refusal::from))
-    }
-
-    async fn decide_later(&self, request: &[u8], timeout: Option<Duration>) -> Result<Answer, Refusal> {
-        let message = self.decode(request)?;
-        let request = self.parse(&message)?;
-        let live = self.service.snapshot()?;
-        let render = |decision: &Decision<'_>| self.told(&request, decision);
-        Ok(self.service.decide_later(&live, &request, timeout, render).await?)
     }
 
     /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the

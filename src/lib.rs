@@ -85,12 +85,14 @@
 //! - **Workers**: a thread a core, each with a runtime of its own; a connection belongs to the worker that had the
 //!   fewest. A decision is made where its bytes were read, without a hop. Everything else (scrapes, expiry, reloads)
 //!   runs on other threads at a lower priority.
-//! - **The hot call stands on hyper directly**, behind the seam of `front` (bytes in, bytes out); tonic serves health
-//!   and reflection beside it. A generic gRPC server costs more than the decision.
-//! - **Or on an HTTP/2 of our own** (`front/lane`, GRPC_FRONT=lane): a state machine without I/O, written for small
-//!   unary calls. `docs/lane.md` says why, what it leaves out, and how it is held to what hyper does.
-//! - **What came in with one read is decided together** (`Service::decide_together`): the counters of eight requests
-//!   come from memory side by side; waiting for each in turn is most of what a decision among a million keys takes.
+//! - **The hot call stands on an HTTP/2 of our own** (`front/lane`), behind the seam of `front` (bytes in, bytes out): a
+//!   state machine without I/O, written for small unary calls. `docs/lane.md` says why, what it leaves out, and how it is
+//!   held to what hyper does. A generic server costs many times what the decision does.
+//! - **Or on hyper directly** (GRPC_FRONT=tonic, and wherever traces are wanted); tonic serves health and reflection
+//!   beside it.
+//! - **What came in at one time is decided together** (`Service::decide_together`), with one read or on several
+//!   connections of a worker (`front/lane/gathering.rs`): the counters of eight requests come from memory side by side;
+//!   waiting for each in turn is most of what a decision among a million keys takes.
 //! - **Memory answers now, Redis later**: with counters in memory nothing waits and nothing is boxed
 //!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`), unless
 //!   this node knows the answer, by a lease or because the counter is over (`Service::decide_known`).
@@ -99,7 +101,12 @@
 //! - **A counter that is asked alone takes the shortest way** (`store/redis/lua/alone`): in a script, functions and tables
 //!   are made anew for every call, and cost Redis three times what the call does. The same suite holds both ways.
 //! - **A lease counts as if it were spent when it ends** (`store/lease.rs`), by a node's clock that started before the
-//!   question: so a node may decide alone and the limit stays strict.
+//!   question: so a node may decide alone and the limit stays strict. One that is asked for a lot is renewed before it is
+//!   spent (`store/lease/counter.rs`): nobody waits for it.
+//! - **Calls that come together go to Redis in one command** (`store/redis/joined.rs`), and each is decided as if it had
+//!   come by itself: a command costs both sides more than what it asks.
+//! - **What waits for Redis is small** (`store/failover/question.rs`): a usual request is read and planned again when its
+//!   answer is there, because that takes less than to copy both into whatever waits.
 //! - **Connections to Redis belong to workers**, who route to the slots of a Cluster themselves: a server that hangs
 //!   costs its own slots, and no request waits for a connection.
 //! - **Rules own no counters and no metrics**, so a file of rules is checked without a server, and a reload is the swap

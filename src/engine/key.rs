@@ -100,7 +100,7 @@ fn hash_last(mut hash: SipHash13, last: &[u8]) -> (u64, u64) {
     }
     words.iter().for_each(|&word| hash.write(u64::from_le_bytes(word)));
     let rest = if rest.is_empty() { 0 } else { part_of_word(rest) };
-    hash.finish(rest << LENGTH_BITS | (1 + last.len() as u64))
+    hash.finish((rest << LENGTH_BITS) | (1 + last.len() as u64))
 }
 
 /// The word that ends a message has 56 bits to fill: this one where no bytes stand in it,

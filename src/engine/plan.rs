@@ -62,6 +62,16 @@ pub struct Check<'a> {
     pub quota: bool,
 }
 
+impl Check<'_> {
+    /// The unit that the limit was written in.
+    pub fn unit(&self) -> Unit {
+        match self.origin {
+            Origin::Rule(rule) => rule.unit,
+            Origin::Override { unit, .. } => unit,
+        }
+    }
+}
+
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Origin<'a> {

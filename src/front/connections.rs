@@ -77,6 +77,14 @@ pub enum GrpcServer {
 }
 
 impl GrpcServer {
+    /// The same for the connections of one worker.
+    fn for_worker(self) -> Self {
+        match self {
+            Self::Tonic(front) => Self::Tonic(front),
+            Self::Lane(front) => Self::Lane(front.for_worker()),
+        }
+    }
+
     /// What answers behind it.
     fn seam(&self) -> &Seam {
         match self {

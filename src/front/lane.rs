@@ -7,13 +7,14 @@
 //!
 //! - `frames`, `huffman`, `hpack`: the formats
 //! - `connection`: one connection as a state machine without I/O
-//! - `calls`: what is called: the seam, health
+//! - `calls`: what is called: the seam, health; `gathering`: calls of several connections, answered together
 //! - `driver`: a connection's task; `complaints`: what the log says of peers that misbehave
 
 mod calls;
 mod complaints;
 mod connection;
 mod driver;
+mod gathering;
 pub(in crate::front) mod frames;
 pub(in crate::front) mod hpack;
 mod huffman;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 pub use self::driver::{bare, serve};
 
 use self::complaints::Complaints;
+use self::gathering::Gathering;
 use crate::front::Seam;
 use crate::health::Health;
 
@@ -32,6 +34,8 @@ pub struct LaneFront {
     seam: Arc<Seam>,
     health: Arc<Health>,
     complaints: Arc<Complaints>,
+    /// Where connections of one worker leave calls to be answered together.
+    gathering: Option<Arc<Gathering>>,
 }
 
 impl LaneFront {
@@ -40,9 +44,15 @@ impl LaneFront {
         &self.seam
     }
 
+    /// The same for the connections of one worker: calls on several of them may be answered together.
+    #[must_use]
+    pub fn for_worker(self) -> Self {
+        Self { gathering: Some(Arc::default()), ..self }
+    }
+
     /// Answers calls by `seam`, and questions about health by `health`.
     #[must_use]
     pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {
-        Self { seam, health, complaints: Arc::default() }
+        Self { seam, health, complaints: Arc::default(), gathering: None }
     }
 }

@@ -12,6 +12,11 @@ use crate::metrics::{Front, GrpcMethod, Outcome};
 use crate::service::TOGETHER_MAX;
 
 impl Seam {
+    /// Whether no answer ever waits for somebody else.
+    pub fn answers_at_once(&self) -> bool {
+        self.service.shared().is_none()
+    }
+
     /// Answers encoded `RateLimitRequest`s that came in together over gRPC, one after the other, as
     /// [`answer`](Self::answer) would: `tell` gets the message of each answer, or the refusal, with its place; `None`
     /// where somebody else has to be asked first ([`answer_later`](Self::answer_later)).
@@ -22,7 +27,7 @@ impl Seam {
     ) {
         let began = clock::monotonic();
         let mut answer = Vec::with_capacity(wire::ANSWER_BYTES);
-        if let ([message], None) = (messages, self.service.shared()) {
+        if let ([message], true) = (messages, self.answers_at_once()) {
             return tell(0, Some(self.answer_alone(message, &mut answer, began)));
         }
         // Filled where it lies: it is too large to be handed around.
@@ -35,7 +40,7 @@ impl Seam {
             let first = place - requests.len();
             self.answer_usual(&requests, &mut answer, began, |at, answer| tell(first + at, answer));
             requests.clear();
-            let is_now = self.service.shared().is_none();
+            let is_now = self.answers_at_once();
             tell(place, is_now.then(|| self.answer_alone(message, &mut answer, clock::monotonic())));
         }
         let first = messages.len() - requests.len();

@@ -10,6 +10,7 @@ mod carried;
 mod known;
 mod leased;
 mod over;
+mod part;
 mod question;
 
 use std::sync::Arc;
@@ -24,18 +25,19 @@ use crate::clock::{Clock, monotonic, since_boot};
 use crate::engine::decision::Verdicts;
 use crate::engine::key::Key;
 use crate::engine::limit::{Limit, Verdict};
-use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
+use crate::engine::plan::{Check, Hits, Plan, Step};
 use crate::engine::request::Request;
 use crate::engine::rules::{StoreFailure, Sync, Unit};
 use crate::engine::settle::{Looked, settle};
-use crate::store::lease::{Demand, Leases};
+use crate::store::lease::Leases;
 use crate::store::redis::RedisStore;
-use crate::store::redis::script::{Answered, Call, CounterAnswered, Whole};
+use crate::store::redis::script::{Answered, Call, CounterAnswered};
 use crate::store::{Failure, MemoryStore, StoreError};
 use carried::{Carried, Taken};
 pub use known::Moment;
 pub use leased::LeaseTotals;
 use over::{OverMemory, Refunds};
+use part::Part;
 pub use question::Question;
 
 /// So long before its caller gives up an answer has to be on its way.
@@ -99,34 +101,6 @@ pub struct SharedVerdicts {
     pub verdicts: Verdicts,
     /// The steps that were answered from the memory of what is over.
     pub remembered: SmallVec<[usize; 4]>,
-}
-
-/// The counters of a request that live in one slot of one Redis.
-struct Part<'s> {
-    store: &'s RedisStore,
-    slot: u16,
-    steps: SmallVec<[usize; 4]>,
-    keys: SmallVec<[Vec<u8>; 4]>,
-    /// Leases that are asked for along with these, by place.
-    demands: SmallVec<[(usize, Demand<'s>); 1]>,
-}
-
-impl<'s> Part<'s> {
-    fn new(store: &'s RedisStore, slot: u16) -> Self {
-        Self { store, slot, steps: SmallVec::new(), keys: SmallVec::new(), demands: SmallVec::new() }
-    }
-
-    /// Adds what one step asks of the counter under `key`, and the lease that is asked for along with it.
-    fn add(&mut self, step: usize, key: Vec<u8>, demand: Option<Demand<'s>>) {
-        self.demands.extend(demand.map(|demand| (self.steps.len(), demand)));
-        self.steps.push(step);
-        self.keys.push(key);
-    }
-
-    /// The hits that a lease is asked for along with the check at this place.
-    fn demanded(&self, place: usize) -> Option<u64> {
-        self.demands.iter().find(|demand| demand.0 == place).map(|(_, demand)| demand.hits)
-    }
 }
 
 /// What became of one check.
@@ -266,33 +240,7 @@ impl SharedStore {
         remembered
     }
 
-    /// Groups what has to be asked by store and slot.
-    fn parts<'s>(&'s self, request: &Request<'_>, plan: &Plan<'_>, known: &Verdicts) -> Vec<Part<'s>> {
-        let mut parts: Vec<Part<'s>> = Vec::new();
-        for (index, descriptor) in request.descriptors().enumerate() {
-            let (Some(Step::Check(check)), None) = (plan.steps.get(index), known[index]) else { continue };
-            let store = self.store_of(check);
-            let key = store.options().keys.key(request.domain(), check, descriptor.entries);
-            let slot = store.slot(&key);
-            let same = |part: &&mut Part<'_>| std::ptr::eq(part.store, store) && part.slot == slot;
-            let part = match parts.iter_mut().position(|part| same(&part)) {
-                Some(part) => &mut parts[part],
-                None => {
-                    parts.push(Part::new(store, slot));
-                    parts.last_mut().expect("it was just added")
-                }
-            };
-            let demand = self.demand(check, &key);
-            part.add(index, key, demand);
-        }
-        parts
-    }
-
-    fn store_of(&self, check: &Check<'_>) -> &RedisStore {
-        let unit = match check.origin {
-            Origin::Rule(rule) => rule.unit,
-            Origin::Override { unit, .. } => unit,
-        };
+    fn store_of(&self, unit: Unit) -> &RedisStore {
         self.per_second.as_ref().filter(|_| unit == Unit::Second).unwrap_or(&self.main)
     }
 
@@ -364,19 +312,6 @@ impl SharedStore {
             self.take_leases(plan, part, &answered, times.leases_from);
         }
         Ok((answered, replicated))
-    }
-
-    /// The call that asks what this part asks.
-    fn call(&self, plan: &Plan<'_>, part: &Part<'_>, known: &Verdicts, carried: &mut Taken<'_>) -> Call {
-        let mut call = Call::new(&whole(plan, part, known));
-        for (place, (&step, key)) in part.steps.iter().zip(&part.keys).enumerate() {
-            let Some(check) = check_at(plan, step) else { continue };
-            call.push(key.clone(), check, plan.modes.quota);
-            part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
-            let admitted = carried.of(check.key);
-            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
-        }
-        call
     }
 
     /// What these counters are to be charged of what this node admitted alone. Another call may be telling Redis right
@@ -467,32 +402,6 @@ fn check_at<'p, 'a>(plan: &'p Plan<'a>, index: usize) -> Option<&'p Check<'a>> {
         Some(Step::Check(check)) => Some(check),
         _ => None,
     }
-}
-
-/// What a part has to know of the descriptors that it does not ask. Those of other slots count as not over: what they
-/// turn out to be is settled afterwards.
-fn whole(plan: &Plan<'_>, part: &Part<'_>, known: &Verdicts) -> Whole {
-    let mut whole = Whole {
-        stop_increment_when_over: plan.modes.stop_increment_when_over,
-        quota: plan.modes.quota,
-        ..Whole::default()
-    };
-    for (index, step) in plan.steps.iter().enumerate() {
-        match step {
-            Step::Unlimited(_) => {}
-            Step::Unmatched | Step::Replaced(_) => whole.quotas += u32::from(plan.modes.quota),
-            Step::Check(_) if part.steps.contains(&index) => {}
-            Step::Check(check) => {
-                let over = known[index].is_some_and(|verdict| verdict.over);
-                let (quota, counts) = (check.quota || plan.modes.quota, over && !check.shadow);
-                whole.any_over |= over;
-                whole.denied |= counts && !quota;
-                whole.quotas += u32::from(quota);
-                whole.quotas_over += u32::from(quota && counts);
-            }
-        }
-    }
-    whole
 }
 
 /// The verdict of a counter to which this much goes back.

@@ -1,5 +1,5 @@
 //! The lane as clients see it that others have written: h2spec, grpcio (gRPC's C core), grpc-go (by grpcurl), nghttp2
-//! (by h2load and curl). The rest of this suite runs on it too, with TIDEGATE_TEST_FRONT=lane.
+//! (by h2load and curl). The rest of this suite runs on it too, and on tonic with TIDEGATE_TEST_FRONT=tonic.
 
 use std::io::Write;
 use std::path::Path;

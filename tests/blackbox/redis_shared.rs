@@ -1,5 +1,6 @@
 //! Several nodes, one limit: what is counted in Redis, and what happens when Redis does not answer.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -142,6 +143,51 @@ fn slots_of_a_cluster_charge_all_or_nothing() {
     }
     assert_eq!(keys.iter().sum::<usize>(), 3, "a key a counter: {keys:?}");
     assert!(keys.iter().filter(|&&count| count > 0).count() > 1, "they should be in several slots: {keys:?}");
+}
+
+/// Calls that come together share a command, but while their slot moves one counter is here and another one there.
+#[test]
+fn in_a_slot_that_moves_to_another_server_every_counter_is_found() {
+    let servers = cluster();
+    let setup = setup(&servers[0].url()).env("REDIS_TYPE", "cluster").env("WORKER_THREADS", "1");
+    let node = setup.start();
+    let client = node.client();
+    let users: Vec<String> = (0..600).map(|number| format!("u{number:03}")).collect();
+    let ask = |user: &str| client.ask(question("shop", &[&[("user", user)]])).overall_code == OK;
+    assert!(users.iter().all(|user| ask(user)));
+    let (from, slot, [(stays, _), (moved, moved_key)]) = two_of_one_slot(&servers, &users);
+    let to = &servers[(from + 1) % servers.len()];
+    let id = |server: &Redis| server.ask::<String>(&["CLUSTER", "MYID"]);
+    to.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(&servers[from])]);
+    servers[from].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
+    servers[from].ask::<()>(&["DEL", &moved_key]);
+    let passed: Vec<(usize, usize)> = std::thread::scope(|scope| {
+        let both = || {
+            (0..40).fold((0, 0), |(one, other), _| {
+                (one + usize::from(ask(stays)), other + usize::from(ask(moved)))
+            })
+        };
+        let asking: Vec<_> = (0..16).map(|_| scope.spawn(both)).collect();
+        asking.into_iter().map(|thread| thread.join().expect("every call is answered")).collect()
+    });
+    let total = passed.iter().fold((0, 0), |total, passed| (total.0 + passed.0, total.1 + passed.1));
+    assert_eq!(total, (299, 300), "one was asked before; the other one begins anew where it is now");
+    assert_eq!(to.ask::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot]), 1);
+}
+
+/// A server, a slot of it, and two users whose counters are there, with their keys.
+fn two_of_one_slot<'u>(servers: &[Redis], users: &'u [String]) -> (usize, String, [(&'u str, String); 2]) {
+    let mut slots = BTreeMap::<(usize, u16), Vec<(&str, String)>>::new();
+    for (at, server) in servers.iter().enumerate() {
+        for key in server.ask::<Vec<String>>(&["KEYS", "shop*"]) {
+            let slot = server.ask(&["CLUSTER", "KEYSLOT", &key]);
+            let user = users.iter().find(|user| key.contains(*user)).expect("a key tells its user");
+            slots.entry((at, slot)).or_default().push((user.as_str(), key));
+        }
+    }
+    let (&(at, slot), _) = slots.iter().find(|(_, users)| users.len() == 2).expect("some share a slot");
+    let [one, other] = <[_; 2]>::try_from(slots.remove(&(at, slot)).expect("it is there")).expect("two");
+    (at, slot.to_string(), [one, other])
 }
 
 #[test]

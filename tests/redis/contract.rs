@@ -319,9 +319,13 @@ fn a_counter_that_is_asked_alone_is_told_the_same() {
 /// Of calls in one command, one that fails and one that comes too late leave the others alone.
 #[test]
 fn calls_in_one_command_fail_each_for_itself() {
+    fail_each_for_itself(&Server::start(&[]));
+    fail_each_for_itself(&Server::valkey());
+}
+
+fn fail_each_for_itself(server: &Server) {
     use redis::Value;
     use tidegate::store::redis::script::{Call, Whole, numbers};
-    let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("text").arg("x").exec(asked.connection()).unwrap();
     let limit = Limit::new(Algorithm::SlidingLog, 3, 60 * 1_000_000_000);

@@ -93,8 +93,14 @@ pub trait Serve {
 
     /// So much of a body is there and more is to come. An error is the answer.
     fn partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status>;
-    /// Answers requests that came in together, in any order: `answer` gets what becomes of each, with its place.
-    fn whole(&mut self, calls: &[Call<'_>], answer: impl FnMut(usize, Outcome<'_, Self::Waiting>));
+    /// Answers requests that came in together, in any order: `answer` gets what becomes of each, with its place. `are_all`:
+    /// they are all that there is to answer for now.
+    fn whole(
+        &mut self,
+        calls: &[Call<'_>],
+        are_all: bool,
+        answer: impl FnMut(usize, Outcome<'_, Self::Waiting>),
+    );
     /// A request did not arrive in time, or was not answered in time. Returns the answer.
     fn late(&mut self, route: Route, arrived: bool) -> Status;
 }
@@ -193,7 +199,8 @@ impl<W> Connection<W> {
         self.nuisance.cool(turn.now);
         let mut reading = Reading::new(turn);
         let received = self.receive_frames(input, &mut reading);
-        self.answer_ready(&mut reading);
+        let are_all = received.is_ok() && reading.out.is_empty();
+        self.answer_those(&mut reading, are_all);
         let used = received.unwrap_or_else(|error| {
             self.end(Some(error), turn.out);
             input.len()

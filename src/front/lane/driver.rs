@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::LaneFront;
@@ -31,6 +31,9 @@ const READ_BYTES: usize = 128 * 1_024;
 const WRITE_BYTES_KEPT: usize = 1_024 * 1_024;
 /// How long the end of a connection may take, so that a GOAWAY is read and not lost to a reset.
 const LINGER: Duration = Duration::from_millis(500);
+/// Until then so much is read at a time, and nothing for a while after it.
+const LINGER_BYTES: usize = 64 * 1_024;
+const LINGER_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the connections of a thread share.
 struct Buffers {
@@ -180,6 +183,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             poll_events(&mut self.connection, &mut turn, context);
             // Input first: what has come is not late because nobody looked.
             let input = self.poll_input(now, &mut buffers.input, output, context)?;
+            if self.calls.has_left() {
+                // Answered with those of others, who have their turn first.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             self.poll_timer(now, output, context);
             self.send(output, context)?;
             match input {
@@ -281,22 +289,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends our half, and takes what is under way, so that the peer reads ours to its end.
+    /// Ends our half, and takes what is under way, so that the peer reads ours to its end. It takes little at a time, and
+    /// looks at none of it: a flood then waits at its sender, and costs next to nothing here.
     async fn linger(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_unsent(context)).await?;
         poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await?;
-        let mut ignored = [0; 4_096];
-        while self.stream.read(&mut ignored).await? > 0 {}
+        while poll_fn(|context| self.poll_ignored(context)).await? > 0 {
+            tokio::time::sleep(LINGER_PAUSE).await;
+        }
         Ok(())
+    }
+
+    /// Takes a little, of which nothing becomes; 0 bytes are the end.
+    fn poll_ignored(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        BUFFERS.with_borrow_mut(|buffers| {
+            let mut ignored = ReadBuf::new(&mut buffers.input[..LINGER_BYTES]);
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut ignored))?;
+            Poll::Ready(Ok(ignored.filled().len()))
+        })
     }
 }
 
 /// Hands over what has come later.
 fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>, context: &mut Context<'_>) {
+    if turn.serve.has_left() {
+        turn.serve.collect(|stream, answer| connection.complete(stream, answer, turn.now, turn.out));
+    }
     while !turn.serve.waiting.is_empty() {
         let Poll::Ready(Some(joined)) = turn.serve.waiting.poll_join_next(context) else { return };
         match joined {
-            Ok((stream, Event::Answer(answer))) => connection.complete(stream, answer, turn.now, turn.out),
+            Ok((stream, Event::Answer(answer))) => {
+                connection.complete(stream, answer.as_deref().map_err(Clone::clone), turn.now, turn.out);
+            }
             Ok((stream, Event::Health(status, news, watcher))) => {
                 let more =
                     (status != HealthStatus::Draining).then(|| turn.serve.follow(stream, status, watcher));
@@ -310,7 +334,7 @@ fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>,
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncWriteExt, DuplexStream};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
     use crate::front::connections::DrainSwitch;

@@ -64,7 +64,7 @@ async fn ask(server: Server, bytes: &[u8], piece: usize) -> Heard {
     let (mut client, stream) = tokio::io::duplex(1 << 20);
     let serving = async {
         match server {
-            Server::Lane => lane::serve(stream, LaneFront::new(seam, health), life).await,
+            Server::Lane => lane::serve(stream, LaneFront::new(seam, health).for_worker(), life).await,
             Server::Hyper => serve_tonic(stream, GrpcFront::new(seam, health), life).await,
         }
     };

@@ -1,6 +1,6 @@
 //! What this node can answer without asking Redis: hits that it holds a lease for, and what it remembers as over.
 //!
-//! In: a plan. Out: the verdicts at once, if every counter of the plan is known; else nothing, and nothing has changed.
+//! In: a plan. Out: the verdicts at once, if every counter of the plan is known; else nothing, and no hit is spent.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use smallvec::{SmallVec, smallvec};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, timeout};
 
 use super::{Part, SharedStore, Times, checks};
 use crate::clock::{monotonic, since_boot};
@@ -20,7 +20,6 @@ use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::engine::rules::{Sync, Unit};
 use crate::engine::settle::{Looked, settle};
 use crate::store::lease::{Demand, Held, Source, Unspent};
-use crate::store::redis::RedisStore;
 use crate::store::redis::script::{Answered, Call};
 
 /// Pauses between looks at what has ended: the shortest, and the longest.
@@ -111,7 +110,7 @@ impl SharedStore {
             let check = super::check_at(plan, part.steps[*place]);
             let (Some(check), Some(counter)) = (check, answered.counters.get(*place)) else { continue };
             let source = Source {
-                per_second: !std::ptr::eq(part.store, &self.main),
+                unit: check.unit(),
                 slot: part.slot,
                 key: part.keys[*place].clone(),
                 limit: check.limit,
@@ -152,12 +151,12 @@ impl SharedStore {
 
     /// Asks for a lease and nothing else.
     async fn renew(&self, demand: Demand<'_>, source: Arc<Source>) {
-        let store = self.store(source.per_second);
+        let store = self.store_of(source.unit);
         let mut part = Part::new(store, source.slot);
         part.steps.push(0);
         part.keys.push(source.key.clone());
         let check = Check {
-            origin: Origin::Override { unit: Unit::Second, unit_multiplier: 1 },
+            origin: Origin::Override { unit: source.unit, unit_multiplier: 1 },
             limit: source.limit,
             key: demand.key,
             hits: Hits::Take(0),
@@ -168,19 +167,18 @@ impl SharedStore {
         part.demands.push((0, demand));
         let plan = Plan { steps: smallvec![Step::Check(check)], domain_known: true, modes: Modes::default() };
         let times = Times { began: monotonic(), leases_from: since_boot(), patience: None };
-        if let Err(failure) = self.ask_slot(&plan, &part, &smallvec![None], times).await {
-            store.failed(failure);
-        }
+        // A failure is no decision's: whoever asks next is told.
+        let _ = self.ask_slot(&plan, &part, &smallvec![None], times).await;
     }
 
     /// Gives back what is left of leases that are over at `now`; how many hits that is.
     pub(super) fn end_leases(&self, now: Duration) -> u64 {
         let mut hits = 0;
-        let mut calls: HashMap<(bool, u16), Call> = HashMap::new();
+        let mut calls: HashMap<(Unit, u16), Call> = HashMap::new();
         self.leases.sweep(now, |key, unspent| {
             self.over.forget(key, monotonic());
             hits += unspent.hits;
-            let to = (unspent.source.per_second, unspent.source.slot);
+            let to = (unspent.source.unit, unspent.source.slot);
             let call = calls.entry(to).or_insert_with(Call::giving_back);
             push(call, &unspent);
             if call.keys.len() >= GIVEN_BACK_MAX {
@@ -196,7 +194,8 @@ impl SharedStore {
     pub async fn detach(&self) {
         self.workers.send_modify(|workers| *workers = workers.saturating_sub(1));
         let _ = self.workers.subscribe().wait_for(|&workers| workers == 0).await;
-        self.leases.all_answered().await;
+        // Those that are asked for last as long as a decision may, if there still is a worker who asks.
+        let _ = timeout(self.main.options().timeout, self.leases.all_answered()).await;
         match self.end_leases(Duration::MAX) {
             0 => {}
             hits => tracing::info!("redis: {hits} leased hits that were not spent go back"),
@@ -209,17 +208,13 @@ impl SharedStore {
     fn return_one(&self, unspent: &Unspent) {
         let mut call = Call::giving_back();
         push(&mut call, unspent);
-        self.return_all((unspent.source.per_second, unspent.source.slot), call);
+        self.return_all((unspent.source.unit, unspent.source.slot), call);
     }
 
-    fn return_all(&self, (per_second, slot): (bool, u16), call: Call) {
+    fn return_all(&self, (unit, slot): (Unit, u16), call: Call) {
         if !call.keys.is_empty() {
-            self.store(per_second).give_back(slot, call, ());
+            self.store_of(unit).give_back(slot, call, ());
         }
-    }
-
-    fn store(&self, per_second: bool) -> &RedisStore {
-        self.per_second.as_ref().filter(|_| per_second).unwrap_or(&self.main)
     }
 
     /// What leases came to.

@@ -45,7 +45,7 @@ impl SharedStore {
         let times = Times { began: monotonic(), leases_from: since_boot(), patience };
         let mut all = checks(plan);
         let (Some((step, check)), None) = (all.next(), all.next()) else { return None };
-        let store = self.store_of(check);
+        let store = self.store_of(check.unit());
         let waits = store.options().wait_replicas > 0;
         if waits || !matches!(check.hits, Hits::Take(_)) || self.over.knows(check, times.began) {
             return None;

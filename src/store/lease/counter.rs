@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 
 use crate::engine::limit::{Limit, Verdict};
 use crate::engine::plan::Check;
+use crate::engine::rules::Unit;
 
 /// One that is being spent, and the next.
 const LEASES_MAX: usize = 2;
@@ -59,12 +60,18 @@ pub(super) struct Lease {
 /// Where the hits of a lease count.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::store) struct Source {
-    /// They are in the store of limits per second.
-    pub(in crate::store) per_second: bool,
+    /// The unit of the limit: those per second may be in a store of their own.
+    pub(in crate::store) unit: Unit,
     pub(in crate::store) slot: u16,
     pub(in crate::store) key: Vec<u8>,
     pub(in crate::store) limit: Limit,
     pub(in crate::store) stamp: u64,
+}
+
+impl Source {
+    fn is_of(&self, unit: Unit, limit: &Limit) -> bool {
+        self.unit == unit && self.limit == *limit
+    }
 }
 
 impl Counter {
@@ -103,7 +110,7 @@ impl Counter {
     /// Takes a new lease in. Before it only the last is kept, if it is of the same limit; the others are over.
     pub(super) fn take(&mut self, lease: Lease) -> ArrayVec<Lease, LEASES_MAX> {
         let mut over = std::mem::take(&mut self.leases);
-        if over.last().is_some_and(|last| last.source.limit == lease.source.limit) {
+        if over.last().is_some_and(|last| last.source.is_of(lease.source.unit, &lease.source.limit)) {
             self.leases.extend(over.pop());
         }
         self.leases.push(lease);
@@ -120,7 +127,7 @@ impl Counter {
 
 impl Lease {
     fn has(&self, check: &Check<'_>, hits: u64, now: Duration) -> bool {
-        self.source.limit == check.limit && now < self.ends && self.left >= hits.max(1)
+        self.source.is_of(check.unit(), &check.limit) && now < self.ends && self.left >= hits.max(1)
     }
 
     fn is_low(&self, now: Duration, time: Duration) -> bool {

@@ -25,7 +25,7 @@ fn check(requests: u32, hits: u64) -> Check<'static> {
 }
 
 fn source(limit: Limit, stamp: u64) -> Source {
-    Source { per_second: false, slot: 0, key: b"k".to_vec(), limit, stamp }
+    Source { unit: Unit::Second, slot: 0, key: b"k".to_vec(), limit, stamp }
 }
 
 /// What Redis tells whose counter has room for so many.
@@ -80,6 +80,20 @@ fn a_lease_of_another_limit_is_not_spent() {
     assert_eq!(old.iter().map(|old| (old.source.stamp, old.hits)).collect::<Vec<_>>(), [(5, 49)]);
     assert!(leases.hold(&check(1_000, 1), millis(1_011)).is_none());
     assert!(leases.hold(&check(999, 1), millis(1_011)).is_some());
+}
+
+/// Limits per second may be counted elsewhere.
+#[test]
+fn a_lease_of_another_unit_is_not_spent() {
+    let (leases, mut asked) = (leased(50), check(1_000, 1));
+    asked.origin = Origin::Override { unit: Unit::Minute, unit_multiplier: 1 };
+    assert!(leases.hold(&asked, millis(1_001)).is_none() && leases.spend(&asked, millis(1_001)).is_none());
+    let demand = leases.demand(&asked).expect("the new one is leased too");
+    let minute = Source { unit: Unit::Minute, ..source(asked.limit, 6) };
+    let old = demand.granted(minute, Granted { hits: 2, stamp: 6 }, &room(9), millis(1_010));
+    assert_eq!(old.iter().map(|old| (old.source.unit, old.hits)).collect::<Vec<_>>(), [(Unit::Second, 50)]);
+    assert!(leases.spend(&check(1_000, 1), millis(1_011)).is_none());
+    assert!(leases.spend(&asked, millis(1_011)).is_some());
 }
 
 #[test]

@@ -1,28 +1,30 @@
 //! Calls that come together go to Redis together: one command and one script for many, with a reply for each of them.
 //!
 //! In: calls of one check each, one after the other, for one connection. Out: Redis' reply to each, as if it had come by
-//! itself: one that fails does so alone. Calls wait for nobody: what has come when the connection's task has its turn is
+//! itself: one that fails does so alone, but for redirects, which are told of the keys of a command together. Calls wait for nobody: what has come when the connection's task has its turn is
 //! sent then. In a Cluster only calls for one slot share a command. How long its caller waits is the caller's business;
 //! a call that nobody waits for any more is not sent.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
+use redis::{Cmd, ErrorKind, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
 use super::script::{Call, FIRST_ARG_BYTES, Purpose};
 use super::state::Shared;
+use crate::clock::monotonic;
 
 /// Calls of one command: all of them together take Redis a fraction of a millisecond, for which everybody else waits.
 const CALLS_MAX: usize = 32;
-/// Commands that one connection has under way. Beyond them calls wait here, where those are forgotten that nobody waits
-/// for any more: a server that hangs is sent no more than this.
+/// With so many commands under way nothing more is sent. Calls wait here then, where those are forgotten that nobody
+/// waits for any more: what a server that hangs is sent has a bound.
 const COMMANDS_MAX: usize = 1_024;
 /// Bytes of a check that is joined. A longer one carries hits along, and takes as long as many.
 const CHECK_BYTES_MAX: usize = 96;
@@ -39,13 +41,16 @@ struct Queue {
     came: Notify,
 }
 
+/// When a call was sent, and the reply to it.
+pub(super) type Sent = (Instant, RedisResult<Value>);
+
 /// A call, and who waits for its reply.
 struct Waiting {
     slot: u16,
     key: Vec<u8>,
     first_arg: [u8; FIRST_ARG_BYTES],
     check: ArrayVec<u8, CHECK_BYTES_MAX>,
-    reply: oneshot::Sender<RedisResult<Value>>,
+    reply: oneshot::Sender<Sent>,
 }
 
 impl Drop for Joined {
@@ -68,13 +73,13 @@ impl Joined {
     }
 
     /// The reply to a call for this slot, which does nothing after a time of the server's clock.
-    pub(super) async fn ask(&self, slot: u16, call: &Call, deadline_micros: u64) -> RedisResult<Value> {
-        let ([key], [check]) = (&*call.keys, &*call.args) else { return Err(gone()) };
+    pub(super) async fn ask(&self, slot: u16, call: &Call, deadline_micros: u64) -> Sent {
+        let ([key], [check]) = (&*call.keys, &*call.args) else { return gone() };
         let (reply, replied) = oneshot::channel();
-        let check = ArrayVec::try_from(&**check).map_err(|_| gone())?;
+        let Ok(check) = ArrayVec::try_from(&**check) else { return gone() };
         let first_arg = call.first_arg(deadline_micros);
         self.queue.push(Waiting { slot, key: key.clone(), first_arg, check, reply });
-        replied.await.unwrap_or_else(|_| Err(gone()))
+        replied.await.unwrap_or_else(|_| gone())
     }
 }
 
@@ -97,8 +102,8 @@ impl Waiting {
     }
 }
 
-fn gone() -> RedisError {
-    std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
+fn gone() -> Sent {
+    (monotonic(), Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()))
 }
 
 /// Sends what comes, and hands out the replies, for ever.
@@ -136,11 +141,13 @@ fn commands(mut waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
 async fn send(mut connection: MultiplexedConnection, shared: Arc<Shared>, calls: Vec<Waiting>) {
     let purpose = if calls.len() == 1 { Purpose::Decide } else { Purpose::DecideEach };
     let script = shared.script(purpose);
-    let mut sent = reply(&mut connection, &command("EVALSHA", &script.name, &calls)).await;
-    if sent.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-        sent = reply(&mut connection, &command("EVAL", &script.text, &calls)).await;
+    let mut sent = monotonic();
+    let mut told = reply(&mut connection, &command("EVALSHA", &script.name, &calls)).await;
+    if told.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
+        sent = monotonic();
+        told = reply(&mut connection, &command("EVAL", &script.text, &calls)).await;
     }
-    let replies = match (sent, purpose) {
+    let replies = match (told, purpose) {
         (Ok(Value::Array(replies)), Purpose::DecideEach) if replies.len() == calls.len() => {
             replies.into_iter().map(Ok).collect()
         }
@@ -150,7 +157,7 @@ async fn send(mut connection: MultiplexedConnection, shared: Arc<Shared>, calls:
     };
     for (call, reply) in calls.into_iter().zip(replies) {
         // Who waits no more does not want it.
-        let _ = call.reply.send(reply);
+        let _ = call.reply.send((sent, reply));
     }
 }
 
@@ -174,9 +181,7 @@ mod tests {
     use super::*;
 
     /// Calls for these slots, and who waits for them.
-    fn calls(
-        slots: impl IntoIterator<Item = u16>,
-    ) -> (Vec<Waiting>, Vec<oneshot::Receiver<RedisResult<Value>>>) {
+    fn calls(slots: impl IntoIterator<Item = u16>) -> (Vec<Waiting>, Vec<oneshot::Receiver<Sent>>) {
         let call = |(number, slot): (usize, u16)| {
             let (reply, waits) = oneshot::channel();
             let (key, first_arg) = (number.to_string().into(), [0; FIRST_ARG_BYTES]);

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::address::Address;
 use super::connect::{Opened, open};
-use super::joined::{Joined, joins};
+use super::joined::{Joined, Sent, joins};
 use super::script::{self, Call, Purpose};
 use super::state::{LoginSettings, Shared};
 use crate::clock::monotonic;
@@ -149,6 +149,11 @@ impl Link {
                 Ok(numbers) if numbers.len() == 1 => {}
                 Ok(numbers) => return Ok(numbers),
                 Err(Refused::NoScript) => return Err(Failure::Refused.into()),
+                // Told of several keys, some of which may have moved and others not. Nothing was done: what holds for
+                // this one it is told when it asks alone.
+                Err(Refused::Call(CallError { failure: Failure::Moved, .. })) => {
+                    return Box::pin(self.call_alone(shared, purpose, call, until, false)).await;
+                }
                 Err(Refused::Call(error)) => return Err(error),
             }
         }
@@ -167,7 +172,8 @@ impl Link {
         let mut by_name = true;
         for _ in 0..3 {
             let command = self.command(shared, purpose, by_name, call, until);
-            match self.answer(shared, purpose, until, self.send(&command, asking)).await {
+            let asked = async { (monotonic(), self.send(&command, asking).await) };
+            match self.answer(shared, purpose, until, asked).await {
                 Err(Refused::NoScript) => by_name = false,
                 Ok(numbers) if purpose == Purpose::Decide && numbers.len() == 1 => {}
                 Ok(numbers) => return Ok(numbers),
@@ -197,16 +203,17 @@ impl Link {
         shared: &Shared,
         purpose: Purpose,
         until: Instant,
-        asked: impl Future<Output = RedisResult<Value>>,
+        asked: impl Future<Output = Sent>,
     ) -> Result<Vec<i64>, Refused> {
-        let sent = monotonic();
-        let left = until.saturating_duration_since(sent);
+        let began = monotonic();
+        let left = until.saturating_duration_since(began);
         if left.is_zero() {
             return Err(Failure::Timeout.into());
         }
         let reply = timeout(left, asked).await;
+        let sent = reply.as_ref().map_or(began, |(sent, _)| *sent);
         shared.stats.round_trips.ended(sent);
-        match reply.map(|reply| reply.and_then(numbers)) {
+        match reply.map(|(_, reply)| reply.and_then(numbers)) {
             Ok(Ok(numbers)) => {
                 self.unanswered.store(0, Relaxed);
                 if let (Purpose::Decide, Some(&micros)) = (purpose, numbers.first()) {

@@ -2,8 +2,8 @@
 //!
 //! One worker serves them all, so that there is no second thread on which the client could be safe.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,18 @@ impl Front {
             Self::Tonic => setup.env("GRPC_FRONT", "tonic"),
             Self::Lane => setup.env("GRPC_FRONT", "lane"),
         }
+    }
+
+    /// CPU time of one of the client's calls, its part of a connection included, where nobody attacks.
+    fn call_cost(self) -> Duration {
+        static COSTS: [OnceLock<Duration>; 2] = [const { OnceLock::new() }; 2];
+        *COSTS[self as usize].get_or_init(|| {
+            let mut siege = Siege::lay(self, Setup::new(), CALLS_A_CONNECTION);
+            eventually_true("calls", || siege.client.calls() >= CALLS_MEASURED);
+            let (calls, _) = siege.client.stop();
+            siege.limiter.cpu_time().saturating_sub(siege.cpu_before)
+                / u32::try_from(calls).expect("few calls")
+        })
     }
 }
 
@@ -50,6 +62,13 @@ pub const MIB: u64 = 1024 * 1024;
 /// By so much memory may differ what means nothing: an allocator takes and keeps it by 2 MiB at a time, and a limiter
 /// that answers the client sooner has more calls beside the attack.
 const MEMORY_NOISE: u64 = 8 * MIB;
+/// By so much CPU time may differ what means nothing: what is read before an attack is recognised depends on when it
+/// comes in.
+const CPU_NOISE: Duration = Duration::from_millis(100);
+/// And by this part of what the calls take: beside an attack, and beside other tests, they cost more or less than alone.
+const CALLS_NOISE: u32 = 4;
+/// Calls by which is measured what one takes.
+const CALLS_MEASURED: u64 = 1_000;
 
 /// A question that is always answered OK.
 pub fn question() -> grpc::RateLimitRequest {
@@ -65,15 +84,16 @@ pub struct Siege {
     client: Client,
 }
 
-/// What an attack cost a limiter: memory beyond what it had, and CPU time, that for the client's calls included.
+/// What an attack cost a limiter: memory beyond what it had, and CPU time beyond what the client's calls take.
 pub struct Cost {
     pub memory: u64,
     pub cpu: Duration,
     pub calls: u64,
+    pub cpu_of_calls: Duration,
 }
 
 /// Makes this attack on every front, each of which may take no more memory than this for it, and the lane no more than
-/// tonic.
+/// tonic, nor more CPU time.
 pub fn attack(memory_max: u64, attack: impl Fn(&Siege)) {
     attack_with(Setup::new, CALLS_A_CONNECTION, memory_max, attack);
 }
@@ -92,6 +112,8 @@ pub fn attack_with(
         lane.memory,
         tonic.memory
     );
+    let noise = CPU_NOISE + (lane.cpu_of_calls + tonic.cpu_of_calls) / CALLS_NOISE;
+    assert!(lane.cpu <= tonic.cpu + noise, "it takes {:?} of the lane, {:?} of tonic", lane.cpu, tonic.cpu);
 }
 
 /// Makes the limiter do this work beside every front, neither taking more memory than this. What it costs is no front's
@@ -108,11 +130,12 @@ pub fn work_beside(
         siege.lift(memory_max)
     });
     println!("cost of {}", std::thread::current().name().unwrap_or_default());
-    for (front, Cost { memory, cpu, calls }) in ["tonic", "lane "].iter().zip(&costs) {
+    for (front, Cost { memory, cpu, calls, cpu_of_calls }) in ["tonic", "lane "].iter().zip(&costs) {
         println!(
-            "  {front} {:>6} KiB {:>5} ms of CPU, {calls:>5} calls beside it",
+            "  {front} {:>6} KiB {:>5} ms of CPU, beside {calls:>5} calls that take {} ms",
             memory / 1_024,
-            cpu.as_millis()
+            cpu.as_millis(),
+            cpu_of_calls.as_millis()
         );
     }
     costs
@@ -149,13 +172,14 @@ impl Siege {
         let (calls, slowest) = self.client.stop();
         assert!(slowest < CALL_MAX, "{:?}: a call took {slowest:?}", self.front);
         let (taken, cpu) = (self.memory_taken(), self.limiter.cpu_time().saturating_sub(self.cpu_before));
+        let cpu_of_calls = self.front.call_cost() * u32::try_from(calls).expect("few calls");
         assert!(taken <= memory_max, "{:?}: took {taken} bytes, over {memory_max}", self.front);
         let lines = self.limiter.output();
         assert!(lines.len() <= LINES_MAX, "{:?}: {} lines were said of it", self.front, lines.len());
         assert!(!lines.iter().any(|line| line.contains("panicked")), "{:?}: a panic", self.front);
         assert!(self.limiter.ended().is_none(), "{:?}: it ended", self.front);
         eventually_true("the limiter to rest", || self.is_at_rest());
-        Cost { memory: taken, cpu, calls }
+        Cost { memory: taken, cpu: cpu.saturating_sub(cpu_of_calls), calls, cpu_of_calls }
     }
 
     /// Whether it needs less than a fifth of a core.
@@ -183,9 +207,14 @@ impl Client {
         Self { stop, calls, asking: Some(asking) }
     }
 
+    /// Calls that it made.
+    fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
     fn makes_calls(&self) {
-        let before = self.calls.load(Ordering::Relaxed);
-        let served = || self.calls.load(Ordering::Relaxed) >= before + CALLS_MIN;
+        let before = self.calls();
+        let served = || self.calls() >= before + CALLS_MIN;
         eventually_true("the client's calls", || {
             served() || self.asking.as_ref().is_some_and(JoinHandle::is_finished)
         });
@@ -196,7 +225,7 @@ impl Client {
     fn stop(&mut self) -> (u64, Duration) {
         self.stop.store(true, Ordering::Relaxed);
         let slowest = self.asking.take().expect("stopped once").join().expect("every call is answered");
-        (self.calls.load(Ordering::Relaxed), slowest)
+        (self.calls(), slowest)
     }
 }
 

@@ -134,9 +134,10 @@ impl Setup {
     }
 }
 
-/// Which of the two serves the gRPC port: every test holds on both, so the whole suite runs once with each.
+/// Which of the two serves the gRPC port: every test holds on both, so the whole suite runs once with each. Unless said,
+/// what users get who say nothing.
 pub fn grpc_front() -> String {
-    std::env::var("TIDEGATE_TEST_FRONT").unwrap_or_else(|_| "tonic".to_owned())
+    std::env::var("TIDEGATE_TEST_FRONT").unwrap_or_else(|_| "lane".to_owned())
 }
 
 impl Tidegate {

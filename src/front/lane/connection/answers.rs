@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::streams::{State, Stream, Then};
 use super::{Connection, ErrorCode, PAYLOAD_MAX, Status, flag, frames, kind, nuisance};
 use crate::front::grpc::{ONLY_GRPC, ONLY_POST, percent_encoded};
@@ -19,14 +17,14 @@ const PREFIX_BYTES: usize = 5;
 
 impl<W> Connection<W> {
     /// The answer to a call that was put off. Nothing happens if its stream has ended meanwhile.
-    pub fn complete(&mut self, id: u32, answer: Result<Bytes, Status>, now: Instant, out: &mut Vec<u8>) {
+    pub fn complete(&mut self, id: u32, answer: Result<&[u8], Status>, now: Instant, out: &mut Vec<u8>) {
         if !self.streams.get(id).is_some_and(|stream| matches!(stream.state, State::Waiting(_))) {
             return;
         }
         let Some(mut stream) = self.remove(id) else { return };
         stream.due = Some(now + SEND_TIMEOUT);
         match answer {
-            Ok(message) => self.succeed(stream, &message, out),
+            Ok(message) => self.succeed(stream, message, out),
             Err(status) => self.fail(&stream, &status, out),
         }
     }

@@ -84,14 +84,23 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Answers all requests that are ready.
+    /// Answers all requests that are ready, as there is more to be looked at behind them.
     pub(super) fn answer_ready<S: Serve<Waiting = W>>(&mut self, reading: &mut Reading<'_, '_, S>) {
+        self.answer_those(reading, false);
+    }
+
+    /// Answers all requests that are ready. `are_all`: nothing else was answered, and nothing is behind them.
+    pub(super) fn answer_those<S: Serve<Waiting = W>>(
+        &mut self,
+        reading: &mut Reading<'_, '_, S>,
+        are_all: bool,
+    ) {
         let Reading { now, serve, out, ready, streams } = reading;
         if ready.is_empty() {
             return;
         }
         let calls: SmallVec<[Call<'_>; TOGETHER_MAX]> = ready.iter().map(Ready::call).collect();
-        serve.whole(&calls, |place, outcome| {
+        serve.whole(&calls, are_all, |place, outcome| {
             if let Some(stream) = streams[place].take() {
                 self.answer(stream, outcome, calls[place].timeout, *now, out);
             }

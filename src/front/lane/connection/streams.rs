@@ -67,7 +67,7 @@ pub struct Stream<W> {
 /// The streams of one connection, and which of those that are no more are so by our own hand.
 #[derive(Debug)]
 pub struct Streams<W> {
-    /// The stream that began last, as long as no other has: its body mostly comes next.
+    /// The stream that began last, as long as no other has: its body mostly comes next, and then its answer.
     newest: Option<Stream<W>>,
     others: HashMap<u32, Stream<W>, RandomState>,
     last: u32,
@@ -99,10 +99,11 @@ impl<W> Streams<W> {
         id & 1 == 0 || id > self.last
     }
 
-    /// Whether this is the stream that began last, and still there.
+    /// Whether this is the stream that began last, and its body is still coming.
     #[inline]
     pub fn is_newest(&self, id: u32) -> bool {
-        self.newest.as_ref().is_some_and(|newest| newest.id == id)
+        let is_newest = |newest: &Stream<W>| newest.id == id && matches!(newest.state, State::Receiving);
+        self.newest.as_ref().is_some_and(is_newest)
     }
 
     pub fn len(&self) -> usize {
@@ -140,7 +141,10 @@ impl<W> Streams<W> {
 
     pub fn insert(&mut self, stream: Stream<W>) {
         self.expect(stream.due);
-        self.others.insert(stream.id, stream);
+        match &self.newest {
+            None if stream.id == self.last => self.newest = Some(stream),
+            _ => drop(self.others.insert(stream.id, stream)),
+        }
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream<W>> {

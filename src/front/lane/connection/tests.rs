@@ -45,7 +45,12 @@ impl Serve for Server {
         if body.first() == Some(&1) { Err(Status { code: 12, message: "compressed".into() }) } else { Ok(()) }
     }
 
-    fn whole(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Self::Waiting>)) {
+    fn whole(
+        &mut self,
+        calls: &[Call<'_>],
+        _: bool,
+        mut answer: impl FnMut(usize, Outcome<'_, Self::Waiting>),
+    ) {
         for (place, call) in calls.iter().enumerate() {
             let message = call.body.get(5..).unwrap_or_default();
             self.calls.push((call.stream, message.to_vec(), call.timeout));
@@ -136,7 +141,7 @@ impl Peer {
     }
 
     fn complete(&mut self, stream: u32, answer: Result<&'static [u8], Status>) -> Vec<Frame> {
-        self.connection.complete(stream, answer.map(Bytes::from_static), self.now, &mut self.out);
+        self.connection.complete(stream, answer, self.now, &mut self.out);
         self.heard()
     }
 
