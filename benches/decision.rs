@@ -4,7 +4,7 @@
 //! governor is keyed by the same string, hashes it with ahash, and is given its time too.
 //!
 //! `cargo bench --bench decision` takes about a minute; `-- --full` measures sizes, growth and expiry at 10,000,000
-//! keys, and 100,000,000 weighted counters (5 GB); `-- hot_key` and the like run one part alone.
+//! keys, and 100,000,000 weighted counters (4.4 GB); `-- hot_key` and the like run one part alone.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads real clocks")]
 

@@ -414,6 +414,39 @@ mod tests {
         assert_eq!(table.group_count(), 0);
     }
 
+    #[test]
+    fn it_is_a_map_while_entries_come_and_go() {
+        let (mut table, mut model) = (Table::<u64>::default(), BTreeMap::new());
+        for round in 0..200_u64 {
+            for number in round * 1_000..round * 1_000 + round % 17 * 20 {
+                make_room(&mut table);
+                let slot = table.insert(key(number));
+                *table.state_mut(slot) = round + number % 40;
+                model.insert(number, round + number % 40);
+            }
+            table.retain(|&until| until > round, &mut Removed::default());
+            model.retain(|_, until| *until > round);
+            table.shrink_if_sparse(&mut Removed::default());
+            same(&table, &model);
+        }
+    }
+
+    #[test]
+    fn a_table_of_more_than_a_page_grows_where_it_is() {
+        let mut table = Table::<u64>::default();
+        let mut places: Vec<_> = (0..3_000)
+            .filter_map(|number| {
+                make_room(&mut table);
+                table.insert(key(number));
+                let large = Table::<u64>::bytes_of(table.group_count()) > PAGE_BYTES;
+                large.then_some(table.groups.as_ptr())
+            })
+            .collect();
+        assert!(places.len() > 2_000);
+        places.dedup();
+        assert_eq!(places.len(), 1);
+    }
+
     /// Keys that all have one home: what nobody can aim at still works.
     #[test]
     fn it_is_a_map_even_for_keys_of_one_home() {
