@@ -1,5 +1,5 @@
 //! `cargo bench --bench seam`: what one call allocates behind the transport, from the bytes of the request to the bytes
-//! of the answer, and how much of that is the request itself, decoded.
+//! of the answer, and beside it what decoding the request by prost would, which the seam does without.
 
 use std::alloc::System;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ fn main() {
     println!("allocations a call, after the first of its kind");
     println!(
         "{:>8} {:>12} {:>6} {:>22} {:>22}",
-        "rules", "descriptors", "seam", "of which the request", "bytes, seam"
+        "rules", "descriptors", "seam", "the request, by prost", "bytes, seam"
     );
     for rules in [1, 1_000, 100_000] {
         let answer = answerer(&rules_text(rules));
