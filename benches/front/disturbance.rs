@@ -107,7 +107,7 @@ impl Disturbance {
             while !stopped.load(Ordering::Relaxed) {
                 match self {
                     Self::Scrapes => scrape(metrics)?,
-                    Self::Reloads => reload(metrics, &rules, &texts[done as usize % 2])?,
+                    Self::Reloads => reload(metrics, &rules, &texts)?,
                     Self::ManyStreams => open_streams(address, &streams)?,
                     Self::Nothing | Self::Stalled | Self::SlowReaders => {}
                 }
@@ -152,8 +152,11 @@ fn take_what_is_left() -> Result<(), Failure> {
     if done.success() { Ok(()) } else { Err("chrt fails".into()) }
 }
 
-fn reload(metrics: SocketAddr, rules: &Path, text: &str) -> Result<(), Failure> {
+/// Puts the other one of the two texts in force.
+fn reload(metrics: SocketAddr, rules: &Path, texts: &[String; 2]) -> Result<(), Failure> {
     let before = reloads_at(metrics)?;
+    let is_first = fs::read_to_string(rules).is_ok_and(|text| text == texts[0]);
+    let text = &texts[usize::from(is_first)];
     let next = rules.with_extension("next");
     fs::write(&next, text)?;
     fs::rename(&next, rules)?;
