@@ -1,29 +1,33 @@
 //! What a decision allocates once its counters are there: nothing, for up to eight descriptors, by every algorithm,
-//! among few rules and among many.
+//! among few rules and among many. And what the store says that a counter holds: what it has allocated.
 //!
-//! A binary of its own, with one test: the allocator counts for the whole process.
+//! A binary of its own, whose tests run one after the other: the allocator counts for the whole process.
 
 use std::alloc::System;
 use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tidegate::engine::decision::{Code, conclude};
 use tidegate::engine::key::KeySecret;
-use tidegate::engine::limit::Algorithm;
+use tidegate::engine::limit::{Algorithm, Limit};
 use tidegate::engine::plan::Modes;
 use tidegate::engine::request::{DescriptorOptions, Entry, Request};
 use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
-use tidegate::engine::time::Timestamp;
+use tidegate::engine::time::{SECOND_NANOS, Timestamp};
 use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+/// Whoever counts holds it.
+static COUNTING: Mutex<()> = Mutex::new(());
 
 const DESCRIPTORS_MAX: usize = 8;
 const NOW: Timestamp = Timestamp::from_secs(1_000_000_000);
 
 #[test]
 fn a_decision_allocates_nothing() {
+    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let keys: Vec<String> = (0..DESCRIPTORS_MAX).map(|number| format!("key-{number}")).collect();
     for rule_count in [DESCRIPTORS_MAX, 20_000] {
         for algorithm in Algorithm::ALL {
@@ -36,6 +40,45 @@ fn a_decision_allocates_nothing() {
             }
         }
     }
+}
+
+/// One counter that grows and shrinks, of each algorithm whose counters do.
+#[test]
+fn a_counter_holds_what_is_said_of_it() {
+    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let window = 3_600 * SECOND_NANOS;
+    let algorithms = [
+        Limit::new(Algorithm::SlidingLog, u32::MAX, window),
+        Limit::new(Algorithm::SlidingWindow, u32::MAX, window).with_granularity(SECOND_NANOS),
+    ];
+    for limit in algorithms {
+        // The harness's own thread allocates now and then, beside this one.
+        let least = (0..3).map(|_| bytes_not_told(&limit)).min();
+        assert_eq!(least, Some(0), "{}", limit.algorithm().name());
+    }
+}
+
+/// The most bytes by which what the store says that one counter took or gave back differs from what the allocator says.
+fn bytes_not_told(limit: &Limit) -> usize {
+    let store = MemoryStore::new(MemoryOptions { max_bytes: 64 << 20, full: StoreFull::Deny });
+    let key = KeySecret::new([7; 16]).seed([b"shop".as_slice()]).key(["alice"]);
+    let take = |hits, now| store.take(limit, key, hits, now);
+    take(1, NOW);
+    let (told, held) = (store.bytes() as isize, held_bytes());
+    let mut most = 0;
+    // Two windows and a half, then a pause after which one hit alone is left.
+    for step in 0..9_001 {
+        let pause = if step == 9_000 { 2 * limit.window_nanos() } else { 0 };
+        take(1 + step % 3, NOW.plus(step * SECOND_NANOS + pause));
+        most = most.max((store.bytes() as isize - told).abs_diff(held_bytes() - held));
+    }
+    most
+}
+
+/// Bytes that are allocated now.
+fn held_bytes() -> isize {
+    let stats = ALLOCATOR.stats();
+    stats.bytes_allocated as isize - stats.bytes_deallocated as isize
 }
 
 /// What requests allocate that pass, and those that are denied, after the few that make the counters.
