@@ -312,7 +312,7 @@ impl Seam {
         timeout: Option<Duration>,
     ) -> Option<Result<Answer, Refusal>> {
         let live = self.service.snapshot().ok()?;
-        let read = || wire::in_place::parse(request, &self.bounds);
+        let read = |asked: &mut _| wire::in_place::parse(request, &self.bounds, asked);
         let render = |request: &Request<'_>, decision: &Decision<'_>| self.told(request, decision);
         let decided = self.service.decide_one_later(&live, read, timeout, render).await?;
         Some(decided.map_err(Refusal::from))
@@ -347,8 +347,9 @@ impl Seam {
 
     /// The answer to a request about counters that this node knows, whatever other nodes do.
     fn decide_known(&self, shared: &SharedStore, request: &[u8]) -> Option<Answer> {
-        let request = wire::in_place::parse(request, &self.bounds)?;
-        self.service.decide_known(shared, &request, |decision| self.told(&request, decision))
+        let mut asked = Request::default();
+        wire::in_place::parse(request, &self.bounds, &mut asked)?;
+        self.service.decide_known(shared, &asked, |decision| self.told(&asked, decision))
     }
 
     /// The answer of a decision, in a message of its own.
@@ -360,8 +361,9 @@ impl Seam {
 
     /// Appends the message of the answer to `out`.
     fn decide(&self, request: &[u8], out: &mut Vec<u8>) -> Result<Code, Refusal> {
-        if let Some(request) = wire::in_place::parse(request, &self.bounds) {
-            return self.decide_parsed(&request, out);
+        let mut asked = Request::default();
+        if wire::in_place::parse(request, &self.bounds, &mut asked).is_some() {
+            return self.decide_parsed(&asked, out);
         }
         let message = self.decode(request)?;
         self.decide_parsed(&self.parse(&message)?, out)

@@ -5,19 +5,17 @@ pub(crate) mod fixture;
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::Duration;
-
-use smallvec::SmallVec;
+use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, monotonic, nanos_since};
-use crate::engine::decision::{Decision, Verdicts, conclude};
+use crate::engine::decision::{Decision, conclude};
 use crate::engine::explain::{Explanation, explain};
 use crate::engine::plan::{Modes, Plan};
 use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
-use crate::store::{MemoryStore, Moment, Question, SharedStore, SharedVerdicts, StoreError};
+use crate::store::{Applied, MemoryStore, Moment, Question, SharedStore, StoreError};
 
 /// Requests that are best decided together: enough that memory has answered for the first once the last is asked for,
 /// few enough that what is known of them stays in a processor's nearest cache.
@@ -105,9 +103,9 @@ impl Service {
         self.with_live(|live| Ok(self.decide_under(live.ok_or(ServiceError::NoRules)?, request, render)))
     }
 
-    /// The same for requests that came in together, one after the other, at one time. What they need is brought from
-    /// memory side by side. `tell` gets each decision with the place of its request; `None` where counters are shared
-    /// and the store has to be asked.
+    /// The same for requests that came in together, one after the other. What they need is brought from memory side by
+    /// side. `tell` gets each decision with the place of its request; `None` where counters are shared and the store has
+    /// to be asked.
     ///
     /// # Errors
     /// When there are no rules at all: nothing is told.
@@ -116,28 +114,67 @@ impl Service {
         requests: &[Request<'_>],
         mut tell: impl FnMut(usize, Option<&Decision<'_>>),
     ) -> Result<(), ServiceError> {
-        if let Some(shared) = &self.shared {
-            self.decide_known_together(shared, requests, tell);
-            return Ok(());
-        }
-        self.with_live(|live| {
-            let InForce { rules, handles } = live.ok_or(ServiceError::NoRules)?;
-            let began = monotonic();
-            // Filled where they lie: they are too large to be handed around.
-            let mut plans: SmallVec<[Plan<'_>; TOGETHER_MAX]> = SmallVec::new();
-            plans.extend(requests.iter().map(|request| rules.plan(request, self.modes)));
-            self.store.fetch(plans.iter());
-            let now = self.clock.at(began);
-            let mut verdicts: SmallVec<[Verdicts; TOGETHER_MAX]> = SmallVec::new();
-            verdicts.extend(plans.iter().map(|plan| self.store.apply(plan, now)));
-            self.metrics.decisions_took(nanos_since(began) / plans.len().max(1) as u64, plans.len());
-            for (place, (request, plan)) in requests.iter().zip(&plans).enumerate() {
-                let decision = conclude(plan, &verdicts[place]);
-                self.metrics.observe(handles, request, &decision);
-                tell(place, Some(&decision));
+        self.with_live(|live| match (live, &self.shared) {
+            (None, None) => Err(ServiceError::NoRules),
+            (Some(live), shared) if shared.as_ref().is_none_or(|shared| shared.remembers()) => {
+                for (round, requests) in requests.chunks(TOGETHER_MAX).enumerate() {
+                    self.decide_few(live, requests, |at, decision| tell(round * TOGETHER_MAX + at, decision));
+                }
+                Ok(())
             }
-            Ok(())
+            _ => {
+                (0..requests.len()).for_each(|place| tell(place, None));
+                Ok(())
+            }
         })
+    }
+
+    /// The same for [as many](TOGETHER_MAX) as there are places for, at one time.
+    fn decide_few(
+        &self,
+        InForce { rules, handles }: &InForce,
+        requests: &[Request<'_>],
+        mut tell: impl FnMut(usize, Option<&Decision<'_>>),
+    ) {
+        let began = monotonic();
+        let mut plans: [Plan<'_>; TOGETHER_MAX] = std::array::from_fn(|_| Plan::empty(self.modes));
+        let plans = &mut plans[..requests.len()];
+        requests.iter().zip(&mut *plans).for_each(|(request, plan)| rules.plan_into(request, plan));
+        let mut applied: [Applied; TOGETHER_MAX] = Default::default();
+        let mut is_known = [true; TOGETHER_MAX];
+        self.apply_known(plans, began, &mut applied, &mut is_known);
+        let known = is_known[..plans.len()].iter().filter(|&&is_known| is_known).count();
+        self.metrics.decisions_took(nanos_since(began) / plans.len().max(1) as u64, known);
+        for (place, (request, plan)) in requests.iter().zip(plans).enumerate() {
+            match is_known[place] {
+                true => {
+                    self.tell(handles, request, plan, &applied[place], |decision| tell(place, Some(decision)))
+                }
+                false => tell(place, None),
+            }
+        }
+    }
+
+    /// Applies plans as far as nobody else has to be asked: `is_known` tells where.
+    fn apply_known(
+        &self,
+        plans: &[Plan<'_>],
+        began: Instant,
+        applied: &mut [Applied],
+        is_known: &mut [bool],
+    ) {
+        if let Some(shared) = &self.shared {
+            let now = Moment::now();
+            for ((plan, applied), is_known) in plans.iter().zip(applied).zip(is_known) {
+                *is_known = shared.apply_known(plan, now, applied);
+            }
+            return;
+        }
+        self.store.fetch(plans.iter());
+        let now = self.clock.at(began);
+        for (plan, applied) in plans.iter().zip(applied) {
+            self.store.apply_into(plan, now, &mut applied.verdicts);
+        }
     }
 
     /// [`decide`](Self::decide) for a question that depends on the rules: `ask` forms it under the set that decides it.
@@ -175,37 +212,6 @@ impl Service {
         self.with_live(|live| self.decide_known_under(live?, shared, request, render))
     }
 
-    /// The same for requests that came in together.
-    fn decide_known_together(
-        &self,
-        shared: &SharedStore,
-        requests: &[Request<'_>],
-        mut tell: impl FnMut(usize, Option<&Decision<'_>>),
-    ) {
-        self.with_live(|live| {
-            let Some(InForce { rules, handles }) = live.filter(|_| shared.remembers()) else {
-                return (0..requests.len()).for_each(|place| tell(place, None));
-            };
-            let (began, now) = (monotonic(), Moment::now());
-            let mut plans: SmallVec<[Plan<'_>; TOGETHER_MAX]> = SmallVec::new();
-            plans.extend(requests.iter().map(|request| rules.plan(request, self.modes)));
-            let mut known: SmallVec<[Option<SharedVerdicts>; TOGETHER_MAX]> = SmallVec::new();
-            known.extend(plans.iter().map(|plan| shared.apply_known(plan, now)));
-            let took = nanos_since(began) / plans.len().max(1) as u64;
-            self.metrics.decisions_took(took, known.iter().flatten().count());
-            for (place, (request, plan)) in requests.iter().zip(&plans).enumerate() {
-                let Some(SharedVerdicts { verdicts, remembered }) = &known[place] else {
-                    tell(place, None);
-                    continue;
-                };
-                let decision = conclude(plan, verdicts);
-                self.metrics.observe(handles, request, &decision);
-                self.metrics.observe_remembered(handles, request, &decision, remembered);
-                tell(place, Some(&decision));
-            }
-        });
-    }
-
     /// The same under these rules.
     pub fn decide_known_in<T>(
         &self,
@@ -229,12 +235,10 @@ impl Service {
         }
         let began = monotonic();
         let plan = rules.plan(request, self.modes);
-        let SharedVerdicts { verdicts, remembered } = shared.apply_known(&plan, Moment::now())?;
-        let decision = conclude(&plan, &verdicts);
-        self.metrics.decisions_took(nanos_since(began), 1);
-        self.metrics.observe(handles, request, &decision);
-        self.metrics.observe_remembered(handles, request, &decision, &remembered);
-        Some(render(&decision))
+        let mut applied = Applied::default();
+        let is_known = shared.apply_known(&plan, Moment::now(), &mut applied);
+        self.metrics.decisions_took(nanos_since(began), usize::from(is_known));
+        is_known.then(|| self.tell(handles, request, &plan, &applied, render))
     }
 
     /// [`decide`](Self::decide) where counters are shared: asks the store, for as long as it may take and the caller has
@@ -253,19 +257,12 @@ impl Service {
         let began = monotonic();
         let plan = rules.plan(request, self.modes);
         let planned = nanos_since(began);
-        let SharedVerdicts { verdicts, remembered } = match &self.shared {
+        let applied = match &self.shared {
             Some(shared) => shared.apply(request, &plan, patience).await?,
-            None => {
-                let verdicts = self.store.apply(&plan, self.clock.at(began));
-                SharedVerdicts { verdicts, remembered: SmallVec::new() }
-            }
+            None => Applied { verdicts: self.store.apply(&plan, self.clock.at(began)), ..Applied::default() },
         };
-        let answered = monotonic();
-        let decision = conclude(&plan, &verdicts);
-        self.metrics.decisions_took(planned + nanos_since(answered), 1);
-        self.metrics.observe(handles, request, &decision);
-        self.metrics.observe_remembered(handles, request, &decision, &remembered);
-        Ok(render(&decision))
+        self.metrics.decisions_took(planned, 1);
+        Ok(self.tell(handles, request, &plan, &applied, render))
     }
 
     /// The same for a request of one counter, of which little is kept while the store is asked: `read` tells it again
@@ -273,34 +270,36 @@ impl Service {
     pub async fn decide_one_later<'r, T>(
         &self,
         live: &Snapshot,
-        read: impl Fn() -> Option<Request<'r>>,
+        read: impl Fn(&mut Request<'r>) -> Option<()>,
         patience: Option<Duration>,
         render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
     ) -> Option<Result<T, ServiceError>> {
         let (shared, began) = (self.shared.as_deref()?, monotonic());
-        let question = self.question(shared, live, &read()?, patience)?;
+        let question = self.question(shared, live, &read, patience)?;
         let asked = nanos_since(began);
         let told = question.ask().await;
         let answered = monotonic();
-        let request = read()?;
+        let mut request = Request::default();
+        read(&mut request)?;
         let plan = live.rules().plan(&request, self.modes);
-        let decided = shared.answered(&plan, question, told).map(|SharedVerdicts { verdicts, .. }| {
-            let decision = conclude(&plan, &verdicts);
+        let decided = shared.answered(&plan, question, told).map(|applied| {
             self.metrics.decisions_took(asked + nanos_since(answered), 1);
-            self.metrics.observe(&live.in_force().handles, &request, &decision);
-            render(&request, &decision)
+            let handles = &live.in_force().handles;
+            self.tell(handles, &request, &plan, &applied, |decision| render(&request, decision))
         });
         Some(decided.map_err(ServiceError::from))
     }
 
-    fn question<'s>(
+    fn question<'r, 's>(
         &self,
         shared: &'s SharedStore,
         live: &Snapshot,
-        request: &Request<'_>,
+        read: impl Fn(&mut Request<'r>) -> Option<()>,
         patience: Option<Duration>,
     ) -> Option<Question<'s>> {
-        shared.question(request, &live.rules().plan(request, self.modes), patience)
+        let mut request = Request::default();
+        read(&mut request)?;
+        shared.question(&request, &live.rules().plan(&request, self.modes), patience)
     }
 
     /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now, under these rules.
@@ -331,10 +330,26 @@ impl Service {
     ) -> T {
         let began = monotonic();
         let plan = rules.plan(request, self.modes);
-        let verdicts = self.store.apply(&plan, self.clock.at(began));
-        let decision = conclude(&plan, &verdicts);
+        let mut applied = Applied::default();
+        self.store.apply_into(&plan, self.clock.at(began), &mut applied.verdicts);
         self.metrics.decisions_took(nanos_since(began), 1);
+        self.tell(handles, request, &plan, &applied, render)
+    }
+
+    /// What every decision comes to in the end: it is concluded, counted and rendered.
+    fn tell<T>(
+        &self,
+        handles: &RuleHandles,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        Applied { verdicts, remembered }: &Applied,
+        render: impl FnOnce(&Decision<'_>) -> T,
+    ) -> T {
+        let decision = conclude(plan, verdicts);
         self.metrics.observe(handles, request, &decision);
+        if !remembered.is_empty() {
+            self.metrics.observe_remembered(handles, request, &decision, remembered);
+        }
         render(&decision)
     }
 

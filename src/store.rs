@@ -15,7 +15,7 @@ mod memory;
 pub mod redis;
 mod sync;
 
-pub use failover::{FailoverOptions, LeaseTotals, Moment, Question, SharedStore, SharedVerdicts};
+pub use failover::{Applied, FailoverOptions, LeaseTotals, Moment, Question, SharedStore};
 pub use memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull, Swept};
 
 /// The shared store gave no answer, and its rules say that then there is none.

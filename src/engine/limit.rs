@@ -95,8 +95,10 @@ pub struct Limit {
     requests: u32,
     burst: u32,
     window: Divisor,
-    /// Buckets of `sliding_window` per nanosecond, as a reduced fraction: bucket = ⌊t · numerator / denominator⌋.
-    buckets: (u64, Divisor),
+    /// Buckets of `sliding_window` in [`buckets_nanos`](Self::buckets_nanos), as a reduced fraction: bucket =
+    /// ⌊t · `buckets` / `buckets_nanos`⌋. At most [`DEFAULT_BUCKETS`].
+    buckets: u8,
+    buckets_nanos: Divisor,
 }
 
 /// What one counter said to the hits of one descriptor, after the whole request was settled.
@@ -132,8 +134,14 @@ impl Limit {
         // Times are whole nanoseconds, so buckets finer than one mean the same as buckets of one.
         let buckets = DEFAULT_BUCKETS.min(window_nanos);
         let divisor = gcd(buckets, window_nanos);
-        let buckets = (buckets / divisor, Divisor::new(window_nanos / divisor));
-        Self { algorithm, requests, burst: requests, window: Divisor::new(window_nanos), buckets }
+        Self {
+            algorithm,
+            requests,
+            burst: requests,
+            window: Divisor::new(window_nanos),
+            buckets: (buckets / divisor) as u8,
+            buckets_nanos: Divisor::new(window_nanos / divisor),
+        }
     }
 
     /// The same with buckets of `granularity_nanos` (W / [`BUCKETS_MAX`] to W; beyond it, the nearest of these): for
@@ -141,7 +149,8 @@ impl Limit {
     #[must_use]
     pub fn with_granularity(mut self, granularity_nanos: u64) -> Self {
         let finest = self.window_nanos().div_ceil(BUCKETS_MAX);
-        self.buckets = (1, Divisor::new(granularity_nanos.clamp(finest, self.window_nanos())));
+        self.buckets = 1;
+        self.buckets_nanos = Divisor::new(granularity_nanos.clamp(finest, self.window_nanos()));
         self
     }
 
@@ -194,19 +203,17 @@ impl Limit {
     /// The bucket of `sliding_window` that `at` falls into: ⌊t · numerator / denominator⌋ of unix time.
     #[inline]
     pub fn bucket_of(&self, at: Timestamp) -> u64 {
-        let (numerator, denominator) = self.buckets;
+        let (numerator, denominator) = self.buckets();
         match at.as_nanos().checked_mul(numerator) {
-            Some(product) => denominator.divide(product).0,
-            None => {
-                (u128::from(at.as_nanos()) * u128::from(numerator) / u128::from(denominator.get())) as u64
-            }
+            Some(product) => self.buckets_nanos.divide(product).0,
+            None => (u128::from(at.as_nanos()) * u128::from(numerator) / u128::from(denominator)) as u64,
         }
     }
 
     /// The first nanosecond after `bucket`: the least t whose bucket is greater.
     #[inline]
     pub fn bucket_end(&self, bucket: u64) -> Timestamp {
-        let (numerator, denominator) = (self.buckets.0, self.buckets.1.get());
+        let (numerator, denominator) = self.buckets();
         match bucket.checked_add(1).and_then(|next| next.checked_mul(denominator)) {
             Some(product) if numerator == 1 => Timestamp::from_nanos(product),
             Some(product) => Timestamp::from_nanos(product.div_ceil(numerator)),
@@ -231,7 +238,7 @@ impl Limit {
 
     /// The buckets of `sliding_window` per nanosecond, as a reduced fraction.
     pub fn buckets(&self) -> (u64, u64) {
-        (self.buckets.0, self.buckets.1.get())
+        (u64::from(self.buckets), self.buckets_nanos.get())
     }
 }
 

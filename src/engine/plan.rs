@@ -18,6 +18,13 @@ pub struct Plan<'a> {
     pub modes: Modes,
 }
 
+impl Plan<'_> {
+    /// The plan of a request that nothing is asked of yet.
+    pub(crate) fn empty(modes: Modes) -> Self {
+        Self { steps: SmallVec::new(), domain_known: false, modes }
+    }
+}
+
 /// What is in force for all requests of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modes {

@@ -44,7 +44,7 @@ pub struct DescriptorOptions {
 }
 
 /// A whole question: may these hits pass?
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Request<'a> {
     domain: &'a str,
     hits_addend: u32,
@@ -77,6 +77,30 @@ impl<'a> Request<'a> {
     /// Adds a descriptor.
     pub fn push(&mut self, entries: impl IntoIterator<Item = Entry<'a>>, options: DescriptorOptions) {
         self.entries.extend(entries);
+        self.close(options);
+    }
+
+    /// Begins another question where this one is: a question is too large to be handed around.
+    pub(crate) fn begin(&mut self, domain: &'a str, hits_addend: u32) {
+        (self.domain, self.hits_addend) = (domain, hits_addend);
+        self.entries.clear();
+        self.descriptors.clear();
+    }
+
+    /// Adds an entry to the descriptor that is open.
+    #[inline]
+    pub(crate) fn entry(&mut self, entry: Entry<'a>) {
+        self.entries.push(entry);
+    }
+
+    /// How many entries the descriptor that is open has.
+    pub(crate) fn open_entries(&self) -> usize {
+        self.entries.len() - self.descriptors.last().map_or(0, |span| span.entries_end)
+    }
+
+    /// Completes the descriptor that is open, and opens another one.
+    #[inline]
+    pub(crate) fn close(&mut self, options: DescriptorOptions) {
         self.descriptors.push(Span { entries_end: self.entries.len(), options });
     }
 

@@ -2,8 +2,6 @@
 
 use std::time::Instant;
 
-use smallvec::SmallVec;
-
 use super::{Refusal, Seam, wire};
 use crate::clock;
 use crate::engine::decision::Code;
@@ -30,21 +28,22 @@ impl Seam {
         if let ([message], true) = (messages, self.answers_at_once()) {
             return tell(0, Some(self.answer_alone(message, &mut answer, began)));
         }
-        // Filled where it lies: it is too large to be handed around.
-        let mut requests: SmallVec<[Request<'_>; TOGETHER_MAX]> = SmallVec::new();
+        // Read where they are to be: they are too large to be handed around.
+        let mut requests: [Request<'_>; TOGETHER_MAX] = Default::default();
+        let (mut first, mut read) = (0, 0);
         for (place, message) in messages.iter().enumerate() {
-            if let Some(request) = wire::in_place::parse(message, &self.bounds) {
-                requests.push(request);
+            let is_usual = wire::in_place::parse(message, &self.bounds, &mut requests[read]).is_some();
+            read += usize::from(is_usual);
+            if is_usual && read < TOGETHER_MAX && place + 1 < messages.len() {
                 continue;
             }
-            let first = place - requests.len();
-            self.answer_usual(&requests, &mut answer, began, |at, answer| tell(first + at, answer));
-            requests.clear();
-            let is_now = self.answers_at_once();
-            tell(place, is_now.then(|| self.answer_alone(message, &mut answer, clock::monotonic())));
+            self.answer_usual(&requests[..read], &mut answer, began, |at, answer| tell(first + at, answer));
+            if !is_usual {
+                let is_now = self.answers_at_once();
+                tell(place, is_now.then(|| self.answer_alone(message, &mut answer, clock::monotonic())));
+            }
+            (first, read) = (place + 1, 0);
         }
-        let first = messages.len() - requests.len();
-        self.answer_usual(&requests, &mut answer, began, |at, answer| tell(first + at, answer));
     }
 
     /// Requests of the usual form, decided together.

@@ -94,9 +94,9 @@ pub struct SharedStore {
     sweeping: AtomicBool,
 }
 
-/// The verdicts of one request.
-#[derive(Debug)]
-pub struct SharedVerdicts {
+/// What applying a plan came to.
+#[derive(Debug, Default)]
+pub struct Applied {
     /// One place a step of the plan.
     pub verdicts: Verdicts,
     /// The steps that were answered from the memory of what is over.
@@ -170,7 +170,7 @@ impl SharedStore {
         request: &Request<'_>,
         plan: &Plan<'_>,
         patience: Option<Duration>,
-    ) -> Result<SharedVerdicts, StoreError> {
+    ) -> Result<Applied, StoreError> {
         let (began, leases_from) = (monotonic(), since_boot());
         let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
         let held = self.hold(plan, leases_from, &mut verdicts);
@@ -185,7 +185,7 @@ impl SharedStore {
         if !failed && (parts.len() > 1 || !remembered.is_empty()) {
             self.give_back(plan, &parts, &outcomes, &mut verdicts);
         }
-        Ok(SharedVerdicts { verdicts, remembered })
+        Ok(Applied { verdicts, remembered })
     }
 
     /// Puts what Redis told, was asked at `began`, among the verdicts; and for what it did not tell, what is answered

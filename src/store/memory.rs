@@ -105,18 +105,24 @@ impl MemoryStore {
 
     /// Asks and charges all counters of a request, as one step: what [`settle`] decides, all or nothing.
     pub fn apply(&self, plan: &Plan<'_>, now: Timestamp) -> Verdicts {
+        let mut verdicts = Verdicts::new();
+        self.apply_into(plan, now, &mut verdicts);
+        verdicts
+    }
+
+    /// The same where the verdicts are to be, for they are too large to be handed around: instead of what is there.
+    pub(crate) fn apply_into(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
         let mut checks = plan.steps.iter().enumerate().filter_map(|(index, step)| match step {
             Step::Check(check) => Some((index, check)),
             _ => None,
         });
-        let mut verdicts = Verdicts::new();
+        verdicts.clear();
         verdicts.resize(plan.steps.len(), None);
         match (checks.next(), checks.next()) {
             (None, _) => {}
             (Some((index, check)), None) => verdicts[index] = Some(self.decide(check, now)),
-            (Some(_), Some(_)) => self.apply_many(plan, now, &mut verdicts),
+            (Some(_), Some(_)) => self.apply_many(plan, now, verdicts),
         }
-        verdicts
     }
 
     /// Begins to bring from memory what [`apply`](Self::apply) will look at for these plans, all of it at once: among

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
-use smallvec::SmallVec;
 
 use crate::engine::key::KeySecret;
 use crate::engine::limit::{Algorithm, Limit};
@@ -91,15 +90,22 @@ impl RuleSet {
 
     /// Which limit applies to each descriptor of a request, and which counter holds it.
     pub fn plan<'p>(&'p self, request: &Request<'_>, modes: Modes) -> Plan<'p> {
+        let mut plan = Plan::empty(modes);
+        self.plan_into(request, &mut plan);
+        plan
+    }
+
+    /// The same where the plan is to be, for it is too large to be handed around: instead of what is there, but for the
+    /// modes.
+    pub(crate) fn plan_into<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         let root = self.domains.get(request.domain()).map(|domain| domain.root);
         let step = |descriptor: Descriptor<'_, '_>| {
             root.map_or(Step::Unmatched, |root| self.step(root, request, &descriptor))
         };
-        let mut plan = Plan { steps: SmallVec::new(), domain_known: root.is_some(), modes };
-        // Filled where they lie: collected, they would be copied.
+        plan.domain_known = root.is_some();
+        plan.steps.clear();
         plan.steps.extend(request.descriptors().map(step));
         drop_replaced(&mut plan.steps);
-        plan
     }
 
     fn step<'p>(&'p self, root: NodeId, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) -> Step<'p> {

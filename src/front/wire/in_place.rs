@@ -15,8 +15,8 @@ const LENGTH: u8 = 2;
 /// The bytes of a varint that are read here; those that prost takes beyond are of nobody's making.
 const VARINT_BYTES_MAX: usize = 9;
 
-/// The request that is encoded here, if it is of the usual form and within `bounds`.
-pub fn parse<'a>(message: &'a [u8], bounds: &Bounds) -> Option<Request<'a>> {
+/// Puts the request that is encoded here where `request` is, if it is of the usual form and within `bounds`.
+pub fn parse<'a>(message: &'a [u8], bounds: &Bounds, request: &mut Request<'a>) -> Option<()> {
     if message.len() > bounds.request_bytes_max {
         return None;
     }
@@ -36,21 +36,20 @@ pub fn parse<'a>(message: &'a [u8], bounds: &Bounds) -> Option<Request<'a>> {
     if domain.is_empty() || descriptors.is_empty() || descriptors.len() > bounds.descriptors_max {
         return None;
     }
-    let mut request = Request::new(domain, hits_addend);
+    request.begin(domain, hits_addend);
     for descriptor in descriptors {
-        parse_descriptor(descriptor, bounds, &mut request)?;
+        parse_descriptor(descriptor, bounds, request)?;
     }
-    Some(request)
+    Some(())
 }
 
 /// One descriptor. One that brings a limit of its own is rare, and there may be something to refuse in it.
 fn parse_descriptor<'a>(descriptor: &'a [u8], bounds: &Bounds, request: &mut Request<'a>) -> Option<()> {
     let mut options = DescriptorOptions::default();
-    let mut entries: SmallVec<[Entry<'a>; 8]> = SmallVec::new();
     let mut fields = Fields(descriptor);
     while let Some(field) = fields.next()? {
         match field {
-            Field { number: 1, value: Value::Bytes(entry) } => entries.push(parse_entry(entry)?),
+            Field { number: 1, value: Value::Bytes(entry) } => request.entry(parse_entry(entry)?),
             Field { number: 3, value: Value::Bytes(hits) } if options.hits_addend.is_none() => {
                 options.hits_addend = Some(parse_wrapped(hits)?);
             }
@@ -58,10 +57,10 @@ fn parse_descriptor<'a>(descriptor: &'a [u8], bounds: &Bounds, request: &mut Req
             _ => return None,
         }
     }
-    if entries.len() > bounds.entries_max {
+    if request.open_entries() > bounds.entries_max {
         return None;
     }
-    request.push(entries, options);
+    request.close(options);
     Some(())
 }
 
@@ -166,7 +165,11 @@ mod tests {
 
     /// What is read here is what prost and the checks behind it make of it. Whether it was read here at all.
     fn agrees(bytes: &[u8]) -> bool {
-        let Some(here) = parse(bytes, &BOUNDS) else { return false };
+        // What was there before does not matter.
+        let mut here = Request::new("before", 1).descriptor(&[("key", "value")]);
+        if parse(bytes, &BOUNDS, &mut here).is_none() {
+            return false;
+        }
         let message = RateLimitRequest::decode(bytes).expect("prost takes it too");
         wire::check_asked(&message).expect("something is asked");
         assert_eq!(told(&here), told(&wire::parse(&message, &BOUNDS).expect("nothing is refused")));
@@ -230,7 +233,7 @@ mod tests {
             b"\x0a\x04shop\x12\x00\x12\x00\x12\x00\x12\x00",
             b"\x0a\x04shop\x12\x01",
         ] {
-            assert!(parse(bytes, &BOUNDS).is_none(), "{bytes:?}");
+            assert!(parse(bytes, &BOUNDS, &mut Request::default()).is_none(), "{bytes:?}");
         }
     }
 

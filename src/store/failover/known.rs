@@ -1,15 +1,13 @@
 //! What this node can answer without asking Redis: hits that it holds a lease for, and what it remembers as over.
 //!
-//! In: a plan. Out: the verdicts at once, if every counter of the plan is known; else nothing, and no hit is spent.
+//! In: a plan. Out: the verdicts at once, if every counter of the plan is known; else none that counts, and no hit is
+//! spent.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use smallvec::{SmallVec, smallvec};
-
-use super::{SharedStore, SharedVerdicts, checks};
+use super::{Applied, SharedStore, checks};
 use crate::clock::{monotonic, since_boot};
-use crate::engine::decision::Verdicts;
 use crate::engine::plan::{Check, Plan};
 
 /// A moment by both clocks: what is over ends by the one, leases end by the other.
@@ -32,47 +30,43 @@ impl SharedStore {
         self.options.over_bytes > 0 || self.leases.taken.load(Relaxed) > 0
     }
 
-    /// The verdicts of a request all of whose counters this node knows.
-    pub fn apply_known(&self, plan: &Plan<'_>, now: Moment) -> Option<SharedVerdicts> {
+    /// Whether this node knows all counters of a request. Its verdicts are put where `applied` is then, which is too large
+    /// to be handed around.
+    pub fn apply_known(&self, plan: &Plan<'_>, now: Moment, applied: &mut Applied) -> bool {
+        applied.remembered.clear();
+        applied.verdicts.clear();
+        applied.verdicts.resize(plan.steps.len(), None);
         let mut all = checks(plan);
         match (all.next(), all.next()) {
-            (Some((index, check)), None) => self.know_one(plan, index, check, now),
-            _ => self.know_all(plan, now),
+            (Some((index, check)), None) => self.know_one(index, check, now, applied),
+            _ => self.know_all(plan, now, applied),
         }
     }
 
     /// The same for a request that asks one counter: nothing has to be settled.
-    fn know_one(
-        &self,
-        plan: &Plan<'_>,
-        index: usize,
-        check: &Check<'_>,
-        now: Moment,
-    ) -> Option<SharedVerdicts> {
-        let leased = if self.is_leased(check) { self.leases.spend(check, now.since_boot) } else { None };
-        let mut remembered = SmallVec::new();
-        let verdict = leased.or_else(|| {
+    fn know_one(&self, index: usize, check: &Check<'_>, now: Moment, applied: &mut Applied) -> bool {
+        let Applied { verdicts, remembered } = applied;
+        verdicts[index] = if self.is_leased(check) { self.leases.spend(check, now.since_boot) } else { None };
+        if verdicts[index].is_none() {
+            verdicts[index] = self.over.answer(check, now.monotonic);
             remembered.push(index);
-            self.over.answer(check, now.monotonic)
-        })?;
-        let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
-        verdicts[index] = Some(verdict);
-        Some(SharedVerdicts { verdicts, remembered })
+        }
+        verdicts[index].is_some()
     }
 
-    fn know_all(&self, plan: &Plan<'_>, now: Moment) -> Option<SharedVerdicts> {
+    fn know_all(&self, plan: &Plan<'_>, now: Moment, applied: &mut Applied) -> bool {
         let leased = |check| self.is_leased(check) && self.leases.has(check, now.since_boot);
         if !checks(plan).all(|(_, check)| self.over.knows(check, now.monotonic) || leased(check)) {
-            return None;
+            return false;
         }
-        let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
-        let held = self.hold(plan, now.since_boot, &mut verdicts);
-        let remembered = self.remember(plan, now.monotonic, &mut verdicts);
+        let Applied { verdicts, remembered } = applied;
+        let held = self.hold(plan, now.since_boot, verdicts);
+        *remembered = self.remember(plan, now.monotonic, verdicts);
         if checks(plan).any(|(index, _)| verdicts[index].is_none()) {
             // Another worker was faster. What was held goes back to its leases.
-            return None;
+            return false;
         }
-        held.settle(plan, &mut verdicts);
-        Some(SharedVerdicts { verdicts, remembered })
+        held.settle(plan, verdicts);
+        true
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use super::carried::Taken;
-use super::{Outcomes, Part, SharedStore, SharedVerdicts, Times, checks};
+use super::{Applied, Outcomes, Part, SharedStore, Times, checks};
 use crate::clock::{monotonic, since_boot};
 use crate::engine::decision::Verdicts;
 use crate::engine::plan::{Hits, Plan};
@@ -74,7 +74,7 @@ impl SharedStore {
         plan: &Plan<'_>,
         question: Question<'_>,
         told: Result<Vec<i64>, Failure>,
-    ) -> Result<SharedVerdicts, StoreError> {
+    ) -> Result<Applied, StoreError> {
         let Question { part, carried, times, .. } = question;
         let asked = checks(plan).map(|(_, check)| check);
         let answered = told.and_then(|numbers| Answered::read(&numbers, asked).ok_or(Failure::Garbage));
@@ -93,6 +93,6 @@ impl SharedStore {
         part.steps.iter().for_each(|&step| outcomes[step] = Some(counter));
         let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
         self.take_in(plan, &outcomes, &mut verdicts, times.began)?;
-        Ok(SharedVerdicts { verdicts, remembered: SmallVec::new() })
+        Ok(Applied { verdicts, remembered: SmallVec::new() })
     }
 }

@@ -75,8 +75,7 @@ impl<W> Connection<W> {
                 return self.page(stream, status, with_text, reading.out);
             }
         };
-        let elapsed = reading.now.saturating_duration_since(stream.began);
-        let timeout = stream.timeout.map(|timeout| timeout.saturating_sub(elapsed));
+        let timeout = stream.deadline.map(|deadline| deadline.saturating_duration_since(reading.now));
         reading.ready.push(Ready { stream: stream.id, route, timeout, body });
         reading.streams.push(Some(stream));
         if reading.ready() == TOGETHER_MAX {

@@ -1,7 +1,7 @@
 //! What a stream is, and which there are.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use foldhash::fast::RandomState;
 
@@ -39,15 +39,14 @@ pub enum Then<W> {
     More(W),
 }
 
-/// One stream.
+/// One stream. It is moved a few times in its life, so it is kept small.
 #[derive(Debug)]
 pub struct Stream<W> {
     pub id: u32,
     pub asked: Asked,
     pub state: State<W>,
-    /// How long the caller waits, from `began` on.
-    pub timeout: Option<Duration>,
-    pub began: Instant,
+    /// When the caller waits no longer.
+    pub deadline: Option<Instant>,
     /// When whatever it does is too late.
     pub due: Option<Instant>,
     /// Bytes that the client may still send.
