@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, monotonic, nanos_since};
-use crate::engine::decision::{Decision, conclude};
+use crate::engine::decision::{Decision, conclude_into};
 use crate::engine::explain::{Explanation, explain};
 use crate::engine::plan::{Modes, Plan};
 use crate::engine::request::{Request, RequestBuf};
@@ -234,7 +234,8 @@ impl Service {
             return None;
         }
         let began = monotonic();
-        let plan = rules.plan(request, self.modes);
+        let mut plan = Plan::empty(self.modes);
+        rules.plan_into(request, &mut plan);
         let mut applied = Applied::default();
         let is_known = shared.apply_known(&plan, Moment::now(), &mut applied);
         self.metrics.decisions_took(nanos_since(began), usize::from(is_known));
@@ -329,7 +330,8 @@ impl Service {
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> T {
         let began = monotonic();
-        let plan = rules.plan(request, self.modes);
+        let mut plan = Plan::empty(self.modes);
+        rules.plan_into(request, &mut plan);
         let mut applied = Applied::default();
         self.store.apply_into(&plan, self.clock.at(began), &mut applied.verdicts);
         self.metrics.decisions_took(nanos_since(began), 1);
@@ -345,7 +347,8 @@ impl Service {
         Applied { verdicts, remembered }: &Applied,
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> T {
-        let decision = conclude(plan, verdicts);
+        let mut decision = Decision::empty();
+        conclude_into(plan, verdicts, &mut decision);
         self.metrics.observe(handles, request, &decision);
         if !remembered.is_empty() {
             self.metrics.observe_remembered(handles, request, &decision, remembered);

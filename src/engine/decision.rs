@@ -64,6 +64,13 @@ pub struct Limited<'a> {
 
 /// Concludes: plan and verdicts become the answer.
 pub fn conclude<'a>(plan: &Plan<'a>, verdicts: &Verdicts) -> Decision<'a> {
+    let mut decision = Decision::empty();
+    conclude_into(plan, verdicts, &mut decision);
+    decision
+}
+
+/// The same where the decision is to be, for it is too large to be handed around: instead of what is there.
+pub(crate) fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Decision<'a>) {
     let verdict_of = |index: usize| verdicts.get(index).copied().flatten();
     let passes = settle(plan, |index| verdict_of(index).is_some_and(|verdict| verdict.over)).passes;
     let status = |(index, step): (usize, &Step<'a>)| match (step, verdict_of(index)) {
@@ -71,15 +78,11 @@ pub fn conclude<'a>(plan: &Plan<'a>, verdicts: &Verdicts) -> Decision<'a> {
         (Step::Unlimited(_), _) => Status::Unlimited,
         _ => Status::NoLimit,
     };
-    let mut decision = Decision {
-        code: if passes || plan.modes.shadow { Code::Ok } else { Code::OverLimit },
-        shadowed: !passes && plan.modes.shadow,
-        domain_known: plan.domain_known,
-        statuses: SmallVec::new(),
-    };
-    // Filled where they lie: collected, they would be copied.
+    decision.code = if passes || plan.modes.shadow { Code::Ok } else { Code::OverLimit };
+    decision.shadowed = !passes && plan.modes.shadow;
+    decision.domain_known = plan.domain_known;
+    decision.statuses.clear();
     decision.statuses.extend(plan.steps.iter().enumerate().map(status));
-    decision
 }
 
 fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited<'a> {
@@ -94,6 +97,12 @@ fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited
 }
 
 impl<'a> Decision<'a> {
+    /// The answer to a request that asks nothing.
+    #[inline]
+    pub(crate) fn empty() -> Self {
+        Self { code: Code::Ok, shadowed: false, domain_known: false, statuses: SmallVec::new() }
+    }
+
     /// The counter whose numbers (limit, remaining, reset) stand for the whole answer where there is room for one only,
     /// as in response headers: the last one that is denied and not in quota mode, else the first one of those with the
     /// least remaining. `None` when no counter was asked.

@@ -19,7 +19,8 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The plan of a request that nothing is asked of yet.
+    /// The plan of a request that asks nothing.
+    #[inline]
     pub(crate) fn empty(modes: Modes) -> Self {
         Self { steps: SmallVec::new(), domain_known: false, modes }
     }

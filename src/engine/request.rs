@@ -44,7 +44,7 @@ pub struct DescriptorOptions {
 }
 
 /// A whole question: may these hits pass?
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Request<'a> {
     domain: &'a str,
     hits_addend: u32,
@@ -67,9 +67,18 @@ struct Span {
     options: DescriptorOptions,
 }
 
+/// A question that asks nothing yet.
+impl Default for Request<'_> {
+    #[inline]
+    fn default() -> Self {
+        Self::new("", 0)
+    }
+}
+
 impl<'a> Request<'a> {
     /// A question for `domain` without descriptors yet. `hits_addend` is the message's own field: 0 means 1 hit for
     /// each descriptor that brings none.
+    #[inline]
     pub fn new(domain: &'a str, hits_addend: u32) -> Self {
         Self { domain, hits_addend, entries: SmallVec::new(), descriptors: SmallVec::new() }
     }

@@ -98,7 +98,9 @@ impl<W> Connection<W> {
         if ready.is_empty() {
             return;
         }
-        let calls: SmallVec<[Call<'_>; TOGETHER_MAX]> = ready.iter().map(Ready::call).collect();
+        // Filled where they lie: collected, they would be moved.
+        let mut calls: SmallVec<[Call<'_>; TOGETHER_MAX]> = SmallVec::new();
+        calls.extend(ready.iter().map(Ready::call));
         serve.whole(&calls, are_all, |place, outcome| {
             if let Some(stream) = streams[place].take() {
                 self.answer(stream, outcome, calls[place].timeout, *now, out);
