@@ -146,6 +146,7 @@ mod tests {
         assert_ne!(seed.key([""]), seed.key([]));
         assert_ne!(seed.key(["", ""]), seed.key([""]));
         assert_ne!(seed.key(["ab\0"]), seed.key(["ab"]));
+        assert_ne!(seed.key(["ab\0", "c"]), seed.key(["ab", "c"]));
         assert_ne!(SECRET.seed([b"ab".as_slice(), b"c"]), SECRET.seed([b"a".as_slice(), b"bc"]));
     }
 
