@@ -164,7 +164,7 @@ impl Service {
         is_known: &mut [bool],
     ) {
         if let Some(shared) = &self.shared {
-            let now = Moment::now();
+            let now = Moment::from(began);
             for ((plan, applied), is_known) in plans.iter().zip(applied).zip(is_known) {
                 *is_known = shared.apply_known(plan, now, applied);
             }
@@ -237,7 +237,7 @@ impl Service {
         let mut plan = Plan::empty(self.modes);
         rules.plan_into(request, &mut plan);
         let mut applied = Applied::default();
-        let is_known = shared.apply_known(&plan, Moment::now(), &mut applied);
+        let is_known = shared.apply_known(&plan, Moment::from(began), &mut applied);
         self.metrics.decisions_took(nanos_since(began), usize::from(is_known));
         is_known.then(|| self.tell(handles, request, &plan, &applied, render))
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::{Applied, SharedStore, checks};
-use crate::clock::{monotonic, since_boot};
+use crate::clock::since_boot;
 use crate::engine::plan::{Check, Plan};
 
 /// A moment by both clocks: what is over ends by the one, leases end by the other.
@@ -18,9 +18,9 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Now.
-    pub fn now() -> Self {
-        Self { monotonic: monotonic(), since_boot: since_boot() }
+    /// Now, where the one clock was read a moment ago.
+    pub fn from(monotonic: Instant) -> Self {
+        Self { monotonic, since_boot: since_boot() }
     }
 }
 
