@@ -47,8 +47,9 @@ use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
 use crate::front::lane::{self, LaneFront};
 
-/// Calls at a time on one connection. Envoy opens another connection when it needs more.
-const GRPC_STREAMS_MAX: u32 = 1_024;
+/// Calls at a time on one connection. Envoy opens another connection when it needs more. All of them are woken at once
+/// when their connection ends, and hold up everybody else on its thread.
+const GRPC_STREAMS_MAX: u32 = 256;
 /// The same where HTTP/2 is the exception, and each may hold a whole body.
 const HTTP_STREAMS_MAX: u32 = 100;
 /// Headers of one request, decoded. Envoy's own are a few hundred bytes.

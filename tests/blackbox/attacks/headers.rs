@@ -69,15 +69,16 @@ fn lists_within_their_bound_that_are_left() {
     attack(24 * MIB, |siege| {
         let mut attacker = Attacker::greeted(siege.grpc_port());
         let more = field(0, "x-large", &"x".repeat(15_000));
-        for stream in streams().take(1_000) {
+        let calls = siege.front.calls_at_a_time();
+        for stream in streams().take(calls) {
             assert!(attacker.send(&head(stream, 0, &more)));
         }
         siege.client_is_served();
-        for stream in streams().take(1_000) {
+        for stream in streams().take(calls) {
             assert!(attacker.send(&frame(kind::DATA, END_STREAM, stream, &call_body(&question()))));
         }
-        let heard = attacker.hears("all answers", |heard| heard.ended == 1_000);
-        assert_eq!(heard.frames(kind::DATA), 1_000, "{heard:?}");
+        let heard = attacker.hears("all answers", |heard| heard.ended == calls as u64);
+        assert_eq!(heard.frames(kind::DATA), calls as u64, "{heard:?}");
     });
 }
 
@@ -103,7 +104,7 @@ fn a_table_that_the_server_is_offered() {
             let path = field(0, ":path", &format!("/unknown/{at}"));
             let block = [&[0x83, 0x86][..], &path, &field(0, "content-type", "application/grpc")].concat();
             assert!(attacker.send(&frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &block)));
-            if at % 500 == 0 {
+            if at % 250 == 0 {
                 attacker.hears("their answers", |heard| heard.ended == at);
             }
         }

@@ -110,18 +110,18 @@ fn a_connection_that_is_half_closed() {
 fn bodies_that_do_not_end() {
     attack(16 * MIB, |siege| {
         let mut attacker = Attacker::greeted(siege.grpc_port());
-        let body = call_body(&question());
-        for stream in streams().take(1_000) {
+        let (body, calls) = (call_body(&question()), siege.front.calls_at_a_time());
+        for stream in streams().take(calls) {
             attacker.send(&frame(kind::HEADERS, END_HEADERS, stream, &call_head()));
             attacker.send(&frame(kind::DATA, 0, stream, &body[..7]));
         }
         siege.client_is_served();
         let late = || {
             let outcome = [("code", "DEADLINE_EXCEEDED")];
-            siege.limiter.scrape().sum("tidegate_requests_total", &outcome) == 1_000.0
+            siege.limiter.scrape().sum("tidegate_requests_total", &outcome) == calls as f64
         };
         eventually_true("the calls to be given up", late);
-        let heard = attacker.hears("the answers", |heard| heard.ended == 1_000);
+        let heard = attacker.hears("the answers", |heard| heard.ended == calls as u64);
         assert_eq!(heard.frames(kind::DATA), 0, "{heard:?}");
     });
 }
@@ -160,24 +160,25 @@ fn large_bodies_that_do_not_end() {
 fn windows_that_stay_closed() {
     for window in [0, 1] {
         attack(64 * MIB, |siege| {
-            let mut attackers = Vec::new();
+            let (mut attackers, calls_at_a_time) = (Vec::new(), siege.front.calls_at_a_time());
             for _ in 0..4 {
                 let mut attacker = Attacker::connect(siege.grpc_port());
                 attacker.send(&[PREFACE, &settings(&[(INITIAL_WINDOW_SIZE, window)])].concat());
                 let calls: Vec<u8> =
-                    streams().take(1_000).flat_map(|stream| call(stream, &question())).collect();
+                    streams().take(calls_at_a_time).flat_map(|stream| call(stream, &question())).collect();
                 assert!(attacker.send(&calls));
                 attackers.push(attacker);
             }
             siege.client_is_served();
             for attacker in &mut attackers {
-                let heard = attacker.hears("the heads", |heard| heard.frames(kind::HEADERS) == 1_000);
+                let heard = attacker
+                    .hears("the heads", |heard| heard.frames(kind::HEADERS) == calls_at_a_time as u64);
                 assert_eq!(heard.ended, 0, "{heard:?}");
                 // The answers are there: they come when the window opens.
-                for stream in streams().take(1_000) {
+                for stream in streams().take(calls_at_a_time) {
                     attacker.send(&number(kind::WINDOW_UPDATE, stream, 1_000));
                 }
-                attacker.hears("the answers", |heard| heard.ended == 1_000);
+                attacker.hears("the answers", |heard| heard.ended == calls_at_a_time as u64);
             }
         });
     }

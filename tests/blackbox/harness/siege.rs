@@ -27,6 +27,14 @@ impl Front {
         }
     }
 
+    /// About as many calls as it takes at a time on one connection.
+    pub fn calls_at_a_time(self) -> usize {
+        match self {
+            Self::Tonic => 250,
+            Self::Lane => 1_000,
+        }
+    }
+
     /// CPU time of one of the client's calls, its part of a connection included, where nobody attacks.
     fn call_cost(self) -> Duration {
         static COSTS: [OnceLock<Duration>; 2] = [const { OnceLock::new() }; 2];
