@@ -160,7 +160,7 @@ async fn streams_max(address: SocketAddr) -> u32 {
 #[tokio::test]
 async fn streams_of_a_connection_are_bounded_as_the_port_needs() {
     let server = Server::start().await;
-    assert_eq!(streams_max(server.grpc).await, 1024);
+    assert_eq!(streams_max(server.grpc).await, 256);
     assert_eq!(streams_max(server.http).await, 100);
 }
 
