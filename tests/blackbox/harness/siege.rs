@@ -76,9 +76,8 @@ const MEMORY_NOISE: u64 = 8 * MIB;
 /// By so much CPU time may differ what means nothing: what is read before an attack is recognised depends on when it
 /// comes in.
 const CPU_NOISE: Duration = Duration::from_millis(100);
-/// And by this part of what the calls take, and the same attack on the other front: beside an attack, and beside other
-/// tests, the same work costs half more or less.
-const WORK_NOISE: u32 = 2;
+/// And by this part of what the calls take: beside an attack, and beside other tests, they cost more or less than alone.
+const CALLS_NOISE: u32 = 2;
 /// Other work on the machine makes the same attack dearer or cheaper. What holds for the cheapest of so many holds.
 const TRIES: usize = 3;
 /// Calls by which is measured what one takes.
@@ -129,7 +128,7 @@ pub fn attack_with(
             tonic.memory
         );
         least = [least[0].min(tonic.cpu), least[1].min(lane.cpu)];
-        let noise = CPU_NOISE + (lane.cpu_of_calls + tonic.cpu_of_calls + least[0]) / WORK_NOISE;
+        let noise = CPU_NOISE + (lane.cpu_of_calls + tonic.cpu_of_calls) / CALLS_NOISE;
         if least[1] <= least[0] + noise {
             return;
         }
