@@ -136,14 +136,15 @@ impl RedisStore {
     pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Reply, Failure> {
         let lane = self.lane().ok_or(Failure::Down)?;
         let link = lane.route(slot).ok_or(Failure::Down)?;
-        let error = match link.call(&self.shared, Purpose::Decide, (slot, call), until).await {
+        let purpose = if call.only_renews() { Purpose::Renew } else { Purpose::Decide };
+        let error = match link.call(&self.shared, purpose, (slot, call), until).await {
             Ok(numbers) => return Ok(Reply { numbers, link }),
             Err(error) => error,
         };
         // A slot on its way to another server: that one is asked, once.
         let to = error.to.and_then(|(address, asking)| Some((lane.link_to(&address)?, asking)));
         let (link, asking) = to.ok_or(error.failure)?;
-        let asked = Box::pin(link.call_alone(&self.shared, Purpose::Decide, call, until, asking)).await;
+        let asked = Box::pin(link.call_alone(&self.shared, purpose, call, until, asking)).await;
         asked.map(|numbers| Reply { numbers, link }).map_err(|error| error.failure)
     }
 

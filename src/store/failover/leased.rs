@@ -5,6 +5,7 @@
 //! one, and give-backs, which nobody waits for and which are never repeated.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ use crate::store::redis::script::{Answered, Call};
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Longer keys, which a lease would hold, get none: so the table is bounded in bytes too.
 const KEY_BYTES_MAX: usize = 1_024;
+/// Leases that come due within this part of T are asked for together: it is a small part of the time that is left then.
+const GATHERED_PART: u32 = 50;
+/// Leases that one question asks for: all of them together take Redis a fraction of a millisecond.
+const RENEWED_MAX: usize = 32;
 /// Counters that one call gives back.
 const GIVEN_BACK_MAX: usize = 64;
 
@@ -137,38 +142,60 @@ impl SharedStore {
         let mut sweeps = tokio::time::interval(self.leases.time().clamp(SWEEPS.0, SWEEPS.1));
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut renewing = FuturesUnordered::new();
+        // When those that are due are asked for, together.
+        let asking = tokio::time::sleep(Duration::ZERO);
+        let mut asking = pin!(asking);
+        let mut gathers = false;
         loop {
             tokio::select! {
                 _ = sweeps.tick() => drop(self.end_leases(since_boot())),
-                () = self.leases.came_due.notified() => {
-                    let due = self.leases.take_due();
-                    renewing.extend(due.map(|(demand, source)| self.renew(demand, source)));
+                () = self.leases.came_due.notified(), if !gathers => {
+                    asking.as_mut().reset(tokio::time::Instant::now() + self.leases.time() / GATHERED_PART);
+                    gathers = true;
+                }
+                () = &mut asking, if gathers => {
+                    renewing.extend(self.renewals().into_iter().map(|(plan, part)| self.renew(plan, part)));
+                    gathers = false;
                 }
                 Some(()) = renewing.next() => {}
             }
         }
     }
 
-    /// Asks for a lease and nothing else.
-    async fn renew(&self, demand: Demand<'_>, source: Arc<Source>) {
-        let store = self.store_of(source.unit);
-        let mut part = Part::new(store, source.slot);
-        part.steps.push(0);
-        part.keys.push(source.key.clone());
-        let check = Check {
-            origin: Origin::Override { unit: source.unit, unit_multiplier: 1 },
-            limit: source.limit,
-            key: demand.key,
-            hits: Hits::Take(0),
-            reported: false,
-            shadow: false,
-            quota: false,
-        };
-        part.demands.push((0, demand));
-        let plan = Plan { steps: smallvec![Step::Check(check)], domain_known: true, modes: Modes::default() };
+    /// What is due: questions to one slot each, which ask several counters for a lease and nothing else.
+    fn renewals(&self) -> Vec<(Plan<'static>, Part<'_>)> {
+        let mut due: Vec<_> = self.leases.take_due().collect();
+        due.sort_by_key(|(_, source)| (source.unit == Unit::Second, source.slot));
+        let mut renewals: Vec<(Plan<'_>, Part<'_>)> = Vec::new();
+        for (demand, source) in due {
+            let store = self.store_of(source.unit);
+            let has_room = |part: &Part<'_>| {
+                std::ptr::eq(part.store, store) && part.slot == source.slot && part.keys.len() < RENEWED_MAX
+            };
+            if !renewals.last().is_some_and(|(_, part)| has_room(part)) {
+                renewals.push((Plan::empty(Modes::default()), Part::new(store, source.slot)));
+            }
+            let Some((plan, part)) = renewals.last_mut() else { continue };
+            plan.steps.push(Step::Check(Check {
+                origin: Origin::Override { unit: source.unit, unit_multiplier: 1 },
+                limit: source.limit,
+                key: demand.key,
+                hits: Hits::Take(0),
+                reported: false,
+                shadow: false,
+                quota: false,
+            }));
+            part.add(plan.steps.len() - 1, source.key.clone(), Some(demand));
+        }
+        renewals
+    }
+
+    /// Asks for leases and nothing else.
+    async fn renew(&self, plan: Plan<'_>, part: Part<'_>) {
         let times = Times { began: monotonic(), leases_from: since_boot(), patience: None };
         // A failure is no decision's: whoever asks next is told.
-        let _ = self.ask_slot(&plan, &part, &smallvec![None], times).await;
+        let unknown = smallvec![None; plan.steps.len()];
+        let _ = self.ask_slot(&plan, &part, &unknown, times).await;
     }
 
     /// Gives back what is left of leases that are over at `now`; how many hits that is.

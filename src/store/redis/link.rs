@@ -175,7 +175,7 @@ impl Link {
             let asked = async { (monotonic(), self.send(&command, asking).await) };
             match self.answer(shared, purpose, until, asked).await {
                 Err(Refused::NoScript) => by_name = false,
-                Ok(numbers) if purpose == Purpose::Decide && numbers.len() == 1 => {}
+                Ok(numbers) if purpose != Purpose::GiveBack && numbers.len() == 1 => {}
                 Ok(numbers) => return Ok(numbers),
                 Err(Refused::Call(error)) => return Err(error),
             }
@@ -216,7 +216,7 @@ impl Link {
         match reply.map(|(_, reply)| reply.and_then(numbers)) {
             Ok(Ok(numbers)) => {
                 self.unanswered.store(0, Relaxed);
-                if let (Purpose::Decide, Some(&micros)) = (purpose, numbers.first()) {
+                if let Some(&micros) = numbers.first().filter(|_| purpose != Purpose::GiveBack) {
                     *self.known.lock() = KnownTime { sent, micros: micros.unsigned_abs() };
                 }
                 Ok(numbers)

@@ -4,6 +4,8 @@
 //! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`Told`]
 //! counters as [`Answered`]. It opens no connection, and knows no keys but as bytes.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::engine::limit::{Algorithm, Limit, Told, ToldState, Verdict};
@@ -26,6 +28,8 @@ pub enum Purpose {
     Decide,
     /// Decides several requests of one check each, each by itself.
     DecideEach,
+    /// Takes leases of several counters, and nothing else.
+    Renew,
     /// Gives back what a request was charged that was denied in another slot.
     GiveBack,
 }
@@ -36,9 +40,9 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
         Clock::Redis => include_str!("lua/prelude.lua"),
         Clock::Arguments => include_str!("lua/prelude_test.lua"),
     };
+    let window = include_str!("lua/window.lua");
     let counters = concat!(
         include_str!("lua/common.lua"),
-        include_str!("lua/log.lua"),
         include_str!("lua/sliding_log.lua"),
         include_str!("lua/sliding_window.lua"),
         include_str!("lua/sliding_window_weighted.lua"),
@@ -49,18 +53,20 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
     );
     let alone = concat!(
         include_str!("lua/alone.lua"),
-        include_str!("lua/alone/log.lua"),
+        include_str!("lua/alone/sliding_log.lua"),
+        include_str!("lua/alone/sliding_window.lua"),
         include_str!("lua/alone/sliding_window_weighted.lua"),
         include_str!("lua/alone/fixed_window.lua"),
         include_str!("lua/alone/gcra.lua"),
     );
     let decide = [alone, counters, include_str!("lua/decide.lua")].concat();
     match purpose {
-        Purpose::Decide => [prelude, &decide].concat(),
+        Purpose::Decide => [prelude, window, &decide].concat(),
         Purpose::DecideEach => {
             let each = include_str!("lua/each.lua");
-            [prelude, "local function decide(KEYS, ARGV)\n", &decide, "end\n", each].concat()
+            [prelude, window, "local function decide(KEYS, ARGV)\n", &decide, "end\n", each].concat()
         }
+        Purpose::Renew => [prelude, window, include_str!("lua/renew.lua")].concat(),
         Purpose::GiveBack => [prelude, counters, include_str!("lua/give_back.lua")].concat(),
     }
 }
@@ -81,8 +87,13 @@ const REPORTED: u8 = 2;
 const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
-/// Where a packed check has its flags.
+/// Where a packed check has its algorithm, its flags, what its buckets are multiplied with, and its hits.
+const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
+const NUMERATOR: usize = 22;
+const HITS: Range<usize> = 31..39;
+/// The bytes of one that asks for a lease and carries nothing.
+const LEASE_BYTES: usize = HITS.end + 16;
 
 /// What is told of the whole request, of which a call may be a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,6 +183,15 @@ impl Call {
             check.extend(double(hits.min(MOST)));
             check.extend(double(micros));
         }
+    }
+
+    /// Whether it asks for leases of several counters and for nothing else, in a way that has a script of its own.
+    pub fn only_renews(&self) -> bool {
+        let renews = |check: &Vec<u8>| {
+            let known = check[ALGORITHM] == number(Algorithm::SlidingWindow) && check[NUMERATOR] == 1;
+            known && check[FLAGS] == LEASE && check[HITS] == double(0) && check.len() == LEASE_BYTES
+        };
+        self.args.len() > 1 && self.args.len() == self.keys.len() && self.args.iter().all(renews)
     }
 
     /// Adds hits to the check that was pushed last that are charged unasked: (microseconds ago, hits).

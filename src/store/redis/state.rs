@@ -92,6 +92,7 @@ pub(super) struct Shared {
     pub(super) options: RedisOptions,
     decide: Script,
     decide_each: Script,
+    renew: Script,
     give_back: Script,
     pub(super) contact: watch::Sender<Contact>,
     /// Lanes to which all servers answer.
@@ -189,6 +190,7 @@ impl Shared {
             options,
             decide: Script::of(Purpose::Decide),
             decide_each: Script::of(Purpose::DecideEach),
+            renew: Script::of(Purpose::Renew),
             give_back: Script::of(Purpose::GiveBack),
             contact: watch::Sender::new(Contact::Never(None)),
             lanes_up: AtomicUsize::new(0),
@@ -201,6 +203,7 @@ impl Shared {
         match purpose {
             Purpose::Decide => &self.decide,
             Purpose::DecideEach => &self.decide_each,
+            Purpose::Renew => &self.renew,
             Purpose::GiveBack => &self.give_back,
         }
     }

@@ -5,20 +5,18 @@
 -- ARGV: the time after which nothing is done, and what is told of the whole request; a check each. stop: fixed windows
 -- that are not over are not charged as soon as one counter is. Then what is known of descriptors that are not asked
 -- here: whether any is over, whether one denies, how many are in quota mode, and over in it.
-local deadline, stop, any_over, denied, quotas, quotas_over = struct.unpack('<dBBBI4I4', ARGV[1])
-local pack = struct.pack
+local deadline, stop, any_over, denied, quotas, quotas_over = parse('<dBBBI4I4', ARGV[1])
 if now > deadline then return pack('<d', now) end
 
-local call, floor, ceil = redis.call, math.floor, math.ceil
 local MOST = 9007199254740992
 -- The algorithm, if this call is one of those; the numbers of its check.
 local alone, _, flags, requests, burst, window, numerator, denominator, hits, wanted, lease
 local lease_time, at = 0
 if #ARGV == 2 and any_over + denied + quotas == 0 then
   _, alone, flags, requests, burst, window, numerator, denominator, hits, at =
-    struct.unpack('<I4BBI4I4dBdd', ARGV[2])
+    parse('<I4BBI4I4dBdd', ARGV[2])
   wanted = hits > 1 and hits or 1
-  if flags >= 16 and alone < 2 then lease, lease_time, at = struct.unpack('<dd', ARGV[2], at) end
+  if flags >= 16 and alone < 2 then lease, lease_time, at = parse('<dd', ARGV[2], at) end
   -- No carried hits; neither given back nor reported.
   if at <= #ARGV[2] or flags % 4 > 0 then alone = nil end
 end

@@ -1,7 +1,135 @@
--- sliding_log: a place is the time of its hits.
+-- sliding_log: hits in order. A list of latest, base, then time and sum of each entry. Sums run on, and only differences
+-- mean something; base is the sum before the oldest entry. So every question is a binary search at most, and dropping
+-- what is dead frees whole blocks.
 kinds[0] = function()
-  return log(
-    function(c, time) return time end,
-    function(c, time) return time - c.window end,
-    function(c, place) return place + c.window end)
+  local kind = {}
+
+  -- Number `field` (0: time, 1: sum) of entry `index`.
+  local function at(s, index, field)
+    return tonumber(redis.call('LINDEX', s.key, 2 + 2 * index + field))
+  end
+
+  -- The first entry after the oldest whose number is over `bound`; the newest one's is. The first few are tried first.
+  local function first_over(s, field, bound)
+    local last = redis.call('LLEN', s.key) / 2 - 2
+    local low, high = 0, 1
+    while high < last and at(s, high, field) <= bound do low, high = high, high * 2 end
+    high = min(high, last)
+    while high - low > 1 do
+      local middle = floor((low + high) / 2)
+      if at(s, middle, field) <= bound then low = middle else high = middle end
+    end
+    return high
+  end
+
+  function kind.open(key)
+    local head = redis.call('LRANGE', key, 0, 3)
+    local s = { key = key, latest = 0, base = 0, sum = 0 }
+    if not head[1] then return s end
+    s.exists, s.latest, s.base = true, tonumber(head[1]), tonumber(head[2])
+    s.sum = s.base
+    if head[3] then
+      local tail = redis.call('LRANGE', key, -2, -1)
+      s.first, s.first_sum = tonumber(head[3]), tonumber(head[4])
+      s.newest, s.sum = tonumber(tail[1]), tonumber(tail[2])
+    end
+    return s
+  end
+
+  local function forget_all(s, base)
+    redis.call('LTRIM', s.key, 0, 1)
+    redis.call('LSET', s.key, 1, base)
+    s.first, s.newest, s.base, s.sum = nil, nil, base, base
+  end
+
+  local function drop_oldest(s, gone)
+    local dead = first_over(s, 0, gone)
+    -- The newest of the dead makes way for the head: its sum is the new base.
+    redis.call('LTRIM', s.key, 2 * dead, -1)
+    redis.call('LSET', s.key, 0, s.latest)
+    local head = redis.call('LRANGE', s.key, 1, 3)
+    s.base, s.first, s.first_sum = tonumber(head[1]), tonumber(head[2]), tonumber(head[3])
+  end
+
+  function kind.advance(s, c)
+    if now <= s.latest then return end
+    s.latest = now
+    if not s.exists then return end
+    local gone = now - c.window
+    if s.first and s.newest > gone and s.first <= gone then return drop_oldest(s, gone) end
+    if s.first and s.newest <= gone then forget_all(s, s.sum) end
+    redis.call('LSET', s.key, 0, now)
+  end
+
+  function kind.look(s, c, hits)
+    return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
+  end
+
+  -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
+  local function put(s, c, time, hits)
+    s.sum = s.sum + hits
+    if s.first and time <= s.newest then
+      if s.first == s.newest then s.first_sum = s.sum end
+      redis.call('LSET', s.key, -1, s.sum)
+      return
+    end
+    if s.exists then
+      redis.call('RPUSH', s.key, time, s.sum)
+    else
+      redis.call('RPUSH', s.key, s.latest, s.base, time, s.sum)
+      s.exists = true
+    end
+    if not s.first then s.first, s.first_sum = time, s.sum end
+    s.newest = time
+    expire(s.key, time + c.window)
+  end
+
+  function kind.charge(s, c, hits)
+    put(s, c, s.latest, hits)
+  end
+
+  function kind.carry(s, c, time, hits)
+    if time > s.latest - c.window then put(s, c, time, hits) end
+  end
+
+  function kind.refund(s, c, hits)
+    if not s.first or hits == 0 then return end
+    local sum = s.sum - hits
+    if sum <= s.base then return forget_all(s, s.base) end
+    local last = s.first_sum >= sum and 0 or first_over(s, 1, sum - 1)
+    redis.call('LTRIM', s.key, 0, 3 + 2 * last)
+    redis.call('LSET', s.key, -1, sum)
+    s.newest, s.sum = at(s, last, 0), sum
+    if last == 0 then s.first_sum = sum end
+    expire(s.key, s.newest + c.window)
+  end
+
+  -- The entry whose end brings room for `hits` (-1: there is room already, -2: never), and the newest.
+  function kind.tell(s, c, hits, over)
+    local total = s.sum - s.base
+    if total == 0 and not over then return -1, -1 end
+    if hits > c.requests then return -2, s.newest or -1 end
+    if total + hits <= c.requests then return -1, s.newest or -1 end
+    local through = s.base + total + hits - c.requests
+    if s.first_sum >= through then return s.first, s.newest end
+    return at(s, first_over(s, 1, through - 1), 0), s.newest
+  end
+
+  -- Takes hits back that were charged at this time, unless so many entries came after it that their sums would take
+  -- too long to correct.
+  function kind.give_back(s, c, time, hits)
+    if not s.first or time < s.first or time > s.newest then return end
+    local last = redis.call('LLEN', s.key) / 2 - 2
+    local index = time == s.first and 0 or time == s.newest and last or first_over(s, 0, time - 1)
+    if last - index > 500 or at(s, index, 0) ~= time then return end
+    local before = index == 0 and s.base or at(s, index - 1, 1)
+    local back = min(hits, at(s, index, 1) - before)
+    local tail = redis.call('LRANGE', s.key, 2 + 2 * index, -1)
+    if tonumber(tail[2]) - back == before then tail = { unpack(tail, 3) } end
+    for i = 2, #tail, 2 do tail[i] = tonumber(tail[i]) - back end
+    redis.call('LTRIM', s.key, 0, 1 + 2 * index)
+    if #tail > 0 then redis.call('RPUSH', s.key, unpack(tail)) end
+  end
+
+  return kind
 end

@@ -1,15 +1,11 @@
-if wanted and wanted <= requests and (alone == 0 or alone == 1 and numerator == 1) then
-  -- Where hits go, up to where they count no more, and where those go that are leased.
-  local place, gone, leased = now, now - window, now + lease_time
-  if alone == 1 then
-    place, gone, leased = floor(now / denominator), floor(gone / denominator) - 1, floor(leased / denominator)
-  end
-  local head = call('LRANGE', KEYS[1], 0, 5)
+if alone == 0 and wanted <= requests then
+  local gone = now - window
+  local head = call('LRANGE', KEYS[1], '0', '5')
   local latest, base = tonumber(head[1]), tonumber(head[2])
   local first, first_sum = tonumber(head[3]), tonumber(head[4])
   local newest, sum = first, first_sum
   if head[5] then
-    local tail = call('LRANGE', KEYS[1], -2, -1)
+    local tail = call('LRANGE', KEYS[1], '-2', '-1')
     newest, sum = tonumber(tail[1]), tonumber(tail[2])
   end
   local moves = not latest or now > latest
@@ -17,7 +13,7 @@ if wanted and wanted <= requests and (alone == 0 or alone == 1 and numerator == 
   local anew = moves and hits > 0 and (not first or newest <= gone)
   local drops = not anew and first and moves and first <= gone
   if anew then
-    base, sum, first, first_sum, newest = 0, 0, place, hits, place
+    base, sum, first, first_sum, newest = 0, 0, now, hits, now
   elseif drops then
     base, first, first_sum = first_sum, tonumber(head[5]), tonumber(head[6])
   end
@@ -29,18 +25,18 @@ if wanted and wanted <= requests and (alone == 0 or alone == 1 and numerator == 
     local left, over, charged, ends = requests > before and requests - before or 0, 0, hits
     if wanted > left then over, charged, lease = 1, 0, lease and 0 end
     if anew and latest then call('UNLINK', KEYS[1]) end
-    if drops then call('LTRIM', KEYS[1], 2, -1) end
-    if moves and not anew then call('LSET', KEYS[1], 0, now) end
+    if drops then call('LTRIM', KEYS[1], '2', '-1') end
+    if moves and not anew then call('LSET', KEYS[1], '0', now) end
     if charged > 0 then
       sum, left = sum + hits, left - hits
       if anew then
-        call('RPUSH', KEYS[1], now, 0, place, sum)
-        ends = place
-      elseif place > newest then
-        call('RPUSH', KEYS[1], place, sum)
-        newest, ends = place, place
+        call('RPUSH', KEYS[1], now, '0', now, sum)
+        ends = now
+      elseif now > newest then
+        call('RPUSH', KEYS[1], now, sum)
+        newest, ends = now, now
       else
-        call('LSET', KEYS[1], -1, sum)
+        call('LSET', KEYS[1], '-1', sum)
       end
     end
     local stamp = newest
@@ -49,17 +45,15 @@ if wanted and wanted <= requests and (alone == 0 or alone == 1 and numerator == 
       local most = floor(left / 8)
       if lease > most then lease = most end
       if lease < 2 then lease = 0 end
+      local leased = now + lease_time
       if lease > 0 and leased > newest then
         call('RPUSH', KEYS[1], leased, sum + lease)
         newest, ends = leased, leased
       elseif lease > 0 then
-        call('LSET', KEYS[1], -1, sum + lease)
+        call('LSET', KEYS[1], '-1', sum + lease)
       end
     end
-    if ends then
-      ends = alone == 1 and (ends + 1) * denominator + window or ends + window
-      call('PEXPIREAT', KEYS[1], ceil(ends / 1000) + shift)
-    end
+    if ends then call('PEXPIREAT', KEYS[1], ceil((ends + window) / 1000) + shift) end
     local reply = pack('<ddddddddd', now, over, before, left, charged, now, wanted, first, stamp)
     return lease and reply .. pack('<dd', lease, lease > 0 and newest or 0) or reply
   end
