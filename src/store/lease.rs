@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use crate::engine::key::Key;
@@ -31,15 +31,16 @@ use counter::{Counter, LEASES_MAX, Lease};
 
 /// Parts of the table, each behind a lock of its own.
 const SHARDS: usize = 64;
-/// Counters of one part; those beyond it are asked for one hit at a time. An entry takes some 500 bytes.
+/// Counters of one part; those beyond it are asked for one hit at a time. An entry takes some 300 bytes.
 const SHARD_COUNTERS_MAX: usize = 1_024;
 /// A window is at least so many times T, or its limit would lose too much of what it allows.
-const WINDOW_TIMES_MIN: u32 = 4;
+const WINDOW_TIMES_MIN: u64 = 4;
 
 /// Every lease of the process.
 pub(super) struct Leases {
-    shards: Vec<Shard>,
-    time: Duration,
+    shards: Vec<Mutex<Shard>>,
+    /// In nanoseconds.
+    time: u64,
     /// Those of which it is time for the next.
     due: Mutex<Vec<Due>>,
     /// There is one more of them.
@@ -56,8 +57,8 @@ pub(super) struct Leases {
 
 #[derive(Default)]
 struct Shard {
-    counters: Mutex<KeyMap<Counter>>,
-    hits_spent: AtomicU64,
+    counters: KeyMap<Counter>,
+    hits_spent: u64,
 }
 
 /// Hits to be given back.
@@ -93,10 +94,9 @@ pub(super) struct Demand<'l> {
 impl Leases {
     /// No leases yet, of this T (cut to whole microseconds, in which Redis counts; 0: none ever).
     pub(super) fn new(time: Duration) -> Self {
-        let time = Duration::from_micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         Self {
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            time,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            time: nanos(time) / 1_000 * 1_000,
             due: Mutex::default(),
             came_due: Notify::new(),
             demands: watch::Sender::new(0),
@@ -108,22 +108,23 @@ impl Leases {
 
     /// T.
     pub(super) fn time(&self) -> Duration {
-        self.time
+        Duration::from_nanos(self.time)
     }
 
     /// Hits that were spent.
     pub(super) fn hits_spent(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.hits_spent.load(Relaxed)).sum()
+        self.shards.iter().map(|shard| shard.lock().hits_spent).sum()
     }
 
-    fn shard(&self, key: Key) -> &Shard {
-        &self.shards[key.0 as usize % SHARDS]
+    fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
+        self.shards[key.0 as usize % SHARDS].lock()
     }
 
     /// Notes that a counter is asked at `now`, and holds the hits if a lease has them.
     pub(super) fn hold(&self, check: &Check<'_>, now: Duration) -> Option<Held> {
         let Hits::Take(hits) = check.hits else { return None };
-        let mut counters = self.shard(check.key).counters.lock();
+        let now = nanos(now);
+        let counters = &mut self.shard(check.key).counters;
         let has_room = counters.len() < SHARD_COUNTERS_MAX;
         let counter = match counters.entry(check.key) {
             Place::Occupied(known) => known.into_mut(),
@@ -132,7 +133,7 @@ impl Leases {
         };
         counter.see(hits.max(1), now, self.time);
         let lease = counter.lease(check, hits, now)?;
-        let (verdict, source) = (lease.spend(hits, now), Arc::clone(&lease.source));
+        let (verdict, source) = (lease.spend(&check.limit, hits, now), Arc::clone(&lease.source));
         self.renew(check.key, counter, now);
         Some(Held { key: check.key, source, hits, verdict })
     }
@@ -141,25 +142,25 @@ impl Leases {
     /// else has a say. If none has, nothing is noted.
     pub(super) fn spend(&self, check: &Check<'_>, now: Duration) -> Option<Verdict> {
         let Hits::Take(hits) = check.hits else { return None };
-        let shard = self.shard(check.key);
-        let mut counters = shard.counters.lock();
+        let now = nanos(now);
+        let Shard { counters, hits_spent } = &mut *self.shard(check.key);
         let counter = counters.get_mut(&check.key)?;
-        let verdict = counter.lease(check, hits, now)?.spend(hits, now);
+        let verdict = counter.lease(check, hits, now)?.spend(&check.limit, hits, now);
+        *hits_spent = hits_spent.wrapping_add(hits);
         counter.see(hits.max(1), now, self.time);
         self.renew(check.key, counter, now);
-        shard.hits_spent.fetch_add(hits, Relaxed);
         Some(verdict)
     }
 
     /// Whether a lease has the hits at `now`. This is not noted.
     pub(super) fn has(&self, check: &Check<'_>, now: Duration) -> bool {
         let Hits::Take(hits) = check.hits else { return false };
-        let mut counters = self.shard(check.key).counters.lock();
-        counters.get_mut(&check.key).is_some_and(|counter| counter.lease(check, hits, now).is_some())
+        let counters = &mut self.shard(check.key).counters;
+        counters.get_mut(&check.key).is_some_and(|counter| counter.lease(check, hits, nanos(now)).is_some())
     }
 
     /// Sees to it that the next lease of this counter is asked for, if it is time for it.
-    fn renew(&self, key: Key, counter: &mut Counter, now: Duration) {
+    fn renew(&self, key: Key, counter: &mut Counter, now: u64) {
         let Some((source, hits)) = counter.next(now, self.time) else { return };
         self.due.lock().push(Due { key, source: Arc::clone(source), hits });
         self.begin_demand(counter);
@@ -185,11 +186,11 @@ impl Leases {
     /// How many hits to ask Redis for, beside those that the check itself takes: as many as are seen in T. `None`: too
     /// few to be worth it, or somebody asks already.
     pub(super) fn demand(&self, check: &Check<'_>) -> Option<Demand<'_>> {
-        let window = Duration::from_nanos(check.limit.window_nanos());
-        if !matches!(check.hits, Hits::Take(_)) || window < self.time * WINDOW_TIMES_MIN {
+        let window_min = self.time.saturating_mul(WINDOW_TIMES_MIN);
+        if !matches!(check.hits, Hits::Take(_)) || check.limit.window_nanos() < window_min {
             return None;
         }
-        let mut counters = self.shard(check.key).counters.lock();
+        let counters = &mut self.shard(check.key).counters;
         let counter = counters.get_mut(&check.key).filter(|counter| !counter.demanded)?;
         let hits = counter.expected()?;
         self.begin_demand(counter);
@@ -198,7 +199,7 @@ impl Leases {
 
     /// Holds so many of these hits no longer. What is told has to be given back: their lease is over.
     pub(super) fn release(&self, held: &Held, hits: u64) -> Option<Unspent> {
-        let mut counters = self.shard(held.key).counters.lock();
+        let counters = &mut self.shard(held.key).counters;
         let counter = counters.get_mut(&held.key);
         let mut leases = counter.into_iter().flat_map(|counter| &mut counter.leases);
         match leases.find(|lease| Arc::ptr_eq(&lease.source, &held.source)) {
@@ -213,16 +214,18 @@ impl Leases {
 
     /// Counts so many of these hits as spent.
     pub(super) fn spent(&self, held: &Held, hits: u64) {
-        self.shard(held.key).hits_spent.fetch_add(hits, Relaxed);
+        let spent = &mut self.shard(held.key).hits_spent;
+        *spent = spent.wrapping_add(hits);
     }
 
     /// Ends what is over at `now`, and tells what was not spent. Forgets counters that are not asked any more.
     pub(super) fn sweep(&self, now: Duration, mut unspent: impl FnMut(Key, Unspent)) {
+        let now = nanos(now);
         for shard in &self.shards {
             let mut ended = Vec::new();
-            shard.counters.lock().retain(|&key, counter| {
+            shard.lock().counters.retain(|&key, counter| {
                 counter.end(now, |lease| ended.push((key, lease)));
-                let idle = now.saturating_sub(counter.began) >= self.time * 2;
+                let idle = now.saturating_sub(counter.began) >= self.time.saturating_mul(2);
                 counter.demanded || !counter.leases.is_empty() || !idle
             });
             for (key, lease) in ended {
@@ -235,6 +238,10 @@ impl Leases {
         self.hits_given_back.fetch_add(hits, Relaxed);
         (hits > 0).then_some(Unspent { source, hits })
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Demand<'_> {
@@ -252,16 +259,16 @@ impl Demand<'_> {
         }
         self.leases.taken.fetch_add(1, Relaxed);
         self.leases.hits_taken.fetch_add(granted.hits, Relaxed);
+        let taken = nanos(taken);
         let lease = Lease {
             source: Arc::new(source),
-            taken,
             ends: taken.saturating_add(self.leases.time),
             hits: granted.hits,
             left: granted.hits,
             remaining: verdict.remaining,
-            reset_nanos: verdict.reset_nanos,
+            resets: taken.saturating_add(verdict.reset_nanos),
         };
-        let mut counters = self.leases.shard(self.key).counters.lock();
+        let counters = &mut self.leases.shard(self.key).counters;
         let over = counters.entry(self.key).or_default().take(lease);
         over.into_iter().filter_map(|old| self.leases.give_back(old.source, old.left)).collect()
     }
@@ -269,7 +276,7 @@ impl Demand<'_> {
 
 impl Drop for Demand<'_> {
     fn drop(&mut self) {
-        if let Some(counter) = self.leases.shard(self.key).counters.lock().get_mut(&self.key) {
+        if let Some(counter) = self.leases.shard(self.key).counters.get_mut(&self.key) {
             counter.demanded = false;
         }
         self.leases.demands.send_modify(|demands| *demands -= 1);

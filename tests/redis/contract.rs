@@ -316,6 +316,67 @@ fn a_counter_that_is_asked_alone_is_told_the_same() {
     }
 }
 
+/// Leases of several counters that are asked for together are what each counter would be told by itself, and the counters
+/// are the same afterwards, whichever way they were asked before.
+#[test]
+fn leases_that_are_asked_for_together_are_the_same() {
+    use tidegate::store::redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let mut together = 0;
+    for seed in 0..1_000 {
+        let mut random = Random(seed);
+        let limits: Vec<_> =
+            (0..2 + random.below(4)).map(|_| limit(&mut random, Algorithm::SlidingWindow)).collect();
+        let window = limits[0].1;
+        let mut now = begin(&mut random, window);
+        for _ in 0..1 + random.below(12) {
+            now = next_time(&mut random, now, window);
+            let among_others = Whole { quotas: 1, ..Whole::default() };
+            let (counter, way) =
+                (random.below(limits.len() as u64), random.pick(&[Whole::default(), among_others]));
+            let taken = check(
+                limits[counter as usize].0,
+                key(counter),
+                Hits::Take(next_hits(&mut random, &limits[counter as usize].0)),
+            );
+            for (name, whole) in [("one", way), ("other", among_others)] {
+                let mut call = Call::new(&whole);
+                call.push(format!("{name}:{seed}:{counter}").into_bytes(), &taken, false);
+                asked.invoke(&call, u64::MAX, now);
+            }
+            now = next_time(&mut random, now, window);
+            let leases: Vec<_> =
+                limits.iter().map(|(_, window)| (2 + random.below(50), 1 + window / 10)).collect();
+            let [renewals, decisions] =
+                [("one", Whole::default()), ("other", among_others)].map(|(name, whole)| {
+                    let mut call = Call::new(&whole);
+                    for (counter, ((limit, _), &(hits, micros))) in limits.iter().zip(&leases).enumerate() {
+                        call.push(
+                            format!("{name}:{seed}:{counter}").into_bytes(),
+                            &check(*limit, key(counter as u64), Hits::Take(0)),
+                            false,
+                        );
+                        call.lease(hits, micros);
+                    }
+                    call
+                });
+            together += u64::from(renewals.only_renews());
+            assert!(!decisions.only_renews());
+            let told = [renewals, decisions].map(|call| asked.invoke(&call, u64::MAX, now));
+            assert_eq!(told[0], told[1], "seed {seed} at {now}: {leases:?} of {limits:?}");
+            for counter in 0..limits.len() {
+                let lives = ["one", "other"].map(|name| -> i64 {
+                    let key = format!("{name}:{seed}:{counter}");
+                    redis::cmd("PEXPIRETIME").arg(key).query(asked.connection()).expect("an answer")
+                });
+                assert_eq!(lives[0], lives[1], "seed {seed} at {now}: counter {counter} of {limits:?}");
+            }
+        }
+    }
+    assert!(together > 1_000, "{together}");
+}
+
 /// Of calls in one command, one that fails and one that comes too late leave the others alone.
 #[test]
 fn calls_in_one_command_fail_each_for_itself() {

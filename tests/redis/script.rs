@@ -13,6 +13,7 @@ pub(crate) struct Asked {
     connections: Vec<Connection>,
     script: Script,
     script_of_each: String,
+    script_of_renewals: Script,
     /// Unix time in milliseconds when this began.
     began_millis: i64,
 }
@@ -23,7 +24,9 @@ impl Asked {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("past 1970");
         let script = Script::new(&source(Purpose::Decide, Clock::Arguments));
         let script_of_each = source(Purpose::DecideEach, Clock::Arguments);
-        Self { connections, script, script_of_each, began_millis: now.as_millis() as i64 }
+        let script_of_renewals = Script::new(&source(Purpose::Renew, Clock::Arguments));
+        let began_millis = now.as_millis() as i64;
+        Self { connections, script, script_of_each, script_of_renewals, began_millis }
     }
 
     /// The verdicts of a plan; the counter of a step is named by `name`. All of them live in one slot.
@@ -55,10 +58,11 @@ impl Asked {
         verdicts
     }
 
-    /// One call, wherever its slot is.
+    /// One call, wherever its slot is, of the script that is asked for it.
     pub(crate) fn invoke(&mut self, call: &Call, deadline_micros: u64, now_micros: u64) -> Vec<i64> {
         let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
-        let mut invocation = self.script.prepare_invoke();
+        let script = if call.only_renews() { &self.script_of_renewals } else { &self.script };
+        let mut invocation = script.prepare_invoke();
         for key in &call.keys {
             invocation.key(key);
         }

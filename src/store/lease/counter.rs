@@ -5,7 +5,6 @@
 //! ended and were not swept yet.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
@@ -18,16 +17,18 @@ pub(super) const LEASES_MAX: usize = 4;
 /// A lease of fewer hits is not renewed before it is spent: who asks next takes the next one along.
 const RENEWED_HITS_MIN: u64 = 8;
 /// It is time for the next lease when no more than this part of the hits, or of the time, is left of the last.
-const RENEWED_PART: u32 = 5;
+const RENEWED_PART: u64 = 5;
 /// The next lease is smaller than what is expected by this part: to run out of it early, and take another, costs one
 /// question, and to give back what is left costs one too.
 const SHORT_PART: u64 = 8;
 
-/// What is known of one counter.
+/// What is known of one counter. Times are nanoseconds of the table's clock: what a hit reads and writes lies together.
 #[derive(Default)]
 pub(super) struct Counter {
+    /// What its leases are of.
+    limit: Option<(Unit, Limit)>,
     /// When the period began in which it was seen last; a period lasts T.
-    pub(super) began: Duration,
+    pub(super) began: u64,
     now: Seen,
     before: Seen,
     /// Redis is being asked for a lease.
@@ -46,16 +47,15 @@ struct Seen {
 /// Some hits that this node may spend alone.
 pub(super) struct Lease {
     pub(super) source: Arc<Source>,
-    pub(super) taken: Duration,
     /// At this time nothing is spent any more.
-    pub(super) ends: Duration,
+    pub(super) ends: u64,
     /// All of them, and those that are left.
     pub(super) hits: u64,
     pub(super) left: u64,
     /// Hits that would pass, as Redis told when it was asked, less those spent since.
     pub(super) remaining: u64,
-    /// When capacity comes back, as Redis told.
-    pub(super) reset_nanos: u64,
+    /// At this time capacity comes back, as Redis told.
+    pub(super) resets: u64,
 }
 
 /// Where the hits of a lease count.
@@ -69,18 +69,12 @@ pub(in crate::store) struct Source {
     pub(in crate::store) stamp: u64,
 }
 
-impl Source {
-    fn is_of(&self, unit: Unit, limit: &Limit) -> bool {
-        self.unit == unit && self.limit == *limit
-    }
-}
-
 impl Counter {
     /// Notes that it is asked for so many hits, where a period lasts `time`.
-    pub(super) fn see(&mut self, hits: u64, now: Duration, time: Duration) {
+    pub(super) fn see(&mut self, hits: u64, now: u64, time: u64) {
         let age = now.saturating_sub(self.began);
         if age >= time {
-            self.before = if age < time * 2 { self.now } else { Seen::default() };
+            self.before = if age < time.saturating_mul(2) { self.now } else { Seen::default() };
             (self.began, self.now) = (now, Seen::default());
         }
         self.now.asks += 1;
@@ -94,35 +88,39 @@ impl Counter {
     }
 
     /// The lease that has these hits at `now`, the oldest first.
-    pub(super) fn lease(&mut self, check: &Check<'_>, hits: u64, now: Duration) -> Option<&mut Lease> {
-        self.leases.iter_mut().find(|lease| lease.has(check, hits, now))
+    pub(super) fn lease(&mut self, check: &Check<'_>, hits: u64, now: u64) -> Option<&mut Lease> {
+        let (unit, limit) = self.limit.as_ref()?;
+        let leases =
+            if *unit == check.unit() && *limit == check.limit { &mut self.leases[..] } else { &mut [] };
+        leases.iter_mut().find(|lease| now < lease.ends && lease.left >= hits.max(1))
     }
 
     /// Where the next lease is to come from, and how many hits it should have, if it is time for it at `now`: those
     /// that are expected while it lasts, without those that the last one has for its own end.
-    pub(super) fn next(&self, now: Duration, time: Duration) -> Option<(&Arc<Source>, u64)> {
+    pub(super) fn next(&self, now: u64, time: u64) -> Option<(&Arc<Source>, u64)> {
         let last = self.leases.last().filter(|last| !self.demanded && last.is_low(now, time))?;
         let expected = self.expected()?;
-        let until_end = last.ends.saturating_sub(now).as_secs_f64() / time.as_secs_f64();
+        let until_end = last.ends.saturating_sub(now) as f64 / time as f64;
         let hits = expected.saturating_sub(last.left.min((expected as f64 * until_end) as u64));
         Some((&last.source, (hits - hits / SHORT_PART).max(1)))
     }
 
     /// Takes a new lease in. Those before it that are of another limit are over, and the oldest when there is no room.
     pub(super) fn take(&mut self, lease: Lease) -> ArrayVec<Lease, LEASES_MAX> {
-        let (mut kept, mut over) = (ArrayVec::<_, LEASES_MAX>::new(), ArrayVec::new());
-        let has_room = self.leases.len() < LEASES_MAX;
-        for (age, old) in std::mem::take(&mut self.leases).into_iter().enumerate() {
-            let is_same = old.source.is_of(lease.source.unit, &lease.source.limit);
-            if is_same && (age > 0 || has_room) { kept.push(old) } else { over.push(old) }
+        let mut over = ArrayVec::new();
+        let limit = Some((lease.source.unit, lease.source.limit));
+        if self.limit != limit {
+            over = std::mem::take(&mut self.leases);
+        } else if self.leases.is_full() {
+            over.push(self.leases.remove(0));
         }
-        self.leases = kept;
+        self.limit = limit;
         self.leases.push(lease);
         over
     }
 
     /// Ends the leases that are over at `now`.
-    pub(super) fn end(&mut self, now: Duration, mut ended: impl FnMut(Lease)) {
+    pub(super) fn end(&mut self, now: u64, mut ended: impl FnMut(Lease)) {
         while let Some(at) = self.leases.iter().position(|lease| lease.ends <= now) {
             ended(self.leases.remove(at));
         }
@@ -130,22 +128,17 @@ impl Counter {
 }
 
 impl Lease {
-    fn has(&self, check: &Check<'_>, hits: u64, now: Duration) -> bool {
-        self.source.is_of(check.unit(), &check.limit) && now < self.ends && self.left >= hits.max(1)
-    }
-
-    fn is_low(&self, now: Duration, time: Duration) -> bool {
-        let few = self.left <= self.hits / u64::from(RENEWED_PART);
+    fn is_low(&self, now: u64, time: u64) -> bool {
+        let few = self.left <= self.hits / RENEWED_PART;
         self.hits >= RENEWED_HITS_MIN && (few || self.ends.saturating_sub(now) <= time / RENEWED_PART)
     }
 
-    pub(super) fn spend(&mut self, hits: u64, now: Duration) -> Verdict {
-        let before = u64::from(self.source.limit.requests()).saturating_sub(self.remaining);
+    /// Spends hits of a counter of this limit.
+    pub(super) fn spend(&mut self, limit: &Limit, hits: u64, now: u64) -> Verdict {
+        let before = u64::from(limit.requests()).saturating_sub(self.remaining);
         self.left -= hits;
         self.remaining = self.remaining.saturating_sub(hits);
-        let age = u64::try_from(now.saturating_sub(self.taken).as_nanos()).unwrap_or(u64::MAX);
         let (after, remaining) = (before.saturating_add(hits), self.remaining);
-        let reset_nanos = self.reset_nanos.saturating_sub(age);
-        Verdict { over: false, before, after, remaining, reset_nanos }
+        Verdict { over: false, before, after, remaining, reset_nanos: self.resets.saturating_sub(now) }
     }
 }

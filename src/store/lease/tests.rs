@@ -145,7 +145,7 @@ fn the_demand_follows_the_rate_and_ends_with_it() {
     assert_eq!(ask(1_200, 1), None, "once in each of two periods");
     assert_eq!(ask(5_000, 1), None);
     assert_eq!(swept(&leases, 5_200), []);
-    assert!(leases.shards.iter().all(|shard| shard.counters.lock().is_empty()), "nothing is kept");
+    assert!(leases.shards.iter().all(|shard| shard.lock().counters.is_empty()), "nothing is kept");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn the_table_is_bounded() {
     let leases = Leases::new(T);
     let ask = |key, now| drop(leases.hold(&Check { key: Key(key), ..check(9, 1) }, now));
     (0..200_000).for_each(|key| ask(key, millis(1_000)));
-    let len = || leases.shards.iter().map(|shard| shard.counters.lock().len()).sum::<usize>();
+    let len = || leases.shards.iter().map(|shard| shard.lock().counters.len()).sum::<usize>();
     assert_eq!(len(), SHARDS * SHARD_COUNTERS_MAX);
     assert_eq!(swept(&leases, 1_200), []);
     assert_eq!(len(), 0);

@@ -191,7 +191,8 @@ impl Call {
             let known = check[ALGORITHM] == number(Algorithm::SlidingWindow) && check[NUMERATOR] == 1;
             known && check[FLAGS] == LEASE && check[HITS] == double(0) && check.len() == LEASE_BYTES
         };
-        self.args.len() > 1 && self.args.len() == self.keys.len() && self.args.iter().all(renews)
+        let each_its_own = self.args.len() > 1 && self.args.len() == self.keys.len();
+        each_its_own && self.whole == [0; WHOLE_BYTES] && self.args.iter().all(renews)
     }
 
     /// Adds hits to the check that was pushed last that are charged unasked: (microseconds ago, hits).
