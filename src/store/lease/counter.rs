@@ -18,10 +18,6 @@ pub(super) const LEASES_MAX: usize = 4;
 const RENEWED_HITS_MIN: u64 = 8;
 /// It is time for the next lease when no more than this part of the hits, or of the time, is left of the last.
 const RENEWED_PART: u64 = 5;
-/// The next lease is smaller than what is expected by this part: to run out of it early, and take another, costs one
-/// question, and to give back what is left costs one too.
-const SHORT_PART: u64 = 8;
-
 /// What is known of one counter. Times are nanoseconds of the table's clock: what a hit reads and writes lies together.
 #[derive(Default)]
 pub(super) struct Counter {
@@ -102,7 +98,7 @@ impl Counter {
         let expected = self.expected()?;
         let until_end = last.ends.saturating_sub(now) as f64 / time as f64;
         let hits = expected.saturating_sub(last.left.min((expected as f64 * until_end) as u64));
-        Some((&last.source, (hits - hits / SHORT_PART).max(1)))
+        Some((&last.source, hits.max(1)))
     }
 
     /// Takes a new lease in. Those before it that are of another limit are over, and the oldest when there is no room.

@@ -112,8 +112,8 @@ fn a_request_that_is_denied_returns_what_it_held() {
 
 #[test]
 fn the_next_lease_is_due_when_little_is_left_and_the_one_before_is_spent_first() {
-    // 34 seen, of which 8 are left; 3 seen, of which a fifth comes until the end: each less an eighth.
-    for (hits, at, due, wanted) in [(40, 1_000, 32, 23), (40, 1_080, 1, 3), (7, 1_000, u64::MAX, 0)] {
+    // 34 seen, less 8 that are left; 3 seen, less what of them comes until the end.
+    for (hits, at, due, wanted) in [(40, 1_000, 32, 26), (40, 1_080, 1, 3), (7, 1_000, u64::MAX, 0)] {
         let leases = leased(hits);
         let spend = || leases.spend(&check(1_000, 1), millis(at)).expect("there are some");
         for spent in 1..=hits.min(due) {
