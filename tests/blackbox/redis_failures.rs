@@ -322,7 +322,8 @@ fn loading() {
     fault("loading", Memory::Kept).breaks(
         |rig| {
             let text = "x".repeat(2_000);
-            (0..400).for_each(|key| rig.tell(&["SET", &format!("filler{key}"), &text]));
+            // 50 ms each: more than any fault lasts, and nothing waits for the rest.
+            (0..1_000).for_each(|key| rig.tell(&["SET", &format!("filler{key}"), &text]));
             rig.tell(&["CONFIG", "SET", "key-load-delay", "50000", "rdbcompression", "no"]);
             // It answers when all is loaded again.
             let mut other = rig.redis.connect();

@@ -126,6 +126,31 @@ fn a_hot_counter_needs_few_round_trips_and_gives_back_what_it_does_not_spend() {
 }
 
 #[test]
+fn leases_that_come_due_together_are_asked_for_together() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).env("REDIS_LEASE_TIME", "500ms").start();
+    let client = node.client();
+    let values: Vec<String> = (0..40).map(|value| format!("value-{value}")).collect();
+    let so_far = || {
+        let scrape = node.scrape();
+        ["tidegate_redis_leases_total", "tidegate_redis_round_trips_total"].map(|name| scrape.sum(name, &[]))
+    };
+    // Once the node knows how often they are asked, and nothing keeps it from asking in time.
+    eventually_true("leases to need fewer round trips than there are", || {
+        let (before, began) = (so_far(), Instant::now());
+        while began.elapsed() < Duration::from_millis(700) {
+            let all = values
+                .iter()
+                .all(|value| client.ask(question("shop", &[&[("day", value)]])).overall_code == OK);
+            assert!(all);
+        }
+        let after = so_far();
+        let [leases, round_trips] = [0, 1].map(|at| after[at] - before[at]);
+        leases >= 40.0 && round_trips * 2.0 < leases
+    });
+}
+
+#[test]
 fn what_one_node_does_not_spend_another_one_may() {
     let redis = Redis::start(&[]);
     let [idle, busy] = [(); 2].map(|()| setup(&redis.url()).env("REDIS_LEASE_TIME", "200ms").start());

@@ -27,8 +27,10 @@ use crate::store::redis::script::{Answered, Call};
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Longer keys, which a lease would hold, get none: so the table is bounded in bytes too.
 const KEY_BYTES_MAX: usize = 1_024;
-/// Leases that come due within this part of T are asked for together: it is a small part of the time that is left then.
+/// Leases that come due within this part of T are asked for together, or within so long: a counter whose lease is spent
+/// before the next is there is asked about hit by hit.
 const GATHERED_PART: u32 = 50;
+const GATHERED_MAX: Duration = Duration::from_millis(2);
 /// Leases that one question asks for: all of them together take Redis a fraction of a millisecond.
 const RENEWED_MAX: usize = 32;
 /// Counters that one call gives back.
@@ -142,19 +144,23 @@ impl SharedStore {
         let mut sweeps = tokio::time::interval(self.leases.time().clamp(SWEEPS.0, SWEEPS.1));
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut renewing = FuturesUnordered::new();
-        // When those that are due are asked for, together.
-        let asking = tokio::time::sleep(Duration::ZERO);
-        let mut asking = pin!(asking);
+        // Timers are in milliseconds: what is to be sooner is at once.
+        let patience = (self.leases.time() / GATHERED_PART).min(GATHERED_MAX);
+        let patience = Some(patience).filter(|&patience| patience >= Duration::from_millis(1));
+        let mut gathered = pin!(tokio::time::sleep(Duration::ZERO));
         let mut gathers = false;
         loop {
             tokio::select! {
                 _ = sweeps.tick() => drop(self.end_leases(since_boot())),
-                () = self.leases.came_due.notified(), if !gathers => {
-                    asking.as_mut().reset(tokio::time::Instant::now() + self.leases.time() / GATHERED_PART);
-                    gathers = true;
-                }
-                () = &mut asking, if gathers => {
-                    renewing.extend(self.renewals().into_iter().map(|(plan, part)| self.renew(plan, part)));
+                () = self.leases.came_due.notified(), if !gathers => match patience {
+                    Some(patience) => {
+                        gathered.as_mut().reset(tokio::time::Instant::now() + patience);
+                        gathers = true;
+                    }
+                    None => renewing.extend(self.renewals()),
+                },
+                () = &mut gathered, if gathers => {
+                    renewing.extend(self.renewals());
                     gathers = false;
                 }
                 Some(()) = renewing.next() => {}
@@ -162,8 +168,8 @@ impl SharedStore {
         }
     }
 
-    /// What is due: questions to one slot each, which ask several counters for a lease and nothing else.
-    fn renewals(&self) -> Vec<(Plan<'static>, Part<'_>)> {
+    /// Questions about what is due, to one slot each, that ask several counters for a lease and nothing else.
+    fn renewals(&self) -> impl Iterator<Item = impl Future<Output = ()>> {
         let mut due: Vec<_> = self.leases.take_due().collect();
         due.sort_by_key(|(_, source)| (source.unit == Unit::Second, source.slot));
         let mut renewals: Vec<(Plan<'_>, Part<'_>)> = Vec::new();
@@ -187,7 +193,7 @@ impl SharedStore {
             }));
             part.add(plan.steps.len() - 1, source.key.clone(), Some(demand));
         }
-        renewals
+        renewals.into_iter().map(|(plan, part)| self.renew(plan, part))
     }
 
     /// Asks for leases and nothing else.
@@ -221,7 +227,8 @@ impl SharedStore {
     pub async fn detach(&self) {
         self.workers.send_modify(|workers| *workers = workers.saturating_sub(1));
         let _ = self.workers.subscribe().wait_for(|&workers| workers == 0).await;
-        // Those that are asked for last as long as a decision may, if there still is a worker who asks.
+        // Nobody would spend what is due. What is asked for lasts as long as a decision may.
+        self.leases.take_due().for_each(drop);
         let _ = timeout(self.main.options().timeout, self.leases.all_answered()).await;
         match self.end_leases(Duration::MAX) {
             0 => {}

@@ -18,7 +18,8 @@ pub(super) const LEASES_MAX: usize = 4;
 const RENEWED_HITS_MIN: u64 = 8;
 /// It is time for the next lease when no more than this part of the hits, or of the time, is left of the last.
 const RENEWED_PART: u64 = 5;
-/// What is known of one counter. Times are nanoseconds of the table's clock: what a hit reads and writes lies together.
+
+/// What is known of one counter: small, because every hit reads it. Times are nanoseconds of the table's clock.
 #[derive(Default)]
 pub(super) struct Counter {
     /// What its leases are of.

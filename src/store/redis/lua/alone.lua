@@ -1,6 +1,6 @@
 -- The shortest way, for most calls: one counter takes hits, and no other descriptor has a say. Each text in alone/ does
 -- what decide.lua comes to then, or changes nothing and leaves it to that. Functions and tables would cost a call
--- several times as much as what it does, so there are none here.
+-- several times as much as what it does, so there are none here but for decide_window, which renew.lua needs too.
 --
 -- ARGV: the time after which nothing is done, and what is told of the whole request; a check each. stop: fixed windows
 -- that are not over are not charged as soon as one counter is. Then what is known of descriptors that are not asked

@@ -1,5 +1,5 @@
--- Gives back what one slot charged for a request that another slot denied: from the stamp under which it was charged, at
--- most what is there. It asks nothing and moves no counter's time.
+-- Gives back what leases did not spend, and what one slot charged for a request that another slot denied: from the stamp
+-- under which it was charged, at most what is there. It asks nothing and moves no counter's time.
 --
 -- KEYS: the counters. ARGV: the time after which nothing is done; for each a check, its stamp and its level.
 if now > struct.unpack('<d', ARGV[1]) then return struct.pack('<d', now) end
@@ -18,18 +18,19 @@ local function from_newest(key, place, hits)
 end
 
 local made = {}
-for i, key in ipairs(KEYS) do
+local function give_back(key, packed)
   local _, algorithm, _, requests, burst, window, numerator, denominator, hits, stamp, level =
-    struct.unpack('<I4BBI4I4dBdddd', ARGV[i + 1])
-  if algorithm ~= 1 or not from_newest(key, stamp, hits) then
-    local kind = made[algorithm] or kinds[algorithm]()
-    made[algorithm] = kind
-    local s = kind.open(key)
-    if s.exists then
-      local c = { requests = requests, burst = burst, window = window, numerator = numerator, denominator = denominator }
-      kind.give_back(s, c, stamp, hits, level)
-      if kind.save then kind.save(s) end
-    end
-  end
+    struct.unpack('<I4BBI4I4dBdddd', packed)
+  if algorithm == 1 and from_newest(key, stamp, hits) then return end
+  local kind = made[algorithm] or kinds[algorithm]()
+  made[algorithm] = kind
+  local s = kind.open(key)
+  if not s.exists then return end
+  local c = { requests = requests, burst = burst, window = window, numerator = numerator, denominator = denominator }
+  kind.give_back(s, c, stamp, hits, level)
+  if kind.save then kind.save(s) end
 end
+
+-- One that fails does so alone: others may have come along.
+for i, key in ipairs(KEYS) do pcall(give_back, key, ARGV[i + 1]) end
 return struct.pack('<dd', now, 1)
