@@ -87,10 +87,11 @@ const REPORTED: u8 = 2;
 const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
-/// Where a packed check has its algorithm, its flags, what its buckets are multiplied with, and its hits.
+/// Where a packed check has its algorithm, its flags, its buckets per microsecond, and its hits.
 const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
 const NUMERATOR: usize = 22;
+const DENOMINATOR: Range<usize> = 23..31;
 const HITS: Range<usize> = 31..39;
 /// The bytes of one that asks for a lease and carries nothing.
 const LEASE_BYTES: usize = HITS.end + 16;
@@ -188,7 +189,7 @@ impl Call {
     /// Whether it asks for leases of several counters and for nothing else, in a way that has a script of its own.
     pub fn only_renews(&self) -> bool {
         let renews = |check: &Vec<u8>| {
-            let known = check[ALGORITHM] == number(Algorithm::SlidingWindow) && check[NUMERATOR] == 1;
+            let known = check[ALGORITHM] == number(Algorithm::SlidingWindow) && has_exact_places(check);
             known && check[FLAGS] == LEASE && check[HITS] == double(0) && check.len() == LEASE_BYTES
         };
         let each_its_own = self.args.len() > 1 && self.args.len() == self.keys.len();
@@ -202,6 +203,12 @@ impl Call {
             check.extend(double(hits.min(MOST)));
         }
     }
+}
+
+/// Whether the short way knows the bucket of every time: its products are below 2^53.
+fn has_exact_places(check: &[u8]) -> bool {
+    let denominator = check[DENOMINATOR].try_into().map_or(f64::MAX, f64::from_le_bytes);
+    f64::from(check[NUMERATOR]) * denominator < MOST as f64
 }
 
 /// A check as the script unpacks it.

@@ -7,13 +7,16 @@ if now > struct.unpack('<d', ARGV[1]) then return struct.pack('<d', now) end
 -- The short way, for most of what leases give back: hits of the newest entry of a sliding window (see window.lua), some
 -- of which stay. Whether that was it.
 local function from_newest(key, place, hits)
-  local text = redis.call('GETRANGE', key, '0', '47')
+  local text = redis.call('GETRANGE', key, '0', '55')
   if #text <= 16 then return false end
-  local _, before, newest, sum = struct.unpack('<dddd', text)
+  local _, before, newest, sum, first, first_sum = struct.unpack('<dddddd', text)
   if newest ~= place then return false end
-  if #text > 32 then _, before = struct.unpack('<dd', redis.call('GETRANGE', key, '-16', '-1')) end
+  if first ~= newest then _, before = struct.unpack('<dd', redis.call('GETRANGE', key, '-16', '-1')) end
   local stays = hits < sum - before
-  if stays then redis.call('SETRANGE', key, '24', struct.pack('<d', sum - hits)) end
+  if stays then
+    if first == newest then first_sum = sum - hits end
+    redis.call('SETRANGE', key, '24', struct.pack('<ddd', sum - hits, first, first_sum))
+  end
   return stays
 end
 

@@ -4,8 +4,8 @@
 if now > parse('<d', ARGV[1]) then return pack('<d', now) end
 local told, granted = { pack('<d', now) }, {}
 for i, key in ipairs(KEYS) do
-  local _, _, _, requests, _, window, _, denominator, _, lease, lease_time = parse('<I4BBI4I4dBdddd', ARGV[i + 1])
-  local fine, reply, hits = pcall(decide_window, key, requests, window, denominator, 0, lease, lease_time)
+  local _, _, _, requests, _, window, numerator, denominator, _, lease, lease_time = parse('<I4BBI4I4dBdddd', ARGV[i + 1])
+  local fine, reply, hits = pcall(decide_window, key, requests, window, numerator, denominator, 0, lease, lease_time)
   told[i + 1] = fine and reply or pack('<dddddddd', 1, 0, 0, 0, now, 1, -1, -1)
   granted[i] = fine and hits or pack('<dd', 0, 0)
 end

@@ -1,5 +1,5 @@
 -- sliding_window, all that may be asked of it: a place is the number of a bucket, floor(time * numerator / denominator).
--- The text is the one of window.lua. Here `older` holds the entries before the newest.
+-- The text is the one of window.lua.
 kinds[1] = function()
   local kind = {}
 
@@ -16,15 +16,25 @@ kinds[1] = function()
     return whole + (rest > 0 and 1 or 0) + c.window
   end
 
+  -- The entries that count, before the newest; they are read when they are needed. What is put at the end meanwhile is
+  -- `pushed`.
+  local function older(s)
+    if not s.older then
+      s.older = s.written and redis.call('GETRANGE', s.key, 56 + 16 * s.dead, '-1') or ''
+      s.older = s.older .. s.pushed
+    end
+    return s.older
+  end
+
   -- The index of the newest; the oldest is 0.
   local function last_of(s)
-    return #s.older / 16
+    return #older(s) / 16
   end
 
   -- Place and sum of the entry.
   local function entry(s, index)
     if index == last_of(s) then return s.newest, s.sum end
-    local place, sum = struct.unpack('<dd', s.older, 16 * index + 1)
+    local place, sum = struct.unpack('<dd', older(s), 16 * index + 1)
     return place, sum
   end
 
@@ -39,46 +49,62 @@ kinds[1] = function()
     return high
   end
 
+  -- `cut`: the text has to be written anew.
   function kind.open(key)
-    local text = redis.call('GET', key)
-    local s = { key = key, latest = 0, base = 0, sum = 0, older = '' }
-    if not text then return s end
+    local text = redis.call('GETRANGE', key, '0', '55')
+    local s = { key = key, latest = 0, base = 0, sum = 0, dead = 0, pushed = '', older = '' }
+    if #text == 0 then return s end
     s.exists, s.latest, s.base = true, struct.unpack('<dd', text)
-    s.sum = s.base
+    s.sum, s.cut = s.base, #text == 16
     if #text > 16 then
-      s.newest, s.sum = struct.unpack('<dd', text, 17)
-      s.older = text:sub(33)
+      s.newest, s.sum, s.first, s.first_sum, s.dead = struct.unpack('<ddddd', text, 17)
+      s.written, s.older = true, nil
     end
     return s
   end
 
   function kind.save(s)
     if not (s.exists and s.dirty) then return end
+    local anew = s.cut or s.dead >= 16 or not s.written
+    local all = anew and older(s)
     local text = struct.pack('<dd', s.latest, s.base)
-    if s.newest then text = text .. struct.pack('<dd', s.newest, s.sum) .. s.older end
-    redis.call('SET', s.key, text, 'KEEPTTL')
+    if s.newest then
+      text = text .. struct.pack('<ddddd', s.newest, s.sum, s.first, s.first_sum, anew and 0 or s.dead)
+    end
+    if anew then
+      redis.call('SET', s.key, text .. all, 'KEEPTTL')
+    else
+      redis.call('SETRANGE', s.key, '0', text)
+      if #s.pushed > 0 then redis.call('APPEND', s.key, s.pushed) end
+    end
     if s.kept then expire(s.key, s.kept) end
   end
 
-  -- Its newest entry is this one from now on; the older ones end here.
-  local function cut(s, index)
-    s.newest, s.sum = entry(s, index)
-    s.older = s.older:sub(1, 16 * index)
-  end
-
-  local function forget_all(s, base)
-    s.newest, s.older, s.base, s.sum = nil, '', base, base
+  -- The entries are these from now on, the newest of which comes last.
+  local function become(s, all)
+    s.cut, s.newest, s.first, s.older = true, nil, nil, ''
+    if #all == 0 then
+      s.sum = s.base
+    else
+      s.first, s.first_sum = struct.unpack('<dd', all)
+      s.newest, s.sum = struct.unpack('<dd', all, #all - 15)
+      s.older = all:sub(1, -17)
+    end
   end
 
   function kind.advance(s, c)
     if now <= s.latest then return end
     s.latest, s.dirty = now, true
     local gone = gone_at(c, now)
-    if not s.newest or entry(s, 0) > gone then return end
-    if s.newest <= gone then return forget_all(s, s.sum) end
+    if not s.newest or s.first > gone then return end
+    if s.newest <= gone then
+      s.base = s.sum
+      return become(s, '')
+    end
     local dead = first_over(s, 1, gone)
     s.base = select(2, entry(s, dead - 1))
-    s.older = s.older:sub(16 * dead + 1)
+    s.first, s.first_sum = entry(s, dead)
+    s.dead, s.older = s.dead + dead, older(s):sub(16 * dead + 1)
   end
 
   function kind.look(s, c, hits)
@@ -87,11 +113,16 @@ kinds[1] = function()
 
   -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
   local function put(s, c, place, hits)
-    if not s.newest or place > s.newest then
-      if s.newest then s.older = s.older .. struct.pack('<dd', s.newest, s.sum) end
+    if not s.newest then
+      s.first, s.newest, s.kept = place, place, counts_until(c, place)
+    elseif place > s.newest then
+      local pushed = struct.pack('<dd', s.newest, s.sum)
+      s.pushed = s.pushed .. pushed
+      if s.older then s.older = s.older .. pushed end
       s.newest, s.kept = place, counts_until(c, place)
     end
     s.sum, s.exists, s.dirty = s.sum + hits, true, true
+    if s.first == s.newest then s.first_sum = s.sum end
   end
 
   function kind.charge(s, c, hits)
@@ -107,9 +138,10 @@ kinds[1] = function()
     if not s.newest or hits == 0 then return end
     s.dirty = true
     local sum = s.sum - hits
-    if sum <= s.base then return forget_all(s, s.base) end
-    cut(s, first_over(s, 2, sum - 1))
-    s.sum, s.kept = sum, counts_until(c, s.newest)
+    if sum <= s.base then return become(s, '') end
+    local index = first_over(s, 2, sum - 1)
+    become(s, older(s):sub(1, 16 * index) .. struct.pack('<dd', (entry(s, index)), sum))
+    s.kept = counts_until(c, s.newest)
   end
 
   -- The place whose end brings room for `hits` (-1: there is room already, -2: never), and the newest.
@@ -119,20 +151,21 @@ kinds[1] = function()
     if hits > c.requests then return -2, s.newest or -1 end
     if total + hits <= c.requests then return -1, s.newest or -1 end
     local through = s.base + total + hits - c.requests
+    if s.first_sum >= through then return s.first, s.newest end
     return (entry(s, first_over(s, 2, through - 1))), s.newest
   end
 
   -- Takes hits back that were charged under this place, unless so many entries came after it that their sums would take
   -- too long to correct.
   function kind.give_back(s, c, place, hits)
-    if not s.newest or place > s.newest then return end
+    if not s.newest or place < s.first or place > s.newest then return end
     local index, last = first_over(s, 1, place - 1), last_of(s)
     local found, sum = entry(s, index)
     if found ~= place or last - index > 500 then return end
     local before = s.base
     if index > 0 then before = select(2, entry(s, index - 1)) end
     local back = min(hits, sum - before)
-    local entries = { s.older:sub(1, 16 * index) }
+    local entries = { older(s):sub(1, 16 * index) }
     for later = index, last do
       local its_place, its_sum = entry(s, later)
       if later > index or sum - back > before then
@@ -140,10 +173,7 @@ kinds[1] = function()
       end
     end
     s.dirty = true
-    local all = table.concat(entries)
-    if #all == 0 then return forget_all(s, s.base) end
-    s.newest, s.sum = struct.unpack('<dd', all, #all - 15)
-    s.older = all:sub(1, -17)
+    become(s, table.concat(entries))
   end
 
   return kind

@@ -1,43 +1,65 @@
--- sliding_window, the short way: everything about one counter whose buckets are whole microseconds, in two commands for
--- most calls. What it comes to is what sliding_window.lua comes to, and what decide.lua would reply.
+-- sliding_window, the short way: all that is asked of one counter, in two commands for most calls. What it comes to is
+-- what sliding_window.lua comes to, and what decide.lua would reply.
 --
--- A counter is one text, of doubles: latest, base, the newest entry, then the older ones in order. An entry is a place
--- (a bucket's number) and a sum. Sums run on, and only differences mean something; base is the sum before the oldest
--- entry. So what most calls change is at the front, and what they have to read is no longer than that. Without entries
--- it is latest and base.
+-- A counter is one text, of doubles: latest, base; the newest entry, the oldest; how many entries are dead; and the
+-- entries before the newest in order, the dead ones first. An entry is a place (a bucket's number) and a sum. Sums run
+-- on, and only differences mean something; base is the sum before the oldest entry that counts. So a call reads and
+-- writes no more than the front, and puts new entries at the end. Without entries it is latest and base alone.
 local call, floor, ceil = redis.call, math.floor, math.ceil
 local pack, parse = struct.pack, struct.unpack
 
+-- With so many dead entries the text is written anew.
+local DEAD_MAX = 16
+
+-- The first entry of `entries` after the first one whose number (1: place, 9: sum) is over `bound`, from 0; their
+-- count when none is.
+local function first_over(entries, number, bound)
+  local low, high = 0, #entries / 16
+  while high - low > 1 do
+    local middle = floor((low + high) / 2)
+    if parse('<d', entries, 16 * middle + number) > bound then high = middle else low = middle end
+  end
+  return high
+end
+
 -- Takes `hits`, and afterwards up to `lease` more for `lease_time`. The reply to the check, and to the lease if there is
 -- one.
-local function decide_window(key, requests, window, denominator, hits, lease, lease_time)
-  local text = call('GETRANGE', key, '0', '47')
-  local latest, base, sum, newest, first, first_sum = 0, 0, 0
-  if #text > 32 then
-    latest, base, newest, sum, first, first_sum = parse('<dddddd', text)
-  elseif #text > 16 then
-    latest, base, newest, sum = parse('<dddd', text)
-    first, first_sum = newest, sum
+local function decide_window(key, requests, window, numerator, denominator, hits, lease, lease_time)
+  -- The bucket of a time. One denominator holds `numerator` buckets: nothing here is over 2^53.
+  local function place_of(time)
+    local whole = floor(time / denominator)
+    return whole * numerator + floor((time - whole * denominator) * numerator / denominator)
+  end
+
+  local text = call('GETRANGE', key, '0', '55')
+  local latest, base, sum, dead, newest, first, first_sum = 0, 0, 0, 0
+  if #text > 16 then
+    latest, base, newest, sum, first, first_sum, dead = parse('<ddddddd', text)
   elseif #text > 0 then
     latest, base = parse('<dd', text)
     sum = base
   end
-  local exists, moves, older = #text > 0, now > latest
+  local exists, moves, anew = #text > 0, now > latest
   if moves then latest = now end
 
-  -- The older entries, where they have to be written anew.
-  local gone = floor((latest - window) / denominator) - 1
+  -- `anew`: the entries before the newest, where the text is written anew.
+  local gone = place_of(latest - window) - 1
   if moves and first and first <= gone then
     if newest <= gone then
-      base, sum, newest, first, older = 0, 0, nil, nil, ''
+      base, sum, dead, newest, first, anew = 0, 0, 0, nil, nil, ''
     else
-      text = call('GET', key)
-      local at = 33
-      repeat
-        base, at = first_sum, at + 16
-        if at <= #text then first, first_sum = parse('<dd', text, at) else first, first_sum = newest, sum end
-      until first > gone
-      older = text:sub(at)
+      -- The first few are tried first.
+      local from = 56 + 16 * dead
+      local entries = call('GETRANGE', key, from, from + 127)
+      local index = first_over(entries, 1, gone)
+      if 16 * index == 128 then
+        entries = call('GETRANGE', key, from, '-1')
+        index = first_over(entries, 1, gone)
+      end
+      base, dead = parse('<d', entries, 16 * index - 7), dead + index
+      first, first_sum = newest, sum
+      if 16 * index < #entries then first, first_sum = parse('<dd', entries, 16 * index + 1) end
+      if dead >= DEAD_MAX then anew, dead = call('GETRANGE', key, 56 + 16 * dead, '-1'), 0 end
     end
   end
 
@@ -50,21 +72,17 @@ local function decide_window(key, requests, window, denominator, hits, lease, le
     one = wanted > requests and -2 or first
     local through = sum + wanted - requests
     if one == first and first_sum < through then
-      local all = older or call('GETRANGE', key, '32', '-1')
-      local low, high = 0, #all / 16
-      while high - low > 1 do
-        local middle = floor((low + high) / 2)
-        if parse('<d', all, 16 * middle + 9) < through then low = middle else high = middle end
-      end
+      local entries = anew or call('GETRANGE', key, 56 + 16 * dead, '-1')
+      local index = first_over(entries, 9, through - 1)
       one = newest
-      if 16 * high < #all then one = parse('<d', all, 16 * high + 1) end
+      if 16 * index < #entries then one = parse('<d', entries, 16 * index + 1) end
     end
   end
 
   -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
   local pushed, ends = ''
   if charged > 0 then
-    local place = floor(latest / denominator)
+    local place = place_of(latest)
     if not newest then
       newest, first, ends = place, place, place
     elseif place > newest then
@@ -72,6 +90,7 @@ local function decide_window(key, requests, window, denominator, hits, lease, le
       newest, ends = place, place
     end
     sum, left = sum + charged, left - charged
+    if first == newest then first_sum = sum end
   end
   local reply = pack('<dddddddd', over, before, left, charged, latest, wanted, one or first or -1, newest or -1)
   local granted = lease and pack('<dd', 0, 0)
@@ -80,27 +99,34 @@ local function decide_window(key, requests, window, denominator, hits, lease, le
     local most = floor(left / 8)
     if lease > most then lease = most end
     if lease > 1 then
-      local place = floor((latest + lease_time) / denominator)
+      local place = place_of(latest + lease_time)
       if not newest then
-        newest, ends = place, place
+        newest, first, ends = place, place, place
       elseif place > newest then
         pushed = pushed .. pack('<dd', newest, sum)
         newest, ends = place, place
       end
       sum, charged = sum + lease, charged + lease
+      if first == newest then first_sum = sum end
       granted = pack('<dd', lease, newest)
     end
   end
 
-  local head = newest and pack('<dddd', latest, base, newest, sum) or pack('<dd', latest, base)
-  if older then
-    call('SET', key, head .. older .. pushed, 'KEEPTTL')
+  local head = pack('<dd', latest, base)
+  if newest then head = pack('<ddddddd', latest, base, newest, sum, first, first_sum, dead) end
+  if anew then
+    call('SET', key, head .. anew .. pushed, 'KEEPTTL')
   elseif exists and (moves or charged > 0) then
     call('SETRANGE', key, '0', head)
     if #pushed > 0 then call('APPEND', key, pushed) end
   elseif charged > 0 then
     call('SET', key, head .. pushed)
   end
-  if ends then call('PEXPIREAT', key, ceil(((ends + 1) * denominator + window) / 1000) + shift) end
+  if ends then
+    -- When the bucket stops to count.
+    local whole = floor((ends + 1) / numerator)
+    local rest = ceil((ends + 1 - whole * numerator) * denominator / numerator)
+    call('PEXPIREAT', key, ceil((whole * denominator + rest + window) / 1000) + shift)
+  end
   return reply, granted
 end
