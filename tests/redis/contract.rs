@@ -236,8 +236,11 @@ fn long_logs_are_the_same_in_redis() {
             let hits = random.pick(&[1, 1, 1, 2, 3]);
             let many = if random.one_in(50) { 900 } else { hits };
             let hits = if random.one_in(9) { Hits::GiveBack(many) } else { Hits::Take(hits) };
-            let plan = plan([check(limit, key(number as u64), hits)]);
-            let told: Verdicts = asked.apply(&plan, |_| format!("long{number}"), now);
+            // Among others it takes the long way through the script.
+            let other = Limit::new(Algorithm::FixedWindow, u32::MAX, YEAR * 1_000);
+            let beside = random.one_in(3).then(|| check(other, key(99), Hits::Take(1)));
+            let plan = plan([check(limit, key(number as u64), hits)].into_iter().chain(beside));
+            let told: Verdicts = asked.apply(&plan, |step| format!("long{}", [number, 99][step]), now);
             assert_eq!(
                 told,
                 memory.apply(&plan, Timestamp::from_nanos(now * 1_000)),
@@ -340,11 +343,13 @@ fn leases_that_are_asked_for_together_are_the_same() {
                 key(counter),
                 Hits::Take(next_hits(&mut random, &limits[counter as usize].0)),
             );
-            for (name, whole) in [("one", way), ("other", among_others)] {
+            let takes = [("one", way), ("other", among_others)].map(|(name, whole)| {
                 let mut call = Call::new(&whole);
                 call.push(format!("{name}:{seed}:{counter}").into_bytes(), &taken, false);
-                asked.invoke(&call, u64::MAX, now);
-            }
+                call
+            });
+            let told = takes.map(|call| asked.invoke(&call, u64::MAX, now));
+            assert_eq!(told[0], told[1], "seed {seed} at {now}: {taken:?}");
             now = next_time(&mut random, now, window);
             let leases: Vec<_> =
                 limits.iter().map(|(_, window)| (2 + random.below(50), 1 + window / 10)).collect();
@@ -375,6 +380,33 @@ fn leases_that_are_asked_for_together_are_the_same() {
         }
     }
     assert!(together > 1_000, "{together}");
+}
+
+/// Of leases that are asked for together, one that fails is none, and the others are taken once.
+#[test]
+fn leases_that_are_asked_for_together_fail_each_for_itself() {
+    use tidegate::store::redis::script::{Answered, Call, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("RPUSH").arg("list").arg("x").exec(asked.connection()).unwrap();
+    let limit = Limit::new(Algorithm::SlidingWindow, 1_000, 60 * 1_000_000_000);
+    let question = check(limit, key(1), Hits::Take(0));
+    let mut call = Call::new(&Whole::default());
+    for name in ["one", "list", "other"] {
+        call.push(name.into(), &question, false);
+        call.lease(50, 100_000);
+    }
+    assert!(call.only_renews());
+    let told = asked.invoke(&call, u64::MAX, TODAY);
+    let answered = Answered::read(&told, [&question; 3]).expect("a reply to these");
+    assert_eq!(answered.leases.iter().map(|lease| lease.hits).collect::<Vec<_>>(), [50, 0, 50]);
+    let mut left = |name: &str| {
+        let mut call = Call::new(&Whole::default());
+        call.push(name.into(), &question, false);
+        let told = asked.invoke(&call, u64::MAX, TODAY);
+        Answered::read(&told, [&question]).expect("a reply to it").counters[0].verdict.remaining
+    };
+    assert_eq!([left("one"), left("other")], [950, 950]);
 }
 
 /// Of calls in one command, one that fails and one that comes too late leave the others alone.
