@@ -204,8 +204,7 @@ impl Leases {
         let mut leases = counter.into_iter().flat_map(|counter| &mut counter.leases);
         match leases.find(|lease| Arc::ptr_eq(&lease.source, &held.source)) {
             Some(lease) => {
-                lease.left += hits;
-                lease.remaining = lease.remaining.saturating_add(hits);
+                lease.put_back(hits);
                 None
             }
             None => self.give_back(Arc::clone(&held.source), hits),

@@ -93,13 +93,10 @@ impl Counter {
     }
 
     /// Where the next lease is to come from, and how many hits it should have, if it is time for it at `now`: those
-    /// that are expected while it lasts, without those that the last one has for its own end.
+    /// that are expected while it lasts, without those that the last one still has.
     pub(super) fn next(&self, now: u64, time: u64) -> Option<(&Arc<Source>, u64)> {
         let last = self.leases.last().filter(|last| !self.demanded && last.is_low(now, time))?;
-        let expected = self.expected()?;
-        let until_end = last.ends.saturating_sub(now) as f64 / time as f64;
-        let hits = expected.saturating_sub(last.left.min((expected as f64 * until_end) as u64));
-        Some((&last.source, hits.max(1)))
+        Some((&last.source, self.expected()?.saturating_sub(last.left).max(1)))
     }
 
     /// Takes a new lease in. Those before it that are of another limit are over, and the oldest when there is no room.
@@ -116,10 +113,15 @@ impl Counter {
         over
     }
 
-    /// Ends the leases that are over at `now`.
+    /// Ends the leases that are over at `now`. What one did not spend goes over to a later one that counts under the same
+    /// stamp, because Redis counts it as long as the hits of that one.
     pub(super) fn end(&mut self, now: u64, mut ended: impl FnMut(Lease)) {
         while let Some(at) = self.leases.iter().position(|lease| lease.ends <= now) {
-            ended(self.leases.remove(at));
+            let over = self.leases.remove(at);
+            match self.leases.iter_mut().find(|later| now < later.ends && later.source == over.source) {
+                Some(later) => later.put_back(over.left),
+                None => ended(over),
+            }
         }
     }
 }
@@ -128,6 +130,12 @@ impl Lease {
     fn is_low(&self, now: u64, time: u64) -> bool {
         let few = self.left <= self.hits / RENEWED_PART;
         self.hits >= RENEWED_HITS_MIN && (few || self.ends.saturating_sub(now) <= time / RENEWED_PART)
+    }
+
+    /// Takes hits in that nobody spent.
+    pub(super) fn put_back(&mut self, hits: u64) {
+        self.left += hits;
+        self.remaining = self.remaining.saturating_add(hits);
     }
 
     /// Spends hits of a counter of this limit.

@@ -112,8 +112,8 @@ fn a_request_that_is_denied_returns_what_it_held() {
 
 #[test]
 fn the_next_lease_is_due_when_little_is_left_and_the_one_before_is_spent_first() {
-    // 34 seen, less 8 that are left; 3 seen, less what of them comes until the end.
-    for (hits, at, due, wanted) in [(40, 1_000, 32, 26), (40, 1_080, 1, 3), (7, 1_000, u64::MAX, 0)] {
+    // 34 seen, less 8 that are left; 3 seen, of which it has enough.
+    for (hits, at, due, wanted) in [(40, 1_000, 32, 26), (40, 1_080, 1, 1), (7, 1_000, u64::MAX, 0)] {
         let leases = leased(hits);
         let spend = || leases.spend(&check(1_000, 1), millis(at)).expect("there are some");
         for spent in 1..=hits.min(due) {
@@ -181,39 +181,67 @@ fn a_demand_that_comes_to_nothing_lets_others_ask() {
     assert!(leases.demand(&check(1_000, 1)).is_some());
 }
 
-/// One Redis: an exact log of stamps, in milliseconds.
-#[derive(Default)]
-struct Redis(Vec<(u64, u64)>);
+#[test]
+fn what_a_lease_did_not_spend_goes_over_to_the_next_of_its_stamp() {
+    for (stamp, gone_over, back) in [(5, 37, vec![(5, 76)]), (6, 0, vec![(5, 37), (6, 39)])] {
+        let leases = leased(40);
+        let spend = |at: u64| leases.spend(&check(1_000, 1), millis(at)).map(|verdict| verdict.remaining);
+        assert_eq!([spend(1_000), spend(1_080), spend(1_080)], [Some(899), Some(898), Some(897)]);
+        let (demand, from) = leases.take_due().next().expect("due");
+        let granted = Granted { hits: 40, stamp };
+        assert!(demand.granted(source(from.limit, stamp), granted, &room(860), millis(1_080)).is_empty());
+        drop(demand);
+        let mut given_back = swept(&leases, 1_100);
+        assert_eq!(spend(1_100), Some(859 + gone_over));
+        given_back.extend(swept(&leases, 1_180));
+        assert_eq!(given_back, back);
+    }
+}
+
+/// One Redis: how many hits at what place, which is a number of milliseconds over the length of a bucket.
+struct Redis {
+    bucket: u64,
+    places: Vec<(u64, u64)>,
+}
 
 const N: u64 = 400;
 const SHORT_WINDOW: u64 = 1_000;
 
 impl Redis {
     fn count(&mut self, now: u64) -> u64 {
-        self.0.retain(|(stamp, _)| stamp + SHORT_WINDOW > now);
-        self.0.iter().map(|(_, hits)| hits).sum()
+        let counts = |place: u64| (place + 1) * self.bucket + SHORT_WINDOW > now;
+        self.places.retain(|&(place, _)| counts(place));
+        self.places.iter().map(|(_, hits)| hits).sum()
+    }
+
+    fn put(&mut self, time: u64, hits: u64) -> u64 {
+        let place = time / self.bucket;
+        match self.places.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, count)) => *count += hits,
+            None => self.places.push((place, hits)),
+        }
+        place
     }
 
     /// Takes so many hits, one or none, if there is room for one, and then a part of what is left.
     fn ask(&mut self, now: u64, own: u64, wanted: Option<u64>) -> (Verdict, Granted) {
-        let left = N - self.count(now);
+        let left = N.saturating_sub(self.count(now));
         let none = Granted { hits: 0, stamp: 0 };
         if left == 0 {
             return (Verdict { over: true, before: N, after: N + 1, remaining: 0, reset_nanos: 0 }, none);
         }
-        self.0.push((now, own));
+        self.put(now, own);
         let hits = wanted.unwrap_or(0).min((left - own) / 8);
-        let stamp = now + T.as_millis() as u64;
-        let granted = if hits < 2 { none } else { Granted { hits, stamp } };
-        self.0.push((stamp, granted.hits));
-        (room(left - own), granted)
+        if hits < 2 {
+            return (room(left - own), none);
+        }
+        let stamp = self.put(now + T.as_millis() as u64, hits);
+        (room(left - own), Granted { hits, stamp })
     }
 
     fn give_back(&mut self, unspent: &Unspent) {
-        // Of several hits under one stamp it does not matter whose are taken.
-        for (_, hits) in self.0.iter_mut().filter(|(stamp, _)| *stamp == unspent.source.stamp).take(1) {
-            *hits = hits.saturating_sub(unspent.hits);
-        }
+        let place = self.places.iter_mut().find(|(place, _)| *place == unspent.source.stamp);
+        place.into_iter().for_each(|(_, hits)| *hits = hits.saturating_sub(unspent.hits));
     }
 }
 
@@ -227,9 +255,9 @@ struct Asking<'l> {
     answer: Option<(Verdict, Granted)>,
 }
 
-/// Some seconds of three nodes; the times of all admissions, in order. `from_reply`: with leases that wrongly begin
-/// when the answer comes.
-fn simulate(seed: u64, from_reply: bool) -> Vec<u64> {
+/// Some seconds of three nodes, with buckets of so many milliseconds; the times of all admissions, in order.
+/// `from_reply`: with leases that wrongly begin when the answer comes.
+fn simulate(seed: u64, bucket: u64, from_reply: bool) -> Vec<u64> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut below = move |bound: u64| {
         state ^= state << 13;
@@ -241,7 +269,7 @@ fn simulate(seed: u64, from_reply: bool) -> Vec<u64> {
         Check { limit: Limit::new(Algorithm::SlidingLog, N as u32, SHORT_WINDOW * 1_000_000), ..check(1, 1) };
     let tables: Vec<(Leases, u64)> = (0..3).map(|_| (Leases::new(T), below(1_000_000))).collect();
     let mut asking: Vec<Vec<Asking<'_>>> = tables.iter().map(|_| Vec::new()).collect();
-    let (mut redis, mut admitted) = (Redis::default(), Vec::new());
+    let (mut redis, mut admitted) = (Redis { bucket, places: Vec::new() }, Vec::new());
     let mut percent = 0;
     for now in 1..4_000 {
         if now % 150 == 1 {
@@ -305,14 +333,15 @@ fn most_in_a_window(admitted: &[u64]) -> usize {
 
 #[test]
 fn no_window_of_any_simulation_holds_more_than_the_limit() {
-    let (mut full, mut wrong) = (0, 0);
+    let (mut full, mut wrong) = ([0; 2], 0);
     for seed in 1..30 {
-        let admitted = simulate(seed, false);
-        let most = most_in_a_window(&admitted);
-        assert!(most <= N as usize, "{most} in a window; seed {seed}");
-        full += usize::from(most == N as usize);
-        wrong += usize::from(most_in_a_window(&simulate(seed, true)) > N as usize);
+        for (kind, bucket) in [1, 250].into_iter().enumerate() {
+            let most = most_in_a_window(&simulate(seed, bucket, false));
+            assert!(most <= N as usize, "{most} in a window; seed {seed}, buckets of {bucket} ms");
+            full[kind] += usize::from(most == N as usize);
+        }
+        wrong += usize::from(most_in_a_window(&simulate(seed, 1, true)) > N as usize);
     }
-    assert!(full > 10, "limits must be reached: {full}");
+    assert!(full.iter().all(|&full| full > 10), "limits must be reached: {full:?}");
     assert!(wrong > 0, "a lease that is measured from its answer must be noticed");
 }

@@ -22,15 +22,15 @@ local function first_over(entries, number, bound)
   return high
 end
 
+-- The bucket of a time. One denominator holds `numerator` buckets: nothing here is over 2^53.
+local function place_of(time, numerator, denominator)
+  local whole = floor(time / denominator)
+  return whole * numerator + floor((time - whole * denominator) * numerator / denominator)
+end
+
 -- Takes `hits`, and afterwards up to `lease` more for `lease_time`. The reply to the check, and to the lease if there is
 -- one.
 local function decide_window(key, requests, window, numerator, denominator, hits, lease, lease_time)
-  -- The bucket of a time. One denominator holds `numerator` buckets: nothing here is over 2^53.
-  local function place_of(time)
-    local whole = floor(time / denominator)
-    return whole * numerator + floor((time - whole * denominator) * numerator / denominator)
-  end
-
   local text = call('GETRANGE', key, '0', '55')
   local latest, base, sum, dead, newest, first, first_sum = 0, 0, 0, 0
   if #text > 16 then
@@ -43,7 +43,7 @@ local function decide_window(key, requests, window, numerator, denominator, hits
   if moves then latest = now end
 
   -- `anew`: the entries before the newest, where the text is written anew.
-  local gone = place_of(latest - window) - 1
+  local gone = place_of(latest - window, numerator, denominator) - 1
   if moves and first and first <= gone then
     if newest <= gone then
       base, sum, dead, newest, first, anew = 0, 0, 0, nil, nil, ''
@@ -82,7 +82,7 @@ local function decide_window(key, requests, window, numerator, denominator, hits
   -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
   local pushed, ends = ''
   if charged > 0 then
-    local place = place_of(latest)
+    local place = place_of(latest, numerator, denominator)
     if not newest then
       newest, first, ends = place, place, place
     elseif place > newest then
@@ -99,7 +99,7 @@ local function decide_window(key, requests, window, numerator, denominator, hits
     local most = floor(left / 8)
     if lease > most then lease = most end
     if lease > 1 then
-      local place = place_of(latest + lease_time)
+      local place = place_of(latest + lease_time, numerator, denominator)
       if not newest then
         newest, first, ends = place, place, place
       elseif place > newest then
