@@ -154,7 +154,7 @@ impl SharedStore {
                 _ = sweeps.tick() => drop(self.end_leases(since_boot())),
                 () = self.leases.came_due.notified(), if !gathers => match patience {
                     Some(patience) => {
-                        gathered.as_mut().reset(tokio::time::Instant::now() + patience);
+                        gathered.as_mut().reset((monotonic() + patience).into());
                         gathers = true;
                     }
                     None => renewing.extend(self.renewals()),

@@ -156,7 +156,7 @@ fn nothing_is_leased_for_windows_that_are_short_or_without_time() {
         (0..9).for_each(|_| drop(leases.hold(&asked, millis(1_000))));
         leases.demand(&asked).is_some()
     };
-    let window = |times| u64::from(WINDOW_TIMES_MIN) * T.as_nanos() as u64 - times;
+    let window = |times| WINDOW_TIMES_MIN * T.as_nanos() as u64 - times;
     assert_eq!(
         [seen(T, window(0)), seen(T, window(1)), seen(Duration::ZERO, window(0))],
         [true, false, false]
