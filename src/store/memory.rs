@@ -198,10 +198,6 @@ impl MemoryStore {
     /// that read the clock before and comes after is treated as of `now`, so nothing is forgotten too early. To be
     /// called in a loop, at least until [`Swept::round_done`], several times a second.
     pub fn sweep(&self, now: Timestamp) -> Swept {
-        // A store that holds nothing, beside a shared one, is not looked through.
-        if self.budget.is_whole() {
-            return Swept { forgotten: 0, round_done: true };
-        }
         let shards = self.kinds.shard_count;
         let start = self.sweep_cursor.fetch_add(SWEEP_SHARDS as u64, Relaxed) as usize % shards;
         let range = start..(start + SWEEP_SHARDS).min(shards);

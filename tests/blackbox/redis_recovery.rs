@@ -112,7 +112,7 @@ fn an_admission_is_told_when_as_many_replicas_have_it_as_have_to() {
     let client = node.client();
     eventually_true("it to be told", || answer(&client, "user", "x") == Ok(OK));
     let key = &replica.ask::<Vec<String>>(&["KEYS", "shop*"])[0];
-    assert!(replica.ask::<i64>(&["LLEN", key]) > 0, "the replica had it before it was told");
+    assert!(replica.ask::<i64>(&["STRLEN", key]) > 0, "the replica had it before it was told");
     assert_eq!(answer(&too_many.client(), "user", "y"), Err(Code::Unavailable));
     let failures =
         |node: &Tidegate| node.scrape().sum("tidegate_redis_failures_total", &[("kind", "unreplicated")]);

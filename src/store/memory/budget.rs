@@ -23,11 +23,6 @@ impl Budget {
         self.taken.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
 
-    /// Nothing is taken.
-    pub(super) fn is_whole(&self) -> bool {
-        self.taken.load(Relaxed) == 0
-    }
-
     pub(super) fn give_back(&self, bytes: u64) {
         self.taken.fetch_sub(bytes, Relaxed);
     }
