@@ -104,8 +104,8 @@
 //!   front, in binary. As a list, each call took twice as many commands, and turning numbers into text took longest.
 //! - **A lease counts as if it were spent when it ends** (`store/lease.rs`), by a node's clock that started before the
 //!   question: so a node may decide alone and the limit stays strict. One that is asked for a lot is renewed before it is
-//!   spent (`store/lease/counter.rs`): nobody waits for it. Renewals wait for each other for a fiftieth of a lease's time,
-//!   and ask together.
+//!   spent (`store/lease/counter.rs`): nobody waits for it. Renewals wait 2 ms at most for each other, and ask
+//!   together.
 //! - **Calls that come together go to Redis in one command** (`store/redis/joined.rs`), and each is decided as if it had
 //!   come by itself: a command costs both sides more than what it asks.
 //! - **What waits for Redis is small** (`store/failover/question.rs`): a usual request is read and planned again when its

@@ -30,7 +30,7 @@ pub enum Purpose {
     DecideEach,
     /// Takes leases of several counters, and nothing else.
     Renew,
-    /// Gives back what a request was charged that was denied in another slot.
+    /// Gives back what a request was charged that was denied in another slot, and what leases did not spend.
     GiveBack,
 }
 
@@ -67,7 +67,7 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
             [prelude, window, "local function decide(KEYS, ARGV)\n", &decide, "end\n", each].concat()
         }
         Purpose::Renew => [prelude, window, include_str!("lua/renew.lua")].concat(),
-        Purpose::GiveBack => [prelude, counters, include_str!("lua/give_back.lua")].concat(),
+        Purpose::GiveBack => [prelude, window, counters, include_str!("lua/give_back.lua")].concat(),
     }
 }
 

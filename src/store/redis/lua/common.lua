@@ -43,6 +43,18 @@ local function look_at_count(capacity, count, hits)
   return max(hits, 1) > left, left, count
 end
 
+-- What both strict algorithms tell: the place whose end brings room for `hits` (-1: there is room already, -2: never),
+-- and the newest. reaching(s, sum) is the place of the first entry whose sum is as large.
+local function tell_place(s, c, hits, over, reaching)
+  local total = s.sum - s.base
+  if total == 0 and not over then return -1, -1 end
+  if hits > c.requests then return -2, s.newest or -1 end
+  if total + hits <= c.requests then return -1, s.newest or -1 end
+  local through = s.base + total + hits - c.requests
+  if s.first_sum >= through then return s.first, s.newest end
+  return reaching(s, through), s.newest
+end
+
 -- A state that is one short string: `format` packs these fields. `kept` is set when its expiry moves.
 local function packed(format, fields)
   local kind = {}

@@ -104,15 +104,12 @@ kinds[0] = function()
     expire(s.key, s.newest + c.window)
   end
 
-  -- The entry whose end brings room for `hits` (-1: there is room already, -2: never), and the newest.
+  local function reaching(s, sum)
+    return at(s, first_over(s, 1, sum - 1), 0)
+  end
+
   function kind.tell(s, c, hits, over)
-    local total = s.sum - s.base
-    if total == 0 and not over then return -1, -1 end
-    if hits > c.requests then return -2, s.newest or -1 end
-    if total + hits <= c.requests then return -1, s.newest or -1 end
-    local through = s.base + total + hits - c.requests
-    if s.first_sum >= through then return s.first, s.newest end
-    return at(s, first_over(s, 1, through - 1), 0), s.newest
+    return tell_place(s, c, hits, over, reaching)
   end
 
   -- Takes hits back that were charged at this time, unless so many entries came after it that their sums would take

@@ -65,7 +65,7 @@ kinds[1] = function()
 
   function kind.save(s)
     if not (s.exists and s.dirty) then return end
-    local anew = s.cut or s.dead >= 16 or not s.written
+    local anew = s.cut or s.dead >= DEAD_MAX or not s.written
     local all = anew and older(s)
     local text = struct.pack('<dd', s.latest, s.base)
     if s.newest then
@@ -144,15 +144,12 @@ kinds[1] = function()
     s.kept = counts_until(c, s.newest)
   end
 
-  -- The place whose end brings room for `hits` (-1: there is room already, -2: never), and the newest.
+  local function reaching(s, sum)
+    return (entry(s, first_over(s, 2, sum - 1)))
+  end
+
   function kind.tell(s, c, hits, over)
-    local total = s.sum - s.base
-    if total == 0 and not over then return -1, -1 end
-    if hits > c.requests then return -2, s.newest or -1 end
-    if total + hits <= c.requests then return -1, s.newest or -1 end
-    local through = s.base + total + hits - c.requests
-    if s.first_sum >= through then return s.first, s.newest end
-    return (entry(s, first_over(s, 2, through - 1))), s.newest
+    return tell_place(s, c, hits, over, reaching)
   end
 
   -- Takes hits back that were charged under this place, unless so many entries came after it that their sums would take
