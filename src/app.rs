@@ -13,7 +13,7 @@ mod spans;
 mod statsd;
 mod tls;
 
-pub use self::reload::{load_options, rules_layout};
+pub use self::reload::{load_options, no_rules, rules_layout, rules_setting};
 
 use std::io;
 use std::num::NonZero;
@@ -26,7 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::app::listen::{Ports, listen};
-use crate::app::reload::{Following, Installer, Starting};
+use crate::app::reload::{Following, Installer, Starting, counted};
 use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
 use crate::clock::Clock;
@@ -90,10 +90,15 @@ pub enum AppError {
         problem: String,
     },
     /// Rules that cannot be read.
-    #[error("cannot read the rules: {0}")]
-    Source(#[from] SourceError),
+    #[error("cannot read the rules: {error} ({remedy})")]
+    Source {
+        /// Why.
+        error: SourceError,
+        /// The setting that says where rules lie.
+        remedy: &'static str,
+    },
     /// Rules that were refused, for this many problems, each of which was told.
-    #[error("the rules were refused for {0} problems")]
+    #[error("the rules were refused for {}", counted(*.0, "problem"))]
     Rules(usize),
     /// A file that a setting names and that cannot be read.
     #[error("cannot read {path}: {source}")]

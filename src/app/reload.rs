@@ -6,7 +6,7 @@
 mod control_plane;
 mod files;
 
-pub use self::files::rules_layout;
+pub use self::files::{no_rules, rules_layout, rules_setting};
 
 use std::io;
 use std::sync::Arc;
@@ -51,6 +51,15 @@ pub(super) struct Installer {
     clock: Clock,
     /// Told whether there is a domain, if that matters.
     health: Option<Arc<Health>>,
+}
+
+/// Texts of a set of rules, as a source hands them over.
+struct Offer<'a> {
+    files: &'a [SourceFile],
+    /// Warnings about what is not among the files.
+    skipped: &'a [String],
+    /// Why a set without any domain is refused. `None`: it is not.
+    empty_refused: Option<&'a str>,
 }
 
 /// Why a process is unhealthy that has to have rules.
@@ -120,36 +129,38 @@ impl Installer {
         Self { health: Some(health), ..self }
     }
 
-    /// Puts these files in force, or says every problem, as `tell` has it, and tells it. `skipped` are warnings about
-    /// what is not among the files.
-    fn take(
-        &self,
-        files: &[SourceFile],
-        skipped: &[String],
-        tell: impl Fn(&Diagnostic) -> String,
-    ) -> Result<(), Vec<String>> {
-        let refused_for_skipped = if self.options.strict { skipped } else { &[] };
-        match rules::load(files, &self.options) {
-            Ok(loaded) if refused_for_skipped.is_empty() => {
-                let warnings: Vec<_> =
-                    loaded.warnings.iter().map(tell).chain(skipped.iter().cloned()).collect();
-                self.install(loaded.rules, &warnings, files.len());
+    /// Puts this set in force, or logs every problem, as `tell` has it, and returns them.
+    fn take(&self, offer: &Offer<'_>, tell: impl Fn(&Diagnostic) -> String) -> Result<(), Vec<String>> {
+        let (mut warnings, mut problems) = (Vec::new(), Vec::new());
+        let loaded = match rules::load(offer.files, &self.options) {
+            Ok(loaded) => {
+                warnings.extend(loaded.warnings.iter().map(tell));
+                let is_empty = loaded.rules.domains().next().is_none();
+                problems.extend(offer.empty_refused.filter(|_| is_empty).map(str::to_owned));
+                Some(loaded.rules)
+            }
+            Err(found) => {
+                problems.extend(found.iter().map(tell));
+                None
+            }
+        };
+        if self.options.strict { &mut problems } else { &mut warnings }.extend_from_slice(offer.skipped);
+        for warning in &warnings {
+            tracing::warn!(target: REPORT, "{warning}");
+        }
+        match loaded {
+            Some(rules) if problems.is_empty() => {
+                self.install(rules, warnings.len(), offer.files.len());
                 Ok(())
             }
-            loaded => {
-                let problems = loaded.err().unwrap_or_default();
-                let problems: Vec<_> =
-                    problems.iter().map(tell).chain(refused_for_skipped.iter().cloned()).collect();
+            _ => {
                 self.refuse(&problems);
                 Err(problems)
             }
         }
     }
 
-    fn install(&self, rules: RuleSet, warnings: &[String], files: usize) {
-        for warning in warnings {
-            tracing::warn!(target: REPORT, "{warning}");
-        }
+    fn install(&self, rules: RuleSet, warnings: usize, files: usize) {
         let (limits, domains) = (rules.rules().len(), rules.domains().count());
         self.service.install(rules);
         match &self.health {
@@ -157,7 +168,7 @@ impl Installer {
             Some(health) => health.withdraw(NO_DOMAIN),
             None => {}
         }
-        self.metrics.config_loaded(limits, warnings.len(), self.clock.now().as_nanos() / SECOND_NANOS);
+        self.metrics.config_loaded(limits, warnings, self.clock.now().as_nanos() / SECOND_NANOS);
         tracing::info!(
             "rules: {} in {} from {} in force",
             counted(limits, "limit"),
@@ -172,19 +183,25 @@ impl Installer {
             tracing::error!(target: REPORT, "{problem}");
         }
         self.metrics.config_failed();
-        let in_force = self.service.with_rules(|rules| rules.is_some());
-        let instead = if in_force { "the rules in force stay" } else { "no rules are in force" };
-        tracing::error!("rules: refused for {}; {instead}", counted(problems.len(), "problem"));
+        tracing::error!("rules: refused for {}; {}", counted(problems.len(), "problem"), self.instead());
     }
 
-    fn unreadable(&self, error: &SourceError) {
+    fn unreadable(&self, error: &SourceError, remedy: &str) {
         self.metrics.config_failed();
-        tracing::error!("rules: cannot be read, those in force stay: {error}");
+        tracing::error!("rules: cannot be read; {}: {error} ({remedy})", self.instead());
+    }
+
+    /// What is in force when a set is not taken.
+    fn instead(&self) -> &'static str {
+        match self.service.with_rules(|rules| rules.is_some()) {
+            true => "the rules in force stay",
+            false => "no rules are in force",
+        }
     }
 }
 
 /// `1 limit`, `2 limits`.
-fn counted(count: usize, noun: &str) -> String {
+pub(super) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 

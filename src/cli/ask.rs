@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::net::TcpStream;
 
 use super::{Done, arguments_of, read_only};
-use crate::app::load_options;
+use crate::app::{load_options, no_rules};
 use crate::clock::Clock;
 use crate::engine::explain::explain;
 use crate::engine::key::KeySecret;
@@ -132,11 +132,16 @@ fn question(matches: &ArgMatches) -> Result<Question, Problem> {
 /// Asks these rules. No counter has been used.
 fn offline(question: &Question, folder: PathBuf, settings: &Settings) -> Result<String, String> {
     let options = load_options(settings, KeySecret::new([0; 16]));
-    let contents = FileSource::new(Layout::Path(folder), options.max_file_bytes).read();
+    let layout = Layout::Path(folder);
+    let no_rules = no_rules(&layout);
+    let contents = FileSource::new(layout, options.max_file_bytes).read();
     let files = contents.map_err(|error| error.to_string())?.files;
     let rules = load(&files, &options)
         .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\ntidegate: "))?
         .rules;
+    if rules.domains().next().is_none() {
+        return Err(no_rules);
+    }
     let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
     rules.algorithms().for_each(|algorithm| store.prepare(algorithm));
     let mut request = Request::new(&question.domain, question.hits);

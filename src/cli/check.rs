@@ -11,7 +11,7 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::json;
 
 use super::{Done, arguments_of, read_only};
-use crate::app::{load_options, rules_layout};
+use crate::app::{load_options, no_rules, rules_layout, rules_setting};
 use crate::engine::key::KeySecret;
 use crate::engine::rules::{Diagnostic, Loaded, load};
 use crate::settings::Settings;
@@ -26,6 +26,7 @@ const SETTINGS: &[&str] = &[
     "RUNTIME_WATCH_ROOT",
     "RUNTIME_IGNOREDOTFILES",
     "MERGE_DOMAIN_CONFIG",
+    "RULES_MAY_BE_EMPTY",
     "STRICT_RULES",
     "DEFAULT_ALGORITHM",
     "MAX_RULES_FILE_BYTES",
@@ -82,8 +83,12 @@ struct Report {
 pub(super) fn run(matches: &ArgMatches, variable: impl Fn(&str) -> Option<String>) -> Done {
     let settings = read_only(SETTINGS, matches, variable)?;
     let mut report = Report::default();
-    for layout in layouts(matches, &settings) {
-        report.check(layout, &settings);
+    let named = layouts(matches);
+    if named.is_empty() {
+        report.check(rules_layout(&settings), &settings, Some(rules_setting(&settings)));
+    }
+    for layout in named {
+        report.check(layout, &settings, None);
     }
     let text = match matches.get_one::<String>("format").map(String::as_str) {
         Some("json") => report.json(),
@@ -93,7 +98,8 @@ pub(super) fn run(matches: &ArgMatches, variable: impl Fn(&str) -> Option<String
     Ok((text, if report.errors() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }
 
-fn layouts(matches: &ArgMatches, settings: &Settings) -> Vec<Layout> {
+/// The folders and files that the command line names.
+fn layouts(matches: &ArgMatches) -> Vec<Layout> {
     let paths = |name| matches.get_many::<String>(name).into_iter().flatten().map(PathBuf::from);
     let tree = |root| Layout::Runtime {
         root,
@@ -102,17 +108,21 @@ fn layouts(matches: &ArgMatches, settings: &Settings) -> Vec<Layout> {
         ignore_dot_files: false,
         watch_root: false,
     };
-    let named: Vec<_> = paths("folders").map(Layout::Path).chain(paths("tree").map(tree)).collect();
-    if named.is_empty() { vec![rules_layout(settings)] } else { named }
+    paths("folders").map(Layout::Path).chain(paths("tree").map(tree)).collect()
 }
 
 impl Report {
-    fn check(&mut self, layout: Layout, settings: &Settings) {
+    /// Checks one set. `remedy`: which setting says where it lies, if none of the arguments does.
+    fn check(&mut self, layout: Layout, settings: &Settings, remedy: Option<&str>) {
         // Nobody asks a counter of these rules, so nobody can aim at one.
         let options = load_options(settings, KeySecret::new([0; 16]));
+        let no_rules = no_rules(&layout);
         let contents = match FileSource::new(layout, options.max_file_bytes).read() {
             Ok(contents) => contents,
-            Err(error) => return self.add(true, None, error.to_string()),
+            Err(error) => {
+                let remedy = remedy.map(|remedy| format!(" ({remedy})")).unwrap_or_default();
+                return self.add(true, None, format!("{error}{remedy}"));
+            }
         };
         self.files += contents.files.len();
         for skipped in contents.warnings {
@@ -120,6 +130,10 @@ impl Report {
         }
         match load(&contents.files, &options) {
             Ok(Loaded { rules, warnings }) => {
+                if rules.domains().next().is_none() && !settings.rules_may_be_empty {
+                    let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+                    self.add(true, None, format!("{no_rules}{remedy}"));
+                }
                 self.limits += rules.rules().len();
                 self.domains += rules.domains().count();
                 warnings.into_iter().for_each(|warning| self.diagnostic(false, warning));

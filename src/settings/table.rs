@@ -104,6 +104,7 @@ settings! {
         "RUNTIME_WATCH_ROOT" runtime_watch_root: bool = "true", "files named config.… beside the folder of RUNTIME_* are rules too; watching sees every change either way";
         "RUNTIME_IGNOREDOTFILES" runtime_ignoredotfiles: bool = "false", "skip files and folders whose name starts with a dot (those with two dots always are)";
         "MERGE_DOMAIN_CONFIG" merge_domain_config: bool = "false", "several files may share a domain";
+        "RULES_MAY_BE_EMPTY" rules_may_be_empty: bool = "false", "serve without a single file of rules: every request passes; else the start fails, and a reload keeps the rules in force";
         "FORCE_START_WITHOUT_INITIAL_CONFIG" force_start_without_initial_config: bool = "false", "start although the rules are missing or bad; every request is an error until good ones come";
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" healthy_with_at_least_one_config_loaded: bool = "false", "unhealthy until at least one domain is loaded, and again when none is left";
         "DEFAULT_ALGORITHM" default_algorithm: Algorithm = "sliding_window", "for rules that name none; fixed_window is what envoyproxy/ratelimit does";

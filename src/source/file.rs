@@ -53,6 +53,19 @@ pub enum Layout {
     },
 }
 
+impl Layout {
+    /// The file or folder that it is about, the first one of several.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::Path(path) => path.clone(),
+            Self::Files(paths) => paths.first().cloned().unwrap_or_default(),
+            Self::Runtime { root, subdirectory, app_directory, .. } => {
+                walk::below(&walk::below(root, subdirectory), app_directory)
+            }
+        }
+    }
+}
+
 /// All rules files at one moment, in the order of their names.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {

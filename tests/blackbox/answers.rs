@@ -128,6 +128,7 @@ fn a_domain_may_have_several_files_when_told_to() {
 #[test]
 fn health_waits_for_a_domain_when_told_to() {
     let setup = Setup::new().env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true");
+    assert_eq!(setup.variables()["RULES_MAY_BE_EMPTY"], "true");
     let ports = setup.ports;
     let (limiter, setup) = (setup.spawn(), setup);
     let ready = || http::get(ports.http, "/readyz").ok().map(|page| (page.status, page.body));

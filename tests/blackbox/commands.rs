@@ -66,6 +66,26 @@ fn check_tells_every_problem_with_its_place() {
 }
 
 #[test]
+fn a_folder_without_rules_is_a_problem() {
+    let (_folder, empty) = folder(&[("README.md", GOOD)]);
+    let problem = format!(
+        "{empty}: no rules are here (expected a file whose name ends in .yaml or .yml, or \
+                           RULES_MAY_BE_EMPTY=true)"
+    );
+    let (code, text, _) = tidegate(&["check", &empty], &[]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.lines().any(|line| line == problem) && text.contains("/README.md: skipped"), "{text}");
+    assert_eq!(tidegate(&["check", &empty, "--rules-may-be-empty"], &[]).0, 0);
+    let (code, text, _) = tidegate(&["check"], &[("CONFIG_PATH", &empty)]);
+    assert!(code == 1 && text.contains(&format!("{problem}; CONFIG_PATH names ")), "{text}");
+    let (code, _, complaints) = tidegate(&["ask", "shop", "user=a", "--rules", &empty], &[]);
+    assert!(code == 1 && complaints.contains(&problem), "{complaints}");
+    let (_tree, tree) = folder(&[("README", "nothing\n")]);
+    let (code, text, _) = tidegate(&["check", "-config_dir", &tree], &[]);
+    assert!(code == 1 && text.contains(&format!("{tree}: no rules are here")), "{text}");
+}
+
+#[test]
 fn check_tells_warnings_and_strict_ones_are_problems() {
     let (_folder, path) =
         folder(&[("shop.yaml", &GOOD.replace("value: free*", "value: free*\n    unit: day"))]);

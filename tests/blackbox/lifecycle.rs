@@ -82,15 +82,48 @@ fn in_the_repository_it_serves_config() {
 }
 
 #[test]
-fn an_empty_folder_serves_and_everything_passes() {
-    let limiter = Setup::new().start();
-    let answer = limiter.client().ask(question());
-    assert_eq!(answer.overall_code, grpc::OK);
-    assert_eq!(answer.statuses[0].current_limit, None);
-    assert_eq!(
-        limiter.scrape().sum("ratelimit_service_rate_limit_domain_not_found", &[("domain", "shop")]),
-        1.0
-    );
+fn an_empty_folder_serves_where_it_may_and_everything_passes() {
+    for (may_be_empty, forced) in [("true", "false"), ("false", "true")] {
+        let limiter = Setup::new()
+            .env("RULES_MAY_BE_EMPTY", may_be_empty)
+            .env("FORCE_START_WITHOUT_INITIAL_CONFIG", forced)
+            .start();
+        let answer = limiter.client().ask(question());
+        assert_eq!(answer.overall_code, grpc::OK);
+        assert_eq!(answer.statuses[0].current_limit, None);
+        assert_eq!(
+            limiter.scrape().sum("ratelimit_service_rate_limit_domain_not_found", &[("domain", "shop")]),
+            1.0
+        );
+    }
+}
+
+#[test]
+fn a_folder_without_rules_ends_the_start_and_what_mends_it_is_named() {
+    let setup = Setup::new().env("RULES_MAY_BE_EMPTY", "false");
+    for skipped in [None, Some("README.md"), Some("shop.yaml.disabled"), Some(".shop.yaml")] {
+        let _ = skipped.map(|name| setup.write(name, RULES));
+        let output = refusal(&setup, 1);
+        let line = only_line(&output, "CONFIG_PATH");
+        assert!(line.contains("/rules: no rules are here (expected "), "{line}");
+        assert!(line.contains("RULES_MAY_BE_EMPTY=true") && line.contains(".yaml or .yml"), "{line}");
+        assert!(skipped.is_none_or(|name| output.contains(name)), "what was skipped is told: {output}");
+    }
+}
+
+/// Any file of such a tree is rules, but one that is not called YAML only if it says so.
+#[test]
+fn a_runtime_tree_without_rules_ends_the_start_too() {
+    let setup = Setup::new().env("RULES_MAY_BE_EMPTY", "false");
+    std::fs::create_dir(setup.folder().join("config")).expect("the folder is ours");
+    let root = setup.folder().display().to_string();
+    let setup = setup.env("CONFIG_PATH", "").env("RUNTIME_ROOT", &root);
+    for file in [None, Some(("config/README", "Ask the platform team.\n")), Some(("config/shop", ""))] {
+        let _ = file.map(|(name, text)| setup.write(name, text));
+        let output = refusal(&setup, 1);
+        let line = only_line(&output, "no rules are here");
+        assert!(line.contains("/rules/config: ") && line.contains("RUNTIME_ROOT"), "{line}");
+    }
 }
 
 #[test]
@@ -122,7 +155,19 @@ fn a_debug_or_defaulted_metrics_port_that_is_taken_is_a_warning() {
 fn a_missing_folder_ends_the_start() {
     let setup = Setup::new().env("CONFIG_PATH", "/nonexistent/rules");
     let output = refusal(&setup, 1);
-    only_line(&output, "/nonexistent/rules");
+    let line = only_line(&output, "/nonexistent/rules");
+    assert!(line.contains("No such file") && line.contains("CONFIG_PATH names the file or folder"), "{line}");
+    let nothing_set = Setup::new().env("CONFIG_PATH", "");
+    let output = refusal(&nothing_set, 1);
+    only_line(
+        &output,
+        "cannot read the rules: config: No such file or directory (os error 2) (set CONFIG_PATH to ",
+    );
+    let root = nothing_set.env("RUNTIME_ROOT", "/nonexistent");
+    only_line(
+        &refusal(&root, 1),
+        "/nonexistent/config: No such file or directory (os error 2) (RUNTIME_ROOT, ",
+    );
 }
 
 #[test]

@@ -141,6 +141,44 @@ fn one_bad_file_refuses_the_whole_set() {
 }
 
 #[test]
+fn without_a_single_file_the_rules_in_force_stay() {
+    let (limiter, client) = start();
+    let folder = limiter.setup.folder();
+    let failures = |count: f64| {
+        eventually_true("the failure to be counted", || {
+            limiter.metric("ratelimit_service_config_load_error") == count
+        });
+        assert_eq!((limit(&client, "shop"), remaining(&client, "shop")), (Some(10), 8));
+        let told = limiter.output().into_iter().filter(|line| line.contains("no rules are here"));
+        assert_eq!(
+            told.filter(|line| line.contains("ERROR")).count() as f64,
+            count,
+            "{:#?}",
+            limiter.output()
+        );
+    };
+    let (file, away) = (folder.join("shop.yaml"), folder.join("shop.yaml.disabled"));
+    fs::rename(&file, &away).expect("the folder is ours");
+    failures(1.0);
+    fs::remove_file(&away).expect("the folder is ours");
+    failures(2.0);
+    limiter.setup.write("other.yaml", &rules("shop", 11, "day"));
+    taken(&client, "shop", 11);
+    assert_eq!(remaining(&client, "shop"), 9);
+}
+
+#[test]
+fn without_a_single_file_nothing_is_limited_where_that_may_be() {
+    let setup = Setup::new().rules("shop.yaml", &rules("shop", 10, "day"));
+    let limiter = setup.env("RULES_MAY_BE_EMPTY", "true").start();
+    let client = limiter.client();
+    assert_eq!(limit(&client, "shop"), Some(10));
+    fs::remove_file(limiter.setup.folder().join("shop.yaml")).expect("the folder is ours");
+    taken(&client, "shop", None);
+    assert_eq!(limiter.metric("ratelimit_service_config_load_error"), 0.0);
+}
+
+#[test]
 fn a_single_file_is_watched_too() {
     let setup = Setup::new().rules("shop.yaml", &rules("shop", 10, "day"));
     let file = setup.folder().join("shop.yaml");
@@ -157,7 +195,7 @@ fn a_single_file_is_watched_too() {
 
 #[test]
 fn files_at_any_depth_of_a_runtime_tree_are_watched() {
-    let setup = Setup::new();
+    let setup = Setup::new().env("RULES_MAY_BE_EMPTY", "false");
     let deep = setup.folder().join("config/team/a");
     fs::create_dir_all(&deep).expect("the folder is ours");
     fs::write(deep.join("shop"), rules("shop", 10, "day")).expect("the folder is ours");
@@ -171,6 +209,14 @@ fn files_at_any_depth_of_a_runtime_tree_are_watched() {
     fs::create_dir(&new).expect("the folder is ours");
     fs::write(new.join("more.yaml"), rules("more", 3, "day")).expect("the folder is ours");
     taken(&client, "more", 3);
+    // What is not called YAML and says nothing is no rules.
+    fs::remove_dir_all(&new).expect("the folder is ours");
+    taken(&client, "more", None);
+    fs::write(deep.join("shop"), "").expect("the folder is ours");
+    eventually_true("the failure to be counted", || {
+        limiter.metric("ratelimit_service_config_load_error") >= 1.0
+    });
+    assert_eq!(limit(&client, "shop"), Some(11), "the rules in force stay");
 }
 
 /// How `envoyproxy/ratelimit` is deployed: RUNTIME_ROOT is a link that is swapped to a new tree.

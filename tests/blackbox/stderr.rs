@@ -11,6 +11,7 @@ fn a_reader_of_the_logs_that_is_gone_ends_nothing() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .env_clear()
         .env("CONFIG_PATH", folder.path())
+        .env("RULES_MAY_BE_EMPTY", "true")
         .envs([("HOST", "127.0.0.1"), ("GRPC_HOST", "127.0.0.1"), ("DEBUG_HOST", "127.0.0.1")])
         .envs([("GRPC_PORT", "0"), ("DEBUG_PORT", "0"), ("PORT", &http.to_string())])
         .env("PROMETHEUS_ADDR", format!("127.0.0.1:{metrics}"))

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Installer;
+use super::{Installer, Offer};
 use crate::health::Health;
 use crate::settings::Settings;
 use crate::source::xds::{Backoff, XdsOptions, XdsSource, XdsTls};
@@ -34,7 +34,11 @@ impl ControlPlane {
                 let (installer, health) = (Arc::clone(&installer), Arc::clone(&health));
                 // Many rules take a moment, in which this thread has other things to do.
                 let taken = tokio::task::spawn_blocking(move || match state {
-                    Ok(state) => installer.take(&state.files, &[], |problem| state.problem(problem)),
+                    Ok(state) => {
+                        // No resources mean no domains: it is what the control plane says.
+                        let offer = Offer { files: &state.files, skipped: &[], empty_refused: None };
+                        installer.take(&offer, |problem| state.problem(problem))
+                    }
                     Err(problems) => {
                         installer.refuse(&problems);
                         Err(problems)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::oneshot;
 
-use super::Installer;
+use super::{Installer, Offer};
 use crate::app::{AppError, CONTROL_NICENESS, control};
 use crate::clock::monotonic;
 use crate::settings::Settings;
@@ -22,6 +22,12 @@ const RUNTIME_APPDIRECTORY: &str = "config";
 pub(in crate::app) struct Reloader {
     source: FileSource,
     installer: Installer,
+    /// RULES_MAY_BE_EMPTY.
+    may_be_empty: bool,
+    /// What is said of a set without a file of rules.
+    no_rules: String,
+    /// What says where rules lie.
+    setting: &'static str,
 }
 
 /// A running watch. Waiting for its end tells that it died.
@@ -33,17 +39,27 @@ pub(in crate::app) struct Watching {
 impl Reloader {
     /// A reloader of the rules in the files that `settings` name.
     pub(super) fn new(settings: &Settings, installer: Installer) -> Self {
-        Self { source: FileSource::new(rules_layout(settings), installer.options.max_file_bytes), installer }
+        let (layout, setting) = (rules_layout(settings), rules_setting(settings));
+        Self {
+            no_rules: format!("{}; {setting}", no_rules(&layout)),
+            source: FileSource::new(layout, installer.options.max_file_bytes),
+            installer,
+            may_be_empty: settings.rules_may_be_empty,
+            setting,
+        }
     }
 
     /// Loads the files, and goes on to watch them. Fails on missing or bad rules, unless `forced`.
     pub(super) fn start(self, forced: bool) -> Result<Watching, AppError> {
         let read = self.source.read();
-        match read.as_ref().map(|contents| self.take(contents)) {
+        match read.as_ref().map(|contents| self.take(contents, forced)) {
             Ok(Err(problems)) if !forced => return Err(AppError::Rules(problems.len())),
             Ok(_) => {}
-            Err(_) if !forced => return Err(AppError::Source(read.expect_err("it was not read"))),
-            Err(error) => self.installer.unreadable(error),
+            Err(_) if !forced => {
+                let error = read.expect_err("it was not read");
+                return Err(AppError::Source { error, remedy: self.setting });
+            }
+            Err(error) => self.installer.unreadable(error, self.setting),
         }
         Ok(self.watch(read.as_ref())?)
     }
@@ -52,13 +68,16 @@ impl Reloader {
     fn watch(self, known: Result<&Contents, &SourceError>) -> io::Result<Watching> {
         let source = self.source.clone();
         Watching::start(source, known, move |read| match read {
-            Ok(contents) => drop(self.take(&contents)),
-            Err(error) => self.installer.unreadable(&error),
+            Ok(contents) => drop(self.take(&contents, false)),
+            Err(error) => self.installer.unreadable(&error, self.setting),
         })
     }
 
-    fn take(&self, contents: &Contents) -> Result<(), Vec<String>> {
-        self.installer.take(&contents.files, &contents.warnings, ToString::to_string)
+    /// Takes these files. Where the last one was removed or renamed, nobody meant to lift every limit.
+    fn take(&self, contents: &Contents, forced: bool) -> Result<(), Vec<String>> {
+        let empty_refused = (!self.may_be_empty && !forced).then_some(&*self.no_rules);
+        let offer = Offer { files: &contents.files, skipped: &contents.warnings, empty_refused };
+        self.installer.take(&offer, ToString::to_string)
     }
 }
 
@@ -88,6 +107,29 @@ impl Watching {
     /// Waits for the watch to die: it does not end by itself.
     pub(in crate::app) async fn died(&mut self) {
         let _ = (&mut self.ended).await;
+    }
+}
+
+/// What is said of a set in which no file is rules.
+pub fn no_rules(layout: &Layout) -> String {
+    let expected = match layout {
+        Layout::Runtime { .. } => "a file with a `domain`, at any depth",
+        Layout::Path(_) | Layout::Files(_) => "a file whose name ends in .yaml or .yml",
+    };
+    let path = layout.path();
+    format!("{}: no rules are here (expected {expected}, or RULES_MAY_BE_EMPTY=true)", path.display())
+}
+
+/// Which setting says where rules lie, for those who have to mend it.
+pub fn rules_setting(settings: &Settings) -> &'static str {
+    match rules_layout(settings) {
+        Layout::Runtime { .. } => {
+            "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY name the folder; CONFIG_PATH would win over them"
+        }
+        Layout::Path(_) | Layout::Files(_) => match settings.config_path.as_deref() {
+            None | Some("") => "set CONFIG_PATH to the file or folder of your rules",
+            Some(_) => "CONFIG_PATH names the file or folder of rules",
+        },
     }
 }
 

@@ -21,7 +21,7 @@ const UNSTABLE_MAX: Duration = Duration::from_secs(10);
 /// How often contents are compared when nothing seems to happen: some filesystems tell nothing.
 const COMPARE: Duration = Duration::from_secs(30);
 
-/// What a reading came to, in short: equal fingerprints mean equal contents (or equal failures).
+/// What a reading came to, in short: equal fingerprints mean equal contents (or equal failures; no files count as one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fingerprint {
     Read(u128),

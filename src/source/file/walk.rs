@@ -60,7 +60,7 @@ pub(super) fn walk(layout: &Layout, observer: &mut impl Observer) -> Result<Foun
 }
 
 /// `path` below `folder`, even when it is written with a slash in front.
-fn below(folder: &Path, path: &Path) -> PathBuf {
+pub(super) fn below(folder: &Path, path: &Path) -> PathBuf {
     path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir)).fold(
         folder.to_owned(),
         |mut below, part| {

@@ -266,13 +266,15 @@ fn fingerprint(reading: Result<&Contents, &SourceError>) -> Fingerprint {
     reading.map_or_else(fingerprint_of_error, fingerprint_of_contents)
 }
 
+/// An empty folder is mostly one that is about to be filled again, so it has to last as long as a failure.
 fn fingerprint_of_contents(contents: &Contents) -> Fingerprint {
     let mut hasher = SipHasher13::new();
     for file in &contents.files {
         (&file.name, &file.bytes).hash(&mut hasher);
     }
     (contents.files.len(), &contents.warnings).hash(&mut hasher);
-    Fingerprint::Read(hasher.finish128().as_u128())
+    let kind = if contents.files.is_empty() { Fingerprint::Failed } else { Fingerprint::Read };
+    kind(hasher.finish128().as_u128())
 }
 
 fn fingerprint_of_error(error: &SourceError) -> Fingerprint {

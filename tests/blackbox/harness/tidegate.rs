@@ -38,7 +38,7 @@ pub struct Tidegate {
 }
 
 impl Setup {
-    /// With an empty folder of rules.
+    /// With an empty folder of rules, and leave to start with it.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let rules = folder.path().join("rules");
@@ -49,6 +49,7 @@ impl Setup {
             Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, open_files: None, ports };
         setup
             .env("CONFIG_PATH", &rules.display().to_string())
+            .env("RULES_MAY_BE_EMPTY", "true")
             .env("GRPC_FRONT", &grpc_front())
             .env("GRPC_HOST", "127.0.0.1")
             .env("GRPC_PORT", &ports.grpc.to_string())
@@ -59,9 +60,10 @@ impl Setup {
             .env("PROMETHEUS_ADDR", &format!("127.0.0.1:{}", ports.metrics))
     }
 
-    /// With a file of rules.
-    pub fn rules(self, name: &str, text: &str) -> Self {
+    /// With a file of rules, without which it would not start.
+    pub fn rules(mut self, name: &str, text: &str) -> Self {
         self.write(name, text);
+        self.env.remove("RULES_MAY_BE_EMPTY");
         self
     }
 
