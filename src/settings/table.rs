@@ -78,7 +78,7 @@ settings! {
         "PORT" port: u16 = "8080", "HTTP: the port";
         "DEBUG_HOST" debug_host: String = "0.0.0.0", "debug: the address to listen on";
         "DEBUG_PORT" debug_port: u16 = "6070", "debug: the port; one in use is a warning";
-        "DRAIN_GRACE" drain_grace: Duration = "0s", "after SIGTERM, how long listeners stay open once health has turned";
+        "DRAIN_GRACE" drain_grace: Duration = "2s", "after SIGTERM, how long listeners stay open once health has turned";
         optional {
             "GRPC_UDS" grpc_uds: FilePath, "gRPC: a unix socket to listen on instead of GRPC_HOST and GRPC_PORT";
             "HTTP_UDS" http_uds: FilePath, "HTTP: a unix socket to listen on instead of HOST and PORT";

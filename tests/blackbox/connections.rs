@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::harness::envoy::{Envoy, Upstream};
-use crate::harness::tidegate::Setup;
+use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::traffic::{RULES, Traffic};
 use crate::harness::{eventually, eventually_true};
 
@@ -67,22 +67,25 @@ fn calls_that_outlast_the_grace_are_ended_with_their_connection() {
 }
 
 #[test]
-fn a_limiter_drains_while_envoy_sends_and_no_call_fails() {
-    let mut limiters = [(); 2].map(|()| setup().env("DRAIN_GRACE", "2s").start());
-    let checks = "health_checks: [{ timeout: 5s, interval: 0.1s, no_traffic_interval: 0.1s, \
-                  unhealthy_threshold: 1, healthy_threshold: 1, grpc_health_check: {} }]";
-    let upstream = Upstream::at(&limiters[0]).and_at(&limiters[1]).with(checks);
-    let envoy = Envoy::start_with(&upstream);
-    let asked =
-        |limiter: &crate::harness::tidegate::Tidegate| limiter.metric("ratelimit_service_total_requests");
-    eventually_true("both to be healthy", || envoy.stat("cluster.tidegate.membership_healthy") == 2);
+fn limiters_are_restarted_one_after_the_other_and_no_call_fails() {
+    let as_shipped = || setup().default_of("DRAIN_GRACE").start();
+    let (first, second) = (as_shipped(), as_shipped());
+    let envoy = Envoy::start_with(&Upstream::at(&first).and_at(&second));
+    let both_healthy = || envoy.stat("cluster.tidegate.membership_healthy") == 2;
+    eventually_true("both to be healthy", both_healthy);
     let traffic = Traffic::begin(&envoy, |_| {});
-    eventually_true("both to be asked", || limiters.iter().all(|limiter| asked(limiter) > 50.0));
-
-    limiters[0].signal(Signal::TERM);
-    assert_eq!(limiters[0].exit_code(), 0, "{:#?}", limiters[0].output());
-    assert_eq!(limiters[0].lines_with("drained"), 1);
-    let after = asked(&limiters[1]);
-    eventually_true("the other to go on", || asked(&limiters[1]) > after + 100.0);
+    let mut restarted = Vec::new();
+    for mut limiter in [first, second] {
+        let asked =
+            |limiter: &Tidegate| limiter.scrape().sum("tidegate_requests_total", &[("front", "grpc")]);
+        eventually_true("it to be asked", || asked(&limiter) > 50.0);
+        limiter.signal(Signal::TERM);
+        assert_eq!(limiter.exit_code(), 0, "{:#?}", limiter.output());
+        assert_eq!(limiter.lines_with("drained"), 1);
+        let limiter = limiter.restart();
+        eventually_true("both to be healthy again", both_healthy);
+        eventually_true("it to be asked again", || asked(&limiter) > 50.0);
+        restarted.push(limiter);
+    }
     traffic.end(&envoy);
 }

@@ -93,6 +93,7 @@ impl Container {
             ("REDIS_TIMEOUT", "10s".to_owned()),
             ("GRPC_PORT", ports.grpc.to_string()),
             ("PORT", ports.http.to_string()),
+            ("DRAIN_GRACE", "0s".to_owned()),
             ("DEBUG_HOST", "127.0.0.1".to_owned()),
             ("DEBUG_PORT", ports.debug.to_string()),
             ("PROMETHEUS_ADDR", format!("127.0.0.1:{}", ports.metrics)),

@@ -77,7 +77,7 @@ fn an_envoy_is_answered_if_its_certificate_says_who_it_is() {
     let plain = Envoy::start(&limiter);
     plain.client().get("/");
     assert_eq!(plain.stat("cluster.application.ratelimit.error"), 1, "never in plain");
-    assert_eq!(limiter.metric("ratelimit_service_total_requests"), 2.0);
+    assert_eq!(limiter.scrape().sum("tidegate_requests_total", &[("front", "grpc")]), 2.0);
 }
 
 /// What a secret holds: who the server is, and whose clients it lets in.

@@ -38,7 +38,7 @@ pub struct Tidegate {
 }
 
 impl Setup {
-    /// With an empty folder of rules, and leave to start with it.
+    /// With an empty folder of rules, and leave to start with it. It ends as soon as it is told to.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let rules = folder.path().join("rules");
@@ -58,6 +58,7 @@ impl Setup {
             .env("DEBUG_HOST", "127.0.0.1")
             .env("DEBUG_PORT", &ports.debug.to_string())
             .env("PROMETHEUS_ADDR", &format!("127.0.0.1:{}", ports.metrics))
+            .env("DRAIN_GRACE", "0s")
     }
 
     /// With a file of rules, without which it would not start.
@@ -70,6 +71,12 @@ impl Setup {
     /// With a setting.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// With the default of a setting that tests change.
+    pub fn default_of(mut self, name: &str) -> Self {
+        self.env.remove(name).expect("a setting that was changed");
         self
     }
 
