@@ -15,6 +15,7 @@ mod tls;
 
 pub use self::reload::{load_options, no_rules, rules_layout, rules_setting};
 
+use std::convert::Infallible;
 use std::io;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use http::StatusCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::app::listen::{Ports, listen};
+use crate::app::listen::{NoSocket, Ports, listen};
 use crate::app::reload::{Following, Installer, Starting, counted};
 use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
@@ -41,12 +42,12 @@ use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Prox
 use crate::front::lane::LaneFront;
 use crate::front::{Bounds, LimitHeaders, Seam, Telling};
 use crate::health::Health;
-use crate::logging;
+use crate::logging::{self, REPORT};
 use crate::metrics::{Metrics, MetricsOptions};
 use crate::service::Service;
 use crate::settings::value::{Backend, CheckProxy, FullMode, GrpcFrontKind, StoreFailureMode};
 use crate::settings::{Settings, machine};
-use crate::source::file::SourceError;
+use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
 use crate::statsd::{Address, Dialect};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
@@ -65,16 +66,9 @@ const CONTROL_NICENESS: i32 = 10;
 /// Why the program ends with a failure.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    /// A socket that cannot be had.
-    #[error("{what}: cannot listen on {address}: {source}")]
-    Listen {
-        /// Whose it is.
-        what: &'static str,
-        /// Where it should be.
-        address: String,
-        /// What the system says.
-        source: io::Error,
-    },
+    /// Every socket that cannot be had, a line each.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Listen(Vec<NoSocket>),
     /// A file of TLS that is no good.
     #[error("{setting}: {problem}")]
     Tls {
@@ -132,10 +126,15 @@ pub enum AppError {
 /// # Errors
 /// When the program could not start, or ended other than by a signal.
 pub fn run(settings: Settings) -> Result<(), AppError> {
-    logging::start(settings.log_level, &settings.log_format);
-    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(serve(settings));
+    // First of all: a signal works at every moment.
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::register()?
+    };
+    logging::start(settings.log_level, &settings.log_format);
+    settings.warnings.iter().for_each(|warning| tracing::warn!(target: REPORT, "{warning}"));
+    let ended = runtime.block_on(serve(settings, signals));
     // A blocking read of rules must not hold up the end.
     runtime.shutdown_background();
     ended
@@ -153,15 +152,14 @@ struct App {
     receivers: Vec<(Address, Dialect)>,
 }
 
-async fn serve(settings: Settings) -> Result<(), AppError> {
-    let mut signals = Signals::register()?;
+async fn serve(settings: Settings, mut signals: Signals) -> Result<(), AppError> {
     let tls = PortsTls::load(&settings)?;
     let ports = listen(&settings, &tls).await?;
     let app = App::new(settings)?;
     let starting = app.rules()?;
     let rules = tokio::select! {
         loaded = starting.load() => loaded?,
-        () = signals.received() => return Ok(()),
+        () = signals.end.received() => return Ok(()),
     };
     app.await_shared_store();
     let seam = app.seam();
@@ -316,7 +314,7 @@ impl App {
         (workers, seam): (Arc<Workers>, Arc<Seam>),
         rules: Following,
         tls: PortsTls,
-        mut signals: Signals,
+        signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
@@ -325,23 +323,26 @@ impl App {
         let mut sending = Sending::start(self.receivers.clone(), &self.metrics, flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
+        let mut files: Vec<_> = rules.reread().into_iter().collect();
         control.spawn(rules.until_it_dies());
         if let Some(shared) = self.service.shared() {
             let (shared, health) = (Arc::clone(shared), Arc::clone(&self.health));
             control.spawn(shared::watch(shared, health, self.settings.clone()));
         }
-        tls.watch(&mut control)?;
+        files.extend(tls.watch(&mut control)?);
+        let Signals { mut end, hangup } = signals;
+        control.spawn(async move { match take_again(files, hangup).await {} });
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
             dead = sending.died() => return Err(dead),
-            () = signals.received() => {}
+            () = end.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");
         self.health.drain();
         tokio::select! {
             () = self.drain(&workers, accepting) => {}
-            () = signals.received() => tracing::warn!("ended by a second signal"),
+            () = end.received() => tracing::warn!("ended by a second signal"),
         }
         sending.finish().await;
         if let Some(tracer) = self.tracer {
@@ -470,18 +471,40 @@ fn counter_bytes(settings: &Settings) -> u64 {
     settings.max_counter_bytes.map_or_else(|| machine::memory_bytes() / 2, |size| size.0)
 }
 
-/// The signals that end the process. Registered first, so that they work at every moment.
+/// Takes files of rules and of TLS again whenever somebody hangs up (SIGHUP).
+async fn take_again(files: Vec<Reread>, mut hangup: Signal) -> Infallible {
+    while hangup.recv().await.is_some() {
+        tracing::info!("SIGHUP: rules and certificates in files are read again");
+        files.iter().for_each(Reread::now);
+    }
+    // No more signals can come: the runtime is going down.
+    std::future::pending().await
+}
+
+/// The signals that are heeded. Registered first, so that they work at every moment. One that came while nobody waited
+/// for it is received later.
 struct Signals {
+    end: EndSignals,
+    /// Once registered it never ends the process, waited for or not.
+    hangup: Signal,
+}
+
+/// The signals that end the process.
+struct EndSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
     fn register() -> io::Result<Self> {
+        let hangup = signal(SignalKind::hangup())?;
         let terminate = signal(SignalKind::terminate())?;
-        Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { end: EndSignals { terminate, interrupt }, hangup })
     }
+}
 
+impl EndSignals {
     async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

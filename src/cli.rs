@@ -7,6 +7,7 @@ mod ask;
 mod check;
 mod settings;
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::path::Path;
@@ -15,7 +16,8 @@ use std::process::ExitCode;
 use clap::{Arg, ArgMatches, Command};
 
 use crate::app;
-use crate::settings::{Problem, Row, Settings, TABLE};
+use crate::logging::REPORT;
+use crate::settings::{Problem, Row, Settings, TABLE, misspelt};
 
 /// A bad setting or a bad command line (EX_USAGE).
 const EXIT_USAGE: u8 = 64;
@@ -27,19 +29,21 @@ const CHECK_NAME: &str = "ratelimit_config_check";
 type Done = Result<(String, ExitCode), Vec<Problem>>;
 
 /// Runs the program with these arguments (the first is its name) and this environment.
-pub fn main(
-    arguments: impl IntoIterator<Item = OsString>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> ExitCode {
+pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<String, String>) -> ExitCode {
+    let variable = |name: &str| environment.get(name).cloned();
+    let mistakes = || misspelt(environment.keys().map(String::as_str), variable);
     let matches = match command().try_get_matches_from(spelled(arguments)) {
         Ok(matches) => matches,
         Err(error) => return usage(&error),
     };
     let done: Done = match matches.subcommand() {
-        None => return serve(&matches, variable),
-        Some(("check", own)) => check::run(own, &variable),
-        Some(("ask", own)) => ask::run(own, &variable),
-        Some((_, own)) => Ok((settings::run(own, |row| flag(&matches, row), &variable), ExitCode::SUCCESS)),
+        None => return serve(&matches, variable, mistakes()),
+        Some(("check", own)) => check::run(own, variable),
+        Some(("ask", own)) => ask::run(own, variable),
+        Some((_, own)) => {
+            mistakes().iter().for_each(|mistake| complain(format_args!("warning: {mistake}")));
+            Ok((settings::run(own, |row| flag(&matches, row), variable), ExitCode::SUCCESS))
+        }
     };
     match done {
         Ok((text, code)) => {
@@ -51,16 +55,25 @@ pub fn main(
     }
 }
 
-/// Runs the limiter.
-fn serve(matches: &ArgMatches, variable: impl Fn(&str) -> Option<String>) -> ExitCode {
-    let settings = match Settings::read(|row| flag(matches, row), variable) {
+/// Runs the limiter. `mistakes` in the environment are told in its log.
+fn serve(
+    matches: &ArgMatches,
+    variable: impl Fn(&str) -> Option<String>,
+    mistakes: Vec<Problem>,
+) -> ExitCode {
+    let mut settings = match Settings::read(|row| flag(matches, row), variable) {
         Ok(settings) => settings,
-        Err(problems) => return bad_settings(&problems),
+        Err(problems) => {
+            mistakes.iter().for_each(|mistake| complain(format_args!("warning: {mistake}")));
+            return bad_settings(&problems);
+        }
     };
+    settings.warnings.extend(mistakes);
     match app::run(settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            // An error may be several problems, a line each.
+            error.to_string().lines().for_each(|line| tracing::error!(target: REPORT, "{line}"));
             ExitCode::FAILURE
         }
     }
@@ -146,10 +159,14 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn bad_settings(problems: &[Problem]) -> ExitCode {
-    for problem in problems {
-        eprintln!("tidegate: {problem}");
-    }
+    problems.iter().for_each(|problem| complain(format_args!("{problem}")));
     ExitCode::from(EXIT_USAGE)
+}
+
+/// Tells people that something is wrong.
+fn complain(what: std::fmt::Arguments<'_>) {
+    // Nothing is left to tell where the terminal is gone.
+    let _ = writeln!(std::io::stderr(), "tidegate: {what}");
 }
 
 #[cfg(test)]

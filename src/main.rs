@@ -1,5 +1,6 @@
 //! argv → cli → exit code.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
@@ -13,7 +14,7 @@ fn main() -> ExitCode {
     // The allocator asks for huge pages, and zeroing one holds up whoever touches it first for as long as thousands of
     // decisions. Without them these take no longer. A kernel that knows none has nothing to switch off.
     let _ = disable_transparent_huge_pages(true);
-    tidegate::cli::main(std::env::args_os(), |name| {
-        std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-    })
+    let text = |bytes: OsString| bytes.to_string_lossy().into_owned();
+    let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    tidegate::cli::main(std::env::args_os(), environment.collect())
 }

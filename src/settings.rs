@@ -3,11 +3,13 @@
 //!
 //! In: the command line's flags and an environment (a parameter, so that tests never touch the process's own).
 //! Out: [`Settings`], or every [`Problem`] at once. A flag wins over a variable, a variable over the default. A
-//! variable that is in no row is ignored, except those of `refused`, which would change behaviour.
+//! variable that is in no row is ignored, except those of `refused`, which would change behaviour; one that looks like
+//! a mistake is told ([`misspelt`]).
 
 pub mod machine;
 pub mod redis;
 pub mod mogrifiers;
+mod misspelt;
 mod page;
 mod refused;
 mod switching;
@@ -15,6 +17,7 @@ mod table;
 mod together;
 pub mod value;
 
+pub use misspelt::misspelt;
 pub use page::{effective, markdown};
 pub use table::{Row, Settings, TABLE};
 

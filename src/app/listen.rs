@@ -21,53 +21,110 @@ pub(super) struct Ports {
     pub(super) debug: Option<Listener>,
 }
 
+/// A socket that cannot be had, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: cannot listen on {address}: {source}; {}", names.what, self.remedy())]
+pub struct NoSocket {
+    names: &'static Names,
+    /// Where it should be.
+    address: String,
+    /// It should be a unix socket.
+    is_unix: bool,
+    /// What the system says.
+    source: io::Error,
+}
+
+/// A port, and the settings that say where it is.
+#[derive(Debug)]
+struct Names {
+    what: &'static str,
+    host: &'static str,
+    port: &'static str,
+    /// The unix socket instead, if there may be one.
+    socket: &'static str,
+}
+
+const GRPC: Names = Names { what: "gRPC", host: "GRPC_HOST", port: "GRPC_PORT", socket: "GRPC_UDS" };
+const HTTP: Names = Names { what: "HTTP", host: "HOST", port: "PORT", socket: "HTTP_UDS" };
+const DEBUG: Names = Names { what: "debug", host: "DEBUG_HOST", port: "DEBUG_PORT", socket: "" };
+const METRICS: Names =
+    Names { what: "metrics", host: "PROMETHEUS_ADDR", port: "PROMETHEUS_ADDR", socket: "" };
+
 /// Binds all sockets.
 ///
 /// # Errors
-/// The first that cannot be bound; except the debug port, and a metrics port that nobody asked for: those are warned of.
+/// Every one that cannot be bound; except the debug port, and a metrics port that nobody asked for: those are warned of.
 pub(super) async fn listen(settings: &Settings, tls: &PortsTls) -> Result<Ports, AppError> {
-    let grpc =
-        socket_or_port("gRPC", settings.grpc_uds.as_ref(), &settings.grpc_host, settings.grpc_port).await?;
-    let http = socket_or_port("HTTP", settings.http_uds.as_ref(), &settings.host, settings.port).await?;
+    let mut failed = Vec::new();
+    let mut noted = |bound: Result<Listener, NoSocket>| bound.map_err(|error| failed.push(error)).ok();
+    let grpc = (&settings.grpc_uds, settings.grpc_host.as_str(), settings.grpc_port);
+    let grpc = noted(socket_or_port(&GRPC, grpc).await);
+    let http =
+        noted(socket_or_port(&HTTP, (&settings.http_uds, settings.host.as_str(), settings.port)).await);
+    let metrics = match metrics(settings).await {
+        Some(bound) if settings.use_prometheus.is_none() => or_warn(bound),
+        bound => bound.and_then(noted),
+    };
+    let debug = or_warn(bind(&DEBUG, &settings.debug_host, settings.debug_port).await);
+    let (Some(grpc), Some(http), []) = (grpc, http, failed.as_slice()) else {
+        return Err(AppError::Listen(failed));
+    };
     let handshakes = |tls: &Option<PortTls>| tls.as_ref().map(PortTls::handshakes);
-    Ok(Ports {
-        decisions: vec![
-            (grpc.with_tls(handshakes(&tls.grpc)), Port::Grpc),
-            (http.with_tls(handshakes(&tls.http)), Port::Http),
-        ],
-        metrics: metrics(settings).await?,
-        debug: or_warn(bind("debug", &settings.debug_host, settings.debug_port).await),
-    })
+    let decisions = vec![
+        (grpc.with_tls(handshakes(&tls.grpc)), Port::Grpc),
+        (http.with_tls(handshakes(&tls.http)), Port::Http),
+    ];
+    Ok(Ports { decisions, metrics, debug })
 }
 
-async fn metrics(settings: &Settings) -> Result<Option<Listener>, AppError> {
+/// The metrics port, if there should be one.
+async fn metrics(settings: &Settings) -> Option<Result<Listener, NoSocket>> {
     if settings.use_prometheus == Some(false) || settings.disable_stats {
-        return Ok(None);
+        return None;
     }
     let HostPort { host, port } = &settings.prometheus_addr;
-    let bound = bind("metrics", host, *port).await;
-    if settings.use_prometheus.is_none() { Ok(or_warn(bound)) } else { bound.map(Some) }
+    Some(bind(&METRICS, host, *port).await)
 }
 
 /// A unix socket if there is a path, else a TCP port.
 async fn socket_or_port(
-    what: &'static str,
-    path: Option<&FilePath>,
-    host: &str,
-    port: u16,
-) -> Result<Listener, AppError> {
-    match path {
-        Some(FilePath(path)) => {
-            let bound = Listener::unix(path).await;
-            bound.map_err(|reason| failed(what, path.display().to_string(), reason))
-        }
-        None => bind(what, host, port).await,
-    }
+    names: &'static Names,
+    (path, host, port): (&Option<FilePath>, &str, u16),
+) -> Result<Listener, NoSocket> {
+    let Some(FilePath(path)) = path else {
+        return bind(names, host, port).await;
+    };
+    let no_socket = |source| NoSocket { names, address: path.display().to_string(), is_unix: true, source };
+    Listener::unix(path).await.map_err(no_socket)
 }
 
-async fn bind(what: &'static str, host: &str, port: u16) -> Result<Listener, AppError> {
-    let bound = bind_any_family(host, |host| Listener::tcp(host, port)).await;
-    bound.map_err(|reason| failed(what, format!("{host}:{port}"), reason))
+async fn bind(names: &'static Names, host: &str, port: u16) -> Result<Listener, NoSocket> {
+    let no_socket = |source| NoSocket { names, address: format!("{host}:{port}"), is_unix: false, source };
+    bind_any_family(host, |host| Listener::tcp(host, port)).await.map_err(no_socket)
+}
+
+impl NoSocket {
+    fn remedy(&self) -> String {
+        let Names { host, port, socket, .. } = self.names;
+        match self.source.kind() {
+            io::ErrorKind::AddrInUse if self.is_unix => {
+                format!(
+                    "it is no socket, or somebody listens on it: end that, or set {socket} to another path"
+                )
+            }
+            _ if self.is_unix => {
+                format!("set {socket} to a path in a folder that is there and may be written to")
+            }
+            io::ErrorKind::AddrInUse => {
+                format!("something else listens there: end that, or set {port} to another port")
+            }
+            io::ErrorKind::PermissionDenied => {
+                format!("ports below 1024 take a privilege: set {port} to a higher one")
+            }
+            io::ErrorKind::AddrNotAvailable => format!("set {host} to an address of this machine"),
+            _ => format!("set {host} to an address, and {port} to a port, of this machine"),
+        }
+    }
 }
 
 /// All addresses (`::`, or no host as Go has it) are those of both families, or of the one that the machine has.
@@ -88,11 +145,7 @@ fn is_without_ipv6(error: &io::Error) -> bool {
     reasons.iter().any(|reason| error.raw_os_error() == Some(reason.raw_os_error()))
 }
 
-fn failed(what: &'static str, address: String, source: io::Error) -> AppError {
-    AppError::Listen { what, address, source }
-}
-
-fn or_warn(bound: Result<Listener, AppError>) -> Option<Listener> {
+fn or_warn(bound: Result<Listener, NoSocket>) -> Option<Listener> {
     bound.inspect_err(|error| tracing::warn!("{error}; going on without")).ok()
 }
 

@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::settings::Settings;
 use crate::settings::value::ConfigType;
-use crate::source::file::SourceError;
+use crate::source::file::{Reread, SourceError};
 
 /// Rules that are not loaded yet.
 pub(super) enum Starting {
@@ -98,6 +98,14 @@ impl Following {
         match self {
             Self::Files(_) => true,
             Self::ControlPlane(plane) => plane.forced,
+        }
+    }
+
+    /// By this files are taken again although they did not change. A control plane tells of every change by itself.
+    pub(super) fn reread(&self) -> Option<Reread> {
+        match self {
+            Self::Files(watching) => Some(watching.reread()),
+            Self::ControlPlane(_) => None,
         }
     }
 

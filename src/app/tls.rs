@@ -14,7 +14,7 @@ use crate::front::connections::{Identity, Port, Tls, TlsError};
 use crate::metrics::{Kind, Metrics};
 use crate::settings::Settings;
 use crate::settings::value::FilePath;
-use crate::source::file::{Contents, FileSource, Layout, SourceError};
+use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
 
 /// A bundle of every public authority has a quarter of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -90,16 +90,18 @@ impl PortsTls {
         );
     }
 
-    /// Takes every change of the files from now on.
-    pub(super) fn watch(self, tasks: &mut Essential) -> io::Result<()> {
+    /// Takes every change of the files from now on. By what is returned they are taken again without one.
+    pub(super) fn watch(self, tasks: &mut Essential) -> io::Result<Vec<Reread>> {
+        let mut rereads = Vec::new();
         for port in [self.grpc, self.http].into_iter().flatten() {
             let mut watching = port.watch()?;
+            rereads.push(watching.reread());
             tasks.spawn(async move {
                 watching.died().await;
                 dead("watching TLS certificates", "its thread has died")
             });
         }
-        Ok(())
+        Ok(rereads)
     }
 }
 

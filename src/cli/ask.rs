@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::TcpStream;
 
-use super::{Done, arguments_of, read_only};
+use super::{Done, arguments_of, complain, read_only};
 use crate::app::{load_options, no_rules};
 use crate::clock::Clock;
 use crate::engine::explain::explain;
@@ -103,7 +103,7 @@ pub(super) fn run(matches: &ArgMatches, variable: impl Fn(&str) -> Option<String
     Ok(match answer {
         Ok(text) => (text, ExitCode::SUCCESS),
         Err(problem) => {
-            eprintln!("tidegate: {problem}");
+            complain(format_args!("{problem}"));
             (String::new(), ExitCode::FAILURE)
         }
     })

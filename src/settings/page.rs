@@ -24,7 +24,8 @@ at once, each with its name, its value and what was expected; the exit code is 6
 | BYTES | a number, alone or with `KiB`, `MiB` or `GiB` |
 
 A variable that is set to nothing is as if unset, unless its value is a text: then it is the empty text. A variable
-that stands nowhere on this page is ignored.
+that stands nowhere on this page is ignored; one that looks like a mistake is told when the limiter starts, and by
+`tidegate settings`: a name like one of these, or one that begins with REDIS_, GRPC_, LIMIT_ or CONFIG_.
 
 The last column compares with the variable of the same name in `envoyproxy/ratelimit`; where it is empty, there is none.
 ";

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-pub use self::watch::Watch;
+pub use self::watch::{Reread, Watch};
 
 use self::walk::{Found, Observer, walk};
 use crate::engine::rules::SourceFile;

@@ -138,6 +138,24 @@ fn a_port_that_is_taken_ends_the_start() {
 }
 
 #[test]
+fn all_ports_that_cannot_be_had_are_told_at_once_each_with_its_setting_and_a_remedy() {
+    let setup = Setup::new().rules("shop.yaml", RULES).env("USE_PROMETHEUS", "true");
+    let ports = [setup.ports.grpc, setup.ports.http, setup.ports.metrics];
+    let _taken = ports.map(|port| TcpListener::bind(("127.0.0.1", port)).expect("the port is free"));
+    let output = refusal(&setup, 1);
+    for (port, setting) in ports.into_iter().zip(["GRPC_PORT", "PORT", "PROMETHEUS_ADDR"]) {
+        let line = only_line(&output, &format!("cannot listen on 127.0.0.1:{port}: "));
+        assert!(line.contains("in use"), "{line}");
+        assert!(line.ends_with(&format!("end that, or set {setting} to another port")), "{line}");
+    }
+    let nowhere =
+        Setup::new().rules("shop.yaml", RULES).env("HOST", "192.0.2.1").env("GRPC_UDS", "/no/where");
+    let output = refusal(&nowhere, 1);
+    assert!(only_line(&output, "192.0.2.1").ends_with("set HOST to an address of this machine"), "{output}");
+    assert!(only_line(&output, "/no/where").contains("set GRPC_UDS to a path in a folder"), "{output}");
+}
+
+#[test]
 fn a_debug_or_defaulted_metrics_port_that_is_taken_is_a_warning() {
     let setup = Setup::new().rules("shop.yaml", RULES);
     let taken = [setup.ports.debug, setup.ports.metrics];
@@ -328,14 +346,51 @@ fn turned(limiter: &Tidegate) {
     eventually_true("health to turn", || http::get(port, "/readyz").is_ok_and(|answer| answer.status == 500));
 }
 
-#[test]
-fn a_signal_works_while_starting() {
+/// Rules that take a moment to load.
+fn many_rules() -> String {
     let mut rules = "domain: shop\ndescriptors:\n".to_owned();
     for user in 0..50_000 {
         rules +=
             &format!("  - {{key: user, value: u{user}, rate_limit: {{unit: day, requests_per_unit: 3}}}}\n");
     }
-    let setup = Setup::new().rules("shop.yaml", &rules);
+    rules
+}
+
+#[test]
+fn a_hangup_takes_the_rules_again_whether_they_changed_or_not() {
+    let mut limiter = Setup::new().rules("shop.yaml", RULES).start();
+    let loaded = |limiter: &Tidegate| limiter.lines_with("rules: 1 limit in 1 domain from 1 file in force");
+    limiter.client().ask(question());
+    limiter.signal(Signal::HUP);
+    eventually_true("the rules to be taken again", || loaded(&limiter) == 2);
+    assert_eq!(limiter.client().ask(question()).statuses[0].limit_remaining, 1, "counts stay");
+    limiter.setup.write("shop.yaml", "domain: ''\n");
+    eventually_true("the bad set", || limiter.lines_with("rules: refused for 1 problem") == 1);
+    limiter.signal(Signal::HUP);
+    eventually_true("the bad set again", || limiter.lines_with("rules: refused for 1 problem") == 2);
+    assert_eq!(limiter.client().ask(question()).statuses[0].limit_remaining, 0, "the good set stays");
+    // Nor does one end it that is about to end by itself.
+    limiter.signal(Signal::TERM);
+    limiter.signal(Signal::HUP);
+    assert_eq!(limiter.exit_code(), 0, "{:#?}", limiter.output());
+}
+
+#[test]
+fn a_hangup_while_starting_ends_nothing_and_is_not_forgotten() {
+    let setup = Setup::new().rules("shop.yaml", &many_rules());
+    let process = setup.spawn();
+    eventually_true("it to heed a hangup", || process.catches(Signal::HUP));
+    assert_eq!(process.lines_with("in force"), 0, "it still loads");
+    process.signal(Signal::HUP);
+    let limiter = Tidegate::of(process, setup);
+    eventually_true("the rules to be taken again", || {
+        limiter.lines_with("1 domain from 1 file in force") == 2
+    });
+}
+
+#[test]
+fn a_signal_works_while_starting() {
+    let setup = Setup::new().rules("shop.yaml", &many_rules());
     for wait in [0, 20, 100] {
         let mut process: Process = setup.spawn();
         std::thread::sleep(Duration::from_millis(wait)); // Moments to hit, not something to wait for.

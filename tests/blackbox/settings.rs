@@ -137,6 +137,26 @@ fn what_go_programs_and_old_deployments_set_is_taken() {
 }
 
 #[test]
+fn a_misspelt_variable_is_told_once_at_the_start_and_its_value_is_not() {
+    let services = [("REDIS_PORT", "tcp://10.0.0.1:6379"), ("LIMIT_SERVICE_HOST", "10.0.0.1")];
+    let mistakes = [("REDIS_HOST", "hunter2"), ("MAX_DESCRIPTOR", "hunter2"), ("GPRC_PORT", "hunter2")];
+    let setup =
+        services.iter().chain(&mistakes).fold(Setup::new(), |setup, (name, value)| setup.env(name, value));
+    let limiter = setup.start();
+    for (name, _) in mistakes {
+        assert_eq!(limiter.lines_with(&format!("WARN {name}: has no effect")), 1, "{:#?}", limiter.output());
+    }
+    assert_eq!(
+        limiter.lines_with(
+            "MAX_DESCRIPTOR: has no effect: no setting has this name (closest is MAX_DESCRIPTORS)"
+        ),
+        1
+    );
+    assert_eq!(limiter.lines_with("WARN "), mistakes.len(), "{:#?}", limiter.output());
+    assert_eq!(limiter.lines_with("hunter2"), 0);
+}
+
+#[test]
 fn a_proxy_that_is_not_heeded_is_told_and_its_password_is_not() {
     let proxied = |setup: Setup| setup.env("HTTPS_PROXY", "http://user:hunter2@proxy:3128");
     let told = |setup: Setup| {

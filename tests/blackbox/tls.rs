@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::harness::envoy::{Envoy, Upstream};
@@ -165,6 +166,10 @@ fn http_speaks_tls_with_both_versions_and_no_plain() {
     assert_eq!(client.health("").expect("in plain"), 1);
     let try_line = format!("curl -s -k https://127.0.0.1:{port}/json");
     eventually_true("the line to try", || process.lines_with(&try_line) == 1);
+    process.signal(Signal::HUP);
+    let taken = "HTTP_SERVER_TLS_CERT: the new TLS files are in force";
+    eventually_true("the files to be taken again", || process.lines_with(taken) == 1);
+    assert!(open(&[]).expect("it is still open").shows(&identity));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{Installer, Offer};
 use crate::app::{AppError, CONTROL_NICENESS, control};
 use crate::clock::monotonic;
 use crate::settings::Settings;
-use crate::source::file::{Contents, FileSource, Layout, SourceError, Watch};
+use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError, Watch};
 
 /// Where rules are read when nothing says where.
 const FALLBACK_PATH: &str = "config";
@@ -32,7 +32,7 @@ pub(in crate::app) struct Reloader {
 
 /// A running watch. Waiting for its end tells that it died.
 pub(in crate::app) struct Watching {
-    _watch: Watch,
+    watch: Watch,
     ended: oneshot::Receiver<Infallible>,
 }
 
@@ -101,7 +101,12 @@ impl Watching {
             take(read);
         };
         let watch = source.watch(Some(known), move || monotonic().duration_since(began), deliver)?;
-        Ok(Self { _watch: watch, ended })
+        Ok(Self { watch, ended })
+    }
+
+    /// By this its files are taken again although they did not change.
+    pub(in crate::app) fn reread(&self) -> Reread {
+        self.watch.reread()
     }
 
     /// Waits for the watch to die: it does not end by itself.

@@ -77,12 +77,17 @@ impl Debounce {
         pending.candidate = Some((reading, same_since));
         let stable = !writing && now - same_since >= reading.stands_still_after();
         if stable || now - pending.since >= UNSTABLE_MAX {
-            self.delivered = Some(reading);
-            self.rest(now);
+            self.delivered(now, reading);
             return true;
         }
         self.next = now + QUIET;
         false
+    }
+
+    /// A reading that came to this was delivered.
+    pub(super) fn delivered(&mut self, now: Duration, reading: Fingerprint) {
+        self.delivered = Some(reading);
+        self.rest(now);
     }
 
     fn rest(&mut self, now: Duration) {

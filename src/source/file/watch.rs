@@ -33,6 +33,13 @@ const WRITING_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Watch {
     stopped: Arc<AtomicBool>,
+    reread: Reread,
+}
+
+/// Asks a watch for the files as they are, changed or not.
+#[derive(Clone, Debug)]
+pub struct Reread {
+    asked: Arc<AtomicBool>,
     wake: SyncSender<Signal>,
 }
 
@@ -68,13 +75,15 @@ impl FileSource {
     ) -> io::Result<Watch> {
         let (wake, signals) = sync_channel(SIGNALS_MAX);
         let stopped = Arc::new(AtomicBool::new(false));
+        let reread = Reread { asked: Arc::default(), wake: wake.clone() };
         let watching = Watching {
             debounce: Debounce::new(known.map(fingerprint), clock()),
             source: self,
             clock,
             deliver,
             stopped: Arc::clone(&stopped),
-            wake: wake.clone(),
+            asked: Arc::clone(&reread.asked),
+            wake,
             signals,
             armed: None,
             stale: true,
@@ -82,7 +91,23 @@ impl FileSource {
             writing: HashSet::new(),
         };
         std::thread::Builder::new().name("watch".to_owned()).spawn(move || watching.run())?;
-        Ok(Watch { stopped, wake })
+        Ok(Watch { stopped, reread })
+    }
+}
+
+impl Watch {
+    /// Its files can be asked for by this.
+    pub fn reread(&self) -> Reread {
+        self.reread.clone()
+    }
+}
+
+impl Reread {
+    /// Has the files read and delivered at once, although they may be what was delivered last.
+    pub fn now(&self) {
+        self.asked.store(true, Ordering::Release);
+        // A full channel wakes the thread as well.
+        let _ = self.wake.try_send(Signal::Changed);
     }
 }
 
@@ -90,7 +115,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Release);
         // A full channel wakes the thread as well.
-        let _ = self.wake.try_send(Signal::Changed);
+        let _ = self.reread.wake.try_send(Signal::Changed);
     }
 }
 
@@ -100,6 +125,8 @@ struct Watching<Clock, Deliver> {
     clock: Clock,
     deliver: Deliver,
     stopped: Arc<AtomicBool>,
+    /// Somebody wants the files as they are.
+    asked: Arc<AtomicBool>,
     wake: SyncSender<Signal>,
     signals: Receiver<Signal>,
     debounce: Debounce,
@@ -114,6 +141,9 @@ struct Watching<Clock, Deliver> {
 impl<Clock: Fn() -> Duration, Deliver: FnMut(Result<Contents, SourceError>)> Watching<Clock, Deliver> {
     fn run(mut self) {
         while !self.stopped.load(Ordering::Acquire) {
+            if self.asked.swap(false, Ordering::AcqRel) {
+                self.deliver_now();
+            }
             let wait = self.debounce.next().saturating_sub((self.clock)());
             match self.signals.recv_timeout(wait) {
                 Ok(signal) => self.note(signal),
@@ -150,6 +180,15 @@ impl<Clock: Fn() -> Duration, Deliver: FnMut(Result<Contents, SourceError>)> Wat
             self.writing.clear();
             (self.deliver)(reading);
         }
+    }
+
+    fn deliver_now(&mut self) {
+        let reading = self.arm_and_read();
+        let fingerprint = fingerprint(reading.as_ref());
+        self.last = Some(fingerprint);
+        self.debounce.delivered((self.clock)(), fingerprint);
+        self.writing.clear();
+        (self.deliver)(reading);
     }
 
     /// Reads with a new watcher that is set up meanwhile: what changes afterwards is told. The old one goes only then.

@@ -96,6 +96,15 @@ impl Process {
         names.flatten().filter(|known| known.starts_with(name)).count()
     }
 
+    /// It has a handler for this signal by now.
+    pub fn catches(&self, signal: Signal) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let caught = status.expect("the process is ours");
+        let caught = caught.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim);
+        let caught = u64::from_str_radix(caught.expect("Linux tells the signals"), 16).expect("a number");
+        caught >> (signal.as_raw() - 1) & 1 == 1
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is ours");
     }
