@@ -17,7 +17,7 @@ use crate::settings::redis::Target;
 use crate::settings::value::{Backend, FilePath, StoreFailureMode, SyncMode};
 use crate::store::redis::key::KeyStyle;
 use crate::store::redis::tls::{TlsFiles, config};
-use crate::store::redis::{Access, Contact, LoginSettings, RedisOptions, RedisStore, RoundTrips, Stats};
+use crate::store::redis::{Access, Contact, RedisOptions, RedisStore, RoundTrips, SettingNames, Stats};
 use crate::store::{FailoverOptions, Failure, LeaseTotals, MemoryStore, SharedStore};
 
 /// Why requests are not welcome before the first contact.
@@ -40,10 +40,14 @@ pub(super) fn store(
     let main = settings.redis().map_err(bad)?;
     let per_second = settings.redis_per_second().transpose().map_err(bad)?;
     let sizes = (settings.redis_pool_size.0, settings.redis_timeout);
-    let names = LoginSettings { server: "REDIS_AUTH", sentinel: "REDIS_SENTINEL_AUTH" };
+    let names = SettingNames { server: "REDIS_AUTH", sentinel: "REDIS_SENTINEL_AUTH", kind: "REDIS_TYPE" };
     let main = RedisStore::new(options(settings, &main, sizes, names)?);
     let sizes = (settings.redis_persecond_pool_size.0, settings.redis_persecond_timeout);
-    let names = LoginSettings { server: "REDIS_PERSECOND_AUTH", sentinel: "REDIS_PERSECOND_SENTINEL_AUTH" };
+    let names = SettingNames {
+        server: "REDIS_PERSECOND_AUTH",
+        sentinel: "REDIS_PERSECOND_SENTINEL_AUTH",
+        kind: "REDIS_PERSECOND_TYPE",
+    };
     let per_second =
         per_second.map(|target| options(settings, &target, sizes, names).map(RedisStore::new)).transpose()?;
     let failover = FailoverOptions {
@@ -73,14 +77,14 @@ fn options(
     settings: &Settings,
     target: &Target,
     (pool_size, timeout): (usize, Duration),
-    login_settings: LoginSettings,
+    setting_names: SettingNames,
 ) -> Result<RedisOptions, AppError> {
     let tls = target.tls.then(|| tls(settings)).transpose()?;
     Ok(RedisOptions {
         kind: target.place.kind.clone(),
         access: Access { login: target.login.clone(), database: target.place.database, tls },
         sentinel_login: target.sentinel_login.clone(),
-        login_settings,
+        setting_names,
         workers: worker_threads(settings),
         pool_size: if pool_size == 0 { POOL_SIZE_OF_0 } else { pool_size },
         timeout,

@@ -5,16 +5,19 @@
 //!
 //! - [`address`], `connect`, `topology`: where Redis is, and how it is reached
 //! - `link`, `lane`: a connection, and all of one worker's; `joined`: calls that share a command
+//! - `peer`, `breaker`: a server, as all connections to it know it, and when it counts as gone
 //! - [`script`], [`key`]: what is asked, and of which key
 //! - `generation`: whether it still remembers
 
 pub mod address;
+mod breaker;
 mod connect;
 mod generation;
 mod joined;
 pub mod key;
 mod lane;
 mod link;
+mod peer;
 pub mod script;
 mod state;
 pub mod tls;
@@ -30,7 +33,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 pub use connect::Access;
-pub use state::{Contact, LoginSettings, RedisOptions, RoundTrips, Stats};
+pub use state::{Contact, RedisOptions, RoundTrips, SettingNames, Stats};
 
 use crate::store::Failure;
 use lane::Lane;
@@ -152,8 +155,9 @@ impl RedisStore {
     pub(super) async fn replicate(&self, reply: &Reply, until: Instant) -> Result<(), Failure> {
         match self.shared.options.wait_replicas {
             0 => Ok(()),
-            replicas => {
-                reply.link.replicate(replicas, until).await.inspect_err(|&failure| self.failed(failure))
+            _ => {
+                let replicated = reply.link.replicate(&self.shared, until).await;
+                replicated.inspect_err(|&failure| self.failed(failure))
             }
         }
     }

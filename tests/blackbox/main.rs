@@ -37,6 +37,7 @@ mod redis_examples;
 mod redis_failover;
 mod redis_failures;
 mod redis_leased;
+mod redis_outages;
 mod redis_recovery;
 mod redis_settings;
 mod redis_shared;

@@ -35,9 +35,16 @@ pub(super) struct Opened {
     driver: AbortHandle,
 }
 
+impl Opened {
+    /// Ends it, and all calls that wait.
+    pub(super) fn end(&self) {
+        self.driver.abort();
+    }
+}
+
 impl Drop for Opened {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.end();
     }
 }
 

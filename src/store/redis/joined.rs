@@ -17,9 +17,10 @@ use redis::{Cmd, ErrorKind, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
+use super::peer::Peer;
 use super::script::{Call, FIRST_ARG_BYTES, Purpose};
 use super::state::Shared;
-use crate::clock::monotonic;
+use crate::clock::{monotonic, nanos_since};
 
 /// Calls of one command: all of them together take Redis a fraction of a millisecond, for which everybody else waits.
 const CALLS_MAX: usize = 32;
@@ -35,10 +36,16 @@ pub(super) struct Joined {
     task: AbortHandle,
 }
 
-#[derive(Default)]
 struct Queue {
-    waiting: Mutex<Vec<Waiting>>,
+    /// `None`: nothing is sent any more.
+    waiting: Mutex<Option<Vec<Waiting>>>,
     came: Notify,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { waiting: Mutex::new(Some(Vec::new())), came: Notify::new() }
+    }
 }
 
 /// When a call was sent, and the reply to it.
@@ -55,7 +62,7 @@ struct Waiting {
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        self.task.abort();
+        self.end();
     }
 }
 
@@ -66,10 +73,16 @@ pub(super) fn joins(call: &Call) -> bool {
 
 impl Joined {
     /// Carries the calls of this connection, by a task of the calling runtime.
-    pub(super) fn new(connection: MultiplexedConnection, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(connection: MultiplexedConnection, shared: Arc<Shared>, peer: Arc<Peer>) -> Self {
         let queue = Arc::<Queue>::default();
-        let carrying = carry(Arc::clone(&queue), connection, shared);
+        let carrying = carry(Arc::clone(&queue), connection, shared, peer);
         Self { queue, task: tokio::spawn(carrying).abort_handle() }
+    }
+
+    /// Sends nothing any more. Those that wait have no answer.
+    pub(super) fn end(&self) {
+        self.task.abort();
+        *self.queue.waiting.lock() = None;
     }
 
     /// The reply to a call for this slot, which does nothing after a time of the server's clock.
@@ -85,7 +98,8 @@ impl Joined {
 
 impl Queue {
     fn push(&self, call: Waiting) {
-        let mut waiting = self.waiting.lock();
+        let mut queue = self.waiting.lock();
+        let Some(waiting) = &mut *queue else { return };
         if waiting.len() == waiting.capacity() {
             waiting.retain(Waiting::is_awaited);
             let as_many = waiting.len().max(1);
@@ -107,14 +121,14 @@ fn gone() -> Sent {
 }
 
 /// Sends what comes, and hands out the replies, for ever.
-async fn carry(queue: Arc<Queue>, connection: MultiplexedConnection, shared: Arc<Shared>) {
+async fn carry(queue: Arc<Queue>, connection: MultiplexedConnection, shared: Arc<Shared>, peer: Arc<Peer>) {
     let mut under_way = FuturesUnordered::new();
     loop {
         tokio::select! {
             biased;
             () = queue.came.notified(), if under_way.len() < COMMANDS_MAX => {
-                let waiting = std::mem::take(&mut *queue.waiting.lock());
-                let sent = |calls| send(connection.clone(), Arc::clone(&shared), calls);
+                let waiting = queue.waiting.lock().as_mut().map(std::mem::take).unwrap_or_default();
+                let sent = |calls| send(connection.clone(), Arc::clone(&shared), Arc::clone(&peer), calls);
                 under_way.extend(commands(waiting).into_iter().map(sent));
             }
             Some(()) = under_way.next() => {}
@@ -138,7 +152,12 @@ fn commands(mut waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
 }
 
 /// Sends these calls in one command, and hands out the replies.
-async fn send(mut connection: MultiplexedConnection, shared: Arc<Shared>, calls: Vec<Waiting>) {
+async fn send(
+    mut connection: MultiplexedConnection,
+    shared: Arc<Shared>,
+    peer: Arc<Peer>,
+    calls: Vec<Waiting>,
+) {
     let purpose = if calls.len() == 1 { Purpose::Decide } else { Purpose::DecideEach };
     let script = shared.script(purpose);
     let mut sent = monotonic();
@@ -146,6 +165,11 @@ async fn send(mut connection: MultiplexedConnection, shared: Arc<Shared>, calls:
     if told.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
         sent = monotonic();
         told = reply(&mut connection, &command("EVAL", &script.text, &calls)).await;
+    }
+    // An answer that nobody waited for shows too that the server is there, if it came while somebody might have.
+    let is_answer = told.as_ref().map_or_else(|error| !error.is_connection_dropped(), |_| true);
+    if is_answer && nanos_since(sent) <= shared.options.timeout.as_nanos() as u64 {
+        peer.answered();
     }
     let replies = match (told, purpose) {
         (Ok(Value::Array(replies)), Purpose::DecideEach) if replies.len() == calls.len() => {
@@ -218,7 +242,8 @@ mod tests {
             drop(waits);
             given_up.into_iter().for_each(|call| queue.push(call));
         }
-        let waiting = queue.waiting.lock();
+        let queue = queue.waiting.lock();
+        let waiting = queue.as_ref().expect("it goes on");
         assert!(waiting.len() <= 16, "{}", waiting.len());
         assert_eq!(waiting.iter().filter(|call| call.is_awaited()).count(), 5);
     }

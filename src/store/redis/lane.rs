@@ -2,7 +2,8 @@
 //! changes.
 //!
 //! In: what [`Shared`] says, and links that break. Out: the link for a slot, if there is one now. A task of the
-//! worker's own runtime connects, probes once a second, and waits longer and longer between attempts that fail. A
+//! worker's own runtime connects, probes once a second, and waits longer and longer between attempts that fail, at once
+//! or soon after. A
 //! request never waits for any of this: without a link there is no answer.
 
 use std::convert::Infallible;
@@ -11,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::address::{Address, Kind};
-use super::generation::Generation;
+use super::generation::{Generation, check_replicas};
 use super::link::{Link, LinkError};
 use super::state::{Contact, Shared};
 use super::topology::{Server, check_role, servers};
@@ -91,28 +93,44 @@ impl Lane {
     pub(super) async fn keep(&self) -> Infallible {
         let mut pauses = Pauses::new(self.shared.options.startup_pauses);
         let (mut generation, mut is_up, mut failures) = (Generation::default(), false, 0);
+        let mut was_ever_up = false;
         loop {
             match self.look_again(&mut generation, failures).await {
                 Ok(()) => {
                     self.shared.reached(is_up);
-                    (is_up, failures, pauses) = (true, 0, Pauses::new(PAUSES));
-                    let _ = tokio::time::timeout(PROBE_INTERVAL, self.changed.notified()).await;
-                    if self.routes.lock().links.iter().any(|link| link.is_broken()) {
-                        self.shared.lost(std::mem::take(&mut is_up), "a connection was given up".to_owned());
+                    is_up = true;
+                    if !std::mem::replace(&mut was_ever_up, true) {
+                        pauses = Pauses::new(PAUSES);
+                    }
+                    let changed = tokio::time::timeout(PROBE_INTERVAL, self.changed.notified()).await;
+                    if changed.is_err() {
+                        // Only what has served for a while is good: a replica answers every probe, and no call.
+                        (failures, pauses) = (0, Pauses::new(PAUSES));
+                        continue;
+                    }
+                    if let Some(why) = self.broken_by() {
+                        self.shared.lost(std::mem::take(&mut is_up), why);
                     }
                 }
                 Err(error) => {
-                    let why = error.told(&self.shared.options.login_settings);
+                    let why = error.told(&self.shared.options.setting_names);
                     let was_up = std::mem::take(&mut is_up);
                     match error {
                         LinkError::TooOld(_) => self.shared.unusable(was_up, why),
                         _ => self.shared.lost(was_up, why),
                     }
-                    failures += 1;
-                    tokio::time::sleep(pauses.next()).await;
                 }
             }
+            failures += 1;
+            tokio::time::sleep(pauses.next()).await;
+            // The next look sees what has come up to here.
+            let _ = self.changed.notified().now_or_never();
         }
+    }
+
+    /// Why a connection was given up, if one was.
+    fn broken_by(&self) -> Option<String> {
+        self.routes.lock().links.iter().find_map(|link| link.broken_by().map(str::to_owned))
     }
 
     /// Looks the servers up and connects to those that there is no good link to. After `failures` in a row another
@@ -172,8 +190,11 @@ impl Lane {
         let (link, is_new) = match new.to(&server.address).or_else(|| old.to(&server.address)) {
             Some(link) => (link, false),
             None => {
-                let opened = Link::open(&server.address, &self.shared, &self.changed).await?;
-                (Arc::new(opened), true)
+                let link = Link::open(&server.address, &self.shared, &self.changed).await?;
+                if self.shared.options.wait_replicas > 0 && link.was_given_up() {
+                    check_replicas(&self.shared, &link, &server.slots).await?;
+                }
+                (link, true)
             }
         };
         if let Kind::Sentinel(..) = self.shared.options.kind {

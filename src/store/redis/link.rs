@@ -3,8 +3,7 @@
 //! In: calls of a script and the moment until which somebody waits. Out: the numbers of a reply, or why there is none.
 //! A link that fails is [`broken`](Link::is_broken) for good: whoever owns it opens another.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -12,18 +11,14 @@ use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::address::Address;
+use super::address::{Address, Kind};
 use super::connect::{Opened, open};
 use super::joined::{Joined, Sent, joins};
+use super::peer::Peer;
 use super::script::{self, Call, Purpose};
-use super::state::{LoginSettings, Shared};
+use super::state::{SettingNames, Shared};
 use crate::clock::monotonic;
 use crate::store::Failure;
-
-/// So many calls without an answer in a row, and nobody waits for this connection any more.
-const UNANSWERED_MAX: u32 = 5;
-/// A call that waited for less says nothing about the server: its caller was in a hurry, and others are not.
-const PROOF: Duration = Duration::from_millis(10);
 
 /// The oldest version whose scripts and commands are all there.
 const VERSION_MIN: u64 = 6;
@@ -34,8 +29,10 @@ pub(super) struct Link {
     opened: Opened,
     joined: Joined,
     known: Mutex<KnownTime>,
-    unanswered: AtomicU32,
-    broken: AtomicBool,
+    /// What all connections to this server share.
+    peer: Arc<Peer>,
+    /// Why calls are not answered here any more.
+    broken: OnceLock<String>,
     /// Told when something about the servers has changed.
     changed: Arc<Notify>,
 }
@@ -58,6 +55,10 @@ pub(super) enum LinkError {
     Silent(Duration),
     #[error("version {0} is too old (expected {VERSION_MIN}.0 or newer)")]
     TooOld(String),
+    #[error("fewer than {0} replicas have what is written to {1}")]
+    Unreplicated(u32, Address),
+    #[error("{0} is {1}")]
+    WrongKind(Address, &'static str, &'static str),
     #[error("{0}")]
     Topology(String),
 }
@@ -72,7 +73,7 @@ impl LinkError {
     }
 
     /// What went wrong, for people: without secrets, naming the setting that can help.
-    pub(super) fn told(&self, settings: &LoginSettings) -> String {
+    pub(super) fn told(&self, settings: &SettingNames) -> String {
         let is_refused = |error: &RedisError| {
             error.kind() == ErrorKind::AuthenticationFailed
                 || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
@@ -80,6 +81,10 @@ impl LinkError {
         match self {
             Self::Redis(error) if is_refused(error) => format!("{self} ({})", settings.server),
             Self::Sentinel(error) if is_refused(error) => format!("{self} ({})", settings.sentinel),
+            Self::Redis(error) if error.to_string().contains("cluster support disabled") => {
+                format!("{self} (expected {}=single)", settings.kind)
+            }
+            Self::WrongKind(.., expected) => format!("{self} (expected {}={expected})", settings.kind),
             _ => self.to_string(),
         }
     }
@@ -91,29 +96,37 @@ impl Link {
         address: &Address,
         shared: &Arc<Shared>,
         changed: &Arc<Notify>,
-    ) -> Result<Self, LinkError> {
+    ) -> Result<Arc<Self>, LinkError> {
         let (patience, budget) = (shared.connect_patience(), shared.options.timeout);
         let opening = async {
             let opened = open(address, &shared.options.access).await?;
             let mut connection = opened.connection.clone();
             let info: String = ask(&mut connection, redis::cmd("INFO").arg("server")).await?;
             check_version(&info)?;
+            check_mode(&info, address, &shared.options.kind)?;
             let sent = monotonic();
             // A server that takes longer than a decision may is as good as none.
             let time = timeout(budget, ask(&mut connection, &redis::cmd("TIME"))).await;
             let (seconds, micros): (u64, u64) = time.map_err(|_| LinkError::Silent(budget))??;
             let known = Mutex::new(KnownTime { sent, micros: seconds * 1_000_000 + micros });
-            let (unanswered, broken) = (AtomicU32::new(0), AtomicBool::new(false));
+            let (peer, broken) = (shared.peer(address), OnceLock::new());
             let (address, changed) = (address.clone(), Arc::clone(changed));
-            let joined = Joined::new(connection, Arc::clone(shared));
-            Ok(Self { address, opened, joined, known, unanswered, broken, changed })
+            let joined = Joined::new(connection, Arc::clone(shared), Arc::clone(&peer));
+            let link = Arc::new(Self { address, opened, joined, known, peer, broken, changed });
+            link.peer.add(&link);
+            Ok(link)
         };
         timeout(patience, opening).await.unwrap_or(Err(LinkError::Silent(patience)))
     }
 
     /// Calls are not answered here any more.
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.load(Relaxed)
+        self.broken.get().is_some()
+    }
+
+    /// Why not.
+    pub(super) fn broken_by(&self) -> Option<&str> {
+        self.broken.get().map(String::as_str)
     }
 
     /// Asks any command, outside of decisions.
@@ -127,7 +140,9 @@ impl Link {
         let asked = asked.map_or(Err(LinkError::Silent(patience)), |answer| answer.map_err(LinkError::from));
         asked.inspect_err(|error| {
             let lives = matches!(error, LinkError::Redis(error) if !error.is_connection_dropped());
-            self.broken.fetch_or(!lives, Relaxed);
+            if !lives {
+                self.give_up(&error.to_string());
+            }
         })
     }
 
@@ -185,7 +200,8 @@ impl Link {
 
     /// Waits until so many replicas have everything that this connection has changed. It is asked after the change was
     /// told, by itself: so one answer serves all that was under way, and nobody waits for replicas in vain.
-    pub(super) async fn replicate(&self, replicas: u32, until: Instant) -> Result<(), Failure> {
+    pub(super) async fn replicate(&self, shared: &Shared, until: Instant) -> Result<(), Failure> {
+        let (replicas, budget) = (shared.options.wait_replicas, shared.options.timeout);
         let left = until.saturating_duration_since(monotonic());
         // 0 would be without an end, and hold up the whole connection.
         let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
@@ -193,8 +209,19 @@ impl Link {
         command.arg(replicas).arg(millis);
         let mut connection = self.opened.connection.clone();
         let told = timeout(left, ask::<u32>(&mut connection, &command)).await;
-        let enough = matches!(told, Ok(Ok(told)) if told >= replicas);
-        if enough { Ok(()) } else { Err(Failure::Unreplicated) }
+        if matches!(told, Ok(Ok(told)) if told >= replicas) {
+            self.peer.replicated();
+            return Ok(());
+        }
+        if !self.is_broken() {
+            self.peer.unreplicated(monotonic(), left, budget);
+        }
+        Err(Failure::Unreplicated)
+    }
+
+    /// Whether the server was given up before: what was missing has to be there again.
+    pub(super) fn was_given_up(&self) -> bool {
+        self.peer.was_cut()
     }
 
     /// Waits for the reply to a call, and takes from it what it says of the server.
@@ -215,7 +242,7 @@ impl Link {
         shared.stats.round_trips.ended(sent);
         match reply.map(|(_, reply)| reply.and_then(numbers)) {
             Ok(Ok(numbers)) => {
-                self.unanswered.store(0, Relaxed);
+                self.peer.answered();
                 if let Some(&micros) = numbers.first().filter(|_| purpose != Purpose::GiveBack) {
                     *self.known.lock() = KnownTime { sent, micros: micros.unsigned_abs() };
                 }
@@ -223,9 +250,8 @@ impl Link {
             }
             Ok(Err(error)) => Err(self.refused(&error)),
             Err(_) => {
-                let proves = left >= PROOF.min(shared.options.timeout);
-                if proves && self.unanswered.fetch_add(1, Relaxed) + 1 >= UNANSWERED_MAX {
-                    self.give_up();
+                if !self.is_broken() {
+                    self.peer.unanswered(monotonic(), left, shared.options.timeout);
                 }
                 Err(Failure::Timeout.into())
             }
@@ -278,14 +304,23 @@ impl Link {
             _ if error.kind() == ErrorKind::Parse => Failure::Garbage,
             _ => Failure::Closed,
         };
-        tracing::debug!(address = %self.address, %error, "connection given up");
-        self.give_up();
+        self.give_up(&error.to_string());
         failure.into()
     }
 
-    fn give_up(&self) {
-        self.broken.store(true, Relaxed);
-        self.changed.notify_one();
+    /// No call is sent here any more. Those that were may still be answered.
+    fn give_up(&self, why: &str) {
+        if self.broken.set(why.to_owned()).is_ok() {
+            tracing::debug!(address = %self.address, why, "connection given up");
+            self.changed.notify_one();
+        }
+    }
+
+    /// The same, and those that wait for an answer have none.
+    pub(super) fn cut(&self, why: &str) {
+        self.give_up(why);
+        self.joined.end();
+        self.opened.end();
     }
 }
 
@@ -335,6 +370,22 @@ fn check_version(info: &str) -> Result<(), LinkError> {
     let major = version.split('.').next().and_then(|major| major.parse::<u64>().ok());
     match major {
         Some(major) if major < VERSION_MIN => Err(LinkError::TooOld(version.to_owned())),
+        _ => Ok(()),
+    }
+}
+
+/// One server that is part of something larger would refuse the keys that it does not hold, or all of them.
+fn check_mode(info: &str, address: &Address, kind: &Kind) -> Result<(), LinkError> {
+    let mode = info.lines().find_map(|line| {
+        line.strip_prefix("redis_mode:").or_else(|| line.strip_prefix("server_mode:")).map(str::trim)
+    });
+    match (kind, mode) {
+        (Kind::Single(_), Some("cluster")) => {
+            Err(LinkError::WrongKind(address.clone(), "a node of a Cluster", "cluster"))
+        }
+        (Kind::Single(_), Some("sentinel")) => {
+            Err(LinkError::WrongKind(address.clone(), "a sentinel", "sentinel"))
+        }
         _ => Ok(()),
     }
 }

@@ -1,16 +1,23 @@
 //! What all connections to one Redis share: how to reach it, the scripts, what is counted, and whether it is there.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::address::{Kind, Login};
+use super::address::{Address, Kind, Login};
 use super::connect::Access;
 use super::key::KeyStyle;
+use super::peer::Peer;
 use super::script::{Clock, Purpose, source};
 use crate::clock::nanos_since;
 use crate::store::Failure;
+
+/// With so many servers, those without connections are forgotten: addresses come and go.
+const PEERS_MAX: usize = 1_024;
 
 /// How a shared store is used.
 #[derive(Clone)]
@@ -21,8 +28,8 @@ pub struct RedisOptions {
     pub access: Access,
     /// Who we are to sentinels.
     pub sentinel_login: Login,
-    /// The settings that say who we are.
-    pub login_settings: LoginSettings,
+    /// What settings are called.
+    pub setting_names: SettingNames,
     /// Threads that decide, each with connections of its own.
     pub workers: usize,
     /// Connections to one server at most.
@@ -47,7 +54,7 @@ impl RedisOptions {
             kind,
             access: Access { login: Login::default(), database: 0, tls: None },
             sentinel_login: Login::default(),
-            login_settings: LoginSettings { server: "login", sentinel: "sentinel_login" },
+            setting_names: SettingNames { server: "login", sentinel: "sentinel_login", kind: "kind" },
             workers: 1,
             pool_size: 10,
             timeout: Duration::from_millis(100),
@@ -59,13 +66,15 @@ impl RedisOptions {
     }
 }
 
-/// The settings that say who we are, by name: what people can change when we are not let in.
+/// The names of settings that people can change when a server cannot be used.
 #[derive(Clone, Copy, Debug)]
-pub struct LoginSettings {
-    /// To servers.
+pub struct SettingNames {
+    /// Who we are to servers.
     pub server: &'static str,
-    /// To sentinels.
+    /// Who we are to sentinels.
     pub sentinel: &'static str,
+    /// Whether there is one server, one behind sentinels, or a Cluster.
+    pub kind: &'static str,
 }
 
 /// Whether a shared store is there.
@@ -95,6 +104,8 @@ pub(super) struct Shared {
     renew: Script,
     give_back: Script,
     pub(super) contact: watch::Sender<Contact>,
+    /// Servers to which there are or were connections.
+    peers: Mutex<HashMap<Address, Arc<Peer>>>,
     /// Lanes to which all servers answer.
     lanes_up: AtomicUsize,
     /// Give-backs that are under way.
@@ -193,6 +204,7 @@ impl Shared {
             renew: Script::of(Purpose::Renew),
             give_back: Script::of(Purpose::GiveBack),
             contact: watch::Sender::new(Contact::Never(None)),
+            peers: Mutex::default(),
             lanes_up: AtomicUsize::new(0),
             giving_back: watch::Sender::new(0),
             stats: Stats::default(),
@@ -206,6 +218,15 @@ impl Shared {
             Purpose::Renew => &self.renew,
             Purpose::GiveBack => &self.give_back,
         }
+    }
+
+    /// What all connections to this server share.
+    pub(super) fn peer(&self, address: &Address) -> Arc<Peer> {
+        let mut peers = self.peers.lock();
+        if peers.len() >= PEERS_MAX {
+            peers.retain(|_, peer| Arc::strong_count(peer) > 1);
+        }
+        Arc::clone(peers.entry(address.clone()).or_default())
     }
 
     /// How long connecting may take: it happens in the background.

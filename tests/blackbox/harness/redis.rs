@@ -34,6 +34,11 @@ impl Redis {
         ["redis-server", "valkey-server"].map(|program| Self::start_program(program, free_port(), &[]))
     }
 
+    /// A Valkey with these arguments more.
+    pub fn valkey(more: &[&str]) -> Self {
+        Self::start_program("valkey-server", free_port(), more)
+    }
+
     fn start_program(program: &'static str, port: u16, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let more: Vec<String> = more.iter().map(|&word| word.to_owned()).collect();
