@@ -37,9 +37,7 @@ use crate::engine::rules::{Diagnostic, Example};
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
-use crate::front::grpc::GrpcFront;
-use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
-use crate::front::lane::LaneFront;
+use crate::front::http::{AdminFront, CheckOptions, Gate, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, LimitHeaders, Seam, Telling};
 use crate::health::Health;
 use crate::logging::{self, REPORT};
@@ -270,10 +268,10 @@ impl App {
             // Spans need the text of headers, which the lane does not keep.
             GrpcFrontKind::Lane if self.tracer.is_some() => {
                 tracing::info!("tracing is on: tonic serves the gRPC port (the lane does not trace)");
-                GrpcServer::Tonic(GrpcFront::new(seam, health))
+                GrpcServer::tonic(seam, health)
             }
-            GrpcFrontKind::Lane => GrpcServer::Lane(LaneFront::new(seam, health)),
-            GrpcFrontKind::Tonic => GrpcServer::Tonic(GrpcFront::new(seam, health)),
+            GrpcFrontKind::Lane => GrpcServer::lane(seam, health),
+            GrpcFrontKind::Tonic => GrpcServer::tonic(seam, health),
         }
     }
 
@@ -367,9 +365,12 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         if let Some(listener) = debug {
-            let token = self.settings.admin_token.as_ref().map(|token| Arc::from(token.0.as_str()));
+            let gate = Gate::new(
+                &self.settings.debug_host,
+                self.settings.admin_token.as_ref().map(|token| &*token.0),
+            );
             let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-            let front = AdminFront::new(service, seam, metrics, token);
+            let front = AdminFront::new(service, seam, metrics, gate);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }

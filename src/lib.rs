@@ -90,9 +90,9 @@
 //!   held to what hyper does. A generic server costs many times what the decision does.
 //! - **Or on hyper directly** (GRPC_FRONT=tonic, and wherever traces are wanted); tonic serves health and reflection
 //!   beside it.
-//! - **What came in at one time is decided together** (`Service::decide_together`), with one read or on several
-//!   connections of a worker (`front/lane/gathering.rs`): the counters of eight requests come from memory side by side;
-//!   waiting for each in turn is most of what a decision among a million keys takes.
+//! - **What came in with one read is decided together** (`Service::decide_together`): the counters of eight requests come
+//!   from memory side by side; waiting for each in turn is most of what a decision among a million keys takes. No answer
+//!   waits for another connection.
 //! - **Memory answers now, Redis later**: with counters in memory nothing waits and nothing is boxed
 //!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`), unless
 //!   this node knows the answer, by a lease or because the counter is over (`Service::decide_known`).

@@ -46,6 +46,7 @@ use crate::front::Seam;
 use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
 use crate::front::lane::{self, LaneFront};
+use crate::health::Health;
 
 /// Calls at a time on one connection. Envoy opens another connection when it needs more. All of them are woken at once
 /// when their connection ends, and hold up everybody else on its thread.
@@ -78,11 +79,27 @@ pub enum GrpcServer {
 }
 
 impl GrpcServer {
-    /// The same for the connections of one worker.
-    fn for_worker(self) -> Self {
+    /// hyper and tonic: calls are answered by `seam`, and questions about health by `health`.
+    #[must_use]
+    pub fn tonic(seam: Arc<Seam>, health: Arc<Health>) -> Self {
+        Self::Tonic(GrpcFront::new(seam, health))
+    }
+
+    /// The same on our own HTTP/2.
+    #[must_use]
+    pub fn lane(seam: Arc<Seam>, health: Arc<Health>) -> Self {
+        Self::Lane(LaneFront::new(seam, health))
+    }
+
+    /// Serves one connection to its end, once its client has said what it speaks.
+    pub(in crate::front) async fn serve(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        life: Life,
+    ) {
         match self {
-            Self::Tonic(front) => Self::Tonic(front),
-            Self::Lane(front) => Self::Lane(front.for_worker()),
+            Self::Tonic(front) => serve_tonic(stream, front, life).await,
+            Self::Lane(front) => lane::serve(stream, front, life).await,
         }
     }
 
@@ -98,14 +115,11 @@ impl GrpcServer {
 /// Serves one connection of gRPC.
 pub async fn serve_grpc(arrival: Arrival, server: GrpcServer, mut life: Life) {
     let Some(session) = arrival.greeted(&mut life).await else { return };
-    match server {
-        GrpcServer::Tonic(front) => serve_tonic(session.stream, front, life).await,
-        GrpcServer::Lane(front) => lane::serve(session.stream, front, life).await,
-    }
+    server.serve(session.stream, life).await;
 }
 
-/// The same on hyper and tonic, once the client has said what it speaks.
-pub(in crate::front) async fn serve_tonic(
+/// The same on hyper and tonic.
+async fn serve_tonic(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     front: GrpcFront,
     life: Life,

@@ -7,14 +7,13 @@
 //!
 //! - `frames`, `huffman`, `hpack`: the formats
 //! - `connection`: one connection as a state machine without I/O
-//! - `calls`: what is called: the seam, health; `gathering`: calls of several connections, answered together
+//! - `calls`: what is called: the seam, health
 //! - `driver`: a connection's task; `complaints`: what the log says of peers that misbehave
 
 mod calls;
 mod complaints;
 mod connection;
 mod driver;
-mod gathering;
 pub(in crate::front) mod frames;
 pub(in crate::front) mod hpack;
 mod huffman;
@@ -24,7 +23,6 @@ use std::sync::Arc;
 pub use self::driver::{bare, serve};
 
 use self::complaints::Complaints;
-use self::gathering::Gathering;
 use crate::front::Seam;
 use crate::health::Health;
 
@@ -34,8 +32,6 @@ pub struct LaneFront {
     seam: Arc<Seam>,
     health: Arc<Health>,
     complaints: Arc<Complaints>,
-    /// Where connections of one worker leave calls to be answered together.
-    gathering: Option<Arc<Gathering>>,
 }
 
 impl LaneFront {
@@ -44,15 +40,9 @@ impl LaneFront {
         &self.seam
     }
 
-    /// The same for the connections of one worker: calls on several of them may be answered together.
-    #[must_use]
-    pub fn for_worker(self) -> Self {
-        Self { gathering: Some(Arc::default()), ..self }
-    }
-
     /// Answers calls by `seam`, and questions about health by `health`.
     #[must_use]
     pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {
-        Self { seam, health, complaints: Arc::default(), gathering: None }
+        Self { seam, health, complaints: Arc::default() }
     }
 }

@@ -19,8 +19,7 @@ use tokio::task::JoinSet;
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
-use crate::front::grpc::GrpcFront;
-use crate::front::http::{AdminFront, CheckOptions, HttpFront, MetricsFront, Proxy};
+use crate::front::http::{AdminFront, CheckOptions, Gate, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -67,7 +66,7 @@ fn fronts_with(service: Arc<Service>, metrics: Arc<Metrics>, check: CheckOptions
     let health = Arc::new(Health::starting());
     health.serve();
     let fronts = Fronts {
-        grpc: GrpcServer::Tonic(GrpcFront::new(Arc::clone(&seam), Arc::clone(&health))),
+        grpc: GrpcServer::tonic(Arc::clone(&seam), Arc::clone(&health)),
         http: HttpFront::new(seam, Arc::clone(&health), check),
     };
     (fronts, health)
@@ -104,7 +103,8 @@ impl Server {
         let (grpc, http) = (listen(Port::Grpc).await, listen(Port::Http).await);
         let (listener, admin) = bind().await;
         let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
-        let front = AdminFront::new(service, seam, Arc::clone(&metrics), Some("let me in".into()));
+        let front =
+            AdminFront::new(service, seam, Arc::clone(&metrics), Gate::new("0.0.0.0", Some("let me in")));
         let serving = serve_pages(listener, front, 4, pages.drain());
         tasks.spawn(async move { match serving.await {} });
         let (listener, metrics_page) = bind().await;

@@ -26,7 +26,7 @@ fn the_log_level_changes_while_it_runs() {
     assert_eq!(limiter.lines_with("in force"), 0, "{:#?}", limiter.output());
 
     let mut client = Client::new(port);
-    let mut post = |path| client.send("POST", path, &[], "").expect("an answer");
+    let mut post = |path| client.send("POST", path, &[("host", "localhost")], "").expect("an answer");
     let answer = post("/logging?level=INFO");
     assert_eq!((answer.status, answer.body.as_str()), (200, "info\n"));
     taken("b.yaml", 3.0);
@@ -37,6 +37,27 @@ fn the_log_level_changes_while_it_runs() {
     }
     assert_eq!(get(port, "/logging").expect("a page").body, "info\n");
     assert_eq!(limiter.lines_with("log level: info"), 1);
+}
+
+/// What a browser sends on behalf of a page that somebody on this machine looks at.
+#[test]
+fn a_web_page_cannot_change_the_log_level() {
+    let limiter = Setup::new().rules("shop.yaml", RULES).env("LOG_LEVEL", "error").start();
+    let port = limiter.ports().debug;
+    let mut client = Client::new(port);
+    let mut post = |headers: &[(&str, &str)]| {
+        client.send("POST", "/logging?level=info", headers, "").expect("an answer").status
+    };
+    let own = format!("127.0.0.1:{port}");
+    assert_eq!(post(&[("host", &own), ("origin", "http://evil.example")]), 403);
+    assert_eq!(post(&[("host", &own), ("origin", "null")]), 403);
+    // A name that was made to lead here.
+    let evil = format!("evil.example:{port}");
+    assert_eq!(post(&[("host", &evil), ("origin", &format!("http://{evil}"))]), 403);
+    assert_eq!(post(&[("host", &evil)]), 403);
+    assert_eq!(get(port, "/logging").expect("a page").body, "error\n");
+    assert_eq!(post(&[("host", &own), ("origin", &format!("http://{own}"))]), 200);
+    assert_eq!(get(port, "/logging").expect("a page").body, "info\n");
 }
 
 #[test]

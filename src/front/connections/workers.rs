@@ -162,7 +162,6 @@ async fn work(
     grpc_max_age: MaxAge,
     mut drain: Drain,
 ) {
-    let fronts = Fronts { grpc: fronts.grpc.for_worker(), ..fronts };
     fronts.grpc.seam().begin();
     let told = drain.clone();
     let mut serving = JoinSet::new();

@@ -12,7 +12,6 @@ use tonic_health::pb::HealthCheckRequest;
 
 use super::LaneFront;
 use super::connection::{Call, Outcome, STREAMS_MAX, Serve, Status};
-use super::gathering::{Gathering, Mailbox};
 use super::hpack::Route;
 use crate::clock;
 use crate::front::grpc::{QUESTION_BYTES_MAX, framing, health};
@@ -37,9 +36,6 @@ pub struct Calls {
     front: LaneFront,
     /// What is under way, each with the number of its stream.
     pub waiting: JoinSet<(u32, Event)>,
-    /// Calls that were left to be answered with those of other connections, and where their answers go.
-    left: bool,
-    mailbox: Option<Arc<Mailbox>>,
 }
 
 /// Something that came later.
@@ -52,17 +48,17 @@ pub enum Event {
 
 /// Ends what waits for an answer when nobody waits for that any more.
 #[derive(Debug)]
-pub struct Waiting(Option<AbortHandle>);
+pub struct Waiting(AbortHandle);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
+        self.0.abort();
     }
 }
 
 impl Calls {
     pub fn new(front: LaneFront) -> Self {
-        Self { front, waiting: JoinSet::new(), left: false, mailbox: None }
+        Self { front, waiting: JoinSet::new() }
     }
 
     fn bounds(&self, route: Route) -> Bounds {
@@ -167,33 +163,7 @@ impl Calls {
     }
 
     fn wait(&mut self, stream: u32, event: impl Future<Output = Event> + Send + 'static) -> Waiting {
-        Waiting(Some(self.waiting.spawn(async move { (stream, event.await) })))
-    }
-
-    /// Leaves calls for a decision to be answered with those of other connections, if that is worth it.
-    fn leave(&mut self, calls: &[Call<'_>], places: &[usize], messages: &[&[u8]]) -> bool {
-        let gathering = self.front.gathering.as_ref().filter(|_| self.front.seam.answers_at_once());
-        let Some(gathering) = gathering else { return false };
-        let streams = places.iter().map(|&place| calls[place].stream);
-        self.left = gathering.leave(streams, messages, self.mailbox.get_or_insert_default());
-        self.left
-    }
-
-    /// Whether calls were left whose answers are to be [collected](Self::collect): once others had their turn.
-    pub fn has_left(&self) -> bool {
-        self.left
-    }
-
-    /// Tells the answers to calls that were left.
-    pub fn collect(&mut self, tell: impl FnMut(u32, Result<&[u8], Status>)) {
-        if let Some((gathering, mailbox)) = self.gathered() {
-            gathering.collect(&self.front.seam, mailbox, tell);
-        }
-        self.left = false;
-    }
-
-    fn gathered(&self) -> Option<(&Gathering, &Arc<Mailbox>)> {
-        if self.left { self.front.gathering.as_deref().zip(self.mailbox.as_ref()) } else { None }
+        Waiting(self.waiting.spawn(async move { (stream, event.await) }))
     }
 }
 
@@ -201,19 +171,14 @@ impl Serve for Calls {
     type Waiting = Waiting;
 
     fn partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status> {
+        if route == Route::Unknown {
+            return Err(no_such_method());
+        }
         framing::check(body, &self.bounds(route)).map_err(|refusal| self.refuse(route, refusal))
     }
 
-    fn whole(
-        &mut self,
-        calls: &[Call<'_>],
-        are_all: bool,
-        mut answer: impl FnMut(usize, Outcome<'_, Waiting>),
-    ) {
+    fn whole(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Waiting>)) {
         let (places, messages) = self.sort(calls, &mut answer);
-        if are_all && self.leave(calls, &places, &messages) {
-            return places.into_iter().for_each(|place| answer(place, Outcome::Later(Waiting(None))));
-        }
         let seam = Arc::clone(&self.front.seam);
         seam.answer_together(&messages, |at, told| {
             let outcome = match told {
@@ -226,15 +191,6 @@ impl Serve for Calls {
 
     fn late(&mut self, route: Route, arrived: bool) -> Status {
         self.refuse(route, Refusal::late(if arrived { UNANSWERED } else { TOO_LATE }))
-    }
-}
-
-/// Calls of a connection that is gone are decided nevertheless, and now.
-impl Drop for Calls {
-    fn drop(&mut self) {
-        if let Some((gathering, mailbox)) = self.gathered() {
-            gathering.answer(&self.front.seam, mailbox);
-        }
     }
 }
 

@@ -42,6 +42,10 @@ use super::hpack::{Decoder, Encoder, LIST_BYTES_MAX, Route};
 pub const STREAMS_MAX: usize = 1_024;
 /// How long a client may take for its preface and settings, for the rest of a frame, a header block, or a request.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Once this much is to be sent, it is sent before anything else is read: a peer that reads nothing is heard no more.
+pub const OUTPUT_BYTES_MAX: usize = 16 * 1_024;
+/// How long memory is kept that a burst took and nothing needs now.
+const ROOM_KEPT: Duration = Duration::from_secs(10);
 /// A peer that was not heard for so long is asked whether it is still there, and given up after the second.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -93,14 +97,8 @@ pub trait Serve {
 
     /// So much of a body is there and more is to come. An error is the answer.
     fn partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status>;
-    /// Answers requests that came in together, in any order: `answer` gets what becomes of each, with its place. `are_all`:
-    /// they are all that there is to answer for now.
-    fn whole(
-        &mut self,
-        calls: &[Call<'_>],
-        are_all: bool,
-        answer: impl FnMut(usize, Outcome<'_, Self::Waiting>),
-    );
+    /// Answers requests that came in together, in any order: `answer` gets what becomes of each, with its place.
+    fn whole(&mut self, calls: &[Call<'_>], answer: impl FnMut(usize, Outcome<'_, Self::Waiting>));
     /// A request did not arrive in time, or was not answered in time. Returns the answer.
     fn late(&mut self, route: Route, arrived: bool) -> Status;
 }
@@ -118,8 +116,12 @@ pub struct Connection<W> {
     nuisance: Nuisance,
     ending: Ending,
     ended: Option<Ended>,
+    /// The client has acknowledged our SETTINGS, of which it gets one frame.
+    are_settings_read: bool,
     /// When something began that has to be complete within [`READ_TIMEOUT`]: the preface, a frame, a header block.
     unfinished: Option<Instant>,
+    /// Since when it has more memory than it needs.
+    roomy: Option<Instant>,
     /// When the peer was heard last.
     heard: Instant,
     /// It was asked since whether it is still there.
@@ -184,32 +186,37 @@ impl<W> Connection<W> {
             nuisance: Nuisance::new(now),
             ending: Ending::default(),
             ended: None,
+            are_settings_read: false,
             unfinished: Some(now),
+            roomy: None,
             heard: now,
             pinged: false,
             counts: Counts::default(),
         }
     }
 
-    /// Takes whole frames off the start of `input`; returns how many bytes they have. What is left, which is less than
-    /// a frame, is to be given again with more behind it.
+    /// Takes whole frames off the start of `input`; returns how many bytes they have. What is left is to be given again:
+    /// less than a frame with more behind it, and whole frames, of which there are some once there is
+    /// [much to send](OUTPUT_BYTES_MAX), when that is sent.
     pub fn receive<S: Serve<Waiting = W>>(&mut self, input: &[u8], turn: &mut Turn<'_, S>) -> usize {
         self.heard = turn.now;
         self.pinged = false;
         self.nuisance.cool(turn.now);
         let mut reading = Reading::new(turn);
         let received = self.receive_frames(input, &mut reading);
-        let are_all = received.is_ok() && reading.out.is_empty();
-        self.answer_those(&mut reading, are_all);
+        self.answer_ready(&mut reading);
         let used = received.unwrap_or_else(|error| {
             self.end(Some(error), turn.out);
             input.len()
         });
-        let unfinished = used < input.len() || self.block.is_some() || self.stage < Stage::Open;
-        self.unfinished = match self.unfinished {
-            Some(since) if unfinished && used == 0 => Some(since),
-            _ => unfinished.then_some(turn.now),
+        let is_unfinished = used < input.len() || self.stage < Stage::Open;
+        self.unfinished = match (&self.block, self.unfinished) {
+            // However many frames it comes in.
+            (Some(block), _) => Some(block.began),
+            (None, Some(since)) if is_unfinished && used == 0 => Some(since),
+            _ => is_unfinished.then_some(turn.now),
         };
+        self.notice_room(turn.now);
         used
     }
 
@@ -225,7 +232,10 @@ impl<W> Connection<W> {
         if self.stage == Stage::Preface {
             return Ok(0);
         }
-        while let Some(head) = Head::read(&input[used..]) {
+        let enough = reading.out.len() + OUTPUT_BYTES_MAX;
+        while reading.out.len() < enough
+            && let Some(head) = Head::read(&input[used..])
+        {
             if head.length > PAYLOAD_MAX {
                 return fatal(ErrorCode::FrameSizeError, "a frame is too large");
             }
@@ -285,7 +295,7 @@ impl<W> Connection<W> {
             kind::GOAWAY => self.on_goaway(head, payload),
             kind::PUSH_PROMISE => fatal(ErrorCode::ProtocolError, "a client cannot push"),
             _ => {
-                self.nuisance.add(nuisance::FRAME);
+                self.nuisance.unread(payload.len());
                 Ok(())
             }
         }
@@ -296,7 +306,8 @@ impl<W> Connection<W> {
         let patience =
             if self.pinged { KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT } else { KEEP_ALIVE_INTERVAL };
         let unfinished = self.unfinished.map(|since| since + READ_TIMEOUT);
-        let all = [unfinished, self.streams.due(), self.ending.due()];
+        let roomy = self.roomy.map(|since| since + ROOM_KEPT);
+        let all = [unfinished, self.streams.due(), self.ending.due(), roomy];
         all.into_iter().flatten().fold(self.heard + patience, Instant::min)
     }
 
@@ -309,6 +320,7 @@ impl<W> Connection<W> {
             let why = "it stopped in the middle of what it said";
             return self.end(Some(Fatal { code: ErrorCode::ProtocolError, why }), turn.out);
         }
+        self.give_room_back(turn.now);
         self.keep_alive(turn.now, turn.out);
         self.end_phase(turn.now, turn.out);
         self.expire(turn);
@@ -320,6 +332,24 @@ impl<W> Connection<W> {
         } else if !self.pinged && now >= self.heard + KEEP_ALIVE_INTERVAL {
             self.pinged = true;
             frames::ping(out, 0, &ARE_YOU_THERE);
+        }
+    }
+
+    /// Sees whether it has much more memory than it needs.
+    fn notice_room(&mut self, now: Instant) {
+        let is_roomy = self.streams.is_roomy() || self.windows.is_roomy() || self.decoder.is_roomy();
+        if is_roomy && self.roomy.is_none() {
+            self.roomy = Some(now);
+        }
+    }
+
+    /// Frees what a burst took, a while after it.
+    fn give_room_back(&mut self, now: Instant) {
+        if self.roomy.is_some_and(|since| now >= since + ROOM_KEPT) {
+            self.roomy = None;
+            self.streams.shrink();
+            self.windows.shrink();
+            self.decoder.shrink();
         }
     }
 

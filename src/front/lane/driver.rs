@@ -1,8 +1,9 @@
 //! A connection of the lane on its socket: reads, writes, timers, answers that come later, and how long it lives.
 //!
 //! One task a connection; a read and a write a batch of frames. The buffers for both belong to the thread: a connection
-//! with nothing under way holds none. Nothing is read while output waits, and a connection that has more to be read
-//! than one buffer holds lets the others have their turn first.
+//! with nothing under way holds none. Whatever is written to the buffer for output is sent, or kept for the connection,
+//! before the buffer is anybody else's. Nothing is read or decided while output waits, and a connection that has more to
+//! be read or sent than one batch holds lets the others have their turn first.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,20 +20,23 @@ use tokio::time::Sleep;
 
 use super::LaneFront;
 use super::calls::{Calls, Event, Waiting};
-use super::connection::{Connection, Turn};
+use super::connection::{Connection, OUTPUT_BYTES_MAX, Turn};
+use super::frames::Head;
 use crate::clock;
 use crate::front::connections::Life;
 use crate::health::Status as HealthStatus;
 use crate::metrics::Metrics;
 
-/// Bytes of one read: a few thousand small calls.
-const READ_BYTES: usize = 128 * 1_024;
+/// Bytes of one read: a few hundred small calls. A connection keeps what it cannot take yet.
+const READ_BYTES: usize = 32 * 1_024;
+/// What a connection's buffer for that may keep when less is in it.
+const REST_BYTES_KEPT: usize = 512;
 /// What a thread's buffer for output may keep between two batches.
-const WRITE_BYTES_KEPT: usize = 1_024 * 1_024;
+const WRITE_BYTES_KEPT: usize = 128 * 1_024;
 /// How long the end of a connection may take, so that a GOAWAY is read and not lost to a reset.
 const LINGER: Duration = Duration::from_millis(500);
 /// Until then so much is read at a time, and nothing for a while after it.
-const LINGER_BYTES: usize = 64 * 1_024;
+const LINGER_BYTES: usize = 32 * 1_024;
 const LINGER_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the connections of a thread share.
@@ -43,7 +47,7 @@ struct Buffers {
 
 thread_local! {
     static BUFFERS: RefCell<Buffers> =
-        RefCell::new(Buffers { input: vec![0; READ_BYTES].into(), output: Vec::with_capacity(READ_BYTES) });
+        RefCell::new(Buffers { input: vec![0; READ_BYTES].into(), output: Vec::with_capacity(WRITE_BYTES_KEPT) });
 }
 
 /// Serves one connection to its end.
@@ -92,7 +96,7 @@ struct Driver<S> {
     connection: Connection<Waiting>,
     calls: Calls,
     metrics: Arc<Metrics>,
-    /// The start of a frame of which the rest is to come.
+    /// The start of a frame of which the rest is to come; or frames that are looked at once output is sent.
     rest: Vec<u8>,
     /// What the socket has not taken yet, from `sent` on.
     unsent: Vec<u8>,
@@ -111,7 +115,7 @@ enum Input {
     None,
     /// All that there was, for now.
     Some,
-    /// As much as the buffer holds.
+    /// As much as the buffer holds, or more than may be answered with one batch.
     Full,
     /// The peer has closed the connection.
     End,
@@ -183,11 +187,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             poll_events(&mut self.connection, &mut turn, context);
             // Input first: what has come is not late because nobody looked.
             let input = self.poll_input(now, &mut buffers.input, output, context)?;
-            if self.calls.has_left() {
-                // Answered with those of others, who have their turn first.
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
             self.poll_timer(now, output, context);
             self.send(output, context)?;
             match input {
@@ -202,7 +201,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Reads a batch and lets the connection have it.
+    /// Reads a batch, unless there is one already, and lets the connection have it.
     fn poll_input(
         &mut self,
         now: Instant,
@@ -214,19 +213,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         input[..rest].copy_from_slice(&self.rest);
         let mut buffer = ReadBuf::new(input);
         buffer.set_filled(rest);
-        if Pin::new(&mut self.stream).poll_read(context, &mut buffer)?.is_pending() {
-            return Ok(Input::None);
+        if !Head::begins_whole_frame(&self.rest) {
+            if Pin::new(&mut self.stream).poll_read(context, &mut buffer)?.is_pending() {
+                return Ok(Input::None);
+            }
+            if buffer.filled().len() == rest {
+                return Ok(Input::End);
+            }
         }
         let is_full = buffer.remaining() == 0;
         let filled = buffer.filled();
-        if filled.len() == rest {
-            return Ok(Input::End);
-        }
-        let mut turn = Turn { now, serve: &mut self.calls, out };
-        let used = self.connection.receive(filled, &mut turn);
+        let used = self.connection.receive(filled, &mut Turn { now, serve: &mut self.calls, out });
+        self.keep(&filled[used..]);
+        let is_behind = Head::begins_whole_frame(&self.rest);
+        Ok(if is_full || is_behind { Input::Full } else { Input::Some })
+    }
+
+    /// Keeps what is to be given to the connection again.
+    fn keep(&mut self, rest: &[u8]) {
         self.rest.clear();
-        self.rest.extend_from_slice(&filled[used..]);
-        Ok(if is_full { Input::Full } else { Input::Some })
+        self.rest.shrink_to(rest.len().max(REST_BYTES_KEPT));
+        self.rest.extend_from_slice(rest);
     }
 
     /// Does what is due, and sees to it that this runs again when something is.
@@ -250,6 +257,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         let mut sent = 0;
         while self.is_sent() && sent < out.len() {
             match Pin::new(&mut self.stream).poll_write(context, &out[sent..])? {
+                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(length) => sent += length,
                 Poll::Pending => break,
             }
@@ -310,12 +318,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 }
 
-/// Hands over what has come later.
+/// Hands over what has come later, as much of it as is sent at a time.
 fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>, context: &mut Context<'_>) {
-    if turn.serve.has_left() {
-        turn.serve.collect(|stream, answer| connection.complete(stream, answer, turn.now, turn.out));
-    }
     while !turn.serve.waiting.is_empty() {
+        if turn.out.len() >= OUTPUT_BYTES_MAX {
+            return context.waker().wake_by_ref();
+        }
         let Poll::Ready(Some(joined)) = turn.serve.waiting.poll_join_next(context) else { return };
         match joined {
             Ok((stream, Event::Answer(answer))) => {
@@ -383,6 +391,66 @@ mod tests {
         assert_eq!(heard, [expected, pong(b"the live")].concat());
         drop(living);
         serving.await.expect("no panic");
+    }
+
+    /// A client that greets, and then goes on without an end and takes nothing.
+    struct Deaf {
+        greeting: Vec<u8>,
+        said: Vec<u8>,
+        bytes: usize,
+    }
+
+    impl AsyncRead for Deaf {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let greeting = std::mem::take(&mut self.greeting);
+            buffer.put_slice(&greeting);
+            while greeting.is_empty() && buffer.remaining() > 0 {
+                let part = &self.said[self.bytes % self.said.len()..];
+                let part = &part[..part.len().min(buffer.remaining())];
+                buffer.put_slice(part);
+                self.bytes += part.len();
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Deaf {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            if self.bytes == 0 { Poll::Ready(Ok(bytes.len())) } else { Poll::Pending }
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_no_answer_costs_little_memory() {
+        let mut greeting = PREFACE.to_vec();
+        frames::settings(&mut greeting, &[]);
+        frames::window_update(&mut greeting, 0, 1 << 30);
+        let mut said = Vec::new();
+        // Calls of nothing: the answer is many times as long as the question.
+        for stream in (1..40_000).step_by(2) {
+            frames::headers(&mut said, stream, flag::END_STREAM, |out| {
+                out.extend_from_slice(b"\x83\x86\x84\x0f\x10\x10application/grpc");
+            });
+        }
+        let mut driver = Driver::new(Deaf { greeting, said, bytes: 0 }, front());
+        for _ in 0..100 {
+            assert!(poll_fn(|context| Poll::Ready(driver.poll(context))).await.is_pending());
+        }
+        let held = driver.unsent.capacity() + driver.rest.capacity();
+        assert!(held <= 64 * 1_024, "{held} bytes");
+        assert!(driver.stream.bytes <= READ_BYTES, "{} bytes were read", driver.stream.bytes);
     }
 
     #[tokio::test(start_paused = true)]

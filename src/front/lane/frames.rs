@@ -76,6 +76,12 @@ impl Head {
         Some(Self { length, kind, flags, stream: u32::from_be_bytes(*stream) & NUMBER_MAX })
     }
 
+    /// Whether all of the frame is there that `bytes` begin with.
+    #[inline]
+    pub fn begins_whole_frame(bytes: &[u8]) -> bool {
+        Self::read(bytes).is_some_and(|head| bytes.len() - HEAD_BYTES >= head.length)
+    }
+
     /// Appends it to `out`.
     #[inline]
     pub fn write(self, out: &mut Vec<u8>) {

@@ -11,14 +11,13 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, TestRunner};
 use prost::Message;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::{RULES, metrics, service};
-use crate::front::connections::{DrainSwitch, Life, serve_tonic};
-use crate::front::grpc::{GrpcFront, SHOULD_RATE_LIMIT};
+use crate::front::connections::{DrainSwitch, GrpcServer, Life};
+use crate::front::grpc::SHOULD_RATE_LIMIT;
 use crate::front::lane::frames::{HEAD_BYTES, Head, PREFACE, flag, kind};
 use crate::front::lane::hpack::text::TextDecoder;
-use crate::front::lane::{self, LaneFront};
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -53,8 +52,17 @@ enum Server {
     Hyper,
 }
 
-/// A fresh limiter's answer to these bytes, which come in pieces of at most this many.
-async fn ask(server: Server, bytes: &[u8], piece: usize) -> Heard {
+/// How a client says what it has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// One part right behind the other.
+    Hurried,
+    /// It waits for the answers to each part.
+    Patient,
+}
+
+/// A fresh limiter's answer to these bytes, which come in parts.
+async fn ask(server: Server, parts: &[&[u8]], pace: Pace) -> Heard {
     let metrics = metrics();
     let seam = Arc::new(Seam::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()));
     let health = Arc::new(Health::starting());
@@ -62,34 +70,42 @@ async fn ask(server: Server, bytes: &[u8], piece: usize) -> Heard {
     let switch = DrainSwitch::new();
     let life = Life::until(switch.drain());
     let (mut client, stream) = tokio::io::duplex(1 << 20);
-    let serving = async {
-        match server {
-            Server::Lane => lane::serve(stream, LaneFront::new(seam, health).for_worker(), life).await,
-            Server::Hyper => serve_tonic(stream, GrpcFront::new(seam, health), life).await,
-        }
-    };
+    // As the program does.
+    let serving = match server {
+        Server::Lane => GrpcServer::lane(seam, health),
+        Server::Hyper => GrpcServer::tonic(seam, health),
+    }
+    .serve(stream, life);
     let asking = async {
-        for piece in bytes.chunks(piece) {
-            if client.write_all(piece).await.is_err() {
+        let (mut out, mut is_closed) = (Vec::new(), false);
+        for part in parts {
+            if client.write_all(part).await.is_err() {
                 break;
             }
-            tokio::task::yield_now().await;
-        }
-        let mut out = Vec::new();
-        // The clock stands still while anybody has something to do.
-        let quiet = Duration::from_millis(100);
-        let is_closed = loop {
-            match tokio::time::timeout(quiet, client.read_buf(&mut out)).await {
-                Err(_) => break false,
-                Ok(read) if !matches!(read, Ok(1..)) => break true,
-                Ok(_) => {}
+            match pace {
+                Pace::Hurried => tokio::task::yield_now().await,
+                Pace::Patient => is_closed = hear(&mut client, &mut out).await,
             }
-        };
+        }
+        is_closed |= hear(&mut client, &mut out).await;
         Heard { is_closed, ..heard(&out) }
     };
     tokio::select! {
         heard = asking => heard,
         never = async { serving.await; std::future::pending().await } => never,
+    }
+}
+
+/// Reads until the server has nothing more to say. Whether it has closed the connection.
+async fn hear(client: &mut DuplexStream, out: &mut Vec<u8>) -> bool {
+    // The clock stands still while anybody has something to do.
+    let quiet = Duration::from_millis(100);
+    loop {
+        match tokio::time::timeout(quiet, client.read_buf(out)).await {
+            Err(_) => return false,
+            Ok(read) if !matches!(read, Ok(1..)) => return true,
+            Ok(_) => {}
+        }
     }
 }
 
@@ -246,6 +262,9 @@ enum Style {
     HealthCheck,
     NotGrpc,
     Priority,
+    Watch,
+    Unknown,
+    Broken,
 }
 
 const STYLES: &[Style] = &[
@@ -265,19 +284,39 @@ const STYLES: &[Style] = &[
     Style::Priority,
 ];
 
+/// What comes with one read: calls that are decided, and what is answered beside them.
+const TOGETHER: &[Style] = &[
+    Style::Usual,
+    Style::Usual,
+    Style::Usual,
+    Style::HealthCheck,
+    Style::Watch,
+    Style::Unknown,
+    Style::Compressed,
+    Style::Broken,
+    Style::Empty,
+    Style::NotGrpc,
+];
+
 fn call(stream: u32, style: Style, cut: Index) -> Vec<u8> {
-    let health = matches!(style, Style::HealthCheck);
+    let path = match style {
+        Style::HealthCheck => "/grpc.health.v1.Health/Check",
+        Style::Watch => "/grpc.health.v1.Health/Watch",
+        Style::Unknown => "/no.Such/Method",
+        _ => SHOULD_RATE_LIMIT,
+    };
     let mut fields = vec![
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", if health { "/grpc.health.v1.Health/Check" } else { SHOULD_RATE_LIMIT }),
+        (":path", path),
         (":authority", "limiter"),
         ("te", "trailers"),
         ("content-type", if matches!(style, Style::NotGrpc) { "text/plain" } else { "application/grpc" }),
     ];
     let body = match style {
         Style::Empty => Vec::new(),
-        Style::HealthCheck => vec![0; 5],
+        Style::HealthCheck | Style::Watch | Style::Unknown => vec![0; 5],
+        Style::Broken => b"\0\0\0\0\x02\xff\xff".to_vec(),
         Style::Compressed => [&[1], &body(stream)[1..]].concat(),
         Style::TwoMessages => body(stream).repeat(2),
         Style::Short => body(stream)[..9].to_vec(),
@@ -353,13 +392,17 @@ fn client() -> impl Strategy<Value = Said> {
     })
 }
 
-/// One case on a clock that stands still.
+/// One case, whose bytes come in pieces of at most so many.
 fn compare(bytes: &[u8], piece: usize) -> Vec<Difference> {
+    let [lane, hyper] = both(&bytes.chunks(piece).collect::<Vec<_>>(), Pace::Hurried);
+    differences(&lane, &hyper)
+}
+
+/// What the lane and hyper answer to the same, on a clock that stands still.
+fn both(parts: &[&[u8]], pace: Pace) -> [Heard; 2] {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
-    let lane = runtime.block_on(ask(Server::Lane, bytes, piece));
-    let hyper = runtime.block_on(ask(Server::Hyper, bytes, piece));
-    differences(&lane, &hyper)
+    [Server::Lane, Server::Hyper].map(|server| runtime.block_on(ask(server, parts, pace)))
 }
 
 /// A seed that is the same every time, so that the list below holds for good.
@@ -374,6 +417,28 @@ fn good_clients_are_answered_alike_however_their_bytes_are_cut() {
     let pieces = prop_oneof![Just(1_usize), 2..40_usize, Just(1 << 20)];
     let outcome = runner(150).run(&(client(), pieces), |(said, piece)| {
         prop_assert_eq!(compare(&said.0.concat(), piece), []);
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn what_came_with_one_read_is_answered_whatever_it_is() {
+    let reads = vec(vec((select(TOGETHER), any::<Index>()), 1..5), 1..8);
+    let outcome = runner(150).run(&reads, |reads| {
+        let mut streams = (1..).step_by(2);
+        let greeting = [PREFACE.to_vec(), frame(kind::SETTINGS, 0, 0, &[])].concat();
+        let mut parts = vec![greeting];
+        parts.extend(reads.iter().map(|calls| {
+            let calls = calls.iter().zip(&mut streams);
+            calls.flat_map(|((style, cut), stream)| call(stream, *style, *cut)).collect()
+        }));
+        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        let [lane, hyper] = both(&parts, Pace::Patient);
+        let mut differences = differences(&lane, &hyper);
+        differences.retain(|difference| !difference.lane.contains("there is no such method"));
+        prop_assert_eq!(differences, []);
+        prop_assert_eq!(lane.streams.len(), reads.iter().map(Vec::len).sum::<usize>());
         Ok(())
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));

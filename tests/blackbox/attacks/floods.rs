@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use crate::harness::grpc;
 use crate::harness::h2::{
-    ACK, Attacker, END_HEADERS, END_STREAM, call, call_body, call_head, frame, greeting, kind, number,
+    ACK, Attacker, END_HEADERS, END_STREAM, call, call_body, call_head, field, frame, greeting, kind, number,
     settings, streams,
 };
-use crate::harness::siege::{MIB, Siege, attack, question};
+use crate::harness::siege::{Front, MIB, Siege, attack, question};
 
 /// How long a flood lasts, if the server lets it.
 const FLOOD: Duration = Duration::from_millis(800);
+/// What the lane may take of a flood, what the system holds of it between the two included.
+const FLOOD_BYTES_MAX: usize = 24 * MIB as usize;
 /// Error codes.
 const PROTOCOL_ERROR: u32 = 1;
 const FLOW_CONTROL_ERROR: u32 = 3;
@@ -116,6 +118,39 @@ fn frames_that_mean_nothing_without_an_end() {
     is_kept_within_bounds(&frame(kind::PING, ACK, 0, b"12345678"));
     is_kept_within_bounds(&frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 0, 16]));
     is_kept_within_bounds(&frame(99, 0, 0, &[0; 100]));
+}
+
+/// Frames on a stream, or about one, that needs none of them. hyper takes most of them for as long as they come.
+#[test]
+fn frames_that_nobody_needs_end_the_connection() {
+    let posts = [0x83, 0x86];
+    let path = |path| field(0, ":path", path);
+    let grpc = field(0, "content-type", "application/grpc");
+    let watch = [&posts[..], &path("/grpc.health.v1.Health/Watch"), &grpc].concat();
+    let watch =
+        [frame(kind::HEADERS, END_HEADERS, 1, &watch), frame(kind::DATA, END_STREAM, 1, &[0; 5])].concat();
+    let page = frame(kind::HEADERS, END_HEADERS, 1, &[&posts[..], &path("/")].concat());
+    let unknown =
+        frame(kind::HEADERS, END_HEADERS, 1, &[&posts[..], &path("/no.Such/Method"), &grpc].concat());
+    let (byte, much) = (frame(kind::DATA, 0, 1, b"x"), frame(kind::DATA, 0, 1, &[0; 16 * 1024]));
+    attack(8 * MIB, |siege| {
+        for (opening, flood) in [
+            (Vec::new(), frame(kind::SETTINGS, ACK, 0, &[])),
+            (watch.clone(), number(kind::WINDOW_UPDATE, 1, 1)),
+            (page.clone(), byte.clone()),
+            (page.clone(), much.clone()),
+            (unknown.clone(), byte.clone()),
+        ] {
+            let mut attacker = Attacker::greeted(siege.grpc_port());
+            attacker.send(&opening);
+            let sent = attacker.flood(&flood, FLOOD / 2);
+            if let Front::Lane = siege.front {
+                assert!(sent <= FLOOD_BYTES_MAX, "{sent} bytes of {:?}", &flood[..9]);
+                let goaway = attacker.is_closed().goaway;
+                assert!([Some(ENHANCE_YOUR_CALM), Some(PROTOCOL_ERROR)].contains(&goaway), "{goaway:?}");
+            }
+        }
+    });
 }
 
 #[test]

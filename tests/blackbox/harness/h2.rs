@@ -209,11 +209,15 @@ impl Attacker {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Says the same again and again, for so long or until the server takes no more.
-    pub fn flood(&mut self, bytes: &[u8], duration: Duration) {
+    /// Says the same again and again, for so long or until the server takes no more. How many bytes it has taken, or the
+    /// system for it.
+    pub fn flood(&mut self, bytes: &[u8], duration: Duration) -> usize {
         let chunk = bytes.repeat((16 * 1024 / bytes.len()).max(1));
-        let began = Instant::now();
-        while began.elapsed() < duration && self.send(&chunk) {}
+        let (began, mut sent) = (Instant::now(), 0);
+        while began.elapsed() < duration && self.send(&chunk) {
+            sent += chunk.len();
+        }
+        sent
     }
 
     /// Ends the writing half; what comes back is still heard.

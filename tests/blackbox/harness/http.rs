@@ -89,7 +89,10 @@ impl Client {
             Some(stream) => stream,
             none => none.insert(BufReader::new(connect_from(self.from, self.port)?)),
         };
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: tests\r\n");
+        let mut request = format!("{method} {path} HTTP/1.1\r\n");
+        if headers.iter().all(|(name, _)| *name != "host") {
+            request += "host: tests\r\n";
+        }
         for (name, value) in headers {
             request += &format!("{name}: {value}\r\n");
         }

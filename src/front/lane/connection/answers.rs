@@ -27,6 +27,7 @@ impl<W> Connection<W> {
             Ok(message) => self.succeed(stream, message, out),
             Err(status) => self.fail(&stream, &status, out),
         }
+        self.notice_room(now);
     }
 
     /// The next message of a stream of them, and what is kept for the one after it. Without that it is the last.
@@ -91,7 +92,7 @@ impl<W> Connection<W> {
     pub(super) fn answer_early(&mut self, id: u32, status: &Status, out: &mut Vec<u8>) {
         if let Some(stream) = self.remove(id) {
             self.fail(&stream, status, out);
-            self.reset(id, ErrorCode::NoError, out);
+            self.stop(id, ErrorCode::NoError, out);
         }
     }
 
@@ -118,6 +119,11 @@ impl<W> Connection<W> {
     /// A stream error of the client's making.
     pub(super) fn reset(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
         self.nuisance.add(nuisance::RESET);
+        self.stop(id, code, out);
+    }
+
+    /// Tells the client to send no more on a stream. What is under way is let pass.
+    fn stop(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
         self.counts.reset_by_server += 1;
         self.remove(id);
         self.streams.let_pass(id);

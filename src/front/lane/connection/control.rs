@@ -20,7 +20,10 @@ impl<W> Connection<W> {
             return fatal(ErrorCode::FrameSizeError, "SETTINGS have a length that they cannot have");
         }
         if head.has(flag::ACK) {
-            return Ok(());
+            return match std::mem::replace(&mut self.are_settings_read, true) {
+                false => Ok(()),
+                true => fatal(ErrorCode::ProtocolError, "it acknowledges SETTINGS that nobody sent"),
+            };
         }
         self.nuisance.add(nuisance::SETTINGS);
         let mut window = None;
@@ -90,7 +93,7 @@ impl<W> Connection<W> {
     }
 
     pub(super) fn on_goaway(&mut self, head: Head, payload: &[u8]) -> Result<(), Fatal> {
-        self.nuisance.add(nuisance::FRAME);
+        self.nuisance.unread(payload.len());
         if head.stream != 0 {
             return fatal(ErrorCode::ProtocolError, "a GOAWAY is for a stream");
         }

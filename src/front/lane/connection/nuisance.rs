@@ -1,6 +1,6 @@
-//! A score of frames that make work and bring none: PING, SETTINGS, RST_STREAM, empty DATA, streams that have to be
-//! reset. Each answer that a client took its call for lowers it, and each second halves it, so whoever asks may also
-//! cancel, and whoever only cancels is told to calm down.
+//! A score of frames that make work and bring none: PING, SETTINGS, RST_STREAM, WINDOW_UPDATE, DATA that are tiny or that
+//! nobody reads, streams that have to be reset. Each answer that a client took its call for lowers it, and each second
+//! halves it, so whoever asks may also cancel, and whoever only cancels is told to calm down.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,8 @@ const HALVED_AFTER: Duration = Duration::from_secs(1);
 
 /// What a frame costs that brings nothing.
 pub const FRAME: u32 = 1;
+/// Bytes that nobody reads and that cost as much as a frame.
+const BYTES_OF_FRAME: usize = 4 * 1_024;
 /// A stream that we have to reset.
 pub const RESET: u32 = 4;
 /// Settings, which may change every stream.
@@ -44,6 +46,13 @@ impl Nuisance {
     #[inline]
     pub fn add(&mut self, cost: u32) {
         self.score = self.score.saturating_add(cost);
+    }
+
+    /// A frame with this payload, which nobody reads.
+    #[inline]
+    pub fn unread(&mut self, bytes: usize) {
+        // A payload has at most 16 MiB.
+        self.add(FRAME + (bytes / BYTES_OF_FRAME) as u32);
     }
 
     #[inline]
@@ -83,5 +92,8 @@ mod tests {
         assert_eq!(nuisance.score, (MAX - 1) / 8);
         nuisance.cool(now + Duration::from_secs(100_000));
         assert_eq!(nuisance.score, 0);
+        nuisance.unread(8);
+        nuisance.unread(16 * 1_024);
+        assert_eq!(nuisance.score, 1 + 5);
     }
 }

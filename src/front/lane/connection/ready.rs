@@ -83,17 +83,8 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Answers all requests that are ready, as there is more to be looked at behind them.
+    /// Answers all requests that are ready.
     pub(super) fn answer_ready<S: Serve<Waiting = W>>(&mut self, reading: &mut Reading<'_, '_, S>) {
-        self.answer_those(reading, false);
-    }
-
-    /// Answers all requests that are ready. `are_all`: nothing else was answered, and nothing is behind them.
-    pub(super) fn answer_those<S: Serve<Waiting = W>>(
-        &mut self,
-        reading: &mut Reading<'_, '_, S>,
-        are_all: bool,
-    ) {
         let Reading { now, serve, out, ready, streams } = reading;
         if ready.is_empty() {
             return;
@@ -101,7 +92,7 @@ impl<W> Connection<W> {
         // Filled where they lie: collected, they would be moved.
         let mut calls: SmallVec<[Call<'_>; TOGETHER_MAX]> = SmallVec::new();
         calls.extend(ready.iter().map(Ready::call));
-        serve.whole(&calls, are_all, |place, outcome| {
+        serve.whole(&calls, |place, outcome| {
             if let Some(stream) = streams[place].take() {
                 self.answer(stream, outcome, calls[place].timeout, *now, out);
             }

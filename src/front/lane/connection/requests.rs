@@ -1,6 +1,7 @@
 //! Streams that begin, their header blocks, their bodies, until a request is whole.
 
 use std::borrow::Cow;
+use std::time::Instant;
 
 use super::ready::Reading;
 use super::streams::{Asked, State, Stream};
@@ -10,12 +11,14 @@ use super::{
     flag, frames, nuisance,
 };
 use crate::front::grpc::unfinished;
-use crate::front::lane::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead};
+use crate::front::lane::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead, Route};
 
 /// Bytes of one header block, as it is sent.
 const BLOCK_BYTES_MAX: usize = 16 * 1_024;
 /// Frames that a block may go on in.
 const CONTINUATIONS_MAX: u32 = 16;
+/// A part of a body that is smaller, and not the last, makes more work than it brings.
+const PART_BYTES_MIN: usize = 64;
 /// gRPC's RESOURCE_EXHAUSTED.
 const RESOURCE_EXHAUSTED: u8 = 8;
 
@@ -23,6 +26,8 @@ const RESOURCE_EXHAUSTED: u8 = 8;
 #[derive(Debug)]
 pub struct Block {
     opening: Opening,
+    /// When it began.
+    pub(super) began: Instant,
     continuations: u32,
     bytes: Vec<u8>,
 }
@@ -61,7 +66,8 @@ impl<W> Connection<W> {
         if head.has(flag::END_HEADERS) {
             return self.on_block(opening, block, reading);
         }
-        self.block = Some(Block { opening, continuations: 0, bytes: block.to_vec() });
+        let bytes = block.to_vec();
+        self.block = Some(Block { opening, began: reading.now, continuations: 0, bytes });
         Ok(())
     }
 
@@ -144,9 +150,21 @@ impl<W> Connection<W> {
             sent: 0,
             queued: false,
         };
-        match opening.is_end {
-            true => self.is_whole(stream, Cow::Borrowed(&[]), reading),
-            false => self.streams.insert_newest(stream),
+        if opening.is_end {
+            return self.is_whole(stream, Cow::Borrowed(&[]), reading);
+        }
+        let asked = stream.asked;
+        self.streams.insert_newest(stream);
+        if asked == Asked::Call(Route::Unknown) {
+            self.answer_unheard(id, reading);
+        }
+    }
+
+    /// Answers a call of nothing that there is before its body comes: that may be a stream of messages without an end.
+    fn answer_unheard<S: Serve<Waiting = W>>(&mut self, id: u32, reading: &mut Reading<'_, '_, S>) {
+        self.answer_ready(reading);
+        if let Err(status) = reading.serve.partial(Route::Unknown, &[]) {
+            self.answer_early(id, &status, reading.out);
         }
     }
 
@@ -165,7 +183,7 @@ impl<W> Connection<W> {
     ) -> Result<(), Fatal> {
         let id = opening.stream;
         let Some(stream) = self.streams.get(id) else {
-            self.nuisance.add(nuisance::FRAME);
+            self.nuisance.unread(head.size);
             return match self.streams.is_let_pass(id) {
                 true => Ok(()),
                 false => fatal(ErrorCode::StreamClosed, "HEADERS are for a stream that has ended"),
@@ -196,9 +214,6 @@ impl<W> Connection<W> {
         self.windows.received(payload.len(), reading.out)?;
         let data = without_padding(head, payload)?;
         let is_end = head.has(flag::END_STREAM);
-        if data.is_empty() && !is_end {
-            self.nuisance.add(nuisance::FRAME);
-        }
         match self.data_error(id, payload.len(), data.len(), is_end) {
             Some(code) => self.reset(id, code, reading.out),
             None if is_end => self.end_body(id, data, reading),
@@ -212,9 +227,14 @@ impl<W> Connection<W> {
     #[inline]
     fn data_error(&mut self, id: u32, payload: usize, data: usize, is_end: bool) -> Option<ErrorCode> {
         let Some(stream) = self.streams.get(id) else {
-            self.nuisance.add(nuisance::FRAME);
+            self.nuisance.unread(payload);
             return (!self.streams.is_let_pass(id)).then_some(ErrorCode::StreamClosed);
         };
+        match stream.asked {
+            Asked::Call(_) if is_end || data >= PART_BYTES_MIN => {}
+            Asked::Call(_) => self.nuisance.add(nuisance::FRAME),
+            Asked::Page { .. } => self.nuisance.unread(payload),
+        }
         if !matches!(stream.state, State::Receiving) {
             return Some(ErrorCode::StreamClosed);
         }

@@ -76,6 +76,12 @@ pub struct Streams<W> {
     due: Option<Instant>,
 }
 
+/// Whether what may hold so many holds far fewer.
+pub fn is_roomy(capacity: usize, length: usize) -> bool {
+    const FEW: usize = 32;
+    capacity > 2 * length + FEW
+}
+
 impl<W> Streams<W> {
     pub fn new() -> Self {
         let others = HashMap::with_hasher(RandomState::default());
@@ -148,6 +154,18 @@ impl<W> Streams<W> {
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream<W>> {
         self.newest.iter_mut().chain(self.others.values_mut())
+    }
+
+    /// Whether there is memory for many more streams than there are.
+    pub fn is_roomy(&self) -> bool {
+        is_roomy(self.others.capacity(), self.others.len())
+            || is_roomy(self.let_pass.capacity(), self.let_pass.len())
+    }
+
+    /// Keeps no more memory than there are streams.
+    pub fn shrink(&mut self) {
+        self.others.shrink_to_fit();
+        self.let_pass.shrink_to_fit();
     }
 
     pub fn clear(&mut self) {

@@ -41,16 +41,14 @@ struct Server {
 impl Serve for Server {
     type Waiting = std::rc::Rc<()>;
 
-    fn partial(&mut self, _: Route, body: &[u8]) -> Result<(), Status> {
+    fn partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status> {
+        if route == Route::Unknown {
+            return Err(Status { code: 12, message: "unknown".into() });
+        }
         if body.first() == Some(&1) { Err(Status { code: 12, message: "compressed".into() }) } else { Ok(()) }
     }
 
-    fn whole(
-        &mut self,
-        calls: &[Call<'_>],
-        _: bool,
-        mut answer: impl FnMut(usize, Outcome<'_, Self::Waiting>),
-    ) {
+    fn whole(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Self::Waiting>)) {
         for (place, call) in calls.iter().enumerate() {
             let message = call.body.get(5..).unwrap_or_default();
             self.calls.push((call.stream, message.to_vec(), call.timeout));
@@ -116,10 +114,18 @@ impl Peer {
     /// Says these bytes; what the server answers.
     fn say(&mut self, bytes: &[u8]) -> Vec<Frame> {
         self.rest.extend_from_slice(bytes);
+        self.receive();
+        while Head::begins_whole_frame(&self.rest) && !self.connection.is_over() {
+            self.receive();
+        }
+        self.heard()
+    }
+
+    /// Lets the connection have what is there, once.
+    fn receive(&mut self) {
         let mut turn = Turn { now: self.now, serve: &mut self.server, out: &mut self.out };
         let used = self.connection.receive(&self.rest, &mut turn);
         self.rest.drain(..used);
-        self.heard()
     }
 
     /// Lets time pass, with the connection's own deadlines; what the server says.
@@ -330,6 +336,25 @@ fn an_answer_that_cannot_wait_for_the_rest_of_its_request() {
     assert_eq!(peer.say(&frame(kind::DATA, 0, 1, b"\0\0\0")), []);
     assert_eq!(peer.say(&frame(kind::HEADERS, WHOLE | END, 1, &block(&[]))), []);
     assert_eq!(ended(&peer.say(&call(3, b"x"))), [3]);
+}
+
+#[test]
+fn a_call_of_what_there_is_not_is_answered_before_it_ends() {
+    let mut peer = Peer::new(3);
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"),
+        ("content-type", "application/grpc"),
+    ];
+    let before = call(1, b"x");
+    let heard = peer.say(&[before, frame(kind::HEADERS, WHOLE, 3, &block(&fields))].concat());
+    assert_eq!((ended(&heard), resets(&heard)), (vec![1, 3], vec![(3, ErrorCode::NoError as u8)]));
+    assert!(heard.iter().any(|frame| frame.stream == 3 && has(frame, "\x0bgrpc-status\x0212")), "{heard:?}");
+    // What was under way is let pass.
+    assert_eq!(peer.say(&frame(kind::DATA, 0, 3, &message(b"x"))), []);
+    assert_eq!(peer.say(&frame(kind::DATA, END, 3, &[])), []);
+    assert_eq!(ended(&peer.say(&call(5, b"x"))), [5]);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::streams::{State, Stream};
+use super::streams::{State, Stream, is_roomy};
 use super::{Connection, ErrorCode, Fatal, Head, NUMBER_MAX, STREAMS_MAX, fatal, frames, nuisance};
 
 /// Unread bytes of requests that a connection may hold, and each of its streams.
@@ -47,6 +47,15 @@ impl Windows {
         }
         give_back(&mut self.receive, CONNECTION_WINDOW, 0, out);
         Ok(())
+    }
+
+    /// Whether there is memory for many more streams than wait.
+    pub fn is_roomy(&self) -> bool {
+        is_roomy(self.blocked.capacity(), self.blocked.len())
+    }
+
+    pub fn shrink(&mut self) {
+        self.blocked.shrink_to_fit();
     }
 
     /// How much of `length` may go out on a stream with this window, in one frame.
@@ -94,6 +103,8 @@ impl<W> Connection<W> {
             return fatal(ErrorCode::FrameSizeError, "a WINDOW_UPDATE has not four bytes");
         }
         let increment = frames::number(payload) & NUMBER_MAX;
+        // Also one that lets something go out: it may let a byte go out at a time.
+        self.nuisance.add(nuisance::FRAME);
         match head.stream {
             0 => self.open_connection(increment, out),
             stream if self.streams.is_idle(stream) => {
@@ -114,9 +125,6 @@ impl<W> Connection<W> {
         if self.windows.send > i64::from(NUMBER_MAX) {
             return fatal(ErrorCode::FlowControlError, "the window is larger than there may be");
         }
-        if self.windows.blocked.is_empty() {
-            self.nuisance.add(nuisance::FRAME);
-        }
         // Each turn sends something or takes a stream off the queue.
         while self.windows.send > 0 {
             let Some(id) = self.windows.blocked.pop_front() else { break };
@@ -129,7 +137,7 @@ impl<W> Connection<W> {
     }
 
     fn open_stream(&mut self, id: u32, increment: u32, out: &mut Vec<u8>) {
-        let Some(stream) = self.streams.get(id) else { return self.nuisance.add(nuisance::FRAME) };
+        let Some(stream) = self.streams.get(id) else { return };
         stream.send_window += i64::from(increment);
         if increment == 0 {
             self.reset(id, ErrorCode::ProtocolError, out);
@@ -137,8 +145,6 @@ impl<W> Connection<W> {
             self.reset(id, ErrorCode::FlowControlError, out);
         } else if matches!(stream.state, State::Sending(_)) {
             self.pump(id, out);
-        } else {
-            self.nuisance.add(nuisance::FRAME);
         }
     }
 

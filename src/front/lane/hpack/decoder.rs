@@ -11,6 +11,9 @@ const LIST_BYTES_HARD_MAX: usize = 64 * 1_024;
 /// The longest block that is remembered. Those of proxies have a few dozen bytes once their tables are filled.
 const MEMO_BYTES_MAX: usize = 256;
 
+/// What is kept for the text of the next field.
+const SCRATCH_BYTES_KEPT: usize = 256;
+
 /// Why a block cannot be decoded. Neither side knows the table after that, so the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
@@ -86,6 +89,17 @@ impl Decoder {
     pub fn new() -> Self {
         let (memo, spelt) = (Memo::default(), Spelt::default());
         Self { table: Table::new(), memo, spelt, scratch: Vec::new() }
+    }
+
+    /// Whether it holds memory that few blocks need.
+    pub fn is_roomy(&self) -> bool {
+        self.scratch.capacity() > SCRATCH_BYTES_KEPT
+    }
+
+    /// Frees it.
+    pub fn shrink(&mut self) {
+        self.scratch.clear();
+        self.scratch.shrink_to(SCRATCH_BYTES_KEPT);
     }
 
     /// What the block says. Every block of a connection has to come here, in order, whatever becomes of its stream.

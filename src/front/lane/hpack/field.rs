@@ -136,8 +136,13 @@ fn is_name_byte(byte: u8) -> bool {
         | b'_' | b'`' | b'|' | b'~')
 }
 
-/// Whether all of it is printable, a tab, or beyond ASCII. It looks at every byte, many at once.
+/// Whether all of it is printable, a tab, or beyond ASCII, and neither end is white space (RFC 9113, 8.2.1). It looks at
+/// every byte, many at once.
 pub(super) fn is_value(value: &[u8]) -> bool {
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    if is_space(value.first()) || is_space(value.last()) {
+        return false;
+    }
     value.iter().fold(true, |good, &byte| good & ((byte >= b' ') & (byte != 0x7f) | (byte == b'\t')))
 }
 
@@ -168,7 +173,8 @@ mod tests {
             ("content-length", "0123", Meaning::ContentLength(123)),
             ("grpc-timeout", "20m", Meaning::Timeout(timeout)),
             ("grpc-timeout", "20", Meaning::Timeout(None)),
-            ("x-request-id", "caf\u{e9}\t!", Meaning::Nothing),
+            ("x-request-id", "caf\u{e9}\t !", Meaning::Nothing),
+            ("x-request-id", "", Meaning::Nothing),
         ] {
             assert_eq!(meaning(name.as_bytes(), value.as_bytes()), expected, "{name}: {value}");
         }
@@ -195,6 +201,17 @@ mod tests {
             ("x", "a\0b"),
             ("x", "a\r\n"),
             ("x", "\u{7f}"),
+            ("x", " "),
+            ("x", " a"),
+            ("x", "a "),
+            ("x", "\ta"),
+            ("x", "a\t"),
+            (":authority", " limiter"),
+            (" x", "a"),
+            ("x ", "a"),
+            (":x", "a"),
+            ("x:", "a"),
+            ("\u{e9}", "a"),
         ] {
             assert_eq!(meaning(name.as_bytes(), value.as_bytes()), Meaning::Malformed, "{name}: {value}");
         }

@@ -14,9 +14,16 @@ const LAST_BITS: usize = 8;
 static STEPS: [u8; 1 << STEP_BITS] = steps();
 static LAST_STEPS: [u8; 1 << LAST_BITS] = single();
 
-/// How many characters the string has, all of them printable.
+/// A space, and how many bits it has.
+const SPACE: u8 = 0x14;
+const SPACE_BITS: usize = 6;
+
+/// How many characters the string has, all of them printable, and neither the first nor the last a space.
 pub fn length(string: &[u8]) -> Option<usize> {
-    let (mut at, mut symbols) = (0, 0);
+    if string.first().is_some_and(|first| first >> (8 - SPACE_BITS) == SPACE) {
+        return None;
+    }
+    let (mut at, mut symbols, mut ends_with_space) = (0, 0, false);
     'whole: while let Some(word) = string[at / 8..].first_chunk() {
         let mut bits = u64::from_be_bytes(*word) << (at % 8);
         for _ in 0..4 {
@@ -37,11 +44,12 @@ pub fn length(string: &[u8]) -> Option<usize> {
         if step == 0 || at + step > string.len() * 8 {
             break;
         }
+        ends_with_space = bits >> (64 - SPACE_BITS) == u64::from(SPACE);
         bits <<= step;
         at += step;
         symbols += 1;
     }
-    is_padding(string, at).then_some(symbols)
+    (is_padding(string, at) && !ends_with_space).then_some(symbols)
 }
 
 /// Whether nothing is left from this bit on but padding: ones, fewer than a byte.
@@ -120,12 +128,22 @@ mod tests {
         fn a_length_is_that_of_the_decoded_string(text in "[ -~]{0,80}", noise in vec(any::<u8>(), 0..40)) {
             let coded = encode(text.as_bytes());
             prop_assert!(length(&coded).is_none_or(|length| length == text.len()));
+            if text.starts_with(' ') || text.ends_with(' ') {
+                prop_assert_eq!(length(&coded), None);
+            }
             for string in [&coded, &noise] {
                 let mut decoded = Vec::new();
                 let whole = decode(string, &mut decoded);
                 if let Some(length) = length(string) {
                     prop_assert_eq!((whole, decoded.len()), (Some(()), length));
                 }
+            }
+        }
+
+        #[test]
+        fn a_space_at_either_end_is_seen(text in "[0-9a-zA-Z:/.-]{0,80}") {
+            for spaced in [format!(" {text}"), format!("{text} "), format!("\t{text}"), format!("{text}\t")] {
+                prop_assert_eq!(length(&encode(spaced.as_bytes())), None);
             }
         }
 

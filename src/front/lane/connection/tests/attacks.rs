@@ -37,6 +37,163 @@ fn floods_end_the_connection() {
     }
 }
 
+/// Says the same again and again; how many bytes are taken until the connection ends as expected, at most so many.
+fn bytes_until(peer: &mut Peer, said: &[u8], bytes_max: usize, code: ErrorCode) -> usize {
+    let taken = (1..).map(|times| times * said.len()).find(|&bytes| {
+        assert!(bytes <= bytes_max, "{bytes} bytes");
+        peer.out.clear();
+        peer.read = 0;
+        goaway(&peer.say(said)) == Some(code as u8)
+    });
+    taken.expect("it ends or the test does")
+}
+
+#[test]
+fn floods_on_a_stream_that_needs_none_of_it_end_the_connection() {
+    let opening = |fields: &[(&str, &str)], text: &[u8]| {
+        let mut peer = Peer::new(5);
+        peer.say(&frame(kind::HEADERS, WHOLE, 1, &block(fields)));
+        peer.say(text);
+        peer
+    };
+    let call_fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", SHOULD_RATE_LIMIT),
+        ("content-type", "application/grpc"),
+    ];
+    let no_call = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
+    let update = frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]);
+    let byte = frame(kind::DATA, 0, 1, b"x");
+    let padded = frame(kind::DATA, flag::PADDED, 1, &[&[255][..], &[0; 255]].concat());
+    let large = frame(kind::DATA, 0, 1, &[0; 16_384]);
+    let watch = || opening(&call_fields, &frame(kind::DATA, END, 1, &message(b"stream")));
+    let calm = ErrorCode::EnhanceYourCalm;
+    bytes_until(&mut watch(), &update, 14 * 10_001, calm);
+    bytes_until(&mut opening(&call_fields, &[]), &byte, 11 * 10_001, calm);
+    bytes_until(&mut opening(&no_call, &[]), &byte, 11 * 10_001, calm);
+    bytes_until(&mut opening(&no_call, &[]), &padded, 300 * 10_001, calm);
+    bytes_until(&mut opening(&no_call, &[]), &large, 40 << 20, calm);
+    // Refused before it is whole.
+    let compressed = frame(kind::DATA, 0, 1, b"\x01\0\0");
+    bytes_until(&mut opening(&call_fields, &compressed), &byte, 11 * 10_003, calm);
+    bytes_until(&mut opening(&call_fields, &compressed), &large, 40 << 20, calm);
+    // A window that opens by a byte lets a byte go out, again and again.
+    let mut peer = Peer::silent(60_000);
+    peer.say(&[&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])].concat());
+    peer.say(&call(1, b"x"));
+    bytes_until(&mut peer, &update, 14 * 10_003, calm);
+    bytes_until(&mut Peer::new(5), &frame(99, 0, 0, &[0; 16_384]), 40 << 20, calm);
+    bytes_until(&mut Peer::new(5), &frame(kind::GOAWAY, 0, 0, &[0; 16_384]), 40 << 20, calm);
+}
+
+#[test]
+fn settings_are_acknowledged_once() {
+    let ack = frame(kind::SETTINGS, flag::ACK, 0, &[]);
+    let mut peer = Peer::new(5);
+    assert_eq!(peer.say(&ack), []);
+    assert_eq!(ended(&peer.say(&call(1, b"x"))), [1]);
+    assert_eq!(goaway(&peer.say(&ack)), Some(ErrorCode::ProtocolError as u8));
+}
+
+#[test]
+fn a_header_block_has_to_end_in_time_however_many_frames_it_comes_in() {
+    let mut peer = Peer::new(5);
+    peer.say(&frame(kind::HEADERS, 0, 1, &[]));
+    for _ in 0..2 {
+        assert_eq!(peer.wait(Duration::from_secs(4)), []);
+        assert_eq!(peer.say(&frame(kind::CONTINUATION, 0, 1, &[])), []);
+    }
+    // Half of the next.
+    assert_eq!(peer.wait(Duration::from_millis(1_900)), []);
+    assert_eq!(peer.say(&frame(kind::CONTINUATION, 0, 1, &[0; 9])[..12]), []);
+    assert_eq!(goaway(&peer.wait(Duration::from_millis(200))), Some(ErrorCode::ProtocolError as u8));
+    // The next block has its own time.
+    let mut peer = Peer::new(5);
+    for number in 0..5 {
+        let (stream, block) = (2 * number + 1, call_block(&[]));
+        peer.say(&frame(kind::HEADERS, 0, stream, &block[..7]));
+        assert_eq!(peer.wait(Duration::from_secs(9)), []);
+        peer.say(&frame(kind::CONTINUATION, WHOLE, stream, &block[7..]));
+        assert_eq!(ended(&peer.say(&frame(kind::DATA, END, stream, &message(b"x")))), [stream]);
+    }
+}
+
+#[test]
+fn a_value_begins_and_ends_with_no_space() {
+    for (value, good) in
+        [(" a", false), ("a ", false), ("\ta", false), ("a\t", false), (" ", false), ("a b", true)]
+    {
+        let mut peer = Peer::new(5);
+        let call = [
+            frame(kind::HEADERS, WHOLE, 1, &call_block(&[("x-id", value)])),
+            frame(kind::DATA, END, 1, &message(b"x")),
+        ];
+        let heard = peer.say(&call.concat());
+        let reset = (1, ErrorCode::ProtocolError as u8);
+        assert_eq!(
+            (ended(&heard).len(), resets(&heard).contains(&reset)),
+            (usize::from(good), !good),
+            "{value:?}"
+        );
+        assert_eq!(ended(&peer.say(&super::call(3, b"x"))), [3]);
+    }
+}
+
+#[test]
+fn a_client_that_calls_what_there_is_not_is_not_flooding() {
+    let mut peer = Peer::new(5);
+    let unknown = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/no.Such/Method"),
+        ("content-type", "application/grpc"),
+    ];
+    for number in 0..30_000 {
+        let stream = 2 * number + 1;
+        let call = [
+            frame(kind::HEADERS, WHOLE, stream, &block(&unknown)),
+            frame(kind::DATA, END, stream, &message(b"x")),
+        ];
+        let heard = peer.say(&call.concat());
+        assert_eq!((goaway(&heard), ended(&heard)), (None, vec![stream]));
+        peer.out.clear();
+        peer.read = 0;
+    }
+}
+
+#[test]
+fn what_is_to_be_sent_goes_before_more_is_read() {
+    let mut peer = Peer::new(1_000);
+    peer.say(&frame(kind::WINDOW_UPDATE, 0, 0, &1_000_000_u32.to_be_bytes()));
+    let calls: Vec<u8> = (0..300).flat_map(|number| call(2 * number + 1, b"x")).collect();
+    peer.rest.extend_from_slice(&calls);
+    let before = peer.out.len();
+    peer.receive();
+    let said = peer.out.len() - before;
+    let together = 8 * 1_100;
+    assert!((OUTPUT_BYTES_MAX..OUTPUT_BYTES_MAX + together).contains(&said), "{said}");
+    // Once that is sent, the others are answered.
+    assert_eq!(ended(&peer.say(&[])), (0..300).map(|number| 2 * number + 1).collect::<Vec<_>>());
+}
+
+#[test]
+fn memory_is_given_back_after_a_burst() {
+    let mut peer = Peer::new(5);
+    let streams = || (0..1_000).map(|number| 2 * number + 1);
+    peer.say(&streams().flat_map(|stream| call(stream, b"later")).collect::<Vec<_>>());
+    // A long name, which is decoded to be looked at, and a field that is not.
+    let long = [&[0, 0x7f, 0xc1, 0x3d][..], &[b'x'; 8_000], &[1, b'y']].concat();
+    let begins = frame(kind::HEADERS, WHOLE | END, 2_001, &[call_block(&[]), long].concat());
+    assert_eq!(ended(&peer.say(&begins)), [2_001]);
+    streams().for_each(|stream| drop(peer.complete(stream, Ok(b"x"))));
+    let is_roomy = |peer: &Peer| (peer.connection.streams.is_roomy(), peer.connection.decoder.is_roomy());
+    assert_eq!(is_roomy(&peer), (true, true));
+    assert_eq!(peer.wait(ROOM_KEPT + Duration::from_secs(1)), []);
+    assert_eq!(is_roomy(&peer), (false, false));
+    assert_eq!(ended(&peer.say(&call(2_003, b"x"))), [2_003]);
+}
+
 #[test]
 fn a_client_that_also_asks_may_cancel_and_ping_as_it_likes() {
     let mut peer = Peer::new(5);
