@@ -4,6 +4,7 @@
 
 mod admin;
 mod check;
+mod gate;
 mod json;
 mod page;
 mod probes;
@@ -20,6 +21,7 @@ use hyper::body::Incoming;
 
 pub use self::admin::{AdminFront, MetricsFront};
 pub use self::check::{CheckOptions, Proxy};
+pub use self::gate::Gate;
 pub use self::page::Page;
 
 use self::page::{not_allowed, text};

@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod mount;
 pub mod pki;
 pub mod process;
+pub mod programs;
 pub mod proxy;
 pub mod recorder;
 pub mod redis;

@@ -1,10 +1,11 @@
 //! The lane as clients see it that others have written: h2spec, grpcio (gRPC's C core), grpc-go (by grpcurl), nghttp2
-//! (by h2load and curl). The rest of this suite runs on it too, and on tonic with TIDEGATE_TEST_FRONT=tonic.
+//! (by h2load and curl). `clients` has them mix calls of every kind. The rest of this suite runs on it too, and on tonic
+//! with TIDEGATE_TEST_FRONT=tonic.
 
 use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
+use crate::harness::programs::{installed, run, succeed};
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually_true, h2};
 
@@ -19,25 +20,6 @@ const CALL: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit
 
 fn lane() -> Tidegate {
     Setup::new().env("GRPC_FRONT", "lane").rules("shop.yaml", RULES).start()
-}
-
-/// What `tests/run` has put on the PATH, or where it installs it.
-fn installed(name: &str) -> Command {
-    let path = format!("{}/tests/.work/bin/{name}", env!("CARGO_MANIFEST_DIR"));
-    Command::new(if Path::new(&path).exists() { path } else { name.to_owned() })
-}
-
-fn run(command: &mut Command) -> (Output, String) {
-    let output = command.output().unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
-    let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
-    (output, said)
-}
-
-/// Runs a program that has to end well; all that it said.
-fn succeed(command: &mut Command) -> String {
-    let (output, said) = run(command);
-    assert!(output.status.success(), "{command:?}\n{said}");
-    said
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod answers;
 mod attacks;
 mod check_descriptors;
 mod check_fronts;
+mod clients;
 mod commands;
 mod connections;
 mod debug_port;
