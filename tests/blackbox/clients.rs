@@ -76,6 +76,6 @@ fn grpcurl_is_told_promptly_whether_there_is_reflection() {
 fn what_is_installed_for_the_clients_names_no_host() {
     let lock =
         std::fs::read_to_string(file("blackbox/clients/js/package-lock.json")).expect("it is committed");
-    assert!(lock.contains("@grpc/grpc-js") && !lock.contains("resolved") && !lock.contains("://registry"));
+    assert!(lock.contains("@grpc/grpc-js") && !lock.contains("resolved") && !lock.contains("://"));
     assert!(Path::new(&file("blackbox/clients/go/go.sum")).exists());
 }
