@@ -450,6 +450,24 @@ fn check_options(settings: &Settings) -> CheckOptions {
     }
 }
 
+/// What the program finds out where nobody sets it: the value of this setting, as it would be written.
+pub fn found_out(settings: &Settings, name: &str) -> Option<String> {
+    Some(match name {
+        "BACKEND_TYPE" => settings.backend_type?.name().to_owned(),
+        "WORKER_THREADS" => worker_threads(settings).to_string(),
+        "MAX_COUNTER_BYTES" => counter_bytes(settings).to_string(),
+        "USE_PROMETHEUS" => (!settings.disable_stats).to_string(),
+        "USE_STATSD" => statsd::plain_is_on(settings).to_string(),
+        "STATSD_HOST" => statsd::HOST.to_owned(),
+        "STATSD_PORT" => statsd::PORT.to_string(),
+        "STATSD_PROTOCOL" => "tcp".to_owned(),
+        "CONFIG_PATH" | "RUNTIME_ROOT" | "RUNTIME_SUBDIRECTORY" | "RUNTIME_APPDIRECTORY" => {
+            reload::place(&rules_layout(settings), name)?.display().to_string()
+        }
+        _ => return None,
+    })
+}
+
 /// One a core that the process may use, unless told.
 fn worker_threads(settings: &Settings) -> usize {
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);

@@ -1,19 +1,22 @@
 //! The command line: flags and environment become settings, a command runs, and its end becomes an exit code:
 //! 0, 1 for a failed start, run or check, 64 for bad settings or a bad command line.
 //!
-//! Without a command the limiter runs. The commands are `check`, `ask` and `settings`, a file each.
+//! Without a command the limiter runs. The commands are a file each.
 
 mod ask;
 mod check;
+mod completions;
+mod man;
 mod settings;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command};
+use strsim::osa_distance;
 
 use crate::app;
 use crate::logging::REPORT;
@@ -21,6 +24,31 @@ use crate::settings::{Problem, Row, Settings, TABLE, misspelt};
 
 /// A bad setting or a bad command line (EX_USAGE).
 const EXIT_USAGE: u8 = 64;
+
+/// The name of the program.
+const NAME: &str = "tidegate";
+
+/// The path of rules that are served, said without a flag.
+const RULES: &str = "served";
+
+/// What most people set first, and in a few words what it is: `-h` fits a screen.
+const FIRST: &[(&str, &str)] = &[
+    ("CONFIG_PATH", "a file or folder of rules"),
+    ("STRICT_RULES", "refuse rules that are warned of"),
+    ("DEFAULT_ALGORITHM", "how rules count that do not say it"),
+    ("SHADOW_MODE", "count, and deny nothing"),
+    ("GRPC_PORT", "gRPC, for Envoy"),
+    ("PORT", "HTTP: /check, /json, health"),
+    ("REDIS_URL", "host:port; counters live there, not here"),
+    ("REDIS_FAILURE_MODE", "when Redis is away: error, deny, allow, local"),
+    ("MAX_COUNTER_BYTES", "memory of counters [half of what there is]"),
+    ("LOG_LEVEL", "error, warn, info, debug, trace"),
+];
+
+/// Where `-h` ends.
+const REST: &str = "\
+Each is an environment variable too (GRPC_PORT is --grpc-port); the flag wins.
+All settings: tidegate --help. Changed here: tidegate settings --changed.";
 
 /// The name of the program of `envoyproxy/ratelimit` that checks rules: under this name, this one checks too.
 const CHECK_NAME: &str = "ratelimit_config_check";
@@ -36,23 +64,52 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<
         Ok(matches) => matches,
         Err(error) => return usage(&error),
     };
+    if let Some(problem) = no_rules_there(&matches) {
+        complain(format_args!("{problem}"));
+        return ExitCode::from(EXIT_USAGE);
+    }
     let done: Done = match matches.subcommand() {
         None => return serve(&matches, variable, mistakes()),
-        Some(("check", own)) => check::run(own, variable),
-        Some(("ask", own)) => ask::run(own, variable),
+        Some(("check", own)) => check::run(own, said(own, &matches), variable),
+        Some(("ask", own)) => ask::run(own, said(own, &matches), variable),
+        Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
+        Some(("man", own)) => Ok((man::run(own), ExitCode::SUCCESS)),
         Some((_, own)) => {
             mistakes().iter().for_each(|mistake| complain(format_args!("warning: {mistake}")));
-            Ok((settings::run(own, |row| flag(&matches, row), variable), ExitCode::SUCCESS))
+            settings::run(own, said(own, &matches), variable)
         }
     };
     match done {
         Ok((text, code)) => {
-            // Nothing is left to tell where the terminal is gone.
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            code
+            let mut out = io::stdout().lock();
+            written(out.write_all(text.as_bytes()).and_then(|()| out.flush()), code)
         }
         Err(problems) => bad_settings(&problems),
     }
+}
+
+/// The end of a command that wrote its output, or could not. A reader that has read enough (`| head`) is no failure.
+fn written(written: io::Result<()>, code: ExitCode) -> ExitCode {
+    match written {
+        Ok(()) => code,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => code,
+        Err(error) => {
+            complain(format_args!("the output cannot be written: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is wrong with a path of rules that is not there. It may be meant as a command.
+fn no_rules_there(matches: &ArgMatches) -> Option<String> {
+    let path = matches.get_one::<String>(RULES).filter(|path| !Path::new(path).exists())?;
+    let known = command();
+    let names = known.get_subcommands().map(Command::get_name);
+    let near = names.map(|name| (osa_distance(name, path), name)).filter(|(wrong, _)| *wrong <= 2).min();
+    let closest = near.map(|(_, name)| format!("; the closest command is {name}")).unwrap_or_default();
+    Some(format!(
+        "{path:?} is neither a command nor a file or folder of rules{closest} (expected one; see -h)"
+    ))
 }
 
 /// Runs the limiter. `mistakes` in the environment are told in its log.
@@ -81,18 +138,41 @@ fn serve(
 
 /// The command line, made of the table of settings.
 fn command() -> Command {
-    Command::new("tidegate")
+    let mut commands = vec![check::command(), ask::command(), settings::command(), completions::command()];
+    commands.push(man::command(&commands));
+    Command::new(NAME)
         .version(env!("CARGO_PKG_VERSION"))
         .about("Decides, for every request that a proxy is about to forward, whether it may pass.")
-        .after_help("Each setting is a flag and an environment variable; the flag wins.")
+        .after_help(first_settings())
+        .after_long_help("Each setting is a flag and an environment variable; the flag wins.")
+        .arg(
+            Arg::new(RULES)
+                .value_name("RULES")
+                .conflicts_with("CONFIG_PATH")
+                .help("a file or folder of rules to serve, as --config [default: config]"),
+        )
         .args(TABLE.iter().map(argument))
-        .subcommands([check::command(), ask::command(), settings::command()])
+        .subcommands(commands)
+}
+
+/// The end of `-h`: a line a setting, and where the rest is.
+fn first_settings() -> String {
+    let line = |(name, words): &(&str, &str)| {
+        let row = TABLE.iter().find(|row| row.name == *name)?;
+        let default = row.default.filter(|_| !row.is_secret() && !row.is_url());
+        let default = default.map(|default| format!(" [{default}]")).unwrap_or_default();
+        Some(format!("      --{:<20} {words}{default}\n", row.flag()))
+    };
+    format!(
+        "Settings, of which there are more:\n{}\n{REST}",
+        FIRST.iter().filter_map(line).collect::<String>()
+    )
 }
 
 /// The flag of a setting.
 fn argument(row: &Row) -> Arg {
     let argument = Arg::new(row.name).long(row.flag()).value_name(row.value_name).help(help(row));
-    let argument = argument.help_heading(row.group).hide_default_value(true);
+    let argument = argument.help_heading(row.group).hide_default_value(true).hide_short_help(true);
     if row.is_switch {
         return argument.num_args(0..=1).require_equals(true).default_missing_value("true");
     }
@@ -101,17 +181,18 @@ fn argument(row: &Row) -> Arg {
 
 /// The flags of the settings with these names, for a command that heeds no others.
 fn arguments_of(names: &'static [&'static str]) -> impl Iterator<Item = Arg> {
-    TABLE.iter().filter(|row| names.contains(&row.name)).map(argument)
+    TABLE.iter().filter(|row| names.contains(&row.name)).map(|row| argument(row).hide_short_help(false))
 }
 
 /// Reads the settings with these names; all others are at their defaults, whatever the environment says of them.
 fn read_only(
     names: &[&str],
-    matches: &ArgMatches,
+    flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Settings, Vec<Problem>> {
-    let heeded = |name: &str| if names.contains(&name) { variable(name) } else { None };
-    Settings::read(|row| flag(matches, row), heeded)
+    let flag = |row: &Row| if names.contains(&row.name) { flag(row) } else { None };
+    let variable = |name: &str| if names.contains(&name) { variable(name) } else { None };
+    Settings::read(flag, variable)
 }
 
 /// The arguments with what `envoyproxy/ratelimit` spells in Go's way spelled in ours: `-config_dir X`.
@@ -146,16 +227,24 @@ fn help(row: &Row) -> String {
     format!("{} [env: {}]{default}", row.help, row.name)
 }
 
-/// What the command line says of a setting. A command knows only some of them.
+/// What the command line says of a setting: behind the name of a command, or before it.
+fn said<'a>(own: &'a ArgMatches, before: &'a ArgMatches) -> impl Fn(&Row) -> Option<String> + 'a {
+    |row| flag(own, row).or_else(|| flag(before, row))
+}
+
+/// What these arguments say of a setting. A command knows only some of them.
 fn flag(matches: &ArgMatches, row: &Row) -> Option<String> {
-    matches.try_get_one::<String>(row.name).ok().flatten().cloned()
+    let text = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
+    text(row.name).or_else(|| if row.name == "CONFIG_PATH" { text(RULES) } else { None })
 }
 
 /// `--help` and `--version` are no errors.
 fn usage(error: &clap::Error) -> ExitCode {
-    // Nothing is left to tell where the terminal is gone.
-    let _ = error.print();
-    if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS }
+    let printed = error.print();
+    if error.use_stderr() {
+        return ExitCode::from(EXIT_USAGE);
+    }
+    written(printed.and_then(|()| io::stdout().flush()), ExitCode::SUCCESS)
 }
 
 fn bad_settings(problems: &[Problem]) -> ExitCode {
@@ -166,7 +255,7 @@ fn bad_settings(problems: &[Problem]) -> ExitCode {
 /// Tells people that something is wrong.
 fn complain(what: std::fmt::Arguments<'_>) {
     // Nothing is left to tell where the terminal is gone.
-    let _ = writeln!(std::io::stderr(), "tidegate: {what}");
+    let _ = writeln!(io::stderr(), "tidegate: {what}");
 }
 
 #[cfg(test)]
@@ -185,6 +274,34 @@ mod tests {
             assert!(help.contains(&format!("--{}", row.flag())), "{}", row.name);
             assert!(help.contains(&format!("[env: {}]", row.name)), "{}", row.name);
         }
+    }
+
+    #[test]
+    fn the_short_help_is_a_screen_and_says_where_the_rest_is() {
+        let help = command().term_width(80).render_help().to_string();
+        assert!(help.lines().count() <= 40, "{}:\n{help}", help.lines().count());
+        for (name, _) in FIRST {
+            let row = TABLE.iter().find(|row| row.name == *name).expect("a setting");
+            assert_eq!(help.matches(&format!("\n      --{} ", row.flag())).count(), 1, "{name} in:\n{help}");
+        }
+        assert!(FIRST.len() == 10 && help.contains("tidegate --help"), "{help}");
+        for command in command().get_subcommands() {
+            assert!(help.contains(&format!("\n  {} ", command.get_name())), "{help}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_rules_and_a_command_that_is_misspelt_is_told() {
+        let path = |arguments: &[&str]| {
+            let matches = command().try_get_matches_from(arguments).expect("good");
+            let row = TABLE.iter().find(|row| row.name == "CONFIG_PATH").expect("a setting");
+            (flag(&matches, row), no_rules_there(&matches))
+        };
+        assert_eq!(path(&["tidegate", "src/"]), (Some("src/".to_owned()), None));
+        assert_eq!(path(&["tidegate", "--config", "nowhere"]), (Some("nowhere".to_owned()), None));
+        let problem = path(&["tidegate", "chekc"]).1.expect("nobody has such a folder");
+        assert!(problem.contains("closest command is check"), "{problem}");
+        assert!(command().try_get_matches_from(["tidegate", "src/", "--config", "src"]).is_err());
     }
 
     #[test]

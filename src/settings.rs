@@ -18,7 +18,7 @@ mod together;
 pub mod value;
 
 pub use misspelt::misspelt;
-pub use page::{effective, markdown};
+pub use page::markdown;
 pub use table::{Row, Settings, TABLE};
 
 use crate::settings::refused::refused;
@@ -43,9 +43,14 @@ impl Row {
         }
     }
 
-    /// Nobody may see its value: it may hold a password or a token.
+    /// Nobody may see its value: it is a password or a token, or holds some.
     pub fn is_secret(&self) -> bool {
-        ["_TOKEN", "_AUTH", "_URL", "_HEADERS"].iter().any(|end| self.name.ends_with(end))
+        ["_TOKEN", "_AUTH", "_HEADERS"].iter().any(|end| self.name.ends_with(end))
+    }
+
+    /// Its value may hold a password beside what anybody may see.
+    pub fn is_url(&self) -> bool {
+        ["_URL", "_ENDPOINT"].iter().any(|end| self.name.ends_with(end))
     }
 }
 

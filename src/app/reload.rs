@@ -6,6 +6,7 @@
 mod control_plane;
 mod files;
 
+pub(super) use self::files::place;
 pub use self::files::{no_rules, rules_layout, rules_setting};
 
 use std::io;

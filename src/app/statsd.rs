@@ -12,6 +12,10 @@ use crate::settings::Settings;
 use crate::settings::value::StatsdProtocol;
 use crate::statsd::{Address, Dialect, Sender, Transport};
 
+/// Where a receiver is when nothing says it.
+pub(super) const HOST: &str = "localhost";
+/// Its port.
+pub(super) const PORT: u16 = 8125;
 /// How long the last metrics may take.
 const LAST_METRICS_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -71,7 +75,7 @@ pub(super) fn receivers(settings: &Settings) -> Vec<(Address, Dialect)> {
 }
 
 /// Nobody listens on localhost:8125 by default, so it takes a sign that somebody does.
-fn plain_is_on(settings: &Settings) -> bool {
+pub(super) fn plain_is_on(settings: &Settings) -> bool {
     let told = settings.statsd_host.is_some()
         || settings.statsd_port.is_some()
         || settings.statsd_protocol.is_some();
@@ -82,8 +86,8 @@ fn plain_is_on(settings: &Settings) -> bool {
 fn address(settings: &Settings, transport: Transport) -> Address {
     let host = settings.statsd_host.clone().filter(|host| !host.is_empty());
     Address {
-        host: host.unwrap_or_else(|| "localhost".to_owned()),
-        port: settings.statsd_port.unwrap_or(8125),
+        host: host.unwrap_or_else(|| HOST.to_owned()),
+        port: settings.statsd_port.unwrap_or(PORT),
         transport,
     }
 }

@@ -25,7 +25,7 @@ use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
 use crate::engine::request::{DescriptorOptions, Entry, Request};
 use crate::engine::rules::load;
-use crate::settings::{Problem, Settings};
+use crate::settings::{Problem, Row, Settings};
 use crate::source::file::{FileSource, Layout};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
@@ -93,8 +93,12 @@ struct Question {
 }
 
 /// Asks.
-pub(super) fn run(matches: &ArgMatches, variable: impl Fn(&str) -> Option<String>) -> Done {
-    let settings = read_only(SETTINGS, matches, variable)?;
+pub(super) fn run(
+    matches: &ArgMatches,
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Done {
+    let settings = read_only(SETTINGS, flag, variable)?;
     let question = question(matches).map_err(|problem| vec![problem])?;
     let answer = match matches.get_one::<String>("rules") {
         Some(folder) => offline(&question, PathBuf::from(folder), &settings),

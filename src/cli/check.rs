@@ -14,7 +14,7 @@ use super::{Done, arguments_of, read_only};
 use crate::app::{load_options, no_rules, rules_layout, rules_setting};
 use crate::engine::key::KeySecret;
 use crate::engine::rules::{Diagnostic, Loaded, load};
-use crate::settings::Settings;
+use crate::settings::{Row, Settings};
 use crate::source::file::{FileSource, Layout};
 
 /// The settings that say which rules there are and what they mean.
@@ -80,8 +80,12 @@ struct Report {
 }
 
 /// Checks all sets.
-pub(super) fn run(matches: &ArgMatches, variable: impl Fn(&str) -> Option<String>) -> Done {
-    let settings = read_only(SETTINGS, matches, variable)?;
+pub(super) fn run(
+    matches: &ArgMatches,
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Done {
+    let settings = read_only(SETTINGS, flag, variable)?;
     let mut report = Report::default();
     let named = layouts(matches);
     if named.is_empty() {

@@ -9,7 +9,7 @@ mod told;
 use crate::engine::decision::{Decision, Limited, Status, Verdicts, conclude};
 use crate::engine::plan::{Check, Origin, Plan, Step};
 use crate::engine::request::{Entry, Request};
-use crate::engine::rules::{End, Rule, RuleSet, Walk};
+use crate::engine::rules::{End, Known, Rule, RuleSet, Walk};
 
 /// Why a request would be answered as it would be.
 #[derive(Clone, Debug)]
@@ -97,16 +97,36 @@ fn counted(limited: &Limited<'_>, hits: u64) -> String {
 
 fn unmatched(walk: &Walk<'_>, domain: &str, entries: &[Entry<'_>]) -> String {
     let told = |entry: &Entry<'_>| format!("{}={}", entry.key, entry.value);
-    let some = |known: &[String]| match known {
-        [] => "nothing".to_owned(),
-        known => known.join(", "),
-    };
     match &walk.end {
-        End::NoDomain(known) => format!("domain {domain} has no rules (there are: {})", some(known)),
+        End::NoDomain(known) => format!("domain {domain} has no rules (there are: {})", told_of(known)),
         End::NoNode(known) => {
             let next = entries.get(walk.met.len()).map(told).unwrap_or_default();
-            format!("no rule for {next} at this level (there is: {})", some(known))
+            format!("no rule for {next} at this level (there is: {})", told_of(known))
         }
-        End::NoLimit | End::Rule(_) => "the path ends where no limit is set".to_owned(),
+        End::NoLimit(below) if !below.some.is_empty() => {
+            format!("the path ends where no limit is set (below it there is: {})", told_of(below))
+        }
+        End::NoLimit(_) | End::Rule(_) => "the path ends where no limit is set".to_owned(),
     }
+}
+
+fn told_of(known: &Known) -> String {
+    match known {
+        Known { some, .. } if some.is_empty() => "nothing".to_owned(),
+        Known { some, more: 0 } => some.join(", "),
+        Known { some, more } => format!("{} and {} more", some.join(", "), grouped(*more)),
+    }
+}
+
+/// A number as people read it: 99,992.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }

@@ -28,7 +28,7 @@ pub use duration::parse_duration_nanos;
 pub use metric_name::{MetricName, MetricPath};
 pub use rule::{Rule, StoreFailure, Sync, Unit, Written};
 pub use set::{Example, RuleSet};
-pub use walk::{End, Met, Walk};
+pub use walk::{End, Known, Met, Walk};
 
 use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;

@@ -1,5 +1,4 @@
-//! Settings for people: the page of all of them in Markdown, which is docs/settings.md, and the values that are in
-//! force in some environment.
+//! Settings for people: the page of all of them in Markdown, which is docs/settings.md.
 
 use std::fmt::Write as _;
 
@@ -79,21 +78,6 @@ fn no_effect(page: &mut String) {
     }
 }
 
-/// The settings that would be in force, a line each: value, and where it comes from. Secrets are not shown.
-pub fn effective(flag: impl Fn(&Row) -> Option<String>, variable: impl Fn(&str) -> Option<String>) -> String {
-    let mut lines = String::new();
-    for row in TABLE {
-        let (value, origin) = match (flag(row), variable(row.name), row.default) {
-            (Some(value), ..) => (value, "flag"),
-            (None, Some(value), _) => (value, "variable"),
-            (None, None, default) => (default.unwrap_or_default().to_owned(), "default"),
-        };
-        let shown = if row.is_secret() && !value.is_empty() { "…" } else { &value };
-        line(&mut lines, format_args!("{}={shown:?} ({origin})", row.name));
-    }
-    lines
-}
-
 fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
     let _ = writeln!(page, "{text}");
@@ -123,21 +107,5 @@ mod tests {
         for (names, why) in NO_EFFECT {
             assert!(page.contains(&cell(why)) && names.iter().all(|name| page.contains(&cell(name))));
         }
-    }
-
-    #[test]
-    fn what_is_in_force_tells_its_origin_and_no_secret() {
-        let variable = |name: &str| match name {
-            "ADMIN_TOKEN" => Some("hunter2".to_owned()),
-            "PORT" | "GRPC_PORT" => Some("7".to_owned()),
-            _ => None,
-        };
-        let text = effective(|row| (row.name == "PORT").then(|| "8".to_owned()), variable);
-        for expected in
-            ["\nPORT=\"8\" (flag)\n", "\nGRPC_PORT=\"7\" (variable)\n", "\nADMIN_TOKEN=\"…\" (variable)\n"]
-        {
-            assert!(text.contains(expected), "no {expected:?} in {text}");
-        }
-        assert!(text.contains("\nDEBUG_PORT=\"6070\" (default)\n") && !text.contains("hunter2"));
     }
 }

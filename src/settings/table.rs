@@ -27,6 +27,10 @@ pub struct Row {
     pub help: &'static str,
     /// A flag without a value means true.
     pub is_switch: bool,
+    /// Set to nothing it is as if unset.
+    pub empty_is_unset: bool,
+    /// Whether two texts are the same value.
+    pub are_equal: fn(&str, &str) -> bool,
 }
 
 macro_rules! settings {
@@ -37,10 +41,12 @@ macro_rules! settings {
             $( Row {
                 group: $group, name: $name, value_name: <$kind as Value>::NAME, default: Some($default), help: $help,
                 is_switch: matches!(<$kind as Value>::NAME.as_bytes(), b"BOOL"),
+                empty_is_unset: <$kind as Value>::EMPTY_IS_UNSET, are_equal: are_equal::<$kind>,
             }, )+
             $( $( Row {
                 group: $group, name: $oname, value_name: <$okind as Value>::NAME, default: None, help: $ohelp,
                 is_switch: matches!(<$okind as Value>::NAME.as_bytes(), b"BOOL"),
+                empty_is_unset: <$okind as Value>::EMPTY_IS_UNSET, are_equal: are_equal::<$okind>,
             }, )+ )?
         )+];
 
@@ -141,7 +147,7 @@ settings! {
         "LIMIT_LIMIT_HEADER" limit_limit_header: HeaderName = "RateLimit-Limit", "name of the header that tells the limit";
         "LIMIT_REMAINING_HEADER" limit_remaining_header: HeaderName = "RateLimit-Remaining", "name of the header that tells the remaining hits";
         "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header that tells the seconds to wait";
-        "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "tell the next filters of the proxy what was asked, and the metadata of the rules that were met";
+        "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "tell the next filters of the proxy what was asked, and the metadata of the rules that let their descriptors pass";
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
         "STORE_FULL_MODE" store_full_mode: FullMode = "deny", "what a descriptor gets that would need more than MAX_COUNTER_BYTES";
         optional {
@@ -260,6 +266,11 @@ settings! {
             "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY" otel_exporter_otlp_traces_client_key: String, "the same";
         }
     }
+}
+
+/// Two texts are the same value when they read as the same: `24h` and `1440m`.
+fn are_equal<T: Value + PartialEq>(one: &str, other: &str) -> bool {
+    one == other || T::parse(one).is_some_and(|value| T::parse(other) == Some(value))
 }
 
 /// One row, read. `None` when it is unset without a default, or bad: then a problem is added.

@@ -200,15 +200,136 @@ fn ask_says_why_it_cannot() {
 }
 
 #[test]
+fn ask_names_some_of_very_many_rules_and_what_is_below_a_path_that_ends_early() {
+    let mut rules = "domain: shop\ndescriptors:\n  - key: plan\n    descriptors:\n".to_owned();
+    for user in 0..100_000 {
+        rules += &format!("      - {{key: u{user}, rate_limit: {{unit: day, requests_per_unit: 3}}}}\n");
+    }
+    let (_folder, path) = folder(&[("shop.yaml", &rules)]);
+    let eight = "u0, u1, u2, u3, u4, u5, u6, u7 and 99,992 more";
+    let told =
+        |entries: &[&str]| tidegate(&[&["ask", "--rules", path.as_str(), "shop"], entries].concat(), &[]).1;
+    let early = told(&["plan=free"]);
+    let expected = format!("OK: the path ends where no limit is set (below it there is: {eight})\n");
+    assert!(early.ends_with(&expected), "{early}");
+    let astray = told(&["plan=free", "user=alice"]);
+    assert!(
+        astray.ends_with(&format!("no rule for user=alice at this level (there is: {eight})\n")),
+        "{astray}"
+    );
+}
+
+#[test]
 fn settings_shows_what_is_in_force_and_the_page_of_all() {
-    let variables = [("GRPC_PORT", "7"), ("ADMIN_TOKEN", "hunter2")];
+    let variables =
+        [("GRPC_PORT", "7"), ("ADMIN_TOKEN", "hunter2"), ("REDIS_URL", "redis://u:hunter2@redis:6379")];
     let (code, text, _) = tidegate(&["--port", "8", "settings"], &variables);
     assert_eq!(code, 0);
-    for line in ["PORT=\"8\" (flag)", "GRPC_PORT=\"7\" (variable)", "DEBUG_PORT=\"6070\" (default)"] {
-        assert!(text.lines().any(|told| told == line), "no {line} in {text}");
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    for line in [
+        "PORT=\"8\" (flag)",
+        "GRPC_PORT=\"7\" (variable)",
+        "DEBUG_PORT=\"6070\" (default)",
+        "BACKEND_TYPE=\"redis\" (default)",
+        "REDIS_URL=\"redis://…@redis:6379\" (variable)",
+        "CONFIG_PATH=\"config\" (default)",
+    ] {
+        assert!(lines(&text).iter().any(|told| told == line), "no {line} in {text}");
     }
     assert!(!text.contains("hunter2"));
+    assert_eq!(tidegate(&["settings", "--port", "8"], &variables).1, text, "in either order");
+    let (_, changed, _) = tidegate(&["settings", "--changed", "--port=8", "--grpc-host=0.0.0.0"], &variables);
+    let expected = lines(&text).into_iter().filter(|line| {
+        ["GRPC_PORT=", "PORT=", "ADMIN_TOKEN=", "REDIS_URL="].iter().any(|name| line.starts_with(name))
+    });
+    assert_eq!(lines(&changed), expected.collect::<Vec<_>>(), "GRPC_HOST is what it is anyway");
     let page = include_str!("../../docs/settings.md");
     let (_, text, _) = tidegate(&["settings", "--markdown"], &variables);
     assert!(text == page, "run: cargo run -- settings --markdown > docs/settings.md");
+}
+
+#[test]
+fn settings_tells_bad_ones_and_misspelt_variables() {
+    let variables = [("GRPC_PORT", "many"), ("REDIS_ULR", "hunter2")];
+    let (code, text, complaints) = tidegate(&["settings"], &variables);
+    assert!(code == 64 && text.contains("GRPC_PORT=\"many\" (variable)\n"), "{text}");
+    let lines: Vec<_> = complaints.lines().collect();
+    assert!(lines[0].starts_with("tidegate: warning: REDIS_ULR: has no effect"), "{complaints}");
+    assert!(lines[0].ends_with("(closest is REDIS_URL)"), "{complaints}");
+    assert!(
+        lines.len() == 2 && lines[1].starts_with("tidegate: GRPC_PORT: \"many\" is not a port"),
+        "{complaints}"
+    );
+    assert!(!(text + &complaints).contains("hunter2"));
+}
+
+#[test]
+fn a_flag_stands_before_a_command_or_behind_it() {
+    let (_bad, bad) = folder(&[("shop.yaml", BAD)]);
+    let behind = tidegate(&["check", "--config", &bad], &[]);
+    assert_eq!(behind.0, 1);
+    for before in [&["--config", &bad, "check"][..], &[&bad, "check"]] {
+        assert_eq!(tidegate(before, &[]), behind, "{before:?}");
+    }
+}
+
+#[test]
+fn a_path_instead_of_a_command_is_served() {
+    let setup = Setup::new().rules("shop.yaml", GOOD).env("CONFIG_PATH", "/nowhere");
+    let folder = setup.folder().display().to_string();
+    let limiter = setup.arg(&folder).start();
+    let answer = limiter.client().ask(grpc::question("shop", &[&[("user", "alice")]]));
+    assert_eq!(answer.statuses[0].limit_remaining, 2);
+    let (code, _, complaints) = tidegate(&["confg/"], &[]);
+    assert!(
+        code == 64 && complaints.contains("neither a command nor a file or folder of rules"),
+        "{complaints}"
+    );
+    let (code, _, complaints) = tidegate(&["chekc"], &[]);
+    assert!(code == 64 && complaints.contains("closest command is check"), "{complaints}");
+}
+
+/// Runs the program with its output going where `redirected` says. Exit code, and what it complained of.
+fn with_output(words: &str, redirected: &str) -> (i32, String) {
+    let script = format!("\"$0\" {words} {redirected}");
+    let (code, _, complaints) =
+        run("/bin/bash", &["-c", &script, env!("CARGO_BIN_EXE_tidegate")], &[("PATH", "/usr/bin:/bin")]);
+    (code, complaints)
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_and_a_reader_that_goes_is_none() {
+    let (_good, path) = folder(&[("shop.yaml", GOOD)]);
+    let (check, ask) = (format!("check {path}"), format!("ask shop user=a --rules {path}"));
+    for words in [&check, &ask, "settings", "completions zsh", "man", "-h", "--help", "--version"] {
+        let (code, complaints) = with_output(words, ">/dev/full");
+        assert_eq!(code, 1, "{words}: {complaints}");
+        let expected = "tidegate: the output cannot be written: No space left on device (os error 28)\n";
+        assert_eq!(complaints, expected, "{words}");
+        // Whoever reads is gone before anything is written.
+        let (code, complaints) = with_output(words, "> >(:)");
+        assert_eq!((code, complaints.as_str()), (0, ""), "{words}");
+    }
+    for words in ["--grpc-port=many", "--no-such-flag", "nowhere"] {
+        assert_eq!(with_output(words, "2>/dev/full").0, 64, "{words}");
+    }
+}
+
+#[test]
+fn completions_and_manual_know_every_flag_and_command() {
+    let (code, script, _) = tidegate(&["completions", "bash"], &[]);
+    assert!(code == 0 && script.contains("--grpc-port") && script.contains("--changed"));
+    let asked = format!(
+        "{script}\nCOMP_WORDS=(tidegate --grpc-p); COMP_CWORD=1; _tidegate tidegate --grpc-p tidegate\necho \"${{COMPREPLY[@]}}\""
+    );
+    assert_eq!(run("/bin/bash", &["-c", &asked], &[]).1, "--grpc-port\n");
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        assert!(tidegate(&["completions", shell], &[]).1.contains("grpc-port"), "{shell}");
+    }
+    assert_eq!(tidegate(&["completions", "tcsh"], &[]).0, 64);
+    let (code, page, _) = tidegate(&["man"], &[]);
+    assert!(code == 0 && page.contains("\n.TH tidegate 1") && page.contains("\\-\\-grpc\\-port"), "{page}");
+    assert!(page.contains("gRPC: the port [env: GRPC_PORT] [default: 8081]"), "{page}");
+    let (code, page, _) = tidegate(&["man", "check"], &[]);
+    assert!(code == 0 && page.contains("\n.TH tidegate-check 1") && page.contains("\\-\\-strict"), "{page}");
 }

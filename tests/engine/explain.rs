@@ -103,8 +103,8 @@ fn what_meets_nothing_is_told_where_it_went_astray() {
         ),
         (&[("plan", "free"), ("path", "/")], "no rule for path=/ at this level (there is: path=/api)"),
         (&[("user", "a"), ("path", "/")], "no rule for path=/ at this level (there is: nothing)"),
-        (&[("plan", "free")], "the path ends where no limit is set"),
-        (&[], "the path ends where no limit is set"),
+        (&[("plan", "free")], "the path ends where no limit is set (below it there is: path=/api)"),
+        (&[], "the path ends where no limit is set (below it there is: user, plan=free*, plan=gold, vip)"),
     ] {
         let told = text(&[entries], 1);
         assert!(told.contains(&format!("  limit     none\n  answer    OK: {why}\n")), "{told}");

@@ -161,3 +161,14 @@ pub fn rules_layout(settings: &Settings) -> Layout {
         watch_root: settings.runtime_watch_root,
     }
 }
+
+/// What a setting of where rules lie comes to, if it has a say.
+pub(in crate::app) fn place<'a>(layout: &'a Layout, setting: &str) -> Option<&'a Path> {
+    match (layout, setting) {
+        (Layout::Path(path), "CONFIG_PATH") => Some(path),
+        (Layout::Runtime { root, .. }, "RUNTIME_ROOT") => Some(root),
+        (Layout::Runtime { subdirectory, .. }, "RUNTIME_SUBDIRECTORY") => Some(subdirectory),
+        (Layout::Runtime { app_directory, .. }, "RUNTIME_APPDIRECTORY") => Some(app_directory),
+        _ => None,
+    }
+}

@@ -132,14 +132,11 @@ impl Tree {
         Some(Step { to, value: self.nodes[to.0 as usize].value.as_deref() })
     }
 
-    /// The children of a node, as `key` or `key=value`, in the order of the files. It looks at all nodes.
-    pub(super) fn children(&self, parent: NodeId) -> impl Iterator<Item = String> {
+    /// The children of a node, key and value, in the order of the files. It looks at all nodes.
+    pub(super) fn children(&self, parent: NodeId) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.nodes.iter().filter_map(move |node| {
             let family = self.families.get(node.family as usize).filter(|family| family.parent == parent)?;
-            Some(match &node.value {
-                Some(value) => format!("{}={value}", family.key),
-                None => family.key.to_string(),
-            })
+            Some((&*family.key, node.value.as_deref()))
         })
     }
 

@@ -4,7 +4,7 @@
 
 use crate::engine::request::Entry;
 use crate::engine::rules::set::Domain;
-use crate::engine::rules::tree::Step;
+use crate::engine::rules::tree::{NodeId, Step};
 use crate::engine::rules::{Rule, RuleSet};
 
 /// Nodes and domains that are named where nothing was met.
@@ -35,12 +35,21 @@ pub enum Met<'a> {
 pub enum End<'a> {
     /// At a node with a limit.
     Rule(&'a Rule),
-    /// At a node without a limit.
-    NoLimit,
-    /// Before its last entry: there is no node for the next one. Some that there are.
-    NoNode(Vec<String>),
-    /// The domain has no rules. Some that have.
-    NoDomain(Vec<String>),
+    /// At a node without a limit. The nodes below it.
+    NoLimit(Known),
+    /// Before its last entry: there is no node for the next one. Those that there are.
+    NoNode(Known),
+    /// The domain has no rules. Those that have.
+    NoDomain(Known),
+}
+
+/// What there is where something was not met: a node is `key` or `key=value`.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Some of it.
+    pub some: Vec<String>,
+    /// How much more there is.
+    pub more: usize,
 }
 
 impl RuleSet {
@@ -49,13 +58,14 @@ impl RuleSet {
         let Some(&Domain { root, .. }) = self.domains.get(domain) else {
             let mut known: Vec<_> = self.domains().map(str::to_owned).collect();
             known.sort_unstable();
+            let more = known.len().saturating_sub(KNOWN_MAX);
             known.truncate(KNOWN_MAX);
-            return Walk { met: Vec::new(), end: End::NoDomain(known) };
+            return Walk { met: Vec::new(), end: End::NoDomain(Known { some: known, more }) };
         };
         let (mut met, mut node) = (Vec::new(), root);
         for entry in entries {
             let Some(Step { to, value }) = self.tree.step(node, entry) else {
-                return Walk { met, end: End::NoNode(self.tree.children(node).take(KNOWN_MAX).collect()) };
+                return Walk { met, end: End::NoNode(self.below(node)) };
             };
             met.push(match value {
                 Some(value) if value == entry.value => Met::Exact,
@@ -65,6 +75,17 @@ impl RuleSet {
             node = to;
         }
         let rule = self.tree.rule(node).and_then(|rule| self.rules.get(rule as usize));
-        Walk { met, end: rule.map_or(End::NoLimit, End::Rule) }
+        Walk { met, end: rule.map_or_else(|| End::NoLimit(self.below(node)), End::Rule) }
+    }
+
+    /// The nodes right below this one.
+    fn below(&self, node: NodeId) -> Known {
+        let mut children = self.tree.children(node);
+        let told = |(key, value): (&str, Option<&str>)| match value {
+            Some(value) => format!("{key}={value}"),
+            None => key.to_owned(),
+        };
+        let some = children.by_ref().take(KNOWN_MAX).map(told).collect();
+        Known { some, more: children.count() }
     }
 }

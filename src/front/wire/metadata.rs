@@ -1,4 +1,4 @@
-//! Dynamic metadata, for the next filters of the proxy: what was asked, and what the rules that were met say of
+//! Dynamic metadata, for the next filters of the proxy: what was asked, and what the rules that let it pass say of
 //! themselves.
 
 use std::collections::BTreeMap;
