@@ -1,14 +1,19 @@
 # An image of Tidegate: `docker build -t tidegate .`
+# Its debug symbols, for perf and gdb: `docker build --target symbols --output symbols .`
 #
 # It runs as nobody, with a read-only root and without capabilities, and listens on 8080, 8081, 6070 and 9090.
 # /bin/ratelimit is a second name of the binary: what starts envoyproxy/ratelimit starts it.
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked \
-    && mkdir -p /image/bin \
-    && cp target/release/tidegate /image/bin/tidegate \
+RUN cargo build --profile release-debug --locked \
+    && mkdir -p /image/bin /symbols \
+    && objcopy --only-keep-debug target/release-debug/tidegate /symbols/tidegate.debug \
+    && objcopy --strip-all --add-gnu-debuglink=/symbols/tidegate.debug target/release-debug/tidegate /image/bin/tidegate \
     && ln -s tidegate /image/bin/ratelimit
+
+FROM scratch AS symbols
+COPY --from=build /symbols/ /
 
 FROM debian:bookworm-slim
 # The system's certificate authorities, for TLS to a control plane, to Redis and to a collector of traces.

@@ -91,11 +91,15 @@ fn package(folder: &Path) -> PathBuf {
         name => name,
     };
     let target = binary.ancestors().nth(2).expect("that lies in the target folder");
-    let package = folder.join("tidegate.deb");
-    let mut cargo = Command::new("cargo-deb");
-    cargo.args(["--no-build", "--fast", "--profile", profile, "--output"]).arg(&package);
-    run(cargo.env("CARGO_TARGET_DIR", target).current_dir(env!("CARGO_MANIFEST_DIR")));
-    package
+    let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/deb"));
+    script.args(["--no-build", "--fast", "--output"]).arg(folder);
+    run(script.env("CARGO_TARGET_DIR", target).env("PROFILE", profile));
+    let written = fs::read_dir(folder).expect("the folder is ours").map(|file| file.expect("a file").path());
+    let (symbols, package) = written
+        .filter(|path| path.extension().is_some_and(|kind| kind == "deb" || kind == "ddeb"))
+        .partition::<Vec<_>, _>(|path| path.to_string_lossy().contains("-dbgsym_"));
+    assert_eq!((symbols.len(), package.len()), (1, 1), "{symbols:?} {package:?}");
+    package.into_iter().next().expect("there is one")
 }
 
 #[test]
@@ -111,6 +115,11 @@ fn the_debian_package_installs_and_its_service_starts() {
             "chroot root dpkg --install '{package}' >dpkg.log 2>&1 || {{ cat dpkg.log; exit 1; }}
              test -x root/usr/bin/tidegate; test -f root/etc/tidegate/shop.yaml
              test \"$(readlink root/usr/bin/ratelimit)\" = tidegate
+             test \"$(readelf --sections root/usr/bin/tidegate | grep -c -e debug_info -e symtab)\" = 0
+             for page in tidegate tidegate-check tidegate-ask; do test -f root/usr/share/man/man1/$page.1.gz; done
+             test -f root/usr/share/bash-completion/completions/tidegate
+             test -f root/usr/share/zsh/vendor-completions/_tidegate
+             test -f root/usr/share/fish/vendor_completions.d/tidegate.fish
              chroot root systemd-analyze verify /lib/systemd/system/tidegate.service 2>&1 | grep tidegate && exit 1
              cat root/lib/systemd/system/tidegate.service root/etc/default/tidegate",
             package = package.display()
@@ -127,6 +136,47 @@ fn the_debian_package_installs_and_its_service_starts() {
     );
     let setup = setup.env("CONFIG_PATH", "/etc/tidegate");
     asserted_to_be_nobody(&start(setup, &install, "/usr/bin/tidegate"));
+}
+
+#[test]
+fn a_crate_holds_what_builds_it_and_no_tests() {
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let mut cargo = Command::new(env!("CARGO"));
+    let listed = cargo.args(["package", "--list", "--allow-dirty", "--offline"]).current_dir(folder).output();
+    let listed = String::from_utf8(listed.expect("cargo runs").stdout).expect("UTF-8");
+    let has = |name: &str| listed.lines().any(|file| file == name);
+    for needed in [
+        "Cargo.toml",
+        "Cargo.lock",
+        "README.md",
+        "LICENSE",
+        "build.rs",
+        "src/main.rs",
+        "src/store/redis/lua/window.lua",
+        "proto/envoy/service/ratelimit/v3/rls.proto",
+        "docs/settings.md",
+        "examples/embed.rs",
+    ] {
+        assert!(has(needed), "no {needed} in:\n{listed}");
+    }
+    let known = ["src/", "proto/", "docs/", "config/", "examples/"];
+    for file in listed.lines().filter(|file| file.contains('/')) {
+        assert!(known.iter().any(|folder| file.starts_with(folder)), "{file}");
+    }
+    assert!(!has("Dockerfile") && !has(".ci/run"), "{listed}");
+}
+
+#[test]
+fn a_release_is_stripped_and_its_symbols_can_be_had() {
+    let manifest =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).expect("it is there");
+    let profile = |name: &str| {
+        let (_, after) = manifest.split_once(&format!("\n[profile.{name}]\n")).expect("it is there");
+        after.split("\n\n").next().expect("a paragraph").to_owned()
+    };
+    assert!(profile("release").contains("strip = \"symbols\""));
+    let symbols = profile("release-debug");
+    assert!(symbols.contains("inherits = \"release\"") && symbols.contains("strip = \"none\""), "{symbols}");
 }
 
 #[test]
