@@ -7,6 +7,7 @@
 
 mod alone;
 mod carried;
+mod debts;
 mod known;
 mod leased;
 mod over;
@@ -17,21 +18,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::watch;
 
 use crate::clock::{Clock, monotonic, since_boot};
 use crate::engine::decision::Verdicts;
 use crate::engine::key::Key;
-use crate::engine::limit::{Limit, Verdict};
+use crate::engine::limit::{Algorithm, Limit, Verdict};
 use crate::engine::plan::{Check, Hits, Plan, Step};
 use crate::engine::request::Request;
 use crate::engine::rules::{StoreFailure, Sync, Unit};
 use crate::engine::settle::{Looked, settle};
 use crate::store::lease::Leases;
-use crate::store::redis::RedisStore;
+use crate::store::redis::address::Kind;
 use crate::store::redis::script::{Answered, Call, CounterAnswered};
+use crate::store::redis::{GIVE_BACK_PATIENCE, RedisStore};
 use crate::store::{Failure, MemoryStore, StoreError};
 use carried::{Carried, Taken};
 pub use known::Moment;
@@ -42,6 +44,12 @@ pub use question::Question;
 
 /// So long before its caller gives up an answer has to be on its way.
 const HEAD_START: Duration = Duration::from_millis(3);
+
+/// Longer keys are not held: what a lease or a debt holds is bounded in bytes too.
+const KEY_BYTES_MAX: usize = 1_024;
+
+/// What is over by hits that may yet go back is asked for again after so long.
+const PROVISIONAL: Duration = Duration::from_millis(100);
 
 /// A leased counter that is over is asked for again after so many lease times.
 const OVER_LEASES: u32 = 10;
@@ -148,12 +156,23 @@ impl SharedStore {
         self.stores().for_each(|(_, store)| store.attach());
         if !self.sweeping.swap(true, Relaxed) {
             tokio::spawn(Arc::clone(self).keep_leases());
+            tokio::spawn(Arc::clone(self).charge_debts());
+            tokio::spawn(Arc::clone(self).forget_with_redis());
         }
     }
 
     /// Forgets what is over: limits may have changed.
     pub fn forget_over(&self) {
         self.over.clear(monotonic());
+    }
+
+    /// Forgets what is over whenever Redis has forgotten it, for ever.
+    async fn forget_with_redis(self: Arc<Self>) {
+        loop {
+            let losses = self.stores().map(|(_, store)| Box::pin(store.memory_lost()));
+            select_all(losses).await;
+            self.forget_over();
+        }
     }
 
     /// What is remembered of what is over: questions that were answered from there, and counters.
@@ -180,7 +199,7 @@ impl SharedStore {
         let times = Times { began, leases_from, patience };
         let outcomes = self.ask_all(plan, &parts, &verdicts, times).await;
         drop(refunds);
-        let failed = self.take_in(plan, &outcomes, &mut verdicts, began)?;
+        let failed = self.take_in(plan, &parts, &outcomes, &mut verdicts, began)?;
         held.settle(plan, &mut verdicts);
         if !failed && (parts.len() > 1 || !remembered.is_empty()) {
             self.give_back(plan, &parts, &outcomes, &mut verdicts);
@@ -193,6 +212,7 @@ impl SharedStore {
     fn take_in(
         &self,
         plan: &Plan<'_>,
+        parts: &[Part<'_>],
         outcomes: &Outcomes,
         verdicts: &mut Verdicts,
         began: Instant,
@@ -202,7 +222,7 @@ impl SharedStore {
                 verdicts[index] = Some(counter.verdict);
             }
         }
-        let failed = self.fail_over(plan, outcomes, verdicts)?;
+        let failed = self.fail_over(plan, parts, outcomes, verdicts)?;
         self.learn(plan, outcomes, began);
         Ok(failed)
     }
@@ -342,9 +362,25 @@ impl SharedStore {
             if counter.verdict.over && is_kept && is_only() {
                 // What other nodes do not spend of their leases should not be missed until the window ends.
                 let patience = if is_leased { self.options.lease_time * OVER_LEASES } else { Duration::MAX };
+                let provisional = self.may_be_provisional(plan, check, counter);
+                let patience = if provisional { patience.min(PROVISIONAL) } else { patience };
                 self.over.learn(check, &counter.verdict, asked, patience);
             }
         }
+    }
+
+    /// Whether a counter may be over by hits of another node's request that is denied in another slot, and which go
+    /// back. That takes a request's budget and a give-back's time at most: what was charged before that stays.
+    fn may_be_provisional(&self, plan: &Plan<'_>, check: &Check<'_>, counter: &CounterAnswered) -> bool {
+        let is_fixed = check.limit.algorithm() == Algorithm::FixedWindow;
+        let goes_back = !is_fixed || plan.modes.stop_increment_when_over;
+        let until = self.store_of(check.unit()).options().timeout + GIVE_BACK_PATIENCE;
+        self.has_slots() && goes_back && u128::from(counter.quiet_nanos) < until.as_nanos()
+    }
+
+    /// Whether counters of one request may live in different slots.
+    fn has_slots(&self) -> bool {
+        self.per_second.is_some() || matches!(self.main.options().kind, Kind::Cluster(_))
     }
 
     /// Gives back what a slot charged and the whole request does not owe.
@@ -352,7 +388,8 @@ impl SharedStore {
         let over = |index: usize| verdicts[index].is_some_and(|verdict: Verdict| verdict.over);
         let settlement = settle(plan, over);
         for part in parts {
-            let (mut call, mut counters) = (Call::giving_back(), SmallVec::new());
+            let Some(memory) = &part.memory else { continue };
+            let (mut call, mut counters) = (Call::giving_back(memory), SmallVec::new());
             for (&step, key) in part.steps.iter().zip(&part.keys) {
                 let (Some(check), Some(Ok(counter))) = (check_at(plan, step), &outcomes[step]) else {
                     continue;

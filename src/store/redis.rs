@@ -7,7 +7,7 @@
 //! - `link`, `lane`: a connection, and all of one worker's; `joined`: calls that share a command
 //! - `peer`, `breaker`: a server, as all connections to it know it, and when it counts as gone
 //! - [`script`], [`key`]: what is asked, and of which key
-//! - `generation`: whether it still remembers
+//! - `generation`: whether it still remembers; `server_clock`: what time it is there
 
 pub mod address;
 mod breaker;
@@ -19,6 +19,7 @@ mod lane;
 mod link;
 mod peer;
 pub mod script;
+mod server_clock;
 mod state;
 pub mod tls;
 mod topology;
@@ -38,7 +39,7 @@ pub use state::{Contact, RedisOptions, RoundTrips, SettingNames, Stats};
 use crate::store::Failure;
 use lane::Lane;
 use link::Link;
-use script::{Call, Purpose};
+use script::{Call, Memory, Purpose};
 use state::Shared;
 
 /// Counters in one Redis: a server, a master behind sentinels, or a Cluster.
@@ -162,8 +163,27 @@ impl RedisStore {
         }
     }
 
+    /// The memory in which the server of this slot charges now, or one that it has lost since. `None`: not known yet.
+    pub(super) fn memory(&self, slot: u16) -> Option<Arc<Memory>> {
+        self.lane()?.route(slot)?.memory()
+    }
+
+    /// The server has lost its memory, since this was told last.
+    pub(super) async fn memory_lost(&self) {
+        self.shared.memory_lost.notified().await;
+    }
+
+    /// Whether it answers.
+    pub(super) fn is_up(&self) -> bool {
+        *self.shared.contact.borrow() == Contact::Up
+    }
+
     /// Gives back, once, in the background. `until_done` is kept until that has happened, or never will.
-    pub(super) fn give_back(&self, slot: u16, call: Call, until_done: impl Send + 'static) {
+    pub(super) fn give_back(&self, slot: u16, mut call: Call, until_done: impl Send + 'static) {
+        if !matches!(self.shared.options.kind, address::Kind::Cluster(_)) {
+            // In a Cluster it may be of another slot: a call may read it there, but not name it.
+            call.name_memory();
+        }
         // Whatever ends while the runtime does may want to give back, too late.
         let (Some(link), Ok(runtime)) =
             (self.lane().and_then(|lane| lane.route(slot)), Handle::try_current())
@@ -210,4 +230,4 @@ impl Drop for UnderWay {
 }
 
 /// After this a give-back does nothing.
-const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(1);

@@ -1,8 +1,10 @@
-//! What is owed when things end or come back: hits that were admitted alone, leases at the end of a node, writes that
-//! replicas have to have, servers of a Cluster that forget.
+//! What is owed when things end or come back: hits that were admitted alone, leases at the end of a node or of Redis'
+//! memory, calls that come late, writes that replicas have to have, servers of a Cluster that forget.
 
+use std::cell::RefCell;
 use std::process::Command;
 use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tonic::Code;
@@ -10,7 +12,7 @@ use tonic::Code;
 use crate::harness::eventually_true;
 use crate::harness::faulty::{Faulty, Wire};
 use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
-use crate::harness::redis::{Redis, cluster};
+use crate::harness::redis::{Redis, cluster, cluster_behind};
 use crate::harness::tidegate::{Setup, Tidegate};
 
 /// Windows far longer than a test.
@@ -65,7 +67,7 @@ fn nobody_overtakes_the_call_that_tells_redis_what_was_admitted_alone() {
     redis.wake();
     wait_for_redis(&clients);
     // Whatever overtakes has time to do so.
-    wire.become_(Wire::Slow(std::time::Duration::from_millis(20)));
+    wire.become_(Wire::Slow(Duration::from_millis(20)));
     for value in &values {
         let together = Barrier::new(clients.len());
         let more: usize = std::thread::scope(|scope| {
@@ -81,6 +83,114 @@ fn nobody_overtakes_the_call_that_tells_redis_what_was_admitted_alone() {
         });
         assert_eq!(more, 0, "all 20 of {value} were admitted before");
     }
+}
+
+#[test]
+fn what_was_admitted_alone_is_charged_though_nobody_asks_that_node_again() {
+    let redis = Redis::start(&[]);
+    let local = setup(&redis.url()).env("REDIS_FAILURE_MODE", "local").env("REDIS_TIMEOUT", "200ms");
+    let (node, other) = (local.start(), setup(&redis.url()).start());
+    wait_for_redis(&[node.client(), other.client()]);
+    redis.stop();
+    let client = node.client();
+    eventually_true("the loss to be seen", || answer(&client, "fails", "x").is_err());
+    let values: Vec<String> = (0..100).map(|value| value.to_string()).collect();
+    values.iter().for_each(|value| assert_eq!(passed(&client, "user", value, 3), 3));
+    redis.wake();
+    let (woken, client) = (Instant::now(), other.client());
+    eventually_true("all of it to be charged", || {
+        values.iter().all(|value| remaining(&client, "user", value) == 17)
+    });
+    // A node tries again within a second.
+    assert!(woken.elapsed() < Duration::from_secs(5), "{:?}", woken.elapsed());
+}
+
+#[test]
+fn what_was_leased_of_a_memory_that_is_lost_does_not_go_back() {
+    let redis = Redis::start(&[]);
+    // Buckets of 24 minutes: what is leased counts in the one of now.
+    let leased = setup(&redis.url()).env("REDIS_SYNC", "leased").env("REDIS_LEASE_TIME", "30s");
+    let (mut node, other) = (leased.start(), setup(&redis.url()).start());
+    let client = node.client();
+    eventually_true("more to be leased than spent", || {
+        assert_eq!(passed(&client, "many", "x", 10), 10);
+        let scrape = node.scrape();
+        scrape.sum("tidegate_redis_lease_hits_taken_total", &[])
+            > scrape.sum("tidegate_redis_lease_hits_spent_total", &[])
+    });
+    redis.ask::<()>(&["FLUSHALL"]);
+    assert_eq!(passed(&other.client(), "many", "x", 500), 500);
+    node.signal(Signal::TERM);
+    assert_eq!(node.exit_code(), 0);
+    assert_eq!(remaining(&other.client(), "many", "x"), 9_500);
+}
+
+#[test]
+fn what_is_over_is_forgotten_when_redis_has_forgotten_it() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let client = node.client();
+    assert_eq!(passed(&client, "user", "x", 25), 20);
+    redis.ask::<()>(&["FLUSHALL"]);
+    eventually_true("it to be asked again", || answer(&client, "user", "x") == Ok(OK));
+}
+
+#[test]
+fn what_may_yet_go_back_is_not_remembered_as_over_for_long() {
+    let wires = RefCell::new(Vec::new());
+    let servers = cluster_behind(|port| {
+        wires.borrow_mut().push(Faulty::to(port));
+        wires.borrow().last().expect("just put there").port
+    });
+    let wires = wires.into_inner();
+    let url = format!("127.0.0.1:{}", wires[0].port);
+    let node = || {
+        let setup = setup(&url).env("REDIS_TYPE", "cluster");
+        setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start()
+    };
+    let nodes = [node(), node()];
+    wait_for_redis(&nodes.each_ref().map(|node| node.client()));
+    let [one, other] = nodes.each_ref().map(|node| node.client());
+    let holder = |value: &str| {
+        assert_eq!(answer(&other, "user", value), Ok(OK));
+        let has =
+            |server: &Redis| !server.ask::<Vec<String>>(&["KEYS", &format!("shop*|{value}")]).is_empty();
+        servers.iter().position(has).expect("one of them has it")
+    };
+    let first = holder("first");
+    let values = (0..100).map(|value| value.to_string());
+    let (second, far) =
+        values.map(|value| (holder(&value), value)).find(|it| it.0 != first).expect("another");
+    assert_eq!((passed(&other, "user", "first", 18), passed(&other, "user", &far, 19)), (18, 19));
+    // The last hit of the first is charged for a request that the other server denies, when it answers.
+    wires[second].become_(Wire::Slow(Duration::from_millis(700)));
+    let both = question("shop", &[&[("user", "first")], &[("user", &far)]]);
+    let waiting = one.begin(tokio_stream::once(both));
+    eventually_true("the charge", || remaining(&other, "user", "first") == 0);
+    assert_eq!(answer(&other, "user", "first"), Ok(OVER_LIMIT), "by a hit that goes back");
+    assert_eq!(one.finish(waiting).expect("there was time").overall_code, OVER_LIMIT);
+    let denied = Instant::now();
+    eventually_true("it to be asked again", || answer(&other, "user", "first") == Ok(OK));
+    assert!(denied.elapsed() < Duration::from_secs(3), "{:?}", denied.elapsed());
+}
+
+#[test]
+fn a_call_that_comes_late_does_nothing_however_long_the_one_before_took() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).env("WORKER_THREADS", "1").start();
+    let client = node.client();
+    assert_eq!(answer(&client, "fails", "x"), Ok(OK));
+    redis.stop();
+    let waiting = client.begin(tokio_stream::once(question("shop", &[&[("fails", "x")]])));
+    std::thread::sleep(Duration::from_millis(800));
+    redis.wake();
+    assert_eq!(client.finish(waiting).expect("there was time").overall_code, OK);
+    redis.stop();
+    let late = question("shop", &[&[("fails", "late")]]);
+    assert!(client.call_within(Duration::from_millis(100), late).is_err());
+    std::thread::sleep(Duration::from_millis(300));
+    redis.wake();
+    assert_eq!(remaining(&client, "fails", "late"), 100_000);
 }
 
 #[test]
@@ -216,11 +326,10 @@ fn callers_in_a_hurry_do_not_cost_others_their_connection() {
     let client = node.client();
     assert_eq!(answer(&client, "fails", "x"), Ok(OK));
     let opened = node.metric("tidegate_redis_connections_opened_total");
-    wire.become_(Wire::Slow(std::time::Duration::from_millis(50)));
+    wire.become_(Wire::Slow(Duration::from_millis(50)));
     let timeouts = || node.scrape().sum("tidegate_redis_failures_total", &[("kind", "timeout")]);
     eventually_true("many that did not wait", || {
-        let hurried =
-            client.call_within(std::time::Duration::from_millis(9), question("shop", &[&[("fails", "x")]]));
+        let hurried = client.call_within(Duration::from_millis(9), question("shop", &[&[("fails", "x")]]));
         assert!(hurried.is_err());
         timeouts() >= 20.0
     });

@@ -68,7 +68,7 @@ fn some_time() -> std::time::Instant {
 fn nobody_is_answered_before_redis_knows_what_was_admitted_alone() {
     explore(|| {
         let (carried, redis) = (Arc::new(Carried::default()), Arc::new(Mutex::new(0)));
-        carried.note(KEY, &limit(), N, some_time());
+        carried.note(KEY, &limit(), N, some_time(), || None);
         let calls: [&[Call]; 3] = [&[Call::Lost], &[Call::Unheard, Call::Lost], &[]];
         let threads = calls.map(|calls| {
             let (carried, redis) = (Arc::clone(&carried), Arc::clone(&redis));

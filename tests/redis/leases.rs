@@ -5,7 +5,7 @@ use redis::Script;
 use tidegate::engine::limit::{Algorithm, Limit};
 use tidegate::engine::plan::Hits;
 use tidegate::store::redis::script::{
-    Answered, Call, Clock, CounterAnswered, Granted, Purpose, Whole, source,
+    Answered, Call, Clock, CounterAnswered, Granted, Memory, Purpose, Whole, source,
 };
 
 use crate::asking::{check, key};
@@ -51,7 +51,14 @@ impl Counter {
     }
 
     fn give_back(&mut self, stamp: u64, hits: u64, micros: u64) {
-        let mut call = Call::giving_back();
+        self.give_back_in("now", stamp, hits, micros);
+    }
+
+    /// The same of what was charged in this generation; the server's is `now`.
+    fn give_back_in(&mut self, generation: &str, stamp: u64, hits: u64, micros: u64) {
+        redis::cmd("SET").arg("generation").arg("now").exec(self.asked.connection()).expect("Redis answers");
+        let memory = Memory { key: b"generation".to_vec(), generation: generation.into() };
+        let mut call = Call::giving_back(&memory);
         call.push_give_back(b"counter".to_vec(), &self.limit, (stamp, 0), hits);
         let script = Script::new(&source(Purpose::GiveBack, Clock::Arguments));
         let mut invocation = script.prepare_invoke();
@@ -106,6 +113,8 @@ fn what_goes_back_comes_from_its_own_stamp_and_once() {
         assert_eq!(counter.left(110_000), 1_000 - 42);
         counter.give_back(stamp + 1_000_000_000, 30, 110_000);
         assert_eq!(counter.left(110_000), 1_000 - 42, "no such stamp");
+        counter.give_back_in("before", stamp, 1_000, 110_000);
+        assert_eq!(counter.left(110_000), 1_000 - 42, "of a memory that is lost");
         counter.give_back(stamp, 1_000, 110_000);
         // All that stands there, the hit that joined it included; nothing of the later lease.
         assert_eq!(counter.left(110_000), 1_000 - 21);

@@ -5,7 +5,8 @@
 
 use smallvec::SmallVec;
 
-use super::{Outcome, SharedStore, checks};
+use super::carried::Place;
+use super::{KEY_BYTES_MAX, Outcome, Part, SharedStore, check_at, checks};
 use crate::clock::monotonic;
 use crate::engine::decision::Verdicts;
 use crate::engine::limit::{Algorithm, Limit, Verdict};
@@ -23,6 +24,7 @@ impl SharedStore {
     pub(super) fn fail_over(
         &self,
         plan: &Plan<'_>,
+        parts: &[Part<'_>],
         outcomes: &[Outcome],
         verdicts: &mut Verdicts,
     ) -> Result<bool, StoreError> {
@@ -39,13 +41,13 @@ impl SharedStore {
             }
         }
         if !alone.is_empty() {
-            self.decide_alone(plan, &alone, verdicts);
+            self.decide_alone(plan, parts, &alone, verdicts);
         }
         Ok(failed)
     }
 
     /// Decides these steps in memory, with this node's share of their limits.
-    fn decide_alone(&self, plan: &Plan<'_>, alone: &Alone, verdicts: &mut Verdicts) {
+    fn decide_alone(&self, plan: &Plan<'_>, parts: &[Part<'_>], alone: &Alone, verdicts: &mut Verdicts) {
         let mut own = plan.clone();
         for (index, check) in checks(plan) {
             own.steps[index] = Step::Check(match verdicts[index] {
@@ -56,7 +58,7 @@ impl SharedStore {
         let decided = self.local.apply(&own, self.clock.now());
         let settlement = settle(&own, |index| decided[index].is_some_and(|verdict| verdict.over));
         for &(index, failure) in alone {
-            let (Some(check), Some(verdict)) = (super::check_at(&own, index), decided[index]) else {
+            let (Some(check), Some(verdict)) = (check_at(&own, index), decided[index]) else {
                 continue;
             };
             verdicts[index] = Some(verdict);
@@ -69,7 +71,10 @@ impl SharedStore {
                     self.carried.lower(check.key, &check.limit, hits, now);
                 }
                 (Hits::GiveBack(_), _) | (Hits::Take(_), 0) => {}
-                (Hits::Take(_), charged) => self.carried.note(check.key, &check.limit, charged, now),
+                (Hits::Take(_), charged) => {
+                    let place = || place_of(plan, parts, index);
+                    self.carried.note(check.key, &check.limit, charged, now, place);
+                }
             }
         }
     }
@@ -89,6 +94,15 @@ pub(super) fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
     let limit =
         Limit::new(Algorithm::SlidingLog, if over { 0 } else { u32::MAX }, check.limit.window_nanos());
     Check { limit, hits: Hits::Take(0), reported: false, ..*check }
+}
+
+/// Where the counter of this step lives.
+fn place_of(plan: &Plan<'_>, parts: &[Part<'_>], step: usize) -> Option<Place> {
+    let check = check_at(plan, step)?;
+    let part = parts.iter().find(|part| part.steps.contains(&step))?;
+    let key = &part.keys[part.steps.iter().position(|&own| own == step)?];
+    let place = || Place { unit: check.unit(), slot: part.slot, key: key.clone(), limit: check.limit };
+    (key.len() <= KEY_BYTES_MAX).then(place)
 }
 
 fn mode_of(check: &Check<'_>) -> Option<StoreFailure> {

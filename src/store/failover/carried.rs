@@ -1,6 +1,7 @@
 //! What this node admitted while it decided alone, until Redis is told.
 //!
-//! In: hits and when they were admitted. Out: the same by counter, for the first call that asks for it; until that call
+//! In: hits and when they were admitted. Out: the same by counter, for the first call that asks for it, or for one that
+//! `debts` sends where none comes; until that call
 //! has ended, others that ask for one of its counters are told to wait, or Redis would answer them without these hits.
 //! Bounded: a few hundred entries a counter, each as late as the latest of its hits, so that nothing counts too short;
 //! and so many counters.
@@ -15,6 +16,7 @@ use tokio::sync::futures::OwnedNotified;
 
 use crate::engine::key::Key;
 use crate::engine::limit::Limit;
+use crate::engine::rules::Unit;
 use crate::store::sync::{AtomicU64, Mutex};
 
 /// Hits within this part of a window are as good as one: while there are few counters, and when there are many.
@@ -22,7 +24,7 @@ const PARTS: (u32, u32) = (60, 6);
 /// So many counters are few.
 const FEW: usize = 2_000;
 /// Counters that are remembered: beyond them hits are forgotten. Each takes some 10 KiB where there are few, 1 KiB where
-/// there are many.
+/// there are many, and its key.
 const COUNTERS_MAX: usize = 50_000;
 /// How often those whose hits count no more are looked for when there is no room.
 const PURGE_PAUSE: Duration = Duration::from_secs(1);
@@ -35,11 +37,30 @@ pub(super) struct Admitted {
     hits: f64,
 }
 
+/// Where a counter lives in Redis.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The unit of the limit: those per second may be in a store of their own.
+    pub(super) unit: Unit,
+    pub(super) slot: u16,
+    pub(super) key: Vec<u8>,
+    pub(super) limit: Limit,
+}
+
+/// What Redis is to be told of one counter, in so many entries.
+pub(super) struct Debt {
+    pub(super) counter: Key,
+    pub(super) place: Arc<Place>,
+    pub(super) entries: usize,
+}
+
 /// All that is to be carried along.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     counters: Mutex<Counters>,
     count: AtomicU64,
+    /// There was nothing, and now there is.
+    came: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +74,8 @@ struct Counters {
 struct Noted {
     /// When none of it counts any more; `None` when there is nothing.
     until: Option<Instant>,
+    /// `None`: the key is too long to be held. A call that asks for the counter brings it.
+    place: Option<Arc<Place>>,
     entries: Vec<Admitted>,
     flight: Option<Flight>,
 }
@@ -102,15 +125,50 @@ impl Drop for Taken<'_> {
 }
 
 impl Carried {
-    /// Notes hits that were admitted now.
-    pub(super) fn note(&self, key: Key, limit: &Limit, hits: u64, now: Instant) {
+    /// Notes hits that were admitted now, of a counter that lives at `place`.
+    pub(super) fn note(
+        &self,
+        key: Key,
+        limit: &Limit,
+        hits: u64,
+        now: Instant,
+        place: impl FnOnce() -> Option<Place>,
+    ) {
         let mut counters = self.counters.lock();
         if !counters.has_room(key, now) {
             return;
         }
         let parts = counters.parts();
-        counters.noted.entry(key).or_default().note(limit, parts, hits, now);
+        let noted = counters.noted.entry(key).or_insert_with(|| {
+            let place = place().map(Arc::new);
+            Noted { place, ..Noted::default() }
+        });
+        noted.note(limit, parts, hits, now);
+        if self.count.swap(counters.noted.len() as u64, Relaxed) == 0 {
+            self.came.notify_one();
+        }
+    }
+
+    /// Waits until there is something.
+    pub(super) async fn came(&self) {
+        self.came.notified().await;
+    }
+
+    /// Whether there is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+
+    /// What is on no call at `now`. What counts no more is forgotten.
+    pub(super) fn debts(&self, now: Instant) -> Vec<Debt> {
+        let mut counters = self.counters.lock();
+        counters.forget_dead(now);
         self.count.store(counters.noted.len() as u64, Relaxed);
+        let debt = |(&counter, noted): (&Key, &Noted)| {
+            let place = Arc::clone(noted.place.as_ref().filter(|_| noted.flight.is_none())?);
+            Some(Debt { counter, place, entries: noted.entries.len() })
+        };
+        counters.noted.iter().filter_map(debt).collect()
     }
 
     /// Takes back hits that were given back: the newest first, and none that are on their way.
@@ -177,10 +235,13 @@ impl Counters {
         }
         if self.purged.is_none_or(|purged| now.saturating_duration_since(purged) >= PURGE_PAUSE) {
             self.purged = Some(now);
-            self.noted
-                .retain(|_, noted| noted.flight.is_some() || noted.until.is_some_and(|until| now < until));
+            self.forget_dead(now);
         }
         self.noted.len() < COUNTERS_MAX
+    }
+
+    fn forget_dead(&mut self, now: Instant) {
+        self.noted.retain(|_, noted| noted.flight.is_some() || noted.until.is_some_and(|until| now < until));
     }
 }
 

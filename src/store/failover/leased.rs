@@ -14,19 +14,17 @@ use futures_util::stream::FuturesUnordered;
 use smallvec::{SmallVec, smallvec};
 use tokio::time::{MissedTickBehavior, timeout};
 
-use super::{Part, SharedStore, Times, checks};
+use super::{KEY_BYTES_MAX, Part, SharedStore, Times, checks};
 use crate::clock::{monotonic, since_boot};
 use crate::engine::decision::Verdicts;
 use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::engine::rules::{Sync, Unit};
 use crate::engine::settle::{Looked, settle};
 use crate::store::lease::{Demand, Held, Source, Unspent};
-use crate::store::redis::script::{Answered, Call};
+use crate::store::redis::script::{Answered, Call, Memory};
 
 /// Pauses between looks at what has ended: the shortest, and the longest.
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// Longer keys, which a lease would hold, get none: so the table is bounded in bytes too.
-const KEY_BYTES_MAX: usize = 1_024;
 /// Leases that come due within this part of T are asked for together, or within so long: a counter whose lease is spent
 /// before the next is there is asked about hit by hit.
 const GATHERED_PART: u32 = 50;
@@ -35,6 +33,9 @@ const GATHERED_MAX: Duration = Duration::from_millis(2);
 const RENEWED_MAX: usize = 32;
 /// Counters that one call gives back.
 const GIVEN_BACK_MAX: usize = 64;
+
+/// The store by its unit, the slot, and the memory of its server.
+type To = (Unit, u16, Arc<Memory>);
 
 /// What the leases of a process came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +123,7 @@ impl SharedStore {
                 key: part.keys[*place].clone(),
                 limit: check.limit,
                 stamp: granted.stamp,
+                memory: part.memory.clone(),
             };
             let unspent = demand.granted(source, granted, &counter.verdict, taken);
             unspent.iter().for_each(|unspent| self.return_one(unspent));
@@ -207,18 +209,19 @@ impl SharedStore {
     /// Gives back what is left of leases that are over at `now`; how many hits that is.
     pub(super) fn end_leases(&self, now: Duration) -> u64 {
         let mut hits = 0;
-        let mut calls: HashMap<(Unit, u16), Call> = HashMap::new();
+        let mut calls: HashMap<To, Call> = HashMap::new();
         self.leases.sweep(now, |key, unspent| {
             self.over.forget(key, monotonic());
             hits += unspent.hits;
-            let to = (unspent.source.unit, unspent.source.slot);
-            let call = calls.entry(to).or_insert_with(Call::giving_back);
+            let Some(to) = to(&unspent.source) else { return };
+            let (_, _, memory) = &to;
+            let call = calls.entry(to.clone()).or_insert_with(|| Call::giving_back(memory));
             push(call, &unspent);
             if call.keys.len() >= GIVEN_BACK_MAX {
-                self.return_all(to, std::mem::replace(call, Call::giving_back()));
+                self.return_all(&to, std::mem::replace(call, Call::giving_back(memory)));
             }
         });
-        calls.into_iter().for_each(|(to, call)| self.return_all(to, call));
+        calls.into_iter().for_each(|(to, call)| self.return_all(&to, call));
         hits
     }
 
@@ -240,14 +243,15 @@ impl SharedStore {
     }
 
     fn return_one(&self, unspent: &Unspent) {
-        let mut call = Call::giving_back();
+        let Some(to) = to(&unspent.source) else { return };
+        let mut call = Call::giving_back(&to.2);
         push(&mut call, unspent);
-        self.return_all((unspent.source.unit, unspent.source.slot), call);
+        self.return_all(&to, call);
     }
 
-    fn return_all(&self, (unit, slot): (Unit, u16), call: Call) {
+    fn return_all(&self, (unit, slot, _): &To, call: Call) {
         if !call.keys.is_empty() {
-            self.store_of(unit).give_back(slot, call, ());
+            self.store_of(*unit).give_back(*slot, call, ());
         }
     }
 
@@ -261,6 +265,11 @@ impl SharedStore {
             hits_given_back: self.leases.hits_given_back.load(Relaxed),
         }
     }
+}
+
+/// Where hits go back to. `None`: nobody knows in which memory they were charged, so they stay.
+fn to(source: &Source) -> Option<To> {
+    Some((source.unit, source.slot, source.memory.clone()?))
 }
 
 fn push(call: &mut Call, unspent: &Unspent) {

@@ -3,6 +3,8 @@
 //! In: a plan, and what is known of it already. Out: parts with the keys of their counters and the leases that are asked
 //! for along with them; and the call that asks one.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::carried::Taken;
@@ -13,7 +15,7 @@ use crate::engine::plan::{Plan, Step};
 use crate::engine::request::Request;
 use crate::store::lease::Demand;
 use crate::store::redis::RedisStore;
-use crate::store::redis::script::{Call, Whole};
+use crate::store::redis::script::{Call, Memory, Whole};
 
 /// The counters of a request that live in one slot of one Redis.
 pub(super) struct Part<'s> {
@@ -23,18 +25,29 @@ pub(super) struct Part<'s> {
     pub(super) keys: SmallVec<[Vec<u8>; 4]>,
     /// Leases that are asked for along with these, by place.
     pub(super) demands: SmallVec<[(usize, Demand<'s>); 1]>,
+    /// The server's memory before it is asked, where something of it may go back.
+    pub(super) memory: Option<Arc<Memory>>,
 }
 
 impl<'s> Part<'s> {
     pub(super) fn new(store: &'s RedisStore, slot: u16) -> Self {
-        Self { store, slot, steps: SmallVec::new(), keys: SmallVec::new(), demands: SmallVec::new() }
+        let (steps, keys, demands) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
+        Self { store, slot, steps, keys, demands, memory: None }
     }
 
     /// Adds what one step asks of the counter under `key`, and the lease that is asked for along with it.
     pub(super) fn add(&mut self, step: usize, key: Vec<u8>, demand: Option<Demand<'s>>) {
+        if demand.is_some() {
+            self.may_go_back();
+        }
         self.demands.extend(demand.map(|demand| (self.steps.len(), demand)));
         self.steps.push(step);
         self.keys.push(key);
+    }
+
+    /// What the server charges may go back, if it is still there then.
+    fn may_go_back(&mut self) {
+        self.memory = self.memory.take().or_else(|| self.store.memory(self.slot));
     }
 
     /// The hits that a lease is asked for along with the check at this place.
@@ -67,6 +80,10 @@ impl SharedStore {
             };
             let demand = self.demand(check, &key);
             part.add(index, key, demand);
+        }
+        // What one slot charges goes back where another denies, or this node knows that the request is denied.
+        if parts.len() > 1 || known.iter().any(Option::is_some) {
+            parts.iter_mut().for_each(Part::may_go_back);
         }
         parts
     }

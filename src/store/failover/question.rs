@@ -92,7 +92,7 @@ impl SharedStore {
         let mut outcomes: Outcomes = smallvec![None; plan.steps.len()];
         part.steps.iter().for_each(|&step| outcomes[step] = Some(counter));
         let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
-        self.take_in(plan, &outcomes, &mut verdicts, times.began)?;
+        self.take_in(plan, &[part], &outcomes, &mut verdicts, times.began)?;
         Ok(Applied { verdicts, remembered: SmallVec::new() })
     }
 }

@@ -139,7 +139,14 @@ async fn a_request_that_nobody_waits_for_any_more_spends_nothing_of_a_lease() {
     let hold = || store.hold(&plan, now, &mut smallvec![None]);
     drop((hold(), hold()));
     let demand = store.demand(check, b"k").expect("seen twice");
-    let source = Source { unit: check.unit(), slot: 0, key: b"k".to_vec(), limit: check.limit, stamp: 1 };
+    let source = Source {
+        unit: check.unit(),
+        slot: 0,
+        key: b"k".to_vec(),
+        limit: check.limit,
+        stamp: 1,
+        memory: None,
+    };
     let verdict = Verdict { over: false, before: 0, after: 1, remaining: 999, reset_nanos: 1 };
     assert!(demand.granted(source, Granted { hits: 2, stamp: 1 }, &verdict, now).is_empty());
     drop(demand);

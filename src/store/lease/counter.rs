@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 use crate::engine::limit::{Limit, Verdict};
 use crate::engine::plan::Check;
 use crate::engine::rules::Unit;
+use crate::store::redis::script::Memory;
 
 /// One that is being spent, the next, and two that have ended: what is left of them goes back with many others.
 pub(super) const LEASES_MAX: usize = 4;
@@ -64,6 +65,8 @@ pub(in crate::store) struct Source {
     pub(in crate::store) key: Vec<u8>,
     pub(in crate::store) limit: Limit,
     pub(in crate::store) stamp: u64,
+    /// The server's memory in which they count, if it was known.
+    pub(in crate::store) memory: Option<Arc<Memory>>,
 }
 
 impl Counter {

@@ -25,7 +25,7 @@ fn check(requests: u32, hits: u64) -> Check<'static> {
 }
 
 fn source(limit: Limit, stamp: u64) -> Source {
-    Source { unit: Unit::Second, slot: 0, key: b"k".to_vec(), limit, stamp }
+    Source { unit: Unit::Second, slot: 0, key: b"k".to_vec(), limit, stamp, memory: None }
 }
 
 /// What Redis tells whose counter has room for so many.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::address::Kind;
 use super::lane::Routes;
 use super::link::{Link, LinkError};
+use super::script::Memory;
 use super::state::Shared;
 use super::topology::slot_of;
 use crate::clock::monotonic;
@@ -73,9 +74,12 @@ impl Generation {
                 read(link, &key, patience).await?.unwrap_or_default()
             }
         };
+        let memory = Memory { key: key.clone().into_bytes(), generation: now.clone().into_bytes() };
+        link.remember(memory);
         let before = self.0.insert(key, now.clone());
         if before.is_some_and(|before| before != now) {
             shared.stats.memory_lost.fetch_add(1, Relaxed);
+            shared.memory_lost.notify_one();
             tracing::warn!("redis: {} has lost its memory; its counts begin anew", link.address);
         }
         Ok(())

@@ -15,10 +15,14 @@ use super::address::{Address, Kind};
 use super::connect::{Opened, open};
 use super::joined::{Joined, Sent, joins};
 use super::peer::Peer;
-use super::script::{self, Call, Purpose};
+use super::script::{self, Call, Memory, Purpose};
+use super::server_clock::ServerClock;
 use super::state::{SettingNames, Shared};
 use crate::clock::monotonic;
 use crate::store::Failure;
+
+/// How often a new connection asks for the time.
+const TIMES: usize = 3;
 
 /// The oldest version whose scripts and commands are all there.
 const VERSION_MIN: u64 = 6;
@@ -28,20 +32,13 @@ pub(super) struct Link {
     pub(super) address: Address,
     opened: Opened,
     joined: Joined,
-    known: Mutex<KnownTime>,
+    clock: Mutex<ServerClock>,
     /// What all connections to this server share.
     peer: Arc<Peer>,
     /// Why calls are not answered here any more.
     broken: OnceLock<String>,
     /// Told when something about the servers has changed.
     changed: Arc<Notify>,
-}
-
-/// The server's clock: at its reply to a call that was sent at `sent` it said `micros`.
-#[derive(Clone, Copy)]
-struct KnownTime {
-    sent: Instant,
-    micros: u64,
 }
 
 /// Why a server cannot be used at all.
@@ -104,15 +101,11 @@ impl Link {
             let info: String = ask(&mut connection, redis::cmd("INFO").arg("server")).await?;
             check_version(&info)?;
             check_mode(&info, address, &shared.options.kind)?;
-            let sent = monotonic();
-            // A server that takes longer than a decision may is as good as none.
-            let time = timeout(budget, ask(&mut connection, &redis::cmd("TIME"))).await;
-            let (seconds, micros): (u64, u64) = time.map_err(|_| LinkError::Silent(budget))??;
-            let known = Mutex::new(KnownTime { sent, micros: seconds * 1_000_000 + micros });
+            let clock = Mutex::new(server_clock(&mut connection, budget).await?);
             let (peer, broken) = (shared.peer(address), OnceLock::new());
             let (address, changed) = (address.clone(), Arc::clone(changed));
             let joined = Joined::new(connection, Arc::clone(shared), Arc::clone(&peer));
-            let link = Arc::new(Self { address, opened, joined, known, peer, broken, changed });
+            let link = Arc::new(Self { address, opened, joined, clock, peer, broken, changed });
             link.peer.add(&link);
             Ok(link)
         };
@@ -127,6 +120,16 @@ impl Link {
     /// Why not.
     pub(super) fn broken_by(&self) -> Option<&str> {
         self.broken.get().map(String::as_str)
+    }
+
+    /// The server's memory, as it was when it was asked last.
+    pub(super) fn memory(&self) -> Option<Arc<Memory>> {
+        self.peer.memory()
+    }
+
+    /// The server's memory is this.
+    pub(super) fn remember(&self, memory: Memory) {
+        self.peer.remember(memory);
     }
 
     /// Asks any command, outside of decisions.
@@ -244,7 +247,7 @@ impl Link {
             Ok(Ok(numbers)) => {
                 self.peer.answered();
                 if let Some(&micros) = numbers.first().filter(|_| purpose != Purpose::GiveBack) {
-                    *self.known.lock() = KnownTime { sent, micros: micros.unsigned_abs() };
+                    self.clock.lock().note((sent, monotonic()), micros.unsigned_abs());
                 }
                 Ok(numbers)
             }
@@ -280,8 +283,7 @@ impl Link {
 
     /// The server's time at this moment, as far as it is known: never earlier than it is there.
     fn time_at(&self, moment: Instant) -> u64 {
-        let KnownTime { sent, micros } = *self.known.lock();
-        micros + moment.saturating_duration_since(sent).as_micros() as u64
+        self.clock.lock().at(moment)
     }
 
     /// What an error means for the call, and for the link.
@@ -355,6 +357,23 @@ async fn ask<T: FromRedisValue>(
 ) -> RedisResult<T> {
     let value = connection.send_packed_command(command).await?.extract_error()?;
     Ok(redis::from_redis_value(value)?)
+}
+
+/// Asks the time a few times: the fastest question tells it best. A server that takes longer than a decision may is as
+/// good as none.
+async fn server_clock(
+    connection: &mut redis::aio::MultiplexedConnection,
+    budget: Duration,
+) -> Result<ServerClock, LinkError> {
+    let mut clock: Option<ServerClock> = None;
+    for _ in 0..TIMES {
+        let sent = monotonic();
+        let time = timeout(budget, ask(connection, &redis::cmd("TIME"))).await;
+        let (seconds, micros): (u64, u64) = time.map_err(|_| LinkError::Silent(budget))??;
+        let micros = seconds * 1_000_000 + micros;
+        clock.get_or_insert_with(|| ServerClock::new(sent, micros)).note((sent, monotonic()), micros);
+    }
+    clock.ok_or(LinkError::Silent(budget))
 }
 
 fn numbers(value: Value) -> RedisResult<Vec<i64>> {

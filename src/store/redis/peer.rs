@@ -1,4 +1,4 @@
-//! What all connections of the process to one server share: whether that server answers.
+//! What all connections of the process to one server share: whether that server answers, and which memory it has.
 //!
 //! In: calls that were answered or not, and waits for its replicas, on any connection. Out: all connections are cut at once when the server counts
 //! as gone, so that whoever waits for an answer is told.
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::breaker::Breaker;
 use super::link::Link;
+use super::script::Memory;
 
 /// A server, as all of its connections know it.
 #[derive(Default)]
@@ -21,6 +22,7 @@ pub(super) struct Peer {
     /// It was given up.
     cut: AtomicBool,
     links: Mutex<Vec<Weak<Link>>>,
+    memory: Mutex<Option<Arc<Memory>>>,
 }
 
 impl Peer {
@@ -59,6 +61,19 @@ impl Peer {
     /// It was given up, and its replicas did not have all in time since then.
     pub(super) fn was_cut(&self) -> bool {
         self.cut.load(Relaxed)
+    }
+
+    /// Its memory, as it was when it was asked last.
+    pub(super) fn memory(&self) -> Option<Arc<Memory>> {
+        self.memory.lock().clone()
+    }
+
+    /// Its memory is this.
+    pub(super) fn remember(&self, memory: Memory) {
+        let mut known = self.memory.lock();
+        if known.as_deref() != Some(&memory) {
+            *known = Some(Arc::new(memory));
+        }
     }
 
     /// Ends all connections that there are, and all calls that wait on them.

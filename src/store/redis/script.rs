@@ -113,6 +113,15 @@ pub struct Whole {
     pub quotas_over: u32,
 }
 
+/// A server's memory: the key of its generation, and what stands there as long as nothing is forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Memory {
+    /// The key.
+    pub key: Vec<u8>,
+    /// What stands there.
+    pub generation: Vec<u8>,
+}
+
 /// The keys and arguments of one call of the script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
@@ -135,9 +144,15 @@ impl Call {
         Self { whole, ..Self::default() }
     }
 
-    /// A call that gives back.
-    pub fn giving_back() -> Self {
-        Self::default()
+    /// A call that gives back what was charged in this memory.
+    pub fn giving_back(memory: &Memory) -> Self {
+        let args = SmallVec::from_vec(vec![memory.key.clone(), memory.generation.clone()]);
+        Self { args, ..Self::default() }
+    }
+
+    /// Names the memory's key among those of a call that gives back.
+    pub(super) fn name_memory(&mut self) {
+        self.keys.extend(self.args.first().cloned());
     }
 
     /// The first argument: after this time, in microseconds of Redis' clock, nothing is done.
@@ -296,6 +311,8 @@ pub struct CounterAnswered {
     pub stamp: u64,
     /// The buckets: the whole hits that were in it afterwards.
     pub level: u64,
+    /// For so long nothing was charged, as far as the counter tells.
+    pub quiet_nanos: u64,
 }
 
 /// The numbers of a reply; `None` when it is none of ours.
@@ -354,7 +371,18 @@ fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
     let reset_nanos = told.reset_nanos(limit, wanted, over);
     let verdict = Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos };
     let (charged, stamp) = (natural(charged)?, stamp(limit, latest, other)?);
-    Some(CounterAnswered { verdict, charged, stamp, level: natural(one).unwrap_or(0) })
+    let quiet_nanos = told.latest.nanos_since(newest(limit, told.latest, other));
+    Some(CounterAnswered { verdict, charged, stamp, level: natural(one).unwrap_or(0), quiet_nanos })
+}
+
+/// The latest time at which the counter may have been charged.
+fn newest(limit: &Limit, latest: Timestamp, newest: i64) -> Timestamp {
+    let Ok(newest) = u64::try_from(newest) else { return latest };
+    match limit.algorithm() {
+        Algorithm::SlidingLog => Timestamp::from_nanos(newest.saturating_mul(1_000)),
+        Algorithm::SlidingWindow => limit.bucket_end(newest),
+        _ => latest,
+    }
 }
 
 fn micros(micros: i64) -> Option<Timestamp> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::address::{Address, Kind, Login};
 use super::connect::Access;
@@ -106,6 +106,8 @@ pub(super) struct Shared {
     pub(super) contact: watch::Sender<Contact>,
     /// Servers to which there are or were connections.
     peers: Mutex<HashMap<Address, Arc<Peer>>>,
+    /// A server has lost its memory.
+    pub(super) memory_lost: Notify,
     /// Lanes to which all servers answer.
     lanes_up: AtomicUsize,
     /// Give-backs that are under way.
@@ -205,6 +207,7 @@ impl Shared {
             give_back: Script::of(Purpose::GiveBack),
             contact: watch::Sender::new(Contact::Never(None)),
             peers: Mutex::default(),
+            memory_lost: Notify::new(),
             lanes_up: AtomicUsize::new(0),
             giving_back: watch::Sender::new(0),
             stats: Stats::default(),

@@ -23,14 +23,18 @@ fn told(carried: &Carried, limit: &Limit, now: Instant) -> Vec<(u64, u64)> {
     taken.of(KEY).iter().map(|entry| entry.told(limit, now)).collect()
 }
 
+fn note(carried: &Carried, key: Key, limit: &Limit, hits: u64, now: Instant) {
+    carried.note(key, limit, hits, now, || None);
+}
+
 const KEY: Key = Key(1);
 
 #[test]
 fn hits_are_told_once_and_never_as_older_than_they_are() {
     let (carried, now, limit) = (Carried::default(), monotonic(), limit(Algorithm::SlidingLog));
-    carried.note(KEY, &limit, 1, now);
-    carried.note(KEY, &limit, 2, now + Duration::from_millis(900));
-    carried.note(KEY, &limit, 4, now + 2 * SECOND);
+    note(&carried, KEY, &limit, 1, now);
+    note(&carried, KEY, &limit, 2, now + Duration::from_millis(900));
+    note(&carried, KEY, &limit, 4, now + 2 * SECOND);
     let after = now + 3 * SECOND;
     assert_eq!(told(&carried, &limit, after), [(2_100_000, 3), (1_000_000, 4)]);
     let mut taken = take(&carried, &limit, after).expect("a call that failed leaves everything as it was");
@@ -44,18 +48,18 @@ fn hits_are_told_once_and_never_as_older_than_they_are() {
 async fn nobody_overtakes_the_call_that_carries() {
     let (carried, now, limit) = (Carried::default(), monotonic(), limit(Algorithm::SlidingWindow));
     let other = Key(2);
-    carried.note(KEY, &limit, 3, now);
+    note(&carried, KEY, &limit, 3, now);
     let first = take(&carried, &limit, now).expect("the first");
     let both = || carried.take([(other, &limit), (KEY, &limit)].into_iter(), now);
     assert!(carried.take(std::iter::once((other, &limit)), now).is_ok(), "another counter is free");
     let waits = both().expect_err("it would be answered without these hits");
-    carried.note(KEY, &limit, 1, now + SECOND);
+    note(&carried, KEY, &limit, 1, now + SECOND);
     drop(first);
     waits.await;
     let mut second = both().expect("its turn");
     assert_eq!(second.of(KEY).len(), 2, "what the first may not have told, and what came meanwhile");
     let waits = both().expect_err("again");
-    carried.note(KEY, &limit, 1, now + 2 * SECOND);
+    note(&carried, KEY, &limit, 1, now + 2 * SECOND);
     second.charged();
     waits.await;
     assert_eq!(told(&carried, &limit, now + 2 * SECOND), [(0, 1)], "what came while the others were charged");
@@ -67,19 +71,19 @@ fn hits_that_are_given_back_are_not_carried() {
     [3, 2, 4]
         .into_iter()
         .zip(0..)
-        .for_each(|(hits, at)| carried.note(KEY, &log, hits, now + at * 2 * SECOND));
+        .for_each(|(hits, at)| note(&carried, KEY, &log, hits, now + at * 2 * SECOND));
     let after = now + 5 * SECOND;
     carried.lower(KEY, &log, 5, after);
     assert_eq!(told(&carried, &log, after), [(5_000_000, 3), (3_000_000, 1)]);
     let under_way = take(&carried, &log, after).expect("free");
-    carried.note(KEY, &log, 1, after);
+    note(&carried, KEY, &log, 1, after);
     carried.lower(KEY, &log, 3, after);
     drop(under_way);
     assert_eq!(told(&carried, &log, after), [(5_000_000, 3), (3_000_000, 1)], "nothing that is on its way");
     carried.lower(KEY, &log, 100, after);
     assert!(told(&carried, &log, after).is_empty());
     let bucket = Limit::new(Algorithm::TokenBucket, 1, 1_000_000_000).with_burst(9);
-    carried.note(KEY, &bucket, 6, after);
+    note(&carried, KEY, &bucket, 6, after);
     carried.lower(KEY, &bucket, 2, after + SECOND);
     assert_eq!(told(&carried, &bucket, after + 2 * SECOND), [(0, 2)]);
 }
@@ -88,11 +92,11 @@ fn hits_that_are_given_back_are_not_carried() {
 fn calls_that_fail_again_and_again_leave_no_pieces() {
     for algorithm in [Algorithm::SlidingWindow, Algorithm::TokenBucket] {
         let (carried, now, limit) = (Carried::default(), monotonic(), limit(algorithm));
-        carried.note(KEY, &limit, 1, now);
+        note(&carried, KEY, &limit, 1, now);
         for call in 1..=20_000 {
             let now = now + call * Duration::from_millis(9);
             let taken = take(&carried, &limit, now).expect("the one before has ended");
-            carried.note(KEY, &limit, 1, now);
+            note(&carried, KEY, &limit, 1, now);
             drop(taken);
             let entries = told(&carried, &limit, now).len();
             // A sixtieth of a window each, for two windows.
@@ -105,11 +109,11 @@ fn calls_that_fail_again_and_again_leave_no_pieces() {
 fn counters_whose_hits_count_no_more_make_room() {
     let (carried, now) = (Carried::default(), monotonic());
     let limit = Limit::new(Algorithm::SlidingWindow, 9, 1_000_000_000);
-    (2..50_000_u128 + 2).for_each(|key| carried.note(Key(key), &limit, 1, now));
+    (2..50_000_u128 + 2).for_each(|key| note(&carried, Key(key), &limit, 1, now));
     let soon = now + SECOND / 2;
-    carried.note(KEY, &limit, 1, soon);
+    note(&carried, KEY, &limit, 1, soon);
     assert!(told(&carried, &limit, soon).is_empty(), "all of them still count");
-    carried.note(KEY, &limit, 1, now + 3 * SECOND);
+    note(&carried, KEY, &limit, 1, now + 3 * SECOND);
     assert_eq!(told(&carried, &limit, now + 3 * SECOND).len(), 1);
 }
 
@@ -117,7 +121,7 @@ fn counters_whose_hits_count_no_more_make_room() {
 fn a_bucket_drains_meanwhile() {
     let (carried, now) = (Carried::default(), monotonic());
     let limit = Limit::new(Algorithm::TokenBucket, 2, 1_000_000_000).with_burst(10);
-    carried.note(KEY, &limit, 6, now);
-    carried.note(KEY, &limit, 1, now + SECOND);
+    note(&carried, KEY, &limit, 6, now);
+    note(&carried, KEY, &limit, 1, now + SECOND);
     assert_eq!(told(&carried, &limit, now + Duration::from_millis(1_250)), [(0, 5)]);
 }

@@ -1,8 +1,11 @@
 -- Gives back what leases did not spend, and what one slot charged for a request that another slot denied: from the stamp
 -- under which it was charged, at most what is there. It asks nothing and moves no counter's time.
 --
--- KEYS: the counters. ARGV: the time after which nothing is done; for each a check, its stamp and its level.
+-- KEYS: the counters. ARGV: the time after which nothing is done; the key of the server's generation, and the one under
+-- which hits were charged; for each counter a check, its stamp and its level.
 if now > struct.unpack('<d', ARGV[1]) then return struct.pack('<d', now) end
+-- The server has lost its memory since: what would go back is not there, and others' hits may be.
+if redis.pcall('GET', ARGV[2]) ~= ARGV[3] then return struct.pack('<dd', now, 0) end
 
 -- The short way, for most of what leases give back: hits of the newest entry of a sliding window (see window.lua), some
 -- of which stay. Whether that was it.
@@ -35,5 +38,5 @@ local function give_back(key, packed)
 end
 
 -- One that fails does so alone: others may have come along.
-for i, key in ipairs(KEYS) do pcall(give_back, key, ARGV[i + 1]) end
+for i = 1, #ARGV - 3 do pcall(give_back, KEYS[i], ARGV[i + 3]) end
 return struct.pack('<dd', now, 1)
