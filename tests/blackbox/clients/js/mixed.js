@@ -126,7 +126,7 @@ const mix = async (port, callers, calls, [settings, kinds]) => {
 
 const main = async (port) => {
   for (const callers of [2, 3, 16, 64]) {
-    await Promise.all(MIXES.map((kinds) => mix(port, callers, Math.floor(400 / callers), kinds)));
+    await Promise.all(MIXES.map((kinds) => mix(port, callers, Math.floor(200 / callers), kinds)));
   }
   console.log('ok');
 };
