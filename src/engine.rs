@@ -9,6 +9,7 @@ pub mod request;
 pub mod limit;
 pub mod key;
 mod sip;
+pub(crate) mod text;
 pub mod rules;
 pub mod plan;
 pub mod settle;

@@ -18,6 +18,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use trace::Met;
 pub use wire::{LimitHeaders, Telling};
 
 use std::pin::Pin;
@@ -32,6 +33,7 @@ use crate::engine::decision::{Code, Decision, Limited};
 use crate::engine::explain::Explanation;
 use crate::engine::request::{Request, RequestBuf};
 use crate::engine::rules::RuleSet;
+use crate::engine::text::one_line;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use crate::service::{Service, ServiceError, Snapshot};
@@ -79,6 +81,8 @@ pub struct Answer {
     pub code: Code,
     /// An encoded `RateLimitResponse`.
     pub message: Bytes,
+    /// Where the call is traced: what it met.
+    pub met: Option<Box<Met>>,
 }
 
 /// The answer to a question that does not come as a message.
@@ -169,13 +173,15 @@ pub struct Seam {
     bounds: Bounds,
     telling: Telling,
     tracer: Option<Tracer>,
+    /// Answers name what was met: under the rules that decided, which may be gone when somebody asks later.
+    names_met: bool,
 }
 
 impl Seam {
     /// The seam before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
-        Self { service, metrics, bounds, telling: Telling::default(), tracer: None }
+        Self { service, metrics, bounds, telling: Telling::default(), tracer: None, names_met: false }
     }
 
     /// The same seam, whose answers tell this beside codes and limits.
@@ -214,10 +220,9 @@ impl Seam {
             }
             return Reply::Later(Box::pin(self.answer_later(front, request, timeout)));
         }
-        let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
-        let code = self.decide(request, &mut message);
-        self.count(front, code.as_ref().copied(), began);
-        Reply::Now(code.map(|code| Answer { code, message: message.into() }))
+        let answer = self.decide(request, |request, decision| self.told(request, decision));
+        self.count(front, answer.as_ref().map(|answer| answer.code), began);
+        Reply::Now(answer)
     }
 
     /// The same where counters are shared and the store has to be asked.
@@ -356,25 +361,23 @@ impl Seam {
     fn told(&self, request: &Request<'_>, decision: &Decision<'_>) -> Answer {
         let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
         wire::encode(&self.telling, request, decision, &mut message);
-        Answer { code: decision.code, message: message.into() }
+        let met = self.names_met.then(|| Box::new(Met::of(decision)));
+        Answer { code: decision.code, message: message.into(), met }
     }
 
-    /// Appends the message of the answer to `out`.
-    fn decide(&self, request: &[u8], out: &mut Vec<u8>) -> Result<Code, Refusal> {
+    /// Decides a request where nobody else has to be asked.
+    fn decide<T>(
+        &self,
+        request: &[u8],
+        render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
+    ) -> Result<T, Refusal> {
         let mut asked = Request::default();
         if wire::in_place::parse(request, &self.bounds, &mut asked).is_some() {
-            return self.decide_parsed(&asked, out);
+            return Ok(self.service.decide(&asked, |decision| render(&asked, decision))?);
         }
         let message = self.decode(request)?;
-        self.decide_parsed(&self.parse(&message)?, out)
-    }
-
-    fn decide_parsed(&self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<Code, Refusal> {
-        let decided = self.service.decide(request, |decision| {
-            wire::encode(&self.telling, request, decision, out);
-            decision.code
-        });
-        Ok(decided?)
+        let asked = self.parse(&message)?;
+        Ok(self.service.decide(&asked, |decision| render(&asked, decision))?)
     }
 
     fn parse<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Refusal> {
@@ -427,17 +430,22 @@ impl CheckAnswer {
 impl Refusal {
     /// The request can never be answered, because of `message`.
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self { code: RefusalCode::InvalidArgument, message: message.into() }
+        Self::of(RefusalCode::InvalidArgument, &message.into())
     }
 
     /// The request did not arrive in time, as `message` says.
     pub fn late(message: impl Into<String>) -> Self {
-        Self { code: RefusalCode::DeadlineExceeded, message: message.into() }
+        Self::of(RefusalCode::DeadlineExceeded, &message.into())
     }
 
     /// The request is of a form that is not supported, as `message` says.
     pub fn unimplemented(message: impl Into<String>) -> Self {
-        Self { code: RefusalCode::Unimplemented, message: message.into() }
+        Self::of(RefusalCode::Unimplemented, &message.into())
+    }
+
+    /// Messages hold parts of requests, and are told to people and logs: each is one line.
+    fn of(code: RefusalCode, message: &str) -> Self {
+        Self { code, message: one_line(message).into_owned() }
     }
 
     /// The request has more bytes than `bounds` let in.
@@ -451,8 +459,8 @@ impl Refusal {
 impl From<ServiceError> for Refusal {
     fn from(error: ServiceError) -> Self {
         match error {
-            ServiceError::NoRules => Self { code: RefusalCode::Unavailable, message: error.to_string() },
-            ServiceError::Store(_) => Self { code: RefusalCode::StoreFailure, message: error.to_string() },
+            ServiceError::NoRules => Self::of(RefusalCode::Unavailable, &error.to_string()),
+            ServiceError::Store(_) => Self::of(RefusalCode::StoreFailure, &error.to_string()),
         }
     }
 }

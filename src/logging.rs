@@ -3,7 +3,6 @@
 //! The same thing that goes wrong a thousand times a second is told a few times a second, and the next line says how
 //! many were left out: a full disk must not follow from a failing peer.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::sync::OnceLock;
@@ -21,6 +20,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Registry, reload};
 
 use crate::clock;
+use crate::engine::text::{json_line, one_line};
 use crate::settings::value::{LogLevel, Value as _};
 
 /// Lines a second that one place in the code may write before it is cut off until the next second.
@@ -117,22 +117,6 @@ fn write_text(writer: &mut Writer<'_>, level: &Level, text: &Text) -> fmt::Resul
     writeln!(writer, " {level:>5} {}", one_line(&format!("{}{}", text.message, text.fields)))
 }
 
-/// An event is one line whatever it carries: a value from outside must not forge a second, nor move the terminal's
-/// cursor over what stands there.
-fn one_line(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let mut line = String::with_capacity(text.len() + 8);
-    for char in text.chars() {
-        match char.is_control() {
-            true => line.extend(char.escape_default()),
-            false => line.push(char),
-        }
-    }
-    Cow::Owned(line)
-}
-
 fn write_json(writer: &mut Writer<'_>, level: &Level, text: &Text) -> fmt::Result {
     let mut time = String::new();
     Rfc3339.format_time(&mut Writer::new(&mut time))?;
@@ -141,7 +125,7 @@ fn write_json(writer: &mut Writer<'_>, level: &Level, text: &Text) -> fmt::Resul
         "@message": format!("{}{}", text.message, text.fields),
         "level": json_level(level),
     });
-    writeln!(writer, "{line}")
+    writeln!(writer, "{}", json_line(&line.to_string()))
 }
 
 /// The words of `envoyproxy/ratelimit`, by which log pipelines are set up.
@@ -212,12 +196,6 @@ impl Flood {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn no_value_can_forge_a_line_or_steer_a_terminal() {
-        assert_eq!(one_line("a\r\n2026 ERROR b\u{1b}[2K\u{9b}1A"), "a\\r\\n2026 ERROR b\\u{1b}[2K\\u{9b}1A");
-        assert_eq!(one_line("\"schön\" \\ …"), "\"schön\" \\ …");
-    }
 
     #[test]
     fn a_flood_is_cut_and_counted() {

@@ -15,7 +15,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("engine", &[]),
     ("clock", &["engine"]),
     ("settings", &["engine", "store::redis::address"]),
-    ("logging", &["clock", "settings"]),
+    ("logging", &["clock", "engine", "settings"]),
     ("health", &[]),
     ("store", &["engine", "clock"]),
     ("source", &["engine"]),

@@ -25,6 +25,7 @@ use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
 use crate::engine::request::{DescriptorOptions, Entry, Request};
 use crate::engine::rules::load;
+use crate::engine::text::{json_line, one_line};
 use crate::settings::{Problem, Row, Settings};
 use crate::source::file::{FileSource, Layout};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
@@ -107,7 +108,7 @@ pub(super) fn run(
     Ok(match answer {
         Ok(text) => (text, ExitCode::SUCCESS),
         Err(problem) => {
-            complain(format_args!("{problem}"));
+            complain(format_args!("{}", one_line(&problem)));
             (String::new(), ExitCode::FAILURE)
         }
     })
@@ -157,7 +158,7 @@ fn offline(question: &Question, folder: PathBuf, settings: &Settings) -> Result<
     let plan = rules.plan(&request, modes);
     let verdicts = store.apply(&plan, Clock::start().now());
     let told = explain(&rules, &request, &plan, verdicts, question.hits.into());
-    Ok(if question.as_json { format!("{}\n", told.json()) } else { told.to_string() })
+    Ok(if question.as_json { format!("{}\n", json_line(&told.json().to_string())) } else { told.to_string() })
 }
 
 /// Asks a running limiter.

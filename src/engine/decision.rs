@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::engine::limit::{Limit, Verdict};
 use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
+use crate::engine::rules::Rule;
 use crate::engine::settle::settle;
 use crate::engine::time::ceil_secs;
 
@@ -16,6 +17,16 @@ use crate::engine::time::ceil_secs;
 pub enum Code {
     Ok = 1,
     OverLimit = 2,
+}
+
+impl Code {
+    /// Its name in the protocol.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::OverLimit => "OVER_LIMIT",
+        }
+    }
 }
 
 /// The verdicts of a request's counters: one place a step of the plan, `Some` for every [`Step::Check`].
@@ -39,8 +50,8 @@ pub struct Decision<'a> {
 pub enum Status<'a> {
     /// No limit applies (or it was replaced): OK and nothing else.
     NoLimit,
-    /// OK, without a bound.
-    Unlimited,
+    /// OK, by a rule without a bound.
+    Unlimited(&'a Rule),
     /// A counter was asked.
     Limited(Limited<'a>),
 }
@@ -75,7 +86,7 @@ pub(crate) fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: 
     let passes = settle(plan, |index| verdict_of(index).is_some_and(|verdict| verdict.over)).passes;
     let status = |(index, step): (usize, &Step<'a>)| match (step, verdict_of(index)) {
         (Step::Check(check), Some(verdict)) => Status::Limited(limited(check, verdict, plan.modes.quota)),
-        (Step::Unlimited(_), _) => Status::Unlimited,
+        (Step::Unlimited(rule), _) => Status::Unlimited(rule),
         _ => Status::NoLimit,
     };
     decision.code = if passes || plan.modes.shadow { Code::Ok } else { Code::OverLimit };
@@ -123,7 +134,7 @@ impl<'a> Decision<'a> {
     fn limited(&self) -> impl DoubleEndedIterator<Item = &Limited<'a>> {
         self.statuses.iter().filter_map(|status| match status {
             Status::Limited(limited) => Some(limited),
-            Status::NoLimit | Status::Unlimited => None,
+            Status::NoLimit | Status::Unlimited(_) => None,
         })
     }
 }
@@ -176,7 +187,7 @@ mod tests {
     }
 
     fn decision(code: Code, limited: &[Limited<'static>]) -> Decision<'static> {
-        let mut statuses = SmallVec::from_slice(&[Status::NoLimit, Status::Unlimited]);
+        let mut statuses = SmallVec::from_slice(&[Status::NoLimit]);
         statuses.extend(limited.iter().map(|limited| Status::Limited(*limited)));
         Decision { code, shadowed: false, domain_known: true, statuses }
     }

@@ -81,7 +81,10 @@ impl Seam {
         began: Instant,
     ) -> Result<&'o [u8], Refusal> {
         out.clear();
-        let code = self.decide(message, out);
+        let code = self.decide(message, |request, decision| {
+            wire::encode(&self.telling, request, decision, out);
+            decision.code
+        });
         self.count(Front::Grpc, code.as_ref().copied(), began);
         code.map(|_| &**out)
     }

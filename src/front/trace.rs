@@ -1,19 +1,26 @@
-//! What a span says of a call: read out of its question and its answer, so that nothing on the way knows of spans.
+//! What a span says of a call: read out of its question and its answer, and out of what the decision met.
 
 use http::HeaderMap;
 use prost::Message;
 
-use super::{Answer, CheckAnswer, Refusal, Seam, wire};
-use crate::engine::decision;
-use crate::engine::plan::{Check, Modes, Origin, Step};
-use crate::engine::rules::{MetricName, Rule};
-use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use super::{Answer, CheckAnswer, Refusal, Seam};
+use crate::engine::decision::{Code, Decision, Limited, Status};
+use crate::engine::plan::Origin;
+use crate::engine::rules::Rule;
+use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::Front;
 use crate::spans::{CallSpan, Tracer};
 
 const DOMAIN: &str = "ratelimit.domain";
 const CODE: &str = "ratelimit.code";
+
+/// What a traced call met: the paths of limits, in the order of its descriptors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Met {
+    rules: Vec<String>,
+    /// Those of them that denied their hits.
+    over: Vec<String>,
+}
 
 impl Seam {
     /// Traces calls from now on, if there is something to trace to.
@@ -30,6 +37,11 @@ impl Seam {
             Front::Check => "/check",
         };
         self.tracer.as_ref()?.begin(name, headers)
+    }
+
+    /// The same seam for a call with a span, whose answer has to name what it met.
+    pub fn sampled(&self) -> Self {
+        Self { names_met: true, ..self.clone() }
     }
 
     /// Ends the span of a call that asked `request`, an encoded `RateLimitRequest`, as far as it came.
@@ -49,10 +61,9 @@ impl Seam {
                 answer.err().map_or(0, |refusal| i64::from(refusal.code.grpc_status())),
             );
         }
-        let question = RateLimitRequest::decode(request).unwrap_or_default();
-        span.text(DOMAIN, &question.domain);
+        span.text(DOMAIN, &RateLimitRequest::decode(request).unwrap_or_default().domain);
         match answer {
-            Ok(answer) => self.describe(&mut span, &question, answer),
+            Ok(answer) => describe(&mut span, answer),
             Err(refusal) => span.failed(&refusal.message),
         }
     }
@@ -61,37 +72,38 @@ impl Seam {
     pub fn end_check_span(&self, mut span: CallSpan, domain: &str, answer: Result<&CheckAnswer, &Refusal>) {
         span.text(DOMAIN, domain);
         match answer.map(|answer| answer.code) {
-            Ok(decision::Code::Ok) => span.text(CODE, Code::Ok.as_str_name()),
-            Ok(decision::Code::OverLimit) => span.text(CODE, Code::OverLimit.as_str_name()),
+            Ok(code) => span.text(CODE, code.name()),
             Err(refusal) => span.failed(&refusal.message),
         }
     }
+}
 
-    /// The codes, and the rules that were met: a path each, as metrics name it without values of the request.
-    fn describe(&self, span: &mut CallSpan, question: &RateLimitRequest, answer: &Answer) {
-        let told = RateLimitResponse::decode(&*answer.message).unwrap_or_default();
-        span.text(CODE, told.overall_code().as_str_name());
-        let over: Vec<bool> = told.statuses.iter().map(|status| status.code() == Code::OverLimit).collect();
-        let Ok(request) = wire::parse(question, &self.bounds) else { return };
-        self.service.with_rules(|rules| {
-            let Some(rules) = rules else { return };
-            let plan = rules.plan(&request, Modes::default());
-            let met = || plan.steps.iter().map(path);
-            span.texts("ratelimit.rules", met().flatten());
-            span.texts(
-                "ratelimit.rules_over_limit",
-                met().zip(over).filter_map(|(path, over)| path.filter(|_| over)),
-            );
-        });
+/// The code, and the rules that were met.
+fn describe(span: &mut CallSpan, answer: &Answer) {
+    span.text(CODE, answer.code.name());
+    let Some(met) = &answer.met else { return };
+    span.texts("ratelimit.rules", met.rules.iter().cloned());
+    span.texts("ratelimit.rules_over_limit", met.over.iter().cloned());
+}
+
+impl Met {
+    /// What this decision met.
+    pub(super) fn of(decision: &Decision<'_>) -> Self {
+        let rules = decision.statuses.iter().filter_map(path);
+        let over =
+            decision.statuses.iter().filter(|status| status.code() == Code::OverLimit).filter_map(path);
+        Self { rules: rules.collect(), over: over.collect() }
     }
 }
 
-/// The path of the limit that this step meets.
-fn path(step: &Step<'_>) -> Option<String> {
-    let of_rule = |rule: &Rule| MetricName::rolled_up(&rule.metric_name).join(".");
-    match step {
-        Step::Check(Check { origin: Origin::Rule(rule), .. }) | Step::Unlimited(rule) => Some(of_rule(rule)),
-        Step::Check(Check { origin: Origin::Override { .. }, .. }) => Some("override".to_owned()),
-        Step::Unmatched | Step::Replaced(_) => None,
+/// The path of the limit that this descriptor met, as metrics name it without values of the request.
+fn path(status: &Status<'_>) -> Option<String> {
+    let of_rule = |rule: &Rule| rule.metric_name.rolled_up().join(".");
+    match status {
+        Status::Limited(Limited { origin: Origin::Rule(rule), .. }) | Status::Unlimited(rule) => {
+            Some(of_rule(rule))
+        }
+        Status::Limited(Limited { origin: Origin::Override { .. }, .. }) => Some("override".to_owned()),
+        Status::NoLimit => None,
     }
 }

@@ -116,6 +116,7 @@ mod tests {
     use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
         DescriptorStatus, RateLimit,
     };
+    use crate::service::fixture::rules;
 
     fn descriptor(entries: usize) -> RateLimitDescriptor {
         let entry = ProtoEntry { key: "user".to_owned(), value: "alice".to_owned() };
@@ -190,7 +191,9 @@ mod tests {
 
     #[test]
     fn every_status_is_told_as_the_protocol_has_it() {
-        let statuses = smallvec![Status::NoLimit, Status::Unlimited, limited(false, 1), limited(true, 2)];
+        let rules = rules("domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true}}]");
+        let unlimited = Status::Unlimited(&rules.rules()[0]);
+        let statuses = smallvec![Status::NoLimit, unlimited, limited(false, 1), limited(true, 2)];
         let decision = Decision { code: Code::OverLimit, shadowed: false, domain_known: true, statuses };
         let mut message = Vec::new();
         encode(&Telling::default(), &Request::new("shop", 0), &decision, &mut message);

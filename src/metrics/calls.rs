@@ -36,8 +36,6 @@ pub enum Outcome {
     StoreFailure,
     /// It was not answered in time.
     DeadlineExceeded,
-    /// It failed by a fault of ours.
-    Internal,
 }
 
 /// The gRPC methods that are told apart.
@@ -95,7 +93,7 @@ impl Front {
 }
 
 impl Outcome {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 7] = [
         Self::Ok,
         Self::OverLimit,
         Self::InvalidArgument,
@@ -103,7 +101,6 @@ impl Outcome {
         Self::Unavailable,
         Self::StoreFailure,
         Self::DeadlineExceeded,
-        Self::Internal,
     ];
 
     const fn name(self) -> &'static str {
@@ -115,7 +112,6 @@ impl Outcome {
             Self::Unavailable => "UNAVAILABLE",
             Self::StoreFailure => "STORE_FAILURE",
             Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
-            Self::Internal => "INTERNAL",
         }
     }
 

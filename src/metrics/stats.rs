@@ -1,11 +1,14 @@
 //! Counters as lines of text, `name: value`, under the names of StatsD: what operators of `envoyproxy/ratelimit` read on
-//! its debug port. Piece by piece, as a scrape.
+//! its debug port. Piece by piece, as a scrape. Names hold values of requests, so
+//! each is escaped to be one line.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::Metrics;
 use super::counts::Stat;
+use super::stat_name::StatName;
+use crate::engine::text::one_line;
 
 /// Series a piece.
 const BATCH: usize = 512;
@@ -30,9 +33,9 @@ impl Iterator for Stats {
     fn next(&mut self) -> Option<String> {
         let metrics = &self.metrics;
         let mut lines = String::new();
-        let mut tell = |name, count| {
+        let mut tell = |name: StatName<'_>, count| {
             // Writing to a string cannot fail.
-            let _ = writeln!(lines, "{name}: {count}");
+            let _ = writeln!(lines, "{}: {count}", one_line(&name.to_string()));
         };
         let Some(told) = self.told else {
             metrics.named_apart().for_each(|counter| tell(counter.name, metrics.count(&counter)));

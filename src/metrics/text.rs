@@ -53,20 +53,37 @@ impl Page {
         Self { text: String::new(), constant: constant.into_iter().collect() }
     }
 
-    /// The labels of a sample with their braces, or nothing. A sample's own label wins over one of the page.
+    /// The labels of a sample with their braces, or nothing.
     pub(super) fn labels<'t>(&self, own: impl Iterator<Item = (&'t str, &'t str)> + Clone) -> String {
-        let constant = self.constant.iter().filter(|(name, _)| own.clone().all(|(own, _)| own != name));
         let mut labels = String::new();
-        for (name, value) in constant {
-            labels.extend([if labels.is_empty() { "{" } else { "," }, name, "=\"", value, "\""]);
-        }
-        for (name, value) in own {
-            labels.extend([if labels.is_empty() { "{" } else { "," }, name, "=\""]);
-            escape(&mut labels, value);
-            labels.push('"');
-        }
-        labels.push_str(if labels.is_empty() { "" } else { "}" });
+        self.write_labels(&mut labels, own.map(|(name, value)| (name, [value])));
         labels
+    }
+
+    fn write_labels<'t, Texts: IntoIterator<Item = &'t str>>(
+        &self,
+        out: &mut String,
+        own: impl Iterator<Item = (&'t str, Texts)> + Clone,
+    ) {
+        let mut before = "{";
+        let is_own = |name: &str| own.clone().any(|(own, _)| own == name);
+        for (name, value) in self.constant.iter() {
+            // Only names of a mapping come here twice: those of our own families were replaced at the start.
+            let exported = is_own(name).then(|| exported(name));
+            let name = exported.as_ref().unwrap_or(name);
+            if exported.is_some() && (is_own(name) || self.constant().any(|(other, _)| other == name)) {
+                continue;
+            }
+            out.extend([before, name, "=\"", value, "\""]);
+            before = ",";
+        }
+        for (name, texts) in own {
+            out.extend([before, name, "=\""]);
+            texts.into_iter().for_each(|text| escape(out, text));
+            out.push('"');
+            before = ",";
+        }
+        out.push_str(if before == "," { "}" } else { "" });
     }
 
     /// Adds a sample whose labels are written.
@@ -81,9 +98,10 @@ impl Page {
     }
 }
 
-/// Labels that families of ours have themselves.
-const OWN_LABELS: [&str; 14] = [
+/// Labels that families of ours have themselves. `tests/blackbox/promtool.rs` compares this with what is scraped.
+const OWN_LABELS: [&str; 15] = [
     "answer",
+    "by",
     "code",
     "domain",
     "err_type",
@@ -91,20 +109,25 @@ const OWN_LABELS: [&str; 14] = [
     "grpc_method",
     "key1",
     "key2",
+    "kind",
     "le",
-    "outcome",
-    "reason",
+    "port",
     "rule",
-    "state",
+    "store",
     "version",
 ];
+
+/// What a constant label is called whose name a sample has itself: as Prometheus does with labels of its targets.
+fn exported(name: &str) -> String {
+    format!("exported_{name}")
+}
 
 /// A name of a label: `_` for other characters and before a digit, and none that a family of ours has.
 fn label_name(name: &str) -> String {
     let valid = |char: char| if char.is_ascii_alphanumeric() { char } else { '_' };
     let digit = name.starts_with(|first: char| first.is_ascii_digit()) || name.is_empty();
     let name: String = digit.then_some('_').into_iter().chain(name.chars().map(valid)).collect();
-    if OWN_LABELS.contains(&name.as_str()) { format!("exported_{name}") } else { name }
+    if OWN_LABELS.contains(&name.as_str()) { exported(&name) } else { name }
 }
 
 impl<'a> Samples<'a> {
@@ -143,25 +166,15 @@ impl<'a> Samples<'a> {
     /// Adds a sample whose labels' values are each made of several texts.
     pub(super) fn push_joined<'t, Texts: IntoIterator<Item = &'t str>>(
         &mut self,
-        labels: impl IntoIterator<Item = (&'t str, Texts)>,
+        labels: impl IntoIterator<Item = (&'t str, Texts), IntoIter: Clone>,
         value: impl Display,
     ) {
-        let Page { text: out, constant } = &mut *self.page;
+        let mut out = std::mem::take(&mut self.page.text);
         out.push_str(self.family);
-        let mut before = "{";
-        for (name, value) in constant.iter() {
-            out.extend([before, name, "=\"", value, "\""]);
-            before = ",";
-        }
-        for (name, texts) in labels {
-            out.extend([before, name, "=\""]);
-            texts.into_iter().for_each(|text| escape(out, text));
-            out.push('"');
-            before = ",";
-        }
-        out.push_str(if before == "," { "}" } else { "" });
+        self.page.write_labels(&mut out, labels.into_iter());
         // Writing to a string cannot fail.
         let _ = writeln!(out, " {value}");
+        self.page.text = out;
     }
 }
 
@@ -222,10 +235,8 @@ mod tests {
         let labels = [("1 env", "\"p\""), ("domain", "d"), ("az", "a"), ("az", "b")];
         let mut page = Page::with_labels(&labels.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let constant = "_1_env=\"\\\"p\\\"\",az=\"b\",exported_domain=\"d\"";
-        assert_eq!(
-            page.labels([("az", "own")].into_iter()),
-            format!("{{{},az=\"own\"}}", constant.replace("az=\"b\",", ""))
-        );
+        let exported = constant.replace("az=", "exported_az=");
+        assert_eq!(page.labels([("az", "own")].into_iter()), format!("{{{exported},az=\"own\"}}"));
         let mut samples = Samples::of(&mut page, "hits", "H.", Kind::Gauge);
         samples.push(&[], 1);
         samples.push(&[("a", "b")], 2);

@@ -219,7 +219,7 @@ settings! {
     "Metrics out": {
         "DISABLE_STATS" disable_stats: bool = "false", "no metrics listener and no StatsD, whatever else is set";
         "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" prometheus_response_time_as_milliseconds: bool = "false", "ratelimit_service_response_time_seconds holds milliseconds; not with PROMETHEUS_MAPPER_YAML";
-        "EXTRA_TAGS" extra_tags: Map = "", "tags on every metric that is sent, constant labels on every metric that is scraped";
+        "EXTRA_TAGS" extra_tags: Map = "", "tags on every metric that is sent, constant labels on every metric that is scraped (a name that a metric has itself becomes exported_<name>)";
         "STATS_FLUSH_INTERVAL" stats_flush_interval: Flush = "10s", "StatsD: how often counters are sent; timers are not delayed";
         "USE_DOG_STATSD" use_dog_statsd: bool = "false", "send DogStatsD over UDP";
         "USE_DOG_STATSD_MOGRIFIERS" use_dog_statsd_mogrifiers: List = "", "names of rules that rewrite DogStatsD names into names and tags, the first that matches wins: each is DOG_STATSD_MOGRIFIER_<NAME>_PATTERN, _NAME and _TAGS";

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
 use crate::engine::rules::parse_duration_nanos;
+use crate::engine::text::percent_decoded;
 
 /// A kind of value.
 pub trait Value: Sized {
@@ -402,18 +403,6 @@ impl Value for OtelPairs {
     }
 }
 
-/// The text with every `%XX` as the byte that it stands for.
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut parts = text.split('%');
-    bytes.extend_from_slice(parts.next()?.as_bytes());
-    for part in parts {
-        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
-        bytes.extend_from_slice(&part.as_bytes()[2..]);
-    }
-    String::from_utf8(bytes).ok()
-}
-
 /// Digits only: `0x1F`, `010` (octal elsewhere), `1_000` and signs are refused rather than guessed.
 fn decimal(text: &str) -> Option<&str> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -645,7 +634,7 @@ mod tests {
 
     #[test]
     fn opentelemetrys_pairs_are_decoded_and_silent() {
-        let pairs = OtelPairs::parse(" a = b%20c=,d,=e,f=%zz,%C3%A4=%c3%a4").expect("never bad");
+        let pairs = OtelPairs::parse(" a = b%20c=,d,=e,f=%zz,g=%+f,%C3%A4=%c3%a4").expect("never bad");
         let expected =
             [("a", "b c="), ("%C3%A4", "ä")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(pairs.0, expected);

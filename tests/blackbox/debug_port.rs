@@ -86,3 +86,57 @@ fn the_limits_in_force_are_told_after_a_reload() {
     }
     assert!(!stats.contains("user.over_limit: "), "what a limit never counted is left out: {stats}");
 }
+
+/// What would end a line, move a cursor or turn the direction of writing.
+const UNSAFE: &str = "x\r\nratelimit.forged 1\u{1b}[2J\u{85}\u{2028}\u{2029}\u{202e}\u{2066}\u{7f}y";
+
+/// Characters of a page that are no part of a line of text.
+fn unsafe_in(page: &str) -> Vec<char> {
+    let is_unsafe = |char: &char| {
+        *char != '\n' && (char.is_control() || UNSAFE.chars().any(|one| one == *char && !one.is_ascii()))
+    };
+    page.chars().filter(is_unsafe).collect()
+}
+
+#[test]
+fn no_text_of_a_request_or_a_rule_forges_a_line_of_a_page() {
+    let rules = format!(
+        "domain: shop\ndescriptors:\n  - key: user\n    detailed_metric: true\n    \
+         rate_limit: {{unit: day, requests_per_unit: 3, name: {name}}}\n  - key: {name}\n    \
+         rate_limit: {{unit: day, requests_per_unit: 3}}\n",
+        name = serde_json::to_string(UNSAFE).expect("a text").replace('\u{7f}', "\\u007f"),
+    );
+    let limiter = Setup::new().rules("shop.yaml", &rules).env("LOG_LEVEL", "debug").start();
+    let ports = limiter.ports();
+    let client = limiter.client();
+    client.ask(grpc::question("shop", &[&[("user", UNSAFE)]]));
+    client.ask(grpc::question(UNSAFE, &[&[("user", UNSAFE)]]));
+    let body = serde_json::json!({"domain": "shop", "descriptors": [
+        {"entries": [{"key": "user", "value": UNSAFE}]}, {"entries": [{"key": UNSAFE, "value": UNSAFE}]},
+        {"entries": [{"key": "nobody", "value": UNSAFE}]},
+    ]})
+    .to_string();
+    let mut debug = Client::new(ports.debug);
+    let mut http = Client::new(ports.http);
+    let mut ask = |path| debug.send("POST", path, &[], &body).expect("an answer").body;
+    let pages = [ask("/ask"), ask("/ask?format=json")];
+    let known: serde_json::Value = serde_json::from_str(&pages[1]).expect("JSON");
+    assert_eq!(known["descriptors"][0]["entries"][0]["value"], UNSAFE, "JSON means what it meant");
+    let get = |path| get(ports.debug, path).expect("a page").body;
+    let pages = pages
+        .into_iter()
+        .chain(["/stats", "/rlconfig", "/rlconfig?format=yaml", "/rlconfig?format=json"].map(get));
+    // A key that is not known is told back.
+    let wrong = serde_json::json!({"domain": "shop", UNSAFE: 1}).to_string();
+    let refused = http.send("POST", "/json", &[], &wrong).expect("an answer").body;
+    let escaped = "/check/shop?~a%0Aforged%1B%5B2J%C2%85%E2%80%A8%E2%80%AE=1";
+    let unknown = http.send("GET", escaped, &[], "").expect("an answer").body;
+    for page in pages.chain([refused, unknown]) {
+        assert!(page.contains("forged"), "{page:?}");
+        assert!(unsafe_in(&page).is_empty(), "{page:?}");
+        assert!(
+            !page.lines().any(|line| line.starts_with("ratelimit.forged") || line.starts_with("forged")),
+            "{page}"
+        );
+    }
+}

@@ -1,10 +1,13 @@
 //! Metrics as Prometheus's own tool reads them.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::harness::grpc::question;
+use crate::harness::grpc::{Client, question};
 use crate::harness::http;
+use crate::harness::pki::Authority;
+use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 
 const RULES: &str = "
@@ -48,8 +51,7 @@ fn complaints(page: &str) -> Vec<String> {
     lines
 }
 
-fn page(limiter: &Tidegate) -> String {
-    let client = limiter.client();
+fn page(limiter: &Tidegate, client: &Client) -> String {
     for user in ["alice", "alice", "alice", "b\"o\\b\n"] {
         client.ask(question("shop", &[&[("user", user)]]));
     }
@@ -61,7 +63,73 @@ fn page(limiter: &Tidegate) -> String {
 fn promtool_complains_of_nothing_but_the_names_that_dashboards_already_use() {
     let limiter = Setup::new().rules("shop.yaml", RULES).env("EXTRA_TAGS", "cluster:one").start();
     let expected = OLD_NAMES.map(|name| format!("{name} counter metrics should have \"_total\" suffix"));
-    assert_eq!(complaints(&page(&limiter)), expected);
+    assert_eq!(complaints(&page(&limiter, &limiter.client())), expected);
+}
+
+/// With everything that has metrics of its own, and the authority of its certificate.
+fn everything(redis: &[Redis; 2]) -> (Setup, Authority) {
+    let (setup, authority) =
+        (Setup::new().rules("shop.yaml", &(RULES.to_owned() + DEEP)), Authority::new("an authority"));
+    let identity = authority.issue("127.0.0.1").write(setup.outside());
+    let settings = [
+        ("REDIS_URL", redis[0].url()),
+        ("REDIS_PERSECOND", "true".to_owned()),
+        ("REDIS_PERSECOND_URL", redis[1].url()),
+        ("REDIS_TIMEOUT", "10s".to_owned()),
+        ("GRPC_SERVER_USE_TLS", "true".to_owned()),
+        ("GRPC_SERVER_TLS_CERT", identity.chain.display().to_string()),
+        ("GRPC_SERVER_TLS_KEY", identity.key.display().to_string()),
+        ("USE_PROMETHEUS", "true".to_owned()),
+        ("USE_STATSD", "true".to_owned()),
+        ("STATSD_PORT", "1".to_owned()),
+    ];
+    (settings.iter().fold(setup, |setup, (name, value)| setup.env(name, value)), authority)
+}
+
+/// Deep enough for every label of a limit.
+const DEEP: &str = "    descriptors:
+      - key: a
+        descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 9}}]
+";
+
+/// The names of the labels of a sample.
+fn labels(line: &str) -> Vec<&str> {
+    let names = line.split("=\"").map(|before| before.rsplit(['{', ',']).next().unwrap_or_default());
+    let mut names: Vec<_> = names.collect();
+    names.pop();
+    names
+}
+
+/// The page of a limiter with all of it and these tags that was asked for everything.
+fn page_of_everything(redis: &[Redis; 2], tags: &str) -> String {
+    let (setup, authority) = everything(redis);
+    let limiter = setup.env("EXTRA_TAGS", tags).start();
+    let client = Client::with_tls(limiter.ports().grpc, &authority);
+    client.ask(question("shop", &[&[("user", "alice"), ("a", "a"), ("b", "b")]]));
+    page(&limiter, &client)
+}
+
+#[test]
+fn no_extra_tag_doubles_a_label_whatever_its_name() {
+    let redis = Redis::and_valkey();
+    let first = page_of_everything(&redis, "");
+    let samples = first.lines().filter(|line| !line.starts_with('#'));
+    let own: BTreeSet<&str> = samples.flat_map(labels).collect();
+    for name in ["answer", "by", "code", "domain", "key2", "kind", "le", "port", "rule", "store"] {
+        assert!(own.contains(name), "no {name} in {own:?}");
+    }
+    let tags: Vec<String> = own.iter().map(|name| format!("{name}:eu")).collect();
+    let page = page_of_everything(&redis, &tags.join(","));
+    let expected = OLD_NAMES.map(|name| format!("{name} counter metrics should have \"_total\" suffix"));
+    assert_eq!(complaints(&page), expected);
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let names = labels(line);
+        let different: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(names.len(), different.len(), "{line}");
+        for name in &own {
+            assert!(line.contains(&format!("exported_{name}=\"eu\"")), "no {name} in {line}");
+        }
+    }
 }
 
 #[test]

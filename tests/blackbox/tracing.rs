@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::harness::grpc::question;
 use crate::harness::pki::{self, Authority};
 use crate::harness::process::Process;
+use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true, free_port, http};
 
@@ -130,6 +131,27 @@ fn a_call_is_a_span_with_what_was_decided_over_both_protocols() {
         assert_eq!((attribute(2, "rpc.grpc.status_code"), spans[2]["status"].clone()), (3.into(), 2.into()));
         assert_eq!(spans[2]["why"], "rate limit domain must not be empty");
     }
+}
+
+#[test]
+fn a_span_names_the_rules_that_decided_though_others_came_before_the_answer() {
+    let (collector, redis) = (Collector::start("http"), Redis::start(&[]));
+    let limiter =
+        traced("http", collector.port).env("REDIS_URL", &redis.url()).env("REDIS_TIMEOUT", "20s").start();
+    let client = limiter.client();
+    let asked = question("shop", &[&[("plan", "free"), ("user", "alice")]]);
+    client.ask(asked.clone());
+    collector.wait_for(1);
+    redis.stop();
+    let call = client.begin(tokio_stream::once(asked));
+    eventually_true("the call to wait", || limiter.metric("tidegate_redis_in_flight") > 0.0);
+    limiter.setup.write("shop.yaml", &RULES.replace("    value: free\n", ""));
+    eventually_true("the other rules", || limiter.metric("ratelimit_service_config_load_success") == 2.0);
+    redis.wake();
+    client.finish(call).expect("an answer");
+    let spans = collector.wait_for(2);
+    assert_eq!(spans[1]["attributes"]["ratelimit.rules"], serde_json::json!(["plan_free.user"]));
+    assert_eq!(spans[1]["attributes"]["ratelimit.rules_over_limit"], serde_json::json!(["plan_free.user"]));
 }
 
 #[test]

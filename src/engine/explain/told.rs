@@ -5,17 +5,29 @@ use std::fmt::{self, Display};
 use serde_json::{Value, json};
 
 use super::{Explained, Explanation};
-use crate::engine::decision::{Code, Limited, Status};
+use crate::engine::decision::{Limited, Status};
 use crate::engine::plan::Origin;
 use crate::engine::rules::{Met, Rule};
+use crate::engine::text::one_line;
 use crate::engine::time::ceil_secs;
+
+/// A line of text, whatever stands in it.
+fn line(out: &mut fmt::Formatter<'_>, text: fmt::Arguments<'_>) -> fmt::Result {
+    writeln!(out, "{}", one_line(&text.to_string()))
+}
 
 impl Display for Explanation<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, hits, decision, descriptors } = self;
         let shadowed = if decision.shadowed { " (OVER_LIMIT, but for SHADOW_MODE)" } else { "" };
         let hits = if *hits == 1 { "1 hit".to_owned() } else { format!("{hits} hits") };
-        writeln!(out, "{domain}: {hits} would get {}{shadowed}; nothing was counted", name(decision.code))?;
+        line(
+            out,
+            format_args!(
+                "{domain}: {hits} would get {}{shadowed}; nothing was counted",
+                decision.code.name()
+            ),
+        )?;
         descriptors.iter().try_for_each(|descriptor| descriptor.write(out))
     }
 }
@@ -23,19 +35,20 @@ impl Display for Explanation<'_> {
 impl Explained<'_> {
     fn write(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries = self.entries.iter().map(|(key, value)| format!("{key}={value}"));
-        writeln!(out, "\n{}", entries.collect::<Vec<_>>().join(" "))?;
+        writeln!(out)?;
+        line(out, format_args!("{}", entries.collect::<Vec<_>>().join(" ")))?;
         if !self.walk.met.is_empty() {
-            writeln!(out, "  path      {}", self.path())?;
+            line(out, format_args!("  path      {}", self.path()))?;
         }
         if let Some(rule) = self.rule {
-            writeln!(out, "  rule      {} at {}", rule.path(), rule.written)?;
+            line(out, format_args!("  rule      {} at {}", rule.path(), rule.written))?;
         }
         match &self.status {
             Status::Limited(limited) => write_counter(out, limited)?,
-            Status::Unlimited => writeln!(out, "  limit     unlimited")?,
+            Status::Unlimited(_) => writeln!(out, "  limit     unlimited")?,
             Status::NoLimit => writeln!(out, "  limit     none")?,
         }
-        writeln!(out, "  answer    {}: {}", name(self.status.code()), self.why)
+        line(out, format_args!("  answer    {}: {}", self.status.code().name(), self.why))
     }
 
     /// The nodes that were met: `user (any value) > plan=free* (pattern)`.
@@ -57,7 +70,7 @@ fn write_counter(out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Re
     let burst =
         if limited.limit.algorithm().is_bucket() { format!(", burst {burst}") } else { String::new() };
     let algorithm = limited.limit.algorithm().name();
-    writeln!(out, "  limit     {requests} per {window}, {algorithm}{burst}{name}")?;
+    line(out, format_args!("  limit     {requests} per {window}, {algorithm}{burst}{name}"))?;
     writeln!(out, "  counter   {} counted, {} left", limited.verdict.before, limited.remaining())?;
     match ceil_secs(limited.verdict.reset_nanos) {
         0 => Ok(()),
@@ -71,7 +84,7 @@ impl Explanation<'_> {
         json!({
             "domain": self.domain,
             "hits": self.hits,
-            "code": name(self.decision.code),
+            "code": self.decision.code.name(),
             "shadowed": self.decision.shadowed,
             "descriptors": self.descriptors.iter().map(Explained::json).collect::<Vec<_>>(),
         })
@@ -90,7 +103,7 @@ impl Explained<'_> {
             "entries": self.entries.iter().map(entry).collect::<Vec<_>>(),
             "path": self.walk.met.iter().map(met).collect::<Vec<_>>(),
             "rule": self.rule.map(rule_json),
-            "code": name(self.status.code()),
+            "code": self.status.code().name(),
             "why": self.why,
         });
         if let Status::Limited(limited) = &self.status {
@@ -131,12 +144,5 @@ fn limit_of<'a>(limited: &Limited<'a>) -> (&'static str, u32, &'a str) {
     match limited.origin {
         Origin::Rule(rule) => (rule.unit.name(), rule.unit_multiplier, &rule.name),
         Origin::Override { unit, unit_multiplier } => (unit.name(), unit_multiplier, ""),
-    }
-}
-
-const fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::OverLimit => "OVER_LIMIT",
     }
 }

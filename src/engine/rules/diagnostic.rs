@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::engine::text::one_line;
+
 /// How many problems are told. A file that is wrong throughout has hundreds of thousands; nobody reads more.
 const TOLD_MAX: usize = 1_000;
 
@@ -51,7 +53,12 @@ impl Diagnostics {
             return;
         }
         let Place { line, column } = at;
-        self.found.push(Diagnostic { file: file.to_owned(), line, column, message: message() });
+        self.found.push(Diagnostic {
+            file: file.to_owned(),
+            line,
+            column,
+            message: one_line(&message()).into_owned(),
+        });
     }
 
     /// Nothing was found.

@@ -50,6 +50,7 @@ async fn answer(
     let reading = tokio::time::timeout(READ_TIMEOUT, read(body, unfinished, seam.bounds()));
     let message = reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")));
     let answer = match &message {
+        Ok(message) if span.is_some() => seam.sampled().answer(Front::Grpc, message, timeout).ready().await,
         Ok(message) => seam.answer(Front::Grpc, message, timeout).ready().await,
         Err(refusal) => Err(seam.refuse(Front::Grpc, refusal.clone())),
     };

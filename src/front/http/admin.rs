@@ -16,6 +16,7 @@ use super::page::{JSON, Page, TEXT, not_allowed, page, pieces, text};
 use super::rlconfig::{self, Format};
 use super::{Respond, json, read_body, refused};
 use crate::engine::explain::Explanation;
+use crate::engine::text::json_line;
 use crate::front::Seam;
 use crate::logging;
 use crate::metrics::Metrics;
@@ -97,7 +98,7 @@ impl AdminFront {
         let as_json = parameter(query, "format") == Some("json");
         let asked = read_body(body, self.seam.bounds()).await.and_then(|body| json::to_request(&body));
         let tell = |told: &Explanation<'_>| match as_json {
-            true => page(StatusCode::OK, JSON, format!("{}\n", told.json())),
+            true => page(StatusCode::OK, JSON, format!("{}\n", json_line(&told.json().to_string()))),
             false => text(StatusCode::OK, told.to_string()),
         };
         let explained = match asked {

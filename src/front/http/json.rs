@@ -39,6 +39,7 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
 pub(super) async fn respond(seam: &Seam, body: &[u8], span: Option<CallSpan>) -> Page {
     let request = to_request(body);
     let answer = match &request {
+        Ok(request) if span.is_some() => seam.sampled().answer(Front::Json, request, None).ready().await,
         Ok(request) => seam.answer(Front::Json, request, None).ready().await,
         Err(refusal) => Err(seam.refuse(Front::Json, refusal.clone())),
     };

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::engine::rules::{Rule, RuleSet};
+use crate::engine::text::{json_line, one_line};
 
 /// A form of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +25,14 @@ pub(super) fn render(rules: Option<&RuleSet>, format: Format) -> String {
         Format::Yaml => limits.map(|(path, rule)| yaml(&limit(path, rule))).collect(),
         Format::Json => {
             let limits: Vec<_> = limits.map(|(path, rule)| limit(path, rule)).collect();
-            format!("{}\n", json!({ "limits": limits }))
+            format!("{}\n", json_line(&json!({ "limits": limits }).to_string()))
         }
     }
 }
 
 fn line(path: &str, rule: &Rule) -> String {
     let Rule { shadow_mode, quota_mode, .. } = rule;
+    let path = one_line(path);
     let (unit, requests, own) = match &rule.limit {
         Some(limit) => {
             let own =
@@ -74,7 +76,7 @@ fn limit(path: &str, rule: &Rule) -> Value {
 fn yaml(limit: &Value) -> String {
     let fields = limit.as_object().into_iter().flatten();
     let line = |(index, (name, value)): (usize, (&String, &Value))| {
-        format!("{} {name}: {value}\n", if index == 0 { "-" } else { " " })
+        format!("{} {name}: {}\n", if index == 0 { "-" } else { " " }, json_line(&value.to_string()))
     };
     fields.enumerate().map(line).collect()
 }

@@ -36,7 +36,7 @@ fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
     number(out, CODE, code(status.code()));
     match status {
         Status::NoLimit => {}
-        Status::Unlimited => number(out, LIMIT_REMAINING, u32::MAX.into()),
+        Status::Unlimited(_) => number(out, LIMIT_REMAINING, u32::MAX.into()),
         Status::Limited(limited) => {
             nested(out, CURRENT_LIMIT, |out| encode_limit(limited, out));
             number(out, LIMIT_REMAINING, limited.remaining().into());

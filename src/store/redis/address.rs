@@ -6,6 +6,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::engine::text::percent_decoded;
+
 /// An address of one server.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -132,13 +134,18 @@ fn item(text: &str) -> Option<Item> {
     let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
     let parameter =
         |name: &str| query.split('&').find_map(|pair| pair.split_once('=').filter(|pair| pair.0 == name));
-    let text_of = |name: &str| parameter(name).and_then(|(_, value)| percent_decoded(value));
+    // A malformed escape is refused: whoever wrote it would wait for a login that never works.
+    let text_of = |name: &str| match parameter(name) {
+        Some((_, value)) => percent_decoded(value).map(Some),
+        None => Some(None),
+    };
     let mut login = match login.split_once(':') {
         Some((user, password)) => Login::of(&percent_decoded(user)?, &percent_decoded(password)?),
         None => Login::of("", &percent_decoded(login)?),
     };
-    login.user = login.user.or_else(|| text_of("username"));
-    login.password = login.password.or_else(|| text_of("password"));
+    let (user, password) = (text_of("username")?, text_of("password")?);
+    login.user = login.user.or(user);
+    login.password = login.password.or(password);
     let database = if path.is_empty() { parameter("db").map_or("0", |(_, value)| value) } else { path };
     Some(Item {
         address: host_and_port(host)?,
@@ -153,35 +160,6 @@ fn host_and_port(text: &str) -> Option<Address> {
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let host = bare.or_else(|| Some(host).filter(|host| !host.contains([':', '[', '/', '@', ' '])))?;
     (!host.is_empty()).then_some(Address::Tcp(host.to_owned(), port.parse().ok()?))
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let digits = (*first == b'%').then(|| tail.get(..2)).flatten();
-        match digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()) {
-            Some(byte) => {
-                (bytes, rest) = (
-                    {
-                        bytes.push(byte);
-                        bytes
-                    },
-                    &tail[2..],
-                )
-            }
-            None => {
-                (bytes, rest) = (
-                    {
-                        bytes.push(*first);
-                        bytes
-                    },
-                    tail,
-                )
-            }
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 impl Login {
@@ -268,6 +246,9 @@ mod tests {
             ("single", "redis", ""),
             ("single", "redis://u:hunter2@h", ""),
             ("single", "redis://u:hunter2@h:1/x", ""),
+            ("single", "redis://u:hunter2%+f@h:1", ""),
+            ("single", "redis://hunter2%@h:1", ""),
+            ("single", "redis://h:1?password=hunter2%zz", ""),
             ("single", "h:1", "unix"),
             ("single", "h:1", "carrier pigeon"),
             ("sentinel", "hunter2@a:1", ""),

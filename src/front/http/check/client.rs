@@ -9,9 +9,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use http::header::{HOST, HeaderName, HeaderValue};
 use http::request::Parts;
 
-use super::query::escaped;
 use super::{CheckOptions, Proxy};
 use crate::engine::rules::{ClientRequest, Field};
+use crate::engine::text::escaped_byte;
 use crate::front::Refusal;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -132,7 +132,7 @@ fn decode(raw: &str) -> Cow<'_, [u8]> {
     let mut bytes = Vec::with_capacity(raw.len());
     let mut rest = raw.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
-        let escaped = if first == b'%' { escaped(after) } else { None };
+        let escaped = if first == b'%' { escaped_byte(after) } else { None };
         let (byte, after) = escaped.unwrap_or((first, after));
         bytes.push(byte);
         rest = after;

@@ -8,6 +8,7 @@ use http::{StatusCode, Uri};
 
 use super::PATH;
 use crate::engine::request::RequestBuf;
+use crate::engine::text::{cut, escaped_byte};
 use crate::front::{Bounds, Refusal};
 
 /// What a parameter begins with that is no entry.
@@ -148,7 +149,7 @@ fn decode(raw: &str, plus_is_space: bool) -> Result<Cow<'_, str>, Refusal> {
         bytes.push(match first {
             b'+' if plus_is_space => b' ',
             b'%' => {
-                let (byte, after) = escaped(after).ok_or_else(|| {
+                let (byte, after) = escaped_byte(after).ok_or_else(|| {
                     Refusal::invalid(format!("{}: a % is not followed by two hexadecimal digits", told(raw)))
                 })?;
                 rest = after;
@@ -162,17 +163,7 @@ fn decode(raw: &str, plus_is_space: bool) -> Result<Cow<'_, str>, Refusal> {
         .map_err(|_| Refusal::invalid(format!("{} is not UTF-8 when it is decoded", told(raw))))
 }
 
-/// The byte whose two hexadecimal digits `text` begins with, and what follows.
-pub(super) fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
-    let (&[high, low], rest) = text.split_first_chunk()?;
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    Some(((digit(high)? << 4 | digit(low)?) as u8, rest))
-}
-
 /// A text in a refusal, not all of it when it is long.
 fn told(text: &str) -> String {
-    match text.char_indices().nth(TOLD_CHARS_MAX) {
-        Some((end, _)) => format!("`{}…`", &text[..end]),
-        None => format!("`{text}`"),
-    }
+    format!("`{}`", cut(text, TOLD_CHARS_MAX))
 }
