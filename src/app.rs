@@ -30,7 +30,8 @@ use crate::app::listen::{NoSocket, Ports, listen};
 use crate::app::reload::{Following, Installer, Starting, counted};
 use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
-use crate::clock::Clock;
+use crate::clock::{Clock, monotonic};
+use crate::decisions::DecisionLog;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
 use crate::engine::rules::{Diagnostic, Example};
@@ -196,7 +197,8 @@ impl App {
             quota: settings.quota_mode,
             stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
         };
-        let service = Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes);
+        let log = DecisionLog::new(monotonic()).showing_values(settings.log_values);
+        let service = Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes).logging(log);
         let service = Arc::new(match shared::store(&settings, &store, clock)? {
             Some(shared) => {
                 shared::register(&metrics, &shared);

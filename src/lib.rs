@@ -54,7 +54,7 @@
 //!
 //! # The modules, in reading order
 //! [`engine`] is pure (no async, clock, I/O, logs, metrics or protocol types) and imports nothing else of ours;
-//! [`store`], `source` and `metrics` import `engine`; `service` imports those; `front` imports `service`; `app` imports
+//! [`store`], `source` and `metrics` import `engine`; `decisions` (what is logged of them) those; `service` imports all of these; `front` imports `service`; `app` imports
 //! all; only `cli` imports `app`. Beside the way of a request: `statsd` sends `metrics` on, `spans` is told by `front`. `tests/tidy.rs` checks this law.
 //!
 //! | to … | touch |
@@ -122,6 +122,7 @@ mod source;
 mod metrics;
 mod statsd;
 mod spans;
+mod decisions;
 mod service;
 mod front;
 mod health;

@@ -75,7 +75,7 @@ const OTHER: &str = "other";
 pub struct MetricsOptions {
     /// Hits beyond this share of a limit are near it.
     pub near_limit_ratio: f32,
-    /// Series whose names come from requests; beyond it, rolled-up series count.
+    /// Series of rules, and as many again whose names come from requests; beyond it, series above them count.
     pub max_series: usize,
     /// Threads that count without sharing; usually the workers and one more. More threads count correctly, but slower.
     pub stripes: usize,
@@ -108,6 +108,10 @@ pub struct Metrics {
     limits_other: Slot,
     unknown_domains: SeriesTable,
     unknown_domains_other: Slot,
+    /// Known domains, with descriptors that met no rule.
+    unmatched: SeriesTable,
+    unmatched_other: Slot,
+    denials_not_logged: Slot,
     global_shadow: Slot,
     decision_time: Histogram,
     calls: Calls,
@@ -134,8 +138,9 @@ type ReadSamples = dyn Fn(&mut Samples<'_>) + Send + Sync;
 impl Metrics {
     /// Everything at 0.
     pub fn new(options: &MetricsOptions) -> Self {
-        let series_slots = SeriesTable::slots_max(options.max_series, Stat::ALL.len())
-            + SeriesTable::slots_max(UNKNOWN_DOMAINS_MAX, 1);
+        let series_slots = SeriesTable::slots_max(options.max_series, options.max_series, Stat::ALL.len())
+            + SeriesTable::slots_max(0, UNKNOWN_DOMAINS_MAX, 1)
+            + SeriesTable::slots_max(options.max_series, 0, 1);
         let capacity = u32::try_from(series_slots).unwrap_or(u32::MAX / 2) + FIXED_SLOTS;
         Self::with_capacity(options, capacity).expect("the fixed counters are part of the capacity")
     }
@@ -153,12 +158,15 @@ impl Metrics {
         let decision_buckets = Buckets::seconds(&DECISION_BOUNDS);
         let histograms = response_times.slots() + decision_buckets.slots();
         let striped = Striped::new(options.stripes, capacity + histograms);
-        let limits = SeriesTable::new(options.max_series, Stat::ALL.len() as u32);
-        let unknown_domains = SeriesTable::new(UNKNOWN_DOMAINS_MAX, 1);
+        let limits = SeriesTable::new(options.max_series, options.max_series, Stat::ALL.len() as u32);
+        let unknown_domains = SeriesTable::new(0, UNKNOWN_DOMAINS_MAX, 1);
+        let unmatched = SeriesTable::new(options.max_series, 0, 1);
         Some(Self {
             near_limit_ratio: options.near_limit_ratio,
-            limits_other: limits.enter(&striped, Source::Rules, &rule_name(OTHER, [OTHER]))?,
-            unknown_domains_other: unknown_domains.enter(&striped, Source::Rules, OTHER)?,
+            limits_other: limits.enter(&striped, Source::Others, &rule_name(OTHER, [OTHER]))?,
+            unknown_domains_other: unknown_domains.enter(&striped, Source::Others, OTHER)?,
+            unmatched_other: unmatched.enter(&striped, Source::Others, OTHER)?,
+            denials_not_logged: striped.reserve(1)?,
             global_shadow: striped.reserve(1)?,
             decision_time: Histogram::new(&striped, decision_buckets)?,
             calls: Calls::new(&striped, response_times)?,
@@ -171,6 +179,7 @@ impl Metrics {
             page: Page::with_labels(&options.constant_labels),
             limits,
             unknown_domains,
+            unmatched,
             striped,
         })
     }
@@ -184,11 +193,18 @@ impl Metrics {
         if !decision.domain_known {
             return self.observe_unknown_domain(&writer, request.domain(), decision.statuses.len());
         }
+        let mut unmatched = 0;
         for (status, descriptor) in decision.statuses.iter().zip(request.descriptors()) {
-            let Status::Limited(limited) = status else { continue };
+            let Status::Limited(limited) = status else {
+                unmatched += u64::from(matches!(status, Status::NoLimit));
+                continue;
+            };
             let Some(counts) = Counts::of(limited, self.near_limit_ratio) else { continue };
             let first = self.series_of(handles, &limited.origin, request.domain(), descriptor.entries);
             add_counts(&writer, first, &counts);
+        }
+        if unmatched > 0 {
+            writer.add(handles.unmatched(request.domain()).unwrap_or(self.unmatched_other), unmatched);
         }
     }
 
@@ -213,6 +229,16 @@ impl Metrics {
         let known = request_name(domain, [""; 0])
             .and_then(|name| self.unknown_domains.enter(&self.striped, Source::Requests, &name));
         writer.add(known.unwrap_or(self.unknown_domains_other), descriptors as u64);
+    }
+
+    /// Counts denials of which no line is logged.
+    pub fn denials_not_logged(&self, denials: u64) {
+        self.striped.writer().add(self.denials_not_logged, denials);
+    }
+
+    /// How many there were.
+    pub fn denials_not_logged_until_now(&self) -> u64 {
+        self.striped.sum(self.denials_not_logged)
     }
 
     /// Counts the time that the engine alone took for so many decisions, each of them.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, monotonic, nanos_since};
+use crate::decisions::{DecisionLog, Denials, Under};
 use crate::engine::decision::{Decision, conclude_into};
 use crate::engine::explain::{Explanation, explain};
 use crate::engine::plan::{Modes, Plan};
@@ -30,12 +31,15 @@ pub struct Service {
     metrics: Arc<Metrics>,
     clock: Clock,
     modes: Modes,
+    log: DecisionLog,
 }
 
-/// A set of rules, and the counters in metrics that belong to it.
+/// A set of rules, and what belongs to it: its counters in metrics, and the times of lines in the log.
 struct InForce {
     rules: RuleSet,
     handles: RuleHandles,
+    /// When a line was last logged of their denials.
+    denials: Denials,
 }
 
 /// The rules in force at one moment, held for a decision that waits.
@@ -77,7 +81,14 @@ thread_local! {
 impl Service {
     /// A service without rules.
     pub fn new(store: Arc<MemoryStore>, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
-        Self { live: Arc::new(LiveRules::new(None)), store, shared: None, metrics, clock, modes }
+        let (live, log) = (Arc::new(LiveRules::new(None)), DecisionLog::new(monotonic()));
+        Self { live, store, shared: None, metrics, clock, modes, log }
+    }
+
+    /// The same, which logs decisions like this.
+    #[must_use]
+    pub fn logging(self, log: DecisionLog) -> Self {
+        Self { log, ..self }
     }
 
     /// The same with counters that several nodes share.
@@ -132,14 +143,14 @@ impl Service {
     /// The same for [as many](TOGETHER_MAX) as there are places for, at one time.
     fn decide_few(
         &self,
-        InForce { rules, handles }: &InForce,
+        live: &InForce,
         requests: &[Request<'_>],
         mut tell: impl FnMut(usize, Option<&Decision<'_>>),
     ) {
         let began = monotonic();
         let mut plans: [Plan<'_>; TOGETHER_MAX] = std::array::from_fn(|_| Plan::empty(self.modes));
         let plans = &mut plans[..requests.len()];
-        requests.iter().zip(&mut *plans).for_each(|(request, plan)| rules.plan_into(request, plan));
+        requests.iter().zip(&mut *plans).for_each(|(request, plan)| live.rules.plan_into(request, plan));
         let mut applied: [Applied; TOGETHER_MAX] = Default::default();
         let mut is_known = [true; TOGETHER_MAX];
         self.apply_known(plans, began, &mut applied, &mut is_known);
@@ -147,9 +158,9 @@ impl Service {
         self.metrics.decisions_took(nanos_since(began) / plans.len().max(1) as u64, known);
         for (place, (request, plan)) in requests.iter().zip(plans).enumerate() {
             match is_known[place] {
-                true => {
-                    self.tell(handles, request, plan, &applied[place], |decision| tell(place, Some(decision)))
-                }
+                true => self.tell((live, began), request, plan, &applied[place], |decision| {
+                    tell(place, Some(decision));
+                }),
                 false => tell(place, None),
             }
         }
@@ -225,7 +236,7 @@ impl Service {
 
     fn decide_known_under<T>(
         &self,
-        InForce { rules, handles }: &InForce,
+        live: &InForce,
         shared: &SharedStore,
         request: &Request<'_>,
         render: impl FnOnce(&Decision<'_>) -> T,
@@ -235,11 +246,11 @@ impl Service {
         }
         let began = monotonic();
         let mut plan = Plan::empty(self.modes);
-        rules.plan_into(request, &mut plan);
+        live.rules.plan_into(request, &mut plan);
         let mut applied = Applied::default();
         let is_known = shared.apply_known(&plan, Moment::from(began), &mut applied);
         self.metrics.decisions_took(nanos_since(began), usize::from(is_known));
-        is_known.then(|| self.tell(handles, request, &plan, &applied, render))
+        is_known.then(|| self.tell((live, began), request, &plan, &applied, render))
     }
 
     /// [`decide`](Self::decide) where counters are shared: asks the store, for as long as it may take and the caller has
@@ -254,16 +265,16 @@ impl Service {
         patience: Option<Duration>,
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        let InForce { rules, handles } = live.in_force();
+        let live = live.in_force();
         let began = monotonic();
-        let plan = rules.plan(request, self.modes);
+        let plan = live.rules.plan(request, self.modes);
         let planned = nanos_since(began);
         let applied = match &self.shared {
             Some(shared) => shared.apply(request, &plan, patience).await?,
             None => Applied { verdicts: self.store.apply(&plan, self.clock.at(began)), ..Applied::default() },
         };
         self.metrics.decisions_took(planned, 1);
-        Ok(self.tell(handles, request, &plan, &applied, render))
+        Ok(self.tell((live, began), request, &plan, &applied, render))
     }
 
     /// The same for a request of one counter, of which little is kept while the store is asked: `read` tells it again
@@ -285,8 +296,8 @@ impl Service {
         let plan = live.rules().plan(&request, self.modes);
         let decided = shared.answered(&plan, question, told).map(|applied| {
             self.metrics.decisions_took(asked + nanos_since(answered), 1);
-            let handles = &live.in_force().handles;
-            self.tell(handles, &request, &plan, &applied, |decision| render(&request, decision))
+            let live = (live.in_force(), answered);
+            self.tell(live, &request, &plan, &applied, |decision| render(&request, decision))
         });
         Some(decided.map_err(ServiceError::from))
     }
@@ -325,23 +336,24 @@ impl Service {
 
     fn decide_under<T>(
         &self,
-        InForce { rules, handles }: &InForce,
+        live: &InForce,
         request: &Request<'_>,
         render: impl FnOnce(&Decision<'_>) -> T,
     ) -> T {
         let began = monotonic();
         let mut plan = Plan::empty(self.modes);
-        rules.plan_into(request, &mut plan);
+        live.rules.plan_into(request, &mut plan);
         let mut applied = Applied::default();
         self.store.apply_into(&plan, self.clock.at(began), &mut applied.verdicts);
         self.metrics.decisions_took(nanos_since(began), 1);
-        self.tell(handles, request, &plan, &applied, render)
+        self.tell((live, began), request, &plan, &applied, render)
     }
 
-    /// What every decision comes to in the end: it is concluded, counted and rendered.
+    /// What every decision comes to in the end: it is concluded, counted, logged and rendered. `at` is a reading of the
+    /// clock that the decision made anyway.
     fn tell<T>(
         &self,
-        handles: &RuleHandles,
+        (live, at): (&InForce, Instant),
         request: &Request<'_>,
         plan: &Plan<'_>,
         Applied { verdicts, remembered }: &Applied,
@@ -349,21 +361,29 @@ impl Service {
     ) -> T {
         let mut decision = Decision::empty();
         conclude_into(plan, verdicts, &mut decision);
+        let InForce { rules, handles, denials } = live;
         self.metrics.observe(handles, request, &decision);
+        if DecisionLog::is_on() {
+            let under = Under { rules, denials, metrics: &self.metrics };
+            self.log.decided(under, at, request, &decision);
+        }
         if !remembered.is_empty() {
             self.metrics.observe_remembered(handles, request, &decision, remembered);
         }
         render(&decision)
     }
 
-    /// Puts these rules in force. Requests that have begun keep the set that they began with.
-    pub fn install(&self, rules: RuleSet) {
+    /// Puts these rules in force. Requests that have begun keep the set that they began with. The number of rules for whose
+    /// own series in metrics there is no room.
+    pub fn install(&self, rules: RuleSet) -> usize {
         rules.algorithms().for_each(|algorithm| self.store.prepare(algorithm));
-        let handles = self.metrics.handles(rules.rules());
-        self.live.install(Some(InForce { rules, handles }));
+        let (handles, denials) = (self.metrics.handles(&rules), Denials::of(rules.rules().len()));
+        let without_room = handles.without_room();
+        self.live.install(Some(InForce { rules, handles, denials }));
         if let Some(shared) = &self.shared {
             shared.forget_over();
         }
+        without_room
     }
 
     /// Frees rules that are no longer in force and that no request reads any more: on the calling thread, so that no

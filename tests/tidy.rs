@@ -22,7 +22,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("metrics", &["engine"]),
     ("statsd", &["metrics", "settings::mogrifiers"]),
     ("spans", &[]),
-    ("service", &["engine", "store", "source", "metrics", "clock"]),
+    ("decisions", &["engine", "logging", "metrics"]),
+    ("service", &["engine", "store", "source", "metrics", "clock", "decisions"]),
     (
         "front",
         &[
@@ -40,8 +41,19 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "app",
         &[
-            "engine", "clock", "settings", "logging", "health", "store", "source", "metrics", "statsd",
-            "spans", "service", "front",
+            "engine",
+            "clock",
+            "settings",
+            "logging",
+            "health",
+            "store",
+            "source",
+            "metrics",
+            "statsd",
+            "spans",
+            "decisions",
+            "service",
+            "front",
         ],
     ),
     (

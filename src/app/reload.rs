@@ -171,7 +171,18 @@ impl Installer {
 
     fn install(&self, rules: RuleSet, warnings: usize, files: usize) {
         let (limits, domains) = (rules.rules().len(), rules.domains().count());
-        self.service.install(rules);
+        let without_room = self.service.install(rules);
+        if without_room > 0 {
+            tracing::warn!(
+                "metrics: {} in the series of what is above them (MAX_METRIC_SERIES bounds the series of rules; \
+                 `metrics: aggregate` says which need none)",
+                if without_room == 1 {
+                    "1 rule counts".to_owned()
+                } else {
+                    format!("{without_room} rules count")
+                }
+            );
+        }
         match &self.health {
             Some(health) if domains == 0 => health.refuse(NO_DOMAIN),
             Some(health) => health.withdraw(NO_DOMAIN),

@@ -48,8 +48,10 @@ pub struct Decision<'a> {
 /// The answer to one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum Status<'a> {
-    /// No limit applies (or it was replaced): OK and nothing else.
+    /// No limit applies: OK and nothing else.
     NoLimit,
+    /// The limit of a rule that another descriptor's rule switches off: OK and nothing else.
+    Replaced(&'a Rule),
     /// OK, by a rule without a bound.
     Unlimited(&'a Rule),
     /// A counter was asked.
@@ -86,6 +88,7 @@ pub(crate) fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: 
     let passes = settle(plan, |index| verdict_of(index).is_some_and(|verdict| verdict.over)).passes;
     let status = |(index, step): (usize, &Step<'a>)| match (step, verdict_of(index)) {
         (Step::Check(check), Some(verdict)) => Status::Limited(limited(check, verdict, plan.modes.quota)),
+        (Step::Replaced(rule), _) => Status::Replaced(rule),
         (Step::Unlimited(rule), _) => Status::Unlimited(rule),
         _ => Status::NoLimit,
     };
@@ -134,7 +137,7 @@ impl<'a> Decision<'a> {
     fn limited(&self) -> impl DoubleEndedIterator<Item = &Limited<'a>> {
         self.statuses.iter().filter_map(|status| match status {
             Status::Limited(limited) => Some(limited),
-            Status::NoLimit | Status::Unlimited(_) => None,
+            Status::NoLimit | Status::Replaced(_) | Status::Unlimited(_) => None,
         })
     }
 }

@@ -104,6 +104,6 @@ fn path(status: &Status<'_>) -> Option<String> {
             Some(of_rule(rule))
         }
         Status::Limited(Limited { origin: Origin::Override { .. }, .. }) => Some("override".to_owned()),
-        Status::NoLimit => None,
+        Status::NoLimit | Status::Replaced(_) => None,
     }
 }

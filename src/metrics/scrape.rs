@@ -54,6 +54,7 @@ impl Metrics {
         self.calls.write(page, &self.striped);
         self.calls.write_response_times(page, &self.striped);
         self.lane.write(page, &self.striped);
+        self.write_unmatched(page);
         if self.mapped.is_none() {
             self.write_shared(page);
         }
@@ -67,6 +68,22 @@ impl Metrics {
         }
         self.write_registered(page);
         write_operating_system(page);
+    }
+
+    fn write_unmatched(&self, page: &mut Page) {
+        let (family, help) = ("tidegate_unmatched_total", "Descriptors that met no rule of their domain.");
+        let mut samples = Samples::of(page, family, help, Kind::Counter);
+        for series in self.unmatched.iter() {
+            match self.striped.sum(series.first) {
+                0 => {}
+                count => samples.push(&[("domain", &series.name)], count),
+            }
+        }
+        let (family, help) = (
+            "tidegate_denials_not_logged_total",
+            "Denials of which no line was logged, at a level that logs some.",
+        );
+        Samples::of(page, family, help, Kind::Counter).push(&[], self.denials_not_logged_until_now());
     }
 
     /// What `envoyproxy/ratelimit` has too, limits and durations apart, under the names that are built in.

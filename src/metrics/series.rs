@@ -1,7 +1,8 @@
 //! Which series there are: names on one side, neighbouring counter slots on the other, bounded in number.
 //!
-//! Names of rules are entered when a rule set is installed. Names that come from requests are entered when they are
-//! first seen, up to a bound on their number and on their bytes together; beyond it the caller's fallback counts. A
+//! Names of rules are entered when a rule set is installed, up to a bound on their number over the life of the process.
+//! Names that come from requests are entered when they are first seen, up to a bound of their own on their number and on
+//! their bytes together. Beyond a bound the caller's fallback counts. A
 //! series is never taken away: a counter that went back to 0 or vanished would break every `rate()` over it.
 //! Looking up a name takes a read lock of one of many shards; going through all series takes none.
 
@@ -15,8 +16,8 @@ use parking_lot::RwLock;
 use super::chunked::Chunked;
 use super::striped::{Slot, Striped};
 
-/// Series that rules may have over the life of the process, so that reloading ever new rules cannot fill the memory.
-const RULE_SERIES_MAX: usize = 1 << 20;
+/// Series that stand for several for which there is no room.
+const OTHERS_MAX: usize = 100;
 
 /// The average bytes of a name from requests that there is room for.
 const REQUEST_NAME_BYTES_MEAN_MAX: usize = 256;
@@ -39,6 +40,7 @@ pub(super) struct SeriesTable {
     count: AtomicU32,
     slots_each: u32,
     rules_left: AtomicUsize,
+    others_left: AtomicUsize,
     requests_left: AtomicUsize,
     request_bytes_left: AtomicUsize,
 }
@@ -50,49 +52,61 @@ type Names = HashTable<(Arc<str>, Slot)>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Rules,
+    /// What counts for those that there is no room for.
+    Others,
     Requests,
 }
 
 impl SeriesTable {
-    /// Room for `requests_max` series whose names come from requests, each with `slots_each` counters.
-    pub(super) fn new(requests_max: usize, slots_each: u32) -> Self {
+    /// Room for so many series of rules, and for so many whose names come from requests, each with `slots_each` counters.
+    pub(super) fn new(rules_max: usize, requests_max: usize, slots_each: u32) -> Self {
         Self {
             hasher: RandomState::new(),
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            list: Chunked::new(RULE_SERIES_MAX + requests_max),
+            list: Chunked::new(rules_max.saturating_add(requests_max).saturating_add(OTHERS_MAX)),
             count: AtomicU32::new(0),
             slots_each,
-            rules_left: AtomicUsize::new(RULE_SERIES_MAX),
+            rules_left: AtomicUsize::new(rules_max),
+            others_left: AtomicUsize::new(OTHERS_MAX),
             requests_left: AtomicUsize::new(requests_max),
             request_bytes_left: AtomicUsize::new(requests_max.saturating_mul(REQUEST_NAME_BYTES_MEAN_MAX)),
         }
     }
 
     /// Slots that a table of this kind can come to need.
-    pub(super) const fn slots_max(requests_max: usize, slots_each: usize) -> usize {
-        (RULE_SERIES_MAX + requests_max) * slots_each
+    pub(super) const fn slots_max(rules_max: usize, requests_max: usize, slots_each: usize) -> usize {
+        rules_max.saturating_add(requests_max).saturating_add(OTHERS_MAX).saturating_mul(slots_each)
+    }
+
+    /// The first slot of the series with this name, if there is one.
+    pub(super) fn find(&self, name: &str) -> Option<Slot> {
+        let hash = self.hasher.hash_one(name);
+        find(&self.shard(hash).read(), hash, name)
     }
 
     /// The first slot of the series with this name, which is entered if it is new; `None` when there is no room.
     pub(super) fn enter(&self, striped: &Striped, source: Source, name: &str) -> Option<Slot> {
         let hash = self.hasher.hash_one(name);
-        // Neither the lowest nor the highest bits: the table uses those.
-        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
-        let find = |names: &Names| names.find(hash, |(known, _)| **known == *name).map(|&(_, slot)| slot);
-        if let Some(slot) = find(&shard.read()) {
+        let shard = self.shard(hash);
+        if let Some(slot) = find(&shard.read(), hash, name) {
             return Some(slot);
         }
         if !self.has_room(source, name) {
             return None;
         }
         let mut names = shard.write();
-        if let Some(slot) = find(&names) {
+        if let Some(slot) = find(&names, hash, name) {
             return Some(slot);
         }
         let series = self.add(striped, source, name)?;
         let entry = (Arc::clone(&series.name), series.first);
         names.insert_unique(hash, entry, |(known, _)| self.hasher.hash_one(&**known));
         Some(series.first)
+    }
+
+    fn shard(&self, hash: u64) -> &RwLock<Names> {
+        // Neither the lowest nor the highest bits: the table uses those.
+        &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
     /// All series, in the order of their coming.
@@ -111,6 +125,7 @@ impl SeriesTable {
         let left = |left: &AtomicUsize| left.load(Ordering::Relaxed);
         match source {
             Source::Rules => left(&self.rules_left) > 0,
+            Source::Others => left(&self.others_left) > 0,
             Source::Requests => left(&self.requests_left) > 0 && left(&self.request_bytes_left) >= name.len(),
         }
     }
@@ -118,6 +133,7 @@ impl SeriesTable {
     fn add(&self, striped: &Striped, source: Source, name: &str) -> Option<&Series> {
         match source {
             Source::Rules => take(&self.rules_left, 1)?,
+            Source::Others => take(&self.others_left, 1)?,
             Source::Requests => {
                 take(&self.request_bytes_left, name.len())?;
                 take(&self.requests_left, 1)?;
@@ -127,6 +143,10 @@ impl SeriesTable {
         let index = self.count.fetch_add(1, Ordering::AcqRel) as usize;
         Some(self.list.get_or_init(index)?.get_or_init(|| Series { name: name.into(), first }))
     }
+}
+
+fn find(names: &Names, hash: u64, name: &str) -> Option<Slot> {
+    names.find(hash, |(known, _)| **known == *name).map(|&(_, slot)| slot)
 }
 
 fn take(left: &AtomicUsize, amount: usize) -> Option<()> {
@@ -144,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_name_keeps_its_series_and_different_names_have_different_ones() {
-        let (striped, table) = (Striped::new(0, 100), SeriesTable::new(10, 6));
+        let (striped, table) = (Striped::new(0, 100), SeriesTable::new(10, 10, 6));
         let enter = |name| table.enter(&striped, Source::Requests, name).expect("room");
         let (a, b) = (enter("a"), enter("b"));
         assert_ne!(a, b);
@@ -155,19 +175,22 @@ mod tests {
 
     #[test]
     fn names_from_requests_are_bounded_in_number_and_rules_are_not_kept_out_by_them() {
-        let (striped, table) = (Striped::new(0, 1000), SeriesTable::new(3, 1));
+        let (striped, table) = (Striped::new(0, 1000), SeriesTable::new(1, 3, 1));
         for index in 0..10 {
             let entered = table.enter(&striped, Source::Requests, &index.to_string());
             assert_eq!(entered.is_some(), index < 3);
         }
         assert!(table.enter(&striped, Source::Requests, "2").is_some(), "known names stay");
         assert!(table.enter(&striped, Source::Rules, "rule").is_some());
-        assert_eq!(names(&table), ["0", "1", "2", "rule"]);
+        assert!(table.enter(&striped, Source::Rules, "another").is_none(), "rules have a bound of their own");
+        assert!(table.enter(&striped, Source::Others, "other").is_some());
+        assert_eq!(names(&table), ["0", "1", "2", "rule", "other"]);
+        assert!(table.find("rule").is_some() && table.find("another").is_none());
     }
 
     #[test]
     fn names_from_requests_are_bounded_in_bytes() {
-        let (striped, table) = (Striped::new(0, 1000), SeriesTable::new(4, 1));
+        let (striped, table) = (Striped::new(0, 1000), SeriesTable::new(0, 4, 1));
         let long = |index: usize| index.to_string() + &"x".repeat(511);
         let entered = (0..4).map(|index| table.enter(&striped, Source::Requests, &long(index)).is_some());
         assert_eq!(entered.collect::<Vec<_>>(), [true, true, false, false]);
@@ -175,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_same_names_from_many_threads_are_entered_once() {
-        let (striped, table) = (Striped::new(0, 10_000), SeriesTable::new(1000, 1));
+        let (striped, table) = (Striped::new(0, 10_000), SeriesTable::new(0, 1000, 1));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -63,7 +63,7 @@ fn metrics(max_series: usize) -> Arc<Metrics> {
 
 /// Decides, with counters that go from 0 to `after`, and observes. Panics when no counter was asked.
 fn observe(metrics: &Metrics, rules: &RuleSet, request: &Request<'_>, after: u64) {
-    let handles = metrics.handles(rules.rules());
+    let handles = metrics.handles(rules);
     let plan = rules.plan(request, Modes::default());
     let verdict = Verdict { over: after > 10, before: 0, after, remaining: 0, reset_nanos: 0 };
     let verdicts: Verdicts =
@@ -130,7 +130,7 @@ fn each_amount_goes_to_its_own_family() {
 #[test]
 fn a_limit_that_was_never_hit_is_not_told() {
     let (metrics, rules) = (metrics(10), rules(RULES));
-    metrics.handles(rules.rules());
+    metrics.handles(&rules);
     assert_eq!(total_hits(&metrics), [""; 0]);
 }
 
@@ -150,7 +150,12 @@ fn values_that_were_seen_are_told_where_the_rule_says_so() {
 
 #[test]
 fn beyond_the_bound_the_rolled_up_path_counts() {
-    let (metrics, rules) = (metrics(3), rules(RULES));
+    let text = "
+domain: shop
+descriptors:
+  - {key: seen, value_to_metric: true, rate_limit: {unit: second, requests_per_unit: 10}}
+";
+    let (metrics, rules) = (metrics(3), rules(text));
     let values: Vec<String> = (0..10).map(|value| value.to_string()).collect();
     for value in values.iter().chain(&values) {
         observe(&metrics, &rules, &shop(&[("seen", value)]), 1);
@@ -163,6 +168,90 @@ fn beyond_the_bound_the_rolled_up_path_counts() {
         r#"{domain="shop",key1="seen_2"} 2"#,
     ];
     assert_eq!(total_hits(&metrics), expected);
+}
+
+/// Rules at several levels, and one without a limit above others.
+fn nested() -> String {
+    let text = "
+domain: shop
+descriptors:
+  - key: a
+    LIMIT
+    descriptors:
+      - key: b
+        LIMIT
+        descriptors:
+          - {key: c, LIMIT}
+  - key: d
+    descriptors:
+      - {key: e, LIMIT}
+  - {key: f, LIMIT}
+";
+    text.replace("LIMIT", "rate_limit: {unit: second, requests_per_unit: 10}")
+}
+
+/// Asks each rule of `nested` once, and the third one twice.
+fn observe_nested(metrics: &Metrics, rules: &RuleSet) {
+    let deep = [("a", "1"), ("b", "2"), ("c", "3")];
+    for entries in [&deep[..1], &deep[..2], &deep, &deep, &[("d", "1"), ("e", "2")], &[("f", "1")]] {
+        observe(metrics, rules, &shop(entries), 1);
+    }
+}
+
+#[test]
+fn rules_beyond_the_bound_count_in_file_order_above_and_totals_only_grow() {
+    let (metrics, rules_there) = (metrics(2), rules(&nested()));
+    assert_eq!(metrics.handles(&rules_there).without_room(), 3);
+    observe_nested(&metrics, &rules_there);
+    let expected = |times: u32| {
+        [("key1=\"a\",key2=\"b\"", 3), ("key1=\"a\"", 1), ("key1=\"other\"", 2)]
+            .map(|(labels, count)| format!("{{domain=\"shop\",{labels}}} {}", count * times))
+    };
+    assert_eq!(total_hits(&metrics), expected(1));
+    // Others come first now: who had a series keeps it.
+    let text = nested();
+    let (first, others) = (text.find("  - key: a").expect("a"), text.find("  - key: d").expect("d"));
+    let turned = [&text[..first], &text[others..], &text[first..others]].concat();
+    observe_nested(&metrics, &rules(&turned));
+    assert_eq!(total_hits(&metrics), expected(2));
+}
+
+#[test]
+fn what_is_aggregated_counts_in_the_series_above_it() {
+    let aggregated = |node: &str, with: &str| nested().replace(node, with);
+    let told = |text: &str| {
+        assert!(text.contains("aggregate"));
+        let (metrics, rules) = (metrics(10), rules(text));
+        assert_eq!(metrics.handles(&rules).without_room(), 0);
+        observe_nested(&metrics, &rules);
+        assert_eq!(rules.rules()[2].path(), "shop.a.b.c", "a rule is still called by its whole path");
+        total_hits(&metrics)
+    };
+    let line = |labels: &str, count: u64| format!("{{domain=\"shop\",{labels}}} {count}");
+    let (d, f) = (line("key1=\"d\",key2=\"e\"", 1), line("key1=\"f\"", 1));
+    let b = aggregated("- key: b\n", "- key: b\n        metrics: aggregate\n");
+    assert_eq!(told(&b), [line("key1=\"a\"", 4), d.clone(), f.clone()]);
+    let top = aggregated("- key: a\n", "- key: a\n    metrics: aggregate\n");
+    assert_eq!(told(&top), [d, f, line("key1=\"other\"", 4)]);
+    // A node above that has no limit has a series all the same.
+    let e = aggregated("{key: e,", "{key: e, metrics: aggregate,");
+    assert!(told(&e).contains(&line("key1=\"d\"", 1)));
+}
+
+#[test]
+fn what_is_aggregated_counts_by_the_values_seen_above_it() {
+    let text = "
+domain: shop
+descriptors:
+  - key: plan
+    detailed_metric: true
+    descriptors:
+      - {key: user, detailed_metric: true, metrics: aggregate, rate_limit: {unit: second, requests_per_unit: 10}}
+";
+    let (metrics, rules) = (metrics(10), rules(text));
+    observe(&metrics, &rules, &shop(&[("plan", "free"), ("user", "alice")]), 1);
+    observe(&metrics, &rules, &shop(&[("plan", "free"), ("user", "bob")]), 1);
+    assert_eq!(total_hits(&metrics), [r#"{domain="shop",key1="plan_free"} 2"#]);
 }
 
 #[test]
@@ -191,6 +280,27 @@ fn unknown_domains_count_once_a_descriptor_and_a_hundred_are_told_by_name() {
     assert_eq!(told.len(), 101);
     assert!(told.contains(&"{domain=\"other\"} 100".to_owned()), "{told:?}");
     assert_eq!(told.iter().filter(|line| line.ends_with("} 2")).count(), 100);
+}
+
+#[test]
+fn descriptors_that_meet_no_rule_of_a_known_domain_are_counted() {
+    let metrics = metrics(10);
+    let text = format!(
+        "{RULES}  - key: replacing\n    rate_limit: {{unit: second, requests_per_unit: 10, replaces: [{{name: x}}]}}\n"
+    );
+    let text =
+        text.replace("shadow_mode: true\n    rate_limit: {", "shadow_mode: true\n    rate_limit: {name: x, ");
+    let rules = rules(&text);
+    let request = shop(&[("user", "u")])
+        .descriptor(&[("nobody", "u")])
+        // A node without a limit, one that is not reached, and one whose limit is replaced.
+        .descriptor(&[("detailed", "d")])
+        .descriptor(&[("user", "u"), ("path", "/b")])
+        .descriptor(&[("shadow", "s")])
+        .descriptor(&[("replacing", "r")]);
+    observe(&metrics, &rules, &request, 1);
+    observe(&metrics, &rules, &Request::new("unknown", 0).descriptor(&[("nobody", "u")]), 1);
+    assert_eq!(samples(&metrics, "tidegate_unmatched_total"), ["{domain=\"shop\"} 3"]);
 }
 
 #[test]
@@ -236,7 +346,7 @@ fn nothing_is_lost_when_threads_count_while_others_render() {
 #[test]
 fn a_large_scrape_comes_in_small_pieces_that_make_one_exposition() {
     let (metrics, rules) = (metrics(5000), rules(RULES));
-    let handles = metrics.handles(rules.rules());
+    let handles = metrics.handles(&rules);
     for index in 0..5000 {
         let value = index.to_string();
         let request = shop(&[("seen", &value)]);
@@ -314,7 +424,7 @@ fn calls_reloads_and_registered_families_are_told() {
 #[test]
 fn global_shadow_mode_is_counted_where_it_turned_the_answer() {
     let (metrics, rules) = (metrics(10), rules(RULES));
-    let handles = metrics.handles(rules.rules());
+    let handles = metrics.handles(&rules);
     for over in [true, false] {
         let request = shop(&[("user", "u")]);
         let plan = rules.plan(&request, Modes { shadow: true, ..Modes::default() });

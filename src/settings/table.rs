@@ -203,10 +203,11 @@ settings! {
         "MAX_ENTRIES" max_entries: Count = "32", "entries of one descriptor";
         "MAX_REQUEST_BYTES" max_request_bytes: RequestBytes = "65536", "bytes of one request; 512KiB at most";
         "MAX_RULES_FILE_BYTES" max_rules_file_bytes: ByteSize = "32MiB", "bytes of one file of rules";
-        "MAX_METRIC_SERIES" max_metric_series: Series = "100000", "paths in metrics whose names come from requests";
+        "MAX_METRIC_SERIES" max_metric_series: Series = "100000", "paths in metrics: so many of rules, and as many whose names come from requests; others count in the path above";
     }
     "Logs and metrics": {
         "LOG_LEVEL" log_level: LogLevel = "info", "what is written to stderr: error warn info debug trace (panic and fatal mean error)";
+        "LOG_VALUES" log_values: bool = "true", "lines of decisions hold the values of requests; false: only their keys";
         "LOG_FORMAT" log_format: String = "text", "json: one object a line; anything else: text";
         "PROMETHEUS_ADDR" prometheus_addr: HostPort = ":9090", "metrics: host:port, or :port for all addresses";
         "PROMETHEUS_PATH" prometheus_path: UrlPath = "/metrics", "metrics: the path";

@@ -77,3 +77,43 @@ fn names_that_come_from_requests_are_bounded() {
     assert_eq!(limiter.scrape().sum("ratelimit_service_rate_limit_total_hits", &[("domain", "shop")]), 500.0);
     assert_eq!(limiter.metric("ratelimit_service_rate_limit_domain_not_found"), 500.0);
 }
+
+/// So many tenants of a plan, each with a rule.
+fn tenants(count: usize, more: &str) -> String {
+    let mut text = "domain: shop\ndescriptors:\n  - key: plan\n    rate_limit: {unit: day, requests_per_unit: 9}\n    descriptors:\n".to_owned();
+    for tenant in 0..count {
+        text += &format!(
+            "      - {{key: tenant, value: t{tenant}, {more}rate_limit: {{unit: day, requests_per_unit: 9}}}}\n"
+        );
+    }
+    text
+}
+
+#[test]
+fn a_hundred_thousand_tenants_make_no_large_page_and_no_hit_is_missing() {
+    const TENANTS: usize = 100_000;
+    for (setting, more, series) in [("1000", "", 1000), ("100000", "metrics: aggregate, ", 1)] {
+        let setup =
+            Setup::new().rules("shop.yaml", &tenants(TENANTS, more)).env("MAX_METRIC_SERIES", setting);
+        let limiter = setup.start();
+        let client = limiter.client();
+        let names: Vec<String> = (0..TENANTS).map(|tenant| format!("t{tenant}")).collect();
+        for names in names.chunks(64) {
+            let descriptors: Vec<_> =
+                names.iter().map(|name| [("plan", "free"), ("tenant", name.as_str())]).collect();
+            let descriptors: Vec<&[(&str, &str)]> = descriptors.iter().map(|entries| &entries[..]).collect();
+            client.ask(question("shop", &descriptors));
+        }
+        let page = http::Client::new(limiter.ports().metrics).get("/metrics").body;
+        assert!(page.len() < 1 << 20, "{} bytes", page.len());
+        let total = "ratelimit_service_rate_limit_total_hits";
+        assert_eq!(page.lines().filter(|line| line.starts_with(&format!("{total}{{"))).count(), series);
+        let scrape = limiter.scrape();
+        assert_eq!(scrape.sum(total, &[]), TENANTS as f64);
+        let above = TENANTS - (series - 1);
+        let other = format!("{total}{{domain=\"shop\",key1=\"plan\"}} {above}\n");
+        assert!(page.contains(&other), "no {other}");
+        let warned = limiter.lines_with("99001 rules count in the series of what is above them");
+        assert_eq!(warned, usize::from(series > 1), "{:#?}", limiter.output());
+    }
+}

@@ -46,7 +46,7 @@ impl Explained<'_> {
         match &self.status {
             Status::Limited(limited) => write_counter(out, limited)?,
             Status::Unlimited(_) => writeln!(out, "  limit     unlimited")?,
-            Status::NoLimit => writeln!(out, "  limit     none")?,
+            Status::NoLimit | Status::Replaced(_) => writeln!(out, "  limit     none")?,
         }
         line(out, format_args!("  answer    {}: {}", self.status.code().name(), self.why))
     }

@@ -43,6 +43,8 @@ pub(super) struct CheckedNode {
     pub(super) quota_mode: bool,
     pub(super) detailed_metric: bool,
     pub(super) value_to_metric: bool,
+    /// `metrics: aggregate`.
+    pub(super) aggregates_metrics: bool,
     pub(super) metadata: Value,
     pub(super) limit: Option<CheckedLimit>,
     pub(super) children: Vec<CheckedNode>,
@@ -157,6 +159,7 @@ impl Checker<'_, '_> {
             });
         }
         let limits = fields.all("rate_limit");
+        let aggregates_metrics = self.reader.word(&fields, "metrics", &[("aggregate", ())]).is_some();
         let (at, metadata) = (self.reader.at(node), self.metadata(&fields));
         let flag = |checker: &mut Self, name| checker.reader.flag(&fields, name);
         let checked = CheckedNode {
@@ -168,6 +171,7 @@ impl Checker<'_, '_> {
             quota_mode: flag(self, "quota_mode"),
             detailed_metric: flag(self, "detailed_metric"),
             value_to_metric: flag(self, "value_to_metric"),
+            aggregates_metrics,
             metadata,
             limit: self.limit(&limits),
             children: self.nodes(&fields, level + 1),

@@ -174,6 +174,9 @@ impl<'f> Compiler<'_, 'f> {
             constant_part(domain, limit, &digest.to_le_bytes(), |parts| self.options.secret.seed(parts));
         let shared = constant_part(domain, limit, &shared.0, |parts| SharedId::of(parts));
         self.set.example.get_or_insert_with(|| example(domain, path));
+        // `metrics: aggregate`: a node and those below count in the series of the node above.
+        let counted = path.iter().position(|level| level.node.aggregates_metrics).unwrap_or(path.len());
+        let detailed = path[..counted].last().is_some_and(|level| level.node.detailed_metric);
         let named = path.iter().map(|Level { node, name, .. }| NamedNode {
             name,
             varies: node.varies(),
@@ -190,7 +193,7 @@ impl<'f> Compiler<'_, 'f> {
             replaces: checked.replaces.iter().map(|name| name.as_str().into()).collect(),
             shadow_mode: node.shadow_mode,
             quota_mode: node.quota_mode,
-            metric_name: MetricName::of_path(named, node.detailed_metric),
+            metric_name: MetricName::of_path(named, counted, detailed),
             metadata: node.metadata.clone(),
             sync: checked.sync,
             on_store_failure: checked.on_store_failure,

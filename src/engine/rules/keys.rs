@@ -36,7 +36,7 @@ pub(super) struct Known {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 24] = [
+const KEYS: [(&str, &[Section]); 25] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
@@ -46,6 +46,7 @@ const KEYS: [(&str, &[Section]); 24] = [
     ("quota_mode", &[Section::Descriptor]),
     ("detailed_metric", &[Section::Descriptor]),
     ("value_to_metric", &[Section::Descriptor]),
+    ("metrics", &[Section::Descriptor]),
     ("share_threshold", &[Section::Descriptor]),
     ("metadata", &[Section::Descriptor]),
     ("unit", &[Section::RateLimit]),

@@ -17,6 +17,8 @@ pub type MetricPath<'a> = SmallVec<[Cow<'a, str>; 4]>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetricName {
     rolled_up: Vec<Arc<str>>,
+    /// The levels, from the first, that name the series it counts in.
+    counted: usize,
     /// What is put in the place of the rolled-up names; empty when no value of a request stands in the path.
     dynamic: Vec<Level>,
 }
@@ -42,18 +44,23 @@ pub(super) struct NamedNode<'a> {
 }
 
 impl MetricName {
-    /// The name of a rule at the end of this path; `detailed` is the last node's `detailed_metric`. The names of
-    /// nodes are shared by all rules below them.
-    pub(super) fn of_path<'a>(path: impl Iterator<Item = NamedNode<'a>> + Clone, detailed: bool) -> Self {
+    /// The name of a rule at the end of this path, which counts in the series of its first `counted` levels; `detailed`
+    /// is the `detailed_metric` of the last of these. The names of nodes are shared by all rules below them.
+    pub(super) fn of_path<'a>(
+        path: impl Iterator<Item = NamedNode<'a>> + Clone,
+        counted: usize,
+        detailed: bool,
+    ) -> Self {
         let level = |node: NamedNode<'_>| match (node.varies, detailed, node.value_to_metric) {
             (true, true, _) => Level::Detailed,
             (true, false, true) => Level::Value,
             _ => Level::Constant,
         };
-        let dynamic: Vec<Level> = path.clone().map(level).collect();
+        let dynamic: Vec<Level> = path.clone().take(counted).map(level).collect();
         let is_static = dynamic.iter().all(|&level| level == Level::Constant);
         Self {
             rolled_up: path.map(|node| node.name.clone()).collect(),
+            counted,
             dynamic: if is_static { Vec::new() } else { dynamic },
         }
     }
@@ -68,19 +75,25 @@ impl MetricName {
         !self.dynamic.is_empty()
     }
 
-    /// The path without any value of a request: what counts when there are too many different values.
+    /// The whole path, without any value of a request.
     pub fn rolled_up(&self) -> &[Arc<str>] {
         &self.rolled_up
     }
 
-    /// The path for a request that brought these entries to the rule: as many as the rule's path has levels.
+    /// The part of it that names the series it counts in, also when there are too many different values. Empty where
+    /// `metrics: aggregate` stands at the first level.
+    pub fn counted(&self) -> &[Arc<str>] {
+        self.rolled_up.get(..self.counted).unwrap_or(&self.rolled_up)
+    }
+
+    /// The counted path for a request that brought these entries to the rule: as many as the rule's path has levels.
     pub fn resolve<'a>(&'a self, entries: &[Entry<'_>]) -> MetricPath<'a> {
         let name = |(index, name): (usize, &'a Arc<str>)| match (self.dynamic.get(index), entries.get(index))
         {
             (Some(&level), Some(entry)) if level != Level::Constant => seen(entry, level),
             _ => Cow::Borrowed(&**name),
         };
-        self.rolled_up.iter().enumerate().map(name).collect()
+        self.counted().iter().enumerate().map(name).collect()
     }
 }
 
@@ -143,6 +156,7 @@ mod tests {
         let nodes = names.iter().zip([!shared, true, false]).zip(value_to_metric);
         MetricName::of_path(
             nodes.map(|((name, varies), value_to_metric)| NamedNode { name, varies, value_to_metric }),
+            names.len(),
             detailed,
         )
     }

@@ -35,7 +35,7 @@ pub fn encode(decision: &Decision<'_>, out: &mut Vec<u8>) {
 fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
     number(out, CODE, code(status.code()));
     match status {
-        Status::NoLimit => {}
+        Status::NoLimit | Status::Replaced(_) => {}
         Status::Unlimited(_) => number(out, LIMIT_REMAINING, u32::MAX.into()),
         Status::Limited(limited) => {
             nested(out, CURRENT_LIMIT, |out| encode_limit(limited, out));

@@ -1,0 +1,120 @@
+//! What is logged of decisions: at `debug` a line each, at `info` some of the denials and what no rule is meant for.
+//!
+//! In: decisions, with the time at which they were made. Out: lines. A flood of denials must not become a flood of lines,
+//! nor slow down decisions: the time of the last line is kept a rule, and whoever may not write one only adds to a
+//! counter of its own thread. Where the level is below `info`, a decision pays for one look at it.
+//!
+//! Values come from requests: they are escaped and cut, or left out.
+
+mod kinds;
+mod lines;
+mod told;
+
+use std::time::Instant;
+
+use tracing::level_filters::LevelFilter;
+
+pub use self::lines::Denials;
+
+use self::kinds::Kinds;
+use self::lines::Lines;
+use self::told::Told;
+use crate::engine::decision::{Code, Decision, Limited, Status};
+use crate::engine::plan::Origin;
+use crate::engine::request::Request;
+use crate::engine::rules::RuleSet;
+use crate::logging::REPORT;
+use crate::metrics::Metrics;
+
+/// The log of decisions.
+pub struct DecisionLog {
+    began: Instant,
+    shows_values: bool,
+    lines: Lines,
+    kinds: Kinds,
+}
+
+/// What a decision was made under.
+#[derive(Clone, Copy)]
+pub struct Under<'a> {
+    /// The rules.
+    pub rules: &'a RuleSet,
+    /// When lines were last written of their denials.
+    pub denials: &'a Denials,
+    /// Counts what is left out.
+    pub metrics: &'a Metrics,
+}
+
+impl DecisionLog {
+    /// A log that began at this time, with the values of requests.
+    pub fn new(began: Instant) -> Self {
+        Self { began, shows_values: true, lines: Lines::default(), kinds: Kinds::default() }
+    }
+
+    /// The same with the values of requests or without them.
+    #[must_use]
+    pub fn showing_values(self, shows_values: bool) -> Self {
+        Self { shows_values, ..self }
+    }
+
+    /// Whether anything of decisions is logged.
+    #[inline]
+    pub fn is_on() -> bool {
+        LevelFilter::current() >= LevelFilter::INFO
+    }
+
+    /// Logs what the level asks for of a decision that was made at this time.
+    pub fn decided(&self, under: Under<'_>, at: Instant, request: &Request<'_>, decision: &Decision<'_>) {
+        let (code, statuses) = ((decision.code, decision.shadowed), &decision.statuses[..]);
+        let told = Told { rules: under.rules, request, code, statuses, shows_values: self.shows_values };
+        if LevelFilter::current() >= LevelFilter::DEBUG {
+            tracing::debug!(target: REPORT, "decided: {told}");
+        }
+        if decision.code == Code::OverLimit {
+            self.denied(under, at, &told);
+        }
+        if decision.domain_known && self.kinds.have_room() {
+            self.unmatched(&told);
+        }
+    }
+
+    /// Writes a line for the first rule that denies and has had none in this second.
+    fn denied(&self, Under { denials, metrics, .. }: Under<'_>, at: Instant, told: &Told<'_, '_>) {
+        // From 1, for 0 says that there was none.
+        let second = at.saturating_duration_since(self.began).as_secs() as u32 + 1;
+        let denying = told.statuses.iter().enumerate().find(|(_, status)| match status {
+            Status::Limited(limited) if limited.is_denied() => {
+                self.lines.admit(denials, rule_id(limited), second)
+            }
+            _ => false,
+        });
+        let Some((place, _)) = denying else { return metrics.denials_not_logged(1) };
+        let left_out = self.lines.left_out(metrics.denials_not_logged_until_now());
+        match left_out {
+            0 => tracing::info!(target: REPORT, "denied: {}", told.denial(place)),
+            _ => tracing::info!(
+                target: REPORT,
+                "denied: {} ({left_out} more denials were left out before)",
+                told.denial(place)
+            ),
+        }
+    }
+
+    /// Writes a line for every kind of descriptor that is the first of its kind to meet no rule.
+    fn unmatched(&self, told: &Told<'_, '_>) {
+        let statuses = told.statuses.iter().enumerate();
+        for (place, _) in statuses.filter(|(_, status)| matches!(status, Status::NoLimit)) {
+            if told.kind(place).is_some_and(|kind| self.kinds.is_new(kind)) {
+                tracing::info!(target: REPORT, "no rule: {}, the first of its kind (tidegate_unmatched_total counts them)", told.unmatched(place));
+            }
+        }
+    }
+}
+
+/// The number of the rule that denies; `None`: the request brought the limit itself.
+fn rule_id(limited: &Limited<'_>) -> Option<usize> {
+    match limited.origin {
+        Origin::Rule(rule) => Some(rule.id),
+        Origin::Override { .. } => None,
+    }
+}

@@ -1,0 +1,178 @@
+//! The words of the lines.
+
+use std::fmt::{self, Display, Formatter};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::LazyLock;
+
+use foldhash::quality::RandomState;
+
+use crate::engine::decision::{Code, Limited, Status};
+use crate::engine::plan::Origin;
+use crate::engine::request::{Entry, Request};
+use crate::engine::rules::{End, Met, RuleSet};
+use crate::engine::text::{cut, one_line};
+
+/// How much is told of a text of a request, in characters.
+const TEXT_CHARS_MAX: usize = 64;
+
+/// A decision in words: the domain, and of each descriptor its entries and what became of it.
+#[derive(Clone, Copy)]
+pub(super) struct Told<'a, 'r> {
+    pub(super) rules: &'a RuleSet,
+    pub(super) request: &'a Request<'r>,
+    /// The overall code, and whether it was another one but for SHADOW_MODE.
+    pub(super) code: (Code, bool),
+    pub(super) statuses: &'a [Status<'a>],
+    pub(super) shows_values: bool,
+}
+
+/// One descriptor in words.
+pub(super) struct OfOne<'a, 'r> {
+    told: Told<'a, 'r>,
+    place: usize,
+    /// Without what became of it.
+    is_kind: bool,
+}
+
+impl<'a, 'r> Told<'a, 'r> {
+    /// The denial of the descriptor at this place.
+    pub(super) fn denial(self, place: usize) -> OfOne<'a, 'r> {
+        OfOne { told: self, place, is_kind: false }
+    }
+
+    /// The descriptor at this place, which met no rule, without its values.
+    pub(super) fn unmatched(self, place: usize) -> OfOne<'a, 'r> {
+        OfOne { told: Self { shows_values: false, ..self }, place, is_kind: true }
+    }
+
+    /// Stands for the domain and the keys of the descriptor at this place.
+    pub(super) fn kind(&self, place: usize) -> Option<u64> {
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        let descriptor = self.request.descriptors().nth(place)?;
+        let mut hasher = SEED.build_hasher();
+        self.request.domain().hash(&mut hasher);
+        descriptor.entries.iter().for_each(|entry| entry.key.hash(&mut hasher));
+        Some(hasher.finish())
+    }
+
+    fn entries(&self, place: usize) -> &'a [Entry<'r>] {
+        self.request.descriptors().nth(place).map_or(&[], |descriptor| descriptor.entries)
+    }
+
+    fn write_descriptor(&self, out: &mut Formatter<'_>, place: usize) -> fmt::Result {
+        self.write_entries(out, self.entries(place))?;
+        out.write_str(": ")?;
+        match self.statuses.get(place) {
+            Some(Status::Limited(limited)) => write_limited(out, limited),
+            Some(Status::Unlimited(rule)) => write!(out, "OK, {} is unlimited", one_line(&rule.path())),
+            Some(Status::Replaced(rule)) => write!(out, "OK, {} is replaced", one_line(&rule.path())),
+            Some(Status::NoLimit) => self.write_end(out, place),
+            None => Ok(()),
+        }
+    }
+
+    /// `user=alice, plan=free`, or without values `user, plan`.
+    fn write_entries(&self, out: &mut Formatter<'_>, entries: &[Entry<'_>]) -> fmt::Result {
+        for (place, entry) in entries.iter().enumerate() {
+            let comma = if place > 0 { ", " } else { "" };
+            match self.shows_values {
+                true => write!(out, "{comma}{}={}", text(entry.key), text(entry.value))?,
+                false => write!(out, "{comma}{}", text(entry.key))?,
+            }
+        }
+        if entries.is_empty() { out.write_str("no entries") } else { Ok(()) }
+    }
+
+    /// The node where the way down the rules ended.
+    fn write_end(&self, out: &mut Formatter<'_>, place: usize) -> fmt::Result {
+        let entries = self.entries(place);
+        let walk = self.rules.walk(self.request.domain(), entries);
+        match walk.end {
+            End::NoDomain(_) => return out.write_str("OK, the domain has no rules"),
+            End::NoNode(_) => out.write_str("OK, no rule below ")?,
+            End::NoLimit(_) | End::Rule(_) => out.write_str("OK, no limit at ")?,
+        }
+        if walk.met.is_empty() {
+            return out.write_str("the domain");
+        }
+        for (place, (met, entry)) in walk.met.iter().zip(entries).enumerate() {
+            let dot = if place > 0 { "." } else { "" };
+            match met {
+                Met::Exact if self.shows_values => {
+                    write!(out, "{dot}{}_{}", text(entry.key), text(entry.value))?;
+                }
+                Met::Pattern(pattern) => write!(out, "{dot}{}_{}", text(entry.key), text(pattern))?,
+                Met::Exact | Met::Any => write!(out, "{dot}{}", text(entry.key))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for OfOne<'_, '_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Self { told, place, is_kind } = self;
+        write!(out, "domain {}: ", text(told.request.domain()))?;
+        match is_kind {
+            true => told.write_entries(out, told.entries(*place)),
+            false => told.write_descriptor(out, *place),
+        }
+    }
+}
+
+impl Display for Told<'_, '_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let (code, is_shadowed) = self.code;
+        write!(out, "{}, domain {}", code.name(), text(self.request.domain()))?;
+        if is_shadowed {
+            out.write_str(" (OVER_LIMIT, but for SHADOW_MODE)")?;
+        }
+        (0..self.statuses.len()).try_for_each(|place| {
+            out.write_str("; ")?;
+            self.write_descriptor(out, place)
+        })
+    }
+}
+
+fn write_limited(out: &mut Formatter<'_>, limited: &Limited<'_>) -> fmt::Result {
+    let code = if limited.is_denied() { "OVER_LIMIT" } else { "OK" };
+    let but = if limited.verdict.over && limited.shadow { " in shadow mode" } else { "" };
+    let requests = limited.limit.requests();
+    let (unit, multiplier) = match limited.origin {
+        Origin::Rule(rule) => {
+            write!(out, "{code}{but} by {}", one_line(&rule.path()))?;
+            (rule.unit.name(), rule.unit_multiplier)
+        }
+        Origin::Override { unit, unit_multiplier } => {
+            write!(out, "{code} by the request's own limit")?;
+            (unit.name(), unit_multiplier)
+        }
+    };
+    match multiplier {
+        1 => write!(out, " ({requests} per {unit})"),
+        _ => write!(out, " ({requests} per {multiplier} {unit}s)"),
+    }
+}
+
+/// A text of a request: one line, not all of it when it is long, in quotes where it could be taken for more than one
+/// text.
+fn text(text: &str) -> String {
+    let text = cut(text, TEXT_CHARS_MAX);
+    let is_plain = |char: char| char.is_alphanumeric() || "-_./@%+*~…".contains(char);
+    match text.chars().all(is_plain) {
+        true => text.into_owned(),
+        false => format!("\"{}\"", one_line(&text.replace('\\', "\\\\").replace('"', "\\\""))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_escaped_and_quoted_where_it_could_be_more_than_one() {
+        assert_eq!(text("al.ice@10%"), "al.ice@10%");
+        assert_eq!(text("a, b=\"\\\n\u{1b}"), r#""a, b=\"\\\n\u{1b}""#);
+        assert_eq!(text(&"é".repeat(100)), "é".repeat(TEXT_CHARS_MAX) + "…");
+    }
+}
