@@ -19,9 +19,15 @@ local ANSWER = {
     ["retry-after"] = "txn.tidegate_retry_after",
 }
 
+-- A host has one name in lower case, whatever the client writes, and no port.
+local function host(txn)
+    local name = (txn.f:req_hdr("host") or ""):lower():gsub(":%d*$", "")
+    return name
+end
+
 local function ask(txn, address, domain)
     local description = {
-        ["host"] = { txn.f:req_hdr("host") or "" },
+        ["host"] = { host(txn) },
         ["x-original-uri"] = { txn.f:pathq() },
         ["x-original-method"] = { txn.f:method() },
         ["x-forwarded-for"] = { txn.f:src() },

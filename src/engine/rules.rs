@@ -13,6 +13,7 @@ mod duration;
 mod fields;
 mod keys;
 mod metric_name;
+mod path;
 mod rule;
 mod scalar;
 mod set;

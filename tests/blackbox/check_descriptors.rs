@@ -95,6 +95,8 @@ const CASES: &[Case] = &[
     get("/?&&q=1&", &[]),
     get("/a/../b?q=/../", &[]),
     get("/%2F%41", &[]),
+    get("//a", &[("x-a", "Gold")]),
+    get("/%61/./x", &[("x-a", "Gold")]),
     Case { method: "POST", path: "/a", host: 77, headers: &[("x-a", "Gold")] },
     Case { method: "DELETE", path: "/?q=1", host: 77, headers: &[] },
 ];
@@ -139,6 +141,8 @@ static_resources:
           "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: edge
           use_remote_address: true
+          normalize_path: true
+          merge_slashes: true
           http_filters:
           - name: envoy.filters.http.ratelimit
             typed_config:

@@ -2,6 +2,7 @@
 
 pub mod access_log;
 pub mod admissions;
+pub mod application;
 pub mod control_plane;
 pub mod envoy;
 pub mod faulty;

@@ -31,6 +31,7 @@ mod mapping;
 mod metrics;
 mod nginx;
 mod package;
+mod paths;
 mod promtool;
 mod proxies;
 mod readme;

@@ -10,12 +10,14 @@ use crate::rules::{file, loaded, options, refused};
 
 /// A request as a test describes it: no header comes twice.
 struct Client {
+    path: &'static str,
     headers: &'static [(&'static str, &'static str)],
     query: &'static [(&'static str, &'static str)],
     address: &'static str,
 }
 
 const CLIENT: Client = Client {
+    path: "/p?q=a+b&e=",
     headers: &[("x-api-key", "k1"), ("x-tier", "Gold"), ("x-empty", "")],
     query: &[("q", "a b"), ("e", "")],
     address: "10.1.130.5",
@@ -26,7 +28,7 @@ impl ClientRequest for Client {
 
     fn first(&self, field: &Field) -> Result<Option<&str>, Infallible> {
         Ok(match field {
-            Field::Path => Some("/p?q=a+b&e="),
+            Field::Path | Field::RawPath => Some(self.path),
             Field::Method => Some("GET"),
             Field::Authority => Some("shop.example"),
             Field::Header(name) => {
@@ -127,6 +129,77 @@ fn matchers_hold_as_they_do_in_envoy() {
     }
     let both = "header_value_match: {descriptor_key: k, descriptor_value: v, headers: [{name: x-tier}, {name: x-none}]}";
     assert_eq!(entry(both), None, "all of them have to hold");
+}
+
+/// Every spelling of `/login` that Envoy's `normalize_path` and `merge_slashes` know.
+const LOGINS: [&str; 9] = [
+    "/login?a=//b",
+    "/%6Cogin?a=//b",
+    "//login?a=//b",
+    "/./login?a=//b",
+    "/x/../login?a=//b",
+    "/x/%2e%2E/login?a=//b",
+    "/%2e/login?a=//b",
+    "/x\\..\\login?a=//b",
+    "http://shop.example//login?a=//b",
+];
+
+#[test]
+fn a_path_is_the_same_however_it_is_spelt() {
+    let entry = "{request_headers: {header_name: ':path', descriptor_key: path}}";
+    let matcher = "{header_value_match: {descriptor_value: login, headers: [{name: ':path', string_match: {prefix: /login}}]}}";
+    for path in LOGINS {
+        let client = Client { path, ..CLIENT };
+        let expected = [["path=/login?a=//b"], ["header_match=login"]];
+        assert_eq!(described(&client, &[entry, matcher]), expected, "{path}");
+    }
+    for path in ["/LOGIN", "/x;y/login", "/%256Cogin", "/x%2flogin"] {
+        let client = Client { path, ..CLIENT };
+        assert_eq!(described(&client, &[entry, matcher]), [[format!("path={path}")]]);
+    }
+}
+
+#[test]
+fn a_path_is_as_it_was_spelt_where_the_rules_want_it_so() {
+    let loaded = loaded(
+        "domain: d
+normalize_path: false
+rate_limits:
+  - actions: [{request_headers: {header_name: ':path', descriptor_key: path}}]
+  - actions: [{header_value_match: {descriptor_value: odd, headers: [{name: ':path', string_match: {prefix: //}}]}}]
+",
+    );
+    assert_eq!(loaded.warnings.len(), 0);
+    let mut buf = RequestBuf::new("d");
+    let client = Client { path: "//%6Cogin", ..CLIENT };
+    let Ok(()) = loaded.rules.actions("d").unwrap().describe(&client, &mut buf, 1 << 20);
+    let request = buf.as_request();
+    let values = request.descriptors().map(|descriptor| descriptor.entries[0].value.to_owned());
+    assert_eq!(values.collect::<Vec<_>>(), ["//%6Cogin", "odd"]);
+}
+
+#[test]
+fn a_test_of_a_path_that_can_never_hold_is_warned_of() {
+    let warned = |test: &str| {
+        let header = format!("{{name: ':path', string_match: {{{test}}}}}");
+        let action = format!("header_value_match: {{descriptor_value: v, headers: [{header}]}}");
+        let loaded = loaded(&format!("domain: d\nrate_limits:\n- actions:\n    - {{{action}}}\n"));
+        loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for test in ["prefix: //x", "exact: /%6Cogin", "contains: /../", "suffix: /.", "prefix: /café"] {
+        let warnings = warned(test);
+        assert_eq!(warnings.len(), 1, "{test}");
+        assert!(
+            warnings[0].contains(":4:90: no `:path` in its normal form has `"),
+            "{test}: {}",
+            warnings[0]
+        );
+    }
+    for test in
+        ["prefix: /login", "prefix: /.", "exact: /a%20b", "contains: ..", "suffix: .php", "contains: '?q=//'"]
+    {
+        assert_eq!(warned(test), [""; 0], "{test}");
+    }
 }
 
 #[test]

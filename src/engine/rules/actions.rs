@@ -1,14 +1,17 @@
 //! A domain's `rate_limits`: what a described client request is asked for, in the words of Envoy's routes.
 //!
 //! In: a request as a proxy described it ([`ClientRequest`]; parsing what the proxy sent is the front's business). Out:
-//! descriptors. As in Envoy, an action that has no value drops the whole descriptor that it is part of, and with
+//! descriptors. `:path` is taken in its normal form (`path`), unless the rules want it as it was spelt. As in Envoy, an action that has no value drops the whole descriptor that it is part of, and with
 //! `skip_if_absent` only itself; what is left of a descriptor may be nothing, which meets no rule.
 
 // Of `core`, which has addresses and no sockets.
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::fmt::Write as _;
 
 use crate::engine::request::RequestBuf;
+use crate::engine::rules::path::normalized;
 
 /// The `rate_limits` of one domain: each makes one descriptor of a request, or none.
 #[derive(Clone, Debug, Default)]
@@ -37,8 +40,10 @@ pub trait ClientRequest {
 /// What a header's name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// `:path`: with its query.
+    /// `:path`: with its query. Rules match its normal form; what a request says of it may be spelt otherwise.
     Path,
+    /// `:path` as the client spelt it.
+    RawPath,
     /// `:method`.
     Method,
     /// `:authority`.
@@ -136,6 +141,7 @@ impl Actions {
         buf: &mut RequestBuf,
         bytes_max: usize,
     ) -> Result<(), R::Error> {
+        let request = &WithNormalPath { request, path: OnceCell::new() };
         for descriptor in &self.0 {
             match describe_one(descriptor, request, buf, bytes_max)? {
                 true => buf.close(),
@@ -143,6 +149,42 @@ impl Actions {
             }
         }
         Ok(())
+    }
+}
+
+/// A request whose `:path` is in the normal form, which is worked out once and only if an action asks for it.
+struct WithNormalPath<'r, R> {
+    request: &'r R,
+    path: OnceCell<Cow<'r, str>>,
+}
+
+impl<R: ClientRequest> ClientRequest for WithNormalPath<'_, R> {
+    type Error = R::Error;
+
+    fn first(&self, field: &Field) -> Result<Option<&str>, R::Error> {
+        if *field != Field::Path {
+            return self.request.first(field);
+        }
+        if let Some(path) = self.path.get() {
+            return Ok(Some(path));
+        }
+        let spelt = self.request.first(field)?;
+        Ok(spelt.map(|spelt| &**self.path.get_or_init(|| normalized(spelt))))
+    }
+
+    fn any(&self, field: &Field, test: impl Fn(&str) -> bool) -> Result<Option<bool>, R::Error> {
+        match field {
+            Field::Path => Ok(self.first(field)?.map(test)),
+            _ => self.request.any(field, test),
+        }
+    }
+
+    fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, R::Error> {
+        self.request.query_parameter(name, text)
+    }
+
+    fn address(&self) -> Result<IpAddr, R::Error> {
+        self.request.address()
     }
 }
 
@@ -230,6 +272,17 @@ impl HeaderMatcher {
 }
 
 impl TextTest {
+    /// Whether it holds for a normal path that is made of its own text. No other would do.
+    pub(super) fn can_hold_of_a_normal_path(&self) -> bool {
+        let (before, after) = match self.kind {
+            TextTestKind::Exact => ("", ""),
+            TextTestKind::Prefix => ("", "x"),
+            TextTestKind::Suffix => ("/x", ""),
+            TextTestKind::Contains => ("/x", "x"),
+        };
+        self.holds(&normalized(&format!("{before}{}{after}", self.text)))
+    }
+
     fn holds(&self, value: &str) -> bool {
         let (value, text) = (value.as_bytes(), self.text.as_bytes());
         let same =

@@ -80,7 +80,8 @@ pub(super) fn check<'f>(
     warnings: &mut Diagnostics,
 ) -> Result<Option<CheckedFile<'f>>, (Place, String)> {
     let document = Document::parse(text, budget)?;
-    let mut checker = Checker { reader: Reader { file, document: &document, errors, warnings }, options };
+    let reader = Reader { file, document: &document, errors, warnings };
+    let mut checker = Checker { reader, options, normalize_path: true };
     Ok(checker.file(file))
 }
 
@@ -101,6 +102,8 @@ pub(super) fn is_rules(bytes: &[u8], budget: &Budget) -> bool {
 struct Checker<'d, 't> {
     reader: Reader<'d, 't>,
     options: &'d LoadOptions,
+    /// `:path` in the file's `rate_limits` is the normal form.
+    normalize_path: bool,
 }
 
 impl Checker<'_, '_> {

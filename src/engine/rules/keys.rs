@@ -102,7 +102,7 @@ impl Section {
     /// The keys that only this section knows.
     const fn own_keys(self) -> &'static [&'static str] {
         match self {
-            Self::File => &["rate_limits"],
+            Self::File => &["rate_limits", "normalize_path"],
             Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
             Self::Actions => &["actions"],
             Self::Action => &[

@@ -28,6 +28,9 @@ const EXAMPLE: &str = include_str!("../../../examples/envoy/envoy.yaml");
 const LIMITER: &str =
     "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }\n";
 
+const APPLICATION: &str =
+    "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 10080 } } }\n";
+
 /// Where Envoy finds limiters, and how it speaks to them.
 pub struct Upstream {
     endpoints: String,
@@ -93,14 +96,22 @@ impl Envoy {
         Self::start_changed(upstream, &[])
     }
 
+    /// The same, with an application of the test's own on this port.
+    pub fn start_before(upstream: &Upstream, application: u16) -> Self {
+        let own = APPLICATION.replace("10080 ", &format!("{application} "));
+        Self::start_changed(upstream, &[(APPLICATION, &own)])
+    }
+
     /// The same, with these changes: (what stands there, what shall stand there).
     pub fn start_changed(upstream: &Upstream, changes: &[(&str, &str)]) -> Self {
         let (port, admin, application) = (free_port(), free_port(), free_port());
         let mut config = EXAMPLE.to_owned();
+        // They tell what stands in the example, so they come before its ports are moved.
         let mut replace = |old: &str, new: &str| {
             assert!(config.contains(old), "the example has no {old:?}");
             config = config.replace(old, new);
         };
+        changes.iter().for_each(|(old, new)| replace(old, new));
         replace("port_value: 10000 ", &format!("port_value: {port} "));
         replace("port_value: 9901 ", &format!("port_value: {admin} "));
         replace("port_value: 10080 ", &format!("port_value: {application} "));
@@ -108,7 +119,6 @@ impl Envoy {
         replace("connect_timeout: 0.25s", &format!("connect_timeout: 10s{}", upstream.cluster));
         replace("timeout: 0.1s", "timeout: 10s");
         replace("xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1");
-        changes.iter().for_each(|(old, new)| replace(old, new));
 
         let folder = tempfile::tempdir().expect("a folder can be made");
         let path = folder.path().join("envoy.yaml");

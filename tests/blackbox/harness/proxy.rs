@@ -48,6 +48,15 @@ impl Kind {
         }
     }
 
+    /// How its recipe names the application.
+    fn application(self) -> &'static str {
+        match self {
+            Self::Nginx => "server 127.0.0.1:10080;",
+            Self::Caddy => "reverse_proxy 127.0.0.1:10080",
+            Self::Haproxy => "server application 127.0.0.1:10080",
+        }
+    }
+
     /// The files of its recipe: their names and texts, the configuration first.
     fn files(self) -> &'static [(&'static str, &'static str)] {
         match self {
@@ -84,12 +93,19 @@ impl Kind {
 impl Proxy {
     /// Starts the recipe in front of a limiter at this address and waits until it serves.
     pub fn start(kind: Kind, limiter: &str) -> Self {
+        Self::start_before(kind, limiter, None)
+    }
+
+    /// The same, with an application of the test's own on this port.
+    pub fn start_before(kind: Kind, limiter: &str, application: Option<u16>) -> Self {
+        let its_own = kind.application();
+        let upstream = application.map(|port| its_own.replace("10080", &port.to_string()));
         let ports = [(":10000", free_port()), (":10080", free_port()), (":10081", free_port())];
-        let [own, application, consent] = ports.map(|(documented, port)| (documented, format!(":{port}")));
+        let [own, canned, consent] = ports.map(|(documented, port)| (documented, format!(":{port}")));
         let addresses = [
             ("127.0.0.1:8080", limiter.to_owned()),
             own,
-            application,
+            canned,
             consent,
             ("100ms", "10s".to_owned()),
             ("local TIMEOUT = 1000", "local TIMEOUT = 10000".to_owned()),
@@ -100,7 +116,8 @@ impl Proxy {
         let mut awaited: Vec<u16> =
             ports.iter().filter(|(documented, _)| listens_on(*documented)).map(|&(_, port)| port).collect();
         for (name, text) in kind.files() {
-            let text = addresses.iter().fold((*text).to_owned(), |text, (old, new)| text.replace(old, new));
+            let text = text.replace(its_own, upstream.as_deref().unwrap_or(its_own));
+            let text = addresses.iter().fold(text, |text, (old, new)| text.replace(old, new));
             fs::write(folder.path().join(name), text).expect("the folder is ours");
         }
         let mut command = kind.command();

@@ -30,6 +30,7 @@ const TEXT_TESTS: [(&str, TextTestKind); 4] = [
 impl Checker<'_, '_> {
     /// The actions of a file.
     pub(super) fn actions(&mut self, fields: &Fields) -> Actions {
+        self.normalize_path = self.flag_or(fields, "normalize_path", true);
         let descriptors = self.reader.list(fields, "rate_limits");
         Actions(descriptors.iter().filter_map(|&item| self.descriptor(item)).collect())
     }
@@ -99,7 +100,11 @@ impl Checker<'_, '_> {
                 });
                 None
             }
-            Some(node) => self.text_test(node).map(Test::Text),
+            Some(node) => {
+                let test = self.text_test(node);
+                self.warn_of_spelling(node, field.as_ref(), test.as_ref());
+                test.map(Test::Text)
+            }
         };
         Some(HeaderMatcher { field: field?, test: test?, inverted })
     }
@@ -110,6 +115,21 @@ impl Checker<'_, '_> {
         let (name, kind) = self.only_one(&fields, &TEXT_TESTS)?;
         let text = self.required(&fields, name)?.1.into();
         Some(TextTest { kind, text, ignore_case })
+    }
+
+    /// Warns of a test that no path passes, because its text is not spelt as normal paths are.
+    fn warn_of_spelling(&mut self, node: NodeId, field: Option<&Field>, test: Option<&TextTest>) {
+        let Some(test) = test.filter(|test| !test.can_hold_of_a_normal_path()) else { return };
+        if field == Some(&Field::Path) {
+            let at = self.reader.at(node);
+            self.reader.warning(at, || {
+                format!(
+                    "no `:path` in its normal form has {} (expected the normal form, or `normalize_path: false` beside \
+                     `rate_limits`)",
+                    told(&test.text)
+                )
+            });
+        }
     }
 
     /// The one field of several that is there.
@@ -147,7 +167,10 @@ impl Checker<'_, '_> {
     /// A header's name, or a word for a part of the request line.
     fn field(&mut self, fields: &Fields, name: &str) -> Option<Field> {
         let (at, text) = self.required(fields, name)?;
-        let field = Field::from_name(&text);
+        let field = match Field::from_name(&text) {
+            Some(Field::Path) if !self.normalize_path => Some(Field::RawPath),
+            field => field,
+        };
         if field.is_none() {
             self.reader.error(at, || {
                 let text = told(&text);

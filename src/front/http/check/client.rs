@@ -34,7 +34,7 @@ impl ClientRequest for Described<'_> {
 
     fn first(&self, field: &Field) -> Result<Option<&str>, Refusal> {
         match (field, self.options.proxy) {
-            (Field::Path, _) => self.path().map(Some),
+            (Field::Path | Field::RawPath, _) => self.path().map(Some),
             (Field::Method, Proxy::Nginx) => self.only(&X_ORIGINAL_METHOD).map(Some),
             (Field::Method, Proxy::Forwarded) => self.only(&X_FORWARDED_METHOD).map(Some),
             (Field::Authority, Proxy::Nginx) => match self.head.uri.authority() {
