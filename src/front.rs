@@ -21,6 +21,7 @@ mod tests;
 pub use trace::Met;
 pub use wire::{LimitHeaders, Telling};
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -194,6 +195,16 @@ impl Seam {
     pub fn begin(&self) {
         if let Some(shared) = self.service.shared() {
             shared.attach();
+        }
+    }
+
+    /// What a worker does beside serving: without requests it would hold the rules that it saw last, though they were
+    /// replaced.
+    pub async fn follow_rules(&self) -> Infallible {
+        let mut installs = self.service.installs();
+        loop {
+            installs.changed().await.expect("the service is here");
+            self.service.load_rules();
         }
     }
 

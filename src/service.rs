@@ -7,6 +7,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::decisions::{DecisionLog, Denials, Under};
 use crate::engine::decision::{Decision, conclude_into};
@@ -376,7 +378,6 @@ impl Service {
     /// Puts these rules in force. Requests that have begun keep the set that they began with. The number of rules for whose
     /// own series in metrics there is no room.
     pub fn install(&self, rules: RuleSet) -> usize {
-        rules.algorithms().for_each(|algorithm| self.store.prepare(algorithm));
         let (handles, denials) = (self.metrics.handles(&rules), Denials::of(rules.rules().len()));
         let without_room = handles.without_room();
         self.live.install(Some(InForce { rules, handles, denials }));
@@ -389,7 +390,19 @@ impl Service {
     /// Frees rules that are no longer in force and that no request reads any more: on the calling thread, so that no
     /// request pays for it.
     pub fn reclaim(&self) {
+        self.load_rules();
         self.live.reclaim();
+    }
+
+    /// Changes whenever rules were installed. A thread that decides now and then holds the rules that it saw last, so it
+    /// [loads](Self::load_rules) those in force when this changes.
+    pub fn installs(&self) -> watch::Receiver<()> {
+        self.live.installs()
+    }
+
+    /// Lets this thread see the rules in force: it holds no older ones any more.
+    pub fn load_rules(&self) {
+        self.with_live(|_| ());
     }
 
     /// The rules in force, for those who show them.

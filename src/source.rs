@@ -11,12 +11,15 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 /// The value in force (the rules, with what belongs to them), replaced as a whole.
 pub struct LiveRules<T> {
     current: Arc<ArcSwap<T>>,
     /// Values that were replaced while readers held them.
     retired: Mutex<Vec<Arc<T>>>,
+    /// Changes with every installation.
+    installed: watch::Sender<()>,
 }
 
 /// A reader's own way to the value in force: one a worker. [`load`](Cache::load) costs one comparison while nothing
@@ -26,7 +29,14 @@ pub type Reader<T> = Cache<Arc<ArcSwap<T>>, Arc<T>>;
 impl<T> LiveRules<T> {
     /// `value` is in force.
     pub fn new(value: T) -> Self {
-        Self { current: Arc::new(ArcSwap::from_pointee(value)), retired: Mutex::default() }
+        let (installed, _) = watch::channel(());
+        Self { current: Arc::new(ArcSwap::from_pointee(value)), retired: Mutex::default(), installed }
+    }
+
+    /// Tells of every installation: a reader holds the value that it loaded last, so whoever has one loads when this
+    /// changes.
+    pub fn installs(&self) -> watch::Receiver<()> {
+        self.installed.subscribe()
     }
 
     /// A new reader.
@@ -44,6 +54,7 @@ impl<T> LiveRules<T> {
     pub fn install(&self, value: T) {
         let old = self.current.swap(Arc::new(value));
         self.retired.lock().push(old);
+        self.installed.send_replace(());
     }
 
     /// Frees, on the calling thread, the replaced values that nobody reads any more. The number of those that are

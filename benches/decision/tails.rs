@@ -53,7 +53,6 @@ pub(crate) fn growth(keys: usize) {
     for ((name, algorithm), keys, max_bytes) in stores.into_iter().chain(full) {
         several_runs(&format!("{name}, {keys} keys in {} MiB", max_bytes >> 20), keys, || {
             let mut ours = Ours::new(algorithm, max_bytes);
-            ours.store.prepare(algorithm);
             move |key| ours.decide(key, START)
         });
     }

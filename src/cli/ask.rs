@@ -148,7 +148,6 @@ fn offline(question: &Question, folder: PathBuf, settings: &Settings) -> Result<
         return Err(no_rules);
     }
     let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
-    rules.algorithms().for_each(|algorithm| store.prepare(algorithm));
     let mut request = Request::new(&question.domain, question.hits);
     for descriptor in &question.descriptors {
         let options = DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() };

@@ -5,6 +5,7 @@
 //! [`sweep`](MemoryStore::sweep), reads no clock and starts no thread.
 
 mod budget;
+mod due;
 mod kind;
 mod locked;
 mod shard;
@@ -21,7 +22,8 @@ use crate::engine::settle::{Settlement, settle};
 use crate::engine::time::Timestamp;
 use crate::store::sync::{AtomicU64, MutexGuard};
 use budget::Budget;
-use kind::{AnyKind, Kinds};
+use due::Due;
+use kind::{AnyKind, CHUNK_SHARDS, Kinds};
 use locked::Locked;
 use shard::{Asked, Promised, Room, Shard, ShardOps};
 
@@ -58,7 +60,7 @@ pub struct FullTotal {
 pub struct Swept {
     /// Counters that were forgotten.
     pub forgotten: u64,
-    /// All shards were visited since the last time that this was true.
+    /// All shards were looked through since the last time that this was true.
     pub round_done: bool,
 }
 
@@ -74,9 +76,6 @@ pub struct MemoryStore {
     sweep_cursor: AtomicU64,
 }
 
-/// Shards that one step of a sweep visits at most.
-const SWEEP_SHARDS: usize = 64;
-
 /// Bytes of counters that a shard should hold when the store is full: small enough that growing, sweeping or shrinking
 /// one takes microseconds (the last growth of a full one, 35 µs), large enough that the shards' locks stay in a
 /// processor's cache, and that pages which are not all used are few beside those that are.
@@ -85,22 +84,16 @@ const SHARD_BYTES: u64 = 128 << 10;
 impl MemoryStore {
     /// An empty store. It takes memory as counters come.
     pub fn new(options: MemoryOptions) -> Self {
-        let shards = (options.max_bytes / SHARD_BYTES).clamp(64, 1 << 17) as usize;
+        let shards = (options.max_bytes / SHARD_BYTES).clamp(CHUNK_SHARDS as u64, 1 << 17) as usize;
         Self {
             full: options.full,
             budget: Budget::new(options.max_bytes),
-            kinds: Kinds::new(shards),
+            kinds: Kinds::new(shards.div_ceil(CHUNK_SHARDS)),
             expired: AtomicU64::new(0),
             full_deny: AtomicU64::new(0),
             full_allow: AtomicU64::new(0),
             sweep_cursor: AtomicU64::new(0),
         }
-    }
-
-    /// Makes what the first counter of this algorithm would have to wait for (a few milliseconds): to be called before
-    /// rules come into force that use it.
-    pub fn prepare(&self, algorithm: Algorithm) {
-        self.kinds.of(algorithm).prepare();
     }
 
     /// Asks and charges all counters of a request, as one step: what [`settle`] decides, all or nothing.
@@ -160,7 +153,7 @@ impl MemoryStore {
 
     fn decide_in<S: Counter>(
         &self,
-        mut shard: MutexGuard<'_, Shard<S>>,
+        (mut shard, due): (MutexGuard<'_, Shard<S>>, &Due),
         check: &Check<'_>,
         now: Timestamp,
     ) -> Verdict {
@@ -171,6 +164,7 @@ impl MemoryStore {
         let asked = shard.look(check, now, Ahead::default(), promised, &self.budget).answered(self.full);
         let charged = Settlement::PASSES.charged(check, asked.looked);
         let verdict = shard.finish_at(asked.slot, check, now, &asked, charged, 0);
+        due.note(shard.earliest_secs());
         drop(shard);
         self.count_full(&asked);
         verdict
@@ -194,17 +188,20 @@ impl MemoryStore {
         };
     }
 
-    /// One bounded step of expiry: forgets the counters of the next few shards whose time is over at `now`. A decision
-    /// that read the clock before and comes after is treated as of `now`, so nothing is forgotten too early. To be
-    /// called in a loop, at least until [`Swept::round_done`], several times a second.
+    /// One bounded step of expiry: finds the next chunk of shards where something may be over at `now`, and forgets what
+    /// is. A decision that read the clock before and comes after is treated as of `now`, so nothing is forgotten too
+    /// early. To be called in a loop, at least until [`Swept::round_done`], several times a second.
     pub fn sweep(&self, now: Timestamp) -> Swept {
-        let shards = self.kinds.shard_count;
-        let start = self.sweep_cursor.fetch_add(SWEEP_SHARDS as u64, Relaxed) as usize % shards;
-        let range = start..(start + SWEEP_SHARDS).min(shards);
-        let sweep = |kind: &dyn AnyKind| kind.sweep(range.clone(), now, &self.budget);
-        let forgotten = self.kinds.all().into_iter().map(sweep).sum();
+        let (kinds, chunks) = (self.kinds.all(), self.kinds.chunk_count);
+        let start = self.sweep_cursor.load(Relaxed) as usize;
+        let due = (start..chunks).find(|&chunk| kinds.iter().any(|kind| kind.is_due(chunk, now)));
+        let sweep = |chunk| kinds.iter().map(|kind| kind.sweep(chunk, now, &self.budget)).sum();
+        let forgotten = due.map_or(0, sweep);
         self.expired.fetch_add(forgotten, Relaxed);
-        Swept { forgotten, round_done: range.end == shards }
+        let next = due.map_or(chunks, |chunk| chunk + 1);
+        let round_done = next == chunks;
+        self.sweep_cursor.store(if round_done { 0 } else { next as u64 }, Relaxed);
+        Swept { forgotten, round_done }
     }
 
     /// Counters that are held.

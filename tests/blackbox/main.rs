@@ -21,6 +21,7 @@ mod debug_port;
 mod documented;
 mod envoy;
 mod envoy_answers;
+mod footprint;
 mod fronts;
 mod h2spec;
 mod lane;

@@ -23,7 +23,7 @@ mod store {
     }
 
     mod sync {
-        pub(super) use shuttle::sync::atomic::AtomicU64;
+        pub(super) use shuttle::sync::atomic::{AtomicU32, AtomicU64};
         pub(super) use shuttle_parking_lot_impl::{MappedMutexGuard, Mutex, MutexGuard};
     }
 }

@@ -79,15 +79,6 @@ impl RuleSet {
         self.example.as_ref()
     }
 
-    /// The algorithms by which requests may count under this set: those of its rules and that of overrides.
-    pub fn algorithms(&self) -> impl Iterator<Item = Algorithm> {
-        let used = |algorithm: &Algorithm| {
-            let mut limits = self.rules.iter().filter_map(|rule| rule.limit);
-            *algorithm == self.default_algorithm || limits.any(|limit| limit.algorithm() == *algorithm)
-        };
-        Algorithm::ALL.into_iter().filter(used)
-    }
-
     /// Which limit applies to each descriptor of a request, and which counter holds it.
     pub fn plan<'p>(&'p self, request: &Request<'_>, modes: Modes) -> Plan<'p> {
         let mut plan = Plan::empty(modes);

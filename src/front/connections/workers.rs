@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -164,6 +165,8 @@ async fn work(
 ) {
     fronts.grpc.seam().begin();
     let told = drain.clone();
+    let seam = fronts.grpc.seam().clone();
+    let mut following_rules = pin!(seam.follow_rules());
     let mut serving = JoinSet::new();
     let serve = |connection| serve(connection, fronts.clone(), grpc_max_age, told.clone());
     loop {
@@ -171,6 +174,7 @@ async fn work(
             Some(connection) = arrivals.recv() => drop(serving.spawn(serve(connection))),
             Some(_) = serving.join_next() => {}
             () = drain.begun() => break,
+            never = &mut following_rules => match never {},
         }
     }
     arrivals.close();

@@ -1,6 +1,6 @@
-//! All counters of one algorithm: an array of shards, made when the first of them is asked for. And all algorithms.
+//! All counters of one algorithm: shards, made a chunk at a time when the first of a chunk is asked for. And all
+//! algorithms.
 
-use std::ops::Range;
 use std::sync::OnceLock;
 
 use prefetch_index::prefetch_index;
@@ -13,15 +13,20 @@ use crate::engine::limit::{
 use crate::engine::plan::Check;
 use crate::engine::time::Timestamp;
 use crate::store::memory::budget::Budget;
+use crate::store::memory::due::Due;
 use crate::store::memory::shard::{Shard, ShardOps};
 use crate::store::memory::table::Removed;
 use crate::store::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
+/// Shards that are made together and swept together: as many as a sweep visits without letting decisions go first, and
+/// small enough (4 KiB) that a request which is the first to need a chunk waits a microsecond for it.
+pub(super) const CHUNK_SHARDS: usize = 64;
+
 /// All counters, by algorithm.
 #[derive(Debug)]
 pub(super) struct Kinds {
-    /// Shards of each kind.
-    pub(super) shard_count: usize,
+    /// Chunks of each kind.
+    pub(super) chunk_count: usize,
     pub(super) sliding_log: Kind<SlidingLog>,
     pub(super) sliding_window: Kind<SlidingWindow>,
     pub(super) weighted: Kind<SlidingWindowWeighted>,
@@ -37,15 +42,15 @@ pub(super) type Place = (u8, usize);
 pub(super) type Guard<'a> = MappedMutexGuard<'a, dyn ShardOps + 'a>;
 
 impl Kinds {
-    pub(super) fn new(shard_count: usize) -> Self {
+    pub(super) fn new(chunk_count: usize) -> Self {
         Self {
-            shard_count,
-            sliding_log: Kind::new(shard_count),
-            sliding_window: Kind::new(shard_count),
-            weighted: Kind::new(shard_count),
-            fixed_window: Kind::new(shard_count),
-            token_bucket: Kind::new(shard_count),
-            leaky_bucket: Kind::new(shard_count),
+            chunk_count,
+            sliding_log: Kind::new(chunk_count),
+            sliding_window: Kind::new(chunk_count),
+            weighted: Kind::new(chunk_count),
+            fixed_window: Kind::new(chunk_count),
+            token_bucket: Kind::new(chunk_count),
+            leaky_bucket: Kind::new(chunk_count),
         }
     }
 
@@ -66,10 +71,10 @@ impl Kinds {
 
     /// Which lock holds the counter of this check.
     pub(super) fn place(&self, check: &Check<'_>) -> Place {
-        (number(check.limit.algorithm()), shard_of(check.key, self.shard_count))
+        (number(check.limit.algorithm()), shard_of(check.key, self.chunk_count))
     }
 
-    pub(super) fn lock(&self, (kind, shard): Place) -> Guard<'_> {
+    pub(super) fn lock(&self, (kind, shard): Place) -> (Guard<'_>, &Due) {
         self.all()[usize::from(kind)].lock_any(shard)
     }
 }
@@ -88,10 +93,8 @@ fn number(algorithm: Algorithm) -> u8 {
 
 /// A [`Kind`], whatever its algorithm.
 pub(super) trait AnyKind {
-    /// Makes the shards, if they are not there.
-    fn prepare(&self);
-
-    fn lock_any(&self, shard: usize) -> Guard<'_>;
+    /// The shard, and where to note until when its counters are kept.
+    fn lock_any(&self, shard: usize) -> (Guard<'_>, &Due);
 
     /// Begins to bring the shard of this key from memory.
     fn fetch_shard(&self, key: Key);
@@ -99,8 +102,11 @@ pub(super) trait AnyKind {
     /// Begins to bring what the shard has of this key from memory, unless somebody else is busy with the shard.
     fn fetch_counter(&self, key: Key);
 
-    /// Forgets what is over at `now` in these shards; returns how many counters.
-    fn sweep(&self, shards: Range<usize>, now: Timestamp, budget: &Budget) -> u64;
+    /// Whether a counter of this chunk may be over at `now`.
+    fn is_due(&self, chunk: usize, now: Timestamp) -> bool;
+
+    /// Forgets what is over at `now` in this chunk, if that is due; returns how many counters.
+    fn sweep(&self, chunk: usize, now: Timestamp, budget: &Budget) -> u64;
 
     fn counters(&self) -> u64;
 
@@ -109,9 +115,13 @@ pub(super) trait AnyKind {
 
 #[derive(Debug)]
 pub(super) struct Kind<S> {
-    shard_count: usize,
-    shards: OnceLock<Box<[Padded<S>]>>,
+    chunks: Box<[Chunk<S>]>,
+    /// One for each chunk. Beside them, because decisions read `chunks` all the time and new counters write here.
+    due: Box<[Due]>,
 }
+
+/// Neighbouring shards, made when the first of them is asked for.
+type Chunk<S> = OnceLock<Box<[Padded<S>]>>;
 
 /// A shard on a cache line of its own: lock, table and accounts are 64 bytes.
 #[derive(Debug)]
@@ -121,73 +131,97 @@ struct Padded<S> {
 }
 
 impl<S: Counter> Kind<S> {
-    pub(super) fn new(shard_count: usize) -> Self {
-        Self { shard_count, shards: OnceLock::new() }
+    pub(super) fn new(chunk_count: usize) -> Self {
+        let chunks = (0..chunk_count).map(|_| OnceLock::new()).collect();
+        Self { chunks, due: (0..chunk_count).map(|_| Due::default()).collect() }
     }
 
-    pub(super) fn lock(&self, key: Key) -> MutexGuard<'_, Shard<S>> {
-        self.lock_shard(shard_of(key, self.shard_count))
+    #[inline]
+    pub(super) fn lock(&self, key: Key) -> (MutexGuard<'_, Shard<S>>, &Due) {
+        self.lock_shard(shard_of(key, self.chunks.len()))
     }
 
-    fn lock_shard(&self, index: usize) -> MutexGuard<'_, Shard<S>> {
-        self.shards()[index].shard.lock()
+    #[inline]
+    fn lock_shard(&self, index: usize) -> (MutexGuard<'_, Shard<S>>, &Due) {
+        let (chunk, index) = (index / CHUNK_SHARDS, index % CHUNK_SHARDS);
+        let shards = self.chunks[chunk].get_or_init(Self::make_chunk);
+        (shards[index].shard.lock(), &self.due[chunk])
     }
 
-    fn shards(&self) -> &[Padded<S>] {
-        self.shards.get_or_init(|| {
-            (0..self.shard_count).map(|_| Padded { shard: Mutex::new(Shard::default()) }).collect()
-        })
+    #[cold]
+    fn make_chunk() -> Box<[Padded<S>]> {
+        (0..CHUNK_SHARDS).map(|_| Padded { shard: Mutex::new(Shard::default()) }).collect()
     }
 
-    fn made(&self) -> &[Padded<S>] {
-        self.shards.get().map_or(&[], |shards| shards)
+    /// The shards of a chunk; none if nobody has asked for any of them yet.
+    fn made(&self, chunk: usize) -> &[Padded<S>] {
+        self.chunks[chunk].get().map_or(&[], |shards| shards)
+    }
+
+    fn all_made(&self) -> impl Iterator<Item = &Padded<S>> {
+        (0..self.chunks.len()).flat_map(|chunk| self.made(chunk))
+    }
+
+    /// The shard of this key, unless nobody has asked for any of its chunk yet.
+    fn made_shard(&self, key: Key) -> (&[Padded<S>], usize) {
+        let shard = shard_of(key, self.chunks.len());
+        (self.made(shard / CHUNK_SHARDS), shard % CHUNK_SHARDS)
     }
 }
 
 impl<S: Counter> AnyKind for Kind<S> {
-    fn prepare(&self) {
-        self.shards();
-    }
-
-    fn lock_any(&self, shard: usize) -> Guard<'_> {
-        MutexGuard::map(self.lock_shard(shard), |shard| shard as &mut dyn ShardOps)
+    fn lock_any(&self, shard: usize) -> (Guard<'_>, &Due) {
+        let (shard, due) = self.lock_shard(shard);
+        (MutexGuard::map(shard, |shard| shard as &mut dyn ShardOps), due)
     }
 
     fn fetch_shard(&self, key: Key) {
-        prefetch_index(self.made(), shard_of(key, self.shard_count));
+        let (shards, index) = self.made_shard(key);
+        prefetch_index(shards, index);
     }
 
     fn fetch_counter(&self, key: Key) {
-        let padded = self.made().get(shard_of(key, self.shard_count));
-        if let Some(shard) = padded.and_then(|padded| padded.shard.try_lock()) {
+        let (shards, index) = self.made_shard(key);
+        if let Some(shard) = shards.get(index).and_then(|padded| padded.shard.try_lock()) {
             shard.fetch(key);
         }
     }
 
-    fn sweep(&self, range: Range<usize>, now: Timestamp, budget: &Budget) -> u64 {
-        let shards = self.made().get(range).unwrap_or_default();
+    fn is_due(&self, chunk: usize, now: Timestamp) -> bool {
+        self.due[chunk].has_come(now)
+    }
+
+    fn sweep(&self, chunk: usize, now: Timestamp, budget: &Budget) -> u64 {
+        if !self.is_due(chunk, now) {
+            return 0;
+        }
+        let due = &self.due[chunk];
+        due.clear();
         let mut removed = Removed::default();
         let sweep = |padded: &Padded<S>| {
-            let (forgotten, surplus) = padded.shard.lock().sweep(now, &mut removed);
+            let mut shard = padded.shard.lock();
+            let (forgotten, surplus) = shard.sweep(now, &mut removed);
+            due.note(shard.earliest_secs());
+            drop(shard);
             removed.clear();
             budget.give_back(surplus);
             forgotten
         };
-        shards.iter().map(sweep).sum()
+        self.made(chunk).iter().map(sweep).sum()
     }
 
     fn counters(&self) -> u64 {
-        self.made().iter().map(|padded| padded.shard.lock().counters()).sum()
+        self.all_made().map(|padded| padded.shard.lock().counters()).sum()
     }
 
     fn bytes(&self) -> u64 {
-        self.made().iter().map(|padded| padded.shard.lock().bytes()).sum()
+        self.all_made().map(|padded| padded.shard.lock().bytes()).sum()
     }
 }
 
-/// The shard of this key: by the low half of it (tables use the high half).
-fn shard_of(key: Key, shard_count: usize) -> usize {
-    ((u128::from(key.0 as u64) * shard_count as u128) >> 64) as usize
+/// The shard of this key among this many chunks: by the low half of the key (tables use the high half).
+fn shard_of(key: Key, chunk_count: usize) -> usize {
+    ((u128::from(key.0 as u64) * (chunk_count * CHUNK_SHARDS) as u128) >> 64) as usize
 }
 
 #[cfg(test)]

@@ -10,12 +10,13 @@ use crate::engine::settle::{Looked, Settlement};
 use crate::engine::time::Timestamp;
 use crate::store::memory::StoreFull;
 use crate::store::memory::budget::Budget;
+use crate::store::memory::due::Due;
 use crate::store::memory::kind::{Guard, Kinds, Place};
 use crate::store::memory::shard::{Asked, Promised};
 
 /// All shards of one request, locked.
 pub(super) struct Locked<'a> {
-    guards: SmallVec<[(Place, Guard<'a>); 8]>,
+    guards: SmallVec<[(Place, Guard<'a>, &'a Due); 8]>,
     /// For each step: where its guard is, and the first step on the same counter.
     seats: SmallVec<[Seat; 8]>,
 }
@@ -41,8 +42,9 @@ impl<'a> Locked<'a> {
             Self { guards: SmallVec::new(), seats: smallvec![Seat::default(); plan.steps.len()] };
         let mut previous: Option<(Place, Key, usize)> = None;
         for &(place, key, index) in &order {
-            if locked.guards.last().is_none_or(|&(last, _)| last != place) {
-                locked.guards.push((place, kinds.lock(place)));
+            if locked.guards.last().is_none_or(|&(last, ..)| last != place) {
+                let (shard, due) = kinds.lock(place);
+                locked.guards.push((place, shard, due));
             }
             let same = previous.filter(|&(last, last_key, _)| (last, last_key) == (place, key));
             let counter = same.map_or(index, |(_, _, first)| first);
@@ -91,11 +93,12 @@ impl<'a> Locked<'a> {
         for (index, step) in plan.steps.iter().enumerate() {
             let (Step::Check(check), Some(asked)) = (step, asked[index]) else { continue };
             let Seat { guard, counter } = self.seats[index];
-            let shard = &mut self.guards[guard].1;
+            let (_, shard, due) = &mut self.guards[guard];
             let (slot, left) = shard.find_left(check);
             let charged = settlement.charged(check, Looked { left, ..asked.looked });
             let uncharged = asked.ahead.taken.saturating_sub(charged_so_far[counter]);
             verdicts[index] = Some(shard.finish_at(slot, check, now, &asked, charged, uncharged));
+            due.note(shard.earliest_secs());
             charged_so_far[counter] = charged_so_far[counter].saturating_add(charged);
         }
     }

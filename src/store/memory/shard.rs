@@ -8,6 +8,7 @@ use crate::engine::settle::{Looked, Settlement};
 use crate::engine::time::{SECOND_NANOS, Timestamp};
 use crate::store::memory::StoreFull;
 use crate::store::memory::budget::Budget;
+use crate::store::memory::due::whole_seconds;
 use crate::store::memory::table::{Removed, Table};
 
 #[derive(Debug)]
@@ -68,6 +69,9 @@ pub(super) trait ShardOps {
         promised: &mut Promised,
         budget: &Budget,
     ) -> Asked;
+
+    /// No counter of the shard is over before this second.
+    fn earliest_secs(&self) -> u32;
 
     /// Where the counter is now, and the hits that would fit now.
     fn find_left(&self, check: &Check<'_>) -> (Option<usize>, u64);
@@ -163,7 +167,7 @@ impl<S: Counter> Shard<S> {
     /// Takes out the counters that are over at `now`, to be dropped without the lock. Returns how many, and the bytes
     /// that are the budget's again when they are dropped.
     pub(super) fn sweep(&mut self, now: Timestamp, removed: &mut Removed<S>) -> (u64, u64) {
-        if seconds(now) < self.table.earliest_secs {
+        if whole_seconds(now) < self.table.earliest_secs {
             return (0, 0);
         }
         let (before, mut heap_bytes, mut earliest) = (self.table.len(), 0, Timestamp::MAX);
@@ -177,7 +181,7 @@ impl<S: Counter> Shard<S> {
             until > now
         };
         self.table.retain(keep, removed);
-        self.table.earliest_secs = seconds(earliest);
+        self.table.earliest_secs = whole_seconds(earliest);
         self.heap_bytes -= heap_bytes;
         self.table.shrink_if_sparse(removed);
         let surplus = self.paid.saturating_sub(self.bytes());
@@ -275,7 +279,8 @@ impl<S: Counter> Shard<S> {
 
     /// Notes until when a counter is kept that is new, or whose time may have come closer.
     fn expect_end(&mut self, slot: usize) {
-        self.table.earliest_secs = self.table.earliest_secs.min(seconds(self.table.state(slot).kept_until()));
+        self.table.earliest_secs =
+            self.table.earliest_secs.min(whole_seconds(self.table.state(slot).kept_until()));
     }
 
     /// Changes a counter, and counts the bytes that it takes or gives back by that.
@@ -305,6 +310,10 @@ impl<S: Counter> ShardOps for Shard<S> {
         };
         let enough = !may_charge || self.make_room(slot, check, promised, budget);
         Asked { looked, room: if enough { Room::Enough } else { Room::Short }, slot, ahead }
+    }
+
+    fn earliest_secs(&self) -> u32 {
+        self.table.earliest_secs
     }
 
     fn find_left(&self, check: &Check<'_>) -> (Option<usize>, u64) {
@@ -351,11 +360,6 @@ impl<S: Counter> ShardOps for Shard<S> {
         };
         Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos }
     }
-}
-
-/// Whole seconds, rounded down.
-fn seconds(time: Timestamp) -> u32 {
-    u32::try_from(time.as_nanos() / SECOND_NANOS).unwrap_or(u32::MAX)
 }
 
 /// The hits that a check takes; none when it gives back.

@@ -1,0 +1,110 @@
+//! What a limiter takes while little happens: memory at its start and after reloads, processor time when nobody asks.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::harness::eventually_true;
+use crate::harness::grpc;
+use crate::harness::tidegate::{Setup, Tidegate};
+
+const MIB: u64 = 1 << 20;
+/// How long processor time is measured.
+const WATCHED: Duration = Duration::from_secs(4);
+/// Of it, on one core.
+const IDLE_CPU: Duration = Duration::from_millis(8);
+/// How often any thread may wake in that time.
+const IDLE_WAKEUPS: u64 = 20 * WATCHED.as_secs();
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 10}}
+";
+
+/// As on a large machine: what is made ahead for so many counters would be seen.
+fn setup() -> Setup {
+    Setup::new().env("MAX_COUNTER_BYTES", "16000000000").env("WORKER_THREADS", "2")
+}
+
+/// Memory that is the process's own, in bytes.
+fn anonymous_bytes(limiter: &Tidegate) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", limiter.id())).expect("it is ours");
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("Linux tells it");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib * 1_024
+}
+
+/// Processor time of all threads, and how often one of them went to sleep.
+fn cost(limiter: &Tidegate) -> (Duration, u64) {
+    let tasks = fs::read_dir(format!("/proc/{}/task", limiter.id())).expect("it is ours");
+    let each = tasks.map(|task| {
+        let path = task.expect("it is ours").path();
+        let schedstat = fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+        let nanos = schedstat.split(' ').next().and_then(|field| field.parse().ok()).unwrap_or(0);
+        let status = fs::read_to_string(path.join("status")).unwrap_or_default();
+        let switches = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        (nanos, switches.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0))
+    });
+    let (nanos, switches) = each.fold((0, 0), |(nanos, sum), (more, count)| (nanos + more, sum + count));
+    (Duration::from_nanos(nanos), switches)
+}
+
+fn assert_idle(limiter: &Tidegate, counters: f64) {
+    assert_eq!(limiter.metric("tidegate_counters"), counters);
+    let (cpu_before, switches_before) = cost(limiter);
+    std::thread::sleep(WATCHED);
+    let (cpu, switches) = cost(limiter);
+    let (cpu, switches) = (cpu - cpu_before, switches - switches_before);
+    assert!(cpu <= IDLE_CPU, "{counters} counters: {cpu:?} in {WATCHED:?}");
+    assert!(switches <= IDLE_WAKEUPS, "{counters} counters: {switches} times awake in {WATCHED:?}");
+}
+
+#[test]
+fn a_limiter_that_nobody_asks_takes_next_to_nothing() {
+    let limiter = setup().rules("shop.yaml", RULES).start();
+    assert_idle(&limiter, 0.0);
+    let client = limiter.client();
+    for user in 0..1_000 {
+        client.ask(grpc::question("shop", &[&[("user", &user.to_string())]]));
+    }
+    drop(client);
+    assert_idle(&limiter, 1_000.0);
+}
+
+#[test]
+fn a_limiter_starts_small() {
+    let limiter = setup().rules("shop.yaml", RULES).start();
+    let bytes = anonymous_bytes(&limiter);
+    assert!(bytes <= 8 * MIB, "{bytes} bytes");
+}
+
+/// Both workers have seen the first set, and only one of them is asked again.
+#[test]
+fn the_memory_of_rules_that_were_replaced_is_given_back() {
+    let rules = |requests: u32| {
+        let mut text = "domain: many\ndescriptors:\n".to_owned();
+        for tenant in 0..100_000 {
+            text += &format!(
+                "  - {{key: tenant, value: t{tenant}, rate_limit: {{unit: day, requests_per_unit: {requests}}}}}\n"
+            );
+        }
+        text
+    };
+    let limiter = setup().rules("many.yaml", &rules(1)).start();
+    let clients = [limiter.client(), limiter.client()];
+    let limit = |client: &grpc::Client| {
+        let answer = client.ask(grpc::question("many", &[&[("tenant", "t1")]]));
+        answer.statuses[0].current_limit.as_ref().expect("a rule").requests_per_unit
+    };
+    assert_eq!(clients.each_ref().map(limit), [1, 1]);
+    let at_start = anonymous_bytes(&limiter);
+    for requests in 2..5 {
+        limiter.setup.write("many.yaml", &rules(requests));
+        eventually_true("the new rules", || limit(&clients[0]) == requests);
+    }
+    let mut bytes = 0;
+    eventually_true("memory to be given back", || {
+        bytes = anonymous_bytes(&limiter);
+        bytes <= at_start + at_start / 4
+    });
+}
