@@ -16,7 +16,7 @@ pub mod redis;
 mod sync;
 
 pub use failover::{Applied, FailoverOptions, LeaseTotals, Moment, Question, SharedStore};
-pub use memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull, Swept};
+pub use memory::{FullTotal, MemoryOptions, MemoryStore, ReportedTotal, StoreFull, Swept};
 
 /// The shared store gave no answer, and its rules say that then there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

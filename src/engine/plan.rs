@@ -61,8 +61,7 @@ pub struct Check<'a> {
     pub key: Key,
     /// What is asked of it.
     pub hits: Hits,
-    /// The descriptor carried its own cost (> 0): a report after the fact, of which as much as fits is charged even
-    /// when the request is denied.
+    /// The hits are a cost that is reported after the fact: charged in full, whatever the answer, beyond N too.
     pub reported: bool,
     /// Rule shadow mode: count and report, never deny.
     pub shadow: bool,

@@ -68,18 +68,15 @@ impl Settlement {
     ///
     /// - Fixed windows count every hit, as `envoyproxy/ratelimit` does (or, when told to stop, only the hits of
     ///   descriptors that are over as soon as one is).
-    /// - Everything else: all hits if the request passes and they fit. Else nothing, except a cost that is reported
-    ///   after the fact: of that, as much as fits.
+    /// - A cost that is reported after the fact: all hits, whatever the answer, because they are spent already. What a
+    ///   counter cannot hold of them is its store's business.
+    /// - Everything else: all hits if the request passes and they fit, else nothing.
     #[inline]
-    pub fn charged(&self, check: &Check<'_>, looked: Looked) -> u64 {
+    pub fn charged(&self, check: &Check<'_>, over: bool) -> u64 {
         let Hits::Take(hits) = check.hits else { return 0 };
         if check.limit.algorithm() == Algorithm::FixedWindow {
-            return if self.stop_increment && !looked.over { 0 } else { hits };
+            return if self.stop_increment && !over { 0 } else { hits };
         }
-        match (self.passes && !looked.over, check.reported) {
-            (true, _) => hits,
-            (false, true) => hits.min(looked.left),
-            (false, false) => 0,
-        }
+        if check.reported || self.passes && !over { hits } else { 0 }
     }
 }

@@ -29,7 +29,7 @@ use crate::engine::limit::{Algorithm, Limit, Verdict};
 use crate::engine::plan::{Check, Hits, Plan, Step};
 use crate::engine::request::Request;
 use crate::engine::rules::{StoreFailure, Sync, Unit};
-use crate::engine::settle::{Looked, settle};
+use crate::engine::settle::settle;
 use crate::store::lease::Leases;
 use crate::store::redis::address::Kind;
 use crate::store::redis::script::{Answered, Call, CounterAnswered};
@@ -394,12 +394,11 @@ impl SharedStore {
                 let (Some(check), Some(Ok(counter))) = (check_at(plan, step), &outcomes[step]) else {
                     continue;
                 };
-                let Verdict { over, before, .. } = counter.verdict;
-                let owed = settlement.charged(check, Looked { over, left: counter.charged, before });
+                let owed = settlement.charged(check, counter.verdict.over);
                 let surplus = counter.charged.saturating_sub(owed);
                 if surplus > 0 {
                     counters.push(check.key);
-                    call.push_give_back(key.clone(), &check.limit, (counter.stamp, counter.level), surplus);
+                    call.push_give_back(key.clone(), &check.limit, counter.stamp, surplus);
                     verdicts[step] = Some(uncharged(check, &counter.verdict, surplus));
                 }
             }

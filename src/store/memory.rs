@@ -55,6 +55,15 @@ pub struct FullTotal {
     pub allow: u64,
 }
 
+/// Hits of reported costs that did not fit, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReportedTotal {
+    /// Charged beyond a limit.
+    pub beyond: u64,
+    /// Not charged, because a counter cannot hold so many.
+    pub dropped: u64,
+}
+
 /// What one step of expiry did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -73,6 +82,8 @@ pub struct MemoryStore {
     expired: AtomicU64,
     full_deny: AtomicU64,
     full_allow: AtomicU64,
+    reported_beyond: AtomicU64,
+    reported_dropped: AtomicU64,
     sweep_cursor: AtomicU64,
 }
 
@@ -92,6 +103,8 @@ impl MemoryStore {
             expired: AtomicU64::new(0),
             full_deny: AtomicU64::new(0),
             full_allow: AtomicU64::new(0),
+            reported_beyond: AtomicU64::new(0),
+            reported_dropped: AtomicU64::new(0),
             sweep_cursor: AtomicU64::new(0),
         }
     }
@@ -162,11 +175,12 @@ impl MemoryStore {
         }
         let promised = &mut Promised::default();
         let asked = shard.look(check, now, Ahead::default(), promised, &self.budget).answered(self.full);
-        let charged = Settlement::PASSES.charged(check, asked.looked);
+        let charged = asked.charged(Settlement::PASSES, check, asked.charge_max);
         let verdict = shard.finish_at(asked.slot, check, now, &asked, charged, 0);
         due.note(shard.earliest_secs());
         drop(shard);
         self.count_full(&asked);
+        self.count_reported(check, &asked, charged);
         verdict
     }
 
@@ -175,7 +189,8 @@ impl MemoryStore {
         let asked = locked.look_all(plan, now, &self.budget, self.full);
         let settlement =
             settle(plan, |index| asked.get(index).copied().flatten().is_some_and(|asked| asked.looked.over));
-        locked.finish_all(plan, now, &asked, settlement, verdicts);
+        let told = |check: &Check<'_>, asked: &Asked, charged| self.count_reported(check, asked, charged);
+        locked.finish_all(plan, now, &asked, settlement, verdicts, told);
         drop(locked);
         asked.iter().flatten().for_each(|asked| self.count_full(asked));
     }
@@ -186,6 +201,13 @@ impl MemoryStore {
             Room::Full(StoreFull::Allow) => self.full_allow.fetch_add(1, Relaxed),
             _ => 0,
         };
+    }
+
+    fn count_reported(&self, check: &Check<'_>, asked: &Asked, charged: u64) {
+        if let (Hits::Take(hits), true) = (check.hits, check.reported && asked.looked.over) {
+            self.reported_beyond.fetch_add(charged.saturating_sub(asked.looked.left), Relaxed);
+            self.reported_dropped.fetch_add(hits.saturating_sub(charged), Relaxed);
+        }
     }
 
     /// One bounded step of expiry: finds the next chunk of shards where something may be over at `now`, and forgets what
@@ -217,6 +239,12 @@ impl MemoryStore {
     /// Counters that were forgotten because their time was over, since the start.
     pub fn expired_total(&self) -> u64 {
         self.expired.load(Relaxed)
+    }
+
+    /// Hits of reported costs that did not fit, since the start.
+    pub fn reported_total(&self) -> ReportedTotal {
+        let [beyond, dropped] = [&self.reported_beyond, &self.reported_dropped].map(|it| it.load(Relaxed));
+        ReportedTotal { beyond, dropped }
     }
 
     /// How often there was no room for new state, since the start.

@@ -1,6 +1,8 @@
 //! A naive oracle for every algorithm: it keeps every hit in a list and recomputes each answer from the definition,
 //! in rationals. It shares no code with the engine, and makes no attempt to be fast.
 
+use std::collections::BTreeSet;
+
 use tidegate::engine::limit::Algorithm;
 
 /// A limit, in plain numbers.
@@ -51,12 +53,9 @@ impl Naive {
             self.events.iter().filter(|event| counts(i128::from(event.0))).map(|event| event.1).sum()
         };
         match terms.algorithm {
-            Algorithm::SlidingLog => (sum(&|s| s > t - w), 1),
-            Algorithm::SlidingWindow => match terms.granularity {
-                // A hit counts while the end of its bucket, (⌊s/g⌋ + 1)·g, is greater than t − W.
-                Some(g) => (sum(&|s| (s / i128::from(g) + 1) * i128::from(g) > t - w), 1),
-                None => (sum(&|s| (s * 60 / w + 1) * w > (t - w) * 60), 1),
-            },
+            Algorithm::SlidingLog | Algorithm::SlidingWindow => {
+                (sum(&|s| Self::counts(terms, at, s as u64)), 1)
+            }
             Algorithm::SlidingWindowWeighted => {
                 let (current, previous) = (sum(&|s| s / w == t / w), sum(&|s| s / w == t / w - 1));
                 (current * w + previous * (w - t % w), w)
@@ -92,11 +91,57 @@ impl Naive {
         (!self.fits(terms, at, asked), left as u64, before as u64)
     }
 
-    pub(crate) fn charge(&mut self, at: u64, hits: u64) {
-        if hits > 0 {
-            self.events.push((at, i128::from(hits)));
-            self.latest = Some(at);
+    /// Whether a hit at `s` is in the window at `at`, by the strict algorithms.
+    fn counts(terms: &Terms, at: u64, s: u64) -> bool {
+        let (t, w, s) = (i128::from(at), i128::from(terms.window), i128::from(s));
+        match (terms.algorithm, terms.granularity) {
+            (Algorithm::SlidingLog, _) => s > t - w,
+            // A hit counts while the end of its bucket, (⌊s/g⌋ + 1)·g, is greater than t − W.
+            (_, Some(g)) => (s / i128::from(g) + 1) * i128::from(g) > t - w,
+            (_, None) => (s * 60 / w + 1) * w > (t - w) * 60,
         }
+    }
+
+    /// The most hits that a reported cost adds.
+    pub(crate) fn report_max(&self, terms: &Terms, at: u64) -> u64 {
+        let counted = |count: i128| u64::from(u32::MAX) - count as u64;
+        match terms.algorithm {
+            Algorithm::SlidingLog | Algorithm::SlidingWindow => counted(self.load(terms, at).0),
+            Algorithm::SlidingWindowWeighted => {
+                let this = self.events.iter().filter(|event| event.0 / terms.window == at / terms.window);
+                counted(this.map(|event| event.1).sum())
+            }
+            Algorithm::FixedWindow => u64::MAX,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.requests == 0 => 0,
+            // Above the burst, what drains in 16 windows.
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let most = i128::from(terms.burst) + 16 * i128::from(terms.requests);
+                let (level, unit) = self.load(terms, at);
+                ((most * unit - level).max(0) / unit) as u64
+            }
+        }
+    }
+
+    pub(crate) fn charge(&mut self, terms: &Terms, at: u64, hits: u64) {
+        if hits == 0 {
+            return;
+        }
+        if terms.algorithm == Algorithm::SlidingLog {
+            self.make_room_for_entry(terms, at);
+        }
+        self.events.push((at, i128::from(hits)));
+        self.latest = Some(at);
+    }
+
+    /// A log of N entries: the newest becomes one of now.
+    fn make_room_for_entry(&mut self, terms: &Terms, at: u64) {
+        let alive = |event: &&(u64, i128)| Self::counts(terms, at, event.0);
+        let entries: BTreeSet<u64> = self.events.iter().filter(alive).map(|event| event.0).collect();
+        if entries.len() < terms.requests.max(1) as usize {
+            return;
+        }
+        let newest = entries.last().copied();
+        self.events.iter_mut().filter(|event| Some(event.0) == newest).for_each(|event| event.0 = at);
     }
 
     pub(crate) fn refund(&mut self, terms: &Terms, at: u64, hits: u64) {
@@ -111,8 +156,16 @@ impl Naive {
                 self.events.retain(|event| event.0 / w != at / w);
                 self.events.push((at, (count - left).max(0)));
             }
-            _ => {
+            // The current window's, then the previous one's.
+            Algorithm::SlidingWindowWeighted => {
                 for event in self.events.iter_mut().rev() {
+                    let back = left.min(event.1);
+                    (event.1, left) = (event.1 - back, left - back);
+                }
+            }
+            // The oldest that count.
+            Algorithm::SlidingLog | Algorithm::SlidingWindow => {
+                for event in self.events.iter_mut().filter(|event| Self::counts(terms, at, event.0)) {
                     let back = left.min(event.1);
                     (event.1, left) = (event.1 - back, left - back);
                 }
@@ -149,13 +202,14 @@ impl Naive {
     pub(crate) fn take(&mut self, terms: &Terms, now: u64, hits: u64, reported: bool) -> Answer {
         self.ask(now);
         let at = self.time(now);
-        let (over, left, before) = self.look(terms, at, hits);
+        let (over, _, before) = self.look(terms, at, hits);
         if terms.algorithm == Algorithm::FixedWindow || !over {
-            self.charge(at, hits);
+            self.charge(terms, at, hits);
         } else if reported {
-            self.charge(at, hits.min(left));
+            self.charge(terms, at, hits.min(self.report_max(terms, at)));
         }
-        let (remaining, reset_nanos) = self.status(terms, at, hits, over);
+        // Who reports a cost does not ask for it again.
+        let (remaining, reset_nanos) = self.status(terms, at, if reported { 1 } else { hits }, over);
         Answer { over, before, after: before.saturating_add(hits), remaining, reset_nanos }
     }
 

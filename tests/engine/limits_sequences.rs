@@ -128,7 +128,8 @@ fn as_many_more_as_there_is_time_for() {
     }
 }
 
-/// Thousands of stamps and buckets alive at once: blocks that grow, move down, are cut by refunds and shrink again.
+/// Thousands of stamps and buckets alive at once: blocks that grow, move down, lose their oldest hits to refunds and shrink
+/// again.
 #[test]
 fn long_runs_keep_their_counts() {
     for (algorithm, width) in [(Algorithm::SlidingLog, 0), (Algorithm::SlidingWindow, 50)] {
@@ -180,11 +181,11 @@ fn long_runs_keep_their_counts() {
 }
 
 fn give_back(admitted: &mut VecDeque<(u64, u64)>, mut hits: u64) {
-    while let Some(newest) = admitted.back_mut().filter(|_| hits > 0) {
-        let back = hits.min(newest.1);
-        (newest.1, hits) = (newest.1 - back, hits - back);
-        if newest.1 == 0 {
-            admitted.pop_back();
+    while let Some(oldest) = admitted.front_mut().filter(|_| hits > 0) {
+        let back = hits.min(oldest.1);
+        (oldest.1, hits) = (oldest.1 - back, hits - back);
+        if oldest.1 == 0 {
+            admitted.pop_front();
         }
     }
 }

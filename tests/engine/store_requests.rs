@@ -68,11 +68,11 @@ impl World {
                 (over, before)
             }
             Hits::Take(hits) => {
-                let (over, left, before) = naive.look(terms, at, hits);
+                let (over, _, before) = naive.look(terms, at, hits);
                 if !over || terms.algorithm == Algorithm::FixedWindow {
-                    naive.charge(at, hits);
+                    naive.charge(terms, at, hits);
                 } else if ask.check.reported {
-                    naive.charge(at, hits.min(left));
+                    naive.charge(terms, at, hits.min(naive.report_max(terms, at)));
                 }
                 (over, before)
             }
@@ -97,12 +97,12 @@ impl World {
                     hits
                 }
             }
-            (_, true, _) => hits,
-            (_, false, true) => hits.min(naive.look(terms, at, 0).1),
+            (_, _, true) => hits.min(naive.report_max(terms, at)),
+            (_, true, false) => hits,
             (_, false, false) => 0,
         };
-        naive.charge(at, charged);
-        naive.status(terms, at, hits, over)
+        naive.charge(terms, at, charged);
+        naive.status(terms, at, if ask.check.reported { 1 } else { hits }, over)
     }
 }
 

@@ -5,7 +5,7 @@ use redis::Script;
 use tidegate::engine::limit::{Algorithm, Limit};
 use tidegate::engine::plan::Hits;
 use tidegate::store::redis::script::{
-    Answered, Call, Clock, CounterAnswered, Granted, Memory, Purpose, Whole, source,
+    Answered, Call, Clock, CounterAnswered, Granted, Memory, Purpose, Stamp, Whole, source,
 };
 
 use crate::asking::{check, key};
@@ -59,7 +59,7 @@ impl Counter {
         redis::cmd("SET").arg("generation").arg("now").exec(self.asked.connection()).expect("Redis answers");
         let memory = Memory { key: b"generation".to_vec(), generation: generation.into() };
         let mut call = Call::giving_back(&memory);
-        call.push_give_back(b"counter".to_vec(), &self.limit, (stamp, 0), hits);
+        call.push_give_back(b"counter".to_vec(), &self.limit, Stamp::of(stamp), hits);
         let script = Script::new(&source(Purpose::GiveBack, Clock::Arguments));
         let mut invocation = script.prepare_invoke();
         call.keys.iter().for_each(|key| _ = invocation.key(key));

@@ -14,10 +14,17 @@ pub(crate) trait Counter: Default {
     /// Would these hits pass (0 only asks), after what the request brought ahead of them?
     fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked;
 
-    /// Counts these hits, of which [`look`](Self::look) said that they fit.
+    /// Counts these hits, of which [`look`](Self::look) said that they fit; or [`report_max`](Self::report_max) of a
+    /// reported cost.
     fn charge(&mut self, limit: &Limit, hits: u64);
 
-    /// Takes back as many of these hits as count, the newest first.
+    /// The most hits that a reported cost adds, whatever fits, after what the request brought ahead of it.
+    fn report_max(&self, _limit: &Limit, _ahead: Ahead) -> u64 {
+        u64::MAX
+    }
+
+    /// Takes back as many of these hits as count, the oldest first: whichever hits are meant, those that stay then count
+    /// at least as long as the others would have.
     fn refund(&mut self, limit: &Limit, hits: u64);
 
     /// The shortest time in nanoseconds after which these hits, that do not pass now, would pass if nothing else came.
@@ -59,7 +66,7 @@ pub(crate) trait Counter: Default {
 /// counter's state yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ahead {
-    /// Hits to be charged now, the newest of all.
+    /// Hits to be charged now.
     pub(crate) taken: u64,
     /// Hits to be taken back from what the state holds.
     pub(crate) given_back: u64,
@@ -71,7 +78,8 @@ impl Ahead {
         self.taken = self.taken.saturating_add(hits);
     }
 
-    /// Takes hits back, the newest first.
+    /// Takes hits back: of those to be charged first. In which order makes no difference to the count: those of now weigh
+    /// as much as any other, or are the first to go (`sliding_window_weighted`).
     pub(crate) fn give_back(&mut self, hits: u64) {
         let newest = hits.min(self.taken);
         self.taken -= newest;
@@ -82,6 +90,11 @@ impl Ahead {
     pub(crate) fn on(self, count: u64) -> u64 {
         count.saturating_sub(self.given_back).saturating_add(self.taken)
     }
+}
+
+/// The most hits that a report adds to a count of 32 bits.
+pub(crate) fn report_max_of_count(count: u64) -> u64 {
+    u64::from(u32::MAX).saturating_sub(count)
 }
 
 /// What a counter of `count` hits says to `hits` more under a capacity; a question asks for one.

@@ -4,8 +4,8 @@
 //! which a hit is W and a nanosecond drains N: so every N is exact, in integers, with nothing rounded and nothing
 //! lost over time.
 //!
-//! - **Invariant:** `level` is the level at `latest` in those units, for the N in `requests`. At most
-//!   `burst` × W < 2^96.
+//! - **Invariant:** `level` is the level at `latest` in those units, for the N in `requests`. At most `burst` × W, and
+//!   what drains in [`DEBT_WINDOWS`] × W where costs are reported: less than 2^96.
 //! - **Source:** ITU-T I.371, in its continuous-state leaky bucket form: the level instead of the theoretical arrival
 //!   time, which is `latest` + level / N.
 
@@ -26,6 +26,10 @@ pub(crate) struct Gcra {
 }
 
 const LEVEL_MAX: u128 = (1 << 96) - 1;
+
+/// A reported cost lifts the level above `burst` by what drains in so many windows at most. More is dropped: nobody would
+/// live to see a bucket drain that was told a cost by mistake.
+const DEBT_WINDOWS: u128 = 16;
 
 impl Gcra {
     /// A counter of this state, to be asked and then dropped.
@@ -99,6 +103,15 @@ impl Counter for Gcra {
         self.set_level(self.level().saturating_add(u128::from(hits) * u128::from(limit.window_nanos())));
     }
 
+    fn report_max(&self, limit: &Limit, ahead: Ahead) -> u64 {
+        let requests = u128::from(limit.requests());
+        if requests == 0 {
+            return 0; // It would never drain.
+        }
+        let most = capacity(limit) + DEBT_WINDOWS * requests * u128::from(limit.window_nanos());
+        whole_hits(limit, most.saturating_sub(self.level_after(limit, ahead)))
+    }
+
     fn refund(&mut self, limit: &Limit, hits: u64) {
         self.set_level(self.level().saturating_sub(u128::from(hits) * u128::from(limit.window_nanos())));
     }
@@ -124,7 +137,7 @@ fn capacity(limit: &Limit) -> u128 {
     u128::from(limit.burst()) * u128::from(limit.window_nanos())
 }
 
-/// ⌊units / W⌋, of at most 2^32 hits.
+/// ⌊units / W⌋, of at most 2^37 hits.
 #[inline]
 fn whole_hits(limit: &Limit, units: u128) -> u64 {
     match u64::try_from(units) {

@@ -4,7 +4,7 @@
 //! N.
 //!
 //! - **Invariant:** the stamps held are the times, in order, of the admitted hits (less those given back) that count at
-//!   `latest`, each with its number of hits. Questions are binary searches over [`Stamps`], and changes touch one block
+//!   `latest`, each with its number of hits. There are at most N (a reported cost moves the newest one on). Questions are binary searches over [`Stamps`], and changes touch one block
 //!   of it: what a decision costs does not depend on N.
 //! - **Error:** none. It is the definition.
 //! - **Source:** the definition; the price is a word for each admitted hit.
@@ -26,7 +26,7 @@ mod block;
 mod stamps;
 
 use crate::engine::limit::Limit;
-use crate::engine::limit::counter::{Ahead, Counter, look_at_count};
+use crate::engine::limit::counter::{Ahead, Counter, look_at_count, report_max_of_count};
 use crate::engine::limit::kept::Kept;
 use crate::engine::settle::Looked;
 use crate::engine::time::Timestamp;
@@ -61,13 +61,22 @@ impl Counter for SlidingLog {
     }
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
-        self.stamps.push(self.latest.as_nanos(), u32::try_from(hits).unwrap_or(u32::MAX));
+        let (now, hits) = (self.latest.as_nanos(), u32::try_from(hits).unwrap_or(u32::MAX));
+        // Hits that fit find less than N stamps. What is reported joins the newest of N.
+        if self.stamps.len() < limit.requests().max(1) as usize {
+            self.stamps.push(now, hits);
+        } else {
+            self.stamps.join_last(now, hits);
+        }
         self.note_kept(limit, self.latest);
     }
 
-    fn refund(&mut self, limit: &Limit, hits: u64) {
-        self.stamps.truncate(self.stamps.total().saturating_sub(hits));
-        self.note_kept(limit, Timestamp::from_nanos(self.stamps.last().unwrap_or_default()));
+    fn report_max(&self, _limit: &Limit, ahead: Ahead) -> u64 {
+        report_max_of_count(ahead.on(self.stamps.total()))
+    }
+
+    fn refund(&mut self, _limit: &Limit, hits: u64) {
+        self.stamps.drop_hits(hits);
     }
 
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {

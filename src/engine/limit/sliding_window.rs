@@ -2,7 +2,7 @@
 //!
 //! Time is cut into buckets of g (W/60 unless said otherwise). A bucket counts until all of it has left the window:
 //! while its end > t − W. Hits pass while the sum of the buckets that count, after adding them, is at most N. Only
-//! admitted hits count.
+//! admitted hits and reported costs count.
 //!
 //! - **Invariant:** the buckets held are those that count at `latest`, each with at least one hit, in order; `first`
 //!   inline, further ones in [`Cells`] with running sums. So every question is a binary search at most, whatever W, N
@@ -26,7 +26,7 @@
 mod cells;
 
 use crate::engine::limit::Limit;
-use crate::engine::limit::counter::{Ahead, Counter, look_at_count};
+use crate::engine::limit::counter::{Ahead, Counter, look_at_count, report_max_of_count};
 use crate::engine::limit::kept::Kept;
 use crate::engine::settle::Looked;
 use crate::engine::time::Timestamp;
@@ -130,11 +130,20 @@ impl Counter for SlidingWindow {
         self.kept = Kept::until(counts_until(limit, bucket));
     }
 
-    fn refund(&mut self, limit: &Limit, hits: u64) {
-        let kept = u64::from(self.total()).saturating_sub(hits) as u32;
-        self.more.truncate(kept.saturating_sub(self.first_count));
-        self.first_count = self.first_count.min(kept);
-        self.kept = Kept::until(counts_until(limit, self.newest()));
+    fn report_max(&self, _limit: &Limit, ahead: Ahead) -> u64 {
+        report_max_of_count(ahead.on(u64::from(self.total())))
+    }
+
+    fn refund(&mut self, _limit: &Limit, hits: u64) {
+        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+        if hits < self.first_count {
+            self.first_count -= hits;
+            return;
+        }
+        match self.more.take_hits(hits - self.first_count) {
+            Some((low, count)) => (self.first, self.first_count) = (self.number(low), count),
+            None => self.first_count = 0,
+        }
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 //! began. Hits pass while it, after adding them, is at most N. Only admitted hits count.
 //!
 //! - **Invariant:** `current` and `previous` are the admitted hits (less those given back) of the aligned window of
-//!   `latest` and of the one before; each is at most the N in force when it grew. The share is compared as integers,
+//!   `latest` and of the one before; each is at most the N in force when it grew, and what was reported. The share is compared as integers,
 //!   never rounded in favour of anyone.
 //! - **Error:** it assumes that the previous window's hits came evenly. Too many: less than 2N in a window W, and
 //!   almost that (all of N at the end of one window, almost all of N at the end of the next). Too few: after N at the
@@ -27,7 +27,7 @@
 //! ```
 
 use crate::engine::limit::Limit;
-use crate::engine::limit::counter::{Ahead, Counter, look_at_count};
+use crate::engine::limit::counter::{Ahead, Counter, look_at_count, report_max_of_count};
 use crate::engine::limit::kept::Kept;
 use crate::engine::settle::Looked;
 use crate::engine::time::Timestamp;
@@ -52,7 +52,7 @@ impl SlidingWindowWeighted {
         limit.elapsed_nanos(self.latest)
     }
 
-    /// The two counts without the newest `hits`.
+    /// The two counts without `hits`: of the current window first.
     fn without(&self, hits: u64) -> (u64, u64) {
         let (current, previous) = (u64::from(self.current), u64::from(self.previous));
         let older = hits.saturating_sub(current);
@@ -97,6 +97,10 @@ impl Counter for SlidingWindowWeighted {
         if newly {
             self.note_kept(limit);
         }
+    }
+
+    fn report_max(&self, _limit: &Limit, ahead: Ahead) -> u64 {
+        report_max_of_count(self.without(ahead.given_back).0.saturating_add(ahead.taken))
     }
 
     fn refund(&mut self, limit: &Limit, hits: u64) {

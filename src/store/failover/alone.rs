@@ -12,7 +12,7 @@ use crate::engine::decision::Verdicts;
 use crate::engine::limit::{Algorithm, Limit, Verdict};
 use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
 use crate::engine::rules::StoreFailure;
-use crate::engine::settle::{Looked, settle};
+use crate::engine::settle::settle;
 use crate::engine::time::SECOND_NANOS;
 use crate::store::{Failure, StoreError};
 
@@ -62,10 +62,8 @@ impl SharedStore {
                 continue;
             };
             verdicts[index] = Some(verdict);
-            let Verdict { over, before, .. } = verdict;
-            let left = u64::from(check.limit.burst()).saturating_sub(before);
             let now = monotonic();
-            match (check.hits, settlement.charged(check, Looked { over, left, before })) {
+            match (check.hits, settlement.charged(check, verdict.over)) {
                 // What Redis may have given back already must not be given back once more.
                 (Hits::GiveBack(hits), _) if failure.did_nothing() => {
                     self.carried.lower(check.key, &check.limit, hits, now);

@@ -19,9 +19,9 @@ use crate::clock::{monotonic, since_boot};
 use crate::engine::decision::Verdicts;
 use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::engine::rules::{Sync, Unit};
-use crate::engine::settle::{Looked, settle};
+use crate::engine::settle::settle;
 use crate::store::lease::{Demand, Held, Source, Unspent};
-use crate::store::redis::script::{Answered, Call, Memory};
+use crate::store::redis::script::{Answered, Call, Memory, Stamp};
 
 /// Pauses between looks at what has ended: the shortest, and the longest.
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
@@ -66,8 +66,7 @@ impl AllHeld<'_> {
         let settlement = settle(plan, |index| verdicts[index].is_some_and(|verdict| verdict.over));
         for (index, held) in self.held.drain(..) {
             let Some(check) = super::check_at(plan, index) else { continue };
-            let looked = Looked { over: false, left: held.hits, before: held.verdict.before };
-            let owed = settlement.charged(check, looked);
+            let owed = settlement.charged(check, false);
             let surplus = held.hits.saturating_sub(owed);
             self.store.leases.spent(&held, owed);
             if surplus > 0 {
@@ -274,5 +273,5 @@ fn to(source: &Source) -> Option<To> {
 
 fn push(call: &mut Call, unspent: &Unspent) {
     let Source { key, limit, stamp, .. } = &*unspent.source;
-    call.push_give_back(key.clone(), limit, (*stamp, 0), unspent.hits);
+    call.push_give_back(key.clone(), limit, Stamp::of(*stamp), unspent.hits);
 }

@@ -5,8 +5,8 @@ use smallvec::{SmallVec, smallvec};
 use crate::engine::decision::Verdicts;
 use crate::engine::key::Key;
 use crate::engine::limit::Ahead;
-use crate::engine::plan::{Hits, Plan, Step};
-use crate::engine::settle::{Looked, Settlement};
+use crate::engine::plan::{Check, Hits, Plan, Step};
+use crate::engine::settle::Settlement;
 use crate::engine::time::Timestamp;
 use crate::store::memory::StoreFull;
 use crate::store::memory::budget::Budget;
@@ -73,14 +73,18 @@ impl<'a> Locked<'a> {
                 .answered(full);
             match check.hits {
                 Hits::GiveBack(hits) => ahead[counter].give_back(hits),
-                Hits::Take(_) => ahead[counter].take(asked.charged_if_passing(check)),
+                Hits::Take(_) => {
+                    let charged = asked.charged(Settlement::PASSES, check, asked.charge_max);
+                    ahead[counter].take(charged);
+                }
             }
             Some(asked)
         };
         plan.steps.iter().enumerate().map(&mut look).collect()
     }
 
-    /// Charges what was settled and tells the verdicts, in request order.
+    /// Charges what was settled and tells the verdicts, in request order. Calls `told` with each check that is done, what
+    /// its counter said and what was charged.
     pub(super) fn finish_all(
         &mut self,
         plan: &Plan<'_>,
@@ -88,18 +92,20 @@ impl<'a> Locked<'a> {
         asked: &[Option<Asked>],
         settlement: Settlement,
         verdicts: &mut Verdicts,
+        mut told: impl FnMut(&Check<'_>, &Asked, u64),
     ) {
         let mut charged_so_far: SmallVec<[u64; 8]> = smallvec![0; plan.steps.len()];
         for (index, step) in plan.steps.iter().enumerate() {
             let (Step::Check(check), Some(asked)) = (step, asked[index]) else { continue };
             let Seat { guard, counter } = self.seats[index];
             let (_, shard, due) = &mut self.guards[guard];
-            let (slot, left) = shard.find_left(check);
-            let charged = settlement.charged(check, Looked { left, ..asked.looked });
+            let (slot, charge_max) = shard.find_report_max(check);
+            let charged = asked.charged(settlement, check, charge_max);
             let uncharged = asked.ahead.taken.saturating_sub(charged_so_far[counter]);
             verdicts[index] = Some(shard.finish_at(slot, check, now, &asked, charged, uncharged));
             due.note(shard.earliest_secs());
             charged_so_far[counter] = charged_so_far[counter].saturating_add(charged);
+            told(check, &asked, charged);
         }
     }
 }

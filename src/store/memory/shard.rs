@@ -32,6 +32,8 @@ pub(super) struct Asked {
     pub(super) slot: Option<usize>,
     /// What earlier descriptors of the request do to the counter if the request passes.
     pub(super) ahead: Ahead,
+    /// The most hits that are charged to it.
+    pub(super) charge_max: u64,
 }
 
 /// Whether there is room for what a check may charge.
@@ -73,8 +75,8 @@ pub(super) trait ShardOps {
     /// No counter of the shard is over before this second.
     fn earliest_secs(&self) -> u32;
 
-    /// Where the counter is now, and the hits that would fit now.
-    fn find_left(&self, check: &Check<'_>) -> (Option<usize>, u64);
+    /// Where the counter is now, and the most hits that a reported cost adds to it.
+    fn find_report_max(&self, check: &Check<'_>) -> (Option<usize>, u64);
 
     /// Charges `charged` hits (or gives hits back) and tells the verdict. `uncharged` are the hits of earlier
     /// descriptors of the request that were looked at, but not charged.
@@ -100,9 +102,12 @@ impl Asked {
         self
     }
 
-    /// The hits that are charged if the request passes.
-    pub(super) fn charged_if_passing(&self, check: &Check<'_>) -> u64 {
-        if self.room == Room::Enough { Settlement::PASSES.charged(check, self.looked) } else { 0 }
+    /// The hits that are charged when the request is settled so, of at most so many.
+    pub(super) fn charged(&self, settlement: Settlement, check: &Check<'_>, charge_max: u64) -> u64 {
+        match self.room {
+            Room::Enough => settlement.charged(check, self.looked.over).min(charge_max),
+            Room::Short | Room::Full(_) => 0,
+        }
     }
 
     fn verdict_when_full(&self, check: &Check<'_>, full: StoreFull) -> Verdict {
@@ -151,8 +156,10 @@ impl<S: Counter> Shard<S> {
         let heap_bytes = state.heap_bytes() as u64;
         state.advance(limit, now);
         let looked = state.look(limit, Ahead::default(), hits);
-        let charged = Settlement::PASSES.charged(check, looked);
-        let usual = charged == 0 || state.growth_bytes(limit) == 0;
+        let charged = Settlement::PASSES.charged(check, looked.over);
+        // What is reported and does not fit has a bound of its own, and is counted.
+        let is_beyond = looked.over && check.reported;
+        let usual = charged == 0 || !is_beyond && state.growth_bytes(limit) == 0;
         if usual && charged > 0 {
             state.charge(limit, charged);
         }
@@ -246,7 +253,14 @@ impl<S: Counter> Shard<S> {
         true
     }
 
-    fn look_at(&mut self, slot: Option<usize>, check: &Check<'_>, now: Timestamp, ahead: Ahead) -> Looked {
+    /// What the counter says, and the most hits that are charged to it.
+    fn look_at(
+        &mut self,
+        slot: Option<usize>,
+        check: &Check<'_>,
+        now: Timestamp,
+        ahead: Ahead,
+    ) -> (Looked, u64) {
         let absent;
         let state = match slot {
             Some(slot) => {
@@ -258,14 +272,15 @@ impl<S: Counter> Shard<S> {
                 &absent
             }
         };
-        match check.hits {
+        let looked = match check.hits {
             Hits::Take(hits) => state.look(&check.limit, ahead, hits),
             Hits::GiveBack(hits) => {
                 let mut ahead = ahead;
                 ahead.give_back(hits);
                 state.look(&check.limit, ahead, 0)
             }
-        }
+        };
+        (looked, if check.reported { state.report_max(&check.limit, ahead) } else { u64::MAX })
     }
 
     /// The counter, made if it is not there.
@@ -302,27 +317,27 @@ impl<S: Counter> ShardOps for Shard<S> {
         budget: &Budget,
     ) -> Asked {
         let slot = self.table.find(check.key);
-        let looked = self.look_at(slot, check, now.max(self.swept_at), ahead);
+        let (looked, charge_max) = self.look_at(slot, check, now.max(self.swept_at), ahead);
         let may_charge = match check.hits {
             Hits::GiveBack(_) | Hits::Take(0) => false,
             Hits::Take(_) if check.limit.algorithm() == Algorithm::FixedWindow => true,
-            Hits::Take(_) => !looked.over || check.reported && looked.left > 0,
+            Hits::Take(_) => !looked.over || check.reported && charge_max > 0,
         };
         let enough = !may_charge || self.make_room(slot, check, promised, budget);
-        Asked { looked, room: if enough { Room::Enough } else { Room::Short }, slot, ahead }
+        Asked { looked, room: if enough { Room::Enough } else { Room::Short }, slot, ahead, charge_max }
     }
 
     fn earliest_secs(&self) -> u32 {
         self.table.earliest_secs
     }
 
-    fn find_left(&self, check: &Check<'_>) -> (Option<usize>, u64) {
+    fn find_report_max(&self, check: &Check<'_>) -> (Option<usize>, u64) {
         let slot = self.table.find(check.key);
-        let left = match slot {
-            Some(slot) => self.table.state(slot).look(&check.limit, Ahead::default(), 0).left,
-            None => S::default().look(&check.limit, Ahead::default(), 0).left,
+        let most = match slot {
+            Some(slot) => self.table.state(slot).report_max(&check.limit, Ahead::default()),
+            None => S::default().report_max(&check.limit, Ahead::default()),
         };
-        (slot, left)
+        (slot, most)
     }
 
     fn finish_at(
@@ -340,7 +355,7 @@ impl<S: Counter> ShardOps for Shard<S> {
         }
         let (limit, Looked { over, before, .. }) = (&check.limit, asked.looked);
         let mut slot = slot;
-        if charged > 0 && asked.room == Room::Enough {
+        if charged > 0 {
             let at = self.slot_or_insert(slot, check, now);
             self.change(at, |state| state.charge(limit, charged));
             if slot.is_none() {
@@ -353,7 +368,8 @@ impl<S: Counter> ShardOps for Shard<S> {
             self.expect_end(slot);
         }
         let hits = hits_taken(check);
-        let wanted = hits.max(1).saturating_add(uncharged);
+        // Who reports a cost does not ask for it again.
+        let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(uncharged) };
         let (remaining, reset_nanos) = match slot {
             Some(slot) => self.table.state(slot).status(limit, wanted, over),
             None => unused::<S>(check, now).status(limit, wanted, over),

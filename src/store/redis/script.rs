@@ -164,11 +164,10 @@ impl Call {
         packed
     }
 
-    /// Adds what one counter was charged under a stamp, when its level was this: `hits` of it go back.
-    pub fn push_give_back(&mut self, key: Vec<u8>, limit: &Limit, (stamp, level): (u64, u64), hits: u64) {
+    /// Adds what one counter was charged under a stamp: `hits` of it go back.
+    pub fn push_give_back(&mut self, key: Vec<u8>, limit: &Limit, stamp: Stamp, hits: u64) {
         let mut packed = packed(0, limit, 0, hits);
-        packed.extend(double(stamp));
-        packed.extend(double(level));
+        [stamp.at, stamp.level, stamp.rest].into_iter().for_each(|number| packed.extend(double(number)));
         self.keys.push(key);
         self.args.push(packed);
     }
@@ -307,12 +306,21 @@ pub struct CounterAnswered {
     pub verdict: Verdict,
     /// Hits that were charged.
     pub charged: u64,
-    /// Under which stamp: a time, or a bucket's or a window's number.
-    pub stamp: u64,
-    /// The buckets: the whole hits that were in it afterwards.
-    pub level: u64,
+    /// Under which stamp.
+    pub stamp: Stamp,
     /// For so long nothing was charged, as far as the counter tells.
     pub quiet_nanos: u64,
+}
+
+/// Under what a charge is found again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// A time, or a bucket's or a window's number.
+    pub at: u64,
+    /// The buckets: the whole hits that were in it afterwards.
+    pub level: u64,
+    /// The buckets: what was in it beside them, in units of which a hit is W (in microseconds).
+    pub rest: u64,
 }
 
 /// The numbers of a reply; `None` when it is none of ours.
@@ -350,6 +358,13 @@ impl Answered {
     }
 }
 
+impl Stamp {
+    /// Of an algorithm that needs no more.
+    pub fn of(at: u64) -> Self {
+        Self { at, ..Self::default() }
+    }
+}
+
 impl CounterAnswered {
     /// Whether hits were admitted: charged, and not over.
     pub fn admits(&self) -> bool {
@@ -370,9 +385,9 @@ fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
     };
     let reset_nanos = told.reset_nanos(limit, wanted, over);
     let verdict = Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos };
-    let (charged, stamp) = (natural(charged)?, stamp(limit, latest, other)?);
+    let (charged, stamp) = (natural(charged)?, stamp(limit, latest, one, other)?);
     let quiet_nanos = told.latest.nanos_since(newest(limit, told.latest, other));
-    Some(CounterAnswered { verdict, charged, stamp, level: natural(one).unwrap_or(0), quiet_nanos })
+    Some(CounterAnswered { verdict, charged, stamp, quiet_nanos })
 }
 
 /// The latest time at which the counter may have been charged.
@@ -407,11 +422,16 @@ fn state(limit: &Limit, one: i64, other: i64) -> Option<ToldState> {
 }
 
 /// The stamp under which a charge would be found again.
-fn stamp(limit: &Limit, latest: i64, newest: i64) -> Option<u64> {
+fn stamp(limit: &Limit, latest: i64, one: i64, other: i64) -> Option<Stamp> {
+    let natural = |number: i64| u64::try_from(number).unwrap_or(0);
     let latest = u64::try_from(latest).ok()?;
     Some(match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingWindow => u64::try_from(newest).unwrap_or(0),
-        Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow => latest * 1_000 / limit.window_nanos(),
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => latest,
+        Algorithm::SlidingLog | Algorithm::SlidingWindow => Stamp::of(natural(other)),
+        Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow => {
+            Stamp::of(latest * 1_000 / limit.window_nanos())
+        }
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            Stamp { at: latest, level: natural(one), rest: natural(other) }
+        }
     })
 }

@@ -98,6 +98,11 @@ impl Block {
         self.head() == self.end()
     }
 
+    /// The number of stamps.
+    pub(super) fn len(&self) -> usize {
+        self.end() - self.head()
+    }
+
     /// The hits of all stamps.
     pub(super) fn total(&self) -> u64 {
         let beyond_first = self.newest_sum().wrapping_sub(self.sum_before(self.head()));
@@ -159,20 +164,25 @@ impl Block {
         self.put_extra(self.extras as usize - 1, place, sum);
     }
 
-    /// Drops the newest hits, so that `total` are left.
-    pub(super) fn truncate(&mut self, total: u64) {
-        if total == 0 {
+    /// Moves the newest stamp, which has to be there, to `stamp`, which is not before it, and adds hits to it.
+    pub(super) fn join_last(&mut self, stamp: u64, hits: u32) {
+        self.make_room(1);
+        let end = self.end();
+        self.words[end] = stamp;
+        self.add_extra(end - 1, hits);
+    }
+
+    /// Drops the oldest hits.
+    pub(super) fn drop_hits(&mut self, hits: u64) {
+        if hits >= self.total() {
             return self.clear();
         }
-        let last = self.index_through(total);
-        if last >= self.live().len() {
-            return;
-        }
-        let (place, hits) = (self.head() + last, (total - self.hits_of_first(last)) as u32);
-        self.extras = self.extras_before(place) as u32;
-        self.set_range(self.head(), place + 1);
-        if hits > 1 {
-            self.add_extra(place, hits - 1);
+        let first = self.index_through(hits + 1);
+        let of_first = (hits - self.hits_of_first(first)) as u32;
+        self.set_range(self.head() + first, self.end());
+        for index in self.extras_before(self.head())..self.extras as usize {
+            let (place, sum) = self.extra(index);
+            self.put_extra(index, place, sum.wrapping_sub(of_first));
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) enum Stamps {
 #[derive(Debug, Default)]
 pub(super) struct Many {
     parts: VecDeque<Part>,
+    /// The number of stamps.
+    len: usize,
     /// The hits of all stamps.
     total: u64,
     /// Bytes of all blocks.
@@ -64,19 +66,19 @@ impl Stamps {
         matches!(self, Self::Few(block) if block.is_empty())
     }
 
+    /// The number of stamps.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Few(block) => block.len(),
+            Self::Many(many, _) => many.len,
+        }
+    }
+
     /// The hits of all stamps.
     pub(super) fn total(&self) -> u64 {
         match self {
             Self::Few(block) => block.total(),
             Self::Many(many, _) => many.total,
-        }
-    }
-
-    /// The newest stamp.
-    pub(super) fn last(&self) -> Option<u64> {
-        match self {
-            Self::Few(block) => block.last(),
-            Self::Many(many, _) => many.parts.back().and_then(|part| part.block.last()),
         }
     }
 
@@ -115,12 +117,20 @@ impl Stamps {
         }
     }
 
-    /// Drops the newest hits, so that `total` are left.
-    pub(super) fn truncate(&mut self, total: u64) {
+    /// Moves the newest stamp, which has to be there, to `stamp`, which is not before it, and adds hits to it.
+    pub(super) fn join_last(&mut self, stamp: u64, hits: u32) {
         match self {
-            Self::Few(block) => block.truncate(total),
+            Self::Few(block) => block.join_last(stamp, hits),
+            Self::Many(many, _) => many.change(many.parts.len() - 1, |block| block.join_last(stamp, hits)),
+        }
+    }
+
+    /// Drops the oldest hits.
+    pub(super) fn drop_hits(&mut self, hits: u64) {
+        match self {
+            Self::Few(block) => block.drop_hits(hits),
             Self::Many(many, _) => {
-                many.truncate(total);
+                many.drop_hits(hits);
                 self.few_if_one();
             }
         }
@@ -200,10 +210,24 @@ impl Many {
             let dropped = self.parts.pop_front();
             self.forget(dropped);
         }
+        self.change_first(|block| block.drop_through(stamp));
+    }
+
+    fn drop_hits(&mut self, mut hits: u64) {
+        while let Some(first) = self.parts.front().map(|part| part.block.total()).filter(|&it| it <= hits) {
+            hits -= first;
+            let dropped = self.parts.pop_front();
+            self.forget(dropped);
+        }
+        self.change_first(|block| block.drop_hits(hits));
+    }
+
+    /// Drops stamps of the first block, but not all.
+    fn change_first(&mut self, drop: impl FnOnce(&mut Block)) {
         // The dead may take a sixteenth of what the others take.
         let dead_max = self.block_bytes / (16 * size_of::<u64>());
         self.change(0, |block| {
-            block.drop_through(stamp);
+            drop(block);
             if block.dead() > dead_max {
                 block.compact();
             }
@@ -217,29 +241,23 @@ impl Many {
             self.add(Block::with_words(self.words_at_once()), sum);
         }
         if let Some(Part { block, .. }) = self.parts.back_mut() {
+            self.len -= block.len();
             self.block_bytes -= block.heap_bytes();
             block.push(stamp, hits);
+            self.len += block.len();
             self.block_bytes += block.heap_bytes();
             self.total += u64::from(hits);
         }
     }
 
-    fn truncate(&mut self, total: u64) {
-        let last = self.index_through(total);
-        let before = self.hits_before(last);
-        while self.parts.len() > last + 1 {
-            let dropped = self.parts.pop_back();
-            self.forget(dropped);
-        }
-        self.change(last, |block| block.truncate(total.saturating_sub(before)));
-    }
-
-    /// Changes a block, and counts the hits and bytes that it takes or gives back by that.
+    /// Changes a block, and counts the stamps, hits and bytes that it takes or gives back by that.
     fn change(&mut self, index: usize, change: impl FnOnce(&mut Block)) {
         if let Some(Part { block, .. }) = self.parts.get_mut(index) {
+            self.len -= block.len();
             self.total -= block.total();
             self.block_bytes -= block.heap_bytes();
             change(block);
+            self.len += block.len();
             self.total += block.total();
             self.block_bytes += block.heap_bytes();
         }
@@ -247,12 +265,14 @@ impl Many {
 
     fn forget(&mut self, dropped: Option<Part>) {
         if let Some(Part { block, .. }) = dropped {
+            self.len -= block.len();
             self.total -= block.total();
             self.block_bytes -= block.heap_bytes();
         }
     }
 
     fn add(&mut self, block: Block, sum: u64) {
+        self.len += block.len();
         self.total += block.total();
         self.block_bytes += block.heap_bytes();
         self.parts.reserve_exact(self.places_more());
@@ -280,7 +300,7 @@ mod tests {
         assert_eq!(size_of::<Stamps>(), size_of::<Block>());
     }
 
-    /// Thousands of stamps against a list: pushed, dropped, taken back.
+    /// Thousands of stamps against a list: pushed, moved on, dropped, taken back.
     #[test]
     fn it_is_a_queue_of_any_length() {
         let (mut stamps, mut model, mut random) = (Stamps::default(), VecDeque::new(), 1_u64);
@@ -291,13 +311,26 @@ mod tests {
             now += dice % 3;
             let hits = if dice.is_multiple_of(7) { 1 + dice % 40 } else { 1 };
             let bytes_most = stamps.heap_bytes() + stamps.growth_bytes();
-            stamps.push(now, hits as u32);
+            if dice.is_multiple_of(13) && !stamps.is_empty() {
+                stamps.join_last(now, hits as u32);
+                let moved = model.back().copied();
+                model
+                    .iter_mut()
+                    .rev()
+                    .take_while(|&&mut stamp| Some(stamp) == moved)
+                    .for_each(|it| *it = now);
+            } else {
+                stamps.push(now, hits as u32);
+            }
             assert!(stamps.heap_bytes() <= bytes_most, "step {step}");
             model.extend((0..hits).map(|_| now));
-            if dice.is_multiple_of(4_001) {
-                let left = model.len() as u64 * (dice % 5) / 4;
-                stamps.truncate(left);
-                model.truncate(left as usize);
+            let distinct = || model.iter().collect::<std::collections::BTreeSet<_>>().len();
+            assert!(!dice.is_multiple_of(101) || stamps.len() == distinct(), "step {step}");
+            if dice.is_multiple_of(211) {
+                let back =
+                    if dice.is_multiple_of(4_001) { model.len() as u64 * (dice % 5) / 4 } else { dice % 90 };
+                stamps.drop_hits(back);
+                model.drain(..model.len().min(back as usize));
             }
             if dice.is_multiple_of(11) || dice.is_multiple_of(8_009) {
                 let gone = now.saturating_sub(if dice.is_multiple_of(8_009) { dice % 90 } else { 6_000 });
@@ -307,7 +340,7 @@ mod tests {
             most = most.max(model.len());
             let wanted = 1 + dice % (model.len() as u64 + 2);
             assert_eq!(stamps.total(), model.len() as u64, "step {step}");
-            assert_eq!(stamps.last(), model.back().copied());
+            assert_eq!(stamps.stamp_through(stamps.total()), model.back().copied());
             assert_eq!(stamps.stamp_through(wanted), model.get(wanted as usize - 1).copied(), "step {step}");
             assert!(stamps.heap_bytes() <= 4_200 + 9 * model.len(), "step {step}");
         }

@@ -117,6 +117,17 @@ impl Cells {
         Some((low, count))
     }
 
+    /// Drops the oldest `hits`, then takes the next cell out: its low bits, and the hits that it has left.
+    pub(crate) fn take_hits(&mut self, hits: u32) -> Option<(u16, u32)> {
+        if hits >= self.total() {
+            self.clear();
+            return None;
+        }
+        let index = self.index_through(hits + 1);
+        let left = self.sum_through(index) - hits;
+        self.take_front(index).map(|(low, _)| (low, left))
+    }
+
     pub(crate) fn add_to_last(&mut self, hits: u32) {
         if let Some(last) = self.end().checked_sub(1) {
             let (low, sum) = self.at(last);
@@ -131,19 +142,6 @@ impl Cells {
         let sum = self.base().wrapping_add(self.total()).wrapping_add(hits);
         self.put(self.end(), low, sum);
         self.set_range(self.head(), self.end() + 1);
-    }
-
-    /// Drops the newest hits, so that `total` are left.
-    pub(crate) fn truncate(&mut self, total: u32) {
-        if total == 0 {
-            return self.clear();
-        }
-        let last = self.index_through(total);
-        if last < self.len() {
-            let (low, sum) = (self.at(self.head() + last).0, self.base().wrapping_add(total));
-            self.put(self.head() + last, low, sum);
-            self.set_range(self.head(), self.head() + last + 1);
-        }
     }
 
     #[inline]

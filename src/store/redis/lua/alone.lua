@@ -9,14 +9,16 @@ local deadline, stop, any_over, denied, quotas, quotas_over = parse('<dBBBI4I4',
 if now > deadline then return pack('<d', now) end
 
 local MOST = 9007199254740992
--- The algorithm, if this call is one of those; the numbers of its check.
+-- The algorithm, if this call is one of those; the numbers of its check. A reported cost that does not fit is left to
+-- decide.lua.
 local alone, _, flags, requests, burst, window, numerator, denominator, hits, wanted, lease
-local lease_time, at = 0
+local lease_time, reported, at = 0
 if #ARGV == 2 and any_over + denied + quotas == 0 then
   _, alone, flags, requests, burst, window, numerator, denominator, hits, at =
     parse('<I4BBI4I4dBdd', ARGV[2])
   wanted = hits > 1 and hits or 1
   if flags >= 16 and alone < 2 then lease, lease_time, at = parse('<dd', ARGV[2], at) end
-  -- No carried hits; neither given back nor reported.
-  if at <= #ARGV[2] or flags % 4 > 0 then alone = nil end
+  reported = flags % 4 > 1
+  -- No carried hits, and none given back.
+  if at <= #ARGV[2] or flags % 2 > 0 then alone = nil end
 end

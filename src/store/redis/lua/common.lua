@@ -2,7 +2,8 @@
 -- that may be larger are split, and a number becomes text by redis.call alone, which keeps all of its digits.
 --
 -- kinds[algorithm] makes the functions of one algorithm when it is first asked for. They are the twin of the engine's
--- trait Counter: open (read it), advance, look, charge, refund, tell (what the answer's times are computed from), save.
+-- trait Counter: open (read it), advance, look, charge, report_max (the most hits that a reported cost adds), refund (the
+-- oldest hits first), tell (what the answer's times are computed from), save.
 local floor, max, min = math.floor, math.max, math.min
 local MOST = 9007199254740992
 local kinds = {}
@@ -41,6 +42,11 @@ end
 local function look_at_count(capacity, count, hits)
   local left = max(capacity - count, 0)
   return max(hits, 1) > left, left, count
+end
+
+-- The most hits that are added, unasked, to a count of 32 bits.
+local function room_of_count(count)
+  return max(4294967295 - count, 0)
 end
 
 -- What both strict algorithms tell: the place whose end brings room for `hits` (-1: there is room already, -2: never),

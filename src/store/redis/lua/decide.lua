@@ -32,11 +32,11 @@ local function counter_of(c)
   return s
 end
 
-local function charged(c, left, passes, stopping)
+local function charged(c, s, passes, stopping)
   if c.gives then return 0 end
   if c.algorithm == FIXED then return (stopping and not c.over) and 0 or c.hits end
-  if passes and not c.over then return c.hits end
-  return has(c.flags, REPORTED) and min(c.hits, left) or 0
+  if c.reported then return min(c.hits, s.kind.report_max(s, c)) end
+  return passes and not c.over and c.hits or 0
 end
 
 -- Charges what a node admitted while it was alone: pairs of microseconds since then, and hits.
@@ -58,7 +58,7 @@ local function look(c, s, packed, at)
     c.over, c.left, c.before = s.kind.look(s, c, 0)
   else
     c.over, c.left, c.before = s.kind.look(s, c, c.hits)
-    s.taken = min(s.taken + charged(c, c.left, true, false), MOST)
+    s.taken = min(s.taken + charged(c, s, true, false), MOST)
   end
 end
 
@@ -66,7 +66,7 @@ for i = 2, #ARGV do
   local c, at = {}
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
     struct.unpack('<I4BBI4I4dBdd', ARGV[i])
-  c.gives = has(c.flags, GIVES)
+  c.gives, c.reported = has(c.flags, GIVES), has(c.flags, REPORTED)
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', ARGV[i], at) end
   look(c, counter_of(c), ARGV[i], at)
   local quota, over = has(c.flags, QUOTA), c.over and not has(c.flags, SHADOW)
@@ -85,15 +85,16 @@ local passes = not denied and (quotas == 0 or quotas_over < quotas)
 local reply = { now }
 for _, c in ipairs(checks) do
   local s = counters[c.place]
-  local _, left = s.kind.look(s, c, 0)
-  local charge = charged(c, left, passes, stop == 1 and any_over)
+  local charge = charged(c, s, passes, stop == 1 and any_over)
   local wanted = max(c.gives and 0 or c.hits, 1) + max(c.ahead - s.charged, 0)
+  -- Who reports a cost does not ask for it again.
+  if c.reported and c.over then wanted = 1 end
   if charge > 0 then
     s.kind.charge(s, c, charge)
     s.charged = s.charged + charge
   end
   if c.gives and s.exists then s.kind.refund(s, c, c.hits) end
-  _, left = s.kind.look(s, c, 0)
+  local _, left = s.kind.look(s, c, 0)
   local one, other = s.kind.tell(s, c, c.over and wanted or left + 1, c.over)
   for _, number in ipairs({ c.over and 1 or 0, c.before, left, charge, s.latest, wanted, one, other }) do
     reply[#reply + 1] = number

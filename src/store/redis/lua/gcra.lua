@@ -1,6 +1,8 @@
 -- token_bucket and leaky_bucket: the level at the latest time, as whole hits and a rest of which a hit has W units and
 -- a microsecond drains N; with the N that this is told for. 28 bytes.
 local function gcra()
+  -- A reported cost lifts the level above burst by what drains in so many windows at most.
+  local DEBT_WINDOWS = 16
   local kind = packed('<dddI4', { 'latest', 'hits', 'rest', 'requests' })
 
   -- N changed: the time until the bucket is empty stays as it is, rounded up by less than a unit.
@@ -58,9 +60,16 @@ local function gcra()
     keep(s, c)
   end
 
-  function kind.carry(s, c, time, hits)
+  function kind.report_max(s, c)
     -- A limit of 0 denies everything, and a counter of it would be kept without an end.
-    if c.requests > 0 then kind.charge(s, c, hits) end
+    if c.requests == 0 then return 0 end
+    local whole, rest = without(s, s.given)
+    return max(c.burst + DEBT_WINDOWS * c.requests - whole - s.taken - (rest > 0 and 1 or 0), 0)
+  end
+
+  function kind.carry(s, c, time, hits)
+    hits = min(hits, kind.report_max(s, c))
+    if hits > 0 then kind.charge(s, c, hits) end
   end
 
   function kind.refund(s, c, hits)
@@ -72,12 +81,19 @@ local function gcra()
     return s.hits, s.rest
   end
 
-  -- Of the hits that were charged at this time, when they brought the level to `level` whole hits, at most what has not
-  -- drained since: the level may have been empty in between.
-  function kind.give_back(s, c, time, hits, level)
-    local drained = muldiv(max(s.latest, now) - time, s.requests, c.window)
-    local back = min(hits, level - drained - 1)
-    if back > 0 then kind.refund(s, c, back) end
+  -- Hits that were charged at this time, when they brought the level to `level` hits and `rest`: all of them, unless that
+  -- level has drained so far since that some of them have. Then what is left of it: the rest of what they lifted the level
+  -- by has come down by itself, or was others'.
+  function kind.give_back(s, c, time, hits, level, rest)
+    if s.requests ~= c.requests then return end
+    local then_charged = { hits = level, rest = rest, requests = s.requests }
+    drain(then_charged, c, max(s.latest - time, 0))
+    local units = 0
+    if then_charged.hits < hits then hits, units = then_charged.hits, then_charged.rest end
+    s.hits, s.rest = s.hits - hits, s.rest - units
+    if s.rest < 0 then s.hits, s.rest = s.hits - 1, s.rest + c.window end
+    if s.hits < 0 then s.hits, s.rest = 0, 0 end
+    keep(s, c)
   end
 
   return kind

@@ -42,8 +42,8 @@ kinds[0] = function()
     s.first, s.newest, s.base, s.sum = nil, nil, base, base
   end
 
-  local function drop_oldest(s, gone)
-    local dead = first_over(s, 0, gone)
+  -- Drops so many of the oldest entries, but not all.
+  local function drop(s, dead)
     -- The newest of the dead makes way for the head: its sum is the new base.
     redis.call('LTRIM', s.key, 2 * dead, -1)
     redis.call('LSET', s.key, 0, s.latest)
@@ -56,7 +56,7 @@ kinds[0] = function()
     s.latest = now
     if not s.exists then return end
     local gone = now - c.window
-    if s.first and s.newest > gone and s.first <= gone then return drop_oldest(s, gone) end
+    if s.first and s.newest > gone and s.first <= gone then return drop(s, first_over(s, 0, gone)) end
     if s.first and s.newest <= gone then forget_all(s, s.sum) end
     redis.call('LSET', s.key, 0, now)
   end
@@ -65,9 +65,29 @@ kinds[0] = function()
     return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
   end
 
-  -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
+  function kind.report_max(s)
+    return room_of_count(after_ahead(s, s.sum - s.base))
+  end
+
+  -- As many entries as a counter may have. Hits that fit find less.
+  local function is_full(s, c)
+    local most = max(c.requests, 1)
+    return s.sum - s.base >= most and redis.call('LLEN', s.key) / 2 - 1 >= most
+  end
+
+  -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short. They go there
+  -- too when there are as many entries as there may be; its stamp becomes theirs then.
   local function put(s, c, time, hits)
+    hits = min(hits, room_of_count(s.sum - s.base))
+    if hits < 1 then return end
+    local moves = s.first and time > s.newest and is_full(s, c)
     s.sum = s.sum + hits
+    if moves then
+      if s.first == s.newest then s.first = time end
+      redis.call('LSET', s.key, -2, time)
+      s.newest = time
+      expire(s.key, time + c.window)
+    end
     if s.first and time <= s.newest then
       if s.first == s.newest then s.first_sum = s.sum end
       redis.call('LSET', s.key, -1, s.sum)
@@ -94,14 +114,11 @@ kinds[0] = function()
 
   function kind.refund(s, c, hits)
     if not s.first or hits == 0 then return end
-    local sum = s.sum - hits
-    if sum <= s.base then return forget_all(s, s.base) end
-    local last = s.first_sum >= sum and 0 or first_over(s, 1, sum - 1)
-    redis.call('LTRIM', s.key, 0, 3 + 2 * last)
-    redis.call('LSET', s.key, -1, sum)
-    s.newest, s.sum = at(s, last, 0), sum
-    if last == 0 then s.first_sum = sum end
-    expire(s.key, s.newest + c.window)
+    local base = s.base + hits
+    if base >= s.sum then return forget_all(s, s.sum) end
+    if s.first_sum <= base then drop(s, first_over(s, 1, base)) end
+    redis.call('LSET', s.key, 1, base)
+    s.base = base
   end
 
   local function reaching(s, sum)

@@ -92,6 +92,12 @@ kinds[1] = function()
     end
   end
 
+  -- So many of the oldest entries, but not all, are dead.
+  local function drop(s, dead)
+    s.first, s.first_sum = entry(s, dead)
+    s.dead, s.older = s.dead + dead, older(s):sub(16 * dead + 1)
+  end
+
   function kind.advance(s, c)
     if now <= s.latest then return end
     s.latest, s.dirty = now, true
@@ -103,16 +109,21 @@ kinds[1] = function()
     end
     local dead = first_over(s, 1, gone)
     s.base = select(2, entry(s, dead - 1))
-    s.first, s.first_sum = entry(s, dead)
-    s.dead, s.older = s.dead + dead, older(s):sub(16 * dead + 1)
+    drop(s, dead)
   end
 
   function kind.look(s, c, hits)
     return look_at_count(c.requests, after_ahead(s, s.sum - s.base), hits)
   end
 
+  function kind.report_max(s)
+    return room_of_count(after_ahead(s, s.sum - s.base))
+  end
+
   -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
   local function put(s, c, place, hits)
+    hits = min(hits, room_of_count(s.sum - s.base))
+    if hits < 1 then return end
     if not s.newest then
       s.first, s.newest, s.kept = place, place, counts_until(c, place)
     elseif place > s.newest then
@@ -137,11 +148,13 @@ kinds[1] = function()
   function kind.refund(s, c, hits)
     if not s.newest or hits == 0 then return end
     s.dirty = true
-    local sum = s.sum - hits
-    if sum <= s.base then return become(s, '') end
-    local index = first_over(s, 2, sum - 1)
-    become(s, older(s):sub(1, 16 * index) .. struct.pack('<dd', (entry(s, index)), sum))
-    s.kept = counts_until(c, s.newest)
+    local base = s.base + hits
+    if base >= s.sum then
+      s.base = s.sum
+      return become(s, '')
+    end
+    drop(s, first_over(s, 2, base))
+    s.base = base
   end
 
   local function reaching(s, sum)

@@ -22,6 +22,10 @@ kinds[2] = function()
     return look_at_count(c.requests, count + s.taken, hits)
   end
 
+  function kind.report_max(s)
+    return room_of_count((without(s, s.given)) + s.taken)
+  end
+
   local function keep(s, c)
     s.kept, s.dirty = s.latest - s.latest % c.window + (s.current > 0 and 2 or 1) * c.window, true
   end

@@ -29,8 +29,8 @@ local function place_of(time, numerator, denominator)
 end
 
 -- Takes `hits`, and afterwards up to `lease` more for `lease_time`. The reply to the check, and to the lease if there is
--- one.
-local function decide_window(key, requests, window, numerator, denominator, hits, lease, lease_time)
+-- one; none, and nothing is changed, where a reported cost does not fit.
+local function decide_window(key, requests, window, numerator, denominator, hits, lease, lease_time, reported)
   local text = call('GETRANGE', key, '0', '55')
   local latest, base, sum, dead, newest, first, first_sum = 0, 0, 0, 0
   if #text > 16 then
@@ -67,6 +67,7 @@ local function decide_window(key, requests, window, numerator, denominator, hits
   local left = requests > before and requests - before or 0
   local over, charged, one = 0, hits
   if wanted > left then
+    if reported then return end
     over, charged, lease = 1, 0, lease and 0
     -- The place whose end brings room: the oldest, unless many are wanted or the count is over the limit.
     one = wanted > requests and -2 or first

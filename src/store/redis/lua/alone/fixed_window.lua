@@ -13,5 +13,5 @@ if alone == 3 then
   if text or hits > 0 then call('SET', KEYS[1], struct.pack('<dd', latest, count), 'KEEPTTL') end
   if kept then call('PEXPIREAT', KEYS[1], kept) end
   local over, left = before + hits > requests and 1 or 0, requests > count and requests - count or 0
-  return pack('<ddddddddd', now, over, before, left, hits, latest, wanted, count, 0)
+  return pack('<ddddddddd', now, over, before, left, hits, latest, over == 1 and reported and 1 or wanted, count, 0)
 end

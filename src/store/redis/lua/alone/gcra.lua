@@ -15,13 +15,15 @@ if (alone == 4 or alone == 5) and requests > 0 and window * requests < MOST then
     local before = level + (rest > 0 and 1 or 0)
     local left, charged, kept = burst > before and burst - before or 0, 0
     local over = wanted > left
-    if hits > 0 and not over then
-      level, left, charged, saved = level + hits, left - hits, hits, true
-      local micros = floor(level * window / requests)
-      kept = ceil((latest + micros + ceil((level * window - micros * requests + rest) / requests)) / 1000) + shift
+    if not (over and reported) then
+      if hits > 0 and not over then
+        level, left, charged, saved = level + hits, left - hits, hits, true
+        local micros = floor(level * window / requests)
+        kept = ceil((latest + micros + ceil((level * window - micros * requests + rest) / requests)) / 1000) + shift
+      end
+      if saved then call('SET', KEYS[1], struct.pack('<dddI4', latest, level, rest, requests), 'KEEPTTL') end
+      if kept then call('PEXPIREAT', KEYS[1], kept) end
+      return pack('<ddddddddd', now, over and 1 or 0, before, left, charged, latest, wanted, level, rest)
     end
-    if saved then call('SET', KEYS[1], struct.pack('<dddI4', latest, level, rest, requests), 'KEEPTTL') end
-    if kept then call('PEXPIREAT', KEYS[1], kept) end
-    return pack('<ddddddddd', now, over and 1 or 0, before, left, charged, latest, wanted, level, rest)
   end
 end

@@ -21,7 +21,8 @@ if alone == 0 and wanted <= requests then
   local before = first and sum - base
   -- The oldest entry that counts is the one that brings room: nothing has to be searched.
   local at_once = first and (first > gone or not moves) and before + wanted - requests <= first_sum - base
-  if anew or at_once and now >= latest then
+  local leaves = reported and before and before + wanted > requests
+  if anew or at_once and now >= latest and not leaves then
     local left, over, charged, ends = requests > before and requests - before or 0, 0, hits
     if wanted > left then over, charged, lease = 1, 0, lease and 0 end
     if anew and latest then call('UNLINK', KEYS[1]) end

@@ -1,16 +1,16 @@
 if alone == 2 then
   local text, latest, current, previous = call('GET', KEYS[1]), 0, 0, 0
   if text then latest, current, previous = struct.unpack('<dI4I4', text) end
-  if window * (current + previous) < MOST then
-    local saved = text and now > latest
-    if now > latest then
-      local into = now - latest + latest % window
-      if into >= window then previous, current = into < 2 * window and current or 0, 0 end
-      latest = now
-    end
-    local before = current + ceil((window - latest % window) * previous / window)
-    local left, charged, kept = requests > before and requests - before or 0, 0
-    local over = wanted > left
+  local saved = text and now > latest
+  if now > latest then
+    local into = now - latest + latest % window
+    if into >= window then previous, current = into < 2 * window and current or 0, 0 end
+    latest = now
+  end
+  local before = current + ceil((window - latest % window) * previous / window)
+  local left, charged, kept = requests > before and requests - before or 0, 0
+  local over = wanted > left
+  if window * (current + previous) < MOST and not (over and reported) then
     if hits > 0 and not over then
       if current == 0 then kept = ceil((latest - latest % window + 2 * window) / 1000) + shift end
       current, left, charged, saved = current + hits, left - hits, hits, true
