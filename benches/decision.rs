@@ -26,7 +26,7 @@ use tidegate::engine::key::{KeySecret, KeySeed};
 use tidegate::engine::limit::{Algorithm, Limit};
 use tidegate::engine::plan::{Check, Hits, Modes, Origin};
 use tidegate::engine::request::Request;
-use tidegate::engine::rules::Unit;
+use tidegate::engine::rules::{Cost, Unit};
 use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate::engine::time::{SECOND_NANOS, Timestamp};
 use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
@@ -307,6 +307,7 @@ fn shop_rules() -> RuleSet {
     let file = SourceFile { name: "shop.yaml".into(), bytes: text.into_bytes(), presumed: false };
     let options = LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: true,
         max_file_bytes: 1 << 20,

@@ -12,11 +12,12 @@ use tidegate::engine::key::KeySecret;
 use tidegate::engine::limit::Algorithm;
 use tidegate::engine::plan::Modes;
 use tidegate::engine::request::Request;
-use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+use tidegate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 
 fn options() -> LoadOptions {
     LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: false,
         max_file_bytes: 32 << 20,

@@ -10,7 +10,7 @@ use tidegate::engine::key::KeySecret;
 use tidegate::engine::limit::Algorithm;
 use tidegate::engine::plan::Modes;
 use tidegate::engine::request::Request;
-use tidegate::engine::rules::{LoadOptions, SourceFile, load};
+use tidegate::engine::rules::{Cost, LoadOptions, SourceFile, load};
 use tidegate::engine::time::Timestamp;
 use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
 
@@ -26,6 +26,7 @@ fn main() {
     getrandom::fill(&mut secret).expect("the system has random bytes");
     let options = LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: true,
         max_file_bytes: 1 << 20,

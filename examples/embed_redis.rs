@@ -13,7 +13,7 @@ use tidegate::engine::key::KeySecret;
 use tidegate::engine::limit::Algorithm;
 use tidegate::engine::plan::Modes;
 use tidegate::engine::request::Request;
-use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, load};
+use tidegate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
 use tidegate::store::redis::address::Place;
 use tidegate::store::redis::{Contact, RedisOptions, RedisStore};
 use tidegate::store::{FailoverOptions, MemoryOptions, MemoryStore, SharedStore, StoreFull};
@@ -59,6 +59,7 @@ fn rules() -> Result<RuleSet, Box<dyn Error>> {
     getrandom::fill(&mut secret)?;
     let options = LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: true,
         max_file_bytes: 1 << 20,

@@ -13,10 +13,12 @@ mod keyed;
 mod lease;
 mod memory;
 pub mod redis;
+mod reported;
 mod sync;
 
 pub use failover::{Applied, FailoverOptions, LeaseTotals, Moment, Question, SharedStore};
-pub use memory::{FullTotal, MemoryOptions, MemoryStore, ReportedTotal, StoreFull, Swept};
+pub use memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull, Swept};
+pub use reported::ReportedTotal;
 
 /// The shared store gave no answer, and its rules say that then there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,7 @@ use tidegate::engine::key::KeySecret;
 use tidegate::engine::limit::{Algorithm, Limit};
 use tidegate::engine::plan::Modes;
 use tidegate::engine::request::{DescriptorOptions, Entry, Request};
-use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+use tidegate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 use tidegate::engine::time::{SECOND_NANOS, Timestamp};
 use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
 
@@ -119,6 +119,7 @@ fn rules(algorithm: Algorithm, count: usize) -> RuleSet {
     let file = SourceFile { name: "shop.yaml".into(), bytes: text.into_bytes(), presumed: false };
     let options = LoadOptions {
         default_algorithm: algorithm,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: true,
         max_file_bytes: 32 << 20,

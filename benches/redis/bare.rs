@@ -10,7 +10,7 @@ use tidegate::engine::key::KeySecret;
 use tidegate::engine::limit::Algorithm;
 use tidegate::engine::plan::{Modes, Step};
 use tidegate::engine::request::{Entry, Request};
-use tidegate::engine::rules::{LoadOptions, SourceFile, load};
+use tidegate::engine::rules::{Cost, LoadOptions, SourceFile, load};
 use tidegate::store::redis::key::KeyStyle;
 use tidegate::store::redis::script::{Call, Clock, Purpose, Whole, source};
 
@@ -117,6 +117,7 @@ fn command(script: &str, rate_limit: &str) -> Result<Vec<u8>, String> {
         SourceFile { name: "bench.yaml".into(), bytes: rules_text(rate_limit).into_bytes(), presumed: false };
     let options = LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: true,
         max_file_bytes: 1 << 20,

@@ -63,6 +63,18 @@ pub(super) fn register_store(metrics: &Metrics, store: &Arc<MemoryStore>) {
         Kind::Counter,
         MemoryStore::expired_total,
     );
+    register(
+        "tidegate_reported_beyond_limit_hits_total",
+        "Hits of reported costs that were charged beyond a limit, by the counters of this process.",
+        Kind::Counter,
+        |store| store.reported_total().beyond,
+    );
+    register(
+        "tidegate_reported_dropped_hits_total",
+        "Hits of reported costs that counters of this process could not hold.",
+        Kind::Counter,
+        |store| store.reported_total().dropped,
+    );
     let store = Arc::clone(store);
     metrics.register(
         "tidegate_store_full_total",

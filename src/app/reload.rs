@@ -229,6 +229,7 @@ pub(super) fn counted(count: usize, noun: &str) -> String {
 pub fn load_options(settings: &Settings, secret: KeySecret) -> LoadOptions {
     LoadOptions {
         default_algorithm: settings.default_algorithm,
+        default_cost: settings.default_cost,
         merge_domains: settings.merge_domain_config,
         strict: settings.strict_rules,
         max_file_bytes: usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX),

@@ -18,7 +18,7 @@ use crate::settings::value::{Backend, FilePath, StoreFailureMode, SyncMode};
 use crate::store::redis::key::KeyStyle;
 use crate::store::redis::tls::{TlsFiles, config};
 use crate::store::redis::{Access, Contact, RedisOptions, RedisStore, RoundTrips, SettingNames, Stats};
-use crate::store::{FailoverOptions, Failure, LeaseTotals, MemoryStore, SharedStore};
+use crate::store::{FailoverOptions, Failure, LeaseTotals, MemoryStore, ReportedTotal, SharedStore};
 
 /// Why requests are not welcome before the first contact.
 pub(super) const NOT_REACHED: &str = "redis was not reached yet";
@@ -204,6 +204,7 @@ pub(super) fn register(metrics: &Metrics, shared: &Arc<SharedStore>) {
     register_round_trips(metrics, shared);
     register_trouble(metrics, shared);
     register_leases(metrics, shared);
+    register_reported(metrics, shared);
     register_theirs(metrics, shared);
 }
 
@@ -248,6 +249,28 @@ fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
     metrics.register("ratelimit_localcache_entryCount", help, Kind::Gauge, move |samples| {
         samples.push(&[], entries.over().1);
     });
+}
+
+/// Hits of reported costs that did not fit.
+fn register_reported(metrics: &Metrics, shared: &Arc<SharedStore>) {
+    let totals: [(_, _, fn(ReportedTotal) -> u64); 2] = [
+        (
+            "tidegate_redis_reported_beyond_limit_hits_total",
+            "Hits of reported costs that were charged beyond a limit, by the counters in Redis.",
+            |total| total.beyond,
+        ),
+        (
+            "tidegate_redis_reported_dropped_hits_total",
+            "Hits of reported costs that counters in Redis, or what is kept until Redis is back, could not hold.",
+            |total| total.dropped,
+        ),
+    ];
+    for (name, help, read) in totals {
+        let shared = Arc::clone(shared);
+        metrics.register(name, help, Kind::Counter, move |samples| {
+            samples.push(&[], read(shared.reported_total()));
+        });
+    }
 }
 
 /// What leases came to.

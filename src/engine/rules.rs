@@ -27,7 +27,7 @@ pub use actions::{Actions, ClientRequest, Field};
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use metric_name::{MetricName, MetricPath};
-pub use rule::{Rule, StoreFailure, Sync, Unit, Written};
+pub use rule::{Cost, Rule, StoreFailure, Sync, Unit, Written};
 pub use set::{Example, RuleSet};
 pub use walk::{End, Known, Met, Walk};
 
@@ -54,6 +54,8 @@ pub struct SourceFile {
 pub struct LoadOptions {
     /// The algorithm of rules that name none, and of limits that requests bring along.
     pub default_algorithm: Algorithm,
+    /// What descriptors' own costs mean to rules that do not say it, and to limits that requests bring along.
+    pub default_cost: Cost,
     /// Several files may have the same domain.
     pub merge_domains: bool,
     /// Warnings refuse the set.

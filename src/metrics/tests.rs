@@ -8,7 +8,7 @@ use crate::engine::key::KeySecret;
 use crate::engine::limit::{Algorithm, Verdict};
 use crate::engine::plan::{Modes, Step};
 use crate::engine::request::{DescriptorOptions, Entry, Override};
-use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, Unit, load};
+use crate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, Unit, load};
 
 const RULES: &str = r#"
 domain: shop
@@ -41,6 +41,7 @@ descriptors:
 fn rules(text: &str) -> RuleSet {
     let options = LoadOptions {
         default_algorithm: Algorithm::FixedWindow,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: true,
         max_file_bytes: 1 << 20,

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;
 use crate::engine::plan::Modes;
-use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+use crate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 use crate::metrics::{Metrics, MetricsOptions, Names};
 use crate::store::{MemoryOptions, MemoryStore, StoreFull};
 
@@ -27,6 +27,7 @@ pub(crate) fn metrics() -> Arc<Metrics> {
 pub(crate) fn rules(text: &str) -> RuleSet {
     let options = LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: true,
         max_file_bytes: 32 << 20,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::limit::Algorithm;
+use crate::engine::rules::Cost;
 use crate::engine::rules::parse_duration_nanos;
 use crate::engine::text::percent_decoded;
 
@@ -443,6 +444,15 @@ impl Value for Algorithm {
 
     fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == text)
+    }
+}
+
+impl Value for Cost {
+    const NAME: &'static str = "COST";
+    const EXPECTED: &'static str = "one of the words expected: reported asked";
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cost| cost.name() == text)
     }
 }
 

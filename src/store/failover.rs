@@ -34,6 +34,7 @@ use crate::store::lease::Leases;
 use crate::store::redis::address::Kind;
 use crate::store::redis::script::{Answered, Call, CounterAnswered};
 use crate::store::redis::{GIVE_BACK_PATIENCE, RedisStore};
+use crate::store::reported::{Reported, ReportedTotal};
 use crate::store::{Failure, MemoryStore, StoreError};
 use carried::{Carried, Taken};
 pub use known::Moment;
@@ -96,6 +97,8 @@ pub struct SharedStore {
     options: FailoverOptions,
     over: Arc<OverMemory>,
     carried: Carried,
+    /// By the counters in Redis.
+    reported: Reported,
     leases: Leases,
     /// Workers that are attached.
     workers: watch::Sender<usize>,
@@ -138,6 +141,7 @@ impl SharedStore {
                 bytes => bytes,
             })),
             carried: Carried::default(),
+            reported: Reported::default(),
             leases: Leases::new(options.lease_time),
             workers: watch::Sender::new(0),
             sweeping: AtomicBool::new(false),
@@ -173,6 +177,11 @@ impl SharedStore {
             select_all(losses).await;
             self.forget_over();
         }
+    }
+
+    /// Hits of reported costs that did not fit, by the counters in Redis.
+    pub fn reported_total(&self) -> ReportedTotal {
+        self.reported.total()
     }
 
     /// What is remembered of what is over: questions that were answered from there, and counters.
@@ -218,8 +227,11 @@ impl SharedStore {
         began: Instant,
     ) -> Result<bool, StoreError> {
         for (index, outcome) in outcomes.iter().enumerate() {
-            if let Some(Ok(counter)) = outcome {
-                verdicts[index] = Some(counter.verdict);
+            let Some(Ok(CounterAnswered { verdict, charged, .. })) = outcome else { continue };
+            verdicts[index] = Some(*verdict);
+            if let Some(check) = check_at(plan, index).filter(|_| verdict.over) {
+                let left = u64::from(check.limit.burst()).saturating_sub(verdict.before);
+                self.reported.count(check, left, *charged);
             }
         }
         let failed = self.fail_over(plan, parts, outcomes, verdicts)?;

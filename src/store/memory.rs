@@ -20,6 +20,7 @@ use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
 use crate::engine::rules::Unit;
 use crate::engine::settle::{Settlement, settle};
 use crate::engine::time::Timestamp;
+use crate::store::reported::{Reported, ReportedTotal};
 use crate::store::sync::{AtomicU64, MutexGuard};
 use budget::Budget;
 use due::Due;
@@ -55,15 +56,6 @@ pub struct FullTotal {
     pub allow: u64,
 }
 
-/// Hits of reported costs that did not fit, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReportedTotal {
-    /// Charged beyond a limit.
-    pub beyond: u64,
-    /// Not charged, because a counter cannot hold so many.
-    pub dropped: u64,
-}
-
 /// What one step of expiry did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -82,8 +74,7 @@ pub struct MemoryStore {
     expired: AtomicU64,
     full_deny: AtomicU64,
     full_allow: AtomicU64,
-    reported_beyond: AtomicU64,
-    reported_dropped: AtomicU64,
+    reported: Reported,
     sweep_cursor: AtomicU64,
 }
 
@@ -103,8 +94,7 @@ impl MemoryStore {
             expired: AtomicU64::new(0),
             full_deny: AtomicU64::new(0),
             full_allow: AtomicU64::new(0),
-            reported_beyond: AtomicU64::new(0),
-            reported_dropped: AtomicU64::new(0),
+            reported: Reported::default(),
             sweep_cursor: AtomicU64::new(0),
         }
     }
@@ -180,7 +170,7 @@ impl MemoryStore {
         due.note(shard.earliest_secs());
         drop(shard);
         self.count_full(&asked);
-        self.count_reported(check, &asked, charged);
+        self.count_beyond(check, &asked, charged);
         verdict
     }
 
@@ -189,7 +179,7 @@ impl MemoryStore {
         let asked = locked.look_all(plan, now, &self.budget, self.full);
         let settlement =
             settle(plan, |index| asked.get(index).copied().flatten().is_some_and(|asked| asked.looked.over));
-        let told = |check: &Check<'_>, asked: &Asked, charged| self.count_reported(check, asked, charged);
+        let told = |check: &Check<'_>, asked: &Asked, charged| self.count_beyond(check, asked, charged);
         locked.finish_all(plan, now, &asked, settlement, verdicts, told);
         drop(locked);
         asked.iter().flatten().for_each(|asked| self.count_full(asked));
@@ -203,10 +193,9 @@ impl MemoryStore {
         };
     }
 
-    fn count_reported(&self, check: &Check<'_>, asked: &Asked, charged: u64) {
-        if let (Hits::Take(hits), true) = (check.hits, check.reported && asked.looked.over) {
-            self.reported_beyond.fetch_add(charged.saturating_sub(asked.looked.left), Relaxed);
-            self.reported_dropped.fetch_add(hits.saturating_sub(charged), Relaxed);
+    fn count_beyond(&self, check: &Check<'_>, asked: &Asked, charged: u64) {
+        if asked.looked.over {
+            self.reported.count(check, asked.looked.left, charged);
         }
     }
 
@@ -243,8 +232,7 @@ impl MemoryStore {
 
     /// Hits of reported costs that did not fit, since the start.
     pub fn reported_total(&self) -> ReportedTotal {
-        let [beyond, dropped] = [&self.reported_beyond, &self.reported_dropped].map(|it| it.load(Relaxed));
-        ReportedTotal { beyond, dropped }
+        self.reported.total()
     }
 
     /// How often there was no room for new state, since the start.

@@ -85,6 +85,43 @@ fn nobody_overtakes_the_call_that_tells_redis_what_was_admitted_alone() {
     }
 }
 
+/// A cost was spent, whatever is answered without Redis. Another node finds it when the next call for the counter has
+/// carried it.
+#[test]
+fn what_was_reported_while_redis_was_away_counts_when_it_is_back() {
+    let redis = Redis::start(&[]);
+    let modes = ["error", "deny", "allow", "local"];
+    let rule = |mode: &str| {
+        format!(
+            "  - {{key: {mode}, rate_limit: {{unit: day, requests_per_unit: 20, on_store_failure: {mode}}}}}\n"
+        )
+    };
+    let rules = "domain: metered\ndescriptors:\n".to_owned() + &modes.map(rule).concat();
+    let start = || setup(&redis.url()).rules("metered.yaml", &rules).env("REDIS_TIMEOUT", "1s").start();
+    let (node, other) = (start(), start());
+    let clients = [node.client(), other.client()];
+    wait_for_redis(&clients);
+    redis.stop();
+    eventually_true("the loss to be seen", || answer(&clients[0], "fails", "x").is_err());
+    for mode in modes {
+        let mut cost = question("metered", &[&[(mode, "x")]]);
+        cost.descriptors[0].hits_addend = Some(50);
+        let told = clients[0].call(cost).map(|answer| answer.overall_code).map_err(|status| status.code());
+        let expected = match mode {
+            "error" => Err(Code::Unavailable),
+            "allow" => Ok(OK),
+            _ => Ok(OVER_LIMIT),
+        };
+        assert_eq!(told, expected, "{mode}");
+    }
+    redis.wake();
+    wait_for_redis(&clients);
+    for mode in modes {
+        let ask = |client: &Client| client.ask(question("metered", &[&[(mode, "x")]]));
+        assert_eq!(clients.each_ref().map(|client| ask(client).overall_code), [OVER_LIMIT; 2], "{mode}");
+    }
+}
+
 #[test]
 fn what_was_admitted_alone_is_charged_though_nobody_asks_that_node_again() {
     let redis = Redis::start(&[]);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::grpc::{Client, ask_only, question};
+use crate::harness::grpc::{Client, OVER_LIMIT, ask_only, question};
 use crate::harness::http;
 use crate::harness::tidegate::Setup;
 
@@ -95,6 +95,32 @@ fn the_default_algorithm_is_for_rules_that_name_none_only() {
     };
     assert_eq!(algorithm("shop.user: "), "fixed_window");
     assert_eq!(algorithm("shop.path: "), "token_bucket");
+}
+
+#[test]
+fn what_a_descriptors_own_cost_means_is_said_by_its_rule_or_by_the_default() {
+    let rule =
+        |key, cost| format!("  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 3{cost}}}}}\n");
+    let said = rule("asked", ", cost: asked") + &rule("reported", ", cost: reported");
+    for (default_cost, left_of_unsaid) in [("reported", 0), ("asked", 2)] {
+        let limiter = Setup::new()
+            .rules("shop.yaml", &(rules("shop", 3) + &said))
+            .env("DEFAULT_COST", default_cost)
+            .start();
+        let client = limiter.client();
+        let told = ["user", "asked", "reported"].map(|key| {
+            let entries: &[(&str, &str)] = &[(key, "x")];
+            let mut cost = question("shop", &[entries]);
+            cost.descriptors[0].hits_addend = Some(5);
+            assert_eq!(client.ask(cost).overall_code, OVER_LIMIT, "{key}");
+            client.ask(question("shop", &[entries])).statuses[0].limit_remaining
+        });
+        assert_eq!(told, [left_of_unsaid, 2, 0], "DEFAULT_COST={default_cost}");
+        let beyond = if default_cost == "reported" { 4.0 } else { 2.0 };
+        let scrape = limiter.scrape();
+        assert_eq!(scrape.sum("tidegate_reported_beyond_limit_hits_total", &[]), beyond);
+        assert_eq!(scrape.sum("tidegate_reported_dropped_hits_total", &[]), 0.0);
+    }
 }
 
 #[test]

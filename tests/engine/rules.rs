@@ -2,12 +2,13 @@
 
 use tidegate::engine::key::KeySecret;
 use tidegate::engine::limit::Algorithm;
-use tidegate::engine::rules::{LoadOptions, Loaded, SourceFile, load};
+use tidegate::engine::rules::{Cost, LoadOptions, Loaded, SourceFile, load};
 
 /// The options that most tests load under.
 pub(crate) fn options() -> LoadOptions {
     LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: false,
         max_file_bytes: 32 << 20,

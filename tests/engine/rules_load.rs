@@ -3,8 +3,8 @@
 use serde_json::json;
 use tidegate::engine::limit::{Algorithm, Limit};
 use tidegate::engine::plan::{Modes, Step};
-use tidegate::engine::request::Request;
-use tidegate::engine::rules::{LoadOptions, Rule, RuleSet, SourceFile, StoreFailure, Sync, Unit, load};
+use tidegate::engine::request::{DescriptorOptions, Entry, Override, Request};
+use tidegate::engine::rules::{Cost, LoadOptions, Rule, RuleSet, SourceFile, StoreFailure, Sync, Unit, load};
 use tidegate::engine::time::SECOND_NANOS;
 
 use crate::rules::{file, loaded, options};
@@ -38,6 +38,7 @@ descriptors:
       granularity: 2s
       sync: leased
       on_store_failure: allow
+      cost: asked
     shadow_mode: yes
     quota_mode: on
     detailed_metric: y
@@ -53,6 +54,7 @@ descriptors:
     assert_eq!(&*rule.name, "per_user");
     assert_eq!(rule.replaces.iter().map(|name| &**name).collect::<Vec<_>>(), ["other", "third"]);
     assert_eq!((rule.sync, rule.on_store_failure), (Some(Sync::Leased), Some(StoreFailure::Allow)));
+    assert_eq!(rule.cost, Cost::Asked);
     assert!(rule.shadow_mode && rule.quota_mode);
     assert_eq!(rule.metadata, json!({"any": ["yaml", 16, false, null, 1.5], "1": {"a": "b"}}));
     assert_eq!((rule.keyed_levels, rule.metric_name.is_dynamic()), (0, false));
@@ -69,6 +71,37 @@ fn what_is_not_said_has_its_default() {
     let text = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 1}}]";
     let rules = load(&[file("a.yaml", text)], &fixed).unwrap().rules;
     assert_eq!(rules.rules()[0].limit.map(|limit| limit.algorithm()), Some(Algorithm::FixedWindow));
+}
+
+/// Only a descriptor's own cost is reported; and only where the rule, or else the default, does not say `asked`.
+#[test]
+fn what_a_descriptors_own_cost_means_is_said_by_its_rule_or_by_the_default() {
+    let text = "domain: d
+descriptors:
+- {key: says nothing, rate_limit: {unit: second, requests_per_unit: 1}}
+- {key: asked, rate_limit: {unit: second, requests_per_unit: 1, cost: asked}}
+- {key: reported, rate_limit: {unit: second, requests_per_unit: 1, cost: reported}}
+";
+    let limit = Some(Override { requests_per_unit: 1, unit: Unit::Second, unit_multiplier: 1 });
+    for (default_cost, unsaid) in [(Cost::Reported, true), (Cost::Asked, false)] {
+        let rules = load(&[file("a.yaml", text)], &LoadOptions { default_cost, ..options() }).unwrap().rules;
+        let reported = |key, options| {
+            let mut request = Request::new("d", 7);
+            request.push([Entry { key, value: "" }], options);
+            match rules.plan(&request, Modes::default()).steps[0] {
+                Step::Check(check) => check.reported,
+                step => panic!("{step:?}"),
+            }
+        };
+        let own = |hits| DescriptorOptions { hits_addend: Some(hits), ..DescriptorOptions::default() };
+        let keys = ["says nothing", "asked", "reported"];
+        assert_eq!(keys.map(|key| reported(key, own(5))), [unsaid, false, true]);
+        assert_eq!(keys.map(|key| reported(key, own(0))), [false; 3], "a question");
+        assert_eq!(keys.map(|key| reported(key, DescriptorOptions::default())), [false; 3], "the request's");
+        let refund = DescriptorOptions { is_negative_hits: true, ..own(5) };
+        assert_eq!(keys.map(|key| reported(key, refund)), [false; 3], "a refund");
+        assert_eq!(reported("override", DescriptorOptions { limit, ..own(5) }), unsaid);
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod src {
 #[allow(dead_code)]
 mod store {
     pub mod memory;
+    pub mod reported;
 
     pub mod failover {
         pub mod carried;

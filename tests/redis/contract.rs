@@ -279,6 +279,88 @@ fn carried_hits_count_from_their_own_times() {
     }
 }
 
+/// What was reported while Redis was away is charged beyond N when it is back, as it would have been; with the same bound.
+#[test]
+fn carried_costs_count_beyond_the_limit() {
+    use tidegate::store::redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+        for (cost, hits) in [7, 35, 500, HITS_MAX].into_iter().enumerate() {
+            let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
+            let (counter, name) = (key((number * 10 + cost) as u64), format!("costs{number}:{cost}"));
+            // A bucket is told what it has at the time of the call.
+            let costs: &[(u64, u64)] =
+                if algorithm.is_bucket() { &[(0, hits)] } else { &[(50, 6), (20, hits)] };
+            let question = check(limit, counter, Hits::Take(0));
+            let mut call = Call::new(&Whole::default());
+            call.push(name.clone().into_bytes(), &question, false);
+            for &(age, hits) in costs {
+                let report = Check { reported: true, ..check(limit, counter, Hits::Take(hits)) };
+                memory.apply(&plan([report]), Timestamp::from_nanos((TODAY - age * SECOND) * 1_000));
+                call.carry((age * SECOND, hits));
+            }
+            asked.invoke(&call, u64::MAX, TODAY);
+            for later in [0, 9, 11, 39, 41, 58, 60, 70, 120, 900, 3_600] {
+                let (now, plan) = (TODAY + later * SECOND, plan([question]));
+                let told = asked.apply(&plan, |_| name.clone(), now);
+                let should = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
+                assert_eq!(told, should, "{hits} to {algorithm:?}, {later} s later");
+            }
+        }
+    }
+}
+
+/// What a bucket was charged for a request that another slot denied goes back to the last hit, but for what has drained
+/// since: it is as if the request had never come.
+#[test]
+fn what_goes_back_to_a_bucket_is_all_that_was_charged() {
+    use tidegate::store::redis::script::{Answered, Call, Memory, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
+    let generation = Memory { key: b"generation".to_vec(), generation: "now".into() };
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        for seed in 0..300 {
+            let mut random = Random(seed);
+            let (requests, burst) = (1 + random.below(9) as u32, 1 + random.below(9) as u32);
+            let limit = Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(burst);
+            let memory = store();
+            let (name, counter, mut now) = (format!("{algorithm:?}{seed}"), key(seed), TODAY);
+            // Others take hits before, between and after; memory never sees the request that is denied elsewhere.
+            let others = |asked: &mut Asked, now: u64, hits| {
+                let plan = plan([check(limit, counter, Hits::Take(hits))]);
+                let told = asked.apply(&plan, |_| name.clone(), now)[0].expect("a verdict");
+                (told, memory.apply(&plan, Timestamp::from_nanos(now * 1_000))[0].expect("a verdict"))
+            };
+            for _ in 0..20 {
+                now += random.below(4 * SECOND);
+                others(&mut asked, now, random.below(2));
+                let denied = check(limit, counter, Hits::Take(1));
+                let mut call = Call::new(&Whole::default());
+                call.push(name.clone().into_bytes(), &denied, false);
+                now += random.below(3_000);
+                let reply = asked.invoke(&call, u64::MAX, now);
+                let charged = Answered::read(&reply, [&denied]).expect("a reply").counters[0];
+                now += random.below(3_000);
+                if random.one_in(2) {
+                    // Somebody only asks. The level drains meanwhile, maybe to nothing.
+                    others(&mut asked, now, 0);
+                    now += random.below(2 * SECOND);
+                    others(&mut asked, now, 0);
+                }
+                if charged.charged > 0 {
+                    let mut back = Call::giving_back(&generation);
+                    back.push_give_back(name.clone().into_bytes(), &limit, charged.stamp, charged.charged);
+                    asked.give_back(&back, now);
+                }
+                let (told, should) = others(&mut asked, now, 0);
+                assert_eq!(told, should, "seed {seed}: {limit:?}");
+            }
+        }
+    }
+}
+
 /// The shortest way through the script, the long one, and many calls in one command come to the same, leases included.
 #[test]
 fn a_counter_that_is_asked_alone_is_told_the_same() {

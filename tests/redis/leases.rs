@@ -1,15 +1,12 @@
 //! Leases inside a real Redis: hits that count from when they are taken until a window after they end, whatever comes
 //! between; and what goes back.
 
-use redis::Script;
 use tidegate::engine::limit::{Algorithm, Limit};
 use tidegate::engine::plan::Hits;
-use tidegate::store::redis::script::{
-    Answered, Call, Clock, CounterAnswered, Granted, Memory, Purpose, Stamp, Whole, source,
-};
+use tidegate::store::redis::script::{Answered, Call, CounterAnswered, Granted, Memory, Stamp, Whole};
 
 use crate::asking::{check, key};
-use crate::script::{Asked, SHIFT_MILLIS};
+use crate::script::Asked;
 use crate::server::Server;
 
 const TODAY: u64 = 1_790_000_000_000_000;
@@ -60,13 +57,7 @@ impl Counter {
         let memory = Memory { key: b"generation".to_vec(), generation: generation.into() };
         let mut call = Call::giving_back(&memory);
         call.push_give_back(b"counter".to_vec(), &self.limit, Stamp::of(stamp), hits);
-        let script = Script::new(&source(Purpose::GiveBack, Clock::Arguments));
-        let mut invocation = script.prepare_invoke();
-        call.keys.iter().for_each(|key| _ = invocation.key(key));
-        invocation.arg(&call.first_arg(u64::MAX));
-        call.args.iter().for_each(|arg| _ = invocation.arg(arg));
-        invocation.arg(TODAY + micros).arg(SHIFT_MILLIS);
-        invocation.invoke::<Vec<u8>>(self.asked.connection()).expect("Redis answers");
+        self.asked.give_back(&call, TODAY + micros);
     }
 }
 

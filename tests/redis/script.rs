@@ -82,6 +82,18 @@ impl Asked {
         panic!("no server has the slot: {moved:?}");
     }
 
+    /// Gives back, on the first connection.
+    pub(crate) fn give_back(&mut self, call: &Call, now_micros: u64) {
+        let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
+        let script = Script::new(&source(Purpose::GiveBack, Clock::Arguments));
+        let mut invocation = script.prepare_invoke();
+        call.keys.iter().for_each(|key| _ = invocation.key(key));
+        invocation.arg(&call.first_arg(u64::MAX));
+        call.args.iter().for_each(|arg| _ = invocation.arg(arg));
+        invocation.arg(now_micros).arg(shift);
+        invocation.invoke::<Vec<u8>>(&mut self.connections[0]).expect("Redis answers");
+    }
+
     /// Calls of one check each in one command, on the first connection: the reply to each.
     pub(crate) fn invoke_each(&mut self, calls: &[(&Call, u64)], now_micros: u64) -> Vec<redis::Value> {
         let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;

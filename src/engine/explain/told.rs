@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Explained, Explanation};
 use crate::engine::decision::{Limited, Status};
 use crate::engine::plan::Origin;
-use crate::engine::rules::{Met, Rule};
+use crate::engine::rules::{Cost, Met, Rule};
 use crate::engine::text::one_line;
 use crate::engine::time::ceil_secs;
 
@@ -67,11 +67,21 @@ fn write_counter(out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Re
     let name = if name.is_empty() { String::new() } else { format!(", named {name}") };
     let window = if multiplier == 1 { unit.to_owned() } else { format!("{multiplier} {unit}s") };
     let (requests, burst) = (limited.limit.requests(), limited.limit.burst());
-    let burst =
+    let burst_told =
         if limited.limit.algorithm().is_bucket() { format!(", burst {burst}") } else { String::new() };
     let algorithm = limited.limit.algorithm().name();
-    line(out, format_args!("  limit     {requests} per {window}, {algorithm}{burst}{name}"))?;
-    writeln!(out, "  counter   {} counted, {} left", limited.verdict.before, limited.remaining())?;
+    let cost = match limited.origin {
+        Origin::Rule(rule) if rule.cost == Cost::Asked => ", cost asked",
+        _ => "",
+    };
+    let told = format_args!("  limit     {requests} per {window}, {algorithm}{burst_told}{cost}{name}");
+    line(out, told)?;
+    // What was reported counts beyond the limit.
+    let beyond = match limited.verdict.before.saturating_sub(u64::from(burst)) {
+        0 => String::new(),
+        beyond => format!(", {beyond} beyond the limit"),
+    };
+    writeln!(out, "  counter   {} counted, {} left{beyond}", limited.verdict.before, limited.remaining())?;
     match ceil_secs(limited.verdict.reset_nanos) {
         0 => Ok(()),
         seconds => writeln!(out, "  capacity  comes back in {seconds} s"),

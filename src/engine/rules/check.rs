@@ -16,7 +16,7 @@ use crate::engine::rules::diagnostic::{Diagnostics, Place};
 use crate::engine::rules::fields::{Fields, Reader, told};
 use crate::engine::rules::keys::Section;
 use crate::engine::rules::yaml::{Budget, Content, Document, NodeId};
-use crate::engine::rules::{LoadOptions, StoreFailure, Sync, Unit, text};
+use crate::engine::rules::{Cost, LoadOptions, StoreFailure, Sync, Unit, text};
 
 /// How deep descriptors may nest.
 const LEVELS_MAX: usize = 32;
@@ -61,6 +61,7 @@ pub(super) struct CheckedLimit {
     pub(super) replaces: Vec<String>,
     pub(super) sync: Option<Sync>,
     pub(super) on_store_failure: Option<StoreFailure>,
+    pub(super) cost: Cost,
 }
 
 impl CheckedNode {

@@ -34,6 +34,7 @@ pub(super) fn empty(options: &LoadOptions) -> RuleSet {
     let seed = random as u64;
     RuleSet {
         default_algorithm: options.default_algorithm,
+        default_cost: options.default_cost,
         rules: Vec::new(),
         tree: Tree::new(seed),
         domains: hashbrown::HashMap::with_hasher(FixedState::with_seed(seed)),
@@ -196,6 +197,7 @@ impl<'f> Compiler<'_, 'f> {
             metric_name: MetricName::of_path(named, counted, detailed),
             metadata: node.metadata.clone(),
             sync: checked.sync,
+            cost: checked.cost,
             on_store_failure: checked.on_store_failure,
             seed,
             shared,

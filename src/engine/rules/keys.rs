@@ -61,6 +61,7 @@ const KEYS: [(&str, &[Section]); 25] = [
     ("burst", &[Section::RateLimit]),
     ("sync", &[Section::RateLimit]),
     ("on_store_failure", &[Section::RateLimit]),
+    ("cost", &[Section::RateLimit]),
     (MERGE, &[]),
 ];
 

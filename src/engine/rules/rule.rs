@@ -71,6 +71,29 @@ pub enum Sync {
     Leased,
 }
 
+/// What a cost that a descriptor carries itself (its own `hits_addend`, above 0) means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cost {
+    /// It was spent already: charged in full, whatever the answer.
+    #[default]
+    Reported,
+    /// It is asked for: charged if it fits and the request passes.
+    Asked,
+}
+
+impl Cost {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Reported, Self::Asked];
+
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reported => "reported",
+            Self::Asked => "asked",
+        }
+    }
+}
+
 /// What a rule answers when the shared store does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFailure {
@@ -128,6 +151,8 @@ pub struct Rule {
     pub metadata: serde_json::Value,
     /// `sync`, if the rule says it.
     pub sync: Option<Sync>,
+    /// What a descriptor's own cost means.
+    pub cost: Cost,
     /// `on_store_failure`, if the rule says it.
     pub on_store_failure: Option<StoreFailure>,
     /// The constant part of its counters' keys: domain, path, algorithm, window, granularity.

@@ -12,7 +12,7 @@ use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::engine::request::{Descriptor, Entry, Override, Request};
 use crate::engine::rules::actions::Actions;
 use crate::engine::rules::tree::{NodeId, Tree};
-use crate::engine::rules::{LoadOptions, Rule, compile};
+use crate::engine::rules::{Cost, LoadOptions, Rule, compile};
 
 /// Keeps the counters of limits that requests bring along apart from those of rules.
 const OVERRIDE_TAG: &[u8] = b"override";
@@ -24,6 +24,7 @@ const OVERRIDE_WINDOW_MAX_NANOS: u64 = 500 * 365 * 86_400 * 1_000_000_000;
 #[derive(Debug)]
 pub struct RuleSet {
     pub(super) default_algorithm: Algorithm,
+    pub(super) default_cost: Cost,
     pub(super) rules: Vec<Rule>,
     pub(super) tree: Tree,
     pub(super) domains: HashMap<Arc<str>, Domain, FixedState>,
@@ -102,10 +103,10 @@ impl RuleSet {
     fn step<'p>(&'p self, root: NodeId, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) -> Step<'p> {
         let Descriptor { entries, options } = descriptor;
         let hits = request.hits_of(options);
-        let reported = options.hits_addend.is_some_and(|hits| hits > 0) && !options.is_negative_hits;
+        let own_cost = options.hits_addend.is_some_and(|hits| hits > 0) && !options.is_negative_hits;
         let hits = if options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) };
         if let Some(limit) = &options.limit {
-            return Step::Check(self.check_of_override(request.domain(), entries, limit, hits, reported));
+            return Step::Check(self.check_of_override(request.domain(), entries, limit, hits, own_cost));
         }
         let rule = self.tree.find(root, entries).and_then(|rule| self.rules.get(rule as usize));
         let Some(rule) = rule else { return Step::Unmatched };
@@ -116,7 +117,7 @@ impl RuleSet {
             limit,
             key,
             hits,
-            reported,
+            reported: own_cost && rule.cost == Cost::Reported,
             shadow: rule.shadow_mode,
             quota: rule.quota_mode,
         })
@@ -128,7 +129,7 @@ impl RuleSet {
         entries: &[Entry<'_>],
         limit: &Override,
         hits: Hits,
-        reported: bool,
+        own_cost: bool,
     ) -> Check<'p> {
         let &Override { requests_per_unit, unit, unit_multiplier } = limit;
         let window = unit.nanos().saturating_mul(u64::from(unit_multiplier)).min(OVERRIDE_WINDOW_MAX_NANOS);
@@ -140,7 +141,7 @@ impl RuleSet {
             limit: Limit::new(self.default_algorithm, requests_per_unit, window),
             key,
             hits,
-            reported,
+            reported: own_cost && self.default_cost == Cost::Reported,
             shadow: false,
             quota: false,
         }

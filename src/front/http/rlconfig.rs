@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::engine::key::KeySecret;
     use crate::engine::limit::Algorithm;
-    use crate::engine::rules::{LoadOptions, SourceFile, load};
+    use crate::engine::rules::{Cost, LoadOptions, SourceFile, load};
 
     const RULES: &str = "
 domain: shop
@@ -104,6 +104,7 @@ descriptors:
     fn options() -> LoadOptions {
         LoadOptions {
             default_algorithm: Algorithm::SlidingWindow,
+            default_cost: Cost::default(),
             merge_domains: false,
             strict: false,
             max_file_bytes: 1 << 20,

@@ -29,21 +29,37 @@ impl SharedStore {
         verdicts: &mut Verdicts,
     ) -> Result<bool, StoreError> {
         let mut alone = Alone::new();
-        let mut failed = false;
+        let (mut failed, mut error) = (false, None);
         for (index, check) in checks(plan) {
             let Some(Err(failure)) = outcomes[index] else { continue };
             failed = true;
+            self.keep_reported(check, failure, || place_of(plan, parts, index));
             match mode_of(check).unwrap_or(self.options.mode) {
-                StoreFailure::Error => return Err(StoreError(failure)),
+                StoreFailure::Error => error = error.or(Some(failure)),
                 StoreFailure::Deny => verdicts[index] = Some(denied(check)),
                 StoreFailure::Allow => verdicts[index] = Some(allowed(check)),
                 StoreFailure::Local => alone.push((index, failure)),
             }
         }
+        if let Some(failure) = error {
+            return Err(StoreError(failure));
+        }
         if !alone.is_empty() {
             self.decide_alone(plan, parts, &alone, verdicts);
         }
         Ok(failed)
+    }
+
+    /// Keeps a cost that was spent already, whatever is answered, until Redis is told.
+    fn keep_reported(&self, check: &Check<'_>, failure: Failure, place: impl FnOnce() -> Option<Place>) {
+        let Hits::Take(hits) = check.hits else { return };
+        // One that too few replicas have was charged.
+        if check.reported
+            && failure != Failure::Unreplicated
+            && !self.carried.note(check.key, &check.limit, hits, monotonic(), place)
+        {
+            self.reported.count(check, 0, 0);
+        }
     }
 
     /// Decides these steps in memory, with this node's share of their limits.
@@ -69,6 +85,8 @@ impl SharedStore {
                     self.carried.lower(check.key, &check.limit, hits, now);
                 }
                 (Hits::GiveBack(_), _) | (Hits::Take(_), 0) => {}
+                // What is reported is kept already.
+                (Hits::Take(_), _) if check.reported => {}
                 (Hits::Take(_), charged) => {
                     let place = || place_of(plan, parts, index);
                     self.carried.note(check.key, &check.limit, charged, now, place);

@@ -125,7 +125,7 @@ impl Drop for Taken<'_> {
 }
 
 impl Carried {
-    /// Notes hits that were admitted now, of a counter that lives at `place`.
+    /// Notes hits that were admitted or reported now, of a counter that lives at `place`; whether there is room for them.
     pub(super) fn note(
         &self,
         key: Key,
@@ -133,10 +133,10 @@ impl Carried {
         hits: u64,
         now: Instant,
         place: impl FnOnce() -> Option<Place>,
-    ) {
+    ) -> bool {
         let mut counters = self.counters.lock();
         if !counters.has_room(key, now) {
-            return;
+            return false;
         }
         let parts = counters.parts();
         let noted = counters.noted.entry(key).or_insert_with(|| {
@@ -147,6 +147,7 @@ impl Carried {
         if self.count.swap(counters.noted.len() as u64, Relaxed) == 0 {
             self.came.notify_one();
         }
+        true
     }
 
     /// Waits until there is something.
@@ -171,7 +172,7 @@ impl Carried {
         counters.noted.iter().filter_map(debt).collect()
     }
 
-    /// Takes back hits that were given back: the newest first, and none that are on their way.
+    /// Takes back hits that were given back: the oldest first, and none that are on their way.
     pub(super) fn lower(&self, key: Key, limit: &Limit, hits: u64, now: Instant) {
         let mut counters = self.counters.lock();
         if let Some(noted) = counters.noted.get_mut(&key) {
@@ -248,8 +249,8 @@ impl Counters {
 impl Noted {
     fn note(&mut self, limit: &Limit, parts: u32, hits: u64, now: Instant) {
         let window = Duration::from_nanos(limit.window_nanos());
-        // A bucket's hits may take several windows to drain: what this node alone admits is at most a burst at a time.
-        let windows = limit.burst().div_ceil(limit.requests().max(1)).saturating_add(1);
+        // A bucket's hits may take several windows to drain: at most a burst, and what is reported beyond it.
+        let windows = limit.burst().div_ceil(limit.requests().max(1)).saturating_add(17);
         self.until = now.checked_add(window.saturating_mul(windows)).or(self.until);
         let new = Admitted { began: now, last: now, hits: hits as f64 };
         let flown = self.flown();
@@ -277,15 +278,15 @@ impl Noted {
 
     fn lower(&mut self, limit: &Limit, mut hits: f64, now: Instant) {
         let flown = self.flown();
-        while let Some(last) = self.entries[flown..].last_mut().filter(|_| hits > 0.0) {
-            let left = if limit.algorithm().is_bucket() { last.left(limit, now) } else { last.hits };
+        while let Some(oldest) = self.entries.get_mut(flown).filter(|_| hits > 0.0) {
+            let left = if limit.algorithm().is_bucket() { oldest.left(limit, now) } else { oldest.hits };
             if left > hits {
-                (last.hits, last.last) =
-                    (left - hits, if limit.algorithm().is_bucket() { now } else { last.last });
+                (oldest.hits, oldest.last) =
+                    (left - hits, if limit.algorithm().is_bucket() { now } else { oldest.last });
                 return;
             }
             hits -= left;
-            self.entries.pop();
+            self.entries.remove(flown);
         }
     }
 }

@@ -124,7 +124,8 @@ impl OverMemory {
         let Some(until) = asked.checked_add(Duration::from_nanos(verdict.reset_nanos)) else { return };
         let (requests, burst) = (check.limit.requests(), check.limit.burst());
         let asked_again = asked.checked_add(patience).map_or(until, |again| again.min(until));
-        let (hits, remaining) = (hits.max(1), verdict.remaining);
+        // Where a cost was reported, the wait that was told is that of one hit.
+        let (hits, remaining) = (if check.reported { 1 } else { hits.max(1) }, verdict.remaining);
         let over = Over { requests, burst, hits, until, asked_again, remaining };
         let Shard { counters, forgot, .. } = &mut *shard.lock();
         if forgot.is_some_and(|forgot| asked <= forgot) {

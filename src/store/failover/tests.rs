@@ -8,7 +8,7 @@ use crate::engine::key::KeySecret;
 use crate::engine::limit::Algorithm;
 use crate::engine::plan::Modes;
 use crate::engine::request::{DescriptorOptions, Entry};
-use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+use crate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 use crate::engine::time::Timestamp;
 use crate::store::lease::Source;
 use crate::store::redis::RedisOptions;
@@ -29,6 +29,7 @@ fn rules() -> RuleSet {
     let file = SourceFile { name: "shop.yaml".into(), bytes: RULES.into(), presumed: false };
     let options = LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
+        default_cost: Cost::default(),
         merge_domains: false,
         strict: true,
         max_file_bytes: 1 << 20,

@@ -78,7 +78,7 @@ mod tests {
     use crate::engine::limit::Algorithm;
     use crate::engine::plan::{Modes, Step};
     use crate::engine::request::{DescriptorOptions, Override, Request};
-    use crate::engine::rules::{LoadOptions, RuleSet, SourceFile, Unit, load};
+    use crate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, Unit, load};
 
     /// Rules that come close to each other: values, patterns and nodes without a value, one below another.
     const RULES: &str = "
@@ -99,6 +99,7 @@ descriptors:
         let file = SourceFile { name: "a.yaml".into(), bytes: RULES.into(), presumed: false };
         let options = LoadOptions {
             default_algorithm: Algorithm::SlidingWindow,
+            default_cost: Cost::default(),
             merge_domains: false,
             strict: false,
             max_file_bytes: 1 << 20,

@@ -6,7 +6,7 @@ use crate::engine::rules::diagnostic::Place;
 use crate::engine::rules::fields::{Fields, told};
 use crate::engine::rules::keys::Section;
 use crate::engine::rules::yaml::{Content, NodeId};
-use crate::engine::rules::{StoreFailure, Sync, Unit, parse_duration_nanos};
+use crate::engine::rules::{Cost, StoreFailure, Sync, Unit, parse_duration_nanos};
 use crate::engine::time::SECOND_NANOS;
 
 /// The shortest and the longest window, in seconds.
@@ -49,10 +49,13 @@ impl Checker<'_, '_> {
         ];
         let on_store_failure =
             self.reader.word(&fields, "on_store_failure", &failures).map(|(_, failure)| failure);
+        let costs = Cost::ALL.map(|cost| (cost.name(), cost));
+        let cost = self.reader.word(&fields, "cost", &costs);
+        let cost = cost.map_or(self.options.default_cost, |(_, cost)| cost);
         let limit = self.parts(&fields, algorithm, window, requests);
         let Window { unit, multiplier: unit_multiplier, .. } = window?;
         let limit = limit.filter(|_| !unlimited);
-        Some(CheckedLimit { limit, unit, unit_multiplier, name, replaces, sync, on_store_failure })
+        Some(CheckedLimit { limit, unit, unit_multiplier, name, replaces, sync, on_store_failure, cost })
     }
 
     /// A null takes back what was assigned before.
