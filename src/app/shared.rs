@@ -253,24 +253,22 @@ fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
 
 /// Hits of reported costs that did not fit.
 fn register_reported(metrics: &Metrics, shared: &Arc<SharedStore>) {
-    let totals: [(_, _, fn(ReportedTotal) -> u64); 2] = [
-        (
-            "tidegate_redis_reported_beyond_limit_hits_total",
-            "Hits of reported costs that were charged beyond a limit, by the counters in Redis.",
-            |total| total.beyond,
-        ),
-        (
-            "tidegate_redis_reported_dropped_hits_total",
-            "Hits of reported costs that counters in Redis, or what is kept until Redis is back, could not hold.",
-            |total| total.dropped,
-        ),
-    ];
-    for (name, help, read) in totals {
+    let register = |name, help, read: fn(ReportedTotal) -> u64| {
         let shared = Arc::clone(shared);
         metrics.register(name, help, Kind::Counter, move |samples| {
             samples.push(&[], read(shared.reported_total()));
         });
-    }
+    };
+    register(
+        "tidegate_redis_reported_beyond_limit_hits_total",
+        "Hits of reported costs that were charged beyond a limit, by the counters in Redis.",
+        |total| total.beyond,
+    );
+    register(
+        "tidegate_redis_reported_dropped_hits_total",
+        "Hits of reported costs that counters in Redis, or what is kept until Redis is back, could not hold.",
+        |total| total.dropped,
+    );
 }
 
 /// What leases came to.

@@ -29,6 +29,7 @@ mod lifecycle;
 mod listeners;
 mod logs;
 mod mapping;
+mod metered;
 mod metrics;
 mod nginx;
 mod package;

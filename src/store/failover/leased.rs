@@ -106,8 +106,10 @@ impl SharedStore {
 
     /// Asks for a lease along with this check of the counter under `key`, if one is due.
     pub(super) fn demand(&self, check: &Check<'_>, key: &[u8]) -> Option<Demand<'_>> {
-        // A question takes nothing.
-        let may = check.hits != Hits::Take(0) && key.len() <= KEY_BYTES_MAX && self.is_leased(check);
+        // A question takes nothing. Who only asks and reports would be told by a lease that there is room, and never spend
+        // it: a metered limit would be N and all that is begun in T.
+        let takes = check.hits != Hits::Take(0) && !check.reported;
+        let may = takes && key.len() <= KEY_BYTES_MAX && self.is_leased(check);
         if may { self.leases.demand(check) } else { None }
     }
 
