@@ -34,7 +34,7 @@ use crate::clock::{Clock, monotonic};
 use crate::decisions::DecisionLog;
 use crate::engine::key::KeySecret;
 use crate::engine::plan::Modes;
-use crate::engine::rules::{Diagnostic, Example};
+use crate::engine::rules::{Diagnostic, Example, Ink};
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
@@ -120,11 +120,12 @@ pub enum AppError {
     },
 }
 
-/// Runs until a signal or a failure.
+/// Runs until a signal or a failure. `lines`: what shows the lines of rules that are bad, beneath what is logged of
+/// them; for a terminal, where people read.
 ///
 /// # Errors
 /// When the program could not start, or ended other than by a signal.
-pub fn run(settings: Settings) -> Result<(), AppError> {
+pub fn run(settings: Settings, lines: Option<Ink>) -> Result<(), AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // First of all: a signal works at every moment.
     let signals = {
@@ -133,7 +134,7 @@ pub fn run(settings: Settings) -> Result<(), AppError> {
     };
     logging::start(settings.log_level, &settings.log_format);
     settings.warnings.iter().for_each(|warning| tracing::warn!(target: REPORT, "{warning}"));
-    let ended = runtime.block_on(serve(settings, signals));
+    let ended = runtime.block_on(serve(settings, signals, lines));
     // A blocking read of rules must not hold up the end.
     runtime.shutdown_background();
     ended
@@ -151,11 +152,11 @@ struct App {
     receivers: Vec<(Address, Dialect)>,
 }
 
-async fn serve(settings: Settings, mut signals: Signals) -> Result<(), AppError> {
+async fn serve(settings: Settings, mut signals: Signals, lines: Option<Ink>) -> Result<(), AppError> {
     let tls = PortsTls::load(&settings)?;
     let ports = listen(&settings, &tls).await?;
     let app = App::new(settings)?;
-    let starting = app.rules()?;
+    let starting = app.rules(lines)?;
     let rules = tokio::select! {
         loaded = starting.load() => loaded?,
         () = signals.end.received() => return Ok(()),
@@ -219,7 +220,7 @@ impl App {
         })
     }
 
-    fn rules(&self) -> io::Result<Starting> {
+    fn rules(&self, lines: Option<Ink>) -> io::Result<Starting> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
@@ -228,7 +229,7 @@ impl App {
             true => installer.turning(Arc::clone(&self.health)),
             false => installer,
         };
-        Ok(Starting::new(&self.settings, installer, Arc::clone(&self.health)))
+        Ok(Starting::new(&self.settings, installer, lines, Arc::clone(&self.health)))
     }
 
     /// Not ready before a store that is needed was reached once.

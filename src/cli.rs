@@ -11,7 +11,7 @@ mod settings;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -19,6 +19,7 @@ use clap::{Arg, ArgMatches, Command};
 use strsim::osa_distance;
 
 use crate::app;
+use crate::engine::rules::Ink;
 use crate::logging::REPORT;
 use crate::settings::{Problem, Row, Settings, TABLE, misspelt};
 
@@ -118,7 +119,7 @@ fn serve(
     variable: impl Fn(&str) -> Option<String>,
     mistakes: Vec<Problem>,
 ) -> ExitCode {
-    let mut settings = match Settings::read(|row| flag(matches, row), variable) {
+    let mut settings = match Settings::read(|row| flag(matches, row), &variable) {
         Ok(settings) => settings,
         Err(problems) => {
             mistakes.iter().for_each(|mistake| complain(format_args!("warning: {mistake}")));
@@ -126,7 +127,8 @@ fn serve(
         }
     };
     settings.warnings.extend(mistakes);
-    match app::run(settings) {
+    let is_terminal = std::io::stderr().is_terminal();
+    match app::run(settings, is_terminal.then(|| Ink::new(true, variable))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // An error may be several problems, a line each.

@@ -9,7 +9,7 @@ mod files;
 pub(super) use self::files::place;
 pub use self::files::{no_rules, rules_layout, rules_setting};
 
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 
 use self::control_plane::ControlPlane;
@@ -18,7 +18,7 @@ pub(super) use self::files::Watching;
 use crate::app::{AppError, dead};
 use crate::clock::Clock;
 use crate::engine::key::KeySecret;
-use crate::engine::rules::{self, Diagnostic, LoadOptions, RuleSet, SourceFile};
+use crate::engine::rules::{self, Diagnostic, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
 use crate::engine::time::SECOND_NANOS;
 use crate::health::Health;
 use crate::logging::REPORT;
@@ -61,17 +61,61 @@ struct Offer<'a> {
     skipped: &'a [String],
     /// Why a set without any domain is refused. `None`: it is not.
     empty_refused: Option<&'a str>,
+    /// What shows the lines that problems are about, if they are shown.
+    lines: Option<Ink>,
 }
+
+/// What is logged of a set, and the lines that are shown beneath it.
+#[derive(Default)]
+struct Report {
+    messages: Vec<String>,
+    lines: Vec<Option<String>>,
+}
+
+impl Report {
+    fn of(
+        offer: &Offer<'_>,
+        found: &[Diagnostic],
+        tell: impl Fn(&Diagnostic) -> String,
+        colour: &str,
+    ) -> Self {
+        let draw = |ink| {
+            let drawn = excerpts(offer.files, found).into_iter();
+            drawn.map(|excerpt| Some(excerpt?.draw(ink, colour))).collect()
+        };
+        Self { messages: found.iter().map(tell).collect(), lines: offer.lines.map(draw).unwrap_or_default() }
+    }
+
+    /// Logs each message with `log`; the lines beneath it are for the terminal alone, and no part of the log.
+    fn log(&self, log: impl Fn(&str)) {
+        for (at, message) in self.messages.iter().enumerate() {
+            log(message);
+            if let Some(Some(lines)) = self.lines.get(at) {
+                // Nothing is left to tell where the terminal is gone.
+                let _ = io::stderr().write_all(lines.as_bytes());
+            }
+        }
+    }
+}
+
+/// Carets beneath what is refused, and beneath what is warned of: red and yellow, bold.
+const ERROR_COLOUR: &str = "1;31";
+const WARNING_COLOUR: &str = "1;33";
 
 /// Why a process is unhealthy that has to have rules.
 const NO_DOMAIN: &str = "no domain is loaded";
 
 impl Starting {
     /// The source that `settings` name. A control plane's first rules make `health` serve.
-    pub(super) fn new(settings: &Settings, installer: Installer, health: Arc<Health>) -> Self {
+    pub(super) fn new(
+        settings: &Settings,
+        installer: Installer,
+        lines: Option<Ink>,
+        health: Arc<Health>,
+    ) -> Self {
         match settings.config_type {
             ConfigType::File => Self::Files(
-                Box::new(Reloader::new(settings, installer)),
+                Box::new(Reloader::new(settings, installer, lines)),
                 settings.force_start_without_initial_config,
             ),
             ConfigType::GrpcXdsSotw => {
@@ -140,31 +184,30 @@ impl Installer {
 
     /// Puts this set in force, or logs every problem, as `tell` has it, and returns them.
     fn take(&self, offer: &Offer<'_>, tell: impl Fn(&Diagnostic) -> String) -> Result<(), Vec<String>> {
-        let (mut warnings, mut problems) = (Vec::new(), Vec::new());
+        let (mut warnings, mut problems) = (Report::default(), Report::default());
         let loaded = match rules::load(offer.files, &self.options) {
             Ok(loaded) => {
-                warnings.extend(loaded.warnings.iter().map(tell));
+                warnings = Report::of(offer, &loaded.warnings, tell, WARNING_COLOUR);
                 let is_empty = loaded.rules.domains().next().is_none();
-                problems.extend(offer.empty_refused.filter(|_| is_empty).map(str::to_owned));
+                problems.messages.extend(offer.empty_refused.filter(|_| is_empty).map(str::to_owned));
                 Some(loaded.rules)
             }
             Err(found) => {
-                problems.extend(found.iter().map(tell));
+                problems = Report::of(offer, &found, tell, ERROR_COLOUR);
                 None
             }
         };
-        if self.options.strict { &mut problems } else { &mut warnings }.extend_from_slice(offer.skipped);
-        for warning in &warnings {
-            tracing::warn!(target: REPORT, "{warning}");
-        }
+        let skipped = if self.options.strict { &mut problems } else { &mut warnings };
+        skipped.messages.extend_from_slice(offer.skipped);
+        warnings.log(|warning| tracing::warn!(target: REPORT, "{warning}"));
         match loaded {
-            Some(rules) if problems.is_empty() => {
-                self.install(rules, warnings.len(), offer.files.len());
+            Some(rules) if problems.messages.is_empty() => {
+                self.install(rules, warnings.messages.len(), offer.files.len());
                 Ok(())
             }
             _ => {
                 self.refuse(&problems);
-                Err(problems)
+                Err(problems.messages)
             }
         }
     }
@@ -198,12 +241,11 @@ impl Installer {
     }
 
     /// Tells and counts a bad set; the rules in force stay.
-    fn refuse(&self, problems: &[String]) {
-        for problem in problems {
-            tracing::error!(target: REPORT, "{problem}");
-        }
+    fn refuse(&self, problems: &Report) {
+        problems.log(|problem| tracing::error!(target: REPORT, "{problem}"));
         self.metrics.config_failed();
-        tracing::error!("rules: refused for {}; {}", counted(problems.len(), "problem"), self.instead());
+        let count = problems.messages.len();
+        tracing::error!("rules: refused for {}; {}", counted(count, "problem"), self.instead());
     }
 
     fn unreadable(&self, error: &SourceError, remedy: &str) {

@@ -3,6 +3,7 @@
 //! In: folders and files, each a set of its own (none: what the settings name). Out: findings as text, as JSON or as
 //! annotations of a GitHub workflow, and whether all sets are good.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,7 +14,7 @@ use serde_json::json;
 use super::{Done, arguments_of, read_only};
 use crate::app::{load_options, no_rules, rules_layout, rules_setting};
 use crate::engine::key::KeySecret;
-use crate::engine::rules::{Diagnostic, Loaded, load};
+use crate::engine::rules::{Diagnostic, Excerpt, Ink, Loaded, SourceFile, excerpts, load};
 use crate::settings::{Row, Settings};
 use crate::source::file::{FileSource, Layout};
 
@@ -68,7 +69,13 @@ struct Finding {
     /// Where, if it has a place.
     at: Option<(String, u32, u32)>,
     message: String,
+    /// The line that it is about, if there is one.
+    excerpt: Option<Excerpt>,
 }
+
+/// Red and yellow, bold.
+const ERROR_COLOUR: &str = "1;31";
+const WARNING_COLOUR: &str = "1;33";
 
 /// What is known of all sets.
 #[derive(Default)]
@@ -85,7 +92,7 @@ pub(super) fn run(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
-    let settings = read_only(SETTINGS, flag, variable)?;
+    let settings = read_only(SETTINGS, flag, &variable)?;
     let mut report = Report::default();
     let named = layouts(matches);
     if named.is_empty() {
@@ -97,7 +104,7 @@ pub(super) fn run(
     let text = match matches.get_one::<String>("format").map(String::as_str) {
         Some("json") => report.json(),
         Some("github") => report.github(),
-        _ => report.text(),
+        _ => report.text(Ink::new(std::io::stdout().is_terminal(), variable)),
     };
     Ok((text, if report.errors() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }
@@ -125,45 +132,52 @@ impl Report {
             Ok(contents) => contents,
             Err(error) => {
                 let remedy = remedy.map(|remedy| format!(" ({remedy})")).unwrap_or_default();
-                return self.add(true, None, format!("{error}{remedy}"));
+                return self.add(true, format!("{error}{remedy}"));
             }
         };
         self.files += contents.files.len();
         for skipped in contents.warnings {
-            self.add(settings.strict_rules, None, skipped);
+            self.add(settings.strict_rules, skipped);
         }
         match load(&contents.files, &options) {
             Ok(Loaded { rules, warnings }) => {
                 if rules.domains().next().is_none() && !settings.rules_may_be_empty {
                     let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
-                    self.add(true, None, format!("{no_rules}{remedy}"));
+                    self.add(true, format!("{no_rules}{remedy}"));
                 }
                 self.limits += rules.rules().len();
                 self.domains += rules.domains().count();
-                warnings.into_iter().for_each(|warning| self.diagnostic(false, warning));
+                self.diagnostics(false, warnings, &contents.files);
             }
-            Err(errors) => errors.into_iter().for_each(|error| self.diagnostic(true, error)),
+            Err(errors) => self.diagnostics(true, errors, &contents.files),
         }
     }
 
-    fn diagnostic(&mut self, is_error: bool, diagnostic: Diagnostic) {
-        let Diagnostic { file, line, column, message } = diagnostic;
-        self.add(is_error, Some((file, line, column)), message);
+    fn diagnostics(&mut self, is_error: bool, diagnostics: Vec<Diagnostic>, files: &[SourceFile]) {
+        let excerpts = excerpts(files, &diagnostics);
+        for (diagnostic, excerpt) in diagnostics.into_iter().zip(excerpts) {
+            let Diagnostic { file, line, column, message } = diagnostic;
+            self.findings.push(Finding { is_error, at: Some((file, line, column)), message, excerpt });
+        }
     }
 
-    fn add(&mut self, is_error: bool, at: Option<(String, u32, u32)>, message: String) {
-        self.findings.push(Finding { is_error, at, message });
+    fn add(&mut self, is_error: bool, message: String) {
+        self.findings.push(Finding { is_error, at: None, message, excerpt: None });
     }
 
     fn errors(&self) -> usize {
         self.findings.iter().filter(|finding| finding.is_error).count()
     }
 
-    fn text(&self) -> String {
+    fn text(&self, ink: Ink) -> String {
         let line = |finding: &Finding| {
             let place = finding.at.as_ref().map(|(file, line, column)| format!("{file}:{line}:{column}: "));
-            let kind = if finding.is_error { "" } else { "warning: " };
-            format!("{}{kind}{}\n", place.unwrap_or_default(), finding.message)
+            let place = place.map(|place| ink.paint("1", &place)).unwrap_or_default();
+            let colour = if finding.is_error { ERROR_COLOUR } else { WARNING_COLOUR };
+            let kind = if finding.is_error { String::new() } else { ink.paint(colour, "warning: ") };
+            let excerpt =
+                finding.excerpt.as_ref().map(|excerpt| excerpt.draw(ink, colour)).unwrap_or_default();
+            format!("{place}{kind}{}\n{excerpt}", finding.message)
         };
         let lines: String = self.findings.iter().map(line).collect();
         let (errors, warnings) = (self.errors(), self.findings.len() - self.errors());

@@ -2,6 +2,7 @@
 //!
 //! Bytes become text (`text`), raw (`yaml`, read through `fields` and `scalar`), checked (`check`) and compiled
 //! (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. A set is loaded whole or not at all.
+//! `lint` warns of what loads and does nothing; `hint` knows what people mean by usual mistakes; `excerpt` shows lines.
 //!
 //! Reading files, watching them and swapping sets is the business of the rule sources.
 
@@ -10,8 +11,11 @@ mod check;
 mod compile;
 pub(crate) mod diagnostic;
 mod duration;
+mod excerpt;
 mod fields;
+mod hint;
 mod keys;
+mod lint;
 mod metric_name;
 mod path;
 mod rule;
@@ -26,6 +30,7 @@ pub(crate) mod yaml;
 pub use actions::{Actions, ClientRequest, Field};
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
+pub use excerpt::{Excerpt, Ink, excerpts};
 pub use metric_name::{MetricName, MetricPath};
 pub use rule::{Cost, Rule, StoreFailure, Sync, Unit, Written};
 pub use set::{Example, RuleSet};
@@ -87,10 +92,14 @@ pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<D
         .iter()
         .filter_map(|file| check_file(file, options, &mut budget, &mut errors, &mut warnings))
         .collect();
+    let rules = compile::compile(&checked, options, &mut errors, &mut warnings);
+    lint::texts(&checked, &mut warnings);
+    if errors.is_empty() {
+        lint::without_effect(&checked, &mut warnings);
+    }
     if options.strict {
         errors.extend(std::mem::take(&mut warnings));
     }
-    let rules = compile::compile(&checked, options, &mut errors);
     if errors.is_empty() {
         Ok(Loaded { rules, warnings: warnings.into_sorted() })
     } else {
@@ -121,7 +130,9 @@ fn check_file<'f>(
         });
         return None;
     }
-    let document = text::decode(&file.bytes)
-        .and_then(|text| check::check(&file.name, &text, options, budget, errors, warnings));
+    let document = text::decode(&file.bytes).and_then(|text| {
+        let checked = check::check(&file.name, &text, options, budget, errors, warnings);
+        checked.map_err(|(at, message)| hint::of_syntax_error(&text, at, &message).unwrap_or((at, message)))
+    });
     document.map_err(|(at, message)| errors.add(&file.name, at, || message)).ok().flatten()
 }

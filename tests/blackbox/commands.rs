@@ -59,10 +59,76 @@ fn check_tells_every_problem_with_its_place() {
     assert_eq!((code, complaints.as_str()), (1, ""));
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with(&format!("{bad}/shop.yaml:5:24: `unit` is `days` (expected ")), "{text}");
-    assert!(lines[1].starts_with(&format!("{bad}/shop.yaml:6:10: ")), "{text}");
-    assert_eq!(lines[2..], ["bad: files 2, problems 2, warnings 0"]);
+    assert_eq!(
+        lines[1..3],
+        ["  5 |     rate_limit: {unit: days, requests_per_unit: 3}", "    |                        ^"]
+    );
+    assert!(lines[3].starts_with(&format!("{bad}/shop.yaml:6:10: ")), "{text}");
+    assert_eq!(
+        lines[4..],
+        ["  6 |   - key: \"\"", "    |          ^", "bad: files 2, problems 2, warnings 0"]
+    );
     let (code, text, _) = tidegate(&["check", "/nowhere"], &[]);
     assert!(code == 1 && text.contains("/nowhere: No such file"), "{text}");
+}
+
+/// Runs the program on a terminal, with these variables: what it showed there.
+fn on_a_terminal(arguments: &str, variables: &str) -> String {
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    let command = format!("env -i TERM=xterm {variables} {program} {arguments}");
+    let output =
+        Command::new("script").args(["-qec", &command, "/dev/null"]).output().expect("script starts");
+    String::from_utf8(output.stdout).expect("UTF-8").replace("\r\n", "\n")
+}
+
+#[test]
+fn problems_are_coloured_on_a_terminal_that_wants_colours() {
+    let (_bad, bad) = folder(&[("shop.yaml", BAD)]);
+    let shown = on_a_terminal(&format!("check {bad}"), "");
+    let place = format!("\u{1b}[1m{bad}/shop.yaml:5:24: \u{1b}[0m`unit` is `days`");
+    assert!(shown.contains(&place) && shown.contains("\u{1b}[1;31m^\u{1b}[0m\n"), "{shown:?}");
+    let shown = on_a_terminal(&format!("check {bad}"), "NO_COLOR=1");
+    assert!(shown.contains("     ^\n") && !shown.contains('\u{1b}'), "{shown:?}");
+}
+
+#[test]
+fn a_start_shows_the_lines_of_bad_rules_to_a_terminal_only() {
+    let (_bad, bad) = folder(&[("shop.yaml", BAD)]);
+    let listeners = [
+        ("GRPC_HOST", "127.0.0.1"),
+        ("HOST", "127.0.0.1"),
+        ("DEBUG_HOST", "127.0.0.1"),
+        ("GRPC_PORT", "0"),
+        ("PORT", "0"),
+        ("DEBUG_PORT", "0"),
+        ("PROMETHEUS_ADDR", "127.0.0.1:0"),
+    ];
+    let settings: String = listeners.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+    let caret = "\n  \u{1b}[34m5 |\u{1b}[0m     rate_limit: {unit: days, requests_per_unit: 3}\n";
+    let shown = on_a_terminal("", &format!("{settings} CONFIG_PATH={bad}"));
+    assert!(shown.contains(caret) && shown.contains(" ERROR "), "{shown:?}");
+    let json = on_a_terminal("", &format!("{settings} CONFIG_PATH={bad} LOG_FORMAT=json"));
+    assert!(json.lines().all(|line| line.starts_with('{')), "{json:?}");
+    let (code, _, logged) = tidegate(&[], &[&listeners[..], &[("CONFIG_PATH", bad.as_str())]].concat());
+    assert!(code == 1 && logged.contains(" ERROR ") && !logged.contains("requests_per_unit: 3}"), "{logged}");
+    let time = |line: &str| line.starts_with("20") && line.contains("Z ");
+    assert!(logged.lines().all(time), "a log line is one line: {logged}");
+}
+
+/// The rules that the project hands out are free of what is warned of.
+#[test]
+fn what_the_repository_ships_passes_a_strict_check() {
+    for folder in [
+        "config",
+        "examples/envoy/rules",
+        "examples/nginx/rules",
+        "examples/redis/rules",
+        "examples/cluster/rules",
+    ] {
+        let path = format!("{}/{folder}", env!("CARGO_MANIFEST_DIR"));
+        let (code, text, _) = tidegate(&["check", "--strict", &path], &[]);
+        assert!(code == 0 && text.ends_with("warnings 0\n"), "{text}");
+    }
 }
 
 #[test]

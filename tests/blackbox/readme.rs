@@ -47,7 +47,15 @@ fn the_error_that_is_shown_is_what_a_typo_gets() {
     let mut process = setup.spawn();
     eventually("the start to be refused", || process.ended());
     let shown = block("config/shop.yaml:").trim_end().strip_prefix("config/").expect("it begins so");
-    assert_eq!(process.lines_with(shown), 1, "{shown}\n{:#?}", process.output());
+    let first = shown.lines().next().expect("three lines");
+    assert_eq!(process.lines_with(first), 1, "{first}\n{:#?}", process.output());
+    let checked = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("check")
+        .arg(setup.folder())
+        .output()
+        .expect("it starts");
+    let told = String::from_utf8(checked.stdout).expect("UTF-8");
+    assert!(told.contains(shown), "{shown}\n{told}");
 }
 
 #[test]

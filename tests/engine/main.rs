@@ -10,6 +10,7 @@ mod rules_fuzz;
 mod rules_load;
 mod rules_match;
 mod rules_refused;
+mod rules_warned;
 
 mod asking;
 mod limits_examples;

@@ -253,7 +253,8 @@ domain: e
     let strict = load(&[file("a.yaml", text)], &LoadOptions { strict: true, ..options() });
     assert_eq!(strict.unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
     for empty in ["---\n", "---\n# nothing\n...\n", "...\n---\n~\n"] {
-        assert!(crate::rules::loaded(&format!("domain: d\n{empty}")).warnings.is_empty(), "{empty}");
+        let text = "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: true}}]\n".to_owned() + empty;
+        assert!(crate::rules::loaded(&text).warnings.is_empty(), "{empty}");
     }
 }
 
@@ -337,7 +338,10 @@ fn a_file_that_is_only_presumed_to_be_rules_is_skipped_unless_it_is_a_mapping_wi
     let files = [
         presumed("config/README", "Rules of the shop: ask the platform team.\n"),
         presumed("config/image", "\u{0}\u{1}: ["),
-        presumed("config/shop", "domain: shop\ndescriptors:\n  - key: user\n"),
+        presumed(
+            "config/shop",
+            "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unlimited: true}\n",
+        ),
     ];
     let loaded = load(&files, &options()).expect("the two others are skipped");
     assert_eq!(loaded.rules.domains().collect::<Vec<_>>(), ["shop"]);

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Installer, Offer};
+use super::{Installer, Offer, Report};
 use crate::health::Health;
 use crate::settings::Settings;
 use crate::source::xds::{Backoff, XdsOptions, XdsSource, XdsTls};
@@ -36,12 +36,14 @@ impl ControlPlane {
                 let taken = tokio::task::spawn_blocking(move || match state {
                     Ok(state) => {
                         // No resources mean no domains: it is what the control plane says.
-                        let offer = Offer { files: &state.files, skipped: &[], empty_refused: None };
+                        let offer =
+                            Offer { files: &state.files, skipped: &[], empty_refused: None, lines: None };
                         installer.take(&offer, |problem| state.problem(problem))
                     }
-                    Err(problems) => {
-                        installer.refuse(&problems);
-                        Err(problems)
+                    Err(messages) => {
+                        let report = Report { messages, ..Report::default() };
+                        installer.refuse(&report);
+                        Err(report.messages)
                     }
                 });
                 async move {

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::{Installer, Offer};
 use crate::app::{AppError, CONTROL_NICENESS, control};
 use crate::clock::monotonic;
+use crate::engine::rules::Ink;
 use crate::settings::Settings;
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError, Watch};
 
@@ -28,6 +29,8 @@ pub(in crate::app) struct Reloader {
     no_rules: String,
     /// What says where rules lie.
     setting: &'static str,
+    /// What shows the lines that problems are about, if they are shown.
+    lines: Option<Ink>,
 }
 
 /// A running watch. Waiting for its end tells that it died.
@@ -38,7 +41,7 @@ pub(in crate::app) struct Watching {
 
 impl Reloader {
     /// A reloader of the rules in the files that `settings` name.
-    pub(super) fn new(settings: &Settings, installer: Installer) -> Self {
+    pub(super) fn new(settings: &Settings, installer: Installer, lines: Option<Ink>) -> Self {
         let (layout, setting) = (rules_layout(settings), rules_setting(settings));
         Self {
             no_rules: format!("{}; {setting}", no_rules(&layout)),
@@ -46,6 +49,8 @@ impl Reloader {
             installer,
             may_be_empty: settings.rules_may_be_empty,
             setting,
+            // Whoever asks for JSON has a program that reads it.
+            lines: lines.filter(|_| !settings.log_format.eq_ignore_ascii_case("json")),
         }
     }
 
@@ -76,7 +81,8 @@ impl Reloader {
     /// Takes these files. Where the last one was removed or renamed, nobody meant to lift every limit.
     fn take(&self, contents: &Contents, forced: bool) -> Result<(), Vec<String>> {
         let empty_refused = (!self.may_be_empty && !forced).then_some(&*self.no_rules);
-        let offer = Offer { files: &contents.files, skipped: &contents.warnings, empty_refused };
+        let offer =
+            Offer { files: &contents.files, skipped: &contents.warnings, empty_refused, lines: self.lines };
         self.installer.take(&offer, ToString::to_string)
     }
 }

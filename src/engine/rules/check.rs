@@ -29,6 +29,10 @@ pub(super) struct CheckedFile<'f> {
     pub(super) domain: Arc<str>,
     pub(super) domain_at: Place,
     pub(super) actions: Actions,
+    /// Where each of the actions' descriptors stands.
+    pub(super) actions_at: Vec<Place>,
+    /// Something was ignored that stands in a wrong place, which is told already.
+    pub(super) misplaced: bool,
     pub(super) nodes: Vec<CheckedNode>,
 }
 
@@ -38,6 +42,7 @@ pub(super) struct CheckedNode {
     pub(super) at: Place,
     pub(super) key: String,
     pub(super) value: Option<String>,
+    pub(super) value_at: Option<Place>,
     pub(super) share_threshold: bool,
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,
@@ -47,6 +52,8 @@ pub(super) struct CheckedNode {
     pub(super) aggregates_metrics: bool,
     pub(super) metadata: Value,
     pub(super) limit: Option<CheckedLimit>,
+    /// Something was ignored that stands in a wrong place, which is told already.
+    pub(super) misplaced: bool,
     pub(super) children: Vec<CheckedNode>,
 }
 
@@ -58,7 +65,7 @@ pub(super) struct CheckedLimit {
     pub(super) unit: Unit,
     pub(super) unit_multiplier: u32,
     pub(super) name: String,
-    pub(super) replaces: Vec<String>,
+    pub(super) replaces: Vec<(Place, String)>,
     pub(super) sync: Option<Sync>,
     pub(super) on_store_failure: Option<StoreFailure>,
     pub(super) cost: Cost,
@@ -118,12 +125,35 @@ impl Checker<'_, '_> {
                 .error(Place::START, || "the file is empty (expected `domain` and `descriptors`)".to_owned());
             return None;
         };
+        if let Some(kind) = self.kind_of_manifest(root) {
+            let at = self.reader.at(root);
+            self.reader.error(at, || {
+                format!("a Kubernetes manifest of the kind {kind} (expected rules alone: the text below `data`, in its own file)")
+            });
+            return None;
+        }
         let fields = self.reader.fields(&[root], Section::File)?;
         let domain = self.required(&fields, "domain");
-        let actions = self.actions(&fields);
+        let (actions, actions_at) = self.actions(&fields);
         let nodes = self.nodes(&fields, 1);
         let (domain_at, domain) = domain.unwrap_or((fields.at, String::new()));
-        Some(CheckedFile { name, domain: domain.into(), domain_at, actions, nodes })
+        let misplaced = fields.misplaced;
+        Some(CheckedFile { name, domain: domain.into(), domain_at, actions, actions_at, misplaced, nodes })
+    }
+
+    /// The kind of a resource of Kubernetes.
+    fn kind_of_manifest(&self, root: NodeId) -> Option<String> {
+        let document = self.reader.document;
+        let Content::Mapping(pairs) = &document.node(root).content else { return None };
+        let value = |name: &str| {
+            let is =
+                |id: NodeId| matches!(&document.node(id).content, Content::Scalar(key) if key.text == name);
+            pairs.iter().find(|&&(key, _)| is(key)).map(|&(_, value)| &document.node(value).content)
+        };
+        match (value("apiVersion"), value("kind")) {
+            (Some(_), Some(Content::Scalar(kind))) => Some(told(&kind.text)),
+            _ => None,
+        }
     }
 
     /// A text that has to be there.
@@ -152,7 +182,8 @@ impl Checker<'_, '_> {
     fn node(&mut self, node: NodeId, level: usize) -> Option<CheckedNode> {
         let fields = self.reader.fields(&[node], Section::Descriptor)?;
         let key = self.required(&fields, "key");
-        let value = self.reader.text(&fields, "value").map(|(_, value)| value.to_owned());
+        let (value_at, value) =
+            self.reader.text(&fields, "value").map(|(at, value)| (at, value.to_owned())).unzip();
         let share_threshold = self.share_threshold(&fields, value.as_deref());
         if let Some((at, key)) = key.as_ref().filter(|(_, key)| key.contains('*')) {
             self.reader.warning(*at, || {
@@ -170,6 +201,7 @@ impl Checker<'_, '_> {
             at,
             key: String::new(),
             value,
+            value_at,
             share_threshold,
             shadow_mode: flag(self, "shadow_mode"),
             quota_mode: flag(self, "quota_mode"),
@@ -178,6 +210,7 @@ impl Checker<'_, '_> {
             aggregates_metrics,
             metadata,
             limit: self.limit(&limits),
+            misplaced: fields.misplaced,
             children: self.nodes(&fields, level + 1),
         };
         key.map(|(at, key)| CheckedNode { at, key, ..checked })

@@ -1,7 +1,8 @@
 //! Checked files → a [`RuleSet`]: the tree of nodes, and a [`Rule`] for every node with a limit. What only shows
-//! when all files are seen together is refused here: equal nodes, and a domain in two files.
+//! when all files are seen together is refused here: equal nodes, and a domain in two files. What only shows in the
+//! whole tree is warned of here: nodes that nothing leads to, and nodes that lead nowhere.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use foldhash::quality::FixedState;
@@ -18,13 +19,22 @@ use crate::engine::rules::tree::{NodeId, Tree};
 use crate::engine::rules::{Example, LoadOptions, MetricName, Rule, RuleSet, Written};
 
 /// Compiles files, in this order.
-pub(super) fn compile(files: &[CheckedFile<'_>], options: &LoadOptions, errors: &mut Diagnostics) -> RuleSet {
-    let (domains, nodes) = (HashMap::new(), HashMap::new());
-    let mut compiler = Compiler { options, errors, set: empty(options), domains, nodes };
+pub(super) fn compile(
+    files: &[CheckedFile<'_>],
+    options: &LoadOptions,
+    errors: &mut Diagnostics,
+    warnings: &mut Diagnostics,
+) -> RuleSet {
+    let (domains, nodes, told) = (HashMap::new(), HashMap::new(), HashSet::new());
+    let mut compiler = Compiler { options, errors, set: empty(options), domains, nodes, told };
     for file in files {
         compiler.file(file);
     }
     compiler.set.tree.complete();
+    compiler.warn_of_shadowed(warnings);
+    if compiler.errors.is_empty() {
+        compiler.warn_of_idle(warnings);
+    }
     compiler.set
 }
 
@@ -62,6 +72,8 @@ struct Compiler<'c, 'f> {
     domains: HashMap<Arc<str>, (&'f str, Place)>,
     /// Where each node was written.
     nodes: HashMap<NodeId, (&'f str, Place)>,
+    /// Nodes of which something is told already.
+    told: HashSet<NodeId>,
 }
 
 /// A node on the path to a rule, with what it has in common for all rules below it: so nothing is as large as the
@@ -86,7 +98,7 @@ struct Whose<'f, 'd> {
 
 impl<'f> Compiler<'_, 'f> {
     fn file(&mut self, file: &CheckedFile<'f>) {
-        let CheckedFile { name, domain, domain_at, actions, nodes } = file;
+        let CheckedFile { name, domain, domain_at, actions, nodes, .. } = file;
         let root = self.root(domain, actions);
         if let Some(&(first, at)) = self.domains.get(domain).filter(|_| !self.options.merge_domains) {
             self.errors.add(name, *domain_at, || {
@@ -127,6 +139,7 @@ impl<'f> Compiler<'_, 'f> {
             match self.set.tree.add(parent, &node.key, node.value.as_deref()) {
                 Ok(id) => {
                     self.nodes.insert(id, (whose.file, node.at));
+                    self.told.extend(node.misplaced.then_some(id));
                     path.push(self.level(node, path.last()));
                     if let Some(limit) = &node.limit {
                         self.rule(whose, id, limit, path);
@@ -154,6 +167,30 @@ impl<'f> Compiler<'_, 'f> {
         let below = |above| std::iter::once(above).chain(own);
         let Key(digest) = self.options.secret.seed(below(&digest)).key([]);
         Level { node, name: name_of_node(&node.key, value), digest, shared: SharedId::of(below(&shared)) }
+    }
+
+    /// Nodes that no value leads to, because a pattern before them takes all of theirs.
+    fn warn_of_shadowed(&self, warnings: &mut Diagnostics) {
+        for (node, by) in self.set.tree.shadowed() {
+            let (Some(&(file, at)), Some(&(by_file, by_at))) = (self.nodes.get(&node), self.nodes.get(&by))
+            else {
+                continue;
+            };
+            warnings.add(file, at, || {
+                let by = told_place(by_file, by_at);
+                format!("no value leads here: the pattern at {by} takes them all (expected the narrower one first)")
+            });
+        }
+    }
+
+    /// Nodes that have no limit, no nodes below them, and nothing beside them that they are an exception of.
+    fn warn_of_idle(&self, warnings: &mut Diagnostics) {
+        for node in self.set.tree.idle().filter(|node| !self.told.contains(node)) {
+            let Some(&(file, at)) = self.nodes.get(&node) else { continue };
+            warnings.add(file, at, || {
+                "a key that limits nothing (expected `rate_limit` or `descriptors`)".to_owned()
+            });
+        }
     }
 
     fn equal_nodes(&mut self, file: &str, node: &CheckedNode, equal: NodeId) {
@@ -191,7 +228,7 @@ impl<'f> Compiler<'_, 'f> {
             unit: checked.unit,
             unit_multiplier: checked.unit_multiplier,
             name: checked.name.as_str().into(),
-            replaces: checked.replaces.iter().map(|name| name.as_str().into()).collect(),
+            replaces: checked.replaces.iter().map(|(_, name)| name.as_str().into()).collect(),
             shadow_mode: node.shadow_mode,
             quota_mode: node.quota_mode,
             metric_name: MetricName::of_path(named, counted, detailed),

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
 use crate::engine::rules::keys::{Known, Section, misplaced_key};
-use crate::engine::rules::scalar;
-use crate::engine::rules::yaml::{Content, Document, NodeId, Scalar, Typing};
+use crate::engine::rules::yaml::{Content, Document, Node, NodeId, Scalar, Typing};
+use crate::engine::rules::{hint, scalar};
 
 /// How much of a text is told in a message, in characters.
 pub(super) const TOLD_CHARS_MAX: usize = 60;
@@ -21,8 +21,13 @@ pub(super) const TOLD_CHARS_MAX: usize = 60;
 pub(super) struct Fields {
     /// Where the mapping begins.
     pub(super) at: Place,
+    /// A known key stands in it that belongs elsewhere, which is told.
+    pub(super) misplaced: bool,
     assigned: SmallVec<[(&'static str, NodeId); 8]>,
 }
+
+/// Known keys that belong elsewhere, and where they stand.
+type Misplaced = SmallVec<[(&'static str, Place); 1]>;
 
 /// A document that is being read.
 pub(super) struct Reader<'d, 't> {
@@ -62,18 +67,41 @@ impl<'d> Reader<'d, '_> {
 
     /// The fields of these mappings together (the usual one, or several that merges assign to one field).
     pub(super) fn fields(&mut self, mappings: &[NodeId], section: Section) -> Option<Fields> {
-        let mut fields = Fields { at: self.at(*mappings.last()?), assigned: SmallVec::new() };
+        let at = self.at(*mappings.last()?);
+        let mut fields = Fields { at, misplaced: false, assigned: SmallVec::new() };
+        let mut misplaced = Misplaced::new();
         for &mapping in mappings {
             if !matches!(self.document.node(mapping).content, Content::Mapping(_)) {
                 self.expected(mapping, "a mapping");
                 return None;
             }
-            self.assign(mapping, section, &mut fields);
+            self.assign(mapping, section, &mut fields, &mut misplaced);
         }
+        fields.misplaced = !misplaced.is_empty();
+        let has_limit = section != Section::Descriptor || self.is_given(&fields, "rate_limit");
+        self.tell_misplaced(&misplaced, has_limit);
         Some(fields)
     }
 
-    fn assign(&mut self, mapping: NodeId, section: Section, fields: &mut Fields) {
+    /// Warns of keys in a wrong place. Those of a limit that is missing are one mistake: it is one level out.
+    fn tell_misplaced(&mut self, misplaced: &[(&'static str, Place)], has_limit: bool) {
+        let is_of_limit =
+            |name| !has_limit && Section::RateLimit.key(name).is_some_and(|known| known.is_here);
+        let (of_limit, others): (Misplaced, Misplaced) =
+            misplaced.iter().copied().partition(|(name, _)| is_of_limit(name));
+        if let Some((_, at)) = of_limit.first() {
+            let names: Vec<String> = of_limit.iter().map(|(name, _)| format!("`{name}`")).collect();
+            let (names, are) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
+            self.warning(*at, || {
+                format!("{names} {are} ignored here, and nothing is limited (expected below `rate_limit:`, further to the right)")
+            });
+        }
+        for (name, at) in others {
+            self.warning(at, || misplaced_key(name));
+        }
+    }
+
+    fn assign(&mut self, mapping: NodeId, section: Section, fields: &mut Fields, misplaced: &mut Misplaced) {
         let document = self.document;
         let Content::Mapping(pairs) = &document.node(mapping).content else { return };
         let mut seen = SmallVec::<[(&str, Place); 12]>::new();
@@ -84,7 +112,9 @@ impl<'d> Reader<'d, '_> {
                 continue;
             };
             let Some(Known { name, is_here }) = section.key(&text.text) else {
-                self.error(at, || section.unknown_key(&text.text));
+                self.error(at, || {
+                    hint::for_key(&text.text).unwrap_or_else(|| section.unknown_key(&text.text))
+                });
                 continue;
             };
             if let Some((_, first)) = seen.iter().find(|(seen, _)| *seen == name) {
@@ -95,9 +125,9 @@ impl<'d> Reader<'d, '_> {
             }
             seen.push((name, at));
             match name {
-                "<<" => self.merge(value, |reader, merged| reader.assign(merged, section, fields)),
+                "<<" => self.merge(value, |reader, merged| reader.assign(merged, section, fields, misplaced)),
                 _ if is_here => fields.assigned.push((name, value)),
-                _ => self.warning(at, || misplaced_key(name)),
+                _ => misplaced.push((name, at)),
             }
         }
     }
@@ -124,7 +154,11 @@ impl<'d> Reader<'d, '_> {
             Content::Scalar(scalar) if scalar.is_null() || scalar.text.is_empty() => None,
             Content::Scalar(scalar) => Some((node.at, scalar)),
             Content::Sequence(_) | Content::Mapping(_) => {
-                self.error(node.at, || format!("`{name}` is a collection (expected a scalar)"));
+                let is_template = self.is_template(node);
+                self.error(node.at, || match is_template {
+                    true => format!("`{name}` is a template that was not rendered (expected its result)"),
+                    false => format!("`{name}` is a collection (expected a scalar)"),
+                });
                 None
             }
         }
@@ -147,7 +181,10 @@ impl<'d> Reader<'d, '_> {
     pub(super) fn flag(&mut self, fields: &Fields, name: &str) -> bool {
         let Some((at, scalar)) = self.scalar(fields, name) else { return false };
         scalar::bool(scalar).unwrap_or_else(|| {
-            self.error(at, || format!("`{name}` is {} (expected true or false)", told_scalar(scalar)));
+            self.error(at, || match hint::oddly(&scalar.text) {
+                Some(why) => format!("`{name}` {why}"),
+                None => format!("`{name}` is {} (expected true or false)", told_scalar(scalar)),
+            });
             false
         })
     }
@@ -163,13 +200,7 @@ impl<'d> Reader<'d, '_> {
         let number =
             scalar::int(scalar).and_then(|number| u32::try_from(number).ok()).filter(|it| range.contains(it));
         if number.is_none() {
-            let (least, most) = (range.start(), range.end());
-            self.error(at, || {
-                format!(
-                    "`{name}` is {} (expected a whole number from {least} to {most})",
-                    told_scalar(scalar)
-                )
-            });
+            self.error(at, || no_number(name, scalar, &range));
         }
         number.map(|number| (at, number))
     }
@@ -185,7 +216,7 @@ impl<'d> Reader<'d, '_> {
         let found = words.iter().find(|(word, _)| *word == text);
         if found.is_none() {
             let known: Vec<&str> = words.iter().map(|&(word, _)| word).collect();
-            self.error(at, || format!("`{name}` is {} (expected {})", told(text), known.join(", ")));
+            self.error(at, || not_one_of(name, text, &known));
         }
         found.map(|&(_, value)| (at, value))
     }
@@ -206,9 +237,14 @@ impl<'d> Reader<'d, '_> {
     /// Reports a node that is something else than what belongs there.
     pub(super) fn expected(&mut self, node: NodeId, what: &str) {
         let node = self.document.node(node);
+        let is_template = self.is_template(node);
         self.error(node.at, || {
             let found = match &node.content {
-                Content::Scalar(scalar) => told_scalar(scalar).into_owned(),
+                _ if is_template => "a template that was not rendered".to_owned(),
+                Content::Scalar(scalar) => match hint::for_key(&scalar.text) {
+                    Some(message) => return message,
+                    None => told_scalar(scalar).into_owned(),
+                },
                 Content::Sequence(_) => "a list".to_owned(),
                 Content::Mapping(_) => "a mapping".to_owned(),
             };
@@ -217,12 +253,58 @@ impl<'d> Reader<'d, '_> {
     }
 }
 
-/// A text in a message, in backquotes, not all of it when it is long.
-pub(super) fn told(text: &str) -> String {
-    match text.char_indices().nth(TOLD_CHARS_MAX) {
-        Some((end, _)) => format!("`{}…`", &text[..end]),
-        None => format!("`{text}`"),
+impl Reader<'_, '_> {
+    /// `{{ … }}`, as YAML reads it: a mapping whose only key is one.
+    fn is_template(&self, node: &Node<'_>) -> bool {
+        match &node.content {
+            Content::Mapping(pairs) => match pairs[..] {
+                [(key, _)] => matches!(self.document.node(key).content, Content::Mapping(_)),
+                _ => false,
+            },
+            _ => false,
+        }
     }
+}
+
+/// What is said of a number that is none, or out of its range.
+fn no_number(name: &str, scalar: &Scalar<'_>, range: &RangeInclusive<u32>) -> String {
+    if let Some(why) = hint::oddly(&scalar.text) {
+        return format!("`{name}` {why}");
+    }
+    let (least, most) = (range.start(), range.end());
+    let fraction = scalar::float(scalar).filter(|_| name == "requests_per_unit").and_then(hint::as_fraction);
+    let instead = fraction.map(|(requests, units)| {
+        format!("; `requests_per_unit: {requests}` with `unit_multiplier: {units}` is the same rate")
+    });
+    let (number, instead) = (told_scalar(scalar), instead.unwrap_or_default());
+    format!("`{name}` is {number} (expected a whole number from {least} to {most}{instead})")
+}
+
+/// What is said of a word that is none of those that are known.
+pub(super) fn not_one_of(name: &str, text: &str, known: &[&str]) -> String {
+    if let Some(why) = hint::oddly(text) {
+        return format!("`{name}` {why}");
+    }
+    let closest = hint::closest(text, known).map(|closest| format!("; the closest is `{closest}`"));
+    format!("`{name}` is {} (expected {}{})", told(text), known.join(", "), closest.unwrap_or_default())
+}
+
+/// A text in a message, in backquotes, not all of it when it is long, and nothing in it that cannot be seen or that
+/// steers a terminal.
+pub(super) fn told(text: &str) -> String {
+    let mut told = "`".to_owned();
+    for (at, char) in text.chars().enumerate() {
+        match char {
+            _ if at == TOLD_CHARS_MAX => {
+                told.push('…');
+                break;
+            }
+            char if char.is_control() || hint::is_invisible(char) => told.extend(char.escape_default()),
+            char => told.push(char),
+        }
+    }
+    told.push('`');
+    told
 }
 
 fn told_scalar(scalar: &Scalar<'_>) -> Cow<'static, str> {
@@ -240,5 +322,10 @@ mod tests {
     #[test]
     fn a_long_text_is_not_told_whole() {
         assert_eq!(told(&"é".repeat(1_000)).chars().count(), TOLD_CHARS_MAX + 3);
+    }
+
+    #[test]
+    fn a_text_that_is_told_steers_no_terminal_and_hides_nothing() {
+        assert_eq!(told("a\u{1b}[2K\u{a0}é\n"), "`a\\u{1b}[2K\\u{a0}é\\n`");
     }
 }

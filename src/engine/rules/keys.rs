@@ -156,7 +156,7 @@ impl Section {
         let short: String = key.chars().take(TOLD_CHARS_MAX).collect();
         let shared = self.shared_keys().iter().map(|&(name, _)| name).filter(|name| *name != MERGE);
         let known = self.own_keys().iter().copied().chain(shared);
-        let closest = known.min_by_key(|name| edit_distance(name, &short)).unwrap_or_default();
+        let closest = known.min_by_key(|name| strsim::levenshtein(name, &short)).unwrap_or_default();
         format!("unknown key {} (expected a known key; the closest is `{closest}`)", told(key))
     }
 
@@ -178,21 +178,13 @@ pub(super) fn misplaced_key(name: &str) -> String {
             _ => "at the top of the file",
         })
         .collect();
-    format!("`{name}` is ignored here (expected {})", places.join(" or "))
-}
-
-/// How many characters have to be inserted, removed or replaced to make one text of the other.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, a_char) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b_char) in b.chars().enumerate() {
-            let replaced = diagonal + usize::from(a_char != b_char);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+    let places = places.join(" or ");
+    match name {
+        "rate_limit" => {
+            format!("`{name}` is ignored here, and limits nothing (expected {places}, beside its `key`)")
         }
+        _ => format!("`{name}` is ignored here (expected {places})"),
     }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -207,7 +199,6 @@ mod tests {
             let told = Section::Descriptor.unknown_key(typo);
             assert!(told.ends_with(&format!("the closest is `{meant}`)")), "{told}");
         }
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) fn value(scalar: &Scalar<'_>) -> Value {
 }
 
 /// A number with a point or an exponent, or an integer that is too long for one.
-fn float(scalar: &Scalar<'_>) -> Option<f64> {
+pub(super) fn float(scalar: &Scalar<'_>) -> Option<f64> {
     if scalar.typing == Typing::Text {
         return None;
     }

@@ -58,6 +58,12 @@ pub(super) struct Step<'t> {
     pub(super) value: Option<&'t str>,
 }
 
+/// Patterns of which it is found out whether others take all of their values. Nobody has so many by hand.
+const SHADOWED_MAX: usize = 100_000;
+
+/// Stands for whatever a `*` matches: a character that is in no text.
+const ANYTHING: &str = "\u{10FFFF}";
+
 /// The family of a root: there is none.
 const NO_FAMILY: u32 = u32::MAX;
 
@@ -124,6 +130,36 @@ impl Tree {
     /// The rule of this node, if it has one.
     pub(super) fn rule(&self, node: NodeId) -> Option<u32> {
         self.nodes[node.0 as usize].rule
+    }
+
+    /// Nodes that no value leads to (but their own pattern's very text), each with the pattern before it that takes all
+    /// of its values.
+    ///
+    /// A pattern takes all values of another one exactly when it matches that one's text with a character for each `*`
+    /// that it does not hold itself: only its own `*` can match that character.
+    pub(super) fn shadowed(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
+        let several = |family: &&Family| family.patterns.len() + usize::from(family.any.is_some()) > 1;
+        let nodes = self.families.iter().filter(several).flat_map(|family| {
+            let nodes = family.patterns.iter().chain(&family.any).copied();
+            nodes.filter_map(|node| Some((node, family.wildcards.as_deref()?)))
+        });
+        nodes.take(SHADOWED_MAX).filter_map(|(node, wildcards)| {
+            let pattern = self.nodes[node.0 as usize].value.as_deref().unwrap_or("*");
+            let by = wildcards.find(&pattern.replace('*', ANYTHING))?;
+            (by != node).then_some((node, by))
+        })
+    }
+
+    /// Nodes without a rule and without children that take no value away from a node beside them.
+    pub(super) fn idle(&self) -> impl Iterator<Item = NodeId> {
+        (0..).map(NodeId).zip(&self.nodes).filter_map(|(id, node)| {
+            let family = self.families.get(node.family as usize)?;
+            let is_exception = match &node.value {
+                None => false,
+                Some(_) => family.any.is_some() || family.patterns.last().is_some_and(|last| *last != id),
+            };
+            (node.rule.is_none() && !node.has_children && !is_exception).then_some(id)
+        })
     }
 
     /// What an entry leads to from a node.

@@ -5,6 +5,7 @@ use super::Checker;
 use crate::engine::rules::actions::{
     Action, Actions, Field, HeaderMatcher, Test, TextTest, TextTestKind, Value,
 };
+use crate::engine::rules::diagnostic::Place;
 use crate::engine::rules::fields::{Fields, told};
 use crate::engine::rules::keys::Section;
 use crate::engine::rules::yaml::{Content, NodeId};
@@ -28,11 +29,13 @@ const TEXT_TESTS: [(&str, TextTestKind); 4] = [
 ];
 
 impl Checker<'_, '_> {
-    /// The actions of a file.
-    pub(super) fn actions(&mut self, fields: &Fields) -> Actions {
+    /// The actions of a file, and where each descriptor of them stands.
+    pub(super) fn actions(&mut self, fields: &Fields) -> (Actions, Vec<Place>) {
         self.normalize_path = self.flag_or(fields, "normalize_path", true);
         let descriptors = self.reader.list(fields, "rate_limits");
-        Actions(descriptors.iter().filter_map(|&item| self.descriptor(item)).collect())
+        let placed = |&item: &NodeId| Some((self.descriptor(item)?, self.reader.at(item)));
+        let (descriptors, places) = descriptors.iter().filter_map(placed).unzip();
+        (Actions(descriptors), places)
     }
 
     /// The actions that make one descriptor.

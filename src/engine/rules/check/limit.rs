@@ -3,7 +3,7 @@
 use super::{CheckedLimit, Checker};
 use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::rules::diagnostic::Place;
-use crate::engine::rules::fields::{Fields, told};
+use crate::engine::rules::fields::{Fields, not_one_of, told};
 use crate::engine::rules::keys::Section;
 use crate::engine::rules::yaml::{Content, NodeId};
 use crate::engine::rules::{Cost, StoreFailure, Sync, Unit, parse_duration_nanos};
@@ -89,11 +89,17 @@ impl Checker<'_, '_> {
             let message = "no window (expected `unit`, `window` or `unlimited: true`)";
             self.reader.error(fields.at, || message.to_owned());
         }
-        let names = Unit::ALL.map(Unit::name).join(", ");
+        let names = Unit::ALL.map(Unit::name);
         let multiplier = self.reader.number(fields, "unit_multiplier", 1..=u32::MAX);
         let (at, text) = self.reader.text(fields, "unit")?;
         let Some(unit) = Unit::from_name(text) else {
-            self.reader.error(at, || format!("`unit` is {} (expected {names})", told(text)));
+            self.reader.error(at, || match parse_duration_nanos(text) {
+                Some(_) => {
+                    let (unit, names) = (told(text), names.join(", "));
+                    format!("`unit` is {unit} (expected {names}; `window: {text}` says a time)")
+                }
+                None => not_one_of("unit", text, &names),
+            });
             return None;
         };
         let (at, multiplier) = multiplier.unwrap_or((at, 1));
@@ -135,7 +141,7 @@ impl Checker<'_, '_> {
         self.reader.number(fields, "requests_per_unit", 0..=u32::MAX).map(|(_, requests)| requests)
     }
 
-    fn replaces(&mut self, fields: &Fields, own: &str) -> Vec<String> {
+    fn replaces(&mut self, fields: &Fields, own: &str) -> Vec<(Place, String)> {
         let mut names = Vec::new();
         for &item in self.reader.list(fields, "replaces") {
             let Some(item) = self.reader.fields(&[item], Section::Replaces) else { continue };
@@ -145,7 +151,7 @@ impl Checker<'_, '_> {
                     format!("a limit that replaces itself, {} (expected another's name)", told(own))
                 });
             }
-            names.push(name);
+            names.push((at, name));
         }
         names
     }

@@ -1,8 +1,11 @@
 //! `metadata`: any YAML, as a JSON value. The keys of mappings keep their text.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 use super::Checker;
+use crate::engine::rules::diagnostic::Place;
 use crate::engine::rules::fields::{Fields, told};
 use crate::engine::rules::scalar;
 use crate::engine::rules::yaml::{Content, NodeId};
@@ -39,16 +42,18 @@ impl Checker<'_, '_> {
     fn assign(&mut self, mapping: NodeId, map: &mut Map<String, Value>) {
         let document = self.reader.document;
         let Content::Mapping(pairs) = &document.node(mapping).content else { return };
-        let mut own = std::collections::HashSet::new();
+        let mut own = HashMap::new();
         for &(key, value) in pairs {
             let Content::Scalar(text) = &document.node(key).content else {
                 self.reader.expected(key, "a key");
                 continue;
             };
-            if !own.insert(&text.text) {
-                let at = self.reader.at(key);
-                self.reader
-                    .error(at, || format!("{} twice in one mapping (expected once)", told(&text.text)));
+            let at = self.reader.at(key);
+            if let Some(Place { line, column }) = own.insert(&text.text, at) {
+                self.reader.warning(at, || {
+                    let key = told(&text.text);
+                    format!("{key} twice in one mapping: the last one counts (expected once; it is at {line}:{column} too)")
+                });
             }
             if text.text == "<<" {
                 let mut merged = Vec::new();

@@ -1,0 +1,165 @@
+//! Values that are taken literally and look as if they were not: regular expressions and address ranges. Each function
+//! says why, in words that go on after the name of a field.
+
+// Of `core`, which has addresses and no sockets.
+use core::net::IpAddr;
+use std::str::FromStr;
+
+/// A regular expression.
+pub(super) fn like_a_regex(value: &str) -> Option<&'static str> {
+    // Most values have none of what makes one.
+    if !value.contains(['^', '$', '[', '(', '|', '\\', '+', '.']) {
+        return None;
+    }
+    let is_one = value.starts_with('^')
+        || value.contains("(?")
+        || ["\\.", "\\/", "\\d+", "\\d*", "\\d{", "\\w+", "\\w*", "\\w{", "\\s+", "\\s*"]
+            .iter()
+            .any(|escape| value.contains(escape))
+        || (value.ends_with('$') && value.contains(['/', '*', '+', '.', ']', ')']))
+        || has_any_text(value)
+        || has_class(value)
+        || has_alternatives(value);
+    is_one.then_some(
+        "is spelt like a regular expression and taken literally, but for `*` (expected a text; each `*` in it matches \
+         any characters)",
+    )
+}
+
+/// `.*` or `.+` that stands for itself. After a letter or digit the point may be one of a name: `api.*`.
+fn has_any_text(value: &str) -> bool {
+    value.match_indices(['*', '+']).any(|(at, quantifier)| {
+        let Some(before) = value[..at].strip_suffix('.') else { return false };
+        let after_name = before.ends_with(|char: char| char.is_alphanumeric() || char == '*');
+        let at_end = at + 1 == value.len();
+        match quantifier {
+            "*" => !after_name,
+            _ => at_end || before.is_empty() || before.ends_with('/'),
+        }
+    })
+}
+
+/// `[a-z]`, `[^/]`, `[0-9]+`.
+fn has_class(value: &str) -> bool {
+    value.split('[').skip(1).any(|rest| {
+        let Some((class, after)) = rest.split_once(']') else { return false };
+        let is_range = class.as_bytes().windows(3).any(|three| match three {
+            [from, b'-', to] => from < to && from.is_ascii_alphanumeric() && to.is_ascii_alphanumeric(),
+            _ => false,
+        });
+        class.starts_with('^') || is_range || (!class.is_empty() && after.starts_with(['+', '{']))
+    })
+}
+
+/// `(a|b)`, `GET|POST`.
+fn has_alternatives(value: &str) -> bool {
+    let in_parentheses = value
+        .split('(')
+        .skip(1)
+        .any(|rest| rest.split_once(')').is_some_and(|(inside, _)| inside.contains('|')));
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    in_parentheses || (value.contains('|') && value.split('|').all(is_word))
+}
+
+/// A range of addresses: a network, or two addresses with a hyphen between them.
+pub(super) fn like_a_range(value: &str) -> Option<&'static str> {
+    let is_network = value.split_once('/').is_some_and(|(address, bits)| {
+        match (IpAddr::from_str(address), bits.parse::<u8>()) {
+            (Ok(IpAddr::V4(_)), Ok(bits)) => bits <= 32,
+            (Ok(IpAddr::V6(_)), Ok(bits)) => bits <= 128,
+            _ => false,
+        }
+    });
+    let is_address = |text: &str| IpAddr::from_str(text.trim()).is_ok();
+    let is_span = || value.split_once('-').is_some_and(|(from, to)| is_address(from) && is_address(to));
+    (is_network || is_span()).then_some(
+        "is spelt like an address range and taken literally (expected an address, or the key `masked_remote_address`)",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_expressions_are_known_by_what_nobody_writes_otherwise() {
+        for regex in [
+            "^/api",
+            "^",
+            "/api/.*",
+            ".*",
+            ".*foo",
+            "user-.*",
+            "/a/.+",
+            ".+",
+            "a.+",
+            "[0-9]+",
+            "[a-z]*",
+            "[^/]+",
+            "x[A-F0-9]y",
+            "(a|b)",
+            "/(login|logout)",
+            "GET|POST",
+            "\\d+",
+            "v\\d{2}",
+            "a\\.example",
+            "/foo$",
+            "foo.*bar$",
+            "(?i)admin",
+            "[abc]+",
+        ] {
+            assert!(like_a_regex(regex).is_some(), "{regex}");
+        }
+        for literal in [
+            "alice",
+            "*",
+            "a*",
+            "*.example.com",
+            "api.*",
+            "api.*.example.com",
+            "1.*",
+            "/index.html",
+            "a+b",
+            "c++",
+            "US$",
+            "$5",
+            "auth0|5f7c",
+            "google-oauth2|12",
+            "CORP\\dave",
+            "[::1]:8080",
+            "[2001:db8::1]",
+            "a[0]",
+            "Mozilla/5.0 (X11; Linux x86_64; rv:109.0)",
+            "bob+tag@example.com",
+            "application/vnd.*",
+            "a.b",
+            "..",
+            "/a/../b",
+            "text/*;q=0.3",
+            "(none)",
+            "a|b",
+            "|",
+            "\\",
+            "x^2",
+            "/users/*/orders",
+            "*.*",
+            "",
+        ] {
+            assert_eq!(like_a_regex(literal), None, "{literal}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_addresses_are_known_exactly() {
+        for range in
+            ["10.0.0.0/8", "0.0.0.0/0", "192.168.1.7/32", "2001:db8::/48", "::/0", "10.0.0.1-10.0.0.9"]
+        {
+            assert!(like_a_range(range).is_some(), "{range}");
+        }
+        for literal in
+            ["10.0.0.1", "10.0.0.*", "10.0.0.0/33", "::/129", "a/8", "1.2/3", "a-b", "/24", "2001:db8::1"]
+        {
+            assert_eq!(like_a_range(literal), None, "{literal}");
+        }
+    }
+}
