@@ -2,6 +2,7 @@
 
 use crate::engine::rules::diagnostic::Place;
 use crate::engine::rules::fields::told;
+use crate::engine::rules::keys::known_key;
 
 /// How alike two words have to be (Jaro) for one to be named instead of the other.
 const ALIKE_MIN: f64 = 0.7;
@@ -11,31 +12,6 @@ const UNITS_MAX: u32 = 1_000;
 
 /// Lines before the one where the parser gave up that may hold the mistake: a text goes on until the next `key:`.
 const LINES_BEFORE: usize = 3;
-
-/// Known keys that begin a line of rules.
-const KEYS: [&str; 21] = [
-    "domain",
-    "descriptors",
-    "key",
-    "value",
-    "rate_limit",
-    "rate_limits",
-    "unit",
-    "unit_multiplier",
-    "window",
-    "requests_per_unit",
-    "unlimited",
-    "name",
-    "replaces",
-    "algorithm",
-    "granularity",
-    "burst",
-    "sync",
-    "cost",
-    "shadow_mode",
-    "quota_mode",
-    "metadata",
-];
 
 /// Characters that look like a space or like nothing. Joiners are not among them: scripts and emoji need them.
 pub(super) const fn is_invisible(char: char) -> bool {
@@ -67,7 +43,7 @@ pub(super) fn is_template(text: &str) -> bool {
 /// The known key at the front of a word like `domain:shop`, which is one word for want of a space.
 pub(super) fn key_without_space(word: &str) -> Option<&'static str> {
     let (key, value) = word.split_once(':')?;
-    KEYS.into_iter().find(|known| *known == key && !value.is_empty())
+    known_key(key).filter(|_| !value.is_empty())
 }
 
 /// Why no domain, key, value or number is meant to be this text, in words that go on after its name.

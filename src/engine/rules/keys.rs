@@ -166,6 +166,11 @@ impl Section {
     }
 }
 
+/// The key of this name that some section of a file has, but for [`MERGE`].
+pub(super) fn known_key(name: &str) -> Option<&'static str> {
+    KEYS.iter().map(|&(known, _)| known).find(|&known| known == name && known != MERGE)
+}
+
 /// What is said of a key of [`KEYS`] in a section where it does not belong.
 pub(super) fn misplaced_key(name: &str) -> String {
     let sections = KEYS.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, sections)| *sections);
