@@ -26,7 +26,9 @@ fn lines_during(limiter: &Tidegate, run: impl FnOnce()) -> Vec<String> {
 #[test]
 fn below_level_info_requests_leave_no_lines() {
     let limiter = Setup::new().rules("shop.yaml", RULES).start();
-    http::Client::new(limiter.ports().debug).send("POST", "/logging?level=warn", &[], "").expect("an answer");
+    let mut debug = http::Client::new(limiter.ports().debug);
+    let set = debug.send("POST", "/logging?level=warn", &[("host", "localhost")], "").expect("an answer");
+    assert_eq!(set.status, 200, "{set:?}");
     let client = limiter.client();
     let lines = lines_during(&limiter, || {
         for _ in 0..200 {

@@ -229,7 +229,8 @@ fn a_mapping_that_is_bad_ends_the_start_and_one_that_cannot_be_read_is_warned_of
     assert_eq!(process.lines_with("mapping.yaml:4:3: `ttl` is not supported"), 1, "{:?}", process.output());
 
     let limiter = setup("/nowhere/mapping.yaml").start();
-    assert_eq!(limiter.lines_with("PROMETHEUS_MAPPER_YAML: cannot read /nowhere/mapping.yaml"), 1);
+    let warning = "PROMETHEUS_MAPPER_YAML: cannot read /nowhere/mapping.yaml";
+    eventually_true("the warning", || limiter.lines_with(warning) == 1);
     assert_eq!(limiter.metric("ratelimit_service_config_load_success"), 1.0);
 }
 

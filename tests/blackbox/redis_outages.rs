@@ -98,9 +98,8 @@ fn five_calls_learn_that_redis_is_gone_and_all_others_are_told_at_once() {
     wait_for_redis(&node);
 }
 
-#[test]
-fn callers_in_a_hurry_learn_it_too_when_nobody_has_an_answer() {
-    let redis = Redis::start(&[]);
+/// How long callers in a hurry take to open the breaker of a node that has just come up.
+fn opened_by_callers_in_a_hurry(redis: &Redis) -> Duration {
     let node = setup(&redis.url()).env("REDIS_TIMEOUT", "100ms").start();
     wait_for_redis(&node);
     redis.stop();
@@ -111,10 +110,19 @@ fn callers_in_a_hurry_learn_it_too_when_nobody_has_an_answer() {
         assert!(client.call_within(Duration::from_millis(11), hurried).is_err());
         node.metric("tidegate_redis_breaker_open") == 1.0
     });
-    // A probe of the connection would need a second.
-    assert!(stopped.elapsed() < Duration::from_millis(900), "{:?}", stopped.elapsed());
+    let took = stopped.elapsed();
     redis.wake();
     wait_for_redis(&node);
+    took
+}
+
+#[test]
+fn callers_in_a_hurry_learn_it_too_when_nobody_has_an_answer() {
+    let redis = Redis::start(&[]);
+    // A probe of the connection comes a second after it was made: what opens earlier was not opened by it. A machine that
+    // is busy with something else may take longer than that once.
+    let opened = (0..3).map(|_| opened_by_callers_in_a_hurry(&redis));
+    assert!(opened.into_iter().any(|took| took < Duration::from_millis(900)), "the probe told it");
 }
 
 #[test]

@@ -239,9 +239,47 @@ impl Redis {
         (room(left - own), Granted { hits, stamp })
     }
 
+    /// Takes one of the hits that count back, from the first place or the last.
+    fn refund(&mut self, now: u64, order: Order) {
+        self.count(now);
+        self.places.sort_unstable();
+        let held = self.places.iter_mut().filter(|(_, hits)| *hits > 0);
+        let place = match order {
+            Order::OldestFirst => held.into_iter().next(),
+            Order::NewestFirst => held.into_iter().next_back(),
+        };
+        if let Some((_, hits)) = place {
+            *hits -= 1;
+        }
+    }
+
     fn give_back(&mut self, unspent: &Unspent) {
         let place = self.places.iter_mut().find(|(place, _)| *place == unspent.source.stamp);
         place.into_iter().for_each(|(_, hits)| *hits = hits.saturating_sub(unspent.hits));
+    }
+}
+
+/// Which hits a refund takes.
+#[derive(Clone, Copy)]
+enum Order {
+    OldestFirst,
+    NewestFirst,
+}
+
+/// What happens in a simulation.
+#[derive(Clone, Copy)]
+struct Course {
+    /// Milliseconds of a bucket.
+    bucket: u64,
+    /// Leases wrongly begin when the answer comes.
+    from_reply: bool,
+    /// Forty hits of a hundred are given back while they count, by whichever node.
+    refunds: Option<Order>,
+}
+
+impl Course {
+    const fn of_buckets(bucket: u64) -> Self {
+        Self { bucket, from_reply: false, refunds: None }
     }
 }
 
@@ -255,9 +293,8 @@ struct Asking<'l> {
     answer: Option<(Verdict, Granted)>,
 }
 
-/// Some seconds of three nodes, with buckets of so many milliseconds; the times of all admissions, in order.
-/// `from_reply`: with leases that wrongly begin when the answer comes.
-fn simulate(seed: u64, bucket: u64, from_reply: bool) -> Vec<u64> {
+/// Some seconds of three nodes; the times of all admissions that were not given back, in order.
+fn simulate(seed: u64, Course { bucket, from_reply, refunds }: Course) -> Vec<u64> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut below = move |bound: u64| {
         state ^= state << 13;
@@ -270,7 +307,7 @@ fn simulate(seed: u64, bucket: u64, from_reply: bool) -> Vec<u64> {
     let tables: Vec<(Leases, u64)> = (0..3).map(|_| (Leases::new(T), below(1_000_000))).collect();
     let mut asking: Vec<Vec<Asking<'_>>> = tables.iter().map(|_| Vec::new()).collect();
     let (mut redis, mut admitted) = (Redis { bucket, places: Vec::new() }, Vec::new());
-    let mut percent = 0;
+    let (mut percent, mut to_refund, mut seen) = (0, Vec::new(), 0);
     for now in 1..4_000 {
         if now % 150 == 1 {
             percent = [1, 5, 10, 20, 60][below(5) as usize];
@@ -322,6 +359,18 @@ fn simulate(seed: u64, bucket: u64, from_reply: bool) -> Vec<u64> {
                 });
             }
         }
+        if let Some(order) = refunds {
+            for &at in &admitted[seen..] {
+                if below(100) < 40 {
+                    to_refund.push((at, now + below(SHORT_WINDOW / 2)));
+                }
+            }
+            for (at, _) in to_refund.extract_if(.., |&mut (_, due)| due <= now) {
+                admitted.remove(admitted.partition_point(|&other| other < at));
+                redis.refund(now, order);
+            }
+            seen = admitted.len();
+        }
     }
     admitted
 }
@@ -336,12 +385,30 @@ fn no_window_of_any_simulation_holds_more_than_the_limit() {
     let (mut full, mut wrong) = ([0; 2], 0);
     for seed in 1..30 {
         for (kind, bucket) in [1, 250].into_iter().enumerate() {
-            let most = most_in_a_window(&simulate(seed, bucket, false));
+            let most = most_in_a_window(&simulate(seed, Course::of_buckets(bucket)));
             assert!(most <= N as usize, "{most} in a window; seed {seed}, buckets of {bucket} ms");
             full[kind] += usize::from(most == N as usize);
         }
-        wrong += usize::from(most_in_a_window(&simulate(seed, 1, true)) > N as usize);
+        let from_reply = Course { from_reply: true, ..Course::of_buckets(1) };
+        wrong += usize::from(most_in_a_window(&simulate(seed, from_reply)) > N as usize);
     }
     assert!(full.iter().all(|&full| full > 10), "limits must be reached: {full:?}");
     assert!(wrong > 0, "a lease that is measured from its answer must be noticed");
+}
+
+#[test]
+fn refunds_of_hits_that_count_make_no_room_for_more_than_the_limit() {
+    let (mut full, mut wrong) = (0, 0);
+    for seed in 1..30 {
+        for bucket in [1, 250] {
+            let course = |order| Course { refunds: Some(order), ..Course::of_buckets(bucket) };
+            let most = most_in_a_window(&simulate(seed, course(Order::OldestFirst)));
+            assert!(most <= N as usize, "{most} in a window; seed {seed}, buckets of {bucket} ms");
+            full += usize::from(most > N as usize * 9 / 10);
+            let newest_first = most_in_a_window(&simulate(seed, course(Order::NewestFirst)));
+            wrong += usize::from(newest_first > N as usize);
+        }
+    }
+    assert!(full > 10, "limits must be nearly reached: {full}");
+    assert!(wrong > 0, "a refund that takes what another node has leased must be noticed");
 }
