@@ -165,8 +165,8 @@ fn no_spelling_of_a_path_evades_the_limit_of_the_login_behind_envoy() {
 
 /// The canned application tells the path that reached it.
 const TELLS_ITS_PATH: (&str, &str) = (
-    "inline_string: \"The application says hello.\\n\" } }\n",
-    "inline_string: \"The application says hello.\\n\" } }\n                          response_headers_to_add: [{ header: { key: x-path, value: \"%REQ(:path)%\" } }]\n",
+    "- header: { key: x-cost, value: \"28\" }\n",
+    "- header: { key: x-cost, value: \"28\" }\n                            - header: { key: x-path, value: \"%REQ(:path)%\" }\n",
 );
 
 const KEEPS_ESCAPED_SLASHES: (&str, &str) = ("REJECT_REQUEST", "KEEP_UNCHANGED");

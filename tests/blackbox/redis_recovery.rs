@@ -130,7 +130,10 @@ fn what_was_admitted_alone_is_charged_though_nobody_asks_that_node_again() {
     wait_for_redis(&[node.client(), other.client()]);
     redis.stop();
     let client = node.client();
-    eventually_true("the loss to be seen", || answer(&client, "fails", "x").is_err());
+    // What is asked before that may be charged twice: nobody knows whether Redis has counted it.
+    eventually_true("the breaker to open", || {
+        answer(&client, "fails", "x").is_err() && node.metric("tidegate_redis_breaker_open") == 1.0
+    });
     let values: Vec<String> = (0..100).map(|value| value.to_string()).collect();
     values.iter().for_each(|value| assert_eq!(passed(&client, "user", value, 3), 3));
     redis.wake();
@@ -159,7 +162,9 @@ fn what_was_leased_of_a_memory_that_is_lost_does_not_go_back() {
     assert_eq!(passed(&other.client(), "many", "x", 500), 500);
     node.signal(Signal::TERM);
     assert_eq!(node.exit_code(), 0);
-    assert_eq!(remaining(&other.client(), "many", "x"), 9_500);
+    // A lease that was asked for before the memory was lost and granted after it is not known to be there.
+    let left = remaining(&other.client(), "many", "x");
+    assert!((9_400..=9_500).contains(&left), "{left}");
 }
 
 #[test]

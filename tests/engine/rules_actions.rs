@@ -167,6 +167,9 @@ normalize_path: false
 rate_limits:
   - actions: [{request_headers: {header_name: ':path', descriptor_key: path}}]
   - actions: [{header_value_match: {descriptor_value: odd, headers: [{name: ':path', string_match: {prefix: //}}]}}]
+descriptors:
+  - {key: path, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: header_match, rate_limit: {unit: day, requests_per_unit: 1}}
 ",
     );
     assert_eq!(loaded.warnings.len(), 0);
@@ -183,7 +186,10 @@ fn a_test_of_a_path_that_can_never_hold_is_warned_of() {
     let warned = |test: &str| {
         let header = format!("{{name: ':path', string_match: {{{test}}}}}");
         let action = format!("header_value_match: {{descriptor_value: v, headers: [{header}]}}");
-        let loaded = loaded(&format!("domain: d\nrate_limits:\n- actions:\n    - {{{action}}}\n"));
+        let rule = "- {key: header_match, rate_limit: {unit: day, requests_per_unit: 1}}";
+        let loaded = loaded(&format!(
+            "domain: d\nrate_limits:\n- actions:\n    - {{{action}}}\ndescriptors:\n{rule}\n"
+        ));
         loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     for test in ["prefix: //x", "exact: /%6Cogin", "contains: /../", "suffix: /.", "prefix: /café"] {

@@ -32,10 +32,11 @@ descriptors: &all
       - ? key
         : \"\\u00e9\"
         quota_mode: off
+        rate_limit: {unit: day, requests_per_unit: 1}
   - key: ip
     detailed_metric: true
     value_to_metric: true
-    rate_limit: {window: 1h30m, requests_per_unit: 5, granularity: 5s, sync: leased, on_store_failure: deny}
+    rate_limit: {name: b, window: 1h30m, requests_per_unit: 5, granularity: 5s, sync: leased, on_store_failure: deny}
 ...
 ";
 
@@ -87,7 +88,7 @@ fn load_and_plan(bytes: &[u8]) {
 fn the_file_that_is_changed_is_a_good_one() {
     let loaded =
         load(&[file("a.yaml", EVERYTHING)], &options()).unwrap_or_else(|errors| panic!("{errors:#?}"));
-    assert_eq!(loaded.rules.rules().len(), 4);
+    assert_eq!(loaded.rules.rules().len(), 5);
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
 }
 

@@ -97,7 +97,11 @@ fn flags_without_limit(file: &str, node: &CheckedNode, warnings: &mut Diagnostic
     let flags = [
         ("shadow_mode", node.shadow_mode),
         ("quota_mode", node.quota_mode),
-        ("detailed_metric", node.detailed_metric),
+        // Where nodes below count here, it is this node's series that they count in.
+        (
+            "detailed_metric",
+            node.detailed_metric && !node.children.iter().any(|child| child.aggregates_metrics),
+        ),
         ("metadata", !node.metadata.is_null()),
     ];
     for (name, _) in flags.into_iter().filter(|(_, given)| *given) {

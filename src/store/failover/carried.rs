@@ -250,7 +250,8 @@ impl Noted {
     fn note(&mut self, limit: &Limit, parts: u32, hits: u64, now: Instant) {
         let window = Duration::from_nanos(limit.window_nanos());
         // A bucket's hits may take several windows to drain: at most a burst, and what is reported beyond it.
-        let windows = limit.burst().div_ceil(limit.requests().max(1)).saturating_add(17);
+        let reported = if limit.algorithm().is_bucket() { 16 } else { 0 };
+        let windows = limit.burst().div_ceil(limit.requests().max(1)).saturating_add(1 + reported);
         self.until = now.checked_add(window.saturating_mul(windows)).or(self.until);
         let new = Admitted { began: now, last: now, hits: hits as f64 };
         let flown = self.flown();

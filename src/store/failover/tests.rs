@@ -29,7 +29,7 @@ fn rules() -> RuleSet {
     let file = SourceFile { name: "shop.yaml".into(), bytes: RULES.into(), presumed: false };
     let options = LoadOptions {
         default_algorithm: Algorithm::SlidingWindow,
-        default_cost: Cost::default(),
+        default_cost: Cost::Asked,
         merge_domains: false,
         strict: true,
         max_file_bytes: 1 << 20,
