@@ -23,7 +23,7 @@ use crate::engine::decision::{Code, Decision, Limited, Status};
 use crate::engine::plan::Origin;
 use crate::engine::request::Request;
 use crate::engine::rules::RuleSet;
-use crate::logging::REPORT;
+use crate::logging::{REPORT, takes_a_line};
 use crate::metrics::Metrics;
 
 /// The log of decisions.
@@ -88,7 +88,10 @@ impl DecisionLog {
             }
             _ => false,
         });
-        let Some((place, _)) = denying else { return metrics.denials_not_logged(1) };
+        // No decision waits for whoever reads the logs.
+        let Some((place, _)) = denying.filter(|_| takes_a_line()) else {
+            return metrics.denials_not_logged(1);
+        };
         let left_out = self.lines.left_out(metrics.denials_not_logged_until_now());
         match left_out {
             0 => tracing::info!(target: REPORT, "denied: {}", told.denial(place)),
@@ -104,7 +107,7 @@ impl DecisionLog {
     fn unmatched(&self, told: &Told<'_, '_>) {
         let statuses = told.statuses.iter().enumerate();
         for (place, _) in statuses.filter(|(_, status)| matches!(status, Status::NoLimit)) {
-            if told.kind(place).is_some_and(|kind| self.kinds.is_new(kind)) {
+            if told.kind(place).is_some_and(|kind| self.kinds.is_new(kind)) && takes_a_line() {
                 tracing::info!(target: REPORT, "no rule: {}, the first of its kind (tidegate_unmatched_total counts them)", told.unmatched(place));
             }
         }

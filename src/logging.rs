@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, callsite::Identifier};
 use tracing_subscriber::filter::LevelFilter;
@@ -32,6 +33,13 @@ pub const REPORT: &str = "tidegate::report";
 
 /// The level of the process, once logging has started.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
+/// Whether stderr takes a line at once: a pipe that nobody reads, and that is full, would hold up whoever writes to it.
+pub fn takes_a_line() -> bool {
+    let stderr = std::io::stderr();
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&at_once)).is_ok_and(|ready| ready > 0)
+}
 
 /// Starts logging to stderr for the whole process. Later calls change nothing.
 pub fn start(level: LogLevel, format: &str) {

@@ -38,6 +38,7 @@ const SETTINGS: &[&str] = &[
     "QUOTA_MODE",
     "MERGE_DOMAIN_CONFIG",
     "DEFAULT_ALGORITHM",
+    "DEFAULT_COST",
     "MAX_RULES_FILE_BYTES",
 ];
 

@@ -30,6 +30,7 @@ const SETTINGS: &[&str] = &[
     "RULES_MAY_BE_EMPTY",
     "STRICT_RULES",
     "DEFAULT_ALGORITHM",
+    "DEFAULT_COST",
     "MAX_RULES_FILE_BYTES",
 ];
 

@@ -12,7 +12,7 @@ use crate::settings::{Problem, TABLE};
 const FAMILIES: &[&str] = &["REDIS_", "GRPC_", "LIMIT_", "CONFIG_"];
 
 /// Variables of gRPC's own libraries. A `*` ends a beginning.
-const GRPC_LIBRARIES: &[&str] = &[
+const READ_BY_LIBRARIES: &[&str] = &[
     "GRPC_ABORT_ON_LEAKS",
     "GRPC_ARENA_*",
     "GRPC_BINARY_LOG_FILTER",
@@ -37,6 +37,7 @@ const GRPC_LIBRARIES: &[&str] = &[
     "GRPC_USE_SYSTEM_SSL_ROOTS",
     "GRPC_VERBOSITY",
     "GRPC_XDS_BOOTSTRAP*",
+    "OTEL_BLRP_*",
 ];
 
 /// Names of so many letters and fewer are too near to everything.
@@ -85,7 +86,7 @@ fn is_read(name: &str) -> bool {
     let rows = TABLE.iter().map(|row| row.name);
     let there = SAME.iter().copied().chain(DIFFERS.iter().map(|(name, _)| *name));
     let no_effect = NO_EFFECT.iter().flat_map(|(names, _)| names.iter().copied());
-    rows.chain(there).chain(no_effect).chain(GRPC_LIBRARIES.iter().copied()).any(|known| fits(known, name))
+    rows.chain(there).chain(no_effect).chain(READ_BY_LIBRARIES.iter().copied()).any(|known| fits(known, name))
 }
 
 /// `known` is this name, or its beginning up to where any text may stand: `*`, `<NAME>`.

@@ -209,7 +209,7 @@ settings! {
     }
     "Logs and metrics": {
         "LOG_LEVEL" log_level: LogLevel = "info", "what is written to stderr: error warn info debug trace (panic and fatal mean error)";
-        "LOG_VALUES" log_values: bool = "true", "lines of decisions hold the values of requests; false: only their keys";
+        "LOG_VALUES" log_values: bool = "true", "lines of decisions hold the values of requests; false: only their keys, and the names of rules";
         "LOG_FORMAT" log_format: String = "text", "json: one object a line; anything else: text";
         "PROMETHEUS_ADDR" prometheus_addr: HostPort = ":9090", "metrics: host:port, or :port for all addresses";
         "PROMETHEUS_PATH" prometheus_path: UrlPath = "/metrics", "metrics: the path";

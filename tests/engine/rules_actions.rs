@@ -201,9 +201,16 @@ fn a_test_of_a_path_that_can_never_hold_is_warned_of() {
             warnings[0]
         );
     }
-    for test in
-        ["prefix: /login", "prefix: /.", "exact: /a%20b", "contains: ..", "suffix: .php", "contains: '?q=//'"]
-    {
+    for test in [
+        "prefix: /login",
+        "prefix: /.",
+        "exact: /a%20b",
+        "contains: ..",
+        "suffix: .php",
+        "contains: '?q=//'",
+        "contains: 'url=http://'",
+        "suffix: '=//x'",
+    ] {
         assert_eq!(warned(test), [""; 0], "{test}");
     }
 }

@@ -272,15 +272,16 @@ impl HeaderMatcher {
 }
 
 impl TextTest {
-    /// Whether it holds for a normal path that is made of its own text. No other would do.
+    /// Whether it holds for a normal path that is made of its own text, or for one with a query that is. No other would
+    /// do.
     pub(super) fn can_hold_of_a_normal_path(&self) -> bool {
         let (before, after) = match self.kind {
-            TextTestKind::Exact => ("", ""),
-            TextTestKind::Prefix => ("", "x"),
-            TextTestKind::Suffix => ("/x", ""),
-            TextTestKind::Contains => ("/x", "x"),
+            TextTestKind::Exact => (&[""][..], ""),
+            TextTestKind::Prefix => (&[""][..], "x"),
+            TextTestKind::Suffix => (&["/x", "/x?"][..], ""),
+            TextTestKind::Contains => (&["/x", "/x?"][..], "x"),
         };
-        self.holds(&normalized(&format!("{before}{}{after}", self.text)))
+        before.iter().any(|before| self.holds(&normalized(&format!("{before}{}{after}", self.text))))
     }
 
     fn holds(&self, value: &str) -> bool {

@@ -36,8 +36,14 @@ pub(super) fn name_of_invisible(char: char) -> String {
 
 /// Something that a template engine should have replaced: `${LIMIT}`, `{{ .Values.limit }}`.
 pub(super) fn is_template(text: &str) -> bool {
-    let has = |open, close| text.split_once(open).is_some_and(|(_, rest)| rest.contains(close));
-    has("${", "}") || has("{{", "}}")
+    // Not what somebody wants to find: `*${jndi:*}*`.
+    let is_variable = |rest: &str| {
+        let end = rest.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(rest.len());
+        let after = &rest[end..];
+        end > 0 && (after.starts_with('}') || after.starts_with(":-") && after.contains('}'))
+    };
+    let is_action = |rest: &str| rest.contains("}}");
+    text.split("${").skip(1).any(is_variable) || text.split("{{").skip(1).any(is_action)
 }
 
 /// The known key at the front of a word like `domain:shop`, which is one word for want of a space.
