@@ -273,13 +273,14 @@ impl HeaderMatcher {
 
 impl TextTest {
     /// Whether it holds for a normal path that is made of its own text, or for one with a query that is. No other would
-    /// do.
+    /// do. A text that begins with a slash is not meant for a query.
     pub(super) fn can_hold_of_a_normal_path(&self) -> bool {
+        let within = if self.text.starts_with('/') { &["/x"][..] } else { &["/x", "/x?"][..] };
         let (before, after) = match self.kind {
             TextTestKind::Exact => (&[""][..], ""),
             TextTestKind::Prefix => (&[""][..], "x"),
-            TextTestKind::Suffix => (&["/x", "/x?"][..], ""),
-            TextTestKind::Contains => (&["/x", "/x?"][..], "x"),
+            TextTestKind::Suffix => (within, ""),
+            TextTestKind::Contains => (within, "x"),
         };
         before.iter().any(|before| self.holds(&normalized(&format!("{before}{}{after}", self.text))))
     }
