@@ -92,10 +92,11 @@ impl SharedStore {
         own.unwrap_or(self.options.sync) == Sync::Leased && check.limit.algorithm().is_strict()
     }
 
-    /// Holds what leases have, and answers it.
+    /// Holds what leases have, and answers it. A reported cost is not held: what is held goes back where the request comes
+    /// to nothing, and what is reported was spent all the same.
     pub(super) fn hold(&self, plan: &Plan<'_>, now: Duration, verdicts: &mut Verdicts) -> AllHeld<'_> {
         let mut all = AllHeld { store: self, held: SmallVec::new() };
-        for (index, check) in checks(plan).filter(|(_, check)| self.is_leased(check)) {
+        for (index, check) in checks(plan).filter(|(_, check)| self.is_leased(check) && !check.reported) {
             if let Some(held) = self.leases.hold(check, now) {
                 verdicts[index] = Some(held.verdict);
                 all.held.push((index, held));

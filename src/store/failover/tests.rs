@@ -157,5 +157,10 @@ async fn a_request_that_nobody_waits_for_any_more_spends_nothing_of_a_lease() {
     let again = (hold(), hold());
     assert!(store.leases.hold(check, now).is_none(), "the same two");
     drop(again);
+    let mut reported = plan.clone();
+    reported.steps[0] = Step::Check(Check { reported: true, ..*check });
+    let mut verdicts = smallvec![None];
+    drop(store.hold(&reported, now, &mut verdicts));
+    assert_eq!(verdicts[0], None, "what is reported is asked of Redis: it must not go back to a lease");
     assert_eq!(store.end_leases(Duration::MAX), 2);
 }
