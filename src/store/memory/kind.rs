@@ -162,7 +162,7 @@ impl<S: Counter> Kind<S> {
         (0..self.chunks.len()).flat_map(|chunk| self.made(chunk))
     }
 
-    /// The shard of this key, unless nobody has asked for any of its chunk yet.
+    /// The chunk of this key's shard (empty if nobody has asked for any of it yet), and the shard's place there.
     fn made_shard(&self, key: Key) -> (&[Padded<S>], usize) {
         let shard = shard_of(key, self.chunks.len());
         (self.made(shard / CHUNK_SHARDS), shard % CHUNK_SHARDS)
