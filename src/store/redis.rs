@@ -173,9 +173,9 @@ impl RedisStore {
         self.shared.memory_lost.notified().await;
     }
 
-    /// Whether it answers.
-    pub(super) fn is_up(&self) -> bool {
-        *self.shared.contact.borrow() == Contact::Up
+    /// Whether the server of this slot can be asked.
+    pub(super) fn reaches(&self, slot: u16) -> bool {
+        self.lane().is_some_and(|lane| lane.route(slot).is_some())
     }
 
     /// Gives back, once, in the background. `until_done` is kept until that has happened, or never will.

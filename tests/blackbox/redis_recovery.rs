@@ -128,6 +128,11 @@ fn what_was_admitted_alone_is_charged_though_nobody_asks_that_node_again() {
     let local = setup(&redis.url()).env("REDIS_FAILURE_MODE", "local").env("REDIS_TIMEOUT", "200ms");
     let (node, other) = (local.start(), setup(&redis.url()).start());
     wait_for_redis(&[node.client(), other.client()]);
+    // One of the keys is somebody else's: it does not keep the others from being charged.
+    assert_eq!(answer(&other.client(), "user", "theirs"), Ok(OK));
+    let theirs = redis.ask::<Vec<String>>(&["KEYS", "*theirs"]).remove(0);
+    redis.ask::<()>(&["DEL", &theirs]);
+    redis.ask::<()>(&["HSET", &theirs, "a", "b"]);
     redis.stop();
     let client = node.client();
     // What is asked before that may be charged twice: nobody knows whether Redis has counted it.
@@ -136,6 +141,7 @@ fn what_was_admitted_alone_is_charged_though_nobody_asks_that_node_again() {
     });
     let values: Vec<String> = (0..100).map(|value| value.to_string()).collect();
     values.iter().for_each(|value| assert_eq!(passed(&client, "user", value, 3), 3));
+    assert_eq!(passed(&client, "user", "theirs", 3), 3);
     redis.wake();
     let (woken, client) = (Instant::now(), other.client());
     eventually_true("all of it to be charged", || {
@@ -143,6 +149,36 @@ fn what_was_admitted_alone_is_charged_though_nobody_asks_that_node_again() {
     });
     // A node tries again within a second.
     assert!(woken.elapsed() < Duration::from_secs(5), "{:?}", woken.elapsed());
+}
+
+#[test]
+fn what_was_admitted_alone_is_charged_where_one_server_of_a_cluster_stays_away() {
+    let servers = cluster();
+    for server in &servers {
+        server.ask::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let url = format!("127.0.0.1:{}", servers[0].port);
+    let cluster = || setup(&url).env("REDIS_TYPE", "cluster").env("REDIS_TIMEOUT", "200ms");
+    let (node, other) = (cluster().env("REDIS_FAILURE_MODE", "local").start(), cluster().start());
+    wait_for_redis(&[node.client(), other.client()]);
+    let values: Vec<String> = (0..30).map(|value| value.to_string()).collect();
+    let client = other.client();
+    values.iter().for_each(|value| assert_eq!(answer(&client, "user", value), Ok(OK)));
+    let held = |server: &Redis| {
+        let keys = server.ask::<Vec<String>>(&["KEYS", "shop*"]);
+        values.iter().filter(|value| keys.iter().any(|key| key.ends_with(&format!("|{value}")))).collect()
+    };
+    let held: Vec<Vec<&String>> = servers.iter().map(held).collect();
+    assert!(held[1].len() > 3, "{held:?}");
+    servers.iter().skip(1).for_each(Redis::stop);
+    let client = node.client();
+    held[1].iter().for_each(|value| assert_eq!(passed(&client, "user", value, 5), 5));
+    servers[1].wake();
+    let client = other.client();
+    eventually_true("all of it to be charged", || {
+        held[1].iter().all(|value| remaining(&client, "user", value) <= 14)
+    });
+    servers[2].wake();
 }
 
 #[test]

@@ -361,6 +361,88 @@ fn what_goes_back_to_a_bucket_is_all_that_was_charged() {
     }
 }
 
+/// Denied requests of several nodes, whose hits go back in any order, some of them late: whatever drained or went back in
+/// between, others' hits stay. What is not given back for that reason is little, and drains.
+#[test]
+fn what_goes_back_to_a_bucket_is_never_what_others_were_charged() {
+    use tidegate::store::redis::script::{Answered, Call, Memory, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
+    let generation = Memory { key: b"generation".to_vec(), generation: "now".into() };
+    for seed in 0..600 {
+        let mut random = Random(seed);
+        let algorithm = random.pick(&[Algorithm::TokenBucket, Algorithm::LeakyBucket]);
+        let (requests, burst) = (1 + random.below(9) as u32, 1 + random.below(20) as u32);
+        let limit = |requests| Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(burst);
+        let (mut limit, changed) = (limit(requests), limit(1 + random.below(30) as u32));
+        let memory = store();
+        let (name, counter, mut now) = (format!("{algorithm:?}{seed}"), key(seed), TODAY);
+        let mut under_way = Vec::new();
+        for _ in 0..60 {
+            now += random.below(2) * random.below(2 * SECOND);
+            match random.below(4) {
+                // A request that another slot denies.
+                0 | 1 => {
+                    let denied = check(limit, counter, Hits::Take(1 + random.below(5)));
+                    // One of several ways through the script.
+                    let mut call = Call::new(&Whole { quotas: random.below(2) as u32, ..Whole::default() });
+                    call.push(name.clone().into_bytes(), &denied, false);
+                    let reply = asked.invoke(&call, u64::MAX, now);
+                    let charged = Answered::read(&reply, [&denied]).expect("a reply").counters[0];
+                    if charged.charged > 0 {
+                        under_way.push((limit, charged));
+                    }
+                }
+                2 if !under_way.is_empty() => {
+                    let any = random.below(under_way.len() as u64) as usize;
+                    let (limit, charged) = under_way.swap_remove(any);
+                    let mut back = Call::giving_back(&generation);
+                    back.push_give_back(name.clone().into_bytes(), &limit, charged.stamp, charged.charged);
+                    asked.give_back(&back, now);
+                }
+                2 if random.one_in(8) => limit = changed,
+                // Others. Memory is told what they were charged; it never sees what was denied elsewhere.
+                _ => {
+                    let hits = random.below(4);
+                    let plan = plan([check(limit, counter, Hits::Take(hits))]);
+                    let told = asked.apply(&plan, |_| name.clone(), now)[0].expect("a verdict");
+                    if !told.over {
+                        let should =
+                            memory.apply(&plan, Timestamp::from_nanos(now * 1_000))[0].expect("a verdict");
+                        assert!(!should.over, "seed {seed}: {hits} of {limit:?} after {should:?}");
+                        assert!(told.remaining <= should.remaining, "seed {seed}: {told:?}, {should:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A call that the server refuses because of one key has done nothing to the others, so that it may be made again.
+#[test]
+fn a_call_that_is_refused_has_charged_nothing() {
+    use tidegate::store::redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("HSET").arg("theirs").arg("a").arg("b").exec(asked.connection()).expect("Redis answers");
+    for algorithm in Algorithm::ALL {
+        let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
+        let question = check(limit, key(1), Hits::Take(0));
+        let name = format!("{algorithm:?}");
+        // There is something already, with which what is carried may be joined.
+        let taken = plan([check(limit, key(1), Hits::Take(2))]);
+        asked.apply(&taken, |_| name.clone(), TODAY);
+        let mut call = Call::new(&Whole::default());
+        call.push(name.clone().into_bytes(), &question, false);
+        call.carry((0, 3));
+        call.push(b"theirs".to_vec(), &check(limit, key(2), Hits::Take(0)), false);
+        asked.try_invoke(&call, u64::MAX, TODAY + 1_000).expect_err("no counter stands there");
+        let left = asked.apply(&plan([question]), |_| name.clone(), TODAY + 1_000)[0];
+        assert_eq!(left.map(|left| left.remaining), Some(8), "{algorithm:?}");
+    }
+}
+
 /// The shortest way through the script, the long one, and many calls in one command come to the same, leases included.
 #[test]
 fn a_counter_that_is_asked_alone_is_told_the_same() {

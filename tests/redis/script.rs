@@ -1,6 +1,6 @@
 //! How tests ask the script: with a time of their own, on servers that hold one or several slots each.
 
-use redis::{Connection, ConnectionLike, Script};
+use redis::{Connection, ConnectionLike, RedisResult, Script};
 use tidegate::engine::decision::Verdicts;
 use tidegate::engine::plan::{Check, Plan, Step};
 use tidegate::store::redis::script::{Answered, Call, Clock, Purpose, Whole, numbers, source};
@@ -60,6 +60,16 @@ impl Asked {
 
     /// One call, wherever its slot is, of the script that is asked for it.
     pub(crate) fn invoke(&mut self, call: &Call, deadline_micros: u64, now_micros: u64) -> Vec<i64> {
+        self.try_invoke(call, deadline_micros, now_micros).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same of a call that the server may refuse.
+    pub(crate) fn try_invoke(
+        &mut self,
+        call: &Call,
+        deadline_micros: u64,
+        now_micros: u64,
+    ) -> RedisResult<Vec<i64>> {
         let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
         let script = if call.only_renews() { &self.script_of_renewals } else { &self.script };
         let mut invocation = script.prepare_invoke();
@@ -74,9 +84,9 @@ impl Asked {
         let mut moved = None;
         for connection in &mut self.connections {
             match invocation.invoke::<Vec<u8>>(connection) {
-                Ok(reply) => return numbers(&reply).expect("a reply of numbers"),
+                Ok(reply) => return Ok(numbers(&reply).expect("a reply of numbers")),
                 Err(error) if error.code() == Some("MOVED") => moved = Some(error),
-                Err(error) => panic!("{error}"),
+                Err(error) => return Err(error),
             }
         }
         panic!("no server has the slot: {moved:?}");

@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use tokio::time::sleep;
 
 use super::carried::Debt;
-use super::{Part, SharedStore, Times};
+use super::{Failure, Part, SharedStore, Times};
 use crate::clock::{monotonic, since_boot};
 use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::engine::rules::Unit;
@@ -38,37 +38,35 @@ impl SharedStore {
         }
     }
 
-    /// Tells once all that is to be told to stores that answer.
+    /// Tells once all that is to be told to servers that can be reached.
     async fn charge_all(&self) {
-        if !self.stores().any(|(_, store)| store.is_up()) {
-            return;
-        }
         let mut debts = self.carried.debts(monotonic());
-        debts.retain(|debt| self.store_of(debt.place.unit).is_up());
+        debts.retain(|debt| self.store_of(debt.place.unit).reaches(debt.place.slot));
         debts.sort_by_key(|debt| (debt.place.unit == Unit::Second, debt.place.slot));
-        for calls in self.debt_calls(&debts).chunks(CALLS_MAX) {
+        for calls in calls(&debts).chunks(CALLS_MAX) {
             let began = monotonic();
-            join_all(calls.iter().map(|(plan, part)| self.charge(plan, part))).await;
+            join_all(calls.iter().map(|debts| self.charge(debts))).await;
             sleep(monotonic().saturating_duration_since(began).max(REST)).await;
         }
     }
 
-    /// Calls that tell these debts, which are in the order of slots: questions for no hits.
-    fn debt_calls(&self, debts: &[Debt]) -> Vec<(Plan<'static>, Part<'_>)> {
-        let mut calls: Vec<(Plan<'static>, Part<'_>)> = Vec::new();
-        let mut entries = 0;
-        for Debt { counter, place, entries: more } in debts {
-            let store = self.store_of(place.unit);
-            entries += more;
-            let has_room = |(_, part): &(Plan<'_>, Part<'_>)| {
-                let same = std::ptr::eq(part.store, store) && part.slot == place.slot;
-                same && part.keys.len() < COUNTERS_MAX && entries <= ENTRIES_MAX
-            };
-            if !calls.last().is_some_and(has_room) {
-                calls.push((Plan::empty(Modes::default()), Part::new(store, place.slot)));
-                entries = *more;
+    /// Tells debts of one slot. A failure is no decision's: what was not told is told later.
+    async fn charge(&self, debts: &[Debt]) {
+        let refused = matches!(self.charge_together(debts).await, Err(Failure::Refused));
+        if refused && debts.len() > 1 {
+            // What stands under one of the keys is none of our counters, or was none when it was read: nothing was done.
+            for debt in debts {
+                let _ = self.charge_together(std::slice::from_ref(debt)).await;
             }
-            let Some((plan, part)) = calls.last_mut() else { continue };
+        }
+    }
+
+    /// One call: questions for no hits, with which the debts are carried along.
+    async fn charge_together(&self, debts: &[Debt]) -> Result<(), Failure> {
+        let Some(Debt { place, .. }) = debts.first() else { return Ok(()) };
+        let mut plan = Plan::empty(Modes::default());
+        let mut part = Part::new(self.store_of(place.unit), place.slot);
+        for (step, Debt { counter, place, .. }) in debts.iter().enumerate() {
             plan.steps.push(Step::Check(Check {
                 origin: Origin::Override { unit: place.unit, unit_multiplier: 1 },
                 limit: place.limit,
@@ -78,14 +76,28 @@ impl SharedStore {
                 shadow: false,
                 quota: false,
             }));
-            part.add(plan.steps.len() - 1, place.key.clone(), None);
+            part.add(step, place.key.clone(), None);
         }
-        calls
-    }
-
-    async fn charge(&self, plan: &Plan<'_>, part: &Part<'_>) {
         let times = Times { began: monotonic(), leases_from: since_boot(), patience: None };
-        // A failure is no decision's. What was not told is told later.
-        let _ = self.ask_slot(plan, part, &smallvec![None; plan.steps.len()], times).await;
+        self.ask_slot(&plan, &part, &smallvec![None; debts.len()], times).await.map(|_| ())
     }
+}
+
+/// Debts that one call tells, of those in the order of stores and slots.
+fn calls(debts: &[Debt]) -> Vec<&[Debt]> {
+    let mut calls = Vec::new();
+    let (mut first, mut entries) = (0, 0);
+    for (at, debt) in debts.iter().enumerate() {
+        let (begin, place) = (&debts[first].place, &debt.place);
+        let same =
+            begin.slot == place.slot && (begin.unit == Unit::Second) == (place.unit == Unit::Second);
+        let has_room = same && at - first < COUNTERS_MAX && entries + debt.entries <= ENTRIES_MAX;
+        if at > first && !has_room {
+            calls.push(&debts[first..at]);
+            (first, entries) = (at, 0);
+        }
+        entries += debt.entries;
+    }
+    calls.push(&debts[first..]);
+    calls
 }

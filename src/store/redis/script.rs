@@ -79,7 +79,7 @@ const WHOLE_BYTES: usize = 11;
 /// The first argument.
 pub(super) const FIRST_ARG_BYTES: usize = 8 + WHOLE_BYTES;
 
-/// Numbers of a reply for each check.
+/// Numbers of a reply for each check; those of a bucket are one more.
 const NUMBERS: usize = 8;
 
 const GIVES: u8 = 1;
@@ -167,7 +167,8 @@ impl Call {
     /// Adds what one counter was charged under a stamp: `hits` of it go back.
     pub fn push_give_back(&mut self, key: Vec<u8>, limit: &Limit, stamp: Stamp, hits: u64) {
         let mut packed = packed(0, limit, 0, hits);
-        [stamp.at, stamp.level, stamp.rest].into_iter().for_each(|number| packed.extend(double(number)));
+        let Stamp { at, level, rest, taken_back } = stamp;
+        [at, level, rest, taken_back].into_iter().for_each(|number| packed.extend(double(number)));
         self.keys.push(key);
         self.args.push(packed);
     }
@@ -321,6 +322,8 @@ pub struct Stamp {
     pub level: u64,
     /// The buckets: what was in it beside them, in units of which a hit is W (in microseconds).
     pub rest: u64,
+    /// The buckets: so many hits had been taken back of it by then. Only differences of this number mean something.
+    pub taken_back: u64,
 }
 
 /// The numbers of a reply; `None` when it is none of ours.
@@ -340,7 +343,8 @@ impl Answered {
         let mut counters = Vec::new();
         let mut rest = rest;
         for check in checks {
-            let (told, further) = rest.split_at_checked(NUMBERS)?;
+            let numbers = NUMBERS + usize::from(check.limit.algorithm().is_bucket());
+            let (told, further) = rest.split_at_checked(numbers)?;
             counters.push(read_one(told, check)?);
             rest = further;
         }
@@ -373,7 +377,7 @@ impl CounterAnswered {
 }
 
 fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
-    let &[over, before, left, charged, latest, wanted, one, other] = numbers else { return None };
+    let &[over, before, left, charged, latest, wanted, one, other, ref third @ ..] = numbers else { return None };
     let natural = |number: i64| u64::try_from(number).ok();
     let limit = &in_micros(&check.limit);
     let over = over != 0;
@@ -385,7 +389,7 @@ fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
     };
     let reset_nanos = told.reset_nanos(limit, wanted, over);
     let verdict = Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos };
-    let (charged, stamp) = (natural(charged)?, stamp(limit, latest, one, other)?);
+    let (charged, stamp) = (natural(charged)?, stamp(limit, latest, [one, other], third.first())?);
     let quiet_nanos = told.latest.nanos_since(newest(limit, told.latest, other));
     Some(CounterAnswered { verdict, charged, stamp, quiet_nanos })
 }
@@ -422,7 +426,7 @@ fn state(limit: &Limit, one: i64, other: i64) -> Option<ToldState> {
 }
 
 /// The stamp under which a charge would be found again.
-fn stamp(limit: &Limit, latest: i64, one: i64, other: i64) -> Option<Stamp> {
+fn stamp(limit: &Limit, latest: i64, [one, other]: [i64; 2], taken_back: Option<&i64>) -> Option<Stamp> {
     let natural = |number: i64| u64::try_from(number).unwrap_or(0);
     let latest = u64::try_from(latest).ok()?;
     Some(match limit.algorithm() {
@@ -431,7 +435,8 @@ fn stamp(limit: &Limit, latest: i64, one: i64, other: i64) -> Option<Stamp> {
             Stamp::of(latest * 1_000 / limit.window_nanos())
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            Stamp { at: latest, level: natural(one), rest: natural(other) }
+            let taken_back = u64::try_from(*taken_back?).ok()?;
+            Stamp { at: latest, level: natural(one), rest: natural(other), taken_back }
         }
     })
 }

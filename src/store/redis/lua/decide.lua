@@ -2,8 +2,8 @@
 -- engine's settle.rs and of how the memory store follows it.
 --
 -- KEYS: the counters. ARGV: see alone.lua. The reply is doubles: now, then for each check over, before, left, charged,
--- latest, wanted, and two numbers that its algorithm tells; then for each lease that was asked for its hits and its
--- stamp. Only now: it was too late.
+-- latest, wanted, and two numbers that its algorithm tells, three of a bucket; then for each lease that was asked for its
+-- hits and its stamp. Only now: it was too late.
 local GIVES, REPORTED, SHADOW, QUOTA, LEASE, FIXED = 1, 2, 4, 8, 16, 3
 -- A lease is at most this part of what is left: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
@@ -21,15 +21,12 @@ local function kind_of(algorithm)
   return kind
 end
 
-local function counter_of(c)
-  local s = counters[c.place]
-  if not s then
-    local kind = kind_of(c.algorithm)
-    s = kind.open(KEYS[c.place])
-    s.kind, s.taken, s.given, s.charged = kind, 0, 0, 0
-    counters[c.place] = s
-  end
-  return s
+local function open(c)
+  if counters[c.place] then return end
+  local kind = kind_of(c.algorithm)
+  local s = kind.open(KEYS[c.place])
+  s.kind, s.taken, s.given, s.charged = kind, 0, 0, 0
+  counters[c.place] = s
 end
 
 local function charged(c, s, passes, stopping)
@@ -48,9 +45,9 @@ local function carry(c, s, packed, at)
   end
 end
 
-local function look(c, s, packed, at)
+local function look(c, s)
   s.kind.advance(s, c)
-  carry(c, s, packed, at)
+  carry(c, s, c.packed, c.carried_at)
   c.ahead = s.taken
   if c.gives then
     local newest = min(c.hits, s.taken)
@@ -62,13 +59,21 @@ local function look(c, s, packed, at)
   end
 end
 
+-- What stands under a key may be somebody else's: all are read before anything is written, so that a call that fails
+-- has done nothing.
 for i = 2, #ARGV do
-  local c, at = {}
+  local c, at = { packed = ARGV[i] }
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
-    struct.unpack('<I4BBI4I4dBdd', ARGV[i])
+    struct.unpack('<I4BBI4I4dBdd', c.packed)
   c.gives, c.reported = has(c.flags, GIVES), has(c.flags, REPORTED)
-  if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', ARGV[i], at) end
-  look(c, counter_of(c), ARGV[i], at)
+  if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', c.packed, at) end
+  c.carried_at = at
+  open(c)
+  checks[#checks + 1] = c
+end
+
+for _, c in ipairs(checks) do
+  look(c, counters[c.place])
   local quota, over = has(c.flags, QUOTA), c.over and not has(c.flags, SHADOW)
   any_over = any_over or c.over
   if quota then
@@ -77,7 +82,6 @@ for i = 2, #ARGV do
   else
     denied = denied or over
   end
-  checks[#checks + 1] = c
 end
 
 for _, s in pairs(counters) do s.taken, s.given = 0, 0 end
@@ -95,8 +99,8 @@ for _, c in ipairs(checks) do
   end
   if c.gives and s.exists then s.kind.refund(s, c, c.hits) end
   local _, left = s.kind.look(s, c, 0)
-  local one, other = s.kind.tell(s, c, c.over and wanted or left + 1, c.over)
-  for _, number in ipairs({ c.over and 1 or 0, c.before, left, charge, s.latest, wanted, one, other }) do
+  local one, other, third = s.kind.tell(s, c, c.over and wanted or left + 1, c.over)
+  for _, number in ipairs({ c.over and 1 or 0, c.before, left, charge, s.latest, wanted, one, other, third }) do
     reply[#reply + 1] = number
   end
 end

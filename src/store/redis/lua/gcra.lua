@@ -1,11 +1,18 @@
 -- token_bucket and leaky_bucket: the level at the latest time, as whole hits and a rest of which a hit has W units and
--- a microsecond drains N; with the N that this is told for. 28 bytes.
+-- a microsecond drains N; with the N that this is told for; and how many hits were taken back so far. 36 bytes.
 local function gcra()
   -- A reported cost lifts the level above burst by what drains in so many windows at most.
   local DEBT_WINDOWS = 16
-  local kind = packed('<dddI4', { 'latest', 'hits', 'rest', 'requests' })
+  local kind = packed('<dddI4d', { 'latest', 'hits', 'rest', 'requests', 'taken_back' })
 
-  -- N changed: the time until the bucket is empty stays as it is, rounded up by less than a unit.
+  -- Only differences of this number mean something, so it may begin again at 0.
+  local ROUND = 4503599627370496
+  local function count_taken_back(s, hits)
+    s.taken_back = (s.taken_back + min(hits, ROUND / 2)) % ROUND
+  end
+
+  -- N changed: the time until the bucket is empty stays as it is, rounded up by less than a unit. Of what is in it
+  -- nothing goes back any more: it was charged in hits of another size.
   local function follow(s, c)
     if s.requests == c.requests or c.requests == 0 then return end
     if s.requests > 0 then
@@ -14,6 +21,7 @@ local function gcra()
       local more, more_left = muldiv(s.rest, c.requests, s.requests)
       units = units + more + math.ceil((units_left + more_left) / s.requests)
       s.hits, s.rest = min(hits + floor(units / c.window), MOST), units % c.window
+      count_taken_back(s, s.hits + 1)
     end
     s.requests, s.dirty = c.requests, true
   end
@@ -73,23 +81,29 @@ local function gcra()
   end
 
   function kind.refund(s, c, hits)
+    count_taken_back(s, min(hits, s.hits + 1))
     s.hits, s.rest = without(s, hits)
     keep(s, c)
   end
 
   function kind.tell(s)
-    return s.hits, s.rest
+    return s.hits, s.rest, s.taken_back
   end
 
-  -- Hits that were charged at this time, when they brought the level to `level` hits and `rest`: all of them, unless that
-  -- level has drained so far since that some of them have. Then what is left of it: the rest of what they lifted the level
-  -- by has come down by itself, or was others'.
-  function kind.give_back(s, c, time, hits, level, rest)
+  -- Hits that were charged at this time, when they brought the level to `level` hits and `rest`, and so many had been
+  -- taken back. A bucket drains the oldest hits first, so what is left of that level are these hits, and before them
+  -- older ones. All of them go back, unless less than that is left: what has drained, or was taken back since, is not
+  -- there any more, and what was charged later is others'. (Hits taken back since may be younger than these; then some of
+  -- these stay, at most as many, and drain.)
+  function kind.give_back(s, c, time, hits, level, rest, taken_back)
     if s.requests ~= c.requests then return end
-    local then_charged = { hits = level, rest = rest, requests = s.requests }
-    drain(then_charged, c, max(s.latest - time, 0))
+    local left = { hits = level, rest = rest, requests = s.requests }
+    drain(left, c, max(s.latest - time, 0))
+    left.hits = left.hits - (s.taken_back - taken_back) % ROUND
+    if left.hits < 0 then return end
     local units = 0
-    if then_charged.hits < hits then hits, units = then_charged.hits, then_charged.rest end
+    if left.hits < hits then hits, units = left.hits, left.rest end
+    count_taken_back(s, hits + (units > 0 and 1 or 0))
     s.hits, s.rest = s.hits - hits, s.rest - units
     if s.rest < 0 then s.hits, s.rest = s.hits - 1, s.rest + c.window end
     if s.hits < 0 then s.hits, s.rest = 0, 0 end

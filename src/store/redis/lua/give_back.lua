@@ -2,8 +2,7 @@
 -- under which it was charged, at most what is there. It asks nothing and moves no counter's time.
 --
 -- KEYS: the counters. ARGV: the time after which nothing is done; the key of the server's generation, and the one under
--- which hits were charged; for each counter a check, its stamp, its level
--- and the rest of it.
+-- which hits were charged; for each counter a check, and the stamp: a place, and what a bucket told beside it.
 if now > struct.unpack('<d', ARGV[1]) then return struct.pack('<d', now) end
 -- The server has lost its memory since: what would go back is not there, and others' hits may be.
 if redis.pcall('GET', ARGV[2]) ~= ARGV[3] then return struct.pack('<dd', now, 0) end
@@ -26,15 +25,15 @@ end
 
 local made = {}
 local function give_back(key, packed)
-  local _, algorithm, _, requests, burst, window, numerator, denominator, hits, stamp, level, rest =
-    struct.unpack('<I4BBI4I4dBddddd', packed)
+  local _, algorithm, _, requests, burst, window, numerator, denominator, hits, stamp, level, rest, taken_back =
+    struct.unpack('<I4BBI4I4dBdddddd', packed)
   if algorithm == 1 and from_newest(key, stamp, hits) then return end
   local kind = made[algorithm] or kinds[algorithm]()
   made[algorithm] = kind
   local s = kind.open(key)
   if not s.exists then return end
   local c = { requests = requests, burst = burst, window = window, numerator = numerator, denominator = denominator }
-  kind.give_back(s, c, stamp, hits, level, rest)
+  kind.give_back(s, c, stamp, hits, level, rest, taken_back)
   if kind.save then kind.save(s) end
 end
 

@@ -1,6 +1,6 @@
 if (alone == 4 or alone == 5) and requests > 0 and window * requests < MOST then
-  local text, latest, level, rest, told_for = call('GET', KEYS[1]), 0, 0, 0, requests
-  if text then latest, level, rest, told_for = struct.unpack('<dddI4', text) end
+  local text, latest, level, rest, told_for, taken_back = call('GET', KEYS[1]), 0, 0, 0, requests, 0
+  if text then latest, level, rest, told_for, taken_back = struct.unpack('<dddI4d', text) end
   if told_for == requests and (level + hits) * window < MOST then
     local saved = text and now > latest
     if now > latest then
@@ -21,9 +21,12 @@ if (alone == 4 or alone == 5) and requests > 0 and window * requests < MOST then
         local micros = floor(level * window / requests)
         kept = ceil((latest + micros + ceil((level * window - micros * requests + rest) / requests)) / 1000) + shift
       end
-      if saved then call('SET', KEYS[1], struct.pack('<dddI4', latest, level, rest, requests), 'KEEPTTL') end
+      if saved then
+        call('SET', KEYS[1], struct.pack('<dddI4d', latest, level, rest, requests, taken_back), 'KEEPTTL')
+      end
       if kept then call('PEXPIREAT', KEYS[1], kept) end
-      return pack('<ddddddddd', now, over and 1 or 0, before, left, charged, latest, wanted, level, rest)
+      over = over and 1 or 0
+      return pack('<dddddddddd', now, over, before, left, charged, latest, wanted, level, rest, taken_back)
     end
   end
 end
