@@ -2,13 +2,29 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::{PATIENCE, Server, bind, fronts, metrics, service};
-use crate::front::connections::{DrainSwitch, Life, Listener, serve_grpc, serve_http};
+use crate::clock;
+use crate::front::connections::{DrainSwitch, GrpcServer, Life, Listener, serve_grpc, serve_http};
+use crate::front::lane::frames::{self, flag};
+use crate::front::{Bounds, Seam};
+use crate::health::Health;
+
+/// What serves a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Lane,
+    Tonic,
+    Http,
+}
+
+/// How a client of HTTP/2 begins: the preface, and empty SETTINGS.
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// Waits until `holds`; what happens between threads has no clock that a test could turn.
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
@@ -75,22 +91,28 @@ async fn connections_are_bounded_and_given_back() {
 }
 
 /// Serves one connection to its end, on this task's own clock, which jumps ahead whenever nothing else happens.
-async fn serve(listener: &Listener, grpc: bool) {
+async fn serve(listener: &Listener, by: By) {
     let arrival = listener.accept().await;
     let (metrics, switch) = (metrics(), DrainSwitch::new());
-    let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
-    match grpc {
-        true => serve_grpc(arrival, fronts.grpc, Life::until(switch.drain())).await,
-        false => serve_http(arrival, fronts.http, Life::until(switch.drain())).await,
+    let life = Life::until(switch.drain());
+    let service = Arc::new(service(None, &metrics));
+    if by == By::Lane {
+        let seam = Seam::new(service, metrics, Bounds::default());
+        return serve_grpc(arrival, GrpcServer::lane(seam.into(), Health::starting().into()), life).await;
+    }
+    let (fronts, _) = fronts(service, metrics);
+    match by {
+        By::Http => serve_http(arrival, fronts.http, life).await,
+        _ => serve_grpc(arrival, fronts.grpc, life).await,
     }
 }
 
 /// A connection on which a client has said only this, served to its end. Returns what the client was answered.
-async fn stalled(grpc: bool, said: &[u8]) -> String {
+async fn stalled(by: By, said: &[u8]) -> String {
     let (listener, address) = bind().await;
     let mut client = TcpStream::connect(address).await.expect("it listens");
     client.write_all(said).await.expect("buffered");
-    serve(&listener, grpc).await;
+    serve(&listener, by).await;
     let mut answer = Vec::new();
     // An end or a reset, when the server leaves something unread: that it came this far is what counts.
     let _ = client.read_to_end(&mut answer).await;
@@ -100,54 +122,77 @@ async fn stalled(grpc: bool, said: &[u8]) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_says_nothing_is_not_kept() {
     for said in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"] {
-        assert_eq!(stalled(true, said).await, "");
-        assert_eq!(stalled(false, said).await, "");
+        for by in [By::Lane, By::Tonic, By::Http] {
+            assert_eq!(stalled(by, said).await, "", "{by:?}");
+        }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_stops_in_the_middle_is_not_kept() {
-    assert_eq!(stalled(false, b"GET /livez HTTP/1.1\r\nhost:").await, "");
-    let answer = stalled(false, b"POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n{").await;
+    assert_eq!(stalled(By::Http, b"GET /livez HTTP/1.1\r\nhost:").await, "");
+    let answer = stalled(By::Http, b"POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n{").await;
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     assert!(answer.ends_with("the body did not arrive in time\n"), "{answer}");
     // HTTP/2, but nothing after the preface: not even an answer to a ping.
-    let settings_ping_goaway = stalled(true, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-    assert!(!settings_ping_goaway.is_empty());
+    for by in [By::Lane, By::Tonic] {
+        let settings_ping_goaway = stalled(by, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+        assert!(!settings_ping_goaway.is_empty(), "{by:?}");
+    }
 }
 
-/// A connection whose client asks without an end and reads nothing, served to its end. A unix socket holds little.
-async fn unread(grpc: bool, greeting: &[u8], question: &[u8]) {
+/// A connection whose client asks without an end and reads nothing, served to its end. Returns how long that took. A
+/// unix socket holds little.
+async fn unread(by: By, greeting: &[u8], mut question: impl FnMut(&mut Vec<u8>)) -> Duration {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let listener = Listener::unix(&path).await.expect("a socket");
     let mut client = UnixStream::connect(&path).await.expect("it listens");
     client.write_all(greeting).await.expect("buffered");
-    let questions = question.repeat(100);
     let asking = async {
-        while client.write_all(&questions).await.is_ok() {}
+        let mut questions = Vec::new();
+        while client.write_all(&questions).await.is_ok() {
+            questions.clear();
+            (0..100).for_each(|_| question(&mut questions));
+        }
         std::future::pending::<Infallible>().await
     };
-    let bound = Duration::from_secs(120);
+    let (began, bound) = (clock::timer(), Duration::from_secs(120));
     tokio::select! {
-        served = tokio::time::timeout(bound, serve(&listener, grpc)) => served.expect("it is given up"),
+        served = tokio::time::timeout(bound, serve(&listener, by)) => served.expect("it is given up"),
         never = asking => match never {},
     }
+    clock::timer() - began
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_reads_nothing_is_not_kept() {
-    unread(false, b"", b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await;
-    // SETTINGS, then PINGs, each of which has to be answered.
-    let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    unread(true, settings, b"\0\0\x08\x06\0\0\0\0\0tidegate").await;
-    unread(false, settings, b"\0\0\x08\x06\0\0\0\0\0tidegate").await;
+    let get = |out: &mut Vec<u8>| out.extend_from_slice(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n");
+    unread(By::Http, b"", get).await;
+    // Each of them has to be answered.
+    let ping = |out: &mut Vec<u8>| frames::ping(out, 0, b"tidegate");
+    unread(By::Tonic, GREETING, ping).await;
+    unread(By::Http, GREETING, ping).await;
+}
+
+/// The bound that `docs/lane.md` names. Calls, because a flood of anything else is ended for what it is.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_nothing_is_not_kept_by_the_lane() {
+    let mut streams = (1..).step_by(2);
+    let call = |out: &mut Vec<u8>| {
+        let stream = streams.next().expect("there are enough");
+        frames::headers(out, stream, flag::END_STREAM, |out| {
+            out.extend_from_slice(b"\x83\x86\x84\x0f\x10\x10application/grpc");
+        });
+    };
+    let lived = unread(By::Lane, GREETING, call).await;
+    assert!((60..=61).contains(&lived.as_secs()), "{lived:?}");
 }
 
 /// What a port says in its SETTINGS of how many streams a connection may have at a time.
 async fn streams_max(address: SocketAddr) -> u32 {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("it reads");
+    stream.write_all(GREETING).await.expect("it reads");
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.expect("a frame");
     assert_eq!(head[3], 4, "SETTINGS come first");
