@@ -180,6 +180,82 @@ fn rate_limits_that_meet_no_limit_are_warned_of() {
     check(&with(&format!("{}, {path}\n{ip}, {user}, {}", header("x", true), header("y", true))), &[]);
 }
 
+#[test]
+fn values_that_no_path_has_are_warned_of_where_a_key_holds_paths_alone() {
+    let action = |header: &str, key: &str| {
+        format!("- actions: [{{request_headers: {{header_name: '{header}', descriptor_key: {key}}}}}]\n")
+    };
+    let path = action(":path", "path");
+    let warned = |before: &str, value: &str| {
+        warned(&(nodes(&format!("key: path, value: '{value}', LIMIT\nkey: k, LIMIT")) + before))
+    };
+    let brought = format!("rate_limits:\n{path}");
+    for value in [
+        "//login",
+        "/a/../b",
+        "/%6Cogin",
+        "/login/.",
+        "/caf\u{e9}",
+        "/a b",
+        "//login?x=1",
+        "http://host/login",
+        "//*",
+        "/a/../*",
+        "/%6C*",
+        "/a//b*c",
+        "http://*",
+    ] {
+        let expected = format!(
+            "3:22: `value` is `{value}`, which matches no `:path` in its normal form, and `rate_limits` fill this key \
+             with nothing else (expected the normal form, or `normalize_path: false` beside `rate_limits`)"
+        );
+        assert_eq!(warned(&brought, value), [expected]);
+    }
+    for value in [
+        "/login",
+        "/login/",
+        "/",
+        "/*",
+        "*",
+        "*//x",
+        "/a?b=//../%6c",
+        "/a%20b",
+        "/login%2f",
+        "/.*well-known",
+        "/a..*",
+        "/%*",
+        "/%6*",
+        "/a/%2*",
+        "/login*//x",
+        "host:443",
+    ] {
+        let told = warned(&brought, value);
+        assert!(!told.iter().any(|told| told.contains("normal form")), "{value}: {told:?}");
+    }
+    // Whatever else fills the key may bring it; and where nothing does, clients do.
+    for others in [
+        format!("{brought}{}", action("x-path", "path")),
+        format!(
+            "{brought}- actions: [{{generic_key: {{descriptor_key: path, descriptor_value: //login}}}}]\n"
+        ),
+        format!("rate_limits:\n{}", action(":path", "k")),
+        format!("normalize_path: false\n{brought}"),
+        String::new(),
+    ] {
+        assert_eq!(warned(&others, "//login"), [""; 0], "{others}");
+    }
+    // It is told once what is wrong with it.
+    assert_eq!(warned(&brought, "/a\\.b").len(), 1);
+    // Files of one domain count together.
+    let merging = LoadOptions { merge_domains: true, ..options() };
+    let files = |raw: &str| {
+        let rules = nodes("key: path, value: //login, LIMIT");
+        [file("a.yaml", rules), file("b.yaml", format!("domain: d\n{raw}{brought}"))]
+    };
+    let warnings = |raw| load(&files(raw), &merging).expect("good").warnings.len();
+    assert_eq!((warnings(""), warnings("normalize_path: false\n")), (1, 0));
+}
+
 /// The time that it takes to find out grows with the rules, not with their square.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]

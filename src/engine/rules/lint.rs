@@ -7,7 +7,7 @@ mod spelled;
 
 use std::collections::{HashMap, HashSet};
 
-use crate::engine::rules::actions::{Action, Value};
+use crate::engine::rules::actions::{Action, Field, TextTest, TextTestKind, Value};
 use crate::engine::rules::check::{CheckedFile, CheckedNode};
 use crate::engine::rules::diagnostic::{Diagnostics, Place};
 use crate::engine::rules::fields::told;
@@ -83,6 +83,7 @@ pub(super) fn without_effect(files: &[CheckedFile<'_>], warnings: &mut Diagnosti
     let mut visits = VISITS_MAX;
     for files in domains.values() {
         no_descriptors(files, warnings);
+        values_of_no_path(files, warnings);
         replaced_by_nobody(files, warnings);
         actions_without_limit(files, &mut visits, warnings);
     }
@@ -124,6 +125,46 @@ fn no_descriptors(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     warnings.add(first.name, first.domain_at, || {
         format!("the domain {} limits nothing (expected `descriptors`)", told(&first.domain))
     });
+}
+
+/// Values that no `:path` has, under keys that `rate_limits` fill with nothing else. A client of gRPC may send such a
+/// key too, with paths as they were spelt; a value for those belongs under a key of its own, as no request over HTTP
+/// meets it.
+fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
+    let mut is_path_alone: HashMap<&str, bool> = HashMap::new();
+    for action in files.iter().flat_map(|file| file.actions.0.iter().flatten()) {
+        let is_path = matches!(action.value, Value::RequestHeader(Field::Path));
+        *is_path_alone.entry(&action.key).or_insert(true) &= is_path;
+    }
+    is_path_alone.retain(|_, is_path_alone| *is_path_alone);
+    if is_path_alone.is_empty() {
+        return;
+    }
+    for file in files {
+        every_node(&file.nodes, &mut |node| {
+            let Some((value, at)) = node.value.as_deref().zip(node.value_at) else { return };
+            let is_told = || hint::oddly(value).is_some() || taken_literally(&node.key, value).is_some();
+            if is_path_alone.contains_key(&*node.key) && !may_be_of_a_normal_path(value) && !is_told() {
+                warnings.add(file.name, at, || {
+                    format!(
+                        "`value` is {}, which matches no `:path` in its normal form, and `rate_limits` fill this key \
+                         with nothing else (expected the normal form, or `normalize_path: false` beside `rate_limits`)",
+                        told(value)
+                    )
+                });
+            }
+        });
+    }
+}
+
+/// Whether some normal path has this value. What follows the first wildcard may belong to the query, where everything
+/// may stand.
+fn may_be_of_a_normal_path(value: &str) -> bool {
+    let (kind, text) = match value.split_once('*') {
+        Some((start, _)) => (TextTestKind::Prefix, start),
+        None => (TextTestKind::Exact, value),
+    };
+    TextTest { kind, text: text.into(), ignore_case: false }.can_hold_of_a_normal_path()
 }
 
 fn replaced_by_nobody(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
