@@ -26,6 +26,7 @@ pub(super) fn name_of_invisible(char: char) -> String {
         '\u{a0}' => "no-break space",
         '\u{ad}' => "soft hyphen",
         '\u{200b}' => "zero-width space",
+        '\u{3000}' => "ideographic space",
         '\u{feff}' => "byte order mark",
         '\u{2028}' | '\u{2029}' => "line separator",
         '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => "direction mark",
@@ -52,9 +53,21 @@ pub(super) fn key_without_space(word: &str) -> Option<&'static str> {
     known_key(key).filter(|_| !value.is_empty())
 }
 
+/// The first character that looks like a space or like nothing and is hardly meant. French writes no-break spaces, and
+/// Japanese ideographic ones: in a text with letters beyond ASCII they are what they are, except at its ends, where nobody
+/// sees them.
+fn unmeant(text: &str) -> Option<char> {
+    let has_foreign_letters = text.chars().any(|char| !char.is_ascii() && char.is_alphabetic());
+    let is_within = |at: usize, char: char| at > 0 && at + char.len_utf8() < text.len();
+    let is_meant = |at: usize, char: char| {
+        matches!(char, '\u{a0}' | '\u{3000}') && has_foreign_letters && is_within(at, char)
+    };
+    text.char_indices().find(|&(at, char)| is_invisible(char) && !is_meant(at, char)).map(|(_, char)| char)
+}
+
 /// Why no domain, key, value or number is meant to be this text, in words that go on after its name.
 pub(super) fn oddly(text: &str) -> Option<String> {
-    if let Some(char) = text.chars().find(|&char| is_invisible(char)) {
+    if let Some(char) = unmeant(text) {
         let (text, name) = (told(text), name_of_invisible(char));
         return Some(format!("is {text}, with {name} in it (expected visible characters)"));
     }
@@ -169,6 +182,34 @@ mod tests {
         {
             assert_eq!(oddly(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn spaces_of_other_scripts_are_meant_between_their_words_only() {
+        for text in ["東京\u{3000}大阪", "\u{c9}t\u{e9}\u{a0}!", "caf\u{e9}\u{a0}*", "東\u{3000}\u{3000}京"]
+        {
+            assert_eq!(oddly(text), None, "{text}");
+        }
+        for text in [
+            "東京\u{3000}",
+            "\u{3000}東京",
+            "東京\u{3000}\u{3000}",
+            "caf\u{e9}\u{a0}",
+            "\u{a0}caf\u{e9}",
+            "\u{3000}",
+            "tokyo\u{3000}osaka",
+            "1\u{a0}000",
+            "東\u{200b}京",
+            "caf\u{e9}\u{ad}s",
+        ] {
+            let told = oddly(text).unwrap_or_default();
+            assert!(
+                told.contains("in it (expected visible characters)"),
+                "{}: {told}",
+                text.escape_unicode()
+            );
+        }
+        assert!(oddly("東京\u{3000}").is_some_and(|told| told.contains("U+3000 (ideographic space)")));
     }
 
     #[test]

@@ -39,16 +39,21 @@ fn has_any_text(value: &str) -> bool {
     })
 }
 
-/// `[a-z]`, `[^/]`, `[0-9]+`.
+/// `[a-z0-9_]`, `[^/]`, `[abc]+`. A hyphen between two letters proves nothing: `[en-us]`.
 fn has_class(value: &str) -> bool {
     value.split('[').skip(1).any(|rest| {
         let Some((class, after)) = rest.split_once(']') else { return false };
-        let is_range = class.as_bytes().windows(3).any(|three| match three {
-            [from, b'-', to] => from < to && from.is_ascii_alphanumeric() && to.is_ascii_alphanumeric(),
-            _ => false,
-        });
-        class.starts_with('^') || is_range || (!class.is_empty() && after.starts_with(['+', '{']))
+        let times = after.strip_prefix('{').unwrap_or_default();
+        let is_repeated = after.starts_with('+') || times.starts_with(|char: char| char.is_ascii_digit());
+        class.starts_with('^') || is_of_usual_ranges(class) || (!class.is_empty() && is_repeated)
     })
+}
+
+/// Nothing but ranges that everybody writes, and perhaps punctuation.
+fn is_of_usual_ranges(class: &str) -> bool {
+    let ranges = ["a-z", "A-Z", "0-9", "a-f", "A-F"];
+    let rest = ranges.iter().fold(class.to_owned(), |rest, range| rest.replace(range, ""));
+    rest.len() < class.len() && !rest.contains(char::is_alphanumeric)
 }
 
 /// `(a|b)`, `GET|POST`.
@@ -107,6 +112,9 @@ mod tests {
             "foo.*bar$",
             "(?i)admin",
             "[abc]+",
+            "[en-us]{2}",
+            "[a-zA-Z0-9_.-]",
+            "/[0-9]/x",
         ] {
             assert!(like_a_regex(regex).is_some(), "{regex}");
         }
@@ -129,6 +137,12 @@ mod tests {
             "[::1]:8080",
             "[2001:db8::1]",
             "a[0]",
+            "[en-us]",
+            "[en-us]*",
+            "/x[1-5]",
+            "[pizza-zone]",
+            "[id]{id}",
+            "[2026-11-22]",
             "Mozilla/5.0 (X11; Linux x86_64; rv:109.0)",
             "bob+tag@example.com",
             "application/vnd.*",
