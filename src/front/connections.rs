@@ -10,13 +10,15 @@
 //! that answers, and the [`Life`] of the connection, which says when to end gracefully and when at once.
 //!
 //! A connection ends when its peer ends it, when it breaks, when its peer reads nothing for long, or gracefully
-//! (GOAWAY, `connection: close`) once it is old or draining has begun.
+//! (GOAWAY, `connection: close`) once it is old or draining has begun. A stream of HTTP/2 ends too when its peer takes
+//! nothing of it for long.
 
 mod drain;
 mod life;
 mod listener;
 mod socket;
 mod stream;
+mod stream_tasks;
 mod tls;
 mod workers;
 
@@ -39,6 +41,7 @@ pub use self::drain::{Drain, DrainSwitch};
 pub use self::life::{Life, MaxAge};
 pub use self::listener::{Arrival, Listener, Session};
 pub use self::stream::Protocol;
+use self::stream_tasks::StreamTasks;
 pub use self::tls::{Identity, Tls, TlsError};
 pub use self::workers::{ConnectionBounds, Fronts, Port, Workers};
 
@@ -53,6 +56,8 @@ use crate::health::Health;
 const GRPC_STREAMS_MAX: u32 = 256;
 /// The same where HTTP/2 is the exception, and each may hold a whole body.
 const HTTP_STREAMS_MAX: u32 = 100;
+/// The same of pages, which are long: few of them are looked at at a time.
+const PAGE_STREAMS_MAX: u32 = 8;
 /// Headers of one request, decoded. Envoy's own are a few hundred bytes.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
 /// Unread bytes of requests that a connection may hold here, and each of its streams.
@@ -131,13 +136,19 @@ async fn serve_tonic(
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
     // Whatever it speaks: what is not HTTP/2 is told so.
-    let connection =
-        http2(GRPC_STREAMS_MAX).auto_date_header(false).serve_connection(TokioIo::new(stream), service);
+    // Its streams may stand still: a Watch of health has no news for days.
+    let mut http2 = http2(TokioExecutor::new(), GRPC_STREAMS_MAX);
+    let connection = http2.auto_date_header(false).serve_connection(TokioIo::new(stream), service);
     to_its_end(connection, life).await;
 }
 
 /// Serves one connection of HTTP/1.1 or HTTP/2, whichever it begins with.
-pub async fn serve_http(arrival: Arrival, front: impl Respond, mut life: Life) {
+pub async fn serve_http(arrival: Arrival, front: impl Respond, life: Life) {
+    serve_streams(arrival, front, HTTP_STREAMS_MAX, life).await;
+}
+
+/// The same, with so many calls at a time.
+async fn serve_streams(arrival: Arrival, front: impl Respond, streams_max: u32, mut life: Life) {
     let Some(Session { stream, protocol, peer }) = arrival.greeted(&mut life).await else { return };
     // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
     let front = Arc::new(front);
@@ -148,13 +159,15 @@ pub async fn serve_http(arrival: Arrival, front: impl Respond, mut life: Life) {
     let stream = TokioIo::new(stream);
     match protocol {
         Protocol::Http1 => to_its_end(http1().serve_connection(stream, service), life).await,
-        Protocol::Http2 => to_its_end(http2(HTTP_STREAMS_MAX).serve_connection(stream, service), life).await,
+        Protocol::Http2 => {
+            to_its_end(http2(StreamTasks, streams_max).serve_connection(stream, service), life).await;
+        }
     }
 }
 
 /// HTTP/2 within our bounds, with so many calls at a time.
-fn http2(streams_max: u32) -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+fn http2<E: Clone>(executor: E, streams_max: u32) -> http2::Builder<E> {
+    let mut builder = http2::Builder::new(executor);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(streams_max)
@@ -196,7 +209,8 @@ pub async fn serve_pages(
                     oldest.abort();
                 }
                 let life = Life::until(drain.clone());
-                oldest_first.push_back(serving.spawn(serve_http(arrival, front.clone(), life)));
+                let connection = serve_streams(arrival, front.clone(), PAGE_STREAMS_MAX, life);
+                oldest_first.push_back(serving.spawn(connection));
             }
             Some(_) = serving.join_next() => {}
         }

@@ -1,6 +1,13 @@
 //! The debug port, as an operator uses it.
 
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use crate::harness::h2::{
+    Attacker, END_HEADERS, END_STREAM, INITIAL_WINDOW_SIZE, PREFACE, field, frame, kind, settings, streams,
+};
 use crate::harness::http::{Client, get};
+use crate::harness::siege::MIB;
 use crate::harness::tidegate::Setup;
 use crate::harness::{eventually_true, grpc};
 
@@ -85,6 +92,41 @@ fn the_limits_in_force_are_told_after_a_reload() {
         assert!(stats.lines().any(|told| told == line), "no {line:?} in {stats}");
     }
     assert!(!stats.contains("user.over_limit: "), "what a limit never counted is left out: {stats}");
+}
+
+/// A page is rendered as it is taken. One that nobody takes costs little, and nobody else waits for it.
+#[test]
+fn pages_that_nobody_takes_cost_little_memory_and_hold_nobody_up() {
+    const LIMITS: usize = 20_000;
+    let mut rules = RULES.to_owned();
+    for limit in 1..LIMITS {
+        let _ =
+            writeln!(rules, "  - {{key: k{limit}, rate_limit: {{unit: day, requests_per_unit: {limit}}}}}");
+    }
+    let limiter = Setup::new().rules("shop.yaml", &rules).start();
+    let port = limiter.ports().debug;
+    let page = get(port, "/rlconfig?format=json").expect("a page").body;
+    let limits: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+    assert_eq!(limits["limits"].as_array().map(Vec::len), Some(LIMITS));
+    limiter.forget_memory_peak();
+    let before = limiter.memory_peak_bytes();
+
+    let (get_over_http, end) = ([0x82, 0x86], END_HEADERS | END_STREAM);
+    let head = [&get_over_http[..], &field(0, ":path", "/rlconfig?format=json")].concat();
+    let mut deaf = Attacker::connect(port);
+    let asked = streams().take(100).flat_map(|stream| frame(kind::HEADERS, end, stream, &head));
+    let asked: Vec<u8> = asked.collect();
+    assert!(deaf.send(&[PREFACE, &settings(&[(INITIAL_WINDOW_SIZE, 0)]), &asked].concat()));
+    let began = Instant::now();
+    assert_eq!(get(port, "/metrics").expect("a page").status, 200);
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(3), "a scrape took {waited:?}");
+    let heard = deaf.hears("each to be answered or refused", |heard| {
+        heard.frames(kind::HEADERS) + heard.frames(kind::RST_STREAM) == 100
+    });
+    assert_eq!((heard.frames(kind::HEADERS), heard.frames(kind::DATA)), (8, 0), "{heard:?}");
+    let taken = limiter.memory_peak_bytes().saturating_sub(before);
+    assert!(taken < 8 * MIB, "{taken} bytes");
 }
 
 /// What would end a line, move a cursor or turn the direction of writing.

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 
 use super::gate::Gate;
 use super::page::{JSON, Page, TEXT, not_allowed, page, pieces, text};
-use super::rlconfig::{self, Format};
+use super::rlconfig::{Format, Listing};
 use super::{Respond, json, read_body, refused};
 use crate::engine::explain::Explanation;
 use crate::engine::text::json_line;
@@ -71,18 +71,17 @@ impl AdminFront {
     }
 
     /// What only reads.
-    fn shown(&self, path: &str, query: &str) -> Page {
+    fn shown(&self, path: &str) -> Page {
         match path {
             "/" => text(StatusCode::OK, INDEX),
             "/logging" => text(StatusCode::OK, format!("{}\n", logging::level())),
             "/metrics" => scrape(&self.metrics),
-            "/rlconfig" => self.rlconfig(query),
             "/stats" => pieces(TEXT, self.metrics.stats()),
             _ => text(StatusCode::NOT_FOUND, INDEX),
         }
     }
 
-    fn rlconfig(&self, query: &str) -> Page {
+    async fn rlconfig(&self, query: &str) -> Page {
         let format = match parameter(query, "format") {
             None => Format::Lines,
             Some("yaml") => Format::Yaml,
@@ -90,7 +89,7 @@ impl AdminFront {
             Some(_) => return text(StatusCode::BAD_REQUEST, "format is none of yaml, json\n"),
         };
         let content_type = if format == Format::Json { JSON } else { TEXT };
-        page(StatusCode::OK, content_type, self.service.with_rules(|rules| rlconfig::render(rules, format)))
+        pieces(content_type, Listing::of(self.service.snapshot().ok(), format).await)
     }
 
     /// Explains the answer to a request, given as to `/json`.
@@ -129,7 +128,8 @@ impl Respond for AdminFront {
             "/ask" => not_allowed("POST"),
             "/logging" if posts => self.set_log_level(query, peer, &head),
             "/logging" if !reads(&head.method) => not_allowed("GET, HEAD, POST"),
-            _ if reads(&head.method) => self.shown(path, query),
+            "/rlconfig" if reads(&head.method) => self.rlconfig(query).await,
+            _ if reads(&head.method) => self.shown(path),
             _ => not_allowed("GET, HEAD"),
         }
     }

@@ -17,7 +17,13 @@ pub struct PageBody(Content);
 
 enum Content {
     Whole(Bytes),
-    Pieces { pieces: Box<dyn Iterator<Item = String> + Send>, rested: bool },
+    Pieces {
+        pieces: Box<dyn Iterator<Item = String> + Send>,
+        rested: bool,
+        /// The last byte of the piece that was sent before. It is sent apart: hyper lets go of a chunk once its first
+        /// byte may be sent, and nobody would see whether the client takes the others.
+        last: Bytes,
+    },
 }
 
 /// The content type of a text.
@@ -47,7 +53,8 @@ pub(super) fn pieces(
     content_type: &'static str,
     pieces: impl Iterator<Item = String> + Send + 'static,
 ) -> Page {
-    respond(StatusCode::OK, content_type, Content::Pieces { pieces: Box::new(pieces), rested: true })
+    let content = Content::Pieces { pieces: Box::new(pieces), rested: true, last: Bytes::new() };
+    respond(StatusCode::OK, content_type, content)
 }
 
 /// The page for a method that a path does not take.
@@ -74,7 +81,8 @@ impl Body for PageBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let next = match &mut self.0 {
             Content::Whole(bytes) => Some(std::mem::take(bytes)).filter(|bytes| !bytes.is_empty()),
-            Content::Pieces { pieces, rested } => {
+            Content::Pieces { last, .. } if !last.is_empty() => Some(std::mem::take(last)),
+            Content::Pieces { pieces, rested, last } => {
                 *rested = !*rested;
                 if *rested {
                     // Between two pieces, everything else on this thread has its turn, and so have the threads that
@@ -83,7 +91,11 @@ impl Body for PageBody {
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                pieces.next().map(Bytes::from)
+                pieces.next().map(|piece| {
+                    let mut piece = Bytes::from(piece);
+                    *last = piece.split_off(piece.len().saturating_sub(1));
+                    piece
+                })
             }
         };
         Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))

@@ -1,10 +1,17 @@
 //! `/rlconfig`: the limits in force, a line each, in the form that `envoyproxy/ratelimit` gives them; sorted, and with
 //! our own fields at the end. Or all that is known of them, as YAML or as JSON.
+//!
+//! It comes in pieces, each rendered when the one before it is taken: a page that nobody takes holds the rules, which
+//! are there anyway, and a piece.
 
 use serde_json::{Value, json};
 
-use crate::engine::rules::{Rule, RuleSet};
+use crate::engine::rules::Rule;
 use crate::engine::text::{json_line, one_line};
+use crate::service::Snapshot;
+
+/// A piece ends with the limit that makes it so long.
+const PIECE_BYTES: usize = 16 * 1_024;
 
 /// A form of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,19 +21,54 @@ pub(super) enum Format {
     Json,
 }
 
-/// All limits. `None`: no rules were ever loaded.
-pub(super) fn render(rules: Option<&RuleSet>, format: Format) -> String {
-    let rules = rules.map_or(&[][..], RuleSet::rules).iter();
-    let mut paths: Vec<_> = rules.map(|rule| (rule.path(), rule)).collect();
-    paths.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-    let limits = paths.iter();
-    match format {
-        Format::Lines => limits.map(|(path, rule)| line(path, rule)).collect(),
-        Format::Yaml => limits.map(|(path, rule)| yaml(&limit(path, rule))).collect(),
-        Format::Json => {
-            let limits: Vec<_> = limits.map(|(path, rule)| limit(path, rule)).collect();
-            format!("{}\n", json_line(&json!({ "limits": limits }).to_string()))
+/// The pieces of one page, in order.
+pub(super) struct Listing {
+    /// `None`: no rules were ever loaded.
+    rules: Option<Snapshot>,
+    format: Format,
+    /// So many limits are told. `None`: all that there is to tell.
+    told: Option<usize>,
+}
+
+impl Listing {
+    /// All limits of `rules`. Those of a set that nobody has listed before are put in order on a thread of its own.
+    pub(super) async fn of(rules: Option<Snapshot>, format: Format) -> Self {
+        let sorting = tokio::task::spawn_blocking(move || {
+            rules.as_ref().map(Snapshot::by_path);
+            rules
+        });
+        Self { rules: sorting.await.expect("sorting does not panic"), format, told: Some(0) }
+    }
+}
+
+impl Iterator for Listing {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let mut told = self.told?;
+        let order = self.rules.as_ref().map_or(&[][..], Snapshot::by_path);
+        let rules = self.rules.as_ref().map_or(&[][..], |rules| rules.rules().rules());
+        let (begin, end) = if self.format == Format::Json { ("{\"limits\":[", "]}\n") } else { ("", "") };
+        let mut piece = if told == 0 { begin.to_owned() } else { String::new() };
+        while let Some(&id) = order.get(told)
+            && piece.len() < PIECE_BYTES
+        {
+            let (rule, path) = (&rules[id], rules[id].path());
+            match self.format {
+                Format::Lines => piece += &line(&path, rule),
+                Format::Yaml => piece += &yaml(&limit(&path, rule)),
+                Format::Json => {
+                    piece += if told == 0 { "" } else { "," };
+                    piece += &json_line(&limit(&path, rule).to_string());
+                }
+            }
+            told += 1;
         }
+        self.told = (told < order.len()).then_some(told);
+        if self.told.is_none() {
+            piece += end;
+        }
+        Some(piece)
     }
 }
 
@@ -84,9 +126,7 @@ fn yaml(limit: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::key::KeySecret;
-    use crate::engine::limit::Algorithm;
-    use crate::engine::rules::{Cost, LoadOptions, SourceFile, load};
+    use crate::service::fixture::{metrics, service};
 
     const RULES: &str = "
 domain: shop
@@ -101,24 +141,18 @@ descriptors:
     rate_limit: { unit: minute, unit_multiplier: 5, requests_per_unit: 3, algorithm: fixed_window }
 ";
 
-    fn options() -> LoadOptions {
-        LoadOptions {
-            default_algorithm: Algorithm::SlidingWindow,
-            default_cost: Cost::default(),
-            merge_domains: false,
-            strict: false,
-            max_file_bytes: 1 << 20,
-            secret: KeySecret::new([7; 16]),
-        }
+    async fn pieces(rules: Option<&str>, format: Format) -> Vec<String> {
+        Listing::of(service(rules, &metrics()).snapshot().ok(), format).await.collect()
     }
 
-    #[test]
-    fn a_limit_is_a_line() {
-        let file =
-            SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.as_bytes().to_vec(), presumed: false };
-        let rules = load(&[file], &options()).expect("good rules").rules;
+    async fn page(format: Format) -> String {
+        pieces(Some(RULES), format).await.concat()
+    }
+
+    #[tokio::test]
+    async fn a_limit_is_a_line() {
         assert_eq!(
-            render(Some(&rules), Format::Lines),
+            page(Format::Lines).await,
             "shop.path_/api*: unit=MINUTE requests_per_unit=3, shadow_mode: true, quota_mode: false, \
              unit_multiplier: 5, algorithm: fixed_window\n\
              shop.user: unit=HOUR requests_per_unit=10, shadow_mode: false, quota_mode: false, \
@@ -126,26 +160,49 @@ descriptors:
              shop.user.tier_gold: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, \
              unlimited: true\n"
         );
-        assert_eq!(render(None, Format::Lines), "");
     }
 
-    #[test]
-    fn yaml_and_json_hold_the_same() {
-        let file =
-            SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.as_bytes().to_vec(), presumed: false };
-        let rules = load(&[file], &options()).expect("good rules").rules;
-        let json: Value = serde_json::from_str(&render(Some(&rules), Format::Json)).expect("JSON");
+    #[tokio::test]
+    async fn without_rules_there_are_no_limits() {
+        assert_eq!(pieces(None, Format::Lines).await.concat(), "");
+        assert_eq!(pieces(None, Format::Json).await.concat(), "{\"limits\":[]}\n");
+    }
+
+    #[tokio::test]
+    async fn yaml_and_json_hold_the_same() {
+        let json: Value = serde_json::from_str(&page(Format::Json).await).expect("JSON");
         assert_eq!(json["limits"].as_array().map(Vec::len), Some(3));
         let api = &json["limits"][0];
         assert_eq!((&api["path"], &api["line"]), (&json!("shop.path_/api*"), &json!(8)));
         assert_eq!((&api["unit_multiplier"], &api["algorithm"]), (&json!(5), &json!("fixed_window")));
         assert_eq!(json["limits"][2]["unlimited"], true);
 
-        let yaml = render(Some(&rules), Format::Yaml);
+        let yaml = page(Format::Yaml).await;
         assert_eq!(yaml.matches("\n- ").count() + usize::from(yaml.starts_with("- ")), 3);
         for limit in json["limits"].as_array().expect("a list") {
             for (name, value) in limit.as_object().expect("a mapping") {
                 assert!(yaml.contains(&format!(" {name}: {value}\n")), "{name}: {value} in\n{yaml}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn many_limits_come_in_pieces_that_are_rendered_when_they_are_asked_for() {
+        let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+        for limit in 0..2_000 {
+            rules +=
+                &format!("  - {{ key: k{limit:04}, rate_limit: {{ unit: hour, requests_per_unit: 1 }} }}\n");
+        }
+        for format in [Format::Lines, Format::Yaml, Format::Json] {
+            let pieces = pieces(Some(&rules), format).await;
+            assert!(pieces.len() > 10, "{} pieces", pieces.len());
+            assert!(pieces.iter().all(|piece| piece.len() < PIECE_BYTES + 1_024), "{format:?}");
+            let page = pieces.concat();
+            let told: Vec<_> = page.split("shop.k").skip(1).map(|rest| &rest[..4]).collect();
+            assert!(told.len() == 2_000 && told.is_sorted(), "{format:?}");
+            if format == Format::Json {
+                let limits: Value = serde_json::from_str(&page).expect("JSON");
+                assert_eq!(limits["limits"].as_array().map(Vec::len), Some(2_000));
             }
         }
     }

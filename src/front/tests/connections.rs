@@ -5,12 +5,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::{PATIENCE, Server, bind, fronts, metrics, service};
+use super::{PATIENCE, RULES, Server, bind, fronts, metrics, service};
 use crate::clock;
-use crate::front::connections::{DrainSwitch, GrpcServer, Life, Listener, serve_grpc, serve_http};
+use crate::front::connections::{
+    DrainSwitch, GrpcServer, Life, Listener, serve_grpc, serve_http, serve_pages,
+};
+use crate::front::http::{AdminFront, Gate};
 use crate::front::lane::frames::{self, flag};
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
@@ -235,4 +242,34 @@ async fn connections_that_are_left_open_do_not_keep_a_scrape_out() {
     let mut answer = String::new();
     newest.read_to_string(&mut answer).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_nobody_takes_is_not_kept() {
+    let (listener, address) = bind().await;
+    let (metrics, switch) = (metrics(), DrainSwitch::new());
+    let service = Arc::new(service(Some(RULES), &metrics));
+    let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
+    let front = AdminFront::new(service, seam, metrics, Gate::new("::", None));
+    let serving = tokio::spawn(serve_pages(listener, front, 4, switch.drain()));
+    // Nothing of it may be sent, or its beginning.
+    for window in [0, 100] {
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let mut client = http2::Builder::new(TokioExecutor::new());
+        let handshake = client.initial_stream_window_size(window).handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.expect("HTTP/2");
+        tokio::spawn(connection);
+        let ask = |path: &str| {
+            let request = ::http::Request::get(format!("http://{address}{path}"));
+            request.body(Empty::<Bytes>::new()).expect("a request")
+        };
+        let page = sender.send_request(ask("/rlconfig?format=json")).await.expect("an answer").into_body();
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        let taken = tokio::time::timeout(Duration::from_secs(1), page.collect()).await;
+        taken.expect("ended").expect_err("not all of it");
+        // The connection goes on.
+        let page = sender.send_request(ask("/nothing")).await.expect("an answer");
+        assert_eq!(page.status(), 404);
+    }
+    serving.abort();
 }

@@ -40,7 +40,23 @@ async fn exchange(address: SocketAddr, request: &[u8]) -> (u16, String, String) 
     read.expect("text");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-    (status, head.to_lowercase(), body.to_owned())
+    let head = head.to_lowercase();
+    let body = if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
+    (status, head, body)
+}
+
+/// What the chunks of a body hold, to the last, which is empty.
+fn unchunked(mut chunks: &str) -> String {
+    let mut body = String::new();
+    loop {
+        let (length, rest) = chunks.split_once("\r\n").expect("a length");
+        let (chunk, rest) = rest.split_at(usize::from_str_radix(length, 16).expect("a number"));
+        if chunk.is_empty() {
+            return body;
+        }
+        body += chunk;
+        chunks = rest.strip_prefix("\r\n").expect("the end of a chunk");
+    }
 }
 
 pub(super) async fn status_and_body(address: SocketAddr, line: &str, body: &str) -> (u16, String) {

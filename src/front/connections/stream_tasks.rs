@@ -1,0 +1,48 @@
+//! Each stream of HTTP/2 that hyper serves is a task, which ends by itself or once nothing has moved on it for long.
+//!
+//! Where a client does not open the window of a stream, nothing is written that its socket could give up. hyper would
+//! keep the answer for as long as the connection lives.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper::rt::Executor;
+use tokio::time::Sleep;
+
+use crate::clock;
+
+/// How long a stream may stand still: nothing of its answer is taken, or none comes. As long as a socket may.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs streams. One that stands still for long is reset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StreamTasks;
+
+impl<F: Future + Send + 'static> Executor<F> for StreamTasks {
+    fn execute(&self, stream: F) {
+        tokio::spawn(while_it_moves(stream));
+    }
+}
+
+/// Runs a future to its end, or until it was not woken for so long; then it is dropped.
+async fn while_it_moves(future: impl Future) {
+    let mut future = pin!(future);
+    // Made only for what has to wait.
+    let mut stalled: Option<Pin<Box<Sleep>>> = None;
+    poll_fn(|context| {
+        if let Some(stalled) = &mut stalled
+            && stalled.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(());
+        }
+        if future.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let stalled = stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(STALL_TIMEOUT)));
+        stalled.as_mut().reset((clock::timer() + STALL_TIMEOUT).into());
+        stalled.as_mut().poll(context)
+    })
+    .await;
+}
