@@ -332,7 +332,7 @@ fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>,
             Ok((stream, Event::Health(status, news, watcher))) => {
                 let more =
                     (status != HealthStatus::Draining).then(|| turn.serve.follow(stream, status, watcher));
-                connection.push(stream, news.as_deref(), more, turn.out);
+                connection.push(stream, news.as_deref(), more, turn.now, turn.out);
             }
             // Nobody waited for it any more. (What panicked is answered when it is due.)
             Err(_) => {}

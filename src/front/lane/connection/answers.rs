@@ -8,6 +8,8 @@ use crate::front::grpc::{ONLY_GRPC, ONLY_POST, percent_encoded};
 
 /// How long an answer may wait for a client to open its window.
 pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the end of a stream of messages may wait for that. It comes when draining begins, which is over in 10 s.
+const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Unsent bytes of a stream of messages. Whoever takes none of them for so long is not interested.
 const UNSENT_BYTES_MAX: usize = 1_024;
 /// Characters of a text about an error: encoded, it fits into one frame.
@@ -32,19 +34,26 @@ impl<W> Connection<W> {
 
     /// The next message of a stream of them, and what is kept for the one after it. Without that it is the last.
     /// Nothing happens if the stream has ended meanwhile.
-    pub fn push(&mut self, id: u32, message: Option<&[u8]>, waiting: Option<W>, out: &mut Vec<u8>) {
-        let Some(stream) = self.streams.get(id) else { return };
-        if !matches!(stream.state, State::Sending(Then::More(_))) {
+    pub fn push(
+        &mut self,
+        id: u32,
+        message: Option<&[u8]>,
+        waiting: Option<W>,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) {
+        if !self.streams.get(id).is_some_and(|stream| matches!(stream.state, State::Sending(Then::More(_)))) {
             return;
         }
+        let Some(mut stream) = self.remove(id) else { return };
         if let Some(message) = message {
             frame_message(&mut stream.body, message);
         }
-        stream.state = State::Sending(waiting.map_or(Then::Trailers, Then::More));
-        match stream.body.len() - stream.sent > UNSENT_BYTES_MAX {
-            true => self.reset(id, ErrorCode::EnhanceYourCalm, out),
-            false => self.pump(id, out),
+        if stream.body.len() - stream.sent > UNSENT_BYTES_MAX {
+            return self.reset(id, ErrorCode::EnhanceYourCalm, out);
         }
+        stream.due = waiting.is_none().then_some(now + LAST_TIMEOUT);
+        self.send(stream, waiting.map_or(Then::Trailers, Then::More), out);
     }
 
     #[inline]

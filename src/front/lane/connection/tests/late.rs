@@ -45,14 +45,14 @@ fn a_stream_of_messages_goes_on_until_the_last() {
     assert_eq!(first.payload, message(b"first"));
     peer.wait(Duration::from_secs(50));
     let next = peer.server.wait(1);
-    peer.connection.push(1, Some(b"second"), Some(next), &mut peer.out);
+    peer.connection.push(1, Some(b"second"), Some(next), peer.now, &mut peer.out);
     let [second] = &peer.heard()[..] else { panic!("one frame") };
     assert_eq!((second.flags, &second.payload[..]), (0, &message(b"second")[..]));
     assert_eq!(peer.server.awaited(), [1]);
-    peer.connection.push(1, Some(b"last"), None, &mut peer.out);
+    peer.connection.push(1, Some(b"last"), None, peer.now, &mut peer.out);
     assert_eq!(ended(&peer.heard()), [1]);
     assert!(peer.server.awaited().is_empty());
-    peer.connection.push(1, Some(b"more"), None, &mut peer.out);
+    peer.connection.push(1, Some(b"more"), None, peer.now, &mut peer.out);
     assert_eq!(peer.heard(), []);
 }
 
@@ -63,9 +63,32 @@ fn a_stream_of_messages_that_nobody_takes_is_bounded() {
     peer.say(&[&PREFACE[..], &no_window, &call(1, b"stream")].concat());
     let gone = (0..1_000).find(|_| {
         let next = peer.server.wait(1);
-        peer.connection.push(1, Some(b"again and again"), Some(next), &mut peer.out);
+        peer.connection.push(1, Some(b"again and again"), Some(next), peer.now, &mut peer.out);
         !resets(&peer.heard()).is_empty()
     });
     assert!(gone.is_some_and(|count| count < 100), "{gone:?}");
     assert!(peer.server.awaited().is_empty());
+}
+
+#[test]
+fn the_last_of_a_stream_of_messages_does_not_wait_for_long_to_be_taken() {
+    let no_window = frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let watched = || {
+        let mut peer = Peer::silent(5);
+        peer.say(&[&PREFACE[..], &no_window, &call(1, b"stream")].concat());
+        peer.wait(Duration::from_secs(50));
+        peer.connection.push(1, None, None, peer.now, &mut peer.out);
+        peer.connection.drain(peer.now, &mut peer.out);
+        peer.say(&frame(kind::PING, flag::ACK, 0, b"go away!"));
+        assert!(peer.server.awaited().is_empty() && !peer.connection.is_over());
+        peer
+    };
+    let mut peer = watched();
+    assert_eq!(peer.wait(Duration::from_millis(4_999)), []);
+    assert_eq!(resets(&peer.wait(Duration::from_millis(1))), [(1, ErrorCode::Cancel as u8)]);
+    assert!(peer.connection.is_over());
+    let mut peer = watched();
+    peer.wait(Duration::from_millis(4_999));
+    assert_eq!(ended(&peer.say(&frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 100]))), [1]);
+    assert!(peer.connection.is_over());
 }
