@@ -89,8 +89,7 @@ fn calls(debts: &[Debt]) -> Vec<&[Debt]> {
     let (mut first, mut entries) = (0, 0);
     for (at, debt) in debts.iter().enumerate() {
         let (begin, place) = (&debts[first].place, &debt.place);
-        let same =
-            begin.slot == place.slot && (begin.unit == Unit::Second) == (place.unit == Unit::Second);
+        let same = begin.slot == place.slot && (begin.unit == Unit::Second) == (place.unit == Unit::Second);
         let has_room = same && at - first < COUNTERS_MAX && entries + debt.entries <= ENTRIES_MAX;
         if at > first && !has_room {
             calls.push(&debts[first..at]);

@@ -377,7 +377,9 @@ impl CounterAnswered {
 }
 
 fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
-    let &[over, before, left, charged, latest, wanted, one, other, ref third @ ..] = numbers else { return None };
+    let &[over, before, left, charged, latest, wanted, one, other, ref third @ ..] = numbers else {
+        return None;
+    };
     let natural = |number: i64| u64::try_from(number).ok();
     let limit = &in_micros(&check.limit);
     let over = over != 0;
