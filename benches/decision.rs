@@ -21,15 +21,15 @@ use governor::nanos::Nanos;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 use mimalloc::MiMalloc;
-use tidegate::engine::decision::conclude;
-use tidegate::engine::key::{KeySecret, KeySeed};
-use tidegate::engine::limit::{Algorithm, Limit};
-use tidegate::engine::plan::{Check, Hits, Modes, Origin};
-use tidegate::engine::request::Request;
-use tidegate::engine::rules::{Cost, Unit};
-use tidegate::engine::rules::{LoadOptions, RuleSet, SourceFile, load};
-use tidegate::engine::time::{SECOND_NANOS, Timestamp};
-use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::decision::conclude;
+use tidegate_engine::key::{KeySecret, KeySeed};
+use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::plan::{Check, Hits, Modes, Origin};
+use tidegate_engine::request::Request;
+use tidegate_engine::rules::{Cost, Unit};
+use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 #[path = "decision/tails.rs"]
 mod tails;

@@ -8,11 +8,11 @@ use std::fmt::Write;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use tidegate::engine::key::KeySecret;
-use tidegate::engine::limit::Algorithm;
-use tidegate::engine::plan::Modes;
-use tidegate::engine::request::Request;
-use tidegate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::Request;
+use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 
 fn options() -> LoadOptions {
     LoadOptions {

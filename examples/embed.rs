@@ -5,14 +5,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tidegate::engine::decision::{Code, Status, conclude};
-use tidegate::engine::key::KeySecret;
-use tidegate::engine::limit::Algorithm;
-use tidegate::engine::plan::Modes;
-use tidegate::engine::request::Request;
-use tidegate::engine::rules::{Cost, LoadOptions, SourceFile, load};
-use tidegate::engine::time::Timestamp;
-use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::decision::{Code, Status, conclude};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::Request;
+use tidegate_engine::rules::{Cost, LoadOptions, SourceFile, load};
+use tidegate_engine::time::Timestamp;
 
 const RULES: &str = "
 domain: shop

@@ -7,16 +7,17 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::Clock;
-use tidegate::engine::decision::{Code, Status, conclude};
-use tidegate::engine::key::KeySecret;
-use tidegate::engine::limit::Algorithm;
-use tidegate::engine::plan::Modes;
-use tidegate::engine::request::Request;
-use tidegate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
 use tidegate::store::redis::address::Place;
 use tidegate::store::redis::{Contact, RedisOptions, RedisStore};
-use tidegate::store::{FailoverOptions, MemoryOptions, MemoryStore, SharedStore, StoreFull};
+use tidegate::store::{FailoverOptions, SharedStore};
+use tidegate_engine::clock::Clock;
+use tidegate_engine::decision::{Code, Status, conclude};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::Request;
+use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
 
 const RULES: &str = "
 domain: shop

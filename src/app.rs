@@ -32,9 +32,6 @@ use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
 use crate::clock::{Clock, monotonic};
 use crate::decisions::DecisionLog;
-use crate::engine::key::KeySecret;
-use crate::engine::plan::Modes;
-use crate::engine::rules::{Diagnostic, Example, Ink};
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
@@ -49,7 +46,10 @@ use crate::settings::{Settings, machine};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
 use crate::statsd::{Address, Dialect};
-use crate::store::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::plan::Modes;
+use tidegate_engine::rules::{Diagnostic, Example, Ink};
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);

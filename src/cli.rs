@@ -19,9 +19,9 @@ use clap::{Arg, ArgMatches, Command};
 use strsim::osa_distance;
 
 use crate::app;
-use crate::engine::rules::Ink;
 use crate::logging::REPORT;
 use crate::settings::{Problem, Row, Settings, TABLE, misspelt};
+use tidegate_engine::rules::Ink;
 
 /// A bad setting or a bad command line (EX_USAGE).
 const EXIT_USAGE: u8 = 64;

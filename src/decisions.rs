@@ -19,12 +19,12 @@ pub use self::lines::Denials;
 use self::kinds::Kinds;
 use self::lines::Lines;
 use self::told::Told;
-use crate::engine::decision::{Code, Decision, Limited, Status};
-use crate::engine::plan::Origin;
-use crate::engine::request::Request;
-use crate::engine::rules::RuleSet;
 use crate::logging::{REPORT, takes_a_line};
 use crate::metrics::Metrics;
+use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::plan::Origin;
+use tidegate_engine::request::Request;
+use tidegate_engine::rules::RuleSet;
 
 /// The log of decisions.
 pub struct DecisionLog {

@@ -30,16 +30,16 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::clock;
-use crate::engine::decision::{Code, Decision, Limited};
-use crate::engine::explain::Explanation;
-use crate::engine::request::{Request, RequestBuf};
-use crate::engine::rules::RuleSet;
-use crate::engine::text::one_line;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use crate::service::{Service, ServiceError, Snapshot};
 use crate::spans::Tracer;
 use crate::store::SharedStore;
+use tidegate_engine::decision::{Code, Decision, Limited};
+use tidegate_engine::explain::Explanation;
+use tidegate_engine::request::{Request, RequestBuf};
+use tidegate_engine::rules::RuleSet;
+use tidegate_engine::text::one_line;
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]

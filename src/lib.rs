@@ -5,14 +5,14 @@
 //! [shared one](store::SharedStore) needs a tokio runtime (`examples/embed_redis.rs`).
 //!
 //! ```
-//! use tidegate::engine::decision::{Code, conclude};
-//! use tidegate::engine::key::KeySecret;
-//! use tidegate::engine::limit::Algorithm;
-//! use tidegate::engine::plan::Modes;
-//! use tidegate::engine::request::Request;
-//! use tidegate::engine::rules::{Cost, LoadOptions, SourceFile, load};
-//! use tidegate::engine::time::Timestamp;
-//! use tidegate::store::{MemoryOptions, MemoryStore, StoreFull};
+//! use tidegate_engine::decision::{Code, conclude};
+//! use tidegate_engine::key::KeySecret;
+//! use tidegate_engine::limit::Algorithm;
+//! use tidegate_engine::plan::Modes;
+//! use tidegate_engine::request::Request;
+//! use tidegate_engine::rules::{Cost, LoadOptions, SourceFile, load};
+//! use tidegate_engine::time::Timestamp;
+//! use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
 //!
 //! let text = "
 //! domain: shop
@@ -117,7 +117,6 @@
 //!   of one pointer. Each thread reads it by a cache of its own: a shared reference count bounces between cores.
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.
 
-pub mod engine;
 pub mod store;
 mod source;
 mod metrics;
@@ -134,8 +133,6 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 
-/// What a [`SharedStore`](store::SharedStore) inside another program goes by while it decides alone; `examples/embed_redis.rs`.
-pub use clock::Clock;
 /// The seam behind the fronts, and the lane without sockets, for the benchmarks that measure them alone.
 #[doc(hidden)]
 pub use front::bare::{answerer, lane};

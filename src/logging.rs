@@ -21,8 +21,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Registry, reload};
 
 use crate::clock;
-use crate::engine::text::{json_line, one_line};
 use crate::settings::value::{LogLevel, Value as _};
+use tidegate_engine::text::{json_line, one_line};
 
 /// Lines a second that one place in the code may write before it is cut off until the next second.
 const LINES_PER_SECOND_MAX: u32 = 10;

@@ -57,9 +57,9 @@ use self::series::{SeriesTable, Source};
 use self::striped::{Slot, Striped, Writer, thread_index};
 use self::text::Page;
 use self::timers::Timers;
-use crate::engine::decision::{Decision, Limited, Status};
-use crate::engine::plan::Hits;
-use crate::engine::request::Request;
+use tidegate_engine::decision::{Decision, Limited, Status};
+use tidegate_engine::plan::Hits;
+use tidegate_engine::request::Request;
 
 /// Unknown domains that are told by name. Whoever sends to a wrong domain does so a lot, so a few are enough.
 const UNKNOWN_DOMAINS_MAX: usize = 100;

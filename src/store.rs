@@ -1,24 +1,19 @@
-//! Where counters live: a store executes a [`Plan`](crate::engine::plan::Plan) at a time and answers with
-//! [`Verdicts`](crate::engine::decision::Verdicts).
+//! Where counters live: a store executes a [`Plan`](tidegate_engine::plan::Plan) at a time and answers with
+//! [`Verdicts`](tidegate_engine::decision::Verdicts).
 //!
 //! Every store looks at all counters of a request, settles the request with
-//! [`settle`](crate::engine::settle::settle) and charges, as one step that no other request can come between. It
+//! [`settle`](tidegate_engine::settle::settle) and charges, as one step that no other request can come between. It
 //! knows nothing of codes, modes' meaning, headers or metrics.
 //!
-//! [`MemoryStore`] answers at once, on the calling thread. [`SharedStore`] asks Redis and answers later, and says what
+//! [`MemoryStore`](tidegate_engine::memory::MemoryStore) answers at once, on the calling thread. [`SharedStore`] asks Redis and answers later, and says what
 //! happens when Redis does not.
 
 mod failover;
-mod keyed;
 mod lease;
-mod memory;
 pub mod redis;
-mod reported;
 mod sync;
 
 pub use failover::{Applied, FailoverOptions, LeaseTotals, Moment, Question, SharedStore};
-pub use memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull, Swept};
-pub use reported::ReportedTotal;
 
 /// The shared store gave no answer, and its rules say that then there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

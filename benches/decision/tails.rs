@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Instant;
 
-use tidegate::engine::limit::{Algorithm, Limit};
-use tidegate::engine::time::SECOND_NANOS;
+use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::time::SECOND_NANOS;
 
 use crate::{ALGORITHMS, Ours, START, processor_nanos, user};
 

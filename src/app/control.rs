@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::clock::Clock;
 use crate::metrics::{Kind, Metrics};
 use crate::service::Service;
-use crate::store::MemoryStore;
+use tidegate_engine::memory::MemoryStore;
 
 /// How often expired counters are looked for: with the time that a round takes, well within a second.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);

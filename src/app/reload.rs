@@ -17,9 +17,6 @@ use self::files::Reloader;
 pub(super) use self::files::Watching;
 use crate::app::{AppError, dead};
 use crate::clock::Clock;
-use crate::engine::key::KeySecret;
-use crate::engine::rules::{self, Diagnostic, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
-use crate::engine::time::SECOND_NANOS;
 use crate::health::Health;
 use crate::logging::REPORT;
 use crate::metrics::Metrics;
@@ -27,6 +24,9 @@ use crate::service::Service;
 use crate::settings::Settings;
 use crate::settings::value::ConfigType;
 use crate::source::file::{Reread, SourceError};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::rules::{self, Diagnostic, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
+use tidegate_engine::time::SECOND_NANOS;
 
 /// Rules that are not loaded yet.
 pub(super) enum Starting {

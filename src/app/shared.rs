@@ -9,7 +9,6 @@ use tokio::sync::watch;
 
 use crate::app::{AppError, counter_bytes, dead, worker_threads};
 use crate::clock::{Clock, monotonic};
-use crate::engine::rules::{StoreFailure, Sync};
 use crate::health::Health;
 use crate::metrics::{Kind, Metrics};
 use crate::settings::Settings;
@@ -18,7 +17,10 @@ use crate::settings::value::{Backend, FilePath, StoreFailureMode, SyncMode};
 use crate::store::redis::key::KeyStyle;
 use crate::store::redis::tls::{TlsFiles, config};
 use crate::store::redis::{Access, Contact, RedisOptions, RedisStore, RoundTrips, SettingNames, Stats};
-use crate::store::{FailoverOptions, Failure, LeaseTotals, MemoryStore, ReportedTotal, SharedStore};
+use crate::store::{FailoverOptions, Failure, LeaseTotals, SharedStore};
+use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::reported::ReportedTotal;
+use tidegate_engine::rules::{StoreFailure, Sync};
 
 /// Why requests are not welcome before the first contact.
 pub(super) const NOT_REACHED: &str = "redis was not reached yet";

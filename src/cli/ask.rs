@@ -20,15 +20,15 @@ use tokio::net::TcpStream;
 use super::{Done, arguments_of, complain, read_only};
 use crate::app::{load_options, no_rules};
 use crate::clock::Clock;
-use crate::engine::explain::explain;
-use crate::engine::key::KeySecret;
-use crate::engine::plan::Modes;
-use crate::engine::request::{DescriptorOptions, Entry, Request};
-use crate::engine::rules::load;
-use crate::engine::text::{json_line, one_line};
 use crate::settings::{Problem, Row, Settings};
 use crate::source::file::{FileSource, Layout};
-use crate::store::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::explain::explain;
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::rules::load;
+use tidegate_engine::text::{json_line, one_line};
 
 /// The settings that say where a limiter is asked, and how rules alone are read.
 const SETTINGS: &[&str] = &[

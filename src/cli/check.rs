@@ -13,10 +13,10 @@ use serde_json::json;
 
 use super::{Done, arguments_of, read_only};
 use crate::app::{load_options, no_rules, rules_layout, rules_setting};
-use crate::engine::key::KeySecret;
-use crate::engine::rules::{Diagnostic, Excerpt, Ink, Loaded, SourceFile, excerpts, load};
 use crate::settings::{Row, Settings};
 use crate::source::file::{FileSource, Layout};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::rules::{Diagnostic, Excerpt, Ink, Loaded, SourceFile, excerpts, load};
 
 /// The settings that say which rules there are and what they mean.
 const SETTINGS: &[&str] = &[

@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 
 use foldhash::quality::RandomState;
 
-use crate::engine::decision::{Code, Limited, Status};
-use crate::engine::plan::Origin;
-use crate::engine::request::{Entry, Request};
-use crate::engine::rules::{End, Met, RuleSet};
-use crate::engine::text::{cut, one_line};
+use tidegate_engine::decision::{Code, Limited, Status};
+use tidegate_engine::plan::Origin;
+use tidegate_engine::request::{Entry, Request};
+use tidegate_engine::rules::{End, Met, RuleSet};
+use tidegate_engine::text::{cut, one_line};
 
 /// How much is told of a text of a request, in characters.
 const TEXT_CHARS_MAX: usize = 64;

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use super::{Refusal, Seam, wire};
 use crate::clock;
-use crate::engine::decision::Code;
-use crate::engine::request::Request;
 use crate::metrics::{Front, GrpcMethod, Outcome};
 use crate::service::TOGETHER_MAX;
+use tidegate_engine::decision::Code;
+use tidegate_engine::request::Request;
 
 impl Seam {
     /// Whether no answer ever waits for somebody else.

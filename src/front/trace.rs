@@ -4,12 +4,12 @@ use http::HeaderMap;
 use prost::Message;
 
 use super::{Answer, CheckAnswer, Refusal, Seam};
-use crate::engine::decision::{Code, Decision, Limited, Status};
-use crate::engine::plan::Origin;
-use crate::engine::rules::Rule;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::Front;
 use crate::spans::{CallSpan, Tracer};
+use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::plan::Origin;
+use tidegate_engine::rules::Rule;
 
 const DOMAIN: &str = "ratelimit.domain";
 const CODE: &str = "ratelimit.code";

@@ -10,12 +10,12 @@ mod metadata;
 
 use prost::Message;
 
-use crate::engine::decision::Decision;
-use crate::engine::request::{DescriptorOptions, Entry, Override, Request};
-use crate::engine::rules::Unit;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::front::{Bounds, Refusal};
+use tidegate_engine::decision::Decision;
+use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
+use tidegate_engine::rules::Unit;
 
 pub use self::headers::LimitHeaders;
 
@@ -108,15 +108,15 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::engine::decision::{Code, Limited, Status};
-    use crate::engine::limit::{Algorithm, Limit, Verdict};
-    use crate::engine::plan::{Hits, Origin};
     use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
     use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as ProtoEntry;
     use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
         DescriptorStatus, RateLimit,
     };
     use crate::service::fixture::rules;
+    use tidegate_engine::decision::{Code, Limited, Status};
+    use tidegate_engine::limit::{Algorithm, Limit, Verdict};
+    use tidegate_engine::plan::{Hits, Origin};
 
     fn descriptor(entries: usize) -> RateLimitDescriptor {
         let entry = ProtoEntry { key: "user".to_owned(), value: "alice".to_owned() };

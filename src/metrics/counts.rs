@@ -2,8 +2,8 @@
 //!
 //! In: the limit, the hits, what the counter held before and after. Out: an amount for each [`Stat`]. Pure.
 
-use crate::engine::decision::Limited;
-use crate::engine::plan::Hits;
+use tidegate_engine::decision::Limited;
+use tidegate_engine::plan::Hits;
 
 /// The counters that every rule has. The names are those that dashboards of `envoyproxy/ratelimit` use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,9 +113,9 @@ fn near_limit(n: u32, ratio: f32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::limit::{Algorithm, Limit, Verdict};
-    use crate::engine::plan::Origin;
-    use crate::engine::rules::Unit;
+    use tidegate_engine::limit::{Algorithm, Limit, Verdict};
+    use tidegate_engine::plan::Origin;
+    use tidegate_engine::rules::Unit;
 
     fn limited(n: u32, hits: Hits, before: u64, after: u64, over: bool) -> Limited<'static> {
         Limited {

@@ -8,9 +8,9 @@ use super::name::{request_name, rule_name};
 use super::series::Source;
 use super::striped::Slot;
 use super::{Metrics, OTHER};
-use crate::engine::plan::Origin;
-use crate::engine::request::Entry;
-use crate::engine::rules::{MetricName, Rule, RuleSet};
+use tidegate_engine::plan::Origin;
+use tidegate_engine::request::Entry;
+use tidegate_engine::rules::{MetricName, Rule, RuleSet};
 
 /// Where the rules of one set count. Made by [`Metrics::handles`]; belongs beside the rule set that it was made for.
 #[derive(Debug)]

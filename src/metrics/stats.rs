@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Metrics;
 use super::counts::Stat;
 use super::stat_name::StatName;
-use crate::engine::text::one_line;
+use tidegate_engine::text::one_line;
 
 /// Series a piece.
 const BATCH: usize = 512;

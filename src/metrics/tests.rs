@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::engine::decision::{Verdicts, conclude};
-use crate::engine::key::KeySecret;
-use crate::engine::limit::{Algorithm, Verdict};
-use crate::engine::plan::{Modes, Step};
-use crate::engine::request::{DescriptorOptions, Entry, Override};
-use crate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, Unit, load};
+use tidegate_engine::decision::{Verdicts, conclude};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::{Algorithm, Verdict};
+use tidegate_engine::plan::{Modes, Step};
+use tidegate_engine::request::{DescriptorOptions, Entry, Override};
+use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, Unit, load};
 
 const RULES: &str = r#"
 domain: shop

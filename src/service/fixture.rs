@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::Service;
 use crate::clock::Clock;
-use crate::engine::key::KeySecret;
-use crate::engine::limit::Algorithm;
-use crate::engine::plan::Modes;
-use crate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 use crate::metrics::{Metrics, MetricsOptions, Names};
-use crate::store::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::plan::Modes;
+use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
 
 /// Metrics of a small process.
 pub(crate) fn metrics() -> Arc<Metrics> {

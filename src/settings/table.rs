@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::engine::limit::Algorithm;
-use crate::engine::rules::Cost;
 use crate::settings::Problem;
 use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
@@ -12,6 +10,8 @@ use crate::settings::value::{
     OtelPairs, OtlpProtocol, Queue, Replicas, RequestBytes, Secret, Series, Share, StatsdProtocol,
     StoreFailureMode, SyncMode, Threads, UrlPath, Value,
 };
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::rules::Cost;
 
 /// What the table says of one setting.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::engine::limit::Algorithm;
-use crate::engine::rules::Cost;
-use crate::engine::rules::parse_duration_nanos;
-use crate::engine::text::percent_decoded;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::rules::Cost;
+use tidegate_engine::rules::parse_duration_nanos;
+use tidegate_engine::text::percent_decoded;
 
 /// A kind of value.
 pub trait Value: Sized {

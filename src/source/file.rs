@@ -22,7 +22,7 @@ use rustix::fs::OFlags;
 pub use self::watch::{Reread, Watch};
 
 use self::walk::{Found, Observer, walk};
-use crate::engine::rules::SourceFile;
+use tidegate_engine::rules::SourceFile;
 
 /// Files in one set of rules; the size of a folder that is certainly not one of rules.
 const FILES_MAX: usize = 10_000;

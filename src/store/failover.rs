@@ -23,25 +23,26 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::watch;
 
 use crate::clock::{Clock, monotonic, since_boot};
-use crate::engine::decision::Verdicts;
-use crate::engine::key::Key;
-use crate::engine::limit::{Algorithm, Limit, Verdict};
-use crate::engine::plan::{Check, Hits, Plan, Step};
-use crate::engine::request::Request;
-use crate::engine::rules::{StoreFailure, Sync, Unit};
-use crate::engine::settle::settle;
 use crate::store::lease::Leases;
 use crate::store::redis::address::Kind;
 use crate::store::redis::script::{Answered, Call, CounterAnswered};
 use crate::store::redis::{GIVE_BACK_PATIENCE, RedisStore};
-use crate::store::reported::{Reported, ReportedTotal};
-use crate::store::{Failure, MemoryStore, StoreError};
+use crate::store::{Failure, StoreError};
 use carried::{Carried, Taken};
 pub use known::Moment;
 pub use leased::LeaseTotals;
 use over::{OverMemory, Refunds};
 use part::Part;
 pub use question::Question;
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::key::Key;
+use tidegate_engine::limit::{Algorithm, Limit, Verdict};
+use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::plan::{Check, Hits, Plan, Step};
+use tidegate_engine::reported::{Reported, ReportedTotal};
+use tidegate_engine::request::Request;
+use tidegate_engine::rules::{StoreFailure, Sync, Unit};
+use tidegate_engine::settle::settle;
 
 /// So long before its caller gives up an answer has to be on its way.
 const HEAD_START: Duration = Duration::from_millis(3);

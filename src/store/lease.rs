@@ -21,13 +21,13 @@ use arrayvec::ArrayVec;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
-use crate::engine::key::Key;
-use crate::engine::limit::Verdict;
-use crate::engine::plan::{Check, Hits};
-use crate::store::keyed::KeyMap;
 use crate::store::redis::script::Granted;
 pub(super) use counter::Source;
 use counter::{Counter, LEASES_MAX, Lease};
+use tidegate_engine::key::Key;
+use tidegate_engine::keyed::KeyMap;
+use tidegate_engine::limit::Verdict;
+use tidegate_engine::plan::{Check, Hits};
 
 /// Parts of the table, each behind a lock of its own.
 const SHARDS: usize = 64;

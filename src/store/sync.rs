@@ -1,6 +1,6 @@
-//! What stores lock and count with. Here in one place, because `tests/models` compiles the memory store with a
-//! scheduler's own in their stead, and tries it in thousands of interleavings.
+//! What the shared store locks and counts with what is carried to Redis. Here in one place, because `tests/models`
+//! compiles that with a scheduler's own in their stead, and tries it in thousands of interleavings.
 
-pub(super) use std::sync::atomic::{AtomicU32, AtomicU64};
+pub(super) use std::sync::atomic::AtomicU64;
 
-pub(super) use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+pub(super) use parking_lot::Mutex;

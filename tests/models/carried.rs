@@ -8,9 +8,9 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 
 use super::carried::Carried;
-use crate::engine::key::Key;
-use crate::engine::limit::{Algorithm, Limit};
-use crate::models::explore;
+use crate::explore::explore;
+use tidegate_engine::key::Key;
+use tidegate_engine::limit::{Algorithm, Limit};
 
 const KEY: Key = Key(1);
 const N: u64 = 3;

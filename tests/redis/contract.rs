@@ -1,11 +1,11 @@
 //! The contract suite: the same random sequences, in whole microseconds, to the memory store and to the script inside
 //! a real Redis or Valkey; every field of every verdict is the same. Single server and Cluster.
 
-use tidegate::engine::decision::Verdicts;
-use tidegate::engine::limit::{Algorithm, Limit};
-use tidegate::engine::plan::{Check, Hits, Plan, Step};
-use tidegate::engine::time::Timestamp;
-use tidegate::store::MemoryStore;
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::plan::{Check, Hits, Plan, Step};
+use tidegate_engine::time::Timestamp;
 
 use crate::asking::{check, key, plan, store};
 use crate::random::Random;

@@ -5,9 +5,9 @@ use Algorithm::{
     TokenBucket as TB,
 };
 use redis::Connection;
-use tidegate::engine::limit::{Algorithm, Limit, Verdict};
-use tidegate::engine::plan::Hits;
-use tidegate::engine::time::{SECOND_NANOS, ceil_secs};
+use tidegate_engine::limit::{Algorithm, Limit, Verdict};
+use tidegate_engine::plan::Hits;
+use tidegate_engine::time::{SECOND_NANOS, ceil_secs};
 
 use crate::asking::{check, key, plan};
 use crate::script::Asked;

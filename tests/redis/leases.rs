@@ -1,9 +1,9 @@
 //! Leases inside a real Redis: hits that count from when they are taken until a window after they end, whatever comes
 //! between; and what goes back.
 
-use tidegate::engine::limit::{Algorithm, Limit};
-use tidegate::engine::plan::Hits;
 use tidegate::store::redis::script::{Answered, Call, CounterAnswered, Granted, Memory, Stamp, Whole};
+use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::plan::Hits;
 
 use crate::asking::{check, key};
 use crate::script::Asked;

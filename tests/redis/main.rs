@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails tells where")]
 #![allow(dead_code, reason = "shared with the tests of the memory store")]
 
-#[path = "../engine/asking.rs"]
+#[path = "../../crates/engine/tests/engine/asking.rs"]
 mod asking;
-#[path = "../engine/random.rs"]
+#[path = "../../crates/engine/tests/engine/random.rs"]
 mod random;
 
 mod contract;

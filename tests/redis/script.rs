@@ -1,9 +1,9 @@
 //! How tests ask the script: with a time of their own, on servers that hold one or several slots each.
 
 use redis::{Connection, ConnectionLike, RedisResult, Script};
-use tidegate::engine::decision::Verdicts;
-use tidegate::engine::plan::{Check, Plan, Step};
 use tidegate::store::redis::script::{Answered, Call, Clock, Purpose, Whole, numbers, source};
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::plan::{Check, Plan, Step};
 
 /// How far expiry is moved: no key goes while a test runs, whatever time it tells.
 pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;

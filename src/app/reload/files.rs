@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 use super::{Installer, Offer};
 use crate::app::{AppError, CONTROL_NICENESS, control};
 use crate::clock::monotonic;
-use crate::engine::rules::Ink;
 use crate::settings::Settings;
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError, Watch};
+use tidegate_engine::rules::Ink;
 
 /// Where rules are read when nothing says where.
 const FALLBACK_PATH: &str = "config";

@@ -15,12 +15,12 @@ use super::gate::Gate;
 use super::page::{JSON, Page, TEXT, not_allowed, page, pieces, text};
 use super::rlconfig::{Format, Listing};
 use super::{Respond, json, read_body, refused};
-use crate::engine::explain::Explanation;
-use crate::engine::text::json_line;
 use crate::front::Seam;
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::service::Service;
+use tidegate_engine::explain::Explanation;
+use tidegate_engine::text::json_line;
 
 const INDEX: &str = "/          this list\n\
                      /ask       POST what /json takes: which rules it meets, and why; counts nothing (?format=json)\n\

@@ -16,11 +16,11 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use self::client::Described;
 use self::query::{Form, Question};
 use super::page::{Page, empty, not_allowed, text};
-use crate::engine::decision::Code;
-use crate::engine::request::RequestBuf;
-use crate::engine::rules::{Actions, RuleSet};
 use crate::front::{CheckAnswer, Refusal, RefusalCode, Seam, Tightest};
 use crate::metrics::Front;
+use tidegate_engine::decision::Code;
+use tidegate_engine::request::RequestBuf;
+use tidegate_engine::rules::{Actions, RuleSet};
 
 /// What the path begins with; the rest of it is the domain.
 pub(super) const PATH: &str = "/check/";

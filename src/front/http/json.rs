@@ -16,10 +16,10 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use self::keys::UniqueKeys;
 use super::page::{JSON, Page, page};
 use super::refused;
-use crate::engine::decision::Code;
 use crate::front::{Refusal, Seam, proto};
 use crate::metrics::Front;
 use crate::spans::CallSpan;
+use tidegate_engine::decision::Code;
 
 struct Messages {
     request: MessageDescriptor,

@@ -6,9 +6,9 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::rules::Rule;
-use crate::engine::text::{json_line, one_line};
 use crate::service::Snapshot;
+use tidegate_engine::rules::Rule;
+use tidegate_engine::text::{json_line, one_line};
 
 /// A piece ends with the limit that makes it so long.
 const PIECE_BYTES: usize = 16 * 1_024;

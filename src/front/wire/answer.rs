@@ -1,9 +1,9 @@
 //! Codes and limits of a decision, as the bytes of a `RateLimitResponse`: without messages in between, as every call
 //! has an answer. What prost would write, byte for byte.
 
-use crate::engine::decision::{Code, Decision, Limited, Status};
-use crate::engine::plan::Origin;
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response;
+use tidegate_engine::decision::{Code, Decision, Limited, Status};
+use tidegate_engine::plan::Origin;
 
 /// Tags: a field's number and its wire type.
 const VARINT: u8 = 0;
@@ -110,11 +110,11 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::engine::limit::{Algorithm, Limit, Verdict};
-    use crate::engine::plan::Hits;
-    use crate::engine::rules::{Rule, Unit};
     use crate::front::proto::envoy::service::ratelimit::v3::RateLimitResponse;
     use crate::service::fixture::rules;
+    use tidegate_engine::limit::{Algorithm, Limit, Verdict};
+    use tidegate_engine::plan::Hits;
+    use tidegate_engine::rules::{Rule, Unit};
 
     fn limited<'r>(origin: Origin<'r>, requests: u32, verdict: Verdict) -> Status<'r> {
         let limit = Limit::new(Algorithm::FixedWindow, requests, Unit::Hour.nanos());

@@ -1,7 +1,7 @@
 //! Headers for the answer to the client: the limit that stands for the whole answer, in numbers, and how long to wait.
 
-use crate::engine::decision::Decision;
 use crate::front::proto::envoy::config::core::v3::HeaderValue;
+use tidegate_engine::decision::Decision;
 
 /// The names of the headers that tell a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]

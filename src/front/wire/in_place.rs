@@ -5,8 +5,8 @@
 
 use smallvec::SmallVec;
 
-use crate::engine::request::{DescriptorOptions, Entry, Request};
 use crate::front::Bounds;
+use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 
 /// Wire types.
 const VARINT: u8 = 0;

@@ -8,9 +8,9 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use serde_json::{Map, Value as Json};
 
-use crate::engine::decision::{Code, Decision, Status};
-use crate::engine::plan::Origin;
-use crate::engine::request::{Descriptor, Override, Request};
+use tidegate_engine::decision::{Code, Decision, Status};
+use tidegate_engine::plan::Origin;
+use tidegate_engine::request::{Descriptor, Override, Request};
 
 /// The metadata of an answer.
 pub(super) fn render(request: &Request<'_>, decision: &Decision<'_>) -> Struct {

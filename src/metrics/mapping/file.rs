@@ -3,9 +3,9 @@
 use regex::Regex;
 
 use super::{Mapping, Match, Metric, Rule, Template};
-use crate::engine::rules::Diagnostic;
-use crate::engine::rules::diagnostic::Place;
-use crate::engine::rules::yaml::{Budget, Content, Document, NodeId};
+use tidegate_engine::rules::Diagnostic;
+use tidegate_yaml::Place;
+use tidegate_yaml::{Budget, Content, Document, NodeId};
 
 /// What statsd_exporter takes for buckets where a histogram names none, in its unit.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

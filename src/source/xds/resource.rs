@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use super::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
 };
-use crate::engine::rules::{Diagnostic, SourceFile};
+use tidegate_engine::rules::{Diagnostic, SourceFile};
 
 /// The type of the resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";

@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 use super::carried::Place;
 use super::{KEY_BYTES_MAX, Outcome, Part, SharedStore, check_at, checks};
 use crate::clock::monotonic;
-use crate::engine::decision::Verdicts;
-use crate::engine::limit::{Algorithm, Limit, Verdict};
-use crate::engine::plan::{Check, Hits, Origin, Plan, Step};
-use crate::engine::rules::StoreFailure;
-use crate::engine::settle::settle;
-use crate::engine::time::SECOND_NANOS;
 use crate::store::{Failure, StoreError};
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::limit::{Algorithm, Limit, Verdict};
+use tidegate_engine::plan::{Check, Hits, Origin, Plan, Step};
+use tidegate_engine::rules::StoreFailure;
+use tidegate_engine::settle::settle;
+use tidegate_engine::time::SECOND_NANOS;
 
 /// Steps that this node decides alone, and why.
 type Alone = SmallVec<[(usize, Failure); 4]>;

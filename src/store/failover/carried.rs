@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-use crate::engine::key::Key;
-use crate::engine::limit::Limit;
-use crate::engine::rules::Unit;
 use crate::store::sync::{AtomicU64, Mutex};
+use tidegate_engine::key::Key;
+use tidegate_engine::limit::Limit;
+use tidegate_engine::rules::Unit;
 
 /// Hits within this part of a window are as good as one: while there are few counters, and when there are many.
 const PARTS: (u32, u32) = (60, 6);

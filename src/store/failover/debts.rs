@@ -13,8 +13,8 @@ use tokio::time::sleep;
 use super::carried::Debt;
 use super::{Failure, Part, SharedStore, Times};
 use crate::clock::{monotonic, since_boot};
-use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
-use crate::engine::rules::Unit;
+use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use tidegate_engine::rules::Unit;
 
 /// So often it is looked whether Redis can be told. Calls that come anyway go first.
 const PAUSE: Duration = Duration::from_millis(200);

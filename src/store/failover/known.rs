@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::{Applied, SharedStore, checks};
 use crate::clock::since_boot;
-use crate::engine::plan::{Check, Plan};
+use tidegate_engine::plan::{Check, Plan};
 
 /// A moment by both clocks: what is over ends by the one, leases end by the other.
 #[derive(Clone, Copy, Debug)]

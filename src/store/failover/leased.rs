@@ -16,12 +16,12 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use super::{KEY_BYTES_MAX, Part, SharedStore, Times, checks};
 use crate::clock::{monotonic, since_boot};
-use crate::engine::decision::Verdicts;
-use crate::engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
-use crate::engine::rules::{Sync, Unit};
-use crate::engine::settle::settle;
 use crate::store::lease::{Demand, Held, Source, Unspent};
 use crate::store::redis::script::{Answered, Call, Memory, Stamp};
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use tidegate_engine::rules::{Sync, Unit};
+use tidegate_engine::settle::settle;
 
 /// Pauses between looks at what has ended: the shortest, and the longest.
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::clock::monotonic;
-use crate::engine::key::Key;
-use crate::engine::limit::Verdict;
-use crate::engine::plan::{Check, Hits};
-use crate::store::keyed::KeyMap;
+use tidegate_engine::key::Key;
+use tidegate_engine::keyed::KeyMap;
+use tidegate_engine::limit::Verdict;
+use tidegate_engine::plan::{Check, Hits};
 
 /// Parts of the memory, each behind a lock of its own.
 const SHARDS: usize = 64;
@@ -181,9 +181,9 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::limit::{Algorithm, Limit};
-    use crate::engine::plan::Origin;
-    use crate::engine::rules::Unit;
+    use tidegate_engine::limit::{Algorithm, Limit};
+    use tidegate_engine::plan::Origin;
+    use tidegate_engine::rules::Unit;
 
     const HOUR: Duration = Duration::from_secs(3_600);
 

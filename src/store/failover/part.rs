@@ -10,12 +10,12 @@ use smallvec::SmallVec;
 use super::carried::Taken;
 use super::{SharedStore, check_at};
 use crate::clock::monotonic;
-use crate::engine::decision::Verdicts;
-use crate::engine::plan::{Plan, Step};
-use crate::engine::request::Request;
 use crate::store::lease::Demand;
 use crate::store::redis::RedisStore;
 use crate::store::redis::script::{Call, Memory, Whole};
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::plan::{Plan, Step};
+use tidegate_engine::request::Request;
 
 /// The counters of a request that live in one slot of one Redis.
 pub(super) struct Part<'s> {

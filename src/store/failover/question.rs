@@ -10,11 +10,11 @@ use smallvec::{SmallVec, smallvec};
 use super::carried::Taken;
 use super::{Applied, Outcomes, Part, SharedStore, Times, checks};
 use crate::clock::{monotonic, since_boot};
-use crate::engine::decision::Verdicts;
-use crate::engine::plan::{Hits, Plan};
-use crate::engine::request::Request;
 use crate::store::redis::script::{Answered, Call};
 use crate::store::{Failure, StoreError};
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::plan::{Hits, Plan};
+use tidegate_engine::request::Request;
 
 /// A question to one counter.
 pub struct Question<'s> {

@@ -3,18 +3,18 @@
 mod carried;
 
 use super::*;
-use crate::engine::decision::{Code, conclude};
-use crate::engine::key::KeySecret;
-use crate::engine::limit::Algorithm;
-use crate::engine::plan::Modes;
-use crate::engine::request::{DescriptorOptions, Entry};
-use crate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
-use crate::engine::time::Timestamp;
 use crate::store::lease::Source;
 use crate::store::redis::RedisOptions;
 use crate::store::redis::address::{Address, Kind};
 use crate::store::redis::script::Granted;
-use crate::store::{MemoryOptions, StoreFull};
+use tidegate_engine::decision::{Code, conclude};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::memory::{MemoryOptions, StoreFull};
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::{DescriptorOptions, Entry};
+use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
+use tidegate_engine::time::Timestamp;
 
 const RULES: &str = "
 domain: shop

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use crate::engine::limit::{Limit, Verdict};
-use crate::engine::plan::Check;
-use crate::engine::rules::Unit;
 use crate::store::redis::script::Memory;
+use tidegate_engine::limit::{Limit, Verdict};
+use tidegate_engine::plan::Check;
+use tidegate_engine::rules::Unit;
 
 /// One that is being spent, the next, and two that have ended: what is left of them goes back with many others.
 pub(super) const LEASES_MAX: usize = 4;

@@ -1,9 +1,9 @@
 //! Leases under a clock that the test moves: the arithmetic, its edges, and a simulation of nodes around one Redis.
 
 use super::*;
-use crate::engine::limit::{Algorithm, Limit};
-use crate::engine::plan::Origin;
-use crate::engine::rules::Unit;
+use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::plan::Origin;
+use tidegate_engine::rules::Unit;
 
 const T: Duration = Duration::from_millis(100);
 const WINDOW: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::engine::text::percent_decoded;
+use tidegate_engine::text::percent_decoded;
 
 /// An address of one server.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
 
-use crate::engine::plan::{Check, Origin};
-use crate::engine::request::Entry;
+use tidegate_engine::plan::{Check, Origin};
+use tidegate_engine::request::Entry;
 
 /// How keys are written.
 #[derive(Clone, Debug, Default)]
@@ -74,11 +74,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::key::KeySecret;
-    use crate::engine::limit::Algorithm;
-    use crate::engine::plan::{Modes, Step};
-    use crate::engine::request::{DescriptorOptions, Override, Request};
-    use crate::engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, Unit, load};
+    use tidegate_engine::key::KeySecret;
+    use tidegate_engine::limit::Algorithm;
+    use tidegate_engine::plan::{Modes, Step};
+    use tidegate_engine::request::{DescriptorOptions, Override, Request};
+    use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, Unit, load};
 
     /// Rules that come close to each other: values, patterns and nodes without a value, one below another.
     const RULES: &str = "

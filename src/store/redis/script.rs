@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::engine::limit::{Algorithm, Limit, Told, ToldState, Verdict};
-use crate::engine::plan::{Check, Hits};
-use crate::engine::time::Timestamp;
+use tidegate_engine::limit::{Algorithm, Limit, Told, ToldState, Verdict};
+use tidegate_engine::plan::{Check, Hits};
+use tidegate_engine::time::Timestamp;
 
 /// Where the script takes its time from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,9 +10,9 @@ use http::header::{HOST, HeaderName, HeaderValue};
 use http::request::Parts;
 
 use super::{CheckOptions, Proxy};
-use crate::engine::rules::{ClientRequest, Field};
-use crate::engine::text::escaped_byte;
 use crate::front::Refusal;
+use tidegate_engine::rules::{ClientRequest, Field};
+use tidegate_engine::text::escaped_byte;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

@@ -7,9 +7,9 @@ use std::borrow::Cow;
 use http::{StatusCode, Uri};
 
 use super::PATH;
-use crate::engine::request::RequestBuf;
-use crate::engine::text::{cut, escaped_byte};
 use crate::front::{Bounds, Refusal};
+use tidegate_engine::request::RequestBuf;
+use tidegate_engine::text::{cut, escaped_byte};
 
 /// What a parameter begins with that is no entry.
 const CONTROL: char = '~';

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::super::carried::{Carried, Taken};
 use crate::clock::monotonic;
-use crate::engine::key::Key;
-use crate::engine::limit::{Algorithm, Limit};
+use tidegate_engine::key::Key;
+use tidegate_engine::limit::{Algorithm, Limit};
 
 const SECOND: Duration = Duration::from_secs(1);
 

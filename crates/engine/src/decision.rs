@@ -1,0 +1,228 @@
+//! The answer: what the plan and the counters' verdicts come to.
+//!
+//! Everything that is told later (codes, remaining, reset times, headers, metadata, metrics) derives from the
+//! [`Decision`], in one place.
+
+use smallvec::SmallVec;
+
+use crate::limit::{Limit, Verdict};
+use crate::plan::{Check, Hits, Origin, Plan, Step};
+use crate::rule::Rule;
+use crate::settle::settle;
+use crate::time::ceil_secs;
+
+/// A code of `envoy.service.ratelimit.v3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Code {
+    Ok = 1,
+    OverLimit = 2,
+}
+
+impl Code {
+    /// Its name in the protocol.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::OverLimit => "OVER_LIMIT",
+        }
+    }
+}
+
+/// The verdicts of a request's counters: one place a step of the plan, `Some` for every [`Step::Check`].
+pub type Verdicts = SmallVec<[Option<Verdict>; 8]>;
+
+/// The answer to a request.
+#[derive(Clone, Debug)]
+pub struct Decision<'a> {
+    /// The overall code that is told.
+    pub code: Code,
+    /// The overall code would have been OVER_LIMIT but for the process's shadow mode.
+    pub shadowed: bool,
+    /// The request's domain has rules.
+    pub domain_known: bool,
+    /// A status a descriptor, in request order.
+    pub statuses: SmallVec<[Status<'a>; 8]>,
+}
+
+/// The answer to one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub enum Status<'a> {
+    /// No limit applies: OK and nothing else.
+    NoLimit,
+    /// The limit of a rule that another descriptor's rule switches off: OK and nothing else.
+    Replaced(&'a Rule),
+    /// OK, by a rule without a bound.
+    Unlimited(&'a Rule),
+    /// A counter was asked.
+    Limited(Limited<'a>),
+}
+
+/// The answer of a counter to one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Limited<'a> {
+    /// Where the limit comes from.
+    pub origin: Origin<'a>,
+    /// The limit.
+    pub limit: Limit,
+    /// What was asked.
+    pub hits: Hits,
+    /// What the counter said.
+    pub verdict: Verdict,
+    /// The rule's shadow mode.
+    pub shadow: bool,
+    /// The rule's quota mode, or the process's.
+    pub quota: bool,
+}
+
+/// Concludes: plan and verdicts become the answer.
+pub fn conclude<'a>(plan: &Plan<'a>, verdicts: &Verdicts) -> Decision<'a> {
+    let mut decision = Decision::empty();
+    conclude_into(plan, verdicts, &mut decision);
+    decision
+}
+
+/// The same where the decision is to be, for it is too large to be handed around: instead of what is there.
+pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Decision<'a>) {
+    let verdict_of = |index: usize| verdicts.get(index).copied().flatten();
+    let passes = settle(plan, |index| verdict_of(index).is_some_and(|verdict| verdict.over)).passes;
+    let status = |(index, step): (usize, &Step<'a>)| match (step, verdict_of(index)) {
+        (Step::Check(check), Some(verdict)) => Status::Limited(limited(check, verdict, plan.modes.quota)),
+        (Step::Replaced(rule), _) => Status::Replaced(rule),
+        (Step::Unlimited(rule), _) => Status::Unlimited(rule),
+        _ => Status::NoLimit,
+    };
+    decision.code = if passes || plan.modes.shadow { Code::Ok } else { Code::OverLimit };
+    decision.shadowed = !passes && plan.modes.shadow;
+    decision.domain_known = plan.domain_known;
+    decision.statuses.clear();
+    decision.statuses.extend(plan.steps.iter().enumerate().map(status));
+}
+
+fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited<'a> {
+    Limited {
+        origin: check.origin,
+        limit: check.limit,
+        hits: check.hits,
+        verdict,
+        shadow: check.shadow,
+        quota: check.quota || quota_mode,
+    }
+}
+
+impl<'a> Decision<'a> {
+    /// The answer to a request that asks nothing.
+    #[inline]
+    pub fn empty() -> Self {
+        Self { code: Code::Ok, shadowed: false, domain_known: false, statuses: SmallVec::new() }
+    }
+
+    /// The counter whose numbers (limit, remaining, reset) stand for the whole answer where there is room for one only,
+    /// as in response headers: the last one that is denied and not in quota mode, else the first one of those with the
+    /// least remaining. `None` when no counter was asked.
+    pub fn tightest(&self) -> Option<&Limited<'a>> {
+        let denied = self.limited().rev().find(|limited| limited.is_denied() && !limited.quota);
+        denied.or_else(|| self.limited().min_by_key(|limited| limited.remaining()))
+    }
+
+    /// After how many seconds it makes sense to ask again: the longest wait of those denied, when the code that is told
+    /// is OVER_LIMIT.
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        let denied = self.limited().filter(|limited| limited.is_denied());
+        let wait = denied.map(Limited::reset_secs).max();
+        wait.filter(|_| self.code == Code::OverLimit)
+    }
+
+    /// The answers of counters, in request order.
+    fn limited(&self) -> impl DoubleEndedIterator<Item = &Limited<'a>> {
+        self.statuses.iter().filter_map(|status| match status {
+            Status::Limited(limited) => Some(limited),
+            Status::NoLimit | Status::Replaced(_) | Status::Unlimited(_) => None,
+        })
+    }
+}
+
+impl Status<'_> {
+    /// The code that is told for this descriptor. Rule shadow mode tells OK.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Limited(limited) if limited.is_denied() => Code::OverLimit,
+            _ => Code::Ok,
+        }
+    }
+}
+
+impl Limited<'_> {
+    /// OVER_LIMIT is told for this descriptor: its hits do not fit, and its rule is not in shadow mode.
+    pub fn is_denied(&self) -> bool {
+        self.verdict.over && !self.shadow
+    }
+
+    /// `limit_remaining`: hits that would still pass.
+    pub fn remaining(&self) -> u32 {
+        u32::try_from(self.verdict.remaining).unwrap_or(u32::MAX)
+    }
+
+    /// `duration_until_reset` in whole seconds, rounded up; at least 1 when denied.
+    pub fn reset_secs(&self) -> u64 {
+        ceil_secs(self.verdict.reset_nanos).max(u64::from(self.verdict.over))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Algorithm;
+    use crate::time::SECOND_NANOS;
+    use crate::unit::Unit;
+
+    /// A counter that told this; `requests` tells it from others.
+    fn told(requests: u32, remaining: u64, over: bool, reset_secs: u64) -> Limited<'static> {
+        let reset_nanos = reset_secs * SECOND_NANOS;
+        Limited {
+            origin: Origin::Override { unit: Unit::Hour, unit_multiplier: 1 },
+            limit: Limit::new(Algorithm::SlidingWindow, requests, Unit::Hour.nanos()),
+            hits: Hits::Take(1),
+            verdict: Verdict { over, before: 0, after: 1, remaining, reset_nanos },
+            shadow: false,
+            quota: false,
+        }
+    }
+
+    fn decision(code: Code, limited: &[Limited<'static>]) -> Decision<'static> {
+        let mut statuses = SmallVec::from_slice(&[Status::NoLimit]);
+        statuses.extend(limited.iter().map(|limited| Status::Limited(*limited)));
+        Decision { code, shadowed: false, domain_known: true, statuses }
+    }
+
+    fn tightest(limited: &[Limited<'static>]) -> Option<u32> {
+        decision(Code::Ok, limited).tightest().map(|limited| limited.limit.requests())
+    }
+
+    #[test]
+    fn the_tightest_is_the_first_with_the_least_remaining() {
+        assert_eq!(tightest(&[]), None);
+        assert_eq!(tightest(&[told(1, 5, false, 0), told(2, 3, false, 0), told(3, 3, false, 0)]), Some(2));
+    }
+
+    #[test]
+    fn the_last_denied_one_is_tighter_than_any_other_but_quota_mode_and_shadow_mode_deny_nothing() {
+        let over = |requests| told(requests, 2, true, 9);
+        assert_eq!(tightest(&[told(1, 0, false, 0), over(2), over(3), told(4, 0, false, 0)]), Some(3));
+        let quota = Limited { quota: true, ..over(2) };
+        let shadow = Limited { shadow: true, ..over(3) };
+        assert_eq!(tightest(&[told(1, 1, false, 0), quota, shadow]), Some(1));
+        assert_eq!(tightest(&[told(1, 2, false, 0), quota, shadow]), Some(1));
+        assert_eq!(tightest(&[told(1, 3, false, 0), shadow, quota]), Some(3), "they count as any other");
+    }
+
+    #[test]
+    fn a_denied_request_waits_for_the_longest_of_those_that_deny_it() {
+        let shadow = Limited { shadow: true, ..told(1, 0, true, 90) };
+        let limited = [told(1, 0, true, 7), told(1, 0, true, 5), told(1, 9, false, 80), shadow];
+        assert_eq!(decision(Code::OverLimit, &limited).retry_after_secs(), Some(7));
+        assert_eq!(decision(Code::Ok, &limited).retry_after_secs(), None);
+        let quota = Limited { quota: true, ..told(1, 0, true, 0) };
+        assert_eq!(decision(Code::OverLimit, &[quota]).retry_after_secs(), Some(1));
+    }
+}

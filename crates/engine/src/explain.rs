@@ -1,0 +1,132 @@
+//! An answer explained: which rule each descriptor met, by which path, what its counter says, and what comes of it.
+//! For whoever asks at three in the morning why a request was denied, or why it was not.
+//!
+//! In: rules, a request that only asks (0 hits), its plan and its verdicts. Out: an [`Explanation`], as text or as
+//! JSON. Not of the request path.
+
+mod told;
+
+use crate::decision::{Decision, Limited, Status, Verdicts, conclude};
+use crate::plan::{Check, Origin, Plan, Step};
+use crate::request::{Entry, Request};
+use crate::rules::{End, Known, Rule, RuleSet, Walk};
+
+/// Why a request would be answered as it would be.
+#[derive(Clone, Debug)]
+pub struct Explanation<'a> {
+    domain: String,
+    /// What would be asked of each descriptor.
+    hits: u64,
+    decision: Decision<'a>,
+    descriptors: Vec<Explained<'a>>,
+}
+
+/// Why one descriptor would be answered as it would be.
+#[derive(Clone, Debug)]
+struct Explained<'a> {
+    entries: Vec<(String, String)>,
+    walk: Walk<'a>,
+    status: Status<'a>,
+    rule: Option<&'a Rule>,
+    /// One sentence.
+    why: String,
+}
+
+/// Explains what `hits` of each descriptor would get now. `verdicts` are what the counters said to a `request` of 0
+/// hits, whose `plan` was made of `rules`.
+pub fn explain<'a>(
+    rules: &'a RuleSet,
+    request: &Request<'_>,
+    plan: &Plan<'a>,
+    mut verdicts: Verdicts,
+    hits: u64,
+) -> Explanation<'a> {
+    for verdict in verdicts.iter_mut().flatten() {
+        // To 0 hits a counter says what it holds, whether 1 hit would be denied, and when that changes.
+        verdict.over |= hits > verdict.remaining;
+    }
+    let decision = conclude(plan, &verdicts);
+    let descriptors = request
+        .descriptors()
+        .zip(plan.steps.iter().zip(&decision.statuses))
+        .map(|(descriptor, (step, status))| {
+            let walk = rules.walk(request.domain(), descriptor.entries);
+            let why = match (step, status) {
+                (Step::Replaced(rule), _) => replaced(plan, rule),
+                (Step::Unlimited(_), _) => "the rule has no bound".to_owned(),
+                (_, Status::Limited(limited)) => counted(limited, hits),
+                _ => unmatched(&walk, request.domain(), descriptor.entries),
+            };
+            Explained { entries: owned(descriptor.entries), walk, status: *status, rule: rule_of(step), why }
+        })
+        .collect();
+    Explanation { domain: request.domain().to_owned(), hits, decision, descriptors }
+}
+
+fn owned(entries: &[Entry<'_>]) -> Vec<(String, String)> {
+    entries.iter().map(|entry| (entry.key.to_owned(), entry.value.to_owned())).collect()
+}
+
+fn rule_of<'a>(step: &Step<'a>) -> Option<&'a Rule> {
+    match *step {
+        Step::Unlimited(rule) | Step::Replaced(rule) => Some(rule),
+        Step::Check(Check { origin: Origin::Rule(rule), .. }) => Some(rule),
+        Step::Check(_) | Step::Unmatched => None,
+    }
+}
+
+fn replaced(plan: &Plan<'_>, rule: &Rule) -> String {
+    let mut others = plan.steps.iter().filter_map(rule_of);
+    let by = others.find(|other| other.replaces.contains(&rule.name)).map(Rule::path);
+    format!("not counted: another rule of this request, {}, replaces `{}`", by.unwrap_or_default(), rule.name)
+}
+
+fn counted(limited: &Limited<'_>, hits: u64) -> String {
+    let room = match limited.verdict.over {
+        false => return "there is room".to_owned(),
+        true if hits > u64::from(limited.limit.burst()) => "so many never fit",
+        true => "there is no room now",
+    };
+    let but = match (limited.shadow, limited.quota) {
+        (true, _) => ", but shadow_mode lets it pass",
+        (false, true) => "; in quota mode that denies only if it is so for all in quota mode",
+        (false, false) => "",
+    };
+    format!("{room}{but}")
+}
+
+fn unmatched(walk: &Walk<'_>, domain: &str, entries: &[Entry<'_>]) -> String {
+    let told = |entry: &Entry<'_>| format!("{}={}", entry.key, entry.value);
+    match &walk.end {
+        End::NoDomain(known) => format!("domain {domain} has no rules (there are: {})", told_of(known)),
+        End::NoNode(known) => {
+            let next = entries.get(walk.met.len()).map(told).unwrap_or_default();
+            format!("no rule for {next} at this level (there is: {})", told_of(known))
+        }
+        End::NoLimit(below) if !below.some.is_empty() => {
+            format!("the path ends where no limit is set (below it there is: {})", told_of(below))
+        }
+        End::NoLimit(_) | End::Rule(_) => "the path ends where no limit is set".to_owned(),
+    }
+}
+
+fn told_of(known: &Known) -> String {
+    match known {
+        Known { some, .. } if some.is_empty() => "nothing".to_owned(),
+        Known { some, more: 0 } => some.join(", "),
+        Known { some, more } => format!("{} and {} more", some.join(", "), grouped(*more)),
+    }
+}
+
+/// A number as people read it: 99,992.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

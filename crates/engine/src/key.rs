@@ -1,0 +1,195 @@
+//! Counter keys: which counter a hit belongs to, as 128 bits.
+//!
+//! A counter is domain, path, values, algorithm, window and granularity. The constant part (all but the values) is
+//! hashed once, when rules load, into a [`KeySeed`]; the values of a request are hashed under that seed. What is
+//! hashed is injective (every part is length-prefixed), the hash is SipHash-1-3 with 128 bits under a secret of the
+//! process: nobody outside can aim at a collision or at a shard, and among a billion counters a chance collision has
+//! a probability of about 10^-21.
+
+use sha2::{Digest, Sha256};
+
+use crate::sip::SipHash13;
+
+/// The secret of the process, under which all keys are made. Keys under different secrets have nothing in common.
+#[derive(Clone, Copy)]
+pub struct KeySecret([u8; 16]);
+
+/// The constant part of a counter's key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeySeed(u64, u64);
+
+/// The key of one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(pub u128);
+
+/// The constant part of a counter's name wherever several processes have to agree on it: 128 bits of SHA-256, the same
+/// in all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SharedId(pub [u8; 16]);
+
+impl SharedId {
+    /// The name of everything whose constant part is this list. Injective as a [`KeySeed`] is.
+    pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let digest = hash.finalize();
+        Self(*digest.first_chunk().expect("32 bytes have a first 16"))
+    }
+}
+
+impl KeySecret {
+    /// A secret of these (random) bytes.
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The seed of everything whose constant part is this list.
+    pub fn seed<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> KeySeed {
+        let secret = u128::from_le_bytes(self.0);
+        let (high, low) = hash_parts(SipHash13::new(secret as u64, (secret >> 64) as u64), parts);
+        KeySeed(high, low)
+    }
+}
+
+impl KeySeed {
+    /// The key of the counter with these values.
+    #[inline]
+    pub fn key<'a>(&self, values: impl IntoIterator<Item = &'a str>) -> Key {
+        let (high, low) = hash_parts(SipHash13::new(self.0, self.1), values.into_iter().map(str::as_bytes));
+        Key(u128::from(high) << 64 | u128::from(low))
+    }
+}
+
+/// Secrets stay secret.
+impl std::fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeySecret(…)")
+    }
+}
+
+impl std::fmt::Debug for KeySeed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeySeed(…)")
+    }
+}
+
+/// Each part but the last is its length and its bytes, in whole words: so (`ab`, `c`) and (`a`, `bc`) differ. The last
+/// part's length stands in the word that ends every message, where it costs nothing.
+#[inline]
+fn hash_parts<'a>(mut hash: SipHash13, parts: impl IntoIterator<Item = &'a [u8]>) -> (u64, u64) {
+    let mut parts = parts.into_iter();
+    let Some(mut last) = parts.next() else { return hash.finish(0) };
+    for next in parts {
+        hash.write(last.len() as u64);
+        hash_bytes(&mut hash, last);
+        last = next;
+    }
+    hash_last(hash, last)
+}
+
+/// A short part's last few bytes stand beside its length in the last word: one word less is one round less.
+#[inline(always)]
+fn hash_last(mut hash: SipHash13, last: &[u8]) -> (u64, u64) {
+    let (words, rest) = last.as_chunks();
+    if rest.len() > REST_BYTES_MAX || last.len() > LENGTH_MAX {
+        hash_bytes(&mut hash, last);
+        return hash.finish(ALL_BEFORE | (1 + last.len() as u64));
+    }
+    words.iter().for_each(|&word| hash.write(u64::from_le_bytes(word)));
+    let rest = if rest.is_empty() { 0 } else { part_of_word(rest) };
+    hash.finish((rest << LENGTH_BITS) | (1 + last.len() as u64))
+}
+
+/// The word that ends a message has 56 bits to fill: this one where no bytes stand in it,
+const ALL_BEFORE: u64 = 1 << 55;
+/// else these for a length (and one: 0 is no part at all),
+const LENGTH_BITS: usize = 15;
+const LENGTH_MAX: usize = (1 << LENGTH_BITS) - 2;
+/// and the others for bytes.
+const REST_BYTES_MAX: usize = 5;
+
+#[inline]
+fn hash_bytes(hash: &mut SipHash13, bytes: &[u8]) {
+    let (words, rest) = bytes.as_chunks();
+    words.iter().for_each(|&word| hash.write(u64::from_le_bytes(word)));
+    if !rest.is_empty() {
+        hash.write(part_of_word(rest));
+    }
+}
+
+/// One to seven bytes, and zeros. Reads of fixed sizes that overlap are several times faster than a copy.
+#[inline]
+fn part_of_word(bytes: &[u8]) -> u64 {
+    let last = bytes.len() - 1;
+    if let (Some(first), Some(end)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        let (first, end) = (u64::from(u32::from_le_bytes(*first)), u64::from(u32::from_le_bytes(*end)));
+        return first | end << (8 * (last - 3));
+    }
+    let at = |index: usize| u64::from(bytes[index]) << (8 * index);
+    at(0) | at(bytes.len() / 2) | at(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: KeySecret = KeySecret::new([7; 16]);
+
+    #[test]
+    fn joined_parts_differ() {
+        let seed = SECRET.seed([b"shop".as_slice()]);
+        assert_ne!(seed.key(["ab", "c"]), seed.key(["a", "bc"]));
+        assert_ne!(seed.key(["ab", ""]), seed.key(["ab"]));
+        assert_ne!(seed.key([""]), seed.key([]));
+        assert_ne!(seed.key(["", ""]), seed.key([""]));
+        assert_ne!(seed.key(["ab\0"]), seed.key(["ab"]));
+        assert_ne!(seed.key(["ab\0", "c"]), seed.key(["ab", "c"]));
+        assert_ne!(SECRET.seed([b"ab".as_slice(), b"c"]), SECRET.seed([b"a".as_slice(), b"bc"]));
+    }
+
+    /// A long value that reads like two shorter ones, their lengths and all.
+    #[test]
+    fn a_part_that_looks_like_two_differs() {
+        let (seed, first) = (SECRET.seed([]), "\0".repeat(1 << 16));
+        let length = "\0\0\u{1}\0\0\0\0\0";
+        let second = "b\0\0\0\0\0\0\0\u{2}";
+        assert_ne!(seed.key([format!("{length}{first}b").as_str()]), seed.key([&first, second]));
+    }
+
+    #[test]
+    fn the_same_parts_make_the_same_key_only_under_the_same_secret() {
+        let key = |secret: KeySecret| secret.seed([b"shop".as_slice()]).key(["alice"]);
+        assert_eq!(key(SECRET), key(SECRET));
+        assert_ne!(key(SECRET), key(KeySecret::new([8; 16])));
+    }
+
+    #[test]
+    fn every_byte_and_every_length_counts() {
+        let seed = SECRET.seed([b"shop".as_slice()]);
+        let text = "abcdefghijklmnopqrstuvwxyz";
+        let mut keys: Vec<Key> = (0..=text.len()).map(|length| seed.key([&text[..length]])).collect();
+        for place in 0..text.len() {
+            let changed = format!("{}X{}", &text[..place], &text[place + 1..]);
+            keys.extend([seed.key([changed.as_str()]), seed.key([changed.as_str(), "z"])]);
+        }
+        let zeros = "\0".repeat(LENGTH_MAX + 10);
+        keys.extend((LENGTH_MAX - 10..=zeros.len()).map(|length| seed.key([&zeros[..length]])));
+        let all = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), all);
+    }
+
+    #[test]
+    fn bytes_become_words_with_zeros_behind() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7];
+        for length in 1..=7 {
+            let mut word = [0; 8];
+            word[..length].copy_from_slice(&bytes[..length]);
+            assert_eq!(part_of_word(&bytes[..length]), u64::from_le_bytes(word), "{length}");
+        }
+    }
+}

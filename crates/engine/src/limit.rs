@@ -1,0 +1,248 @@
+//! A limit (N hits per window W, by an algorithm) and what a counter says of it.
+//!
+//! The algorithms are pure steps over a small state, one file each. The step is always the same:
+//!
+//! 1. `advance` moves a counter to the time of the question (never backwards),
+//! 2. `look` tells whether these hits would pass, and what it holds,
+//! 3. [`settle`](crate::settle) decides for the whole request,
+//! 4. `charge` or `refund` changes the counter, and `status` tells what is left and when capacity comes back.
+//!
+//! `Counter` is that step as a trait. A counter never holds its limit: N and `burst` may change under it.
+
+mod counter;
+mod divisor;
+mod kept;
+mod search;
+
+mod fixed_window;
+mod gcra;
+mod leaky_bucket;
+mod sliding_log;
+mod sliding_window;
+mod sliding_window_weighted;
+mod token_bucket;
+mod told;
+
+pub use counter::Looked;
+pub(crate) use counter::{Ahead, Counter};
+pub(crate) use fixed_window::FixedWindow;
+pub(crate) use leaky_bucket::LeakyBucket;
+pub(crate) use sliding_log::SlidingLog;
+pub(crate) use sliding_window::SlidingWindow;
+pub(crate) use sliding_window_weighted::SlidingWindowWeighted;
+pub(crate) use token_bucket::TokenBucket;
+pub use told::{Told, ToldState};
+
+use crate::time::{SECOND_NANOS, Timestamp};
+use divisor::Divisor;
+
+/// How a limit counts. The names are those of the rule files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Every admitted hit keeps its own timestamp: exact.
+    SlidingLog,
+    /// Time is cut into buckets; a bucket counts until all of it has left the window: never more than N in any
+    /// window, at most one bucket late in giving capacity back.
+    #[default]
+    SlidingWindow,
+    /// The current aligned window and a share of the previous one: an estimate.
+    SlidingWindowWeighted,
+    /// The aligned window of `envoyproxy/ratelimit`: hits count whether admitted or not.
+    FixedWindow,
+    /// A bucket of `burst` tokens, refilled continuously.
+    TokenBucket,
+    /// A bucket that leaks continuously; holds at most `burst` hits.
+    LeakyBucket,
+}
+
+impl Algorithm {
+    /// All algorithms.
+    pub const ALL: [Self; 6] = [
+        Self::SlidingLog,
+        Self::SlidingWindow,
+        Self::SlidingWindowWeighted,
+        Self::FixedWindow,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+    ];
+
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SlidingLog => "sliding_log",
+            Self::SlidingWindow => "sliding_window",
+            Self::SlidingWindowWeighted => "sliding_window_weighted",
+            Self::FixedWindow => "fixed_window",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+        }
+    }
+
+    /// It never admits more than N hits in any window, wherever it starts.
+    pub const fn is_strict(self) -> bool {
+        matches!(self, Self::SlidingLog | Self::SlidingWindow)
+    }
+
+    /// It has a capacity of its own, `burst`.
+    pub const fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+}
+
+/// N hits per window W, by an algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    algorithm: Algorithm,
+    requests: u32,
+    burst: u32,
+    window: Divisor,
+    /// Buckets of `sliding_window` in [`buckets_nanos`](Self::buckets_nanos), as a reduced fraction: bucket =
+    /// ⌊t · `buckets` / `buckets_nanos`⌋. At most [`DEFAULT_BUCKETS`].
+    buckets: u8,
+    buckets_nanos: Divisor,
+}
+
+/// What one counter said to the hits of one descriptor, after the whole request was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// These hits do not fit (whatever the modes make of that later).
+    pub over: bool,
+    /// Hits that counted before, rounded up where the algorithm estimates.
+    pub before: u64,
+    /// What the count is, or would have been, with these hits.
+    pub after: u64,
+    /// Hits that would still pass now, after what was charged.
+    pub remaining: u64,
+    /// Over: the shortest wait after which the same hits would pass. Else: the time until capacity comes back.
+    /// Not rounded; rounding to whole seconds is the answer's business.
+    pub reset_nanos: u64,
+}
+
+/// The default number of buckets that `sliding_window` cuts a window into.
+pub const DEFAULT_BUCKETS: u64 = 60;
+
+/// The largest number of buckets that `sliding_window` cuts a window into.
+pub const BUCKETS_MAX: u64 = 3_600;
+
+/// The longest window, in nanoseconds: 366 days.
+pub const WINDOW_NANOS_MAX: u64 = 366 * 86_400 * SECOND_NANOS;
+
+impl Limit {
+    /// N = `requests` hits in any `window_nanos` (1 to [`WINDOW_NANOS_MAX`]; beyond it, the nearest of these), with
+    /// the algorithm's defaults: `burst` = N, and buckets of a sixtieth of the window.
+    pub fn new(algorithm: Algorithm, requests: u32, window_nanos: u64) -> Self {
+        let window_nanos = window_nanos.clamp(1, WINDOW_NANOS_MAX);
+        // Times are whole nanoseconds, so buckets finer than one mean the same as buckets of one.
+        let buckets = DEFAULT_BUCKETS.min(window_nanos);
+        let divisor = gcd(buckets, window_nanos);
+        Self {
+            algorithm,
+            requests,
+            burst: requests,
+            window: Divisor::new(window_nanos),
+            buckets: (buckets / divisor) as u8,
+            buckets_nanos: Divisor::new(window_nanos / divisor),
+        }
+    }
+
+    /// The same with buckets of `granularity_nanos` (W / [`BUCKETS_MAX`] to W; beyond it, the nearest of these): for
+    /// `sliding_window`.
+    #[must_use]
+    pub fn with_granularity(mut self, granularity_nanos: u64) -> Self {
+        let finest = self.window_nanos().div_ceil(BUCKETS_MAX);
+        self.buckets = 1;
+        self.buckets_nanos = Divisor::new(granularity_nanos.clamp(finest, self.window_nanos()));
+        self
+    }
+
+    /// The same with this capacity: for `token_bucket` and `leaky_bucket`.
+    #[must_use]
+    pub fn with_burst(mut self, burst: u32) -> Self {
+        self.burst = burst;
+        self
+    }
+
+    /// The same with this N: `burst` stays.
+    #[must_use]
+    pub fn with_requests(mut self, requests: u32) -> Self {
+        self.requests = requests;
+        self
+    }
+
+    /// How it counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// N.
+    pub fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// The capacity of a bucket; N for every other algorithm.
+    pub fn burst(&self) -> u32 {
+        self.burst
+    }
+
+    /// W, in nanoseconds.
+    pub fn window_nanos(&self) -> u64 {
+        self.window.get()
+    }
+
+    /// The time since the aligned window that holds `at` began, in nanoseconds.
+    #[inline]
+    pub(crate) fn elapsed_nanos(&self, at: Timestamp) -> u64 {
+        self.window.divide(at.as_nanos()).1
+    }
+
+    /// ⌊nanos / W⌋.
+    #[inline]
+    pub(crate) fn windows_in(&self, nanos: u64) -> u64 {
+        self.window.divide(nanos).0
+    }
+
+    /// The bucket of `sliding_window` that `at` falls into: ⌊t · numerator / denominator⌋ of unix time.
+    #[inline]
+    pub fn bucket_of(&self, at: Timestamp) -> u64 {
+        let (numerator, denominator) = self.buckets();
+        match at.as_nanos().checked_mul(numerator) {
+            Some(product) => self.buckets_nanos.divide(product).0,
+            None => (u128::from(at.as_nanos()) * u128::from(numerator) / u128::from(denominator)) as u64,
+        }
+    }
+
+    /// The first nanosecond after `bucket`: the least t whose bucket is greater.
+    #[inline]
+    pub fn bucket_end(&self, bucket: u64) -> Timestamp {
+        let (numerator, denominator) = self.buckets();
+        match bucket.checked_add(1).and_then(|next| next.checked_mul(denominator)) {
+            Some(product) if numerator == 1 => Timestamp::from_nanos(product),
+            Some(product) => Timestamp::from_nanos(product.div_ceil(numerator)),
+            None => {
+                let end =
+                    ((u128::from(bucket) + 1) * u128::from(denominator)).div_ceil(u128::from(numerator));
+                Timestamp::from_nanos(u64::try_from(end).unwrap_or(u64::MAX))
+            }
+        }
+    }
+
+    /// `bucket` of `sliding_window` ends after `at`. The same as comparing [`bucket_of`](Self::bucket_of), without a
+    /// division.
+    #[inline]
+    pub(crate) fn bucket_ends_after(&self, bucket: u64, at: Timestamp) -> bool {
+        let (numerator, denominator) = self.buckets();
+        match (bucket.wrapping_add(1).checked_mul(denominator), at.as_nanos().checked_mul(numerator)) {
+            (Some(end), Some(at)) => end > at,
+            _ => bucket >= self.bucket_of(at),
+        }
+    }
+
+    /// The buckets of `sliding_window` per nanosecond, as a reduced fraction.
+    pub fn buckets(&self) -> (u64, u64) {
+        (u64::from(self.buckets), self.buckets_nanos.get())
+    }
+}
+
+const fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

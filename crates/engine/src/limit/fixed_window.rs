@@ -1,0 +1,95 @@
+//! `fixed_window`: one count for the aligned window, as `envoyproxy/ratelimit` keeps it.
+//!
+//! Windows are aligned to unix time divided by W. Hits pass while the count, after adding them, is at most N; every
+//! hit counts, admitted or not.
+//!
+//! - **Invariant:** `count` is the number of hits asked in the aligned window of `latest`, less those given back.
+//! - **Error:** up to 2N hits pass within less than W, around the end of a window. Denied hits use the window up.
+//! - **Source:** `envoyproxy/ratelimit`, `INCRBY` on a key that ends in the start of the window.
+//!
+//!
+//! ```
+//! # use tidegate_engine::key::Key;
+//! # use tidegate_engine::limit::{Algorithm, Limit};
+//! # use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+//! # use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+//! # let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//! # let nanos = |second: f64| Timestamp::from_nanos((second * 1e9).round() as u64);
+//! # let passed = |limit, hits, second| (0..hits).filter(|_| !store.take(&limit, Key(1), 1, nanos(second)).over).count();
+//! // Ten a minute; ten at 119 s and ten at 121 s are in two different windows.
+//! let limit = Limit::new(Algorithm::FixedWindow, 10, 60 * SECOND_NANOS);
+//! assert_eq!([passed(limit, 10, 119.0), passed(limit, 10, 121.0)], [10, 10]);
+//! ```
+
+use crate::limit::Limit;
+use crate::limit::Looked;
+use crate::limit::counter::{Ahead, Counter};
+use crate::limit::kept::Kept;
+use crate::time::Timestamp;
+
+/// The state: 20 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(Rust, packed(4))]
+pub(crate) struct FixedWindow {
+    latest: Timestamp,
+    count: u64,
+    kept: Kept,
+}
+
+impl FixedWindow {
+    /// A counter of this state, to be asked and then dropped.
+    pub(super) fn told(latest: Timestamp, count: u64) -> Self {
+        Self { latest, count, kept: Kept::default() }
+    }
+}
+
+impl Counter for FixedWindow {
+    #[inline]
+    fn advance(&mut self, limit: &Limit, now: Timestamp) {
+        let latest = self.latest;
+        if now <= latest {
+            return;
+        }
+        if self.count > 0 && window_end(limit, latest) <= now {
+            self.count = 0;
+        }
+        self.latest = now;
+    }
+
+    #[inline]
+    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
+        let (limit, before) = (u64::from(limit.requests()), ahead.on(self.count));
+        Looked { over: before.saturating_add(hits) > limit, left: limit.saturating_sub(before), before }
+    }
+
+    #[inline]
+    fn charge(&mut self, limit: &Limit, hits: u64) {
+        if self.count == 0 {
+            self.kept = Kept::until(window_end(limit, self.latest));
+        }
+        self.count = self.count.saturating_add(hits);
+    }
+
+    fn refund(&mut self, _limit: &Limit, hits: u64) {
+        self.count = self.count.saturating_sub(hits);
+    }
+
+    #[inline]
+    fn wait_nanos(&self, limit: &Limit, _hits: u64) -> u64 {
+        window_end(limit, self.latest).nanos_since(self.latest)
+    }
+
+    #[inline]
+    fn reset_nanos(&self, limit: &Limit, _now: Looked, hits: u64, _over: bool) -> u64 {
+        self.wait_nanos(limit, hits)
+    }
+
+    fn kept_until(&self) -> Timestamp {
+        if self.count == 0 { Timestamp::default() } else { { self.kept }.time(self.latest) }
+    }
+}
+
+/// The end of the aligned window that holds `at`.
+fn window_end(limit: &Limit, at: Timestamp) -> Timestamp {
+    at.plus(limit.window_nanos() - limit.elapsed_nanos(at))
+}

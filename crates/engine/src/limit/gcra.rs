@@ -1,0 +1,156 @@
+//! The generic cell rate algorithm: the machine of `token_bucket` and `leaky_bucket`.
+//!
+//! A bucket holds a level of at most `burst` hits and drains continuously at N hits per W. It is kept in units of
+//! which a hit is W and a nanosecond drains N: so every N is exact, in integers, with nothing rounded and nothing
+//! lost over time.
+//!
+//! - **Invariant:** `level` is the level at `latest` in those units, for the N in `requests`. At most `burst` × W, and
+//!   what drains in [`DEBT_WINDOWS`] × W where costs are reported: less than 2^96.
+//! - **Source:** ITU-T I.371, in its continuous-state leaky bucket form: the level instead of the theoretical arrival
+//!   time, which is `latest` + level / N.
+
+use crate::limit::Limit;
+use crate::limit::Looked;
+use crate::limit::counter::{Ahead, Counter};
+use crate::time::Timestamp;
+
+/// The state: 24 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(Rust, packed(4))]
+pub(crate) struct Gcra {
+    latest: Timestamp,
+    level_low: u64,
+    level_high: u32,
+    /// The N for which `level` is told.
+    requests: u32,
+}
+
+const LEVEL_MAX: u128 = (1 << 96) - 1;
+
+/// A reported cost lifts the level above `burst` by what drains in so many windows at most. More is dropped: nobody would
+/// live to see a bucket drain that was told a cost by mistake.
+const DEBT_WINDOWS: u128 = 16;
+
+impl Gcra {
+    /// A counter of this state, to be asked and then dropped.
+    pub(super) fn told(latest: Timestamp, level: u128, requests: u32) -> Self {
+        let mut told = Self { latest, requests, ..Self::default() };
+        told.set_level(level);
+        told
+    }
+
+    #[inline]
+    fn level(&self) -> u128 {
+        u128::from(self.level_high) << 64 | u128::from(self.level_low)
+    }
+
+    #[inline]
+    fn set_level(&mut self, level: u128) {
+        let level = level.min(LEVEL_MAX);
+        (self.level_low, self.level_high) = (level as u64, (level >> 64) as u32);
+    }
+
+    /// N changed: the time until the bucket is empty stays as it is (rounded up, by less than a unit).
+    #[inline]
+    fn follow(&mut self, requests: u32) {
+        if self.requests != requests && requests > 0 {
+            if self.requests > 0 {
+                let scaled = (self.level() * u128::from(requests)).div_ceil(u128::from(self.requests));
+                self.set_level(scaled);
+            }
+            self.requests = requests;
+        }
+    }
+
+    /// The level after what came ahead, in units.
+    #[inline]
+    fn level_after(&self, limit: &Limit, ahead: Ahead) -> u128 {
+        let hit = u128::from(limit.window_nanos());
+        let left = self.level().saturating_sub(hit * u128::from(ahead.given_back));
+        left.saturating_add(hit * u128::from(ahead.taken))
+    }
+}
+
+impl Counter for Gcra {
+    #[inline]
+    fn advance(&mut self, limit: &Limit, now: Timestamp) {
+        self.follow(limit.requests());
+        let latest = self.latest;
+        if now <= latest {
+            return;
+        }
+        let drained = u128::from(now.nanos_since(latest)) * u128::from(self.requests);
+        self.set_level(self.level().saturating_sub(drained));
+        self.latest = now;
+    }
+
+    #[inline]
+    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
+        let level = self.level_after(limit, ahead);
+        let room = capacity(limit).saturating_sub(level);
+        let fitting = whole_hits(limit, room);
+        let left = if limit.requests() == 0 { 0 } else { fitting };
+        let before = if level > capacity(limit) {
+            div_ceil(level, limit.window_nanos())
+        } else {
+            u64::from(limit.burst()) - fitting
+        };
+        Looked { over: hits.max(1) > left, left, before }
+    }
+
+    #[inline]
+    fn charge(&mut self, limit: &Limit, hits: u64) {
+        self.set_level(self.level().saturating_add(u128::from(hits) * u128::from(limit.window_nanos())));
+    }
+
+    fn report_max(&self, limit: &Limit, ahead: Ahead) -> u64 {
+        let requests = u128::from(limit.requests());
+        if requests == 0 {
+            return 0; // It would never drain.
+        }
+        let most = capacity(limit) + DEBT_WINDOWS * requests * u128::from(limit.window_nanos());
+        whole_hits(limit, most.saturating_sub(self.level_after(limit, ahead)))
+    }
+
+    fn refund(&mut self, limit: &Limit, hits: u64) {
+        self.set_level(self.level().saturating_sub(u128::from(hits) * u128::from(limit.window_nanos())));
+    }
+
+    #[inline]
+    fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
+        if hits > u64::from(limit.burst()) || limit.requests() == 0 {
+            return limit.window_nanos();
+        }
+        let wanted = u128::from(hits) * u128::from(limit.window_nanos());
+        let too_much = (self.level() + wanted).saturating_sub(capacity(limit));
+        div_ceil(too_much, u64::from(limit.requests()))
+    }
+
+    fn kept_until(&self) -> Timestamp {
+        let nanos = div_ceil(self.level(), u64::from({ self.requests }.max(1)));
+        if nanos == 0 { Timestamp::default() } else { { self.latest }.plus(nanos) }
+    }
+}
+
+/// `burst` in units.
+fn capacity(limit: &Limit) -> u128 {
+    u128::from(limit.burst()) * u128::from(limit.window_nanos())
+}
+
+/// ⌊units / W⌋, of at most 2^37 hits.
+#[inline]
+fn whole_hits(limit: &Limit, units: u128) -> u64 {
+    match u64::try_from(units) {
+        Ok(units) => limit.windows_in(units),
+        Err(_) => (units / u128::from(limit.window_nanos())) as u64,
+    }
+}
+
+/// ⌈units / divisor⌉, or the most there can be told.
+#[inline]
+fn div_ceil(units: u128, divisor: u64) -> u64 {
+    match u64::try_from(units) {
+        Ok(units) => units.div_ceil(divisor),
+        Err(_) => u64::try_from(units.div_ceil(u128::from(divisor))).unwrap_or(u64::MAX),
+    }
+}

@@ -1,0 +1,56 @@
+//! Until when a counter is kept, in four bytes.
+//!
+//! A sweep has to know it without knowing the limit, so it is noted when hits are charged. It is rounded up to whole
+//! ticks of 2^26 ns (67 ms) and kept modulo 2^32 ticks; the latest time asked, which every state holds anyway, tells
+//! which of them is meant: the one within 4.5 years. Windows are at most a year long and count for at most two.
+
+use crate::time::Timestamp;
+
+const TICK_BITS: u32 = 26;
+
+/// The time until which a counter is kept, to be read beside the latest time at which it was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept(u32);
+
+impl Kept {
+    /// Until this time, rounded up to a whole tick.
+    pub(crate) fn until(time: Timestamp) -> Self {
+        Self(time.as_nanos().div_ceil(1 << TICK_BITS) as u32)
+    }
+
+    /// The time, given the latest time at which the counter was asked.
+    pub(crate) fn time(self, latest: Timestamp) -> Timestamp {
+        let tick = latest.as_nanos() >> TICK_BITS;
+        let ahead = self.0.wrapping_sub(tick as u32) as i32;
+        let nanos = u128::from(tick.saturating_add_signed(i64::from(ahead))) << TICK_BITS;
+        Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_read_back_rounded_up_to_a_tick() {
+        for latest in [0, 1, 1_790_000_000_000_000_000, u64::MAX - (1 << 60)] {
+            for after in [0, 1, 1 << 26, 63_244_800_000_000_000] {
+                let until = Timestamp::from_nanos(latest + after);
+                let read = Kept::until(until).time(Timestamp::from_nanos(latest));
+                assert!(read >= until && read.nanos_since(until) < 1 << 26, "{latest} + {after}: {read:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_that_is_over_is_read_back_too() {
+        let until = Timestamp::from_secs(1_000_000);
+        let read = Kept::until(until).time(Timestamp::from_secs(1_000_000 + 86_400 * 366));
+        assert!(read >= until && read.nanos_since(until) < 1 << 26);
+    }
+
+    #[test]
+    fn the_end_of_time_does_not_overflow() {
+        assert_eq!(Kept::until(Timestamp::MAX).time(Timestamp::MAX), Timestamp::MAX);
+    }
+}

@@ -1,0 +1,106 @@
+//! `sliding_log`: every admitted hit keeps its own timestamp. Exact.
+//!
+//! A hit at s counts at t exactly when s > t − W. Hits pass while the hits that count, after adding them, are at most
+//! N.
+//!
+//! - **Invariant:** the stamps held are the times, in order, of the admitted hits (less those given back) that count at
+//!   `latest`, each with its number of hits. There are at most N (a reported cost moves the newest one on). Questions are binary searches over [`Stamps`], and changes touch one block
+//!   of it: what a decision costs does not depend on N.
+//! - **Error:** none. It is the definition.
+//! - **Source:** the definition; the price is a word for each admitted hit.
+//!
+//! ```
+//! # use tidegate_engine::key::Key;
+//! # use tidegate_engine::limit::{Algorithm, Limit};
+//! # use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+//! # use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+//! # let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//! # let nanos = |second: f64| Timestamp::from_nanos((second * 1e9).round() as u64);
+//! # let passes = |limit, second| !store.take(&limit, Key(1), 1, nanos(second)).over;
+//! // Three in ten seconds: at 11 s the hits at 0 s and, exactly, at 1 s are out of the window.
+//! let limit = Limit::new(Algorithm::SlidingLog, 3, 10 * SECOND_NANOS);
+//! assert_eq!([0.0, 1.0, 2.0, 3.0, 11.0].map(|second| passes(limit, second)), [true, true, true, false, true]);
+//! ```
+
+mod block;
+mod stamps;
+
+use crate::limit::Limit;
+use crate::limit::Looked;
+use crate::limit::counter::{Ahead, Counter, look_at_count, report_max_of_count};
+use crate::limit::kept::Kept;
+use crate::time::Timestamp;
+use stamps::Stamps;
+
+/// The state: 32 bytes, and a word for each admitted hit.
+#[derive(Debug, Default)]
+pub(crate) struct SlidingLog {
+    latest: Timestamp,
+    stamps: Stamps,
+}
+
+impl SlidingLog {
+    fn note_kept(&mut self, limit: &Limit, newest: Timestamp) {
+        self.stamps.set_kept(Kept::until(newest.plus(limit.window_nanos())));
+    }
+}
+
+impl Counter for SlidingLog {
+    fn advance(&mut self, limit: &Limit, now: Timestamp) {
+        if now <= self.latest {
+            return;
+        }
+        self.latest = now;
+        if let Some(gone) = now.as_nanos().checked_sub(limit.window_nanos()) {
+            self.stamps.drop_through(gone);
+        }
+    }
+
+    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
+        look_at_count(limit.requests(), ahead.on(self.stamps.total()), hits)
+    }
+
+    fn charge(&mut self, limit: &Limit, hits: u64) {
+        let (now, hits) = (self.latest.as_nanos(), u32::try_from(hits).unwrap_or(u32::MAX));
+        // Hits that fit find less than N stamps. What is reported joins the newest of N.
+        if self.stamps.len() < limit.requests().max(1) as usize {
+            self.stamps.push(now, hits);
+        } else {
+            self.stamps.join_last(now, hits);
+        }
+        self.note_kept(limit, self.latest);
+    }
+
+    fn report_max(&self, _limit: &Limit, ahead: Ahead) -> u64 {
+        report_max_of_count(ahead.on(self.stamps.total()))
+    }
+
+    fn refund(&mut self, _limit: &Limit, hits: u64) {
+        self.stamps.drop_hits(hits);
+    }
+
+    fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
+        let capacity = u64::from(limit.requests());
+        if hits > capacity {
+            return limit.window_nanos();
+        }
+        let too_many = (self.stamps.total() + hits).saturating_sub(capacity);
+        if too_many == 0 {
+            return 0; // A refund in the same request made room.
+        }
+        let stamp = Timestamp::from_nanos(self.stamps.stamp_through(too_many).unwrap_or_default());
+        stamp.plus(limit.window_nanos()).nanos_since(self.latest)
+    }
+
+    fn kept_until(&self) -> Timestamp {
+        if self.stamps.is_empty() { Timestamp::default() } else { self.stamps.kept().time(self.latest) }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.stamps.heap_bytes()
+    }
+
+    fn growth_bytes(&self, _limit: &Limit) -> usize {
+        self.stamps.growth_bytes()
+    }
+}

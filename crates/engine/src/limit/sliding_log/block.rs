@@ -1,0 +1,266 @@
+//! A few hundred timestamps in order, eight bytes each, and the number of hits of each.
+//!
+//! Most stamps have one hit, so the place of a stamp is also the number of hits up to it. A stamp with more has an
+//! *extra*: its place, and the running sum of all hits beyond the first of their stamp (it wraps and starts anywhere;
+//! only differences mean something). One block of words holds it all:
+//!
+//! ```text
+//! [ head, end | dead stamps … | live stamps … | free … | extras, the newest first ]
+//! ```
+//!
+//! It grows by a sixteenth, and is rebuilt without its dead instead when they are a sixteenth of it.
+
+use crate::limit::kept::Kept;
+use crate::limit::search::search;
+
+/// A block of more words than this is given back when its last stamp goes, and made smaller when three quarters of it
+/// are of no use.
+const WORDS_KEPT: usize = 16;
+/// Words that one push needs at most: a stamp and an extra.
+pub(super) const PUSH_WORDS: usize = 2;
+
+/// A block of this many words takes no more.
+pub(super) const WORDS_MAX: usize = 512;
+
+/// A queue of (timestamp, hits).
+#[derive(Debug, Default)]
+pub(super) struct Block {
+    words: Box<[u64]>,
+    /// The number of extras, dead ones included.
+    extras: u32,
+    /// The owner's note; here because these four bytes would be padding otherwise.
+    pub(super) kept: Kept,
+}
+
+impl Block {
+    /// An empty block of this size.
+    pub(super) fn with_words(words: usize) -> Self {
+        Self { words: vec![0; words].into_boxed_slice(), ..Self::default() }
+    }
+
+    fn head(&self) -> usize {
+        self.words.first().map_or(0, |&range| range as u32 as usize)
+    }
+
+    fn end(&self) -> usize {
+        self.words.first().map_or(0, |&range| (range >> 32) as usize)
+    }
+
+    fn set_range(&mut self, head: usize, end: usize) {
+        if let Some(range) = self.words.first_mut() {
+            *range = (end as u64) << 32 | head as u64;
+        }
+    }
+
+    /// The stamps that count.
+    fn live(&self) -> &[u64] {
+        self.words.get(1 + self.head()..1 + self.end()).unwrap_or_default()
+    }
+
+    /// Extra `index`, from the oldest on: the place of its stamp, and the running sum.
+    fn extra(&self, index: usize) -> (usize, u32) {
+        let word = self.words[self.words.len() - 1 - index];
+        (word as u32 as usize, (word >> 32) as u32)
+    }
+
+    fn put_extra(&mut self, index: usize, place: usize, sum: u32) {
+        let at = self.words.len() - 1 - index;
+        self.words[at] = u64::from(sum) << 32 | place as u64;
+    }
+
+    /// How many extras belong to stamps before `place`.
+    fn extras_before(&self, place: usize) -> usize {
+        search(self.extras as usize, |index| self.extra(index).0 < place)
+    }
+
+    /// The running sum of the extras before `place`.
+    fn sum_before(&self, place: usize) -> u32 {
+        self.extras_before(place).checked_sub(1).map_or(0, |index| self.extra(index).1)
+    }
+
+    /// The running sum of all extras.
+    fn newest_sum(&self) -> u32 {
+        (self.extras as usize).checked_sub(1).map_or(0, |index| self.extra(index).1)
+    }
+
+    /// The hits of the first `count` live stamps.
+    fn hits_of_first(&self, count: usize) -> u64 {
+        let head = self.head();
+        count as u64 + u64::from(self.sum_before(head + count).wrapping_sub(self.sum_before(head)))
+    }
+
+    /// The first live stamp up to which there are at least `hits`.
+    fn index_through(&self, hits: u64) -> usize {
+        search(self.live().len(), |index| self.hits_of_first(index + 1) < hits)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.head() == self.end()
+    }
+
+    /// The number of stamps.
+    pub(super) fn len(&self) -> usize {
+        self.end() - self.head()
+    }
+
+    /// The hits of all stamps.
+    pub(super) fn total(&self) -> u64 {
+        let beyond_first = self.newest_sum().wrapping_sub(self.sum_before(self.head()));
+        self.live().len() as u64 + u64::from(beyond_first)
+    }
+
+    /// The oldest stamp.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.live().first().copied()
+    }
+
+    /// The newest stamp.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.live().last().copied()
+    }
+
+    /// The oldest stamp such that it and those before it have at least `hits`.
+    pub(super) fn stamp_through(&self, hits: u64) -> Option<u64> {
+        self.live().get(self.index_through(hits)).copied()
+    }
+
+    /// Drops the stamps up to and including `stamp`.
+    pub(super) fn drop_through(&mut self, stamp: u64) {
+        if self.live().first().is_none_or(|&oldest| oldest > stamp) {
+            return;
+        }
+        let gone = |&live: &u64| live <= stamp;
+        // Usually one leaves for each that comes.
+        let one = self.live().get(1).is_some_and(|second| !gone(second));
+        let dead = if one { 1 } else { self.live().partition_point(gone) };
+        self.set_range(self.head() + dead, self.end());
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// Adds hits at `stamp`, which is not before any other.
+    pub(super) fn push(&mut self, stamp: u64, hits: u32) {
+        let again = self.last() == Some(stamp);
+        let extra_hits = if again { hits } else { hits.saturating_sub(1) };
+        self.make_room(usize::from(!again) + usize::from(extra_hits > 0));
+        let end = self.end() + usize::from(!again);
+        if !again {
+            self.words[end] = stamp;
+            self.set_range(self.head(), end);
+        }
+        if extra_hits > 0 {
+            self.add_extra(end - 1, extra_hits);
+        }
+    }
+
+    /// Adds hits beyond the first to the newest stamp, at `place`.
+    fn add_extra(&mut self, place: usize, hits: u32) {
+        let newest = (self.extras as usize).checked_sub(1).map(|index| self.extra(index));
+        let sum = newest.map_or(0, |(_, sum)| sum).wrapping_add(hits);
+        if newest.is_none_or(|(owner, _)| owner != place) {
+            self.extras += 1;
+        }
+        self.put_extra(self.extras as usize - 1, place, sum);
+    }
+
+    /// Moves the newest stamp, which has to be there, to `stamp`, which is not before it, and adds hits to it.
+    pub(super) fn join_last(&mut self, stamp: u64, hits: u32) {
+        self.make_room(1);
+        let end = self.end();
+        self.words[end] = stamp;
+        self.add_extra(end - 1, hits);
+    }
+
+    /// Drops the oldest hits.
+    pub(super) fn drop_hits(&mut self, hits: u64) {
+        if hits >= self.total() {
+            return self.clear();
+        }
+        let first = self.index_through(hits + 1);
+        let of_first = (hits - self.hits_of_first(first)) as u32;
+        self.set_range(self.head() + first, self.end());
+        for index in self.extras_before(self.head())..self.extras as usize {
+            let (place, sum) = self.extra(index);
+            self.put_extra(index, place, sum.wrapping_sub(of_first));
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
+    /// Bytes by which the next [`push`](Self::push) grows the block at most.
+    pub(super) fn growth_bytes(&self) -> usize {
+        if self.free() >= PUSH_WORDS {
+            return 0;
+        }
+        let words = self.words_after(PUSH_WORDS).saturating_sub(self.words.len());
+        words * size_of::<u64>()
+    }
+
+    /// The next [`push`](Self::push) would make it too large.
+    pub(super) fn is_full(&self) -> bool {
+        self.free() < PUSH_WORDS && self.words_after(PUSH_WORDS) > WORDS_MAX
+    }
+
+    /// Stamps that do not count any more and still take room.
+    pub(super) fn dead(&self) -> usize {
+        self.head()
+    }
+
+    /// Gives back what the dead and the free take.
+    pub(super) fn compact(&mut self) {
+        let dead = self.head() + self.extras_before(self.head());
+        self.rebuild(self.words.len() - self.free() - dead);
+    }
+
+    /// Words that neither a stamp nor an extra takes, dead or alive.
+    fn free(&self) -> usize {
+        (self.words.len() - self.extras as usize).saturating_sub(1 + self.end())
+    }
+
+    /// The size of the block after room was made for `more` words.
+    fn words_after(&self, more: usize) -> usize {
+        let (size, dead) = (self.words.len(), self.head() + self.extras_before(self.head()));
+        let used = size - self.free() - dead;
+        if size > WORDS_KEPT && (used + more) * 4 < size {
+            return (used + more) * 2;
+        }
+        let rebuild_frees_enough = dead >= more.max(size / 16);
+        if self.free() >= more || rebuild_frees_enough {
+            return size;
+        }
+        (used.max(1) + more).max(size + size / 16)
+    }
+
+    fn make_room(&mut self, more: usize) {
+        let size = self.words_after(more);
+        if self.free() >= more && size == self.words.len() {
+            return;
+        }
+        self.rebuild(size);
+    }
+
+    /// Gives the block this size, which is enough, and drops its dead.
+    fn rebuild(&mut self, size: usize) {
+        let mut rebuilt = Self { words: vec![0; size].into_boxed_slice(), extras: 0, kept: self.kept };
+        let (head, base) = (self.head(), self.sum_before(self.head()));
+        rebuilt.words[1..1 + self.live().len()].copy_from_slice(self.live());
+        rebuilt.set_range(0, self.live().len());
+        for index in self.extras_before(head)..self.extras as usize {
+            let (place, sum) = self.extra(index);
+            rebuilt.put_extra(rebuilt.extras as usize, place - head, sum.wrapping_sub(base));
+            rebuilt.extras += 1;
+        }
+        *self = rebuilt;
+    }
+
+    fn clear(&mut self) {
+        if self.words.len() > WORDS_KEPT {
+            self.words = Box::default();
+        }
+        self.extras = 0;
+        self.set_range(0, 0);
+    }
+}

@@ -1,0 +1,355 @@
+//! Any number of timestamps in order, eight bytes each, and the number of hits of each: one block, or a queue of them.
+//!
+//! No step handles more than a few blocks' worth of stamps (those that are dropped aside: a block at a time), so what a
+//! decision costs does not depend on how many there are.
+
+use std::collections::VecDeque;
+
+use crate::limit::kept::Kept;
+use crate::limit::search::search;
+use crate::limit::sliding_log::block::{Block, PUSH_WORDS, WORDS_MAX};
+
+/// A queue of (timestamp, hits), and its owner's note: when all of it is over.
+#[derive(Debug)]
+pub(super) enum Stamps {
+    Few(Block),
+    Many(Box<Many>, Kept),
+}
+
+/// Two blocks or more. Only the first has dead stamps, only the last takes new ones, and none is empty.
+#[derive(Debug, Default)]
+pub(super) struct Many {
+    parts: VecDeque<Part>,
+    /// The number of stamps.
+    len: usize,
+    /// The hits of all stamps.
+    total: u64,
+    /// Bytes of all blocks.
+    block_bytes: usize,
+    /// The oldest stamp.
+    oldest: u64,
+}
+
+#[derive(Debug)]
+struct Part {
+    block: Block,
+    /// The running sum of hits before this block. It starts anywhere, and is of no use in the first.
+    sum: u64,
+}
+
+/// Places in the queue of blocks that are made at once, at least.
+const PARTS_MORE: usize = 4;
+
+impl Default for Stamps {
+    fn default() -> Self {
+        Self::Few(Block::default())
+    }
+}
+
+impl Stamps {
+    /// The owner's note. It is kept here because these four bytes would be padding otherwise.
+    pub(super) fn kept(&self) -> Kept {
+        match self {
+            Self::Few(block) => block.kept,
+            Self::Many(_, kept) => *kept,
+        }
+    }
+
+    pub(super) fn set_kept(&mut self, until: Kept) {
+        match self {
+            Self::Few(block) => block.kept = until,
+            Self::Many(_, kept) => *kept = until,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, Self::Few(block) if block.is_empty())
+    }
+
+    /// The number of stamps. One whose hits lie in two blocks counts twice.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Few(block) => block.len(),
+            Self::Many(many, _) => many.len,
+        }
+    }
+
+    /// The hits of all stamps.
+    pub(super) fn total(&self) -> u64 {
+        match self {
+            Self::Few(block) => block.total(),
+            Self::Many(many, _) => many.total,
+        }
+    }
+
+    /// The oldest stamp such that it and those before it have at least `hits`.
+    pub(super) fn stamp_through(&self, hits: u64) -> Option<u64> {
+        match self {
+            Self::Few(block) => block.stamp_through(hits),
+            Self::Many(many, _) => many.stamp_through(hits),
+        }
+    }
+
+    /// Drops the stamps up to and including `stamp`.
+    pub(super) fn drop_through(&mut self, stamp: u64) {
+        match self {
+            Self::Few(block) => block.drop_through(stamp),
+            Self::Many(many, _) => {
+                many.drop_through(stamp);
+                self.few_if_one();
+            }
+        }
+    }
+
+    /// Adds hits at `stamp`, which is not before any other.
+    pub(super) fn push(&mut self, stamp: u64, hits: u32) {
+        match self {
+            Self::Few(block) if !block.is_full() => block.push(stamp, hits),
+            Self::Few(block) => {
+                let (block, kept) = (std::mem::take(block), self.kept());
+                let mut many = Box::new(Many::default());
+                many.oldest = block.oldest().unwrap_or(stamp);
+                many.add(block, 0);
+                many.push(stamp, hits);
+                *self = Self::Many(many, kept);
+            }
+            Self::Many(many, _) => many.push(stamp, hits),
+        }
+    }
+
+    /// Moves the newest stamp, which has to be there, to `stamp`, which is not before it, and adds hits to it. Hits of it
+    /// that lie in the block before stay where they are, at their own time.
+    pub(super) fn join_last(&mut self, stamp: u64, hits: u32) {
+        match self {
+            Self::Few(block) => block.join_last(stamp, hits),
+            Self::Many(many, _) => many.change(many.parts.len() - 1, |block| block.join_last(stamp, hits)),
+        }
+    }
+
+    /// Drops the oldest hits.
+    pub(super) fn drop_hits(&mut self, hits: u64) {
+        match self {
+            Self::Few(block) => block.drop_hits(hits),
+            Self::Many(many, _) => {
+                many.drop_hits(hits);
+                self.few_if_one();
+            }
+        }
+    }
+
+    fn few_if_one(&mut self) {
+        if let Self::Many(many, kept) = self
+            && many.parts.len() < 2
+        {
+            let mut block = many.parts.pop_front().map_or_else(Block::default, |part| part.block);
+            block.kept = *kept;
+            *self = Self::Few(block);
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Few(block) => block.heap_bytes(),
+            Self::Many(many, _) => {
+                size_of::<Many>() + many.parts.capacity() * size_of::<Part>() + many.block_bytes
+            }
+        }
+    }
+
+    /// Bytes by which the next [`push`](Self::push) grows the heap at most.
+    pub(super) fn growth_bytes(&self) -> usize {
+        let parts = |places: usize, words: usize| {
+            let block = (1 + PUSH_WORDS).max(words) * size_of::<u64>();
+            places * size_of::<Part>() + block
+        };
+        match self {
+            Self::Few(block) if !block.is_full() => block.growth_bytes(),
+            Self::Few(_) => size_of::<Many>() + parts(PARTS_MORE, WORDS_MAX / 16),
+            Self::Many(many, _) => match many.parts.back() {
+                Some(last) if !last.block.is_full() => last.block.growth_bytes(),
+                _ => parts(many.places_more(), many.words_at_once()),
+            },
+        }
+    }
+}
+
+impl Many {
+    /// The hits before part `index`.
+    fn hits_before(&self, index: usize) -> u64 {
+        match (self.parts.front(), self.parts.get(1)) {
+            (Some(first), Some(second)) if index > 0 => {
+                first.block.total() + self.parts[index].sum.wrapping_sub(second.sum)
+            }
+            _ => 0,
+        }
+    }
+
+    /// The last part before which there are less than `hits`.
+    fn index_through(&self, hits: u64) -> usize {
+        let (Some(first), Some(second)) = (self.parts.front(), self.parts.get(1)) else { return 0 };
+        match hits.saturating_sub(first.block.total()) {
+            0 => 0,
+            further => search(self.parts.len() - 1, |index| {
+                self.parts[1 + index].sum.wrapping_sub(second.sum) < further
+            }),
+        }
+    }
+
+    fn stamp_through(&self, hits: u64) -> Option<u64> {
+        if hits <= 1 {
+            return Some(self.oldest); // The usual question.
+        }
+        let index = self.index_through(hits);
+        self.parts.get(index)?.block.stamp_through(hits - self.hits_before(index).min(hits))
+    }
+
+    fn drop_through(&mut self, stamp: u64) {
+        if self.oldest > stamp {
+            return;
+        }
+        while self.parts.front().is_some_and(|part| part.block.last().is_none_or(|last| last <= stamp)) {
+            let dropped = self.parts.pop_front();
+            self.forget(dropped);
+        }
+        self.change_first(|block| block.drop_through(stamp));
+    }
+
+    fn drop_hits(&mut self, mut hits: u64) {
+        while let Some(first) = self.parts.front().map(|part| part.block.total()).filter(|&it| it <= hits) {
+            hits -= first;
+            let dropped = self.parts.pop_front();
+            self.forget(dropped);
+        }
+        self.change_first(|block| block.drop_hits(hits));
+    }
+
+    /// Drops stamps of the first block, but not all.
+    fn change_first(&mut self, drop: impl FnOnce(&mut Block)) {
+        // The dead may take a sixteenth of what the others take.
+        let dead_max = self.block_bytes / (16 * size_of::<u64>());
+        self.change(0, |block| {
+            drop(block);
+            if block.dead() > dead_max {
+                block.compact();
+            }
+        });
+        self.oldest = self.parts.front().and_then(|part| part.block.oldest()).unwrap_or(u64::MAX);
+    }
+
+    fn push(&mut self, stamp: u64, hits: u32) {
+        if self.parts.back().is_none_or(|last| last.block.is_full()) {
+            let sum = self.parts.back().map_or(0, |last| last.sum.wrapping_add(last.block.total()));
+            self.add(Block::with_words(self.words_at_once()), sum);
+        }
+        if let Some(Part { block, .. }) = self.parts.back_mut() {
+            self.len -= block.len();
+            self.block_bytes -= block.heap_bytes();
+            block.push(stamp, hits);
+            self.len += block.len();
+            self.block_bytes += block.heap_bytes();
+            self.total += u64::from(hits);
+        }
+    }
+
+    /// Changes a block, and counts the stamps, hits and bytes that it takes or gives back by that.
+    fn change(&mut self, index: usize, change: impl FnOnce(&mut Block)) {
+        if let Some(Part { block, .. }) = self.parts.get_mut(index) {
+            self.len -= block.len();
+            self.total -= block.total();
+            self.block_bytes -= block.heap_bytes();
+            change(block);
+            self.len += block.len();
+            self.total += block.total();
+            self.block_bytes += block.heap_bytes();
+        }
+    }
+
+    fn forget(&mut self, dropped: Option<Part>) {
+        if let Some(Part { block, .. }) = dropped {
+            self.len -= block.len();
+            self.total -= block.total();
+            self.block_bytes -= block.heap_bytes();
+        }
+    }
+
+    fn add(&mut self, block: Block, sum: u64) {
+        self.len += block.len();
+        self.total += block.total();
+        self.block_bytes += block.heap_bytes();
+        self.parts.reserve_exact(self.places_more());
+        self.parts.push_back(Part { block, sum });
+    }
+
+    /// The words that the next block begins with: a sixteenth of what is there.
+    fn words_at_once(&self) -> usize {
+        (self.block_bytes / size_of::<u64>() / 16).min(WORDS_MAX)
+    }
+
+    /// The places by which the queue of blocks grows for one block more.
+    fn places_more(&self) -> usize {
+        let (places, used) = (self.parts.capacity(), self.parts.len());
+        if used < places { 0 } else { (places / 8).max(PARTS_MORE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_many_stamps_is_no_larger_than_one_of_few() {
+        assert_eq!(size_of::<Stamps>(), size_of::<Block>());
+    }
+
+    /// Thousands of stamps against a list: pushed, moved on, dropped, taken back.
+    #[test]
+    fn it_is_a_queue_of_any_length() {
+        let (mut stamps, mut model, mut random) = (Stamps::default(), VecDeque::new(), 1_u64);
+        let (mut now, mut most, mut pushed_at_newest) = (0, 0, 0);
+        for step in 0..60_000_u64 {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(step);
+            let dice = random >> 40;
+            now += dice % 3;
+            let hits = if dice.is_multiple_of(7) { 1 + dice % 40 } else { 1 };
+            let bytes_most = stamps.heap_bytes() + stamps.growth_bytes();
+            // Hits that came one after the other may lie in two blocks.
+            let came_at_once = pushed_at_newest == 1;
+            if dice.is_multiple_of(13) && came_at_once && !stamps.is_empty() {
+                stamps.join_last(now, hits as u32);
+                let moved = model.back().copied();
+                model
+                    .iter_mut()
+                    .rev()
+                    .take_while(|&&mut stamp| Some(stamp) == moved)
+                    .for_each(|it| *it = now);
+            } else {
+                pushed_at_newest = if model.back() == Some(&now) { pushed_at_newest + 1 } else { 1 };
+                stamps.push(now, hits as u32);
+            }
+            assert!(stamps.heap_bytes() <= bytes_most, "step {step}");
+            model.extend((0..hits).map(|_| now));
+            let distinct = || model.iter().collect::<std::collections::BTreeSet<_>>().len();
+            let blocks = if let Stamps::Many(many, _) = &stamps { many.parts.len() } else { 1 };
+            let is_right = || (0..blocks).contains(&(stamps.len() - distinct()));
+            assert!(!dice.is_multiple_of(101) || is_right(), "step {step}");
+            if dice.is_multiple_of(211) {
+                let back =
+                    if dice.is_multiple_of(4_001) { model.len() as u64 * (dice % 5) / 4 } else { dice % 90 };
+                stamps.drop_hits(back);
+                model.drain(..model.len().min(back as usize));
+            }
+            if dice.is_multiple_of(11) || dice.is_multiple_of(8_009) {
+                let gone = now.saturating_sub(if dice.is_multiple_of(8_009) { dice % 90 } else { 6_000 });
+                stamps.drop_through(gone);
+                model.retain(|&stamp| stamp > gone);
+            }
+            most = most.max(model.len());
+            let wanted = 1 + dice % (model.len() as u64 + 2);
+            assert_eq!(stamps.total(), model.len() as u64, "step {step}");
+            assert_eq!(stamps.stamp_through(stamps.total()), model.back().copied());
+            assert_eq!(stamps.stamp_through(wanted), model.get(wanted as usize - 1).copied(), "step {step}");
+            assert!(stamps.heap_bytes() <= 4_200 + 9 * model.len(), "step {step}");
+        }
+        assert!(most > 20_000, "{most}");
+    }
+}

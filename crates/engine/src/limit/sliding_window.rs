@@ -1,0 +1,193 @@
+//! `sliding_window`: a true sliding window over time that is cut into buckets. The default.
+//!
+//! Time is cut into buckets of g (W/60 unless said otherwise). A bucket counts until all of it has left the window:
+//! while its end > t − W. Hits pass while the sum of the buckets that count, after adding them, is at most N. Only
+//! admitted hits and reported costs count.
+//!
+//! - **Invariant:** the buckets held are those that count at `latest`, each with at least one hit, in order; `first`
+//!   inline, further ones in [`Cells`] with running sums. So every question is a binary search at most, whatever W, N
+//!   and g are.
+//! - **Error:** never more than N in any window W; capacity comes back at most g late.
+//! - **Source:** the exact log (`sliding_log`), its timestamps rounded up to the end of their bucket.
+//!
+//! ```
+//! # use tidegate_engine::key::Key;
+//! # use tidegate_engine::limit::{Algorithm, Limit};
+//! # use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+//! # use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+//! # let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//! # let nanos = |second: f64| Timestamp::from_nanos((second * 1e9).round() as u64);
+//! # let passes = |limit, second| !store.take(&limit, Key(1), 1, nanos(second)).over;
+//! // Two in ten seconds: the bucket of the hit at 1 s ends at 1.1667 s, so capacity comes back at 11.1667 s, not at 11 s.
+//! let limit = Limit::new(Algorithm::SlidingWindow, 2, 10 * SECOND_NANOS);
+//! assert_eq!([1.0, 2.0, 11.0, 11.167].map(|second| passes(limit, second)), [true, true, false, true]);
+//! ```
+
+mod cells;
+
+use crate::limit::Limit;
+use crate::limit::Looked;
+use crate::limit::counter::{Ahead, Counter, look_at_count, report_max_of_count};
+use crate::limit::kept::Kept;
+use crate::time::Timestamp;
+use cells::Cells;
+
+/// The state: 40 bytes, and 6 for each bucket after the first.
+#[derive(Debug, Default)]
+pub(crate) struct SlidingWindow {
+    latest: Timestamp,
+    /// The number of the oldest bucket that counts.
+    first: u64,
+    /// Its hits; 0 when nothing counts.
+    first_count: u32,
+    kept: Kept,
+    /// The buckets after it.
+    more: Cells,
+}
+
+impl SlidingWindow {
+    #[inline]
+    fn total(&self) -> u32 {
+        self.first_count.saturating_add(self.more.total())
+    }
+
+    /// The full number of a bucket, of which a cell holds the low 16 bits. All that count lie within
+    /// [`BUCKETS_MAX`](crate::limit::BUCKETS_MAX) + 1 from the first.
+    fn number(&self, low: u16) -> u64 {
+        self.first + u64::from(low.wrapping_sub(self.first as u16))
+    }
+
+    #[inline]
+    fn newest(&self) -> u64 {
+        self.more.last().map_or(self.first, |low| self.number(low))
+    }
+
+    /// Hits at `latest`, which no bucket is later than, belong to the newest one.
+    #[inline]
+    fn newest_goes_on(&self, limit: &Limit) -> bool {
+        self.first_count > 0 && limit.bucket_ends_after(self.newest(), self.latest)
+    }
+
+    /// The oldest bucket such that it and those before it hold at least `hits`.
+    #[inline]
+    fn bucket_through(&self, hits: u64) -> u64 {
+        let further = hits.saturating_sub(u64::from(self.first_count));
+        if further == 0 {
+            return self.first;
+        }
+        let index = self.more.index_through(u32::try_from(further).unwrap_or(u32::MAX));
+        self.more.get(index).map_or_else(|| self.newest(), |low| self.number(low))
+    }
+
+    /// Drops the buckets before `oldest`.
+    fn drop_before(&mut self, oldest: u64) {
+        let dead = self.more.partition_point(|low| self.number(low) < oldest);
+        match self.more.take_front(dead) {
+            Some((low, count)) => (self.first, self.first_count) = (self.number(low), count),
+            None => self.first_count = 0,
+        }
+    }
+}
+
+impl Counter for SlidingWindow {
+    #[inline]
+    fn advance(&mut self, limit: &Limit, now: Timestamp) {
+        if now <= self.latest {
+            return;
+        }
+        self.latest = now;
+        if self.first_count == 0 || now.as_nanos() < limit.window_nanos() {
+            return;
+        }
+        let window_start = Timestamp::from_nanos(now.as_nanos() - limit.window_nanos());
+        if !limit.bucket_ends_after(self.first, window_start) {
+            self.drop_before(limit.bucket_of(window_start));
+        }
+    }
+
+    #[inline]
+    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
+        look_at_count(limit.requests(), ahead.on(u64::from(self.total())), hits)
+    }
+
+    // Inlined side by side, this and `growth_bytes` look for the newest bucket once.
+    #[inline(always)]
+    fn charge(&mut self, limit: &Limit, hits: u64) {
+        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+        if self.newest_goes_on(limit) {
+            match self.more.last() {
+                Some(_) => self.more.add_to_last(hits),
+                None => self.first_count = self.first_count.saturating_add(hits),
+            }
+            return;
+        }
+        let bucket = limit.bucket_of(self.latest);
+        if self.first_count == 0 {
+            (self.first, self.first_count) = (bucket, hits);
+        } else {
+            self.more.push(bucket as u16, hits);
+        }
+        self.kept = Kept::until(counts_until(limit, bucket));
+    }
+
+    fn report_max(&self, _limit: &Limit, ahead: Ahead) -> u64 {
+        report_max_of_count(ahead.on(u64::from(self.total())))
+    }
+
+    fn refund(&mut self, _limit: &Limit, hits: u64) {
+        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+        if hits < self.first_count {
+            self.first_count -= hits;
+            return;
+        }
+        match self.more.take_hits(hits - self.first_count) {
+            Some((low, count)) => (self.first, self.first_count) = (self.number(low), count),
+            None => self.first_count = 0,
+        }
+    }
+
+    #[inline]
+    fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
+        let capacity = u64::from(limit.requests());
+        if hits > capacity {
+            return limit.window_nanos();
+        }
+        let too_many = (u64::from(self.total()) + hits).saturating_sub(capacity);
+        if too_many == 0 {
+            return 0; // A refund in the same request made room.
+        }
+        counts_until(limit, self.bucket_through(too_many)).nanos_since(self.latest)
+    }
+
+    #[inline]
+    fn reset_nanos(&self, limit: &Limit, now: Looked, hits: u64, over: bool) -> u64 {
+        match (over, now.before, now.left) {
+            (true, ..) => self.wait_nanos(limit, hits.max(1)),
+            (false, 0, _) => 0,
+            (false, _, 0) => self.wait_nanos(limit, 1),
+            // The same as waiting for one hit more than is left: the oldest bucket has to go.
+            _ => counts_until(limit, self.first).nanos_since(self.latest),
+        }
+    }
+
+    fn kept_until(&self) -> Timestamp {
+        if self.first_count == 0 { Timestamp::default() } else { self.kept.time(self.latest) }
+    }
+
+    #[inline]
+    fn heap_bytes(&self) -> usize {
+        self.more.heap_bytes()
+    }
+
+    #[inline(always)]
+    fn growth_bytes(&self, limit: &Limit) -> usize {
+        let new_cell = self.first_count > 0 && !self.newest_goes_on(limit);
+        if new_cell { self.more.growth_bytes() } else { 0 }
+    }
+}
+
+/// The first time at which `bucket` does not count any more.
+#[inline]
+pub(super) fn counts_until(limit: &Limit, bucket: u64) -> Timestamp {
+    limit.bucket_end(bucket).plus(limit.window_nanos())
+}

@@ -1,0 +1,67 @@
+//! A counter that lives elsewhere, as its keeper tells it: just enough to say when capacity comes back.
+//!
+//! In: a few numbers of a shared store's state after a decision, and the limit. Out: the time that the answer tells,
+//! by the same functions as a counter in memory. It changes no state.
+
+use crate::limit::counter::Counter;
+use crate::limit::fixed_window::FixedWindow;
+use crate::limit::gcra::Gcra;
+use crate::limit::sliding_window::counts_until;
+use crate::limit::sliding_window_weighted::SlidingWindowWeighted;
+use crate::limit::{Algorithm, Limit};
+use crate::time::Timestamp;
+
+/// What a shared store tells of one counter after a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The latest time at which the counter was asked.
+    pub latest: Timestamp,
+    /// What its state comes to, by its algorithm.
+    pub state: ToldState,
+}
+
+/// The part of a state that says when capacity comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToldState {
+    /// Strict algorithms: there is room now.
+    Room,
+    /// Strict algorithms: these hits never fit.
+    Never,
+    /// `sliding_log`: capacity comes back when this stamp leaves the window.
+    Stamp(Timestamp),
+    /// `sliding_window`: capacity comes back when this bucket leaves the window.
+    Bucket(u64),
+    /// `fixed_window` and `sliding_window_weighted`: the counts of the aligned window of `latest` and of the one
+    /// before it.
+    Counts {
+        /// Of the window of `latest`.
+        current: u64,
+        /// Of the window before; 0 for `fixed_window`.
+        previous: u32,
+    },
+    /// The buckets: what is in it, in units of which a hit is W (in nanoseconds) and a nanosecond drains N.
+    Level(u128),
+}
+
+impl Told {
+    /// The time that the answer tells, in nanoseconds: over, the wait for `hits`; else until capacity comes back.
+    pub fn reset_nanos(&self, limit: &Limit, hits: u64, over: bool) -> u64 {
+        let Self { latest, state } = *self;
+        match state {
+            ToldState::Room => 0,
+            ToldState::Never => limit.window_nanos(),
+            ToldState::Stamp(stamp) => stamp.plus(limit.window_nanos()).nanos_since(latest),
+            ToldState::Bucket(bucket) => counts_until(limit, bucket).nanos_since(latest),
+            ToldState::Counts { current, previous } => match limit.algorithm() {
+                Algorithm::FixedWindow => FixedWindow::told(latest, current).status(limit, hits, over).1,
+                _ => {
+                    let current = u32::try_from(current).unwrap_or(u32::MAX);
+                    SlidingWindowWeighted::told(latest, current, previous).status(limit, hits, over).1
+                }
+            },
+            ToldState::Level(level) => {
+                Gcra::told(latest, level, limit.requests()).status(limit, hits, over).1
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The memory store: counters in sharded tables, each behind its own lock.
+//!
+//! In: a plan and a time. Out: verdicts. A request locks the shards of its counters in one fixed order, looks at all
+//! of them, settles, charges, and unlocks. The store is bounded in bytes, expires its counters when it is told to
+//! [`sweep`](MemoryStore::sweep), reads no clock and starts no thread.
+
+mod budget;
+mod due;
+mod kind;
+mod locked;
+mod shard;
+mod table;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::decision::Verdicts;
+use crate::key::Key;
+use crate::limit::{Ahead, Algorithm, Counter, Limit, Verdict};
+use crate::plan::{Check, Hits, Origin, Plan, Step};
+use crate::reported::{Reported, ReportedTotal};
+use crate::settle::{Settlement, settle};
+use crate::sync::{AtomicU64, MutexGuard};
+use crate::time::Timestamp;
+use crate::unit::Unit;
+use budget::Budget;
+use due::Due;
+use kind::{AnyKind, CHUNK_SHARDS, Kinds};
+use locked::Locked;
+use shard::{Asked, Promised, Room, Shard, ShardOps};
+
+/// How much memory counters may take, and what is answered when that is all taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryOptions {
+    /// The most bytes that all counters together take, log entries and buckets included.
+    pub max_bytes: u64,
+    /// The answer to a descriptor that needs new state when there is no room.
+    pub full: StoreFull,
+}
+
+/// The answer to a descriptor that needs new state when the store is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreFull {
+    /// Over the limit, remaining 0, for one second.
+    #[default]
+    Deny,
+    /// Within the limit, uncounted.
+    Allow,
+}
+
+/// How often the store had no room for new state, by the answer that was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FullTotal {
+    /// Answered as over the limit.
+    pub deny: u64,
+    /// Answered as within the limit, uncounted.
+    pub allow: u64,
+}
+
+/// What one step of expiry did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Counters that were forgotten.
+    pub forgotten: u64,
+    /// All shards were looked through since the last time that this was true.
+    pub round_done: bool,
+}
+
+/// All counters, in memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    full: StoreFull,
+    budget: Budget,
+    kinds: Kinds,
+    expired: AtomicU64,
+    full_deny: AtomicU64,
+    full_allow: AtomicU64,
+    reported: Reported,
+    sweep_cursor: AtomicU64,
+}
+
+/// Bytes of counters that a shard should hold when the store is full: small enough that growing, sweeping or shrinking
+/// one takes microseconds (the last growth of a full one, 35 µs), large enough that the shards' locks stay in a
+/// processor's cache, and that pages which are not all used are few beside those that are.
+const SHARD_BYTES: u64 = 128 << 10;
+
+impl MemoryStore {
+    /// An empty store. It takes memory as counters come.
+    pub fn new(options: MemoryOptions) -> Self {
+        let shards = (options.max_bytes / SHARD_BYTES).clamp(CHUNK_SHARDS as u64, 1 << 17) as usize;
+        Self {
+            full: options.full,
+            budget: Budget::new(options.max_bytes),
+            kinds: Kinds::new(shards.div_ceil(CHUNK_SHARDS)),
+            expired: AtomicU64::new(0),
+            full_deny: AtomicU64::new(0),
+            full_allow: AtomicU64::new(0),
+            reported: Reported::default(),
+            sweep_cursor: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks and charges all counters of a request, as one step: what [`settle`] decides, all or nothing.
+    pub fn apply(&self, plan: &Plan<'_>, now: Timestamp) -> Verdicts {
+        let mut verdicts = Verdicts::new();
+        self.apply_into(plan, now, &mut verdicts);
+        verdicts
+    }
+
+    /// The same where the verdicts are to be, for they are too large to be handed around: instead of what is there.
+    pub fn apply_into(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
+        let mut checks = plan.steps.iter().enumerate().filter_map(|(index, step)| match step {
+            Step::Check(check) => Some((index, check)),
+            _ => None,
+        });
+        verdicts.clear();
+        verdicts.resize(plan.steps.len(), None);
+        match (checks.next(), checks.next()) {
+            (None, _) => {}
+            (Some((index, check)), None) => verdicts[index] = Some(self.decide(check, now)),
+            (Some(_), Some(_)) => self.apply_many(plan, now, verdicts),
+        }
+    }
+
+    /// Begins to bring from memory what [`apply`](Self::apply) will look at for these plans, all of it at once: among
+    /// millions of counters, waiting for one after the other is most of what decisions take. Changes nothing.
+    pub fn fetch<'a, 'p: 'a>(&self, plans: impl Iterator<Item = &'a Plan<'p>> + Clone) {
+        let checks = plans.flat_map(|plan| &plan.steps).filter_map(|step| match step {
+            Step::Check(check) => Some((self.kinds.of(check.limit.algorithm()), check.key)),
+            _ => None,
+        });
+        checks.clone().for_each(|(kind, key)| kind.fetch_shard(key));
+        checks.for_each(|(kind, key)| kind.fetch_counter(key));
+    }
+
+    /// [`apply`](Self::apply) for a request that asks one counter only: no mode changes what is charged to it.
+    pub fn decide(&self, check: &Check<'_>, now: Timestamp) -> Verdict {
+        let (kinds, key) = (&self.kinds, check.key);
+        match check.limit.algorithm() {
+            Algorithm::SlidingLog => self.decide_in(kinds.sliding_log.lock(key), check, now),
+            Algorithm::SlidingWindow => self.decide_in(kinds.sliding_window.lock(key), check, now),
+            Algorithm::SlidingWindowWeighted => self.decide_in(kinds.weighted.lock(key), check, now),
+            Algorithm::FixedWindow => self.decide_in(kinds.fixed_window.lock(key), check, now),
+            Algorithm::TokenBucket => self.decide_in(kinds.token_bucket.lock(key), check, now),
+            Algorithm::LeakyBucket => self.decide_in(kinds.leaky_bucket.lock(key), check, now),
+        }
+    }
+
+    /// Takes hits from one counter under a limit: for callers that have a limit and a key, but no rules. 0 hits only
+    /// ask.
+    pub fn take(&self, limit: &Limit, key: Key, hits: u64, now: Timestamp) -> Verdict {
+        let origin = Origin::Override { unit: Unit::Second, unit_multiplier: 1 };
+        let hits = Hits::Take(hits);
+        let check = Check { origin, limit: *limit, key, hits, reported: false, shadow: false, quota: false };
+        self.decide(&check, now)
+    }
+
+    fn decide_in<S: Counter>(
+        &self,
+        (mut shard, due): (MutexGuard<'_, Shard<S>>, &Due),
+        check: &Check<'_>,
+        now: Timestamp,
+    ) -> Verdict {
+        if let Some(verdict) = shard.decide_usual(check, now) {
+            return verdict;
+        }
+        let promised = &mut Promised::default();
+        let asked = shard.look(check, now, Ahead::default(), promised, &self.budget).answered(self.full);
+        let charged = asked.charged(Settlement::PASSES, check, asked.charge_max);
+        let verdict = shard.finish_at(asked.slot, check, now, &asked, charged, 0);
+        due.note(shard.earliest_secs());
+        drop(shard);
+        self.count_full(&asked);
+        self.count_beyond(check, &asked, charged);
+        verdict
+    }
+
+    fn apply_many(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
+        let mut locked = Locked::new(&self.kinds, plan);
+        let asked = locked.look_all(plan, now, &self.budget, self.full);
+        let settlement =
+            settle(plan, |index| asked.get(index).copied().flatten().is_some_and(|asked| asked.looked.over));
+        let told = |check: &Check<'_>, asked: &Asked, charged| self.count_beyond(check, asked, charged);
+        locked.finish_all(plan, now, &asked, settlement, verdicts, told);
+        drop(locked);
+        asked.iter().flatten().for_each(|asked| self.count_full(asked));
+    }
+
+    fn count_full(&self, asked: &Asked) {
+        match asked.room {
+            Room::Full(StoreFull::Deny) => self.full_deny.fetch_add(1, Relaxed),
+            Room::Full(StoreFull::Allow) => self.full_allow.fetch_add(1, Relaxed),
+            _ => 0,
+        };
+    }
+
+    fn count_beyond(&self, check: &Check<'_>, asked: &Asked, charged: u64) {
+        if asked.looked.over {
+            self.reported.count(check, asked.looked.left, charged);
+        }
+    }
+
+    /// One bounded step of expiry: finds the next chunk of shards where something may be over at `now`, and forgets what
+    /// is. A decision that read the clock before and comes after is treated as of `now`, so nothing is forgotten too
+    /// early. To be called in a loop, at least until [`Swept::round_done`], several times a second.
+    pub fn sweep(&self, now: Timestamp) -> Swept {
+        let (kinds, chunks) = (self.kinds.all(), self.kinds.chunk_count);
+        let start = self.sweep_cursor.load(Relaxed) as usize;
+        let due = (start..chunks).find(|&chunk| kinds.iter().any(|kind| kind.is_due(chunk, now)));
+        let sweep = |chunk| kinds.iter().map(|kind| kind.sweep(chunk, now, &self.budget)).sum();
+        let forgotten = due.map_or(0, sweep);
+        self.expired.fetch_add(forgotten, Relaxed);
+        let next = due.map_or(chunks, |chunk| chunk + 1);
+        let round_done = next == chunks;
+        self.sweep_cursor.store(if round_done { 0 } else { next as u64 }, Relaxed);
+        Swept { forgotten, round_done }
+    }
+
+    /// Counters that are held.
+    pub fn counters(&self) -> u64 {
+        self.kinds.all().into_iter().map(AnyKind::counters).sum()
+    }
+
+    /// Bytes that counters take, table space that is free inside included.
+    pub fn bytes(&self) -> u64 {
+        self.kinds.all().into_iter().map(AnyKind::bytes).sum()
+    }
+
+    /// Counters that were forgotten because their time was over, since the start.
+    pub fn expired_total(&self) -> u64 {
+        self.expired.load(Relaxed)
+    }
+
+    /// Hits of reported costs that did not fit, since the start.
+    pub fn reported_total(&self) -> ReportedTotal {
+        self.reported.total()
+    }
+
+    /// How often there was no room for new state, since the start.
+    pub fn full_total(&self) -> FullTotal {
+        FullTotal { deny: self.full_deny.load(Relaxed), allow: self.full_allow.load(Relaxed) }
+    }
+}

@@ -1,0 +1,235 @@
+//! All counters of one algorithm: shards, made a chunk at a time when the first of a chunk is asked for. And all
+//! algorithms.
+
+use std::sync::OnceLock;
+
+use prefetch_index::prefetch_index;
+
+use crate::key::Key;
+use crate::limit::{
+    Algorithm, Counter, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, SlidingWindowWeighted,
+    TokenBucket,
+};
+use crate::memory::budget::Budget;
+use crate::memory::due::Due;
+use crate::memory::shard::{Shard, ShardOps};
+use crate::memory::table::Removed;
+use crate::plan::Check;
+use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
+use crate::time::Timestamp;
+
+/// Shards that are made together and swept together: as many as a sweep visits without letting decisions go first, and
+/// small enough (4 KiB) that a request which is the first to need a chunk waits a microsecond for it.
+pub(super) const CHUNK_SHARDS: usize = 64;
+
+/// All counters, by algorithm.
+#[derive(Debug)]
+pub(super) struct Kinds {
+    /// Chunks of each kind.
+    pub(super) chunk_count: usize,
+    pub(super) sliding_log: Kind<SlidingLog>,
+    pub(super) sliding_window: Kind<SlidingWindow>,
+    pub(super) weighted: Kind<SlidingWindowWeighted>,
+    pub(super) fixed_window: Kind<FixedWindow>,
+    pub(super) token_bucket: Kind<TokenBucket>,
+    pub(super) leaky_bucket: Kind<LeakyBucket>,
+}
+
+/// A lock's place in the order in which locks are taken: kind, shard.
+pub(super) type Place = (u8, usize);
+
+/// A locked shard of any kind.
+pub(super) type Guard<'a> = MappedMutexGuard<'a, dyn ShardOps + 'a>;
+
+impl Kinds {
+    pub(super) fn new(chunk_count: usize) -> Self {
+        Self {
+            chunk_count,
+            sliding_log: Kind::new(chunk_count),
+            sliding_window: Kind::new(chunk_count),
+            weighted: Kind::new(chunk_count),
+            fixed_window: Kind::new(chunk_count),
+            token_bucket: Kind::new(chunk_count),
+            leaky_bucket: Kind::new(chunk_count),
+        }
+    }
+
+    pub(super) fn all(&self) -> [&dyn AnyKind; 6] {
+        [
+            &self.sliding_log,
+            &self.sliding_window,
+            &self.weighted,
+            &self.fixed_window,
+            &self.token_bucket,
+            &self.leaky_bucket,
+        ]
+    }
+
+    pub(super) fn of(&self, algorithm: Algorithm) -> &dyn AnyKind {
+        self.all()[usize::from(number(algorithm))]
+    }
+
+    /// Which lock holds the counter of this check.
+    pub(super) fn place(&self, check: &Check<'_>) -> Place {
+        (number(check.limit.algorithm()), shard_of(check.key, self.chunk_count))
+    }
+
+    pub(super) fn lock(&self, (kind, shard): Place) -> (Guard<'_>, &Due) {
+        self.all()[usize::from(kind)].lock_any(shard)
+    }
+}
+
+/// Where an algorithm stands among all of them.
+fn number(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::SlidingLog => 0,
+        Algorithm::SlidingWindow => 1,
+        Algorithm::SlidingWindowWeighted => 2,
+        Algorithm::FixedWindow => 3,
+        Algorithm::TokenBucket => 4,
+        Algorithm::LeakyBucket => 5,
+    }
+}
+
+/// A [`Kind`], whatever its algorithm.
+pub(super) trait AnyKind {
+    /// The shard, and where to note until when its counters are kept.
+    fn lock_any(&self, shard: usize) -> (Guard<'_>, &Due);
+
+    /// Begins to bring the shard of this key from memory.
+    fn fetch_shard(&self, key: Key);
+
+    /// Begins to bring what the shard has of this key from memory, unless somebody else is busy with the shard.
+    fn fetch_counter(&self, key: Key);
+
+    /// Whether a counter of this chunk may be over at `now`.
+    fn is_due(&self, chunk: usize, now: Timestamp) -> bool;
+
+    /// Forgets what is over at `now` in this chunk, if that is due; returns how many counters.
+    fn sweep(&self, chunk: usize, now: Timestamp, budget: &Budget) -> u64;
+
+    fn counters(&self) -> u64;
+
+    fn bytes(&self) -> u64;
+}
+
+#[derive(Debug)]
+pub(super) struct Kind<S> {
+    chunks: Box<[Chunk<S>]>,
+    /// One for each chunk. Beside them, because decisions read `chunks` all the time and new counters write here.
+    due: Box<[Due]>,
+}
+
+/// Neighbouring shards, made when the first of them is asked for.
+type Chunk<S> = OnceLock<Box<[Padded<S>]>>;
+
+/// A shard on a cache line of its own: lock, table and accounts are 64 bytes.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Padded<S> {
+    shard: Mutex<Shard<S>>,
+}
+
+impl<S: Counter> Kind<S> {
+    pub(super) fn new(chunk_count: usize) -> Self {
+        let chunks = (0..chunk_count).map(|_| OnceLock::new()).collect();
+        Self { chunks, due: (0..chunk_count).map(|_| Due::default()).collect() }
+    }
+
+    #[inline]
+    pub(super) fn lock(&self, key: Key) -> (MutexGuard<'_, Shard<S>>, &Due) {
+        self.lock_shard(shard_of(key, self.chunks.len()))
+    }
+
+    #[inline]
+    fn lock_shard(&self, index: usize) -> (MutexGuard<'_, Shard<S>>, &Due) {
+        let (chunk, index) = (index / CHUNK_SHARDS, index % CHUNK_SHARDS);
+        let shards = self.chunks[chunk].get_or_init(Self::make_chunk);
+        (shards[index].shard.lock(), &self.due[chunk])
+    }
+
+    #[cold]
+    fn make_chunk() -> Box<[Padded<S>]> {
+        (0..CHUNK_SHARDS).map(|_| Padded { shard: Mutex::new(Shard::default()) }).collect()
+    }
+
+    /// The shards of a chunk; none if nobody has asked for any of them yet.
+    fn made(&self, chunk: usize) -> &[Padded<S>] {
+        self.chunks[chunk].get().map_or(&[], |shards| shards)
+    }
+
+    fn all_made(&self) -> impl Iterator<Item = &Padded<S>> {
+        (0..self.chunks.len()).flat_map(|chunk| self.made(chunk))
+    }
+
+    /// The chunk of this key's shard (empty if nobody has asked for any of it yet), and the shard's place there.
+    fn made_shard(&self, key: Key) -> (&[Padded<S>], usize) {
+        let shard = shard_of(key, self.chunks.len());
+        (self.made(shard / CHUNK_SHARDS), shard % CHUNK_SHARDS)
+    }
+}
+
+impl<S: Counter> AnyKind for Kind<S> {
+    fn lock_any(&self, shard: usize) -> (Guard<'_>, &Due) {
+        let (shard, due) = self.lock_shard(shard);
+        (MutexGuard::map(shard, |shard| shard as &mut dyn ShardOps), due)
+    }
+
+    fn fetch_shard(&self, key: Key) {
+        let (shards, index) = self.made_shard(key);
+        prefetch_index(shards, index);
+    }
+
+    fn fetch_counter(&self, key: Key) {
+        let (shards, index) = self.made_shard(key);
+        if let Some(shard) = shards.get(index).and_then(|padded| padded.shard.try_lock()) {
+            shard.fetch(key);
+        }
+    }
+
+    fn is_due(&self, chunk: usize, now: Timestamp) -> bool {
+        self.due[chunk].has_come(now)
+    }
+
+    fn sweep(&self, chunk: usize, now: Timestamp, budget: &Budget) -> u64 {
+        if !self.is_due(chunk, now) {
+            return 0;
+        }
+        let due = &self.due[chunk];
+        due.clear();
+        let mut removed = Removed::default();
+        let sweep = |padded: &Padded<S>| {
+            let mut shard = padded.shard.lock();
+            let (forgotten, surplus) = shard.sweep(now, &mut removed);
+            due.note(shard.earliest_secs());
+            drop(shard);
+            removed.clear();
+            budget.give_back(surplus);
+            forgotten
+        };
+        self.made(chunk).iter().map(sweep).sum()
+    }
+
+    fn counters(&self) -> u64 {
+        self.all_made().map(|padded| padded.shard.lock().counters()).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.all_made().map(|padded| padded.shard.lock().bytes()).sum()
+    }
+}
+
+/// The shard of this key among this many chunks: by the low half of the key (tables use the high half).
+fn shard_of(key: Key, chunk_count: usize) -> usize {
+    ((u128::from(key.0 as u64) * (chunk_count * CHUNK_SHARDS) as u128) >> 64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_leaves_a_cache_line_room_for_its_lock() {
+        assert!(size_of::<Shard<SlidingWindow>>() + size_of::<u64>() <= align_of::<Padded<SlidingWindow>>());
+    }
+}

@@ -1,0 +1,395 @@
+//! One shard: a table of counters of one algorithm, and the bytes that it holds. Everything here happens under the
+//! shard's lock.
+
+use crate::key::Key;
+use crate::limit::Looked;
+use crate::limit::{Ahead, Algorithm, Counter, Verdict};
+use crate::memory::StoreFull;
+use crate::memory::budget::Budget;
+use crate::memory::due::whole_seconds;
+use crate::memory::table::{Removed, Table};
+use crate::plan::{Check, Hits};
+use crate::settle::Settlement;
+use crate::time::{SECOND_NANOS, Timestamp};
+
+#[derive(Debug)]
+pub(super) struct Shard<S> {
+    table: Table<S>,
+    /// Bytes that the states hold beside themselves.
+    heap_bytes: u64,
+    /// Bytes that were taken from the budget.
+    paid: u64,
+    /// The time of the last sweep that forgot something here: a decision that read the clock before is treated as of
+    /// that time, as it would be if the counter were still there.
+    swept_at: Timestamp,
+}
+
+/// What a counter said to one check before the request was settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) looked: Looked,
+    pub(super) room: Room,
+    /// Where the counter was, if there was one.
+    pub(super) slot: Option<usize>,
+    /// What earlier descriptors of the request do to the counter if the request passes.
+    pub(super) ahead: Ahead,
+    /// The most hits that are charged to it.
+    pub(super) charge_max: u64,
+}
+
+/// Whether there is room for what a check may charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Enough,
+    /// There is none: nothing can be charged.
+    Short,
+    /// There is none, and that is the answer.
+    Full(StoreFull),
+}
+
+/// New counters of one request in one shard for which slots are made before it is settled.
+const INSERTS_AT_ONCE: usize = 8;
+
+/// Room in a shard that a request was promised and has not used yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Promised {
+    /// Counters; at most [`INSERTS_AT_ONCE`].
+    inserts: usize,
+    /// Groups for more counters than these.
+    groups: usize,
+    /// What counters hold beside themselves.
+    heap_bytes: u64,
+}
+
+/// What a request does with a shard, whatever its algorithm.
+pub(super) trait ShardOps {
+    /// Asks the counter of `check`; makes room for what may be charged, beside what is `promised` already.
+    fn look(
+        &mut self,
+        check: &Check<'_>,
+        now: Timestamp,
+        ahead: Ahead,
+        promised: &mut Promised,
+        budget: &Budget,
+    ) -> Asked;
+
+    /// No counter of the shard is over before this second.
+    fn earliest_secs(&self) -> u32;
+
+    /// Where the counter is now, and the most hits that a reported cost adds to it.
+    fn find_report_max(&self, check: &Check<'_>) -> (Option<usize>, u64);
+
+    /// Charges `charged` hits (or gives hits back) and tells the verdict. `uncharged` are the hits of earlier
+    /// descriptors of the request that were looked at, but not charged.
+    fn finish_at(
+        &mut self,
+        slot: Option<usize>,
+        check: &Check<'_>,
+        now: Timestamp,
+        asked: &Asked,
+        charged: u64,
+        uncharged: u64,
+    ) -> Verdict;
+}
+
+impl Asked {
+    /// The same where a lack of room is the answer: to hits that would have passed.
+    pub(super) fn answered(mut self, full: StoreFull) -> Self {
+        if self.room == Room::Short && !self.looked.over {
+            self.room = Room::Full(full);
+            self.looked.over = full == StoreFull::Deny;
+            self.looked.left = 0;
+        }
+        self
+    }
+
+    /// The hits that are charged when the request is settled so, of at most so many.
+    pub(super) fn charged(&self, settlement: Settlement, check: &Check<'_>, charge_max: u64) -> u64 {
+        match self.room {
+            Room::Enough => settlement.charged(check, self.looked.over).min(charge_max),
+            Room::Short | Room::Full(_) => 0,
+        }
+    }
+
+    fn verdict_when_full(&self, check: &Check<'_>, full: StoreFull) -> Verdict {
+        let Looked { before, .. } = self.looked;
+        let after = before.saturating_add(hits_taken(check));
+        match full {
+            StoreFull::Deny => Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS },
+            StoreFull::Allow => Verdict {
+                over: false,
+                before,
+                after,
+                remaining: u64::from(check.limit.burst()),
+                reset_nanos: 0,
+            },
+        }
+    }
+}
+
+impl<S> Default for Shard<S> {
+    fn default() -> Self {
+        Self { table: Table::default(), heap_bytes: 0, paid: 0, swept_at: Timestamp::default() }
+    }
+}
+
+impl<S: Counter> Shard<S> {
+    pub(super) fn counters(&self) -> u64 {
+        self.table.len() as u64
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        Table::<S>::bytes_of(self.table.group_count()) as u64 + self.heap_bytes
+    }
+
+    /// Begins to bring what there is of this key from memory.
+    pub(super) fn fetch(&self, key: Key) {
+        self.table.fetch(key);
+    }
+
+    /// A request of this check alone, if that is the usual: the counter is there, hits are taken, and no memory is
+    /// needed. The same as [`look`](ShardOps::look) and [`finish_at`](ShardOps::finish_at), in one go.
+    #[inline]
+    pub(super) fn decide_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Verdict> {
+        let Hits::Take(hits) = check.hits else { return None };
+        let (limit, now) = (&check.limit, now.max(self.swept_at));
+        let state = self.table.state_mut(self.table.find(check.key)?);
+        let heap_bytes = state.heap_bytes() as u64;
+        state.advance(limit, now);
+        let looked = state.look(limit, Ahead::default(), hits);
+        let charged = Settlement::PASSES.charged(check, looked.over);
+        // What is reported and does not fit has a bound of its own, and is counted.
+        let is_beyond = looked.over && check.reported;
+        let usual = charged == 0 || !is_beyond && state.growth_bytes(limit) == 0;
+        if usual && charged > 0 {
+            state.charge(limit, charged);
+        }
+        let Looked { over, before, .. } = looked;
+        let now_left = looked.charged(charged);
+        let reset_nanos = state.reset_nanos(limit, now_left, hits, over);
+        self.heap_bytes = self.heap_bytes - heap_bytes + state.heap_bytes() as u64;
+        let after = before.saturating_add(hits);
+        usual.then_some(Verdict { over, before, after, remaining: now_left.left, reset_nanos })
+    }
+
+    /// Takes out the counters that are over at `now`, to be dropped without the lock. Returns how many, and the bytes
+    /// that are the budget's again when they are dropped.
+    pub(super) fn sweep(&mut self, now: Timestamp, removed: &mut Removed<S>) -> (u64, u64) {
+        if whole_seconds(now) < self.table.earliest_secs {
+            return (0, 0);
+        }
+        let (before, mut heap_bytes, mut earliest) = (self.table.len(), 0, Timestamp::MAX);
+        let keep = |state: &S| {
+            let until = state.kept_until();
+            if until > now {
+                earliest = earliest.min(until);
+            } else {
+                heap_bytes += state.heap_bytes() as u64;
+            }
+            until > now
+        };
+        self.table.retain(keep, removed);
+        self.table.earliest_secs = whole_seconds(earliest);
+        self.heap_bytes -= heap_bytes;
+        self.table.shrink_if_sparse(removed);
+        let surplus = self.paid.saturating_sub(self.bytes());
+        self.paid -= surplus;
+        let forgotten = (before - self.table.len()) as u64;
+        if forgotten > 0 {
+            self.swept_at = self.swept_at.max(now);
+        }
+        (forgotten, surplus)
+    }
+
+    /// Pays for a table of this many groups and for what is promised; a little ahead if there is enough.
+    fn pay_for(&mut self, groups: usize, promised: &Promised, budget: &Budget) -> bool {
+        let table_bytes = Table::<S>::bytes_of(groups + promised.groups) as u64;
+        let needed = (table_bytes + self.heap_bytes + promised.heap_bytes).saturating_sub(self.paid);
+        if needed == 0 {
+            return true;
+        }
+        let ahead = (self.bytes() / 64).min(1024);
+        let taken = [needed + ahead, needed].into_iter().find(|&bytes| budget.take(bytes));
+        self.paid += taken.unwrap_or(0);
+        taken.is_some()
+    }
+
+    /// Makes room for what charging this counter may add; for the counter too, if there is none yet.
+    fn make_room(
+        &mut self,
+        slot: Option<usize>,
+        check: &Check<'_>,
+        promised: &mut Promised,
+        budget: &Budget,
+    ) -> bool {
+        let mut wanted = *promised;
+        wanted.heap_bytes += match slot {
+            Some(slot) => self.table.state(slot).growth_bytes(&check.limit) as u64,
+            None => S::default().growth_bytes(&check.limit) as u64,
+        };
+        if slot.is_none() {
+            // More than these are rare in one request: the next so many are paid a group, made when they come.
+            if wanted.inserts == INSERTS_AT_ONCE {
+                (wanted.inserts, wanted.groups) = (0, wanted.groups + 1);
+            }
+            wanted.inserts += 1;
+        }
+        let slots = slot.is_some() || self.make_slots(&wanted, budget);
+        let enough = slots && self.pay_for(self.table.group_count(), &wanted, budget);
+        if enough {
+            *promised = wanted;
+        }
+        enough
+    }
+
+    /// Makes slots for the promised counters, if they can be paid.
+    fn make_slots(&mut self, promised: &Promised, budget: &Budget) -> bool {
+        while !self.table.has_room(promised.inserts) {
+            let groups = self.table.groups_grown();
+            if !self.pay_for(groups, promised, budget) {
+                return false;
+            }
+            self.table.grow(groups);
+        }
+        true
+    }
+
+    /// What the counter says, and the most hits that are charged to it.
+    fn look_at(
+        &mut self,
+        slot: Option<usize>,
+        check: &Check<'_>,
+        now: Timestamp,
+        ahead: Ahead,
+    ) -> (Looked, u64) {
+        let absent;
+        let state = match slot {
+            Some(slot) => {
+                self.change(slot, |state| state.advance(&check.limit, now));
+                self.table.state(slot)
+            }
+            None => {
+                absent = unused::<S>(check, now);
+                &absent
+            }
+        };
+        let looked = match check.hits {
+            Hits::Take(hits) => state.look(&check.limit, ahead, hits),
+            Hits::GiveBack(hits) => {
+                let mut ahead = ahead;
+                ahead.give_back(hits);
+                state.look(&check.limit, ahead, 0)
+            }
+        };
+        (looked, if check.reported { state.report_max(&check.limit, ahead) } else { u64::MAX })
+    }
+
+    /// The counter, made if it is not there.
+    fn slot_or_insert(&mut self, slot: Option<usize>, check: &Check<'_>, now: Timestamp) -> usize {
+        slot.unwrap_or_else(|| {
+            let slot = self.table.insert(check.key);
+            self.table.state_mut(slot).advance(&check.limit, now);
+            slot
+        })
+    }
+
+    /// Notes until when a counter is kept that is new, or whose time may have come closer.
+    fn expect_end(&mut self, slot: usize) {
+        self.table.earliest_secs =
+            self.table.earliest_secs.min(whole_seconds(self.table.state(slot).kept_until()));
+    }
+
+    /// Changes a counter, and counts the bytes that it takes or gives back by that.
+    fn change(&mut self, slot: usize, change: impl FnOnce(&mut S)) {
+        let state = self.table.state_mut(slot);
+        let before = state.heap_bytes() as u64;
+        change(state);
+        self.heap_bytes = self.heap_bytes - before + state.heap_bytes() as u64;
+    }
+}
+
+impl<S: Counter> ShardOps for Shard<S> {
+    fn look(
+        &mut self,
+        check: &Check<'_>,
+        now: Timestamp,
+        ahead: Ahead,
+        promised: &mut Promised,
+        budget: &Budget,
+    ) -> Asked {
+        let slot = self.table.find(check.key);
+        let (looked, charge_max) = self.look_at(slot, check, now.max(self.swept_at), ahead);
+        let may_charge = match check.hits {
+            Hits::GiveBack(_) | Hits::Take(0) => false,
+            Hits::Take(_) if check.limit.algorithm() == Algorithm::FixedWindow => true,
+            Hits::Take(_) => !looked.over || check.reported && charge_max > 0,
+        };
+        let enough = !may_charge || self.make_room(slot, check, promised, budget);
+        Asked { looked, room: if enough { Room::Enough } else { Room::Short }, slot, ahead, charge_max }
+    }
+
+    fn earliest_secs(&self) -> u32 {
+        self.table.earliest_secs
+    }
+
+    fn find_report_max(&self, check: &Check<'_>) -> (Option<usize>, u64) {
+        let slot = self.table.find(check.key);
+        let most = match slot {
+            Some(slot) => self.table.state(slot).report_max(&check.limit, Ahead::default()),
+            None => S::default().report_max(&check.limit, Ahead::default()),
+        };
+        (slot, most)
+    }
+
+    fn finish_at(
+        &mut self,
+        slot: Option<usize>,
+        check: &Check<'_>,
+        now: Timestamp,
+        asked: &Asked,
+        charged: u64,
+        uncharged: u64,
+    ) -> Verdict {
+        let now = now.max(self.swept_at);
+        if let Room::Full(full) = asked.room {
+            return asked.verdict_when_full(check, full);
+        }
+        let (limit, Looked { over, before, .. }) = (&check.limit, asked.looked);
+        let mut slot = slot;
+        if charged > 0 {
+            let at = self.slot_or_insert(slot, check, now);
+            self.change(at, |state| state.charge(limit, charged));
+            if slot.is_none() {
+                self.expect_end(at);
+            }
+            slot = Some(at);
+        }
+        if let (Hits::GiveBack(hits), Some(slot)) = (check.hits, slot) {
+            self.change(slot, |state| state.refund(limit, hits));
+            self.expect_end(slot);
+        }
+        let hits = hits_taken(check);
+        // Who reports a cost does not ask for it again.
+        let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(uncharged) };
+        let (remaining, reset_nanos) = match slot {
+            Some(slot) => self.table.state(slot).status(limit, wanted, over),
+            None => unused::<S>(check, now).status(limit, wanted, over),
+        };
+        Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos }
+    }
+}
+
+/// The hits that a check takes; none when it gives back.
+fn hits_taken(check: &Check<'_>) -> u64 {
+    match check.hits {
+        Hits::Take(hits) => hits,
+        Hits::GiveBack(_) => 0,
+    }
+}
+
+/// A counter that nobody used, at this time.
+fn unused<S: Counter>(check: &Check<'_>, now: Timestamp) -> S {
+    let mut state = S::default();
+    state.advance(&check.limit, now);
+    state
+}

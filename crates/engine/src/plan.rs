@@ -1,0 +1,104 @@
+//! What a request comes to under a set of rules: for each descriptor, in order, which limit applies and which
+//! counter holds it. Made by [`RuleSet::plan`](crate::rules::RuleSet::plan), executed by a store.
+
+use smallvec::SmallVec;
+
+use crate::key::Key;
+use crate::limit::Limit;
+use crate::rule::Rule;
+use crate::unit::Unit;
+
+/// The plan of one request: a step a descriptor, in request order.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    /// One step a descriptor.
+    pub steps: SmallVec<[Step<'a>; 8]>,
+    /// The request's domain has rules.
+    pub domain_known: bool,
+    /// How the whole process treats requests.
+    pub modes: Modes,
+}
+
+impl Plan<'_> {
+    /// The plan of a request that asks nothing.
+    #[inline]
+    pub fn empty(modes: Modes) -> Self {
+        Self { steps: SmallVec::new(), domain_known: false, modes }
+    }
+}
+
+/// What is in force for all requests of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// The overall code is always OK.
+    pub shadow: bool,
+    /// Every descriptor is in quota mode, overrides and those without a limit included.
+    pub quota: bool,
+    /// Fixed windows: when one descriptor is over, the others are not charged.
+    pub stop_increment_when_over: bool,
+}
+
+/// What one descriptor comes to.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// No limit applies.
+    Unmatched,
+    /// A rule without a limit applies.
+    Unlimited(&'a Rule),
+    /// A rule applies, but another descriptor's rule switches it off for this request.
+    Replaced(&'a Rule),
+    /// A counter has to be asked.
+    Check(Check<'a>),
+}
+
+/// A question to one counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Check<'a> {
+    /// Where the limit comes from.
+    pub origin: Origin<'a>,
+    /// The limit.
+    pub limit: Limit,
+    /// The counter.
+    pub key: Key,
+    /// What is asked of it.
+    pub hits: Hits,
+    /// The hits are a cost that is reported after the fact: charged in full, whatever the answer, beyond N too.
+    pub reported: bool,
+    /// Rule shadow mode: count and report, never deny.
+    pub shadow: bool,
+    /// Quota mode: over only when every quota-mode descriptor of the request is.
+    pub quota: bool,
+}
+
+impl Check<'_> {
+    /// The unit that the limit was written in.
+    pub fn unit(&self) -> Unit {
+        match self.origin {
+            Origin::Rule(rule) => rule.unit,
+            Origin::Override { unit, .. } => unit,
+        }
+    }
+}
+
+/// Where a limit comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin<'a> {
+    /// A rule of the set.
+    Rule(&'a Rule),
+    /// The request itself.
+    Override {
+        /// The unit told in the answer.
+        unit: Unit,
+        /// The multiplier told in the answer.
+        unit_multiplier: u32,
+    },
+}
+
+/// Hits of one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hits {
+    /// Take this many; 0 only asks.
+    Take(u64),
+    /// Give this many back.
+    GiveBack(u64),
+}

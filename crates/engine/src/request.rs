@@ -1,0 +1,148 @@
+//! What was asked: a domain and descriptors, each a list of (key, value) entries. Built once by a front, never
+//! modified after that. Borrows its text from the message that the front decoded, and keeps all entries in one
+//! list, so that the usual request needs no allocation. [`RequestBuf`] is one that owns its text.
+//!
+//! Bounds on the number of descriptors, entries and bytes are the front's business.
+
+mod buf;
+
+use smallvec::SmallVec;
+
+pub use buf::RequestBuf;
+
+use crate::unit::Unit;
+
+/// One (key, value) pair of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The entry's key.
+    pub key: &'a str,
+    /// The entry's value; may be empty.
+    pub value: &'a str,
+}
+
+/// A limit that a descriptor brings along (`RateLimitOverride`), already checked by the front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// N: hits per window.
+    pub requests_per_unit: u32,
+    /// The unit of the window.
+    pub unit: Unit,
+    /// The window is this many units; at least 1.
+    pub unit_multiplier: u32,
+}
+
+/// What a descriptor says of itself, beside its entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DescriptorOptions {
+    /// The limit that it brings, if any.
+    pub limit: Option<Override>,
+    /// Its own `hits_addend`, if the field is present (0 included: it only asks).
+    pub hits_addend: Option<u64>,
+    /// Its hits are given back instead of taken.
+    pub is_negative_hits: bool,
+}
+
+/// A whole question: may these hits pass?
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    domain: &'a str,
+    hits_addend: u32,
+    entries: SmallVec<[Entry<'a>; 16]>,
+    descriptors: SmallVec<[Span; 8]>,
+}
+
+/// One descriptor of a [`Request`].
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor<'r, 'a> {
+    /// Its entries, in order.
+    pub entries: &'r [Entry<'a>],
+    /// Its limit, hits and sign.
+    pub options: DescriptorOptions,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    entries_end: usize,
+    options: DescriptorOptions,
+}
+
+/// A question that asks nothing yet.
+impl Default for Request<'_> {
+    #[inline]
+    fn default() -> Self {
+        Self::new("", 0)
+    }
+}
+
+impl<'a> Request<'a> {
+    /// A question for `domain` without descriptors yet. `hits_addend` is the message's own field: 0 means 1 hit for
+    /// each descriptor that brings none.
+    #[inline]
+    pub fn new(domain: &'a str, hits_addend: u32) -> Self {
+        Self { domain, hits_addend, entries: SmallVec::new(), descriptors: SmallVec::new() }
+    }
+
+    /// Adds a descriptor.
+    pub fn push(&mut self, entries: impl IntoIterator<Item = Entry<'a>>, options: DescriptorOptions) {
+        self.entries.extend(entries);
+        self.close(options);
+    }
+
+    /// Begins another question where this one is: a question is too large to be handed around.
+    pub fn begin(&mut self, domain: &'a str, hits_addend: u32) {
+        (self.domain, self.hits_addend) = (domain, hits_addend);
+        self.entries.clear();
+        self.descriptors.clear();
+    }
+
+    /// Adds an entry to the descriptor that is open.
+    #[inline]
+    pub fn entry(&mut self, entry: Entry<'a>) {
+        self.entries.push(entry);
+    }
+
+    /// How many entries the descriptor that is open has.
+    pub fn open_entries(&self) -> usize {
+        self.entries.len() - self.descriptors.last().map_or(0, |span| span.entries_end)
+    }
+
+    /// Completes the descriptor that is open, and opens another one.
+    #[inline]
+    pub fn close(&mut self, options: DescriptorOptions) {
+        self.descriptors.push(Span { entries_end: self.entries.len(), options });
+    }
+
+    /// The same, as a builder: a descriptor of these (key, value) pairs with no options.
+    #[must_use]
+    pub fn descriptor(mut self, entries: &[(&'a str, &'a str)]) -> Self {
+        self.push(entries.iter().map(|&(key, value)| Entry { key, value }), DescriptorOptions::default());
+        self
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &'a str {
+        self.domain
+    }
+
+    /// The message's own `hits_addend`, as it came (0: absent).
+    pub fn hits_addend(&self) -> u32 {
+        self.hits_addend
+    }
+
+    /// The descriptors, in order.
+    pub fn descriptors(&self) -> impl ExactSizeIterator<Item = Descriptor<'_, 'a>> {
+        let mut start = 0;
+        self.descriptors.iter().map(move |span| {
+            let entries = &self.entries[start..span.entries_end];
+            start = span.entries_end;
+            Descriptor { entries, options: span.options }
+        })
+    }
+
+    /// The hits that a descriptor with these options asks for (or gives back): its own if it brings the field, else
+    /// the request's, where 0 means 1.
+    pub fn hits_of(&self, options: &DescriptorOptions) -> u64 {
+        options.hits_addend.unwrap_or(u64::from(self.hits_addend.max(1)))
+    }
+}

@@ -1,0 +1,160 @@
+//! A question that owns its text: for fronts whose bytes do not hold it as it is meant (escapes, headers). Filled
+//! entry by entry, then lent as a [`Request`]. One buffer holds all of the text.
+//!
+//! Bounds are the business of whoever fills it.
+
+use smallvec::SmallVec;
+
+use crate::request::{DescriptorOptions, Entry, Request};
+
+/// What the keys and values of the usual question take.
+const TEXT_BYTES: usize = 120;
+
+/// A [`Request`] that owns its text.
+#[derive(Clone, Debug, Default)]
+pub struct RequestBuf {
+    /// The domain, then the keys and values in their order.
+    text: String,
+    domain_end: usize,
+    hits: Option<u32>,
+    /// Where the key and the value of each entry end.
+    entries: SmallVec<[(usize, usize); 8]>,
+    /// Where the entries of each descriptor end.
+    descriptors: SmallVec<[usize; 4]>,
+}
+
+impl RequestBuf {
+    /// A question for `domain` without descriptors yet.
+    pub fn new(domain: &str) -> Self {
+        let mut text = String::with_capacity(domain.len() + TEXT_BYTES);
+        text.push_str(domain);
+        Self { text, domain_end: domain.len(), ..Self::default() }
+    }
+
+    /// What each descriptor costs, instead of 1; 0 only asks.
+    pub fn set_hits(&mut self, hits: u32) {
+        self.hits = Some(hits);
+    }
+
+    /// Adds an entry to the descriptor that is open, unless `write`, which appends the value, says that there is none.
+    /// Whether it was added.
+    ///
+    /// # Errors
+    /// That of `write`. What was begun must not be asked then.
+    pub fn entry<E>(
+        &mut self,
+        key: &str,
+        write: impl FnOnce(&mut String) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let start = self.text.len();
+        self.text.push_str(key);
+        let key_end = self.text.len();
+        let added = write(&mut self.text)?;
+        match added {
+            true => self.entries.push((key_end, self.text.len())),
+            false => self.text.truncate(start),
+        }
+        Ok(added)
+    }
+
+    /// Completes the descriptor that is open, and opens another one.
+    pub fn close(&mut self) {
+        self.descriptors.push(self.entries.len());
+    }
+
+    /// Drops the entries of the descriptor that is open.
+    pub fn reopen(&mut self) {
+        self.entries.truncate(self.descriptors.last().copied().unwrap_or_default());
+        self.text.truncate(self.entries.last().map_or(self.domain_end, |&(_, end)| end));
+    }
+
+    /// How many entries the descriptor that is open has.
+    pub fn open_entries(&self) -> usize {
+        self.entries.len() - self.descriptors.last().copied().unwrap_or_default()
+    }
+
+    /// How many entries each descriptor has that is complete.
+    pub fn entries_of_each(&self) -> impl ExactSizeIterator<Item = usize> {
+        let mut first = 0;
+        self.descriptors.iter().map(move |&end| end - std::mem::replace(&mut first, end))
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &str {
+        &self.text[..self.domain_end]
+    }
+
+    /// How many bytes of text it holds.
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// The question, of all descriptors that are complete.
+    pub fn as_request(&self) -> Request<'_> {
+        let mut request = Request::new(self.domain(), self.hits.unwrap_or(1));
+        let hits_addend = self.hits.filter(|&hits| hits == 0).map(u64::from);
+        let (mut first, mut start) = (0, self.domain_end);
+        for &end in &self.descriptors {
+            let entries = self.entries[first..end].iter().map(|&(key_end, value_end)| {
+                let entry = Entry { key: &self.text[start..key_end], value: &self.text[key_end..value_end] };
+                start = value_end;
+                entry
+            });
+            request.push(entries, DescriptorOptions { hits_addend, ..DescriptorOptions::default() });
+            first = end;
+        }
+        request
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(buf: &mut RequestBuf, key: &str, value: &str) {
+        let write = |text: &mut String| -> Result<bool, ()> {
+            text.push_str(value);
+            Ok(value != "none")
+        };
+        assert_eq!(buf.entry(key, write), Ok(value != "none"));
+    }
+
+    fn told(buf: &RequestBuf) -> Vec<Vec<(String, String)>> {
+        let text = |entry: &Entry<'_>| (entry.key.to_owned(), entry.value.to_owned());
+        buf.as_request().descriptors().map(|it| it.entries.iter().map(text).collect()).collect()
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
+    #[test]
+    fn what_was_filled_in_is_what_is_asked() {
+        let mut buf = RequestBuf::new("shop");
+        push(&mut buf, "user", "alice");
+        push(&mut buf, "left out", "none");
+        push(&mut buf, "path", "");
+        buf.close();
+        push(&mut buf, "dropped", "again");
+        buf.reopen();
+        push(&mut buf, "user", "bob");
+        assert_eq!(buf.open_entries(), 1);
+        buf.close();
+        assert_eq!(buf.as_request().domain(), "shop");
+        assert_eq!(told(&buf), [pairs(&[("user", "alice"), ("path", "")]), pairs(&[("user", "bob")])]);
+    }
+
+    #[test]
+    fn each_descriptor_costs_the_hits_and_zero_only_asks() {
+        for (hits, cost) in [(None, 1), (Some(1), 1), (Some(3), 3), (Some(0), 0)] {
+            let mut buf = RequestBuf::new("shop");
+            hits.into_iter().for_each(|hits| buf.set_hits(hits));
+            push(&mut buf, "user", "alice");
+            buf.close();
+            let request = buf.as_request();
+            let descriptor = request.descriptors().next().expect("one");
+            assert_eq!(request.hits_of(&descriptor.options), cost);
+            assert!(descriptor.options.hits_addend.is_none_or(|own| own == 0), "a report would be charged");
+        }
+    }
+}

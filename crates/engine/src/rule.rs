@@ -1,0 +1,132 @@
+//! A compiled rule: what a node with a limit means, with everything that a request needs precomputed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::key::{Key, KeySeed, SharedId};
+use crate::limit::Limit;
+use crate::metric_name::MetricName;
+use crate::request::Entry;
+use crate::unit::Unit;
+
+/// How a rule's counters are shared between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Every decision asks the shared store.
+    Strict,
+    /// A node takes several hits at once and then decides alone.
+    Leased,
+}
+
+/// What a cost that a descriptor carries itself (its own `hits_addend`, above 0) means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cost {
+    /// It was spent already: charged in full, whatever the answer.
+    #[default]
+    Reported,
+    /// It is asked for: charged if it fits and the request passes.
+    Asked,
+}
+
+impl Cost {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Reported, Self::Asked];
+
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reported => "reported",
+            Self::Asked => "asked",
+        }
+    }
+}
+
+/// What a rule answers when the shared store does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreFailure {
+    /// The call fails; the proxy's own failure mode decides.
+    Error,
+    /// Over the limit.
+    Deny,
+    /// Within the limit, uncounted.
+    Allow,
+    /// This node decides alone, with its share of the limit.
+    Local,
+}
+
+/// A place in a file of rules, line and column from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Written {
+    pub file: Arc<str>,
+    pub line: u32,
+    pub column: u32,
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
+/// A node with a limit, compiled.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Its number in the set: 0, 1, 2, … in file order.
+    pub id: usize,
+    /// Its domain.
+    pub domain: Arc<str>,
+    /// Where it was written.
+    pub written: Written,
+    /// Its limit; `None` is `unlimited`.
+    pub limit: Option<Limit>,
+    /// The unit that answers tell. With `window`, the largest unit that divides it.
+    pub unit: Unit,
+    /// The window is this many units.
+    pub unit_multiplier: u32,
+    /// `name`, or empty.
+    pub name: Arc<str>,
+    /// Names of the limits that it switches off when both match one request.
+    pub replaces: Vec<Arc<str>>,
+    /// Count and report, never deny.
+    pub shadow_mode: bool,
+    /// Over only when every quota-mode descriptor of the request is.
+    pub quota_mode: bool,
+    /// Its path in metrics.
+    pub metric_name: MetricName,
+    /// `metadata`, handed back as dynamic metadata; null when there is none.
+    pub metadata: serde_json::Value,
+    /// `sync`, if the rule says it.
+    pub sync: Option<Sync>,
+    /// What a descriptor's own cost means.
+    pub cost: Cost,
+    /// `on_store_failure`, if the rule says it.
+    pub on_store_failure: Option<StoreFailure>,
+    /// The constant part of its counters' keys: domain, path, algorithm, window, granularity.
+    pub seed: KeySeed,
+    /// The same part, where several processes have to agree on it.
+    pub shared: SharedId,
+    /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
+    /// nodes without a value. Bit i stands for level i (there are at most 32).
+    pub keyed_levels: u32,
+}
+
+impl Rule {
+    /// What people call it: its domain and the names of its nodes, joined by dots.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.domain, self.metric_name.rolled_up().join("."))
+    }
+
+    /// The key of the counter for a request that these entries led to this rule.
+    pub fn key(&self, entries: &[Entry<'_>]) -> Key {
+        self.seed.key(self.keyed_values(entries))
+    }
+
+    /// The values that are part of the counter's key, for a request that these entries led to this rule.
+    pub fn keyed_values<'e>(&self, entries: &'e [Entry<'_>]) -> impl Iterator<Item = &'e str> + use<'e> {
+        let keyed_levels = self.keyed_levels;
+        let is_keyed = move |level: usize| keyed_levels >> level & 1 == 1;
+        let keyed = entries.iter().take(32).enumerate().filter(move |&(level, _)| is_keyed(level));
+        keyed.map(|(_, entry)| entry.value)
+    }
+}

@@ -1,0 +1,137 @@
+//! Rule sets: texts in, a compiled [`RuleSet`] or every problem out; and how a request finds its limits.
+//!
+//! Bytes become text (`text`), raw (the crate `tidegate-yaml`, read through `fields` and `scalar`), checked (`check`) and compiled
+//! (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. A set is loaded whole or not at all.
+//! `lint` warns of what loads and does nothing; `hint` knows what people mean by usual mistakes; `excerpt` shows lines.
+//!
+//! Reading files, watching them and swapping sets is the business of the rule sources.
+
+mod actions;
+mod check;
+mod compile;
+mod diagnostic;
+mod duration;
+mod excerpt;
+mod fields;
+mod hint;
+mod keys;
+mod lint;
+mod path;
+mod scalar;
+mod set;
+mod text;
+mod tree;
+mod walk;
+mod wildcard;
+
+pub use actions::{Actions, ClientRequest, Field};
+pub use diagnostic::Diagnostic;
+pub use duration::parse_duration_nanos;
+pub use excerpt::{Excerpt, Ink, excerpts};
+pub use set::{Example, RuleSet};
+pub use walk::{End, Known, Met, Walk};
+
+pub use crate::metric_name::{MetricName, MetricPath};
+pub use crate::rule::{Cost, Rule, StoreFailure, Sync, Written};
+pub use crate::unit::Unit;
+
+use crate::key::KeySecret;
+use crate::limit::Algorithm;
+use crate::rules::check::CheckedFile;
+use crate::rules::diagnostic::Diagnostics;
+use tidegate_yaml::{Budget, Place};
+
+/// One file of rules, as it was read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SourceFile {
+    /// Its name, for diagnostics.
+    pub name: String,
+    /// What it holds: at most [`LoadOptions::max_file_bytes`] + 1 bytes need to be read, the rest is never looked at.
+    pub bytes: Vec<u8>,
+    /// Only presumed to be rules, because of where it lies and not of what it is called: skipped with a warning unless
+    /// it is a mapping with a `domain`.
+    pub presumed: bool,
+}
+
+/// How files are loaded.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// The algorithm of rules that name none, and of limits that requests bring along.
+    pub default_algorithm: Algorithm,
+    /// What descriptors' own costs mean to rules that do not say it, and to limits that requests bring along.
+    pub default_cost: Cost,
+    /// Several files may have the same domain.
+    pub merge_domains: bool,
+    /// Warnings refuse the set.
+    pub strict: bool,
+    /// The longest file that is loaded, in bytes.
+    pub max_file_bytes: usize,
+    /// The secret under which counters' keys are made.
+    pub secret: KeySecret,
+}
+
+/// A set that was loaded.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The rules.
+    pub rules: RuleSet,
+    /// What is probably not meant as it is written; by file, line and column.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Loads a set of files, in this order, whole or not at all.
+///
+/// # Errors
+/// Every problem of the set (of a great many, the first ones), by file, line and column.
+pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+    let mut errors = Diagnostics::default();
+    let mut warnings = Diagnostics::default();
+    let mut budget = Budget::of_set(options.max_file_bytes);
+    let checked: Vec<CheckedFile<'_>> = files
+        .iter()
+        .filter_map(|file| check_file(file, options, &mut budget, &mut errors, &mut warnings))
+        .collect();
+    let rules = compile::compile(&checked, options, &mut errors, &mut warnings);
+    lint::texts(&checked, &mut warnings);
+    if errors.is_empty() {
+        lint::without_effect(&checked, &mut warnings);
+    }
+    if options.strict {
+        errors.extend(std::mem::take(&mut warnings));
+    }
+    if errors.is_empty() {
+        Ok(Loaded { rules, warnings: warnings.into_sorted() })
+    } else {
+        Err(errors.into_sorted())
+    }
+}
+
+/// One file, from its bytes to what could be checked of it. `None`: nothing could.
+fn check_file<'f>(
+    file: &'f SourceFile,
+    options: &LoadOptions,
+    budget: &mut Budget,
+    errors: &mut Diagnostics,
+    warnings: &mut Diagnostics,
+) -> Option<CheckedFile<'f>> {
+    let max = options.max_file_bytes;
+    if file.bytes.len() > max {
+        errors.add(&file.name, Place::START, || {
+            format!(
+                "the file is too long (expected at most {max} bytes; MAX_RULES_FILE_BYTES sets the bound)"
+            )
+        });
+        return None;
+    }
+    if file.presumed && !check::is_rules(&file.bytes, budget) {
+        warnings.add(&file.name, Place::START, || {
+            "the file is skipped (expected a name in .yaml or .yml, or a mapping with a `domain`)".to_owned()
+        });
+        return None;
+    }
+    let document = text::decode(&file.bytes).and_then(|text| {
+        let checked = check::check(&file.name, &text, options, budget, errors, warnings);
+        checked.map_err(|(at, message)| hint::of_syntax_error(&text, at, &message).unwrap_or((at, message)))
+    });
+    document.map_err(|(at, message)| errors.add(&file.name, at, || message)).ok().flatten()
+}

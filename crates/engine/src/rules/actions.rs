@@ -1,0 +1,352 @@
+//! A domain's `rate_limits`: what a described client request is asked for, in the words of Envoy's routes.
+//!
+//! In: a request as a proxy described it ([`ClientRequest`]; parsing what the proxy sent is the front's business). Out:
+//! descriptors. `:path` is taken in its normal form (`path`), unless the rules want it as it was spelt. As in Envoy, an action that has no value drops the whole descriptor that it is part of, and with
+//! `skip_if_absent` only itself; what is left of a descriptor may be nothing, which meets no rule.
+
+// Of `core`, which has addresses and no sockets.
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::fmt::Write as _;
+
+use crate::request::RequestBuf;
+use crate::rules::path::normalized;
+
+/// The `rate_limits` of one domain: each makes one descriptor of a request, or none.
+#[derive(Clone, Debug, Default)]
+pub struct Actions(pub(super) Vec<Vec<Action>>);
+
+/// What a proxy said of the request that its client sent. An error means that it cannot be said, and that nothing must
+/// be decided then.
+pub trait ClientRequest {
+    /// Why a fact cannot be told.
+    type Error;
+
+    /// The fact; `None`: the client did not send it. Of a header that came several times, the first.
+    fn first(&self, field: &Field) -> Result<Option<&str>, Self::Error>;
+
+    /// Whether `test` holds for the fact, or for one of the values of a header that came several times; `None`: the
+    /// client did not send it.
+    fn any(&self, field: &Field, test: impl Fn(&str) -> bool) -> Result<Option<bool>, Self::Error>;
+
+    /// Appends the value of the first parameter of this name in the query, decoded, to `text`. Whether there is one.
+    fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, Self::Error>;
+
+    /// The address of the client.
+    fn address(&self) -> Result<IpAddr, Self::Error>;
+}
+
+/// What a header's name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// `:path`: with its query. Rules match its normal form; what a request says of it may be spelt otherwise.
+    Path,
+    /// `:path` as the client spelt it.
+    RawPath,
+    /// `:method`.
+    Method,
+    /// `:authority`.
+    Authority,
+    /// A header, its name in lower case.
+    Header(Box<str>),
+}
+
+/// What makes one entry of a descriptor.
+#[derive(Clone, Debug)]
+pub(super) struct Action {
+    pub(super) key: Box<str>,
+    /// Without a value only this entry is left out.
+    pub(super) skip_if_absent: bool,
+    pub(super) value: Value,
+}
+
+/// Where an entry's value comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    RemoteAddress,
+    /// The network of that address, of so many bits.
+    MaskedRemoteAddress {
+        v4_bits: u8,
+        v6_bits: u8,
+    },
+    RequestHeader(Field),
+    QueryParameter(Box<str>),
+    Constant(Box<str>),
+    /// A constant, when all matchers hold (or not all, where that is expected).
+    HeaderValueMatch {
+        value: Box<str>,
+        expected: bool,
+        matchers: Vec<HeaderMatcher>,
+    },
+}
+
+/// A condition on one header.
+#[derive(Clone, Debug)]
+pub(super) struct HeaderMatcher {
+    pub(super) field: Field,
+    pub(super) test: Test,
+    pub(super) inverted: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Test {
+    /// It is there, or it is not.
+    Present(bool),
+    Text(TextTest),
+}
+
+/// A condition on a text.
+#[derive(Clone, Debug)]
+pub(super) struct TextTest {
+    pub(super) kind: TextTestKind,
+    pub(super) text: Box<str>,
+    pub(super) ignore_case: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TextTestKind {
+    Exact,
+    Prefix,
+    Suffix,
+    Contains,
+}
+
+impl Field {
+    /// What this name of a header stands for; `None` when it is no header's name.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        match name.to_ascii_lowercase() {
+            name if name == ":path" => Some(Self::Path),
+            name if name == ":method" => Some(Self::Method),
+            name if name == ":authority" || name == "host" => Some(Self::Authority),
+            name => (!name.is_empty() && name.bytes().all(is_token)).then(|| Self::Header(name.into())),
+        }
+    }
+}
+
+impl Actions {
+    /// The domain has none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds to `buf` the descriptors that `request` has, until its text has more than `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// When a fact that is needed cannot be told.
+    pub fn describe<R: ClientRequest>(
+        &self,
+        request: &R,
+        buf: &mut RequestBuf,
+        bytes_max: usize,
+    ) -> Result<(), R::Error> {
+        let request = &WithNormalPath { request, path: OnceCell::new() };
+        for descriptor in &self.0 {
+            match describe_one(descriptor, request, buf, bytes_max)? {
+                true => buf.close(),
+                false => buf.reopen(),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A request whose `:path` is in the normal form, which is worked out once and only if an action asks for it.
+struct WithNormalPath<'r, R> {
+    request: &'r R,
+    path: OnceCell<Cow<'r, str>>,
+}
+
+impl<R: ClientRequest> ClientRequest for WithNormalPath<'_, R> {
+    type Error = R::Error;
+
+    fn first(&self, field: &Field) -> Result<Option<&str>, R::Error> {
+        if *field != Field::Path {
+            return self.request.first(field);
+        }
+        if let Some(path) = self.path.get() {
+            return Ok(Some(path));
+        }
+        let spelt = self.request.first(field)?;
+        Ok(spelt.map(|spelt| &**self.path.get_or_init(|| normalized(spelt))))
+    }
+
+    fn any(&self, field: &Field, test: impl Fn(&str) -> bool) -> Result<Option<bool>, R::Error> {
+        match field {
+            Field::Path => Ok(self.first(field)?.map(test)),
+            _ => self.request.any(field, test),
+        }
+    }
+
+    fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, R::Error> {
+        self.request.query_parameter(name, text)
+    }
+
+    fn address(&self) -> Result<IpAddr, R::Error> {
+        self.request.address()
+    }
+}
+
+/// Adds the entries of one descriptor. Whether every action had a value that needs one.
+fn describe_one<R: ClientRequest>(
+    actions: &[Action],
+    request: &R,
+    buf: &mut RequestBuf,
+    bytes_max: usize,
+) -> Result<bool, R::Error> {
+    for action in actions {
+        let added = buf.entry(&action.key, |text| action.value.write(request, text))?;
+        if !added && !action.skip_if_absent {
+            return Ok(false);
+        }
+        if buf.text_bytes() > bytes_max {
+            break;
+        }
+    }
+    Ok(true)
+}
+
+impl Value {
+    /// Appends the value of this request, if it has one.
+    fn write<R: ClientRequest>(&self, request: &R, text: &mut String) -> Result<bool, R::Error> {
+        let constant = match self {
+            Self::RemoteAddress => return Ok(show(text, request.address()?)),
+            Self::MaskedRemoteAddress { v4_bits, v6_bits } => {
+                let (network, bits) = network(request.address()?, *v4_bits, *v6_bits);
+                return Ok(show(text, format_args!("{network}/{bits}")));
+            }
+            Self::QueryParameter(name) => return request.query_parameter(name, text),
+            Self::RequestHeader(field) => request.first(field)?,
+            Self::Constant(value) => Some(&**value),
+            Self::HeaderValueMatch { value, expected, matchers } => {
+                let holds = holds(matchers, request)?;
+                Some(&**value).filter(|_| holds == *expected)
+            }
+        };
+        text.push_str(constant.unwrap_or_default());
+        Ok(constant.is_some())
+    }
+}
+
+fn show(text: &mut String, value: impl std::fmt::Display) -> bool {
+    write!(text, "{value}").is_ok()
+}
+
+/// The network of an address, and how many bits it has.
+fn network(address: IpAddr, v4_bits: u8, v6_bits: u8) -> (IpAddr, u8) {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(v4_bits)).unwrap_or(0);
+            (Ipv4Addr::from_bits(address.to_bits() & mask).into(), v4_bits)
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(v6_bits)).unwrap_or(0);
+            (Ipv6Addr::from_bits(address.to_bits() & mask).into(), v6_bits)
+        }
+    }
+}
+
+fn holds<R: ClientRequest>(matchers: &[HeaderMatcher], request: &R) -> Result<bool, R::Error> {
+    for matcher in matchers {
+        if !matcher.holds(request)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+impl HeaderMatcher {
+    /// Inverting a condition on the text of a header that is absent does not make it hold.
+    fn holds<R: ClientRequest>(&self, request: &R) -> Result<bool, R::Error> {
+        Ok(match &self.test {
+            Test::Present(expected) => {
+                (request.any(&self.field, |_| true)?.is_some() == *expected) != self.inverted
+            }
+            Test::Text(test) => {
+                let any = request.any(&self.field, |value| test.holds(value))?;
+                any.is_some_and(|any| any != self.inverted)
+            }
+        })
+    }
+}
+
+impl TextTest {
+    /// Whether it holds for a normal path that is made of its own text, or for one with a query that is. No other would
+    /// do. A text that begins with a slash is not meant for a query.
+    pub(super) fn can_hold_of_a_normal_path(&self) -> bool {
+        let within = if self.text.starts_with('/') { &["/x"][..] } else { &["/x", "/x?"][..] };
+        let (before, after) = match self.kind {
+            TextTestKind::Exact => (&[""][..], ""),
+            TextTestKind::Prefix => (&[""][..], "x"),
+            TextTestKind::Suffix => (within, ""),
+            TextTestKind::Contains => (within, "x"),
+        };
+        before.iter().any(|before| self.holds(&normalized(&format!("{before}{}{after}", self.text))))
+    }
+
+    fn holds(&self, value: &str) -> bool {
+        let (value, text) = (value.as_bytes(), self.text.as_bytes());
+        let same =
+            |part: &[u8]| if self.ignore_case { part.eq_ignore_ascii_case(text) } else { part == text };
+        match self.kind {
+            TextTestKind::Exact => same(value),
+            TextTestKind::Prefix => value.get(..text.len()).is_some_and(same),
+            TextTestKind::Suffix => {
+                value.len().checked_sub(text.len()).is_some_and(|start| same(&value[start..]))
+            }
+            TextTestKind::Contains => value.windows(text.len().max(1)).any(same),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_cut_at_their_bits() {
+        let network = |address: &str, v4_bits, v6_bits| {
+            let (network, bits) = network(address.parse().expect("an address"), v4_bits, v6_bits);
+            format!("{network}/{bits}")
+        };
+        for (v4_bits, expected) in
+            [(16, "10.1.0.0/16"), (32, "10.1.130.5/32"), (17, "10.1.128.0/17"), (0, "0.0.0.0/0")]
+        {
+            assert_eq!(network("10.1.130.5", v4_bits, 64), expected);
+        }
+        for (v6_bits, expected) in [(48, "2001:db8:1::/48"), (128, "2001:db8:1:2::3/128"), (0, "::/0")] {
+            assert_eq!(network("2001:db8:1:2::3", 16, v6_bits), expected);
+        }
+    }
+
+    #[test]
+    fn texts_are_tested_byte_by_byte() {
+        let holds = |kind, text: &str, ignore_case, value: &str| {
+            TextTest { kind, text: text.into(), ignore_case }.holds(value)
+        };
+        use TextTestKind::{Contains, Exact, Prefix, Suffix};
+        for (kind, yes, no) in [
+            (Exact, "abc", "abcd"),
+            (Prefix, "abcd", "xabc"),
+            (Suffix, "xabc", "abcx"),
+            (Contains, "xabcx", "ab"),
+        ] {
+            assert!(holds(kind, "abc", false, yes), "{kind:?}");
+            assert!(!holds(kind, "abc", false, &yes.to_uppercase()), "{kind:?}");
+            assert!(holds(kind, "aBc", true, &yes.to_uppercase()), "{kind:?}");
+            assert!(!holds(kind, "abc", true, no), "{kind:?}");
+            assert!(!holds(kind, "abc", true, ""), "{kind:?}");
+            assert!(!holds(kind, "é", false, "\u{e8}"), "{kind:?}: half a character is the same");
+        }
+    }
+
+    #[test]
+    fn a_name_of_a_header_is_one() {
+        assert_eq!(Field::from_name("X-Api-Key"), Some(Field::Header("x-api-key".into())));
+        assert_eq!(Field::from_name("Host"), Some(Field::Authority));
+        for bad in ["", ":scheme", "x api", "x:y", "é"] {
+            assert_eq!(Field::from_name(bad), None, "{bad}");
+        }
+    }
+}

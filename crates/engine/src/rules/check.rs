@@ -1,0 +1,229 @@
+//! The raw tree of a file → checked nodes: every field has its type, and everything that one node says makes sense.
+//!
+//! What only shows when all nodes are seen together (equal nodes, a domain in two files) is left to `compile`.
+
+mod actions;
+mod limit;
+mod metadata;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::limit::Limit;
+use crate::rules::actions::Actions;
+use crate::rules::diagnostic::Diagnostics;
+use crate::rules::fields::{Fields, Reader, told};
+use crate::rules::keys::Section;
+use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, Unit, text};
+use tidegate_yaml::Place;
+use tidegate_yaml::{Budget, Content, Document, NodeId};
+
+/// How deep descriptors may nest.
+const LEVELS_MAX: usize = 32;
+
+/// One file of rules.
+#[derive(Debug)]
+pub(super) struct CheckedFile<'f> {
+    pub(super) name: &'f str,
+    /// Empty when it is missing, which is reported already.
+    pub(super) domain: Arc<str>,
+    pub(super) domain_at: Place,
+    pub(super) actions: Actions,
+    /// Where each of the actions' descriptors stands.
+    pub(super) actions_at: Vec<Place>,
+    /// Something was ignored that stands in a wrong place, which is told already.
+    pub(super) misplaced: bool,
+    pub(super) nodes: Vec<CheckedNode>,
+}
+
+/// A node: what stands beside a `key`.
+#[derive(Debug)]
+pub(super) struct CheckedNode {
+    pub(super) at: Place,
+    pub(super) key: String,
+    pub(super) value: Option<String>,
+    pub(super) value_at: Option<Place>,
+    pub(super) share_threshold: bool,
+    pub(super) shadow_mode: bool,
+    pub(super) quota_mode: bool,
+    pub(super) detailed_metric: bool,
+    pub(super) value_to_metric: bool,
+    /// `metrics: aggregate`.
+    pub(super) aggregates_metrics: bool,
+    pub(super) metadata: Value,
+    pub(super) limit: Option<CheckedLimit>,
+    /// Something was ignored that stands in a wrong place, which is told already.
+    pub(super) misplaced: bool,
+    pub(super) children: Vec<CheckedNode>,
+}
+
+/// A `rate_limit`.
+#[derive(Debug)]
+pub(super) struct CheckedLimit {
+    /// `None` is `unlimited`.
+    pub(super) limit: Option<Limit>,
+    pub(super) unit: Unit,
+    pub(super) unit_multiplier: u32,
+    pub(super) name: String,
+    pub(super) replaces: Vec<(Place, String)>,
+    pub(super) sync: Option<Sync>,
+    pub(super) on_store_failure: Option<StoreFailure>,
+    pub(super) cost: Cost,
+}
+
+impl CheckedNode {
+    /// Requests with different values come to this node and have different counters.
+    pub(super) fn varies(&self) -> bool {
+        self.value.as_deref().is_none_or(|value| value.contains('*') && !self.share_threshold)
+    }
+}
+
+/// Checks the text of a file. `Err`: it is no YAML, where and why. Everything else that is wrong goes to `errors`.
+pub(super) fn check<'f>(
+    file: &'f str,
+    text: &str,
+    options: &LoadOptions,
+    budget: &mut Budget,
+    errors: &mut Diagnostics,
+    warnings: &mut Diagnostics,
+) -> Result<Option<CheckedFile<'f>>, (Place, String)> {
+    let document = Document::parse(text, budget)?;
+    let reader = Reader { file, document: &document, errors, warnings };
+    let mut checker = Checker { reader, options, normalize_path: true };
+    Ok(checker.file(file))
+}
+
+/// These bytes are a YAML mapping with a `domain`, whatever else is wrong with them.
+pub(super) fn is_rules(bytes: &[u8], budget: &Budget) -> bool {
+    let has_domain = |text: &str| {
+        let document = Document::parse(text, &mut budget.clone()).ok()?;
+        match &document.node(document.root?).content {
+            Content::Mapping(pairs) => Some(pairs.iter().any(|&(key, _)| {
+                matches!(&document.node(key).content, Content::Scalar(scalar) if scalar.text == "domain")
+            })),
+            _ => None,
+        }
+    };
+    text::decode(bytes).is_ok_and(|text| has_domain(&text).unwrap_or(false))
+}
+
+struct Checker<'d, 't> {
+    reader: Reader<'d, 't>,
+    options: &'d LoadOptions,
+    /// `:path` in the file's `rate_limits` is the normal form.
+    normalize_path: bool,
+}
+
+impl Checker<'_, '_> {
+    fn file<'f>(&mut self, name: &'f str) -> Option<CheckedFile<'f>> {
+        if let Some(second) = self.reader.document.second {
+            self.reader
+                .warning(second, || "a second YAML document is ignored (expected one a file)".to_owned());
+        }
+        let Some(root) = self.reader.document.root else {
+            self.reader
+                .error(Place::START, || "the file is empty (expected `domain` and `descriptors`)".to_owned());
+            return None;
+        };
+        if let Some(kind) = self.kind_of_manifest(root) {
+            let at = self.reader.at(root);
+            self.reader.error(at, || {
+                format!("a Kubernetes manifest of the kind {kind} (expected rules alone: the text below `data`, in its own file)")
+            });
+            return None;
+        }
+        let fields = self.reader.fields(&[root], Section::File)?;
+        let domain = self.required(&fields, "domain");
+        let (actions, actions_at) = self.actions(&fields);
+        let nodes = self.nodes(&fields, 1);
+        let (domain_at, domain) = domain.unwrap_or((fields.at, String::new()));
+        let misplaced = fields.misplaced;
+        Some(CheckedFile { name, domain: domain.into(), domain_at, actions, actions_at, misplaced, nodes })
+    }
+
+    /// The kind of a resource of Kubernetes.
+    fn kind_of_manifest(&self, root: NodeId) -> Option<String> {
+        let document = self.reader.document;
+        let Content::Mapping(pairs) = &document.node(root).content else { return None };
+        let value = |name: &str| {
+            let is =
+                |id: NodeId| matches!(&document.node(id).content, Content::Scalar(key) if key.text == name);
+            pairs.iter().find(|&&(key, _)| is(key)).map(|&(_, value)| &document.node(value).content)
+        };
+        match (value("apiVersion"), value("kind")) {
+            (Some(_), Some(Content::Scalar(kind))) => Some(told(&kind.text)),
+            _ => None,
+        }
+    }
+
+    /// A text that has to be there.
+    fn required(&mut self, fields: &Fields, name: &str) -> Option<(Place, String)> {
+        let text = self.reader.text(fields, name).map(|(at, text)| (at, text.to_owned()));
+        if !self.reader.is_given(fields, name) {
+            let at = fields.last(name).map_or(fields.at, |node| self.reader.at(node));
+            self.reader.error(at, || format!("`{name}` is missing or empty (expected a text)"));
+        }
+        text
+    }
+
+    /// The `descriptors` at a level, counted from 1. Recursion is bounded by the number of levels.
+    fn nodes(&mut self, fields: &Fields, level: usize) -> Vec<CheckedNode> {
+        let nodes = self.reader.list(fields, "descriptors");
+        if let Some(&first) = nodes.first().filter(|_| level > LEVELS_MAX) {
+            let at = self.reader.at(first);
+            self.reader.error(at, || {
+                format!("`descriptors` nested too deep (expected at most {LEVELS_MAX} levels)")
+            });
+            return Vec::new();
+        }
+        nodes.iter().filter_map(|&node| self.node(node, level)).collect()
+    }
+
+    fn node(&mut self, node: NodeId, level: usize) -> Option<CheckedNode> {
+        let fields = self.reader.fields(&[node], Section::Descriptor)?;
+        let key = self.required(&fields, "key");
+        let (value_at, value) =
+            self.reader.text(&fields, "value").map(|(at, value)| (at, value.to_owned())).unzip();
+        let share_threshold = self.share_threshold(&fields, value.as_deref());
+        if let Some((at, key)) = key.as_ref().filter(|(_, key)| key.contains('*')) {
+            self.reader.warning(*at, || {
+                format!(
+                    "`*` in the key {} is an ordinary character (expected wildcards in `value`)",
+                    told(key)
+                )
+            });
+        }
+        let limits = fields.all("rate_limit");
+        let aggregates_metrics = self.reader.word(&fields, "metrics", &[("aggregate", ())]).is_some();
+        let (at, metadata) = (self.reader.at(node), self.metadata(&fields));
+        let flag = |checker: &mut Self, name| checker.reader.flag(&fields, name);
+        let checked = CheckedNode {
+            at,
+            key: String::new(),
+            value,
+            value_at,
+            share_threshold,
+            shadow_mode: flag(self, "shadow_mode"),
+            quota_mode: flag(self, "quota_mode"),
+            detailed_metric: flag(self, "detailed_metric"),
+            value_to_metric: flag(self, "value_to_metric"),
+            aggregates_metrics,
+            metadata,
+            limit: self.limit(&limits),
+            misplaced: fields.misplaced,
+            children: self.nodes(&fields, level + 1),
+        };
+        key.map(|(at, key)| CheckedNode { at, key, ..checked })
+    }
+
+    fn share_threshold(&mut self, fields: &Fields, value: Option<&str>) -> bool {
+        let share_threshold = self.reader.flag(fields, "share_threshold");
+        if share_threshold && !value.is_some_and(|value| value.contains('*')) {
+            let at = fields.last("share_threshold").map_or(fields.at, |node| self.reader.at(node));
+            self.reader
+                .error(at, || "`share_threshold` without a wildcard (expected `*` in `value`)".to_owned());
+        }
+        share_threshold
+    }
+}

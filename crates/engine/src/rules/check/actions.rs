@@ -1,0 +1,197 @@
+//! `rate_limits`: lists of actions, in Envoy's words, checked. What Envoy would refuse is refused here, and what it
+//! would do and Tidegate does not, too.
+
+use super::Checker;
+use crate::rules::actions::{Action, Actions, Field, HeaderMatcher, Test, TextTest, TextTestKind, Value};
+use crate::rules::fields::{Fields, told};
+use crate::rules::keys::Section;
+use tidegate_yaml::Place;
+use tidegate_yaml::{Content, NodeId};
+
+/// The kinds of actions: the word that says one, and what stands in it.
+const KINDS: [(&str, Section); 6] = [
+    ("remote_address", Section::RemoteAddress),
+    ("masked_remote_address", Section::MaskedRemoteAddress),
+    ("request_headers", Section::RequestHeaders),
+    ("query_parameters", Section::QueryParameters),
+    ("generic_key", Section::GenericKey),
+    ("header_value_match", Section::HeaderValueMatch),
+];
+
+/// The tests of a `string_match`.
+const TEXT_TESTS: [(&str, TextTestKind); 4] = [
+    ("exact", TextTestKind::Exact),
+    ("prefix", TextTestKind::Prefix),
+    ("suffix", TextTestKind::Suffix),
+    ("contains", TextTestKind::Contains),
+];
+
+impl Checker<'_, '_> {
+    /// The actions of a file, and where each descriptor of them stands.
+    pub(super) fn actions(&mut self, fields: &Fields) -> (Actions, Vec<Place>) {
+        self.normalize_path = self.flag_or(fields, "normalize_path", true);
+        let descriptors = self.reader.list(fields, "rate_limits");
+        let placed = |&item: &NodeId| Some((self.descriptor(item)?, self.reader.at(item)));
+        let (descriptors, places) = descriptors.iter().filter_map(placed).unzip();
+        (Actions(descriptors), places)
+    }
+
+    /// The actions that make one descriptor.
+    fn descriptor(&mut self, item: NodeId) -> Option<Vec<Action>> {
+        let fields = self.reader.fields(&[item], Section::Actions)?;
+        let actions = self.at_least_one(&fields, "actions");
+        Some(actions.iter().filter_map(|&item| self.action(item)).collect())
+    }
+
+    fn action(&mut self, item: NodeId) -> Option<Action> {
+        let fields = self.reader.fields(&[item], Section::Action)?;
+        let (name, section) = self.only_one(&fields, &KINDS)?;
+        let fields = self.reader.fields(&fields.all(name), section)?;
+        let action = |key: &str, value| Action { key: key.into(), skip_if_absent: false, value };
+        match section {
+            Section::RemoteAddress => Some(action("remote_address", Value::RemoteAddress)),
+            Section::MaskedRemoteAddress => {
+                let v4_bits = self.bits(&fields, "v4_prefix_mask_len", 32);
+                let v6_bits = self.bits(&fields, "v6_prefix_mask_len", 128);
+                Some(action("masked_remote_address", Value::MaskedRemoteAddress { v4_bits, v6_bits }))
+            }
+            Section::GenericKey => {
+                let value = self.required(&fields, "descriptor_value");
+                let key = self.optional(&fields, "descriptor_key", "generic_key");
+                Some(action(&key, Value::Constant(value?.1.into())))
+            }
+            Section::HeaderValueMatch => self.header_value_match(&fields),
+            _ => self.of_the_request(&fields, section),
+        }
+    }
+
+    /// `request_headers` and `query_parameters`.
+    fn of_the_request(&mut self, fields: &Fields, section: Section) -> Option<Action> {
+        let value = if section == Section::RequestHeaders {
+            self.field(fields, "header_name").map(Value::RequestHeader)
+        } else {
+            let name = self.required(fields, "query_parameter_name");
+            name.map(|(_, name)| Value::QueryParameter(name.into()))
+        };
+        let key = self.required(fields, "descriptor_key");
+        let skip_if_absent = self.reader.flag(fields, "skip_if_absent");
+        Some(Action { key: key?.1.into(), skip_if_absent, value: value? })
+    }
+
+    fn header_value_match(&mut self, fields: &Fields) -> Option<Action> {
+        let value = self.required(fields, "descriptor_value");
+        let key = self.optional(fields, "descriptor_key", "header_match");
+        let expected = self.flag_or(fields, "expect_match", true);
+        let matchers = self.at_least_one(fields, "headers");
+        let matchers = matchers.iter().filter_map(|&item| self.header_matcher(item)).collect();
+        let value = Value::HeaderValueMatch { value: value?.1.into(), expected, matchers };
+        Some(Action { key: key.into(), skip_if_absent: false, value })
+    }
+
+    fn header_matcher(&mut self, item: NodeId) -> Option<HeaderMatcher> {
+        let fields = self.reader.fields(&[item], Section::HeaderMatcher)?;
+        let field = self.field(&fields, "name");
+        let inverted = self.reader.flag(&fields, "invert_match");
+        let present = self.flag_or(&fields, "present_match", true);
+        let test = match fields.last("string_match") {
+            None => Some(Test::Present(present)),
+            Some(_) if fields.last("present_match").is_some() => {
+                self.reader.error(fields.at, || {
+                    "both `string_match` and `present_match` (expected one of the two)".to_owned()
+                });
+                None
+            }
+            Some(node) => {
+                let test = self.text_test(node);
+                self.warn_of_spelling(node, field.as_ref(), test.as_ref());
+                test.map(Test::Text)
+            }
+        };
+        Some(HeaderMatcher { field: field?, test: test?, inverted })
+    }
+
+    fn text_test(&mut self, node: NodeId) -> Option<TextTest> {
+        let fields = self.reader.fields(&[node], Section::StringMatch)?;
+        let ignore_case = self.reader.flag(&fields, "ignore_case");
+        let (name, kind) = self.only_one(&fields, &TEXT_TESTS)?;
+        let text = self.required(&fields, name)?.1.into();
+        Some(TextTest { kind, text, ignore_case })
+    }
+
+    /// Warns of a test that no path passes, because its text is not spelt as normal paths are.
+    fn warn_of_spelling(&mut self, node: NodeId, field: Option<&Field>, test: Option<&TextTest>) {
+        let Some(test) = test.filter(|test| !test.can_hold_of_a_normal_path()) else { return };
+        if field == Some(&Field::Path) {
+            let at = self.reader.at(node);
+            self.reader.warning(at, || {
+                format!(
+                    "no `:path` in its normal form has {} (expected the normal form, or `normalize_path: false` beside \
+                     `rate_limits`)",
+                    told(&test.text)
+                )
+            });
+        }
+    }
+
+    /// The one field of several that is there.
+    fn only_one<T: Copy>(
+        &mut self,
+        fields: &Fields,
+        names: &[(&'static str, T)],
+    ) -> Option<(&'static str, T)> {
+        let mut given = names.iter().copied().filter(|(name, _)| fields.last(name).is_some());
+        if let (Some(only), None) = (given.next(), given.next()) {
+            return Some(only);
+        }
+        let names: Vec<&str> = names.iter().map(|&(name, _)| name).collect();
+        self.reader.error(fields.at, || {
+            format!("none or several of them stand here (expected one of {})", names.join(", "))
+        });
+        None
+    }
+
+    /// The items of a list that must not be empty.
+    fn at_least_one(&mut self, fields: &Fields, name: &str) -> Vec<NodeId> {
+        let node = fields.last(name);
+        let is_empty = node.is_none_or(|node| match &self.reader.document.node(node).content {
+            Content::Sequence(items) => items.is_empty(),
+            Content::Scalar(scalar) => scalar.is_null(),
+            Content::Mapping(_) => false,
+        });
+        if is_empty {
+            let at = node.map_or(fields.at, |node| self.reader.at(node));
+            self.reader.error(at, || format!("`{name}` is missing or empty (expected a list)"));
+        }
+        self.reader.list(fields, name).to_vec()
+    }
+
+    /// A header's name, or a word for a part of the request line.
+    fn field(&mut self, fields: &Fields, name: &str) -> Option<Field> {
+        let (at, text) = self.required(fields, name)?;
+        let field = match Field::from_name(&text) {
+            Some(Field::Path) if !self.normalize_path => Some(Field::RawPath),
+            field => field,
+        };
+        if field.is_none() {
+            self.reader.error(at, || {
+                let text = told(&text);
+                format!("`{name}` is {text} (expected a header's name, `:path`, `:method` or `:authority`)")
+            });
+        }
+        field
+    }
+
+    fn optional(&mut self, fields: &Fields, name: &str, default: &str) -> String {
+        self.reader.text(fields, name).map_or(default, |(_, text)| text).to_owned()
+    }
+
+    fn flag_or(&mut self, fields: &Fields, name: &str, default: bool) -> bool {
+        if self.reader.is_given(fields, name) { self.reader.flag(fields, name) } else { default }
+    }
+
+    /// The length of a prefix of an address; all of it unless told.
+    fn bits(&mut self, fields: &Fields, name: &str, all: u8) -> u8 {
+        let bits = self.reader.number(fields, name, 0..=u32::from(all));
+        bits.and_then(|(_, bits)| u8::try_from(bits).ok()).unwrap_or(all)
+    }
+}

@@ -1,0 +1,264 @@
+//! `rate_limit`: which limit it is, and whether its parts go together.
+
+use super::{CheckedLimit, Checker};
+use crate::limit::{Algorithm, Limit};
+use crate::rules::fields::{Fields, not_one_of, told};
+use crate::rules::keys::Section;
+use crate::rules::{Cost, StoreFailure, Sync, Unit, parse_duration_nanos};
+use crate::time::SECOND_NANOS;
+use tidegate_yaml::Place;
+use tidegate_yaml::{Content, NodeId};
+
+/// The shortest and the longest window, in seconds.
+const WINDOW_SECS: std::ops::RangeInclusive<u64> = 1..=366 * 86_400;
+
+/// The most parts that `granularity` may cut a window into: a counter keeps a number for each.
+const PARTS_MAX: u64 = 3_600;
+
+/// The largest N of `sliding_log`: a counter keeps a time for each hit.
+const LOG_REQUESTS_MAX: u32 = 100_000;
+
+/// The longest time in which a bucket may fill: far more than anybody waits, and times do not overflow.
+const FILL_YEARS_MAX: u128 = 500;
+const YEAR_NANOS: u128 = 365 * 86_400 * SECOND_NANOS as u128;
+
+/// A window, and how answers tell it.
+#[derive(Clone, Copy)]
+struct Window {
+    unit: Unit,
+    multiplier: u32,
+    nanos: u64,
+}
+
+impl Checker<'_, '_> {
+    /// The limit of a node. There are several mappings when merges assign them too; they count together.
+    pub(super) fn limit(&mut self, mappings: &[NodeId]) -> Option<CheckedLimit> {
+        let fields = self.reader.fields(self.since_last_null(mappings), Section::RateLimit)?;
+        let unlimited = self.reader.flag(&fields, "unlimited");
+        let window = if unlimited { self.no_window(&fields) } else { self.window(&fields) };
+        let requests = self.requests(&fields, unlimited);
+        let name = self.reader.text(&fields, "name").map(|(_, name)| name.to_owned()).unwrap_or_default();
+        let replaces = self.replaces(&fields, &name);
+        let algorithm = self.algorithm(&fields);
+        let sync = self.sync(&fields, algorithm);
+        let failures = [
+            ("error", StoreFailure::Error),
+            ("deny", StoreFailure::Deny),
+            ("allow", StoreFailure::Allow),
+            ("local", StoreFailure::Local),
+        ];
+        let on_store_failure =
+            self.reader.word(&fields, "on_store_failure", &failures).map(|(_, failure)| failure);
+        let costs = Cost::ALL.map(|cost| (cost.name(), cost));
+        let cost = self.reader.word(&fields, "cost", &costs);
+        let cost = cost.map_or(self.options.default_cost, |(_, cost)| cost);
+        let limit = self.parts(&fields, algorithm, window, requests);
+        let Window { unit, multiplier: unit_multiplier, .. } = window?;
+        let limit = limit.filter(|_| !unlimited);
+        Some(CheckedLimit { limit, unit, unit_multiplier, name, replaces, sync, on_store_failure, cost })
+    }
+
+    /// A null takes back what was assigned before.
+    fn since_last_null<'n>(&self, nodes: &'n [NodeId]) -> &'n [NodeId] {
+        let is_null = |&node: &NodeId| match &self.reader.document.node(node).content {
+            Content::Scalar(scalar) => scalar.is_null(),
+            Content::Sequence(_) | Content::Mapping(_) => false,
+        };
+        let start = nodes.iter().rposition(is_null).map_or(0, |last| last + 1);
+        nodes.get(start..).unwrap_or_default()
+    }
+
+    /// The window of a limit that has none.
+    fn no_window(&mut self, fields: &Fields) -> Option<Window> {
+        for name in ["unit", "unit_multiplier", "window"] {
+            self.refuse(fields, name, || {
+                format!("`{name}` with `unlimited: true` (expected one of the two)")
+            });
+        }
+        Some(Window { unit: Unit::Second, multiplier: 1, nanos: Unit::Second.nanos() })
+    }
+
+    fn window(&mut self, fields: &Fields) -> Option<Window> {
+        if self.reader.is_given(fields, "window") {
+            for name in ["unit", "unit_multiplier"] {
+                self.refuse(fields, name, || format!("`{name}` with `window` (expected one of the two)"));
+            }
+            return self.window_of_duration(fields);
+        }
+        if !self.reader.is_given(fields, "unit") {
+            let message = "no window (expected `unit`, `window` or `unlimited: true`)";
+            self.reader.error(fields.at, || message.to_owned());
+        }
+        let names = Unit::ALL.map(Unit::name);
+        let multiplier = self.reader.number(fields, "unit_multiplier", 1..=u32::MAX);
+        let (at, text) = self.reader.text(fields, "unit")?;
+        let Some(unit) = Unit::from_name(text) else {
+            self.reader.error(at, || match parse_duration_nanos(text) {
+                Some(_) => {
+                    let (unit, names) = (told(text), names.join(", "));
+                    format!("`unit` is {unit} (expected {names}; `window: {text}` says a time)")
+                }
+                None => not_one_of("unit", text, &names),
+            });
+            return None;
+        };
+        let (at, multiplier) = multiplier.unwrap_or((at, 1));
+        let secs = unit.nanos() / SECOND_NANOS * u64::from(multiplier);
+        self.window_of_secs(at, secs).map(|nanos| Window { unit, multiplier, nanos })
+    }
+
+    fn window_of_duration(&mut self, fields: &Fields) -> Option<Window> {
+        let (at, text) = self.reader.text(fields, "window")?;
+        let secs =
+            parse_duration_nanos(text).filter(|nanos| nanos % SECOND_NANOS == 0).map(|it| it / SECOND_NANOS);
+        let Some(secs) = secs else {
+            self.reader.error(at, || {
+                format!("`window` is {} (expected whole seconds, such as `90s`, `5m` or `1h30m`)", told(text))
+            });
+            return None;
+        };
+        let nanos = self.window_of_secs(at, secs)?;
+        let largest =
+            [Unit::Day, Unit::Hour, Unit::Minute].into_iter().find(|unit| nanos % unit.nanos() == 0);
+        let unit = largest.unwrap_or(Unit::Second);
+        Some(Window { unit, multiplier: u32::try_from(nanos / unit.nanos()).ok()?, nanos })
+    }
+
+    /// A window of so many seconds, in nanoseconds.
+    fn window_of_secs(&mut self, at: Place, secs: u64) -> Option<u64> {
+        if !WINDOW_SECS.contains(&secs) {
+            self.reader.error(at, || format!("a window of {secs} seconds (expected 1 second to 366 days)"));
+            return None;
+        }
+        Some(secs * SECOND_NANOS)
+    }
+
+    fn requests(&mut self, fields: &Fields, unlimited: bool) -> Option<u32> {
+        if !unlimited && !self.reader.is_given(fields, "requests_per_unit") {
+            self.reader
+                .error(fields.at, || "`requests_per_unit` is missing (expected a whole number)".to_owned());
+        }
+        self.reader.number(fields, "requests_per_unit", 0..=u32::MAX).map(|(_, requests)| requests)
+    }
+
+    fn replaces(&mut self, fields: &Fields, own: &str) -> Vec<(Place, String)> {
+        let mut names = Vec::new();
+        for &item in self.reader.list(fields, "replaces") {
+            let Some(item) = self.reader.fields(&[item], Section::Replaces) else { continue };
+            let Some((at, name)) = self.required(&item, "name") else { continue };
+            if name == own {
+                self.reader.error(at, || {
+                    format!("a limit that replaces itself, {} (expected another's name)", told(own))
+                });
+            }
+            names.push((at, name));
+        }
+        names
+    }
+
+    fn algorithm(&mut self, fields: &Fields) -> Algorithm {
+        let words = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
+        let named = self.reader.word(fields, "algorithm", &words);
+        named.map_or(self.options.default_algorithm, |(_, algorithm)| algorithm)
+    }
+
+    fn sync(&mut self, fields: &Fields, algorithm: Algorithm) -> Option<Sync> {
+        let (at, sync) =
+            self.reader.word(fields, "sync", &[("strict", Sync::Strict), ("leased", Sync::Leased)])?;
+        if sync == Sync::Leased && !algorithm.is_strict() {
+            let name = algorithm.name();
+            self.reader.error(at, || {
+                format!(
+                    "`sync: leased` on {name} (expected sliding_window or sliding_log, the strict algorithms)"
+                )
+            });
+        }
+        Some(sync)
+    }
+
+    /// N and the parts that belong to one algorithm only.
+    fn parts(
+        &mut self,
+        fields: &Fields,
+        algorithm: Algorithm,
+        window: Option<Window>,
+        requests: Option<u32>,
+    ) -> Option<Limit> {
+        let granularity = self.granularity(fields, algorithm, window);
+        let burst = self.burst(fields, algorithm);
+        let (Window { nanos, .. }, requests) = (window?, requests?);
+        if algorithm == Algorithm::SlidingLog && requests > LOG_REQUESTS_MAX {
+            let at = self.place(fields, "requests_per_unit");
+            self.reader.error(at, || {
+                format!("{requests} requests with sliding_log (expected at most {LOG_REQUESTS_MAX}, or sliding_window)")
+            });
+        }
+        if algorithm.is_bucket() {
+            self.fill_time(fields, burst.unwrap_or(requests), nanos, requests);
+        }
+        let limit = Limit::new(algorithm, requests, nanos);
+        let limit = granularity.map_or(limit, |granularity| limit.with_granularity(granularity));
+        Some(burst.map_or(limit, |burst| limit.with_burst(burst)))
+    }
+
+    /// The width of a bucket of `sliding_window`, in nanoseconds.
+    fn granularity(&mut self, fields: &Fields, algorithm: Algorithm, window: Option<Window>) -> Option<u64> {
+        let (at, text) = self.reader.text(fields, "granularity")?;
+        if algorithm != Algorithm::SlidingWindow {
+            let name = algorithm.name();
+            self.reader
+                .error(at, || format!("`granularity` on {name} (expected `algorithm: sliding_window`)"));
+        }
+        let Some(nanos) = parse_duration_nanos(text).filter(|&nanos| nanos > 0) else {
+            self.reader.error(at, || {
+                format!("`granularity` is {} (expected a time above 0, such as `1s` or `500ms`)", told(text))
+            });
+            return None;
+        };
+        let window = window?.nanos;
+        if nanos > window {
+            self.reader
+                .error(at, || format!("`granularity` is {} (expected no more than the window)", told(text)));
+        }
+        if window > nanos.saturating_mul(PARTS_MAX) {
+            self.reader.error(at, || {
+                format!("`granularity` is {} (expected at least 1/{PARTS_MAX} of the window)", told(text))
+            });
+        }
+        Some(nanos)
+    }
+
+    fn burst(&mut self, fields: &Fields, algorithm: Algorithm) -> Option<u32> {
+        if !algorithm.is_bucket() {
+            let name = algorithm.name();
+            self.refuse(fields, "burst", || {
+                format!("`burst` on {name} (expected token_bucket or leaky_bucket)")
+            });
+        }
+        self.reader.number(fields, "burst", 1..=u32::MAX).map(|(_, burst)| burst)
+    }
+
+    /// How long an empty bucket takes to fill has to stay within what times can hold.
+    fn fill_time(&mut self, fields: &Fields, burst: u32, window_nanos: u64, requests: u32) {
+        let fill_nanos = u128::from(burst) * u128::from(window_nanos) / u128::from(requests.max(1));
+        if requests > 0 && fill_nanos > FILL_YEARS_MAX * YEAR_NANOS {
+            let at = self.place(fields, "burst");
+            self.reader.error(at, || {
+                format!("a `burst` of {burst} takes over {FILL_YEARS_MAX} years to refill (expected a smaller one)")
+            });
+        }
+    }
+
+    /// Reports a field that must not be there.
+    fn refuse(&mut self, fields: &Fields, name: &str, message: impl FnOnce() -> String) {
+        if self.reader.is_given(fields, name) {
+            let at = self.place(fields, name);
+            self.reader.error(at, message);
+        }
+    }
+
+    /// Where a field is, else where the limit is.
+    fn place(&self, fields: &Fields, name: &str) -> Place {
+        fields.last(name).map_or(fields.at, |node| self.reader.at(node))
+    }
+}

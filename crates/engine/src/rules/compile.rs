@@ -1,0 +1,271 @@
+//! Checked files → a [`RuleSet`]: the tree of nodes, and a [`Rule`] for every node with a limit. What only shows
+//! when all files are seen together is refused here: equal nodes, and a domain in two files. What only shows in the
+//! whole tree is warned of here: nodes that nothing leads to, and nodes that lead nowhere.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use foldhash::quality::FixedState;
+
+use crate::key::{Key, SharedId};
+use crate::limit::{Algorithm, Limit};
+use crate::metric_name::{NamedNode, name_of_node};
+use crate::rules::actions::Actions;
+use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
+use crate::rules::diagnostic::Diagnostics;
+use crate::rules::fields::told;
+use crate::rules::set::Domain;
+use crate::rules::tree::{NodeId, Tree};
+use crate::rules::{Example, LoadOptions, MetricName, Rule, RuleSet, Written};
+use tidegate_yaml::Place;
+
+/// Compiles files, in this order.
+pub(super) fn compile(
+    files: &[CheckedFile<'_>],
+    options: &LoadOptions,
+    errors: &mut Diagnostics,
+    warnings: &mut Diagnostics,
+) -> RuleSet {
+    let (domains, nodes, told) = (HashMap::new(), HashMap::new(), HashSet::new());
+    let mut compiler = Compiler { options, errors, set: empty(options), domains, nodes, told };
+    for file in files {
+        compiler.file(file);
+    }
+    compiler.set.tree.complete();
+    compiler.warn_of_shadowed(warnings);
+    if compiler.errors.is_empty() {
+        compiler.warn_of_idle(warnings);
+    }
+    compiler.set
+}
+
+/// The set of no files.
+pub(super) fn empty(options: &LoadOptions) -> RuleSet {
+    let Key(random) = options.secret.seed([b"tree".as_slice()]).key([]);
+    let seed = random as u64;
+    RuleSet {
+        default_algorithm: options.default_algorithm,
+        default_cost: options.default_cost,
+        rules: Vec::new(),
+        tree: Tree::new(seed),
+        domains: hashbrown::HashMap::with_hasher(FixedState::with_seed(seed)),
+        secret: options.secret,
+        example: None,
+    }
+}
+
+/// A question for the rule at the end of this path.
+fn example(domain: &Arc<str>, path: &[Level<'_>]) -> Example {
+    let value = |node: &CheckedNode| match &node.value {
+        Some(value) if node.varies() || node.share_threshold => value.replace('*', "x"),
+        Some(value) => value.clone(),
+        None => "alice".to_owned(),
+    };
+    let entries = path.iter().map(|level| (level.node.key.clone(), value(level.node))).collect();
+    Example { domain: domain.clone(), entries }
+}
+
+struct Compiler<'c, 'f> {
+    options: &'c LoadOptions,
+    errors: &'c mut Diagnostics,
+    set: RuleSet,
+    /// Where each domain was written first.
+    domains: HashMap<Arc<str>, (&'f str, Place)>,
+    /// Where each node was written.
+    nodes: HashMap<NodeId, (&'f str, Place)>,
+    /// Nodes of which something is told already.
+    told: HashSet<NodeId>,
+}
+
+/// A node on the path to a rule, with what it has in common for all rules below it: so nothing is as large as the
+/// number of rules times the length of their paths.
+struct Level<'n> {
+    node: &'n CheckedNode,
+    name: Arc<str>,
+    /// Stands for this node and the ones above it.
+    digest: u128,
+    /// The same for all processes.
+    shared: SharedId,
+}
+
+/// The file and domain of the nodes that are being compiled.
+#[derive(Clone, Copy)]
+struct Whose<'f, 'd> {
+    file: &'f str,
+    /// The same name, shared by all rules of the file.
+    shared_file: &'d Arc<str>,
+    domain: &'d Arc<str>,
+}
+
+impl<'f> Compiler<'_, 'f> {
+    fn file(&mut self, file: &CheckedFile<'f>) {
+        let CheckedFile { name, domain, domain_at, actions, nodes, .. } = file;
+        let root = self.root(domain, actions);
+        if let Some(&(first, at)) = self.domains.get(domain).filter(|_| !self.options.merge_domains) {
+            self.errors.add(name, *domain_at, || {
+                let (domain, place) = (told(domain), told_place(first, at));
+                format!(
+                    "domain {domain} is in {place} too (expected one file a domain, or MERGE_DOMAIN_CONFIG)"
+                )
+            });
+        }
+        if !domain.is_empty() {
+            self.domains.entry(domain.clone()).or_insert((name, *domain_at));
+        }
+        let whose = Whose { file: name, shared_file: &Arc::from(*name), domain };
+        self.nodes(whose, root, nodes, &mut Vec::new());
+    }
+
+    /// The root of a domain's nodes, which a file adds actions to.
+    fn root(&mut self, domain: &Arc<str>, actions: &Actions) -> NodeId {
+        let tree = &mut self.set.tree;
+        if domain.is_empty() {
+            return tree.add_root();
+        }
+        let new = || Domain { root: tree.add_root(), actions: Actions::default() };
+        let domain = self.set.domains.entry(domain.clone()).or_insert_with(new);
+        domain.actions.0.extend_from_slice(&actions.0);
+        domain.root
+    }
+
+    /// Recursion is bounded by the depth that `check` lets through.
+    fn nodes<'n>(
+        &mut self,
+        whose: Whose<'f, '_>,
+        parent: NodeId,
+        nodes: &'n [CheckedNode],
+        path: &mut Vec<Level<'n>>,
+    ) {
+        for node in nodes {
+            match self.set.tree.add(parent, &node.key, node.value.as_deref()) {
+                Ok(id) => {
+                    self.nodes.insert(id, (whose.file, node.at));
+                    self.told.extend(node.misplaced.then_some(id));
+                    path.push(self.level(node, path.last()));
+                    if let Some(limit) = &node.limit {
+                        self.rule(whose, id, limit, path);
+                    }
+                    self.nodes(whose, id, &node.children, path);
+                    path.pop();
+                }
+                Err(equal) => self.equal_nodes(whose.file, node, equal),
+            }
+        }
+    }
+
+    /// A level is a key, a value or pattern, and what that is, below another level: all of them length-prefixed.
+    fn level<'n>(&self, node: &'n CheckedNode, above: Option<&Level<'_>>) -> Level<'n> {
+        let kind = match (&node.value, node.varies()) {
+            (None, _) => "any",
+            (Some(_), true) => "pattern",
+            (Some(_), false) if node.share_threshold => "shared pattern",
+            (Some(_), false) => "value",
+        };
+        let value = node.value.as_deref();
+        let digest = above.map_or(0, |level| level.digest).to_le_bytes();
+        let SharedId(shared) = above.map_or(SharedId([0; 16]), |level| level.shared);
+        let own = [node.key.as_bytes(), kind.as_bytes(), value.unwrap_or_default().as_bytes()];
+        let below = |above| std::iter::once(above).chain(own);
+        let Key(digest) = self.options.secret.seed(below(&digest)).key([]);
+        Level { node, name: name_of_node(&node.key, value), digest, shared: SharedId::of(below(&shared)) }
+    }
+
+    /// Nodes that no value leads to, because a pattern before them takes all of theirs.
+    fn warn_of_shadowed(&self, warnings: &mut Diagnostics) {
+        for (node, by) in self.set.tree.shadowed() {
+            let (Some(&(file, at)), Some(&(by_file, by_at))) = (self.nodes.get(&node), self.nodes.get(&by))
+            else {
+                continue;
+            };
+            warnings.add(file, at, || {
+                let by = told_place(by_file, by_at);
+                format!("no value leads here: the pattern at {by} takes them all (expected the narrower one first)")
+            });
+        }
+    }
+
+    /// Nodes that have no limit, no nodes below them, and nothing beside them that they are an exception of.
+    fn warn_of_idle(&self, warnings: &mut Diagnostics) {
+        for node in self.set.tree.idle().filter(|node| !self.told.contains(node)) {
+            let Some(&(file, at)) = self.nodes.get(&node) else { continue };
+            warnings.add(file, at, || {
+                "a key that limits nothing (expected `rate_limit` or `descriptors`)".to_owned()
+            });
+        }
+    }
+
+    fn equal_nodes(&mut self, file: &str, node: &CheckedNode, equal: NodeId) {
+        let first = self.nodes.get(&equal).map(|&(file, at)| told_place(file, at)).unwrap_or_default();
+        let key = told(&node.key);
+        self.errors.add(file, node.at, || match &node.value {
+            Some(value) => {
+                format!("key {key} with value {} is at {first} too (expected one such node)", told(value))
+            }
+            None => format!("key {key} without a value is at {first} too (expected one such node)"),
+        });
+    }
+
+    fn rule(&mut self, whose: Whose<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
+        let Whose { domain, shared_file, .. } = whose;
+        let Some(Level { node, digest, shared, .. }) = path.last() else { return };
+        let limit = checked.limit.as_ref();
+        let seed =
+            constant_part(domain, limit, &digest.to_le_bytes(), |parts| self.options.secret.seed(parts));
+        let shared = constant_part(domain, limit, &shared.0, |parts| SharedId::of(parts));
+        self.set.example.get_or_insert_with(|| example(domain, path));
+        // `metrics: aggregate`: a node and those below count in the series of the node above.
+        let counted = path.iter().position(|level| level.node.aggregates_metrics).unwrap_or(path.len());
+        let detailed = path[..counted].last().is_some_and(|level| level.node.detailed_metric);
+        let named = path.iter().map(|Level { node, name, .. }| NamedNode {
+            name,
+            varies: node.varies(),
+            value_to_metric: node.value_to_metric,
+        });
+        let rule = Rule {
+            id: self.set.rules.len(),
+            domain: domain.clone(),
+            written: Written { file: shared_file.clone(), line: node.at.line, column: node.at.column },
+            limit: checked.limit,
+            unit: checked.unit,
+            unit_multiplier: checked.unit_multiplier,
+            name: checked.name.as_str().into(),
+            replaces: checked.replaces.iter().map(|(_, name)| name.as_str().into()).collect(),
+            shadow_mode: node.shadow_mode,
+            quota_mode: node.quota_mode,
+            metric_name: MetricName::of_path(named, counted, detailed),
+            metadata: node.metadata.clone(),
+            sync: checked.sync,
+            cost: checked.cost,
+            on_store_failure: checked.on_store_failure,
+            seed,
+            shared,
+            keyed_levels: path
+                .iter()
+                .rev()
+                .fold(0, |levels, level| levels << 1 | u32::from(level.node.varies())),
+        };
+        self.set.tree.set_rule(id, rule.id as u32);
+        self.set.rules.push(rule);
+    }
+}
+
+fn told_place(file: &str, Place { line, column }: Place) -> String {
+    format!("{file}:{line}:{column}")
+}
+
+/// The constant part of the keys of a rule's counters: domain, algorithm, window, granularity and path.
+fn constant_part<T>(domain: &str, limit: Option<&Limit>, path: &[u8], of: impl FnOnce([&[u8]; 7]) -> T) -> T {
+    let window = limit.map_or(0, Limit::window_nanos).to_le_bytes();
+    let algorithm = limit.map_or("unlimited", |limit| limit.algorithm().name());
+    let is_bucketed = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingWindow;
+    let (numerator, denominator) = limit.filter(is_bucketed).map_or((0, 0), Limit::buckets);
+    of([
+        b"rule",
+        domain.as_bytes(),
+        algorithm.as_bytes(),
+        &window,
+        &numerator.to_le_bytes(),
+        &denominator.to_le_bytes(),
+        path,
+    ])
+}

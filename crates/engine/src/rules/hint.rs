@@ -1,0 +1,244 @@
+//! Usual mistakes of people who write rules, recognised in the text that is wrong or strange, and words that help.
+
+use crate::rules::fields::told;
+use crate::rules::keys::known_key;
+use tidegate_yaml::Place;
+
+/// How alike two words have to be (Jaro) for one to be named instead of the other.
+const ALIKE_MIN: f64 = 0.7;
+
+/// The most units that a rate below one a unit is spread over.
+const UNITS_MAX: u32 = 1_000;
+
+/// Lines before the one where the parser gave up that may hold the mistake: a text goes on until the next `key:`.
+const LINES_BEFORE: usize = 3;
+
+/// Characters that look like a space or like nothing. Joiners are not among them: scripts and emoji need them.
+pub(super) const fn is_invisible(char: char) -> bool {
+    matches!(char,
+        '\u{a0}' | '\u{ad}' | '\u{1680}' | '\u{180e}' | '\u{2000}'..='\u{200b}' | '\u{200e}' | '\u{200f}'
+        | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{2064}' | '\u{2066}'..='\u{206f}' | '\u{3000}' | '\u{feff}')
+}
+
+/// What people call it.
+pub(super) fn name_of_invisible(char: char) -> String {
+    let name = match char {
+        '\u{a0}' => "no-break space",
+        '\u{ad}' => "soft hyphen",
+        '\u{200b}' => "zero-width space",
+        '\u{3000}' => "ideographic space",
+        '\u{feff}' => "byte order mark",
+        '\u{2028}' | '\u{2029}' => "line separator",
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => "direction mark",
+        _ => "invisible character",
+    };
+    format!("U+{:04X} ({name})", u32::from(char))
+}
+
+/// Something that a template engine should have replaced: `${LIMIT}`, `{{ .Values.limit }}`.
+pub(super) fn is_template(text: &str) -> bool {
+    // Not what somebody wants to find: `*${jndi:*}*`.
+    let is_variable = |rest: &str| {
+        let end = rest.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(rest.len());
+        let after = &rest[end..];
+        end > 0 && (after.starts_with('}') || after.starts_with(":-") && after.contains('}'))
+    };
+    let is_action = |rest: &str| rest.contains("}}");
+    text.split("${").skip(1).any(is_variable) || text.split("{{").skip(1).any(is_action)
+}
+
+/// The known key at the front of a word like `domain:shop`, which is one word for want of a space.
+pub(super) fn key_without_space(word: &str) -> Option<&'static str> {
+    let (key, value) = word.split_once(':')?;
+    known_key(key).filter(|_| !value.is_empty())
+}
+
+/// The first character that looks like a space or like nothing and is hardly meant. French writes no-break spaces, and
+/// Japanese ideographic ones: in a text with letters beyond ASCII they are what they are, except at its ends, where nobody
+/// sees them.
+fn unmeant(text: &str) -> Option<char> {
+    let has_foreign_letters = text.chars().any(|char| !char.is_ascii() && char.is_alphabetic());
+    let is_within = |at: usize, char: char| at > 0 && at + char.len_utf8() < text.len();
+    let is_meant = |at: usize, char: char| {
+        matches!(char, '\u{a0}' | '\u{3000}') && has_foreign_letters && is_within(at, char)
+    };
+    text.char_indices().find(|&(at, char)| is_invisible(char) && !is_meant(at, char)).map(|(_, char)| char)
+}
+
+/// Why no domain, key, value or number is meant to be this text, in words that go on after its name.
+pub(super) fn oddly(text: &str) -> Option<String> {
+    if let Some(char) = unmeant(text) {
+        let (text, name) = (told(text), name_of_invisible(char));
+        return Some(format!("is {text}, with {name} in it (expected visible characters)"));
+    }
+    if is_template(text) {
+        return Some(format!("is {}, a template that was not rendered (expected its result)", told(text)));
+    }
+    let glued = text.split_ascii_whitespace().skip(1).find_map(key_without_space)?;
+    Some(format!("goes on with the next line (expected a space after `{glued}:`)"))
+}
+
+/// What is said of a text that stands where a known key, or a mapping, belongs.
+pub(super) fn for_key(text: &str) -> Option<String> {
+    if let Some(key) = key_without_space(text).filter(|_| !text.contains(is_invisible)) {
+        return Some(format!("{} has no space after its colon (expected `{key}: …`)", told(text)));
+    }
+    oddly(text).map(|why| format!("what stands here {why}"))
+}
+
+/// A rate as whole requests in whole units.
+pub(super) fn as_fraction(rate: f64) -> Option<(u32, u32)> {
+    let requests = |units: u32| rate * f64::from(units);
+    let is_whole = |number: f64| {
+        number.round() >= 1.0 && number <= f64::from(u32::MAX) && (number - number.round()).abs() < 1e-6
+    };
+    (1..=UNITS_MAX)
+        .find(|&units| is_whole(requests(units)))
+        .map(|units| (requests(units).round() as u32, units))
+}
+
+/// The word that is most alike, if one is.
+pub(super) fn closest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
+    let text = text.to_ascii_lowercase();
+    let alike = words.iter().map(|word| (strsim::jaro(&text, word), *word));
+    alike.filter(|(alike, _)| *alike > ALIKE_MIN).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, word)| word)
+}
+
+/// A better place and better words for a syntax error, where the lines that lead to it tell what was meant.
+pub(super) fn of_syntax_error(text: &str, at: Place, message: &str) -> Option<(Place, String)> {
+    // Other errors say what is wrong themselves.
+    if !message.starts_with("not YAML") {
+        return None;
+    }
+    let lines: Vec<&str> = text.lines().take(at.line as usize).collect();
+    let template = |line: &str| line.find("{{").filter(|_| !line.trim_start().starts_with('#'));
+    if let Some((number, column)) =
+        lines.iter().enumerate().rev().find_map(|(n, line)| Some((n, template(line)?)))
+    {
+        let place = place(number, lines[number], column);
+        return Some((
+            place,
+            "`{{` begins a template that was not rendered (expected its result)".to_owned(),
+        ));
+    }
+    let last = lines.len().checked_sub(1)?;
+    if (message.contains("anchor") || message.contains("alias"))
+        && let Some((column, alias)) = unquoted_star(lines[last])
+    {
+        let alias = told(alias);
+        let message = format!(
+            "{alias} begins a YAML alias here (expected it in quotes: a `*` that is a wildcard needs them)"
+        );
+        return Some((place(last, lines[last], column), message));
+    }
+    let near = lines.iter().enumerate().rev().take(LINES_BEFORE + 1);
+    near.filter(|(_, line)| !line.trim_start().starts_with('#')).find_map(|(number, line)| {
+        let column = line.len() - line.trim_start_matches([' ', '-']).len();
+        let word = line[column..].split_ascii_whitespace().next().unwrap_or_default();
+        if let (Some(column), Some(char)) =
+            (line.find(is_invisible), line.chars().find(|&char| is_invisible(char)))
+        {
+            let message =
+                format!("{} stands here (expected a plain space, or nothing)", name_of_invisible(char));
+            return Some((place(number, line, column), message));
+        }
+        key_without_space(word)?;
+        Some((place(number, line, column), for_key(word)?))
+    })
+}
+
+/// The place of the byte `column` of a line, counted from 0.
+fn place(line: usize, text: &str, column: usize) -> Place {
+    Place { line: line as u32 + 1, column: text[..column].chars().count() as u32 + 1 }
+}
+
+/// A word that begins with `*` where a value belongs.
+fn unquoted_star(line: &str) -> Option<(usize, &str)> {
+    let starts = line.match_indices('*').map(|(at, _)| at);
+    let mut begins = starts.filter(|&at| line[..at].trim_end().ends_with([':', '-', '[', ',']));
+    let at = begins.next()?;
+    let end = line[at..].find([' ', ',', '}', ']']).map_or(line.len(), |end| at + end);
+    Some((at, &line[at..end]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_means_is_told_in_any_text() {
+        for (text, told) in [
+            ("a\u{a0}b", "is `a\\u{a0}b`, with U+00A0 (no-break space) in it (expected visible characters)"),
+            ("${USER}", "is `${USER}`, a template that was not rendered (expected its result)"),
+            (
+                "{{ .Values.x }}",
+                "is `{{ .Values.x }}`, a template that was not rendered (expected its result)",
+            ),
+            ("user value:alice", "goes on with the next line (expected a space after `value:`)"),
+        ] {
+            assert_eq!(oddly(text).as_deref(), Some(told));
+        }
+        for text in ["alice", "a b", "$5", "{a}", "key:a", "é 日本", "urn:x unit", "a http://x", "x value: y"]
+        {
+            assert_eq!(oddly(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn spaces_of_other_scripts_are_meant_between_their_words_only() {
+        for text in ["東京\u{3000}大阪", "\u{c9}t\u{e9}\u{a0}!", "caf\u{e9}\u{a0}*", "東\u{3000}\u{3000}京"]
+        {
+            assert_eq!(oddly(text), None, "{text}");
+        }
+        for text in [
+            "東京\u{3000}",
+            "\u{3000}東京",
+            "東京\u{3000}\u{3000}",
+            "caf\u{e9}\u{a0}",
+            "\u{a0}caf\u{e9}",
+            "\u{3000}",
+            "tokyo\u{3000}osaka",
+            "1\u{a0}000",
+            "東\u{200b}京",
+            "caf\u{e9}\u{ad}s",
+        ] {
+            let told = oddly(text).unwrap_or_default();
+            assert!(
+                told.contains("in it (expected visible characters)"),
+                "{}: {told}",
+                text.escape_unicode()
+            );
+        }
+        assert!(oddly("東京\u{3000}").is_some_and(|told| told.contains("U+3000 (ideographic space)")));
+    }
+
+    #[test]
+    fn a_rate_below_one_is_told_in_whole_numbers() {
+        for (rate, fraction) in [
+            (0.5, (1, 2)),
+            (1.5, (3, 2)),
+            (0.1, (1, 10)),
+            (2.25, (9, 4)),
+            (3.0, (3, 1)),
+            (0.333_333_333, (1, 3)),
+        ] {
+            assert_eq!(as_fraction(rate), Some(fraction));
+        }
+        for rate in [0.0, -0.5, 1e-9, 1e300, f64::NAN, f64::INFINITY] {
+            assert_eq!(as_fraction(rate), None, "{rate}");
+        }
+    }
+
+    #[test]
+    fn the_closest_word_is_named_only_when_it_is_close() {
+        let units = ["second", "minute", "hour", "day", "week", "month", "year"];
+        for (typo, meant) in
+            [("minutes", "minute"), ("sec", "second"), ("Hours", "hour"), ("days", "day"), ("min", "minute")]
+        {
+            assert_eq!(closest(typo, &units), Some(meant), "{typo}");
+        }
+        for other in ["fortnight", "x", "", "decade"] {
+            assert_eq!(closest(other, &units), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The keys of rule files: which there are, where each may stand, and what is said of one that is not known.
+//!
+//! Two vocabularies. Descriptors and limits: a known key in a wrong place is only warned of, because
+//! `envoyproxy/ratelimit` loads it silently. Everything that is not of its format (`rate_limits` and what stands in it,
+//! in Envoy's words) is known in its own place only.
+
+use crate::rules::fields::{TOLD_CHARS_MAX, told};
+
+/// The kinds of mappings that rule files are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    File,
+    Descriptor,
+    RateLimit,
+    Replaces,
+    /// An item of `rate_limits`.
+    Actions,
+    /// An item of `actions`.
+    Action,
+    RemoteAddress,
+    MaskedRemoteAddress,
+    RequestHeaders,
+    QueryParameters,
+    GenericKey,
+    HeaderValueMatch,
+    /// An item of `headers`.
+    HeaderMatcher,
+    StringMatch,
+}
+
+/// A key that is known to a section.
+pub(super) struct Known {
+    pub(super) name: &'static str,
+    /// It belongs into this section.
+    pub(super) is_here: bool,
+}
+
+/// The keys of descriptors and limits, and where each may stand.
+const KEYS: [(&str, &[Section]); 26] = [
+    ("domain", &[Section::File]),
+    ("descriptors", &[Section::File, Section::Descriptor]),
+    ("key", &[Section::Descriptor]),
+    ("value", &[Section::Descriptor]),
+    ("rate_limit", &[Section::Descriptor]),
+    ("shadow_mode", &[Section::Descriptor]),
+    ("quota_mode", &[Section::Descriptor]),
+    ("detailed_metric", &[Section::Descriptor]),
+    ("value_to_metric", &[Section::Descriptor]),
+    ("metrics", &[Section::Descriptor]),
+    ("share_threshold", &[Section::Descriptor]),
+    ("metadata", &[Section::Descriptor]),
+    ("unit", &[Section::RateLimit]),
+    ("unit_multiplier", &[Section::RateLimit]),
+    ("window", &[Section::RateLimit]),
+    ("requests_per_unit", &[Section::RateLimit]),
+    ("unlimited", &[Section::RateLimit]),
+    ("name", &[Section::RateLimit, Section::Replaces]),
+    ("replaces", &[Section::RateLimit]),
+    ("algorithm", &[Section::RateLimit]),
+    ("granularity", &[Section::RateLimit]),
+    ("burst", &[Section::RateLimit]),
+    ("sync", &[Section::RateLimit]),
+    ("on_store_failure", &[Section::RateLimit]),
+    ("cost", &[Section::RateLimit]),
+    (MERGE, &[]),
+];
+
+/// What brings the fields of another mapping in, everywhere.
+pub(super) const MERGE: &str = "<<";
+
+/// Words of Envoy's route configuration that stand beside those that are known, and do something that is not done here.
+const OTHER_WORDS_OF_ENVOY: [&str; 27] = [
+    "stage",
+    "disable_key",
+    "limit",
+    "hits_addend",
+    "apply_on_stream_done",
+    "x_ratelimit_option",
+    "source_cluster",
+    "destination_cluster",
+    "dynamic_metadata",
+    "metadata",
+    "extension",
+    "query_parameter_value_match",
+    "default_value",
+    "exact_match",
+    "prefix_match",
+    "suffix_match",
+    "contains_match",
+    "range_match",
+    "safe_regex",
+    "safe_regex_match",
+    "treat_missing_header_as_empty",
+    "regex",
+    "custom",
+    "query_parameters_match",
+    "formatter",
+    "remote_address_match",
+    "is_negative_hits",
+];
+
+impl Section {
+    /// The keys that only this section knows.
+    const fn own_keys(self) -> &'static [&'static str] {
+        match self {
+            Self::File => &["rate_limits", "normalize_path"],
+            Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
+            Self::Actions => &["actions"],
+            Self::Action => &[
+                "remote_address",
+                "masked_remote_address",
+                "request_headers",
+                "query_parameters",
+                "generic_key",
+                "header_value_match",
+            ],
+            Self::MaskedRemoteAddress => &["v4_prefix_mask_len", "v6_prefix_mask_len"],
+            Self::RequestHeaders => &["header_name", "descriptor_key", "skip_if_absent"],
+            Self::QueryParameters => &["query_parameter_name", "descriptor_key", "skip_if_absent"],
+            Self::GenericKey => &["descriptor_key", "descriptor_value"],
+            Self::HeaderValueMatch => &["descriptor_key", "descriptor_value", "expect_match", "headers"],
+            Self::HeaderMatcher => &["name", "string_match", "present_match", "invert_match"],
+            Self::StringMatch => &["exact", "prefix", "suffix", "contains", "ignore_case"],
+        }
+    }
+
+    /// The keys that this section shares with others.
+    const fn shared_keys(self) -> &'static [(&'static str, &'static [Self])] {
+        match self {
+            Self::File | Self::Descriptor | Self::RateLimit | Self::Replaces => &KEYS,
+            _ => &[(MERGE, &[])],
+        }
+    }
+
+    /// The key of this name, if the section knows it.
+    pub(super) fn key(self, name: &str) -> Option<Known> {
+        let own = self.own_keys().iter().find(|own| **own == name);
+        own.map(|name| Known { name, is_here: true }).or_else(|| {
+            let &(name, sections) = self.shared_keys().iter().find(|(shared, _)| *shared == name)?;
+            Some(Known { name, is_here: sections.contains(&self) })
+        })
+    }
+
+    /// What is said of a key that the section does not know.
+    pub(super) fn unknown_key(self, key: &str) -> String {
+        if self.is_of_envoy() {
+            let expected = match self.own_keys() {
+                [] => "nothing in it".to_owned(),
+                own => own.join(", "),
+            };
+            return match OTHER_WORDS_OF_ENVOY.contains(&key) {
+                true => format!("`{key}` of Envoy's is not supported here (expected {expected})"),
+                false => format!("unknown key {} (expected {expected})", told(key)),
+            };
+        }
+        let short: String = key.chars().take(TOLD_CHARS_MAX).collect();
+        let shared = self.shared_keys().iter().map(|&(name, _)| name).filter(|name| *name != MERGE);
+        let known = self.own_keys().iter().copied().chain(shared);
+        let closest = known.min_by_key(|name| strsim::levenshtein(name, &short)).unwrap_or_default();
+        format!("unknown key {} (expected a known key; the closest is `{closest}`)", told(key))
+    }
+
+    /// It stands in `rate_limits`.
+    const fn is_of_envoy(self) -> bool {
+        !matches!(self, Self::File | Self::Descriptor | Self::RateLimit | Self::Replaces)
+    }
+}
+
+/// The key of this name that some section of a file has, but for [`MERGE`].
+pub(super) fn known_key(name: &str) -> Option<&'static str> {
+    KEYS.iter().map(|&(known, _)| known).find(|&known| known == name && known != MERGE)
+}
+
+/// What is said of a key of [`KEYS`] in a section where it does not belong.
+pub(super) fn misplaced_key(name: &str) -> String {
+    let sections = KEYS.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, sections)| *sections);
+    let places: Vec<&str> = sections
+        .iter()
+        .map(|section| match section {
+            Section::Descriptor => "in a descriptor",
+            Section::RateLimit => "inside `rate_limit`",
+            Section::Replaces => "inside `replaces`",
+            _ => "at the top of the file",
+        })
+        .collect();
+    let places = places.join(" or ");
+    match name {
+        "rate_limit" => {
+            format!("`{name}` is ignored here, and limits nothing (expected {places}, beside its `key`)")
+        }
+        _ => format!("`{name}` is ignored here (expected {places})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closest_key_is_named() {
+        for (typo, meant) in
+            [("shadow_mod", "shadow_mode"), ("requests_per_units", "requests_per_unit"), ("Key", "key")]
+        {
+            let told = Section::Descriptor.unknown_key(typo);
+            assert!(told.ends_with(&format!("the closest is `{meant}`)")), "{told}");
+        }
+    }
+
+    #[test]
+    fn rate_limits_is_a_typo_wherever_it_does_not_belong() {
+        assert!(Section::File.key("rate_limits").is_some());
+        assert!(Section::Descriptor.key("rate_limits").is_none());
+        assert!(Section::Actions.key("key").is_none());
+    }
+
+    #[test]
+    fn no_word_is_supported_and_not_supported_in_one_section() {
+        for section in [Section::Actions, Section::Action, Section::HeaderMatcher, Section::StringMatch] {
+            let both = section.own_keys().iter().find(|key| OTHER_WORDS_OF_ENVOY.contains(key));
+            assert_eq!(both, None, "{section:?}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What loads and yet does nothing, or something else than it seems to: warnings.
+//!
+//! In: the checked nodes of all files, and the tree that was compiled of them. Only what is certain is told: whoever
+//! loads under STRICT_RULES cannot overrule a warning.
+
+mod spelled;
+
+use std::collections::{HashMap, HashSet};
+
+use crate::rules::actions::{Action, Field, TextTest, TextTestKind, Value};
+use crate::rules::check::{CheckedFile, CheckedNode};
+use crate::rules::diagnostic::Diagnostics;
+use crate::rules::fields::told;
+use crate::rules::hint;
+use tidegate_yaml::Place;
+
+/// The key of the action `masked_remote_address`, whose values are address ranges.
+const MASKED_REMOTE_ADDRESS: &str = "masked_remote_address";
+
+/// Nodes that are looked at to find out whether `rate_limits` meet any, in one set. Beyond it nothing is told.
+const VISITS_MAX: usize = 1_000_000;
+
+/// Texts that do not mean what they look like.
+pub(super) fn texts(files: &[CheckedFile<'_>], warnings: &mut Diagnostics) {
+    let brought = brought_values(files);
+    for file in files {
+        let domain = &*file.domain;
+        let mut oddly = |at: Place, name: &str, text: &str| {
+            let why = hint::oddly(text);
+            why.iter().for_each(|why| warnings.add(file.name, at, || format!("`{name}` {why}")));
+            why.is_some()
+        };
+        oddly(file.domain_at, "domain", domain);
+        let mut literal = Vec::new();
+        every_node(&file.nodes, &mut |node| {
+            oddly(node.at, "key", &node.key);
+            let Some((value, at)) = node.value.as_deref().zip(node.value_at) else { return };
+            if !oddly(at, "value", value) {
+                literal.extend(taken_literally(&node.key, value).map(|why| (at, &*node.key, value, why)));
+            }
+        });
+        for (at, _, _, why) in
+            literal.into_iter().filter(|&(_, key, value, _)| !brought.contains(&(domain, key, value)))
+        {
+            warnings.add(file.name, at, || format!("`value` {why}"));
+        }
+    }
+}
+
+/// Why this value does not mean what it looks like.
+fn taken_literally(key: &str, value: &str) -> Option<&'static str> {
+    let is_range = || spelled::like_a_range(value).filter(|_| key != MASKED_REMOTE_ADDRESS);
+    spelled::like_a_regex(value).or_else(is_range)
+}
+
+/// Calls `visit` for every node. Recursion is bounded by the depth that `check` lets through.
+fn every_node<'n>(nodes: &'n [CheckedNode], visit: &mut impl FnMut(&'n CheckedNode)) {
+    for node in nodes {
+        visit(node);
+        every_node(&node.children, visit);
+    }
+}
+
+/// The constants that the `rate_limits` of a domain bring: domain, key, value.
+fn brought_values<'f>(files: &'f [CheckedFile<'_>]) -> HashSet<(&'f str, &'f str, &'f str)> {
+    let actions = files.iter().flat_map(|file| {
+        file.actions.0.iter().flatten().map(|action| (&*file.domain, &*action.key, &action.value))
+    });
+    actions
+        .filter_map(|(domain, key, value)| match value {
+            Value::Constant(value) | Value::HeaderValueMatch { value, .. } => Some((domain, key, &**value)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// What has no effect, in files without errors (where something was refused, what is left proves nothing).
+pub(super) fn without_effect(files: &[CheckedFile<'_>], warnings: &mut Diagnostics) {
+    let mut domains: HashMap<&str, Vec<&CheckedFile<'_>>> = HashMap::new();
+    for file in files {
+        domains.entry(&file.domain).or_default().push(file);
+        every_node(&file.nodes, &mut |node| flags_without_limit(file.name, node, warnings));
+    }
+    let mut visits = VISITS_MAX;
+    for files in domains.values() {
+        no_descriptors(files, warnings);
+        values_of_no_path(files, warnings);
+        replaced_by_nobody(files, warnings);
+        actions_without_limit(files, &mut visits, warnings);
+    }
+}
+
+/// What belongs to a limit, where there is none.
+fn flags_without_limit(file: &str, node: &CheckedNode, warnings: &mut Diagnostics) {
+    // A node without both is told as a whole.
+    if node.limit.is_some() || node.children.is_empty() {
+        return;
+    }
+    let flags = [
+        ("shadow_mode", node.shadow_mode),
+        ("quota_mode", node.quota_mode),
+        // Where nodes below count here, it is this node's series that they count in.
+        (
+            "detailed_metric",
+            node.detailed_metric && !node.children.iter().any(|child| child.aggregates_metrics),
+        ),
+        ("metadata", !node.metadata.is_null()),
+    ];
+    for (name, _) in flags.into_iter().filter(|(_, given)| *given) {
+        warnings.add(file, node.at, || {
+            format!(
+                "`{name}` has no effect beside a key without `rate_limit`: the nodes below do not inherit it \
+                 (expected beside each `rate_limit` that it is for)"
+            )
+        });
+    }
+}
+
+fn no_descriptors(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
+    let Some(first) = files.first().filter(|_| files.iter().all(|file| file.nodes.is_empty())) else {
+        return;
+    };
+    if files.iter().any(|file| file.misplaced) {
+        return;
+    }
+    warnings.add(first.name, first.domain_at, || {
+        format!("the domain {} limits nothing (expected `descriptors`)", told(&first.domain))
+    });
+}
+
+/// Values that no `:path` has, under keys that `rate_limits` fill with nothing else. A client of gRPC may send such a
+/// key too, with paths as they were spelt; a value for those belongs under a key of its own, as no request over HTTP
+/// meets it.
+fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
+    let mut is_path_alone: HashMap<&str, bool> = HashMap::new();
+    for action in files.iter().flat_map(|file| file.actions.0.iter().flatten()) {
+        let is_path = matches!(action.value, Value::RequestHeader(Field::Path));
+        *is_path_alone.entry(&action.key).or_insert(true) &= is_path;
+    }
+    is_path_alone.retain(|_, is_path_alone| *is_path_alone);
+    if is_path_alone.is_empty() {
+        return;
+    }
+    for file in files {
+        every_node(&file.nodes, &mut |node| {
+            let Some((value, at)) = node.value.as_deref().zip(node.value_at) else { return };
+            let is_told = || hint::oddly(value).is_some() || taken_literally(&node.key, value).is_some();
+            if is_path_alone.contains_key(&*node.key) && !may_be_of_a_normal_path(value) && !is_told() {
+                warnings.add(file.name, at, || {
+                    format!(
+                        "`value` is {}, which matches no `:path` in its normal form, and `rate_limits` fill this key \
+                         with nothing else (expected the normal form, or `normalize_path: false` beside `rate_limits`)",
+                        told(value)
+                    )
+                });
+            }
+        });
+    }
+}
+
+/// Whether some normal path has this value. What follows the first wildcard may belong to the query, where everything
+/// may stand.
+fn may_be_of_a_normal_path(value: &str) -> bool {
+    let (kind, text) = match value.split_once('*') {
+        Some((start, _)) => (TextTestKind::Prefix, start),
+        None => (TextTestKind::Exact, value),
+    };
+    TextTest { kind, text: text.into(), ignore_case: false }.can_hold_of_a_normal_path()
+}
+
+fn replaced_by_nobody(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
+    let (mut names, mut replaced) = (HashSet::new(), Vec::new());
+    for file in files {
+        every_node(&file.nodes, &mut |node| {
+            if let Some(limit) = &node.limit {
+                names.insert(&*limit.name);
+                replaced.extend(limit.replaces.iter().map(|(at, name)| (file.name, *at, name)));
+            }
+        });
+    }
+    for (file, at, name) in replaced.into_iter().filter(|(_, _, name)| !names.contains(&***name)) {
+        warnings.add(file, at, || {
+            format!("no limit of this domain has the name {} (expected the `name` of one)", told(name))
+        });
+    }
+}
+
+/// Descriptors of `rate_limits` that cannot meet a limit, whatever the request.
+fn actions_without_limit(files: &[&CheckedFile<'_>], visits: &mut usize, warnings: &mut Diagnostics) {
+    if files.iter().all(|file| file.nodes.is_empty()) {
+        return;
+    }
+    for file in files {
+        for (actions, at) in file.actions.0.iter().zip(&file.actions_at) {
+            let meets = files.iter().any(|file| may_meet(&file.nodes, actions, visits));
+            if !meets && *visits > 0 {
+                let keys: Vec<&str> = actions.iter().map(|action| &*action.key).collect();
+                warnings.add(file.name, *at, || {
+                    let keys = told(&keys.join(", "));
+                    format!("the descriptor {keys} meets no limit (expected `descriptors` with these keys)")
+                });
+            }
+        }
+    }
+}
+
+/// Whether entries that these actions make may lead to a limit below these nodes. Recursion is bounded by the depth
+/// of nodes and the number of actions that may be left out.
+fn may_meet(nodes: &[CheckedNode], actions: &[Action], visits: &mut usize) -> bool {
+    let Some((action, rest)) = actions.split_first() else { return false };
+    for node in nodes {
+        let Some(left) = visits.checked_sub(1) else { return true };
+        *visits = left;
+        if node.key != *action.key || !may_have(node, &action.value) {
+            continue;
+        }
+        // What may be left out may be left out to the end.
+        let ends = rest.iter().all(|action| action.skip_if_absent) && node.limit.is_some();
+        if ends || may_meet(&node.children, rest, visits) {
+            return true;
+        }
+    }
+    action.skip_if_absent && may_meet(nodes, rest, visits)
+}
+
+/// Whether an entry of this value may lead to a node with its key.
+fn may_have(node: &CheckedNode, value: &Value) -> bool {
+    match (&node.value, value) {
+        (Some(own), Value::Constant(value) | Value::HeaderValueMatch { value, .. }) => {
+            own.contains('*') || **own == **value
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,173 @@
+//! The compiled set of rules, and the plan of a request under it: which limit applies to each descriptor, and which
+//! counter holds it. Planning allocates nothing for the usual request, and costs the same for any number of rules.
+
+use std::sync::Arc;
+
+use foldhash::quality::FixedState;
+use hashbrown::HashMap;
+
+use crate::key::KeySecret;
+use crate::limit::{Algorithm, Limit};
+use crate::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use crate::request::{Descriptor, Entry, Override, Request};
+use crate::rules::actions::Actions;
+use crate::rules::tree::{NodeId, Tree};
+use crate::rules::{Cost, LoadOptions, Rule, compile};
+
+/// Keeps the counters of limits that requests bring along apart from those of rules.
+const OVERRIDE_TAG: &[u8] = b"override";
+
+/// The longest window of a limit that a request brings along: 500 years. No counter lives to tell the difference.
+const OVERRIDE_WINDOW_MAX_NANOS: u64 = 500 * 365 * 86_400 * 1_000_000_000;
+
+/// A compiled set of rules. Never changed: a reload makes a new one.
+#[derive(Debug)]
+pub struct RuleSet {
+    pub(super) default_algorithm: Algorithm,
+    pub(super) default_cost: Cost,
+    pub(super) rules: Vec<Rule>,
+    pub(super) tree: Tree,
+    pub(super) domains: HashMap<Arc<str>, Domain, FixedState>,
+    pub(super) secret: KeySecret,
+    pub(super) example: Option<Example>,
+}
+
+/// What all files of one domain say together.
+#[derive(Debug)]
+pub(super) struct Domain {
+    /// Of its nodes.
+    pub(super) root: NodeId,
+    pub(super) actions: Actions,
+}
+
+/// A question for people to try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Example {
+    /// The domain.
+    pub domain: Arc<str>,
+    /// The (key, value) entries of its only descriptor.
+    pub entries: Vec<(String, String)>,
+}
+
+impl RuleSet {
+    /// The set of no files: every domain is unknown.
+    pub fn empty(options: &LoadOptions) -> Self {
+        compile::empty(options)
+    }
+
+    /// All rules, in file order: the rule with the id i stands at i.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule with this id.
+    pub fn rule(&self, id: usize) -> Option<&Rule> {
+        self.rules.get(id)
+    }
+
+    /// The names of the domains, in no particular order.
+    pub fn domains(&self) -> impl Iterator<Item = &str> {
+        self.domains.keys().map(|domain| &**domain)
+    }
+
+    /// The `rate_limits` of a domain. `None`: the domain is unknown.
+    pub fn actions(&self, domain: &str) -> Option<&Actions> {
+        self.domains.get(domain).map(|domain| &domain.actions)
+    }
+
+    /// A question that the first rule is meant for, if there is a rule.
+    pub fn example(&self) -> Option<&Example> {
+        self.example.as_ref()
+    }
+
+    /// Which limit applies to each descriptor of a request, and which counter holds it.
+    pub fn plan<'p>(&'p self, request: &Request<'_>, modes: Modes) -> Plan<'p> {
+        let mut plan = Plan::empty(modes);
+        self.plan_into(request, &mut plan);
+        plan
+    }
+
+    /// The same where the plan is to be, for it is too large to be handed around: instead of what is there, but for the
+    /// modes.
+    pub fn plan_into<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
+        let root = self.domains.get(request.domain()).map(|domain| domain.root);
+        let step = |descriptor: Descriptor<'_, '_>| {
+            root.map_or(Step::Unmatched, |root| self.step(root, request, &descriptor))
+        };
+        plan.domain_known = root.is_some();
+        plan.steps.clear();
+        plan.steps.extend(request.descriptors().map(step));
+        drop_replaced(&mut plan.steps);
+    }
+
+    fn step<'p>(&'p self, root: NodeId, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) -> Step<'p> {
+        let Descriptor { entries, options } = descriptor;
+        let hits = request.hits_of(options);
+        let own_cost = options.hits_addend.is_some_and(|hits| hits > 0) && !options.is_negative_hits;
+        let hits = if options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+        if let Some(limit) = &options.limit {
+            return Step::Check(self.check_of_override(request.domain(), entries, limit, hits, own_cost));
+        }
+        let rule = self.tree.find(root, entries).and_then(|rule| self.rules.get(rule as usize));
+        let Some(rule) = rule else { return Step::Unmatched };
+        let Some(limit) = rule.limit else { return Step::Unlimited(rule) };
+        let (origin, key) = (Origin::Rule(rule), rule.key(entries));
+        Step::Check(Check {
+            origin,
+            limit,
+            key,
+            hits,
+            reported: own_cost && rule.cost == Cost::Reported,
+            shadow: rule.shadow_mode,
+            quota: rule.quota_mode,
+        })
+    }
+
+    fn check_of_override<'p>(
+        &self,
+        domain: &str,
+        entries: &[Entry<'_>],
+        limit: &Override,
+        hits: Hits,
+        own_cost: bool,
+    ) -> Check<'p> {
+        let &Override { requests_per_unit, unit, unit_multiplier } = limit;
+        let window = unit.nanos().saturating_mul(u64::from(unit_multiplier)).min(OVERRIDE_WINDOW_MAX_NANOS);
+        let multiplier = unit_multiplier.to_le_bytes();
+        let seed = self.secret.seed([OVERRIDE_TAG, domain.as_bytes(), unit.name().as_bytes(), &multiplier]);
+        let key = seed.key(entries.iter().flat_map(|entry| [entry.key, entry.value]));
+        Check {
+            origin: Origin::Override { unit, unit_multiplier },
+            limit: Limit::new(self.default_algorithm, requests_per_unit, window),
+            key,
+            hits,
+            reported: own_cost && self.default_cost == Cost::Reported,
+            shadow: false,
+            quota: false,
+        }
+    }
+}
+
+/// A limit whose name is replaced by another descriptor's rule is dropped. A dropped one still drops others, so a
+/// cycle drops all that are in it. One without a bound replaces, but is never dropped.
+fn drop_replaced(steps: &mut [Step<'_>]) {
+    if !steps.iter().filter_map(rule_of).any(|rule| !rule.replaces.is_empty()) {
+        return;
+    }
+    for index in 0..steps.len() {
+        let Step::Check(Check { origin: Origin::Rule(rule), .. }) = steps[index] else { continue };
+        let replaces = |other: &Rule| !rule.name.is_empty() && other.replaces.contains(&rule.name);
+        if steps.iter().filter_map(rule_of).any(replaces) {
+            steps[index] = Step::Replaced(rule);
+        }
+    }
+}
+
+fn rule_of<'p>(step: &Step<'p>) -> Option<&'p Rule> {
+    match *step {
+        Step::Check(Check { origin: Origin::Rule(rule), .. })
+        | Step::Unlimited(rule)
+        | Step::Replaced(rule) => Some(rule),
+        _ => None,
+    }
+}

@@ -1,0 +1,257 @@
+//! The nodes of all rules, in one place, and the step from a node to its child for one entry of a request.
+//!
+//! Two hash tables for the whole set: families (the children of one node with one key) and exact children (of one
+//! family with one value). A step hashes the entry's key and its value once each, joins no strings, and costs the
+//! same for ten rules as for a hundred thousand.
+
+use std::hash::{BuildHasher, Hash};
+
+use foldhash::quality::FixedState;
+use hashbrown::HashTable;
+
+use crate::request::Entry;
+use crate::rules::wildcard::Wildcards;
+
+/// A node of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct NodeId(u32);
+
+/// All nodes; those of a domain hang below the domain's root, which has no key.
+#[derive(Debug)]
+pub(super) struct Tree {
+    hasher: FixedState,
+    nodes: Vec<Node>,
+    families: Vec<Family>,
+    /// Indexes of `families`, by parent and key.
+    family_table: HashTable<u32>,
+    /// Nodes with a value, by family and value. Wildcards too: a request may bring the pattern's very text.
+    exact_table: HashTable<NodeId>,
+}
+
+#[derive(Debug)]
+struct Node {
+    family: u32,
+    value: Option<Box<str>>,
+    has_children: bool,
+    /// The index of its rule in the set.
+    rule: Option<u32>,
+}
+
+/// The children of one node that have the same key.
+#[derive(Debug)]
+struct Family {
+    parent: NodeId,
+    key: Box<str>,
+    has_values: bool,
+    /// The child without a value.
+    any: Option<NodeId>,
+    /// The children whose value is a pattern, in file order; compiled when the tree is complete.
+    patterns: Vec<NodeId>,
+    wildcards: Option<Box<Wildcards<NodeId>>>,
+}
+
+/// A step of a walk, for those who ask how it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step<'t> {
+    pub(super) to: NodeId,
+    /// The value or pattern of that node.
+    pub(super) value: Option<&'t str>,
+}
+
+/// Patterns of which it is found out whether others take all of their values. Nobody has so many by hand.
+const SHADOWED_MAX: usize = 100_000;
+
+/// Stands for whatever a `*` matches: a character that is in no text.
+const ANYTHING: &str = "\u{10FFFF}";
+
+/// The family of a root: there is none.
+const NO_FAMILY: u32 = u32::MAX;
+
+impl Tree {
+    /// An empty tree. The seed makes its hashes differ from those of other processes.
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            hasher: FixedState::with_seed(seed),
+            nodes: Vec::new(),
+            families: Vec::new(),
+            family_table: HashTable::new(),
+            exact_table: HashTable::new(),
+        }
+    }
+
+    /// Adds a root.
+    pub(super) fn add_root(&mut self) -> NodeId {
+        self.push(Node { family: NO_FAMILY, value: None, has_children: false, rule: None })
+    }
+
+    /// Adds a child; `Err` is the node that is already there with the same key and value.
+    pub(super) fn add(&mut self, parent: NodeId, key: &str, value: Option<&str>) -> Result<NodeId, NodeId> {
+        let family = self.family_or_new(parent, key);
+        if let Some(equal) = self.child_of(family, value) {
+            return Err(equal);
+        }
+        let id = self.push(Node { family, value: value.map(Box::from), has_children: false, rule: None });
+        self.nodes[parent.0 as usize].has_children = true;
+        let of = &mut self.families[family as usize];
+        match value {
+            None => of.any = Some(id),
+            Some(value) => {
+                of.has_values = true;
+                of.patterns.extend(value.contains('*').then_some(id));
+                self.insert_exact(id, family, value);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Says that a node has a rule.
+    pub(super) fn set_rule(&mut self, node: NodeId, rule: u32) {
+        self.nodes[node.0 as usize].rule = Some(rule);
+    }
+
+    /// Compiles the wildcards: to be called once, when all nodes are there.
+    pub(super) fn complete(&mut self) {
+        let nodes = &self.nodes;
+        for family in self.families.iter_mut().filter(|family| !family.patterns.is_empty()) {
+            let text = |&id: &NodeId| (nodes[id.0 as usize].value.as_deref().unwrap_or_default(), id);
+            family.wildcards = Some(Box::new(Wildcards::new(family.patterns.iter().map(text))));
+        }
+    }
+
+    /// The rule at the end of the walk that these entries take from a root.
+    pub(super) fn find(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<u32> {
+        let mut node = root;
+        for entry in entries {
+            node = self.child(node, entry)?;
+        }
+        self.nodes[node.0 as usize].rule
+    }
+
+    /// The rule of this node, if it has one.
+    pub(super) fn rule(&self, node: NodeId) -> Option<u32> {
+        self.nodes[node.0 as usize].rule
+    }
+
+    /// Nodes that no value leads to (but their own pattern's very text), each with the pattern before it that takes all
+    /// of its values.
+    ///
+    /// A pattern takes all values of another one exactly when it matches that one's text with a character for each `*`
+    /// that it does not hold itself: only its own `*` can match that character.
+    pub(super) fn shadowed(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
+        let several = |family: &&Family| family.patterns.len() + usize::from(family.any.is_some()) > 1;
+        let nodes = self.families.iter().filter(several).flat_map(|family| {
+            let nodes = family.patterns.iter().chain(&family.any).copied();
+            nodes.filter_map(|node| Some((node, family.wildcards.as_deref()?)))
+        });
+        nodes.take(SHADOWED_MAX).filter_map(|(node, wildcards)| {
+            let pattern = self.nodes[node.0 as usize].value.as_deref().unwrap_or("*");
+            let by = wildcards.find(&pattern.replace('*', ANYTHING))?;
+            (by != node).then_some((node, by))
+        })
+    }
+
+    /// Nodes without a rule and without children that take no value away from a node beside them.
+    pub(super) fn idle(&self) -> impl Iterator<Item = NodeId> {
+        (0..).map(NodeId).zip(&self.nodes).filter_map(|(id, node)| {
+            let family = self.families.get(node.family as usize)?;
+            let is_exception = match &node.value {
+                None => false,
+                Some(_) => family.any.is_some() || family.patterns.last().is_some_and(|last| *last != id),
+            };
+            (node.rule.is_none() && !node.has_children && !is_exception).then_some(id)
+        })
+    }
+
+    /// What an entry leads to from a node.
+    pub(super) fn step(&self, from: NodeId, entry: &Entry<'_>) -> Option<Step<'_>> {
+        let to = self.child(from, entry)?;
+        Some(Step { to, value: self.nodes[to.0 as usize].value.as_deref() })
+    }
+
+    /// The children of a node, key and value, in the order of the files. It looks at all nodes.
+    pub(super) fn children(&self, parent: NodeId) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.nodes.iter().filter_map(move |node| {
+            let family = self.families.get(node.family as usize).filter(|family| family.parent == parent)?;
+            Some((&*family.key, node.value.as_deref()))
+        })
+    }
+
+    /// The child that an entry leads to: the one with exactly this value, else the first pattern that matches, else
+    /// the one without a value.
+    fn child(&self, parent: NodeId, entry: &Entry<'_>) -> Option<NodeId> {
+        if !self.nodes[parent.0 as usize].has_children {
+            return None;
+        }
+        let index = self.family(parent, entry.key)?;
+        let family = &self.families[index as usize];
+        if !family.has_values {
+            return family.any;
+        }
+        self.exact(index, entry.value).or_else(|| family.wildcards.as_ref()?.find(entry.value)).or(family.any)
+    }
+
+    fn push(&mut self, node: Node) -> NodeId {
+        let id = NodeId(self.nodes.len() as u32);
+        self.nodes.push(node);
+        id
+    }
+
+    fn child_of(&self, family: u32, value: Option<&str>) -> Option<NodeId> {
+        match value {
+            None => self.families[family as usize].any,
+            Some(value) => self.exact(family, value),
+        }
+    }
+
+    fn family(&self, parent: NodeId, key: &str) -> Option<u32> {
+        let is = |&index: &u32| {
+            let family = &self.families[index as usize];
+            family.parent == parent && *family.key == *key
+        };
+        self.family_table.find(hash(&self.hasher, parent.0, key), is).copied()
+    }
+
+    fn exact(&self, family: u32, value: &str) -> Option<NodeId> {
+        let is = |id: &NodeId| {
+            let node = &self.nodes[id.0 as usize];
+            node.family == family && node.value.as_deref() == Some(value)
+        };
+        self.exact_table.find(hash(&self.hasher, family, value), is).copied()
+    }
+
+    fn family_or_new(&mut self, parent: NodeId, key: &str) -> u32 {
+        if let Some(index) = self.family(parent, key) {
+            return index;
+        }
+        let index = self.families.len() as u32;
+        let (key, patterns) = (Box::from(key), Vec::new());
+        self.families.push(Family { parent, key, has_values: false, any: None, patterns, wildcards: None });
+        let (hasher, families) = (&self.hasher, &self.families);
+        let rehash =
+            |&index: &u32| hash(hasher, families[index as usize].parent.0, &families[index as usize].key);
+        self.family_table.insert_unique(rehash(&index), index, rehash);
+        index
+    }
+
+    fn insert_exact(&mut self, id: NodeId, family: u32, value: &str) {
+        let (hasher, nodes) = (&self.hasher, &self.nodes);
+        let rehash = |id: &NodeId| {
+            let node = &nodes[id.0 as usize];
+            hash(hasher, node.family, node.value.as_deref().unwrap_or_default())
+        };
+        self.exact_table.insert_unique(hash(hasher, family, value), id, rehash);
+    }
+}
+
+fn hash(hasher: &FixedState, number: u32, text: &str) -> u64 {
+    hasher.hash_one(Pair(number, text))
+}
+
+struct Pair<'a>(u32, &'a str);
+
+impl Hash for Pair<'_> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_u32(self.0);
+        state.write(self.1.as_bytes());
+    }
+}

@@ -1,0 +1,108 @@
+//! Text from outside: percent-encoding read, and lines that no text can forge.
+//!
+//! Values, keys and domains come from anybody's requests. Wherever they meet people (logs, pages, messages) they go
+//! through [`one_line`] or [`json_line`]: a value must not begin a second line, move a terminal's cursor, or turn
+//! around what stands beside it.
+
+use std::borrow::Cow;
+
+/// The text as one line: control characters, and what breaks or reorders lines, as Rust writes them (`\n`, `\u{1b}`).
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    replaced(text, |line, char| line.extend(char.escape_default()))
+}
+
+/// The same for JSON that is written: what a parser reads from it stays the same.
+pub fn json_line(json: &str) -> Cow<'_, str> {
+    // All of these characters have four hexadecimal digits at most, and only occur within strings.
+    replaced(json, |line, char| line.push_str(&format!("\\u{:04x}", u32::from(char))))
+}
+
+/// The first `chars_max` characters of the text, with `…` in the place of the others.
+pub fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+fn replaced(text: &str, replace: impl Fn(&mut String, char)) -> Cow<'_, str> {
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::with_capacity(text.len() + 8);
+    for char in text.chars() {
+        match is_unsafe(char) {
+            true => replace(&mut line, char),
+            false => line.push(char),
+        }
+    }
+    Cow::Owned(line)
+}
+
+/// Control characters (U+0085, a line's end, is one), the separators of lines and paragraphs, the marks that turn the
+/// direction of writing, and the byte order mark, which is not seen.
+fn is_unsafe(char: char) -> bool {
+    matches!(
+        char,
+        '\u{61c}'
+            | '\u{200e}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}'
+            | '\u{feff}'
+    ) || char.is_control()
+}
+
+/// The text with every `%XX` as the byte that it stands for. `None`: a `%` without two hexadecimal digits, or bytes
+/// that are not UTF-8.
+pub fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let (byte, after) = if first == b'%' { escaped_byte(after)? } else { (first, after) };
+        bytes.push(byte);
+        rest = after;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The byte whose two hexadecimal digits `text` begins with, and what follows.
+pub fn escaped_byte(text: &[u8]) -> Option<(u8, &[u8])> {
+    let (&[high, low], rest) = text.split_first_chunk()?;
+    // Not by parsing a number, which would take a sign.
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    Some(((digit(high)? << 4 | digit(low)?) as u8, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_value_can_forge_a_line_or_steer_a_terminal() {
+        assert_eq!(one_line("a\r\n2026 ERROR b\u{1b}[2K\u{9b}1A"), "a\\r\\n2026 ERROR b\\u{1b}[2K\\u{9b}1A");
+        assert_eq!(one_line("a\u{85}b\u{2028}c\u{202e}d"), "a\\u{85}b\\u{2028}c\\u{202e}d");
+        assert_eq!(one_line("\"schön\" \\ …"), "\"schön\" \\ …");
+    }
+
+    #[test]
+    fn json_means_the_same_on_one_line() {
+        let value = serde_json::json!({"a": "\u{1b}\n\u{7f}\u{85}\u{2028}\u{2029}\u{202e}\u{2066}\u{feff}é"});
+        let text = value.to_string();
+        let line = json_line(&text);
+        assert!(!line.contains(is_unsafe), "{line}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&line).ok(), Some(value));
+    }
+
+    #[test]
+    fn only_two_hexadecimal_digits_are_an_escape() {
+        assert_eq!(percent_decoded("a%20%C3%a9%25").as_deref(), Some("a é%"));
+        for malformed in ["%+f", "%-1", "% 1", "%f", "%", "a%g0", "%é", "%ff"] {
+            assert_eq!(percent_decoded(malformed), None, "{malformed}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!((cut("éa", 2), cut("éab", 2)), ("éa".into(), "éa…".into()));
+    }
+}

@@ -1,0 +1,144 @@
+//! Explanations name the rule, the way to it, the counter and the reason.
+
+use tidegate_engine::explain::explain;
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::time::Timestamp;
+
+use crate::asking::store;
+use crate::rules::loaded;
+
+const RULES: &str = "domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 5, name: per_user}
+  - key: plan
+    value: free*
+    descriptors:
+      - key: path
+        value: /api
+        shadow_mode: true
+        rate_limit: {unit: hour, unit_multiplier: 2, requests_per_unit: 3, algorithm: token_bucket, burst: 1}
+  - key: plan
+    value: gold
+    rate_limit: {unlimited: true}
+  - key: vip
+    quota_mode: true
+    rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: per_user}]}
+";
+
+/// What is told of these descriptors, after each was hit once, for `hits`.
+fn told(descriptors: &[&[(&str, &str)]], hits: u64, modes: Modes) -> (String, serde_json::Value) {
+    let rules = loaded(RULES).rules;
+    let (store, now) = (store(), Timestamp::from_secs(1_000_000));
+    let request = |hits_addend| {
+        let mut request = Request::new("shop", 0);
+        for entries in descriptors {
+            let options = DescriptorOptions { hits_addend, ..DescriptorOptions::default() };
+            request.push(entries.iter().map(|&(key, value)| Entry { key, value }), options);
+        }
+        request
+    };
+    store.apply(&rules.plan(&request(None), modes), now);
+    let question = request(Some(0));
+    let plan = rules.plan(&question, modes);
+    let explanation = explain(&rules, &question, &plan, store.apply(&plan, now), hits);
+    (explanation.to_string(), explanation.json())
+}
+
+fn text(descriptors: &[&[(&str, &str)]], hits: u64) -> String {
+    told(descriptors, hits, Modes::default()).0
+}
+
+#[test]
+fn a_limit_that_is_met_is_told_with_its_place_and_its_counter() {
+    let expected = "shop: 4 hits would get OK; nothing was counted
+
+user=alice
+  path      user (any value)
+  rule      shop.user at a.yaml:3:10
+  limit     5 per minute, sliding_window, named per_user
+  counter   1 counted, 4 left
+  capacity  comes back in 60 s
+  answer    OK: there is room
+";
+    let told = text(&[&[("user", "alice")]], 4);
+    let without_time = |text: &str| {
+        let lines = text.lines().filter(|line| !line.starts_with("  capacity"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(without_time(&told), without_time(expected));
+    assert!(told.contains("\n  capacity  comes back in 6"), "{told}");
+}
+
+#[test]
+fn hits_that_do_not_fit_are_told_apart_from_hits_that_never_will() {
+    let told = text(&[&[("user", "alice")]], 5);
+    assert!(told.starts_with("shop: 5 hits would get OVER_LIMIT; "), "{told}");
+    assert!(told.contains("OVER_LIMIT: there is no room now\n"), "{told}");
+    let told = text(&[&[("user", "alice")]], 6);
+    assert!(told.contains("OVER_LIMIT: so many never fit\n"), "{told}");
+}
+
+#[test]
+fn patterns_shadow_mode_and_buckets_are_told() {
+    let told = text(&[&[("plan", "freemium"), ("path", "/api")]], 1);
+    for line in [
+        "shop: 1 hit would get OK;",
+        "  path      plan=free* (pattern) > path=/api\n",
+        "  rule      shop.plan_free*.path_/api at a.yaml:8:14\n",
+        "  limit     3 per 2 hours, token_bucket, burst 1\n",
+        "  answer    OK: there is no room now, but shadow_mode lets it pass\n",
+    ] {
+        assert!(told.contains(line), "no {line:?} in {told}");
+    }
+}
+
+#[test]
+fn what_meets_nothing_is_told_where_it_went_astray() {
+    for (entries, why) in [
+        (
+            &[("usr", "alice")][..],
+            "no rule for usr=alice at this level (there is: user, plan=free*, plan=gold, vip)",
+        ),
+        (&[("plan", "free"), ("path", "/")], "no rule for path=/ at this level (there is: path=/api)"),
+        (&[("user", "a"), ("path", "/")], "no rule for path=/ at this level (there is: nothing)"),
+        (&[("plan", "free")], "the path ends where no limit is set (below it there is: path=/api)"),
+        (&[], "the path ends where no limit is set (below it there is: user, plan=free*, plan=gold, vip)"),
+    ] {
+        let told = text(&[entries], 1);
+        assert!(told.contains(&format!("  limit     none\n  answer    OK: {why}\n")), "{told}");
+    }
+}
+
+#[test]
+fn replaced_and_unlimited_rules_are_told() {
+    let told = text(&[&[("user", "alice")], &[("vip", "bob")], &[("plan", "gold")]], 1);
+    assert!(
+        told.contains("OK: not counted: another rule of this request, shop.vip, replaces `per_user`"),
+        "{told}"
+    );
+    assert!(told.contains("  limit     unlimited\n  answer    OK: the rule has no bound\n"), "{told}");
+    assert!(told.starts_with("shop: 1 hit would get OVER_LIMIT;"), "{told}");
+    assert!(told.contains("in quota mode that denies only"), "{told}");
+}
+
+#[test]
+fn the_shadow_mode_of_the_process_is_told() {
+    let (told, json) = told(&[&[("user", "a")]], 6, Modes { shadow: true, ..Modes::default() });
+    assert!(told.starts_with("shop: 6 hits would get OK (OVER_LIMIT, but for SHADOW_MODE);"), "{told}");
+    assert_eq!((&json["code"], &json["shadowed"]), (&"OK".into(), &true.into()));
+}
+
+#[test]
+fn json_holds_what_the_text_does() {
+    let (_, json) = told(&[&[("plan", "freemium"), ("path", "/api")]], 1, Modes::default());
+    let descriptor = &json["descriptors"][0];
+    assert_eq!(descriptor["rule"]["path"], "shop.plan_free*.path_/api");
+    assert_eq!((&descriptor["rule"]["file"], &descriptor["rule"]["line"]), (&"a.yaml".into(), &8.into()));
+    assert_eq!(descriptor["path"][0], serde_json::json!({"met": "pattern", "pattern": "free*"}));
+    assert_eq!(descriptor["path"][1], serde_json::json!({"met": "value"}));
+    assert_eq!(descriptor["limit"]["burst"], 1);
+    assert_eq!(descriptor["counter"]["counted"], 1);
+    assert_eq!(descriptor["code"], "OK");
+}

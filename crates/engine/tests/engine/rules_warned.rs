@@ -1,0 +1,272 @@
+//! Files that load and do less than they seem to: what is warned of, and where; and what is not.
+
+use tidegate_engine::rules::{LoadOptions, load};
+
+use crate::rules::{file, loaded, options};
+
+/// Tells what one file is warned of: `line:column: message`.
+fn warned(text: &str) -> Vec<String> {
+    loaded(text).warnings.iter().map(|told| told.to_string().replacen("a.yaml:", "", 1)).collect()
+}
+
+fn check(text: &str, expected: &[&str]) {
+    assert_eq!(warned(text), expected, "{text}");
+}
+
+/// A file with nodes in flow style, the first of which stands at 3:3. `LIMIT` stands for a limit.
+fn nodes(says: &str) -> String {
+    let lines = says.lines().map(|line| format!("- {{{line}}}\n"));
+    let text = lines.fold("domain: d\ndescriptors:\n".to_owned(), |text, line| text + &line);
+    text.replace("LIMIT", "rate_limit: {unit: day, requests_per_unit: 1}")
+}
+
+const LITERAL_REGEX: &str = "`value` is spelt like a regular expression and taken literally, but for `*` (expected a \
+                             text; each `*` in it matches any characters)";
+const LITERAL_RANGE: &str = "`value` is spelt like an address range and taken literally (expected an address, or the \
+                             key `masked_remote_address`)";
+const IDLE: &str = "a key that limits nothing (expected `rate_limit` or `descriptors`)";
+
+#[test]
+fn a_key_twice_in_metadata_is_warned_of_and_the_last_one_counts() {
+    let text = nodes("key: k, LIMIT, metadata: {a: 1, a: 2, b: {c: [{d: 1, d: 3}]}}");
+    check(
+        &text,
+        &[
+            "3:76: `a` twice in one mapping: the last one counts (expected once; it is at 3:70 too)",
+            "3:97: `d` twice in one mapping: the last one counts (expected once; it is at 3:91 too)",
+        ],
+    );
+    let metadata = loaded(&text).rules.rules()[0].metadata.clone();
+    assert_eq!(metadata, serde_json::json!({"a": 2, "b": {"c": [{"d": 3}]}}));
+    let strict = load(&[file("a.yaml", text)], &LoadOptions { strict: true, ..options() });
+    assert_eq!(strict.map(drop).expect_err("it is strict").len(), 2);
+}
+
+#[test]
+fn values_that_look_like_patterns_of_another_kind_are_warned_of() {
+    let regex = |at: &str| format!("{at}: {LITERAL_REGEX}");
+    check(&nodes("key: path, value: '^/api', LIMIT"), &[&regex("3:22")]);
+    check(&nodes("key: path, value: '/api/.*', LIMIT"), &[&regex("3:22")]);
+    check(&nodes("key: a, descriptors: [{key: id, value: '[0-9]+', LIMIT}]"), &[&regex("3:43")]);
+    check(&nodes("key: remote_address, value: 10.0.0.0/8, LIMIT"), &[&format!("3:32: {LITERAL_RANGE}")]);
+    check(&nodes("key: masked_remote_address, value: 10.0.0.0/8, LIMIT"), &[]);
+    check(&nodes("key: path, value: /api/*, LIMIT\nkey: host, value: '*.example.com', LIMIT"), &[]);
+}
+
+/// What `rate_limits` say themselves is no mistake.
+#[test]
+fn values_that_the_domains_rate_limits_bring_are_not_warned_of() {
+    let text = nodes("key: net, value: 10.0.0.0/8, LIMIT\nkey: header_match, value: ^a, LIMIT");
+    assert_eq!(warned(&text).len(), 2);
+    let brought = "rate_limits:
+- actions: [{generic_key: {descriptor_key: net, descriptor_value: 10.0.0.0/8}}]
+- actions: [{header_value_match: {descriptor_value: ^a, headers: [{name: x, present_match: true}]}}]
+";
+    check(&(text.clone() + brought), &[]);
+    let merging = LoadOptions { merge_domains: true, ..options() };
+    let files = [file("a.yaml", text), file("b.yaml", format!("domain: d\n{brought}"))];
+    assert_eq!(load(&files, &merging).expect("good").warnings, []);
+}
+
+#[test]
+fn texts_that_nobody_means_are_warned_of() {
+    check(
+        &nodes("key: 'a\u{a0}b', value: '${USER}', LIMIT\nkey: k, value: '{{ .x }}', LIMIT"),
+        &[
+            "3:9: `key` is `a\\u{a0}b`, with U+00A0 (no-break space) in it (expected visible characters)",
+            "3:23: `value` is `${USER}`, a template that was not rendered (expected its result)",
+            "4:19: `value` is `{{ .x }}`, a template that was not rendered (expected its result)",
+        ],
+    );
+}
+
+#[test]
+fn nodes_that_no_value_leads_to_are_warned_of() {
+    let by = |at: &str, place: &str| {
+        format!(
+            "{at}: no value leads here: the pattern at a.yaml:{place} takes them all (expected the narrower one first)"
+        )
+    };
+    check(
+        &nodes(
+            "key: k, value: a*, LIMIT\nkey: k, value: a*b*, LIMIT\nkey: k, value: ab, LIMIT\nkey: j, value: aa*, LIMIT",
+        ),
+        &[&by("4:9", "3:9")],
+    );
+    check(&nodes("key: k, LIMIT\nkey: k, value: '*', LIMIT"), &[&by("3:9", "4:9")]);
+    check(&nodes("key: k, value: a*b*, LIMIT\nkey: k, value: a*, LIMIT\nkey: k, LIMIT"), &[]);
+    check(&nodes("key: k, value: '*a*', LIMIT\nkey: k, value: '*b*a', LIMIT"), &[&by("4:9", "3:9")]);
+    check(&nodes("key: k, value: 'a*a', LIMIT\nkey: k, value: 'a*', LIMIT\nkey: k, value: '*a', LIMIT"), &[]);
+}
+
+#[test]
+fn nodes_without_effect_are_warned_of_and_exceptions_are_not() {
+    check(&nodes("key: k"), &[&format!("3:9: {IDLE}")]);
+    check(&nodes("key: k, value: a, LIMIT\nkey: k, value: b"), &[&format!("4:9: {IDLE}")]);
+    check(&nodes("key: k, value: a\nkey: k, LIMIT"), &[]);
+    check(&nodes("key: k, value: ab\nkey: k, value: a*, LIMIT"), &[]);
+    check(&nodes("key: k, value: ab*\nkey: k, value: a*, LIMIT"), &[]);
+    check(
+        &nodes("key: k, shadow_mode: true, metadata: {a: 1}, descriptors: [{key: l, LIMIT}]"),
+        &[
+            "3:9: `metadata` has no effect beside a key without `rate_limit`: the nodes below do not inherit it \
+             (expected beside each `rate_limit` that it is for)",
+            "3:9: `shadow_mode` has no effect beside a key without `rate_limit`: the nodes below do not inherit it \
+             (expected beside each `rate_limit` that it is for)",
+        ],
+    );
+    check("domain: d\n", &["1:9: the domain `d` limits nothing (expected `descriptors`)"]);
+    check(
+        &nodes(
+            "key: k, rate_limit: {unlimited: true, name: a, replaces: [{name: b}]}\nkey: l, rate_limit: {unlimited: true, name: c}",
+        ),
+        &["3:69: no limit of this domain has the name `b` (expected the `name` of one)"],
+    );
+}
+
+/// What was refused is told; what would follow from it is not.
+#[test]
+fn where_something_is_refused_nothing_is_told_of_what_is_left() {
+    let told = |text: &str| {
+        let strict = LoadOptions { strict: true, ..options() };
+        let errors = load(&[file("a.yaml", text)], &strict).map(drop).expect_err("it does not load");
+        errors.iter().map(|error| (error.line, error.column)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&nodes("key: k, rate_limit: {unit: days, requests_per_unit: 1}")), [(3, 31)]);
+    assert_eq!(told(&nodes("key: k\nkey: ''")), [(4, 9)]);
+}
+
+#[test]
+fn a_limit_one_level_out_is_one_warning() {
+    check(
+        "domain: d\ndescriptors:\n- key: k\n  rate_limit:\n  unit: day\n  requests_per_unit: 5\n",
+        &[
+            "5:3: `unit`, `requests_per_unit` are ignored here, and nothing is limited (expected below `rate_limit:`, \
+           further to the right)",
+        ],
+    );
+    check(
+        "domain: d\nrate_limit: {unit: day, requests_per_unit: 5}\n",
+        &[
+            "2:1: `rate_limit` is ignored here, and limits nothing (expected in a descriptor, beside its `key`)",
+        ],
+    );
+}
+
+#[test]
+fn rate_limits_that_meet_no_limit_are_warned_of() {
+    let with = |actions: &str| {
+        "rate_limits:\n".to_owned()
+            + &actions.lines().map(|line| format!("- actions: [{line}]\n")).collect::<String>()
+            + &nodes(
+                "key: path, value: /a*, LIMIT\nkey: ip, descriptors: [{key: user, LIMIT}]\nkey: kind, value: b, LIMIT",
+            )
+    };
+    let header = |key: &str, skip: bool| {
+        format!("{{request_headers: {{header_name: x, descriptor_key: {key}, skip_if_absent: {skip}}}}}")
+    };
+    let generic =
+        |value: &str| format!("{{generic_key: {{descriptor_key: kind, descriptor_value: {value}}}}}");
+    let told = |at: &str, keys: &str| {
+        format!("{at}: the descriptor `{keys}` meets no limit (expected `descriptors` with these keys)")
+    };
+    let (path, user, ip) = (header("path", false), header("user", false), header("ip", false));
+    check(&with(&format!("{path}\n{ip}, {user}\n{}", generic("b"))), &[]);
+    check(
+        &with(&format!("{user}\n{ip}\n{ip}, {user}, {path}\n{}", generic("c"))),
+        &[&told("2:3", "user"), &told("3:3", "ip"), &told("4:3", "ip, user, path"), &told("5:3", "kind")],
+    );
+    // What may be left out makes a shorter descriptor.
+    check(&with(&format!("{}, {path}\n{ip}, {user}, {}", header("x", true), header("y", true))), &[]);
+}
+
+#[test]
+fn values_that_no_path_has_are_warned_of_where_a_key_holds_paths_alone() {
+    let action = |header: &str, key: &str| {
+        format!("- actions: [{{request_headers: {{header_name: '{header}', descriptor_key: {key}}}}}]\n")
+    };
+    let path = action(":path", "path");
+    let warned = |before: &str, value: &str| {
+        warned(&(nodes(&format!("key: path, value: '{value}', LIMIT\nkey: k, LIMIT")) + before))
+    };
+    let brought = format!("rate_limits:\n{path}");
+    for value in [
+        "//login",
+        "/a/../b",
+        "/%6Cogin",
+        "/login/.",
+        "/caf\u{e9}",
+        "/a b",
+        "//login?x=1",
+        "http://host/login",
+        "//*",
+        "/a/../*",
+        "/%6C*",
+        "/a//b*c",
+        "http://*",
+    ] {
+        let expected = format!(
+            "3:22: `value` is `{value}`, which matches no `:path` in its normal form, and `rate_limits` fill this key \
+             with nothing else (expected the normal form, or `normalize_path: false` beside `rate_limits`)"
+        );
+        assert_eq!(warned(&brought, value), [expected]);
+    }
+    for value in [
+        "/login",
+        "/login/",
+        "/",
+        "/*",
+        "*",
+        "*//x",
+        "/a?b=//../%6c",
+        "/a%20b",
+        "/login%2f",
+        "/.*well-known",
+        "/a..*",
+        "/%*",
+        "/%6*",
+        "/a/%2*",
+        "/login*//x",
+        "host:443",
+    ] {
+        let told = warned(&brought, value);
+        assert!(!told.iter().any(|told| told.contains("normal form")), "{value}: {told:?}");
+    }
+    // Whatever else fills the key may bring it; and where nothing does, clients do.
+    for others in [
+        format!("{brought}{}", action("x-path", "path")),
+        format!(
+            "{brought}- actions: [{{generic_key: {{descriptor_key: path, descriptor_value: //login}}}}]\n"
+        ),
+        format!("rate_limits:\n{}", action(":path", "k")),
+        format!("normalize_path: false\n{brought}"),
+        String::new(),
+    ] {
+        assert_eq!(warned(&others, "//login"), [""; 0], "{others}");
+    }
+    // It is told once what is wrong with it.
+    assert_eq!(warned(&brought, "/a\\.b").len(), 1);
+    // Files of one domain count together.
+    let merging = LoadOptions { merge_domains: true, ..options() };
+    let files = |raw: &str| {
+        let rules = nodes("key: path, value: //login, LIMIT");
+        [file("a.yaml", rules), file("b.yaml", format!("domain: d\n{raw}{brought}"))]
+    };
+    let warnings = |raw| load(&files(raw), &merging).expect("good").warnings.len();
+    assert_eq!((warnings(""), warnings("normalize_path: false\n")), (1, 0));
+}
+
+/// The time that it takes to find out grows with the rules, not with their square.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+fn many_patterns_take_no_time() {
+    let lines: String = (0..20_000).map(|at| format!("key: k, value: 'a{at}b*', LIMIT\n")).collect();
+    let began = std::time::Instant::now();
+    check(
+        &nodes(&(lines + "key: k, value: 'a17b*c', LIMIT")),
+        &[
+            "20003:9: no value leads here: the pattern at a.yaml:20:9 takes them all (expected the narrower one first)",
+        ],
+    );
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+}

@@ -1,0 +1,38 @@
+//! The memory store's own code under a scheduler that decides who runs between any two steps of its locks and
+//! counters: the same question in thousands of interleavings, and a deadlock is a failure.
+//!
+//! The modules are compiled here a second time, with `shuttle`'s locks and atomics in the place of `src/sync.rs`.
+//! A failure prints the schedule that leads to it, for `shuttle::replay`.
+
+#[path = "../../src"]
+#[allow(dead_code, unused_imports, reason = "the models ask less than the crate has")]
+mod src {
+    pub mod decision;
+    pub mod key;
+    pub mod limit;
+    pub mod memory;
+    pub mod metric_name;
+    pub mod plan;
+    pub mod reported;
+    pub mod request;
+    pub mod rule;
+    pub mod rules;
+    pub mod settle;
+    pub mod sip;
+    pub mod text;
+    pub mod time;
+    pub mod unit;
+}
+
+mod sync {
+    pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64};
+    pub(crate) use shuttle_parking_lot_impl::{MappedMutexGuard, Mutex, MutexGuard};
+}
+
+mod explore;
+mod models;
+
+use src::{
+    decision, key, limit, memory, metric_name, plan, reported, request, rule, rules, settle, sip, text, time,
+    unit,
+};

@@ -1,0 +1,311 @@
+//! The text of a file → its first YAML document, as a tree with the place of every node.
+//!
+//! Aliases are shared, never copied: the tree is as large as the text, whatever the text expands to. What it expands
+//! to is known before anybody walks it, and bounded, and so are its depth and the number of its values. Scalars keep
+//! their text; what they mean is decided where they are used.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
+
+/// How deep collections may nest, aliases followed. Rules that may nest 32 levels deep need 70.
+const DEPTH_MAX: usize = 200;
+
+/// What a node is taken for besides its text, when the bound on aliases is kept: about what a short one takes in a
+/// file, and far less than it takes in memory.
+const NODE_BYTES: u64 = 32;
+
+/// So many bytes of the longest file may say one value. Rules written as tersely as possible need five; a value takes
+/// far more memory than that, so a file of nothing but brackets would take more than anybody has.
+const VALUE_BYTES_MIN: u64 = 4;
+
+/// So many values are few enough, however short files have to be.
+const VALUES_ENOUGH: u64 = 1 << 20;
+
+/// A place in a file, line and column from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// From 1.
+    pub line: u32,
+    /// In characters, from 1.
+    pub column: u32,
+}
+
+/// What the files of a set may still hold, all together.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    values: Part,
+    aliased_bytes: Part,
+}
+
+impl Place {
+    /// Where a file begins: for what is wrong with a file as a whole.
+    pub const START: Self = Self { line: 1, column: 1 };
+}
+
+/// How much is left of what there was.
+#[derive(Clone, Debug)]
+struct Part {
+    left: u64,
+    max: u64,
+}
+
+/// A node of a [`Document`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeId(u32);
+
+/// The first YAML document of a file.
+#[derive(Debug)]
+pub struct Document<'t> {
+    nodes: Vec<Node<'t>>,
+    /// Its outermost node; none in an empty file.
+    pub root: Option<NodeId>,
+    /// Where a second document begins that is not empty.
+    pub second: Option<Place>,
+}
+
+/// A value with its place.
+#[derive(Debug)]
+pub struct Node<'t> {
+    /// Where it begins.
+    pub at: Place,
+    /// What it holds.
+    pub content: Content<'t>,
+    /// How much it holds with all aliases followed, in bytes: its text, and [`NODE_BYTES`] for every node.
+    expanded: u64,
+    /// How many collections are nested in it, itself included.
+    height: usize,
+}
+
+/// What a node holds.
+#[derive(Debug)]
+pub enum Content<'t> {
+    /// Text.
+    Scalar(Scalar<'t>),
+    /// Values in order.
+    Sequence(Vec<NodeId>),
+    /// Keys with their values, in order.
+    Mapping(Vec<(NodeId, NodeId)>),
+}
+
+/// A scalar: its text, and what decides its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scalar<'t> {
+    /// Its text, escapes and folds resolved.
+    pub text: Cow<'t, str>,
+    /// What decides its type.
+    pub typing: Typing,
+}
+
+/// What decides the type of a scalar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Typing {
+    /// What it looks like.
+    Plain,
+    /// It is text: in quotes, a block, or with the tag `!!str` or one that we do not know.
+    Text,
+    /// It is told by a tag that the text has to follow: `!!int`, `!!bool`, `!!float`, `!!null`.
+    Tagged,
+}
+
+impl<'t> Document<'t> {
+    /// Parses the first document of a text, which is taken from the budget. `Err` is a place and what is wrong there.
+    pub fn parse(text: &'t str, budget: &mut Budget) -> Result<Self, (Place, String)> {
+        let mut builder = Builder::new(budget);
+        let mut events = Parser::new_from_str(text);
+        for event in events.by_ref() {
+            let (event, span) = event.map_err(|error| syntax_error(&error))?;
+            if matches!(event, Event::DocumentEnd | Event::StreamEnd) {
+                break;
+            }
+            builder.event(event, place(&span))?;
+        }
+        Ok(Self { nodes: builder.nodes, root: builder.root, second: second_document(events) })
+    }
+
+    /// The node.
+    pub fn node(&self, id: NodeId) -> &Node<'t> {
+        &self.nodes[id.0 as usize]
+    }
+}
+
+/// Where the next document begins that is not empty. What cannot be parsed there is not empty either.
+fn second_document<'t>(events: impl Iterator<Item = Result<(Event<'t>, Span), ScanError>>) -> Option<Place> {
+    for event in events {
+        match event {
+            Err(error) => return Some(syntax_error(&error).0),
+            Ok((Event::Scalar(text, ScalarStyle::Plain, ..), _)) if matches!(&*text, "" | "~") => {}
+            Ok((event, span)) if event.is_node() => return Some(place(&span)),
+            Ok(_) => {}
+        }
+    }
+    None
+}
+
+impl Budget {
+    /// For a set whose longest file may have so many bytes. With aliases its files may say twice as much as one.
+    pub const fn of_set(file_bytes_max: usize) -> Self {
+        let bytes = file_bytes_max as u64;
+        let values = bytes / VALUE_BYTES_MIN;
+        let values = if values < VALUES_ENOUGH { VALUES_ENOUGH } else { values };
+        Self { values: Part::new(values), aliased_bytes: Part::new(bytes) }
+    }
+}
+
+impl Part {
+    const fn new(max: u64) -> Self {
+        Self { left: max, max }
+    }
+
+    /// Takes this much; `Err` is how much there was at first.
+    fn take(&mut self, amount: u64) -> Result<(), u64> {
+        self.left = self.left.checked_sub(amount).ok_or(self.max)?;
+        Ok(())
+    }
+}
+
+struct Builder<'t, 'b> {
+    nodes: Vec<Node<'t>>,
+    root: Option<NodeId>,
+    open: Vec<Open>,
+    /// The nodes that have an anchor; `None` while they are open.
+    anchors: HashMap<usize, Option<NodeId>>,
+    budget: &'b mut Budget,
+}
+
+/// A collection whose end has not come yet.
+struct Open {
+    at: Place,
+    anchor: usize,
+    is_mapping: bool,
+    children: Vec<NodeId>,
+}
+
+impl<'t, 'b> Builder<'t, 'b> {
+    fn new(budget: &'b mut Budget) -> Self {
+        Self { nodes: Vec::new(), root: None, open: Vec::new(), anchors: HashMap::new(), budget }
+    }
+
+    fn event(&mut self, event: Event<'t>, at: Place) -> Result<(), (Place, String)> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let typing = typing(style, tag.as_deref());
+                self.close(Content::Scalar(Scalar { text, typing }), anchor, at)?;
+            }
+            Event::SequenceStart(_, anchor, _) => self.open(at, anchor, false)?,
+            Event::MappingStart(_, anchor, _) => self.open(at, anchor, true)?,
+            Event::SequenceEnd | Event::MappingEnd => self.end()?,
+            Event::Alias(anchor) => self.alias(anchor, at)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, at: Place, anchor: usize, is_mapping: bool) -> Result<(), (Place, String)> {
+        if self.open.len() >= DEPTH_MAX {
+            return Err((at, too_deep()));
+        }
+        self.anchors.extend((anchor > 0).then_some((anchor, None)));
+        self.open.push(Open { at, anchor, is_mapping, children: Vec::new() });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), (Place, String)> {
+        let Some(Open { at, anchor, is_mapping, children }) = self.open.pop() else { return Ok(()) };
+        let content = if is_mapping {
+            Content::Mapping(children.as_chunks().0.iter().map(|&[key, value]| (key, value)).collect())
+        } else {
+            Content::Sequence(children)
+        };
+        self.close(content, anchor, at)
+    }
+
+    fn alias(&mut self, anchor: usize, at: Place) -> Result<(), (Place, String)> {
+        let target = self.anchors.get(&anchor).copied().flatten();
+        let Some(target) = target else {
+            return Err((
+                at,
+                "alias of a value that it stands in (expected a value that ends before it)".to_owned(),
+            ));
+        };
+        let Node { expanded, height, .. } = self.nodes[target.0 as usize];
+        if self.open.len() + height > DEPTH_MAX {
+            return Err((at, too_deep()));
+        }
+        self.budget.aliased_bytes.take(expanded).map_err(|max| {
+            (at, format!("the aliases up to here stand for too much (expected at most {max} bytes)"))
+        })?;
+        self.place_into_parent(target);
+        Ok(())
+    }
+
+    /// A node is complete.
+    fn close(&mut self, content: Content<'t>, anchor: usize, at: Place) -> Result<(), (Place, String)> {
+        self.budget.values.take(1).map_err(|max| {
+            (
+                at,
+                format!(
+                    "too many values up to here (expected at most {max}; MAX_RULES_FILE_BYTES sets the bound)"
+                ),
+            )
+        })?;
+        let sum = |ids: &mut dyn Iterator<Item = NodeId>| {
+            ids.map(|id| &self.nodes[id.0 as usize]).fold((NODE_BYTES, 1), |(sum, height), child| {
+                (sum + child.expanded, height.max(child.height + 1))
+            })
+        };
+        let (expanded, height) = match &content {
+            Content::Scalar(scalar) => (NODE_BYTES + scalar.text.len() as u64, 0),
+            Content::Sequence(ids) => sum(&mut ids.iter().copied()),
+            Content::Mapping(pairs) => sum(&mut pairs.iter().flat_map(|&(key, value)| [key, value])),
+        };
+        let id = NodeId(self.nodes.len() as u32);
+        self.nodes.push(Node { at, content, expanded, height });
+        self.anchors.extend((anchor > 0).then_some((anchor, Some(id))));
+        self.place_into_parent(id);
+        Ok(())
+    }
+
+    fn place_into_parent(&mut self, id: NodeId) {
+        match self.open.last_mut() {
+            Some(parent) => parent.children.push(id),
+            None => self.root = Some(id),
+        }
+    }
+}
+
+impl Scalar<'_> {
+    /// It stands for nothing.
+    pub fn is_null(&self) -> bool {
+        self.typing != Typing::Text && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
+    }
+}
+
+fn typing(style: ScalarStyle, tag: Option<&Tag>) -> Typing {
+    match (tag, style) {
+        (None, ScalarStyle::Plain) => Typing::Plain,
+        (Some(tag), _) if matches!(tag.core_suffix(), Some("int" | "bool" | "float" | "null")) => {
+            Typing::Tagged
+        }
+        _ => Typing::Text,
+    }
+}
+
+fn place(span: &Span) -> Place {
+    place_of(span.start.line(), span.start.col())
+}
+
+fn place_of(line: usize, column: usize) -> Place {
+    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Place { line: number(line), column: number(column.saturating_add(1)) }
+}
+
+fn syntax_error(error: &ScanError) -> (Place, String) {
+    let marker = error.marker();
+    (place_of(marker.line(), marker.col()), format!("not YAML: {} (expected YAML)", error.info()))
+}
+
+fn too_deep() -> String {
+    format!("nested too deep (expected at most {DEPTH_MAX} collections in each other)")
+}
