@@ -40,6 +40,7 @@ use tidegate_engine::explain::Explanation;
 use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::one_line;
+use tidegate_grpc::status::code;
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]
@@ -157,11 +158,11 @@ impl RefusalCode {
     /// Its number in gRPC.
     pub const fn grpc_status(self) -> u8 {
         match self {
-            Self::InvalidArgument => 3,
-            Self::DeadlineExceeded => 4,
-            Self::ResourceExhausted => 8,
-            Self::Unimplemented => 12,
-            Self::Unavailable | Self::StoreFailure => 14,
+            Self::InvalidArgument => code::INVALID_ARGUMENT,
+            Self::DeadlineExceeded => code::DEADLINE_EXCEEDED,
+            Self::ResourceExhausted => code::RESOURCE_EXHAUSTED,
+            Self::Unimplemented => code::UNIMPLEMENTED,
+            Self::Unavailable | Self::StoreFailure => code::UNAVAILABLE,
         }
     }
 }

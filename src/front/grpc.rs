@@ -5,8 +5,6 @@
 
 pub(in crate::front) mod framing;
 pub(in crate::front) mod health;
-mod message;
-pub(in crate::front) mod timeout;
 mod unary;
 pub(in crate::front) mod unfinished;
 
@@ -21,7 +19,6 @@ use hyper::body::{Body, Frame, Incoming};
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
-pub(in crate::front) use self::message::{is_content_type, percent_encoded};
 use self::unfinished::Unfinished;
 use crate::front::{Seam, proto};
 use crate::health::Health;
@@ -29,10 +26,6 @@ use crate::health::Health;
 /// Bytes of a question about health or about services, which are names. (tonic's own bound is 4 MiB, and a connection
 /// may have a thousand of them under way.)
 pub(in crate::front) const QUESTION_BYTES_MAX: usize = 4 * 1_024;
-
-/// What is said to those who do not ask as gRPC does.
-pub(in crate::front) const ONLY_POST: &str = "only POST\n";
-pub(in crate::front) const ONLY_GRPC: &str = "only application/grpc\n";
 
 pub(in crate::front) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

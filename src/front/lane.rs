@@ -1,22 +1,15 @@
-//! The lane: our own HTTP/2 for the gRPC port, at the speed of frames.
+//! The lane: our own HTTP/2 for the gRPC port, at the speed of frames. The frames and the connection, which is a state
+//! machine without I/O, are the crate `tidegate-grpc`; here it meets sockets and services.
 //!
-//! Every call that a limiter gets is small, unary and like the one before it, on a few long connections. Written for
-//! exactly that, HTTP/2 costs a small part of what a general server pays. It stands behind the same seam as `grpc` and
-//! serves the same port; which of the two is a setting. Beside the hot call it answers `grpc.health.v1`; reflection is
-//! where tonic serves.
+//! It stands behind the same seam as `grpc` and serves the same port; which of the two is a setting. Beside the hot call
+//! it answers `grpc.health.v1`; reflection is where tonic serves.
 //!
-//! - `frames`, `huffman`, `hpack`: the formats
-//! - `connection`: one connection as a state machine without I/O
 //! - `calls`: what is called: the seam, health
 //! - `driver`: a connection's task; `complaints`: what the log says of peers that misbehave
 
 mod calls;
 mod complaints;
-mod connection;
 mod driver;
-pub(in crate::front) mod frames;
-pub(in crate::front) mod hpack;
-mod huffman;
 
 use std::sync::Arc;
 

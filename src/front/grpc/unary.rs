@@ -11,15 +11,17 @@ use hyper::body::{Body, Frame, Incoming};
 
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
 use super::unfinished::Unfinished;
-use super::{ONLY_GRPC, ONLY_POST, is_content_type, percent_encoded, timeout};
 use crate::front::{Bounds, Refusal, Seam};
 use crate::metrics::Front;
 use crate::spans::CallSpan;
+use tidegate_grpc::message::{ONLY_GRPC, ONLY_POST, is_content_type, percent_encoded};
+use tidegate_grpc::timeout;
 
 /// How long a client may take to send one request. Whoever needs longer for a few hundred bytes is stuck or hostile.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
@@ -32,12 +34,17 @@ pub(super) async fn respond(
     if let Some(response) = not_grpc(&request) {
         return response;
     }
-    let timeout = timeout::of(request.headers());
+    let timeout = timeout_of(request.headers());
     let span = seam.begin_span(Front::Grpc, request.headers());
     match answer(seam, unfinished, request.into_body(), timeout, span).await {
         Ok(message) => answered(&message),
         Err(refusal) => refused(&refusal),
     }
+}
+
+/// How long the caller waits. `None` without a timeout, or with one that is not of the protocol's form.
+fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
+    timeout::parse(headers.get(GRPC_TIMEOUT)?.as_bytes())
 }
 
 async fn answer(

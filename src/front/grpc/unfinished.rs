@@ -5,12 +5,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::front::{Refusal, RefusalCode};
-
-/// What one connection may hold. A question of a proxy is a few hundred bytes and comes whole.
-pub(in crate::front) const BYTES_MAX: usize = 1_024 * 1_024;
-
-pub(in crate::front) const TOO_MUCH: &str =
-    "this connection has begun too many requests that it does not end";
+use tidegate_grpc::connection::{TOO_MUCH_UNFINISHED, UNFINISHED_BYTES_MAX};
 
 /// What the calls of one connection hold.
 #[derive(Default)]
@@ -34,8 +29,11 @@ impl Held<'_> {
     pub(super) fn more(&mut self, bytes: usize) -> Result<(), Refusal> {
         let before = self.of.0.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
-        if before + bytes > BYTES_MAX {
-            return Err(Refusal { code: RefusalCode::ResourceExhausted, message: TOO_MUCH.to_owned() });
+        if before + bytes > UNFINISHED_BYTES_MAX {
+            return Err(Refusal {
+                code: RefusalCode::ResourceExhausted,
+                message: TOO_MUCH_UNFINISHED.to_owned(),
+            });
         }
         Ok(())
     }
@@ -57,13 +55,13 @@ mod tests {
     fn calls_share_a_bound_and_give_back_what_they_held() {
         let unfinished = Unfinished::default();
         let (mut one, mut other) = (unfinished.hold(), unfinished.hold());
-        assert_eq!(one.more(BYTES_MAX - 10), Ok(()));
+        assert_eq!(one.more(UNFINISHED_BYTES_MAX - 10), Ok(()));
         assert_eq!(other.more(10), Ok(()));
         let refused = other.more(1).expect_err("the bound is reached");
         assert_eq!(refused.code, RefusalCode::ResourceExhausted);
         drop(other);
         assert_eq!(one.more(10), Ok(()));
         drop(one);
-        assert_eq!(unfinished.hold().more(BYTES_MAX), Ok(()));
+        assert_eq!(unfinished.hold().more(UNFINISHED_BYTES_MAX), Ok(()));
     }
 }

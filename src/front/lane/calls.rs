@@ -11,25 +11,31 @@ use tokio::task::{AbortHandle, JoinSet};
 use tonic_health::pb::HealthCheckRequest;
 
 use super::LaneFront;
-use super::connection::{Call, Outcome, STREAMS_MAX, Serve, Status};
-use super::hpack::Route;
 use crate::clock;
-use crate::front::grpc::{QUESTION_BYTES_MAX, framing, health};
+use crate::front::grpc::{QUESTION_BYTES_MAX, SHOULD_RATE_LIMIT, framing, health};
 use crate::front::{Bounds, Refusal};
 use crate::health::Status as HealthStatus;
 use crate::metrics::{Front, GrpcMethod};
 use crate::service::TOGETHER_MAX;
+use tidegate_grpc::Route;
+use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve};
+use tidegate_grpc::status::Status;
+use tidegate_grpc::status::code::{INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED};
 
-/// What gRPC calls these numbers.
-const INVALID_ARGUMENT: u8 = 3;
-const NOT_FOUND: u8 = 5;
-const UNIMPLEMENTED: u8 = 12;
+/// What is served; a call's route is a place in it.
+pub const ROUTES: &[&str] =
+    &[SHOULD_RATE_LIMIT, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
+const DECISION: Route = Route::Known(0);
+const HEALTH_CHECK: Route = Route::Known(1);
+const HEALTH_WATCH: Route = Route::Known(2);
 
 const TOO_LATE: &str = "the request did not arrive in time";
 const UNANSWERED: &str = "the request was not answered in time";
 
 /// As many as are answered together.
 type Together<T> = SmallVec<[T; TOGETHER_MAX]>;
+const _: () =
+    assert!(connection::TOGETHER_MAX == TOGETHER_MAX, "what is handed out together is decided together");
 
 /// The calls of one connection. Those that wait are dropped with it.
 pub struct Calls {
@@ -64,18 +70,16 @@ impl Calls {
     fn bounds(&self, route: Route) -> Bounds {
         let bounds = *self.front.seam.bounds();
         match route {
-            Route::ShouldRateLimit => bounds,
-            Route::HealthCheck | Route::HealthWatch | Route::Unknown => {
-                Bounds { request_bytes_max: QUESTION_BYTES_MAX, ..bounds }
-            }
+            DECISION => bounds,
+            _ => Bounds { request_bytes_max: QUESTION_BYTES_MAX, ..bounds },
         }
     }
 
     /// Counts a refusal of what never became a request, where such are counted.
     fn refuse(&self, route: Route, refusal: Refusal) -> Status {
         match route {
-            Route::ShouldRateLimit => self.front.seam.refuse(Front::Grpc, refusal).into(),
-            Route::HealthCheck | Route::HealthWatch | Route::Unknown => refusal.into(),
+            DECISION => self.front.seam.refuse(Front::Grpc, refusal).into(),
+            _ => refusal.into(),
         }
     }
 
@@ -88,15 +92,15 @@ impl Calls {
         let (mut places, mut messages) = (SmallVec::new(), SmallVec::new());
         for (place, call) in calls.iter().enumerate() {
             match (self.message(call), call.route) {
-                (Ok(message), Route::ShouldRateLimit) => {
+                (Ok(message), DECISION) => {
                     places.push(place);
                     messages.push(message);
                 }
-                (Ok(message), Route::HealthCheck) => {
+                (Ok(message), HEALTH_CHECK) => {
                     answer(place, Outcome::Now(self.check_health(message).as_deref().map_err(Clone::clone)));
                 }
-                (Ok(message), Route::HealthWatch) => answer(place, self.watch_health(call.stream, message)),
-                (Ok(_), Route::Unknown) => answer(place, Outcome::Now(Err(no_such_method()))),
+                (Ok(message), HEALTH_WATCH) => answer(place, self.watch_health(call.stream, message)),
+                (Ok(_), _) => answer(place, Outcome::Now(Err(no_such_method()))),
                 (Err(status), _) => answer(place, Outcome::Now(Err(status))),
             }
         }

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use super::connection::Ended;
 use crate::clock;
+use tidegate_grpc::connection::Ended;
 
 /// Nanoseconds between two lines.
 const PAUSE_NANOS: u64 = 1_000_000_000;

@@ -19,13 +19,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::LaneFront;
-use super::calls::{Calls, Event, Waiting};
-use super::connection::{Connection, OUTPUT_BYTES_MAX, Turn};
-use super::frames::Head;
+use super::calls::{Calls, Event, ROUTES, Waiting};
 use crate::clock;
 use crate::front::connections::Life;
 use crate::health::Status as HealthStatus;
 use crate::metrics::Metrics;
+use tidegate_grpc::connection::{Connection, OUTPUT_BYTES_MAX, Turn};
+use tidegate_grpc::frames::Head;
 
 /// Bytes of one read: a few hundred small calls. A connection keeps what it cannot take yet.
 const READ_BYTES: usize = 32 * 1_024;
@@ -68,7 +68,7 @@ pub async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, front: LaneFront
 /// A connection without a socket, for the benchmark: bytes in and out, and how many of them were taken.
 pub fn bare(front: LaneFront) -> impl FnMut(&[u8], &mut Vec<u8>) -> usize {
     let mut said = Vec::new();
-    let (mut connection, mut calls) = (Connection::new(clock::timer(), &mut said), Calls::new(front));
+    let (mut connection, mut calls) = (Connection::new(clock::timer(), ROUTES, &mut said), Calls::new(front));
     move |input, out| {
         out.append(&mut said);
         connection.receive(input, &mut Turn { now: clock::timer(), serve: &mut calls, out })
@@ -126,7 +126,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         let mut unsent = Vec::new();
         Self {
             stream,
-            connection: Connection::new(clock::timer(), &mut unsent),
+            connection: Connection::new(clock::timer(), ROUTES, &mut unsent),
             metrics: Arc::clone(&front.seam.metrics),
             calls: Calls::new(front),
             rest: Vec::new(),
@@ -346,10 +346,10 @@ mod tests {
 
     use super::*;
     use crate::front::connections::DrainSwitch;
-    use crate::front::lane::frames::{self, PREFACE, flag};
     use crate::front::tests::{metrics, service};
     use crate::front::{Bounds, Seam};
     use crate::health::Health;
+    use tidegate_grpc::frames::{self, PREFACE, flag};
 
     fn front() -> LaneFront {
         let metrics = metrics();
@@ -386,7 +386,7 @@ mod tests {
             assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
         }
         let mut expected = Vec::new();
-        let _ = Connection::<Waiting>::new(clock::timer(), &mut expected);
+        let _ = Connection::<Waiting>::new(clock::timer(), ROUTES, &mut expected);
         frames::settings_ack(&mut expected);
         assert_eq!(heard, [expected, pong(b"the live")].concat());
         drop(living);

@@ -18,9 +18,9 @@ use crate::front::connections::{
     DrainSwitch, GrpcServer, Life, Listener, serve_grpc, serve_http, serve_pages,
 };
 use crate::front::http::{AdminFront, Gate};
-use crate::front::lane::frames::{self, flag};
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
+use tidegate_grpc::frames::{self, flag};
 
 /// What serves a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

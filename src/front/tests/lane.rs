@@ -16,13 +16,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use super::{RULES, metrics, service};
 use crate::front::connections::{DrainSwitch, GrpcServer, Life};
 use crate::front::grpc::SHOULD_RATE_LIMIT;
-use crate::front::lane::frames::{HEAD_BYTES, Head, PREFACE, flag, kind};
-use crate::front::lane::hpack::text::TextDecoder;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::front::{Bounds, Seam};
 use crate::health::Health;
+use tidegate_grpc::frames::{HEAD_BYTES, Head, PREFACE, flag, kind};
+use tidegate_grpc::hpack::text::TextDecoder;
 
 const END: u8 = flag::END_STREAM;
 const WHOLE: u8 = flag::END_HEADERS;

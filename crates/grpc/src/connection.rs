@@ -23,7 +23,6 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -35,8 +34,9 @@ use self::ready::Reading;
 use self::requests::Block;
 use self::streams::Streams;
 use self::windows::Windows;
-use super::frames::{self, ErrorCode, HEAD_BYTES, Head, NUMBER_MAX, PAYLOAD_MAX, PREFACE, flag, kind};
-use super::hpack::{Decoder, Encoder, LIST_BYTES_MAX, Route};
+use crate::frames::{self, ErrorCode, HEAD_BYTES, Head, NUMBER_MAX, PAYLOAD_MAX, PREFACE, flag, kind};
+use crate::hpack::{Decoder, Encoder, LIST_BYTES_MAX, Route};
+use crate::status::Status;
 
 /// Streams at a time. Envoy opens another connection when it needs more.
 pub const STREAMS_MAX: usize = 1_024;
@@ -44,6 +44,13 @@ pub const STREAMS_MAX: usize = 1_024;
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Once this much is to be sent, it is sent before anything else is read: a peer that reads nothing is heard no more.
 pub const OUTPUT_BYTES_MAX: usize = 16 * 1_024;
+/// What the requests of one connection may hold that have come in part. A question of a proxy is a few hundred bytes and
+/// comes whole.
+pub const UNFINISHED_BYTES_MAX: usize = 1_024 * 1_024;
+/// What a request is told that would hold more.
+pub const TOO_MUCH_UNFINISHED: &str = "this connection has begun too many requests that it does not end";
+/// So many requests that came in together are handed out together, at most.
+pub const TOGETHER_MAX: usize = 8;
 /// How long memory is kept that a burst took and nothing needs now.
 const ROOM_KEPT: Duration = Duration::from_secs(10);
 /// A peer that was not heard for so long is asked whether it is still there, and given up after the second.
@@ -54,15 +61,6 @@ const ARE_YOU_THERE: [u8; 8] = *b"tidegate";
 
 const SETTINGS_MAX_CONCURRENT_STREAMS: u16 = 3;
 const SETTINGS_MAX_HEADER_LIST_SIZE: u16 = 6;
-
-/// A status of gRPC that is no success.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// Its number.
-    pub code: u8,
-    /// Why, for the one who asked.
-    pub message: Cow<'static, str>,
-}
 
 /// A whole request.
 #[derive(Clone, Copy, Debug)]
@@ -142,8 +140,9 @@ enum Stage {
 pub struct Counts {
     /// Streams that began.
     pub streams: u32,
-    /// Streams that the client reset, and that we did.
+    /// Streams that the client reset.
     pub reset_by_client: u32,
+    /// Streams that we reset.
     pub reset_by_server: u32,
 }
 
@@ -169,8 +168,9 @@ pub struct Turn<'a, S> {
 }
 
 impl<W> Connection<W> {
-    /// A connection that begins now. What the server says first is appended to `out`.
-    pub fn new(now: Instant, out: &mut Vec<u8>) -> Self {
+    /// A connection that begins now, to a server of these paths: the [`Route`] of a call is the place of its path. What the
+    /// server says first is appended to `out`.
+    pub fn new(now: Instant, routes: &'static [&'static str], out: &mut Vec<u8>) -> Self {
         let (streams, fields) = (STREAMS_MAX as u32, LIST_BYTES_MAX as u32);
         frames::settings(
             out,
@@ -178,7 +178,7 @@ impl<W> Connection<W> {
         );
         Self {
             stage: Stage::Preface,
-            decoder: Decoder::new(),
+            decoder: Decoder::new(routes),
             encoder: Encoder::new(),
             streams: Streams::new(),
             windows: Windows::new(out),

@@ -20,10 +20,10 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The field of this name and value.
-    pub fn of(name: Name, name_bytes: usize, value: &[u8]) -> Self {
+    /// The field of this name and value, to a server of these paths.
+    pub fn of(name: Name, name_bytes: usize, value: &[u8], routes: &[&str]) -> Self {
         let size = name_bytes + value.len() + ENTRY_OVERHEAD;
-        Self { name, name_bytes, meaning: Meaning::of(name, value), size }
+        Self { name, name_bytes, meaning: Meaning::of(name, value, routes), size }
     }
 
     /// A field that is well-formed and of no interest, by the lengths of its name and its value.
@@ -90,7 +90,7 @@ impl Table {
 }
 
 static STATIC: LazyLock<[Entry; STATIC_ENTRIES]> = LazyLock::new(|| {
-    FIELDS.map(|(name, value)| Entry::of(Name::of(name.as_bytes()), name.len(), value.as_bytes()))
+    FIELDS.map(|(name, value)| Entry::of(Name::of(name.as_bytes()), name.len(), value.as_bytes(), &[]))
 });
 
 /// RFC 7541, appendix A.

@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::front::lane::huffman::{decode, tests::encode};
+    use crate::huffman::{decode, tests::encode};
 
     #[test]
     fn ids_are_counted() {

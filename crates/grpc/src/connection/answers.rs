@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::streams::{State, Stream, Then};
 use super::{Connection, ErrorCode, PAYLOAD_MAX, Status, flag, frames, kind, nuisance};
-use crate::front::grpc::{ONLY_GRPC, ONLY_POST, percent_encoded};
+use crate::message::{ONLY_GRPC, ONLY_POST, percent_encoded};
 
 /// How long an answer may wait for a client to open its window.
 pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(30);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::front::grpc::{self, timeout};
+use crate::{message, timeout};
 
 /// Methods that are told apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub enum Method {
 /// Where a call goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
-    ShouldRateLimit,
-    HealthCheck,
-    HealthWatch,
+    /// To the path of this place in the table of those that are served.
+    Known(u8),
+    /// To none of them.
     #[default]
     Unknown,
 }
@@ -79,8 +79,8 @@ impl Name {
 }
 
 impl Meaning {
-    /// What this value means under this name.
-    pub fn of(name: Name, value: &[u8]) -> Self {
+    /// What this value means under this name, to a server of these paths.
+    pub fn of(name: Name, value: &[u8], routes: &[&str]) -> Self {
         if !is_value(value) {
             return Self::Malformed;
         }
@@ -90,9 +90,9 @@ impl Meaning {
             Name::Method => method(value),
             Name::Scheme if value.is_empty() => Self::Malformed,
             Name::Scheme => Self::Scheme,
-            Name::Path => path(value),
+            Name::Path => path(value, routes),
             Name::Authority => Self::Authority,
-            Name::ContentType => Self::ContentType(grpc::is_content_type(value)),
+            Name::ContentType => Self::ContentType(message::is_content_type(value)),
             Name::ContentLength => content_length(value),
             Name::Te if value == b"trailers" => Self::Nothing,
             Name::Te => Self::Malformed,
@@ -110,11 +110,11 @@ fn method(value: &[u8]) -> Meaning {
     }
 }
 
-fn path(value: &[u8]) -> Meaning {
+fn path(value: &[u8], routes: &[&str]) -> Meaning {
+    if let Some(place) = routes.iter().position(|path| path.as_bytes() == value) {
+        return Meaning::Path(u8::try_from(place).map_or(Route::Unknown, Route::Known));
+    }
     match value {
-        _ if value == grpc::SHOULD_RATE_LIMIT.as_bytes() => Meaning::Path(Route::ShouldRateLimit),
-        b"/grpc.health.v1.Health/Check" => Meaning::Path(Route::HealthCheck),
-        b"/grpc.health.v1.Health/Watch" => Meaning::Path(Route::HealthWatch),
         [b'/', ..] | b"*" => Meaning::Path(Route::Unknown),
         _ => Meaning::Malformed,
     }
@@ -149,9 +149,10 @@ pub(super) fn is_value(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::{CALL, ROUTES};
 
     fn meaning(name: &[u8], value: &[u8]) -> Meaning {
-        Meaning::of(Name::of(name), value)
+        Meaning::of(Name::of(name), value, ROUTES)
     }
 
     #[test]
@@ -161,9 +162,9 @@ mod tests {
             (":method", "POST", Meaning::Method(Method::Post)),
             (":method", "GET", Meaning::Method(Method::Other)),
             (":scheme", "https", Meaning::Scheme),
-            (":path", grpc::SHOULD_RATE_LIMIT, Meaning::Path(Route::ShouldRateLimit)),
-            (":path", "/grpc.health.v1.Health/Check", Meaning::Path(Route::HealthCheck)),
-            (":path", "/grpc.health.v1.Health/Watch", Meaning::Path(Route::HealthWatch)),
+            (":path", CALL, Meaning::Path(Route::Known(0))),
+            (":path", "/grpc.health.v1.Health/Check", Meaning::Path(Route::Known(1))),
+            (":path", "/grpc.health.v1.Health/Watch", Meaning::Path(Route::Known(2))),
             (":path", "/", Meaning::Path(Route::Unknown)),
             (":authority", "", Meaning::Authority),
             ("te", "trailers", Meaning::Nothing),

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::*;
-use crate::clock;
-use crate::front::grpc::SHOULD_RATE_LIMIT;
+use crate::fixture::{CALL, ROUTES};
+use tidegate_engine::clock;
 
 /// A frame as it is on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Peer {
     fn silent(answer_bytes: usize) -> Self {
         let now = clock::monotonic();
         let mut out = Vec::new();
-        let connection = Connection::new(now, &mut out);
+        let connection = Connection::new(now, ROUTES, &mut out);
         let server = Server { answer_bytes, ..Server::default() };
         Self { connection, server, now, rest: Vec::new(), read: out.len(), out }
     }
@@ -198,12 +198,8 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 fn call_block(more: &[(&str, &str)]) -> Vec<u8> {
-    let call = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", SHOULD_RATE_LIMIT),
-        ("content-type", "application/grpc"),
-    ];
+    let call =
+        [(":method", "POST"), (":scheme", "http"), (":path", CALL), ("content-type", "application/grpc")];
     block(&[&call[..], more].concat())
 }
 
@@ -270,12 +266,7 @@ fn what_is_no_call_gets_a_page() {
         peer.say(&frame(kind::HEADERS, WHOLE | END, 1, &block(fields)))
     };
     let fields = |method, content_type| {
-        [
-            (":method", method),
-            (":scheme", "http"),
-            (":path", SHOULD_RATE_LIMIT),
-            ("content-type", content_type),
-        ]
+        [(":method", method), (":scheme", "http"), (":path", CALL), ("content-type", content_type)]
     };
     let [head, text] = &request(&fields("GET", "application/grpc"))[..] else { panic!("two frames") };
     assert!(has(head, "405") && has(head, "allow") && text.flags == END);

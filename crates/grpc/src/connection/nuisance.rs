@@ -73,7 +73,7 @@ impl Nuisance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
+    use tidegate_engine::clock;
 
     #[test]
     fn useless_frames_add_up_answers_and_time_take_away() {

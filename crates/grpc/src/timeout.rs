@@ -2,21 +2,12 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
-
-const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-
 /// Digits of the largest timeout that the protocol lets a client write.
 const DIGITS_MAX: usize = 8;
 
-/// How long the caller waits. `None` without a timeout, or with one that is not of the protocol's form: whoever sends
+/// How long the caller waits whose `grpc-timeout` this is. `None` if it is not of the protocol's form: whoever sends
 /// that is served as long as anybody.
-pub(super) fn of(headers: &HeaderMap) -> Option<Duration> {
-    parse(headers.get(GRPC_TIMEOUT)?.as_bytes())
-}
-
-/// How long the caller waits whose `grpc-timeout` this is.
-pub(in crate::front) fn parse(value: &[u8]) -> Option<Duration> {
+pub fn parse(value: &[u8]) -> Option<Duration> {
     let (&unit, digits) = value.split_last()?;
     if digits.len() > DIGITS_MAX || !digits.iter().all(u8::is_ascii_digit) {
         return None;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 
 use super::STREAMS_MAX;
-use crate::front::lane::hpack::Route;
+use crate::hpack::Route;
 
 /// What a stream asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

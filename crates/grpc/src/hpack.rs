@@ -11,13 +11,14 @@ mod encoder;
 mod field;
 mod head;
 mod table;
-#[cfg(test)]
+/// For tests, also of those that drive a connection.
 pub mod text;
 
-pub use self::decoder::{DecodeError, Decoder};
-pub use self::encoder::Encoder;
-pub use self::field::{Method, Route};
-pub use self::head::RequestHead;
+pub(crate) use self::decoder::{DecodeError, Decoder};
+pub(crate) use self::encoder::Encoder;
+pub(crate) use self::field::Method;
+pub use self::field::Route;
+pub(crate) use self::head::RequestHead;
 
 /// Bytes of either side's dynamic table, which is what the protocol begins with.
 const TABLE_BYTES: usize = 4_096;

@@ -4,7 +4,7 @@ use super::STATIC_ENTRIES;
 use super::field::{Name, is_value};
 use super::head::RequestHead;
 use super::table::{Entry, Table};
-use crate::front::lane::huffman;
+use crate::huffman;
 
 /// Decoded bytes of one block beyond which the connection ends: a small block may refer to long entries many times.
 const LIST_BYTES_HARD_MAX: usize = 64 * 1_024;
@@ -26,6 +26,8 @@ pub enum DecodeError {
 /// The decoder of one connection.
 #[derive(Debug)]
 pub struct Decoder {
+    /// The paths that are served.
+    routes: &'static [&'static str],
     table: Table,
     memo: Memo,
     spelt: Spelt,
@@ -86,9 +88,10 @@ impl Spelt {
 }
 
 impl Decoder {
-    pub fn new() -> Self {
+    /// One that tells these paths apart.
+    pub fn new(routes: &'static [&'static str]) -> Self {
         let (memo, spelt) = (Memo::default(), Spelt::default());
-        Self { table: Table::new(), memo, spelt, scratch: Vec::new() }
+        Self { routes, table: Table::new(), memo, spelt, scratch: Vec::new() }
     }
 
     /// Whether it holds memory that few blocks need.
@@ -175,7 +178,7 @@ impl Decoder {
             return Some(Entry::unread(name_bytes, value_bytes));
         }
         value.read(&mut self.scratch)?;
-        Some(Entry::of(name, name_bytes, &self.scratch))
+        Some(Entry::of(name, name_bytes, &self.scratch, self.routes))
     }
 }
 

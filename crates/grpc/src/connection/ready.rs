@@ -11,9 +11,8 @@ use smallvec::SmallVec;
 
 use super::answers::SEND_TIMEOUT;
 use super::streams::{Asked, State, Stream};
-use super::{Call, Connection, ErrorCode, Head, Outcome, Serve, Turn, flag, kind};
-use crate::front::lane::hpack::Route;
-use crate::service::TOGETHER_MAX;
+use super::{Call, Connection, ErrorCode, Head, Outcome, Serve, TOGETHER_MAX, Turn, flag, kind};
+use crate::hpack::Route;
 
 /// How long a call may wait for its answer whose caller names no end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,14 +1,19 @@
 //! How gRPC writes down over HTTP/2 what is no message: its content types, and texts about errors.
 
+/// What is said to those who do not ask as gRPC does.
+pub const ONLY_POST: &str = "only POST\n";
+/// The same where the content type is another one.
+pub const ONLY_GRPC: &str = "only application/grpc\n";
+
 const CONTENT_TYPE: &[u8] = b"application/grpc";
 
 /// Whether a `content-type` is that of gRPC, whatever the messages are encoded in.
-pub(in crate::front) fn is_content_type(value: &[u8]) -> bool {
+pub fn is_content_type(value: &[u8]) -> bool {
     matches!(value.strip_prefix(CONTENT_TYPE), Some([] | [b'+' | b';', ..]))
 }
 
 /// A text for `grpc-message`: printable ASCII as it is, everything else as `%XX`.
-pub(in crate::front) fn percent_encoded(text: &str) -> String {
+pub fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

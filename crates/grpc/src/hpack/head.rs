@@ -93,7 +93,7 @@ mod tests {
     }
 
     const POST: Meaning = Meaning::Method(Method::Post);
-    const PATH_: Meaning = Meaning::Path(Route::ShouldRateLimit);
+    const PATH_: Meaning = Meaning::Path(Route::Known(0));
 
     #[test]
     fn a_request_has_each_pseudo_header_once_and_first() {

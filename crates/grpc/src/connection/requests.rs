@@ -7,11 +7,11 @@ use super::ready::Reading;
 use super::streams::{Asked, State, Stream};
 use super::windows::STREAM_WINDOW;
 use super::{
-    Connection, ErrorCode, Fatal, Head, NUMBER_MAX, READ_TIMEOUT, STREAMS_MAX, Serve, Status, Turn, fatal,
-    flag, frames, nuisance,
+    Connection, ErrorCode, Fatal, Head, NUMBER_MAX, READ_TIMEOUT, STREAMS_MAX, Serve, Status,
+    TOO_MUCH_UNFINISHED, Turn, UNFINISHED_BYTES_MAX, fatal, flag, frames, nuisance,
 };
-use crate::front::grpc::unfinished;
-use crate::front::lane::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead, Route};
+use crate::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead, Route};
+use crate::status::code::RESOURCE_EXHAUSTED;
 
 /// Bytes of one header block, as it is sent.
 const BLOCK_BYTES_MAX: usize = 16 * 1_024;
@@ -19,8 +19,6 @@ const BLOCK_BYTES_MAX: usize = 16 * 1_024;
 const CONTINUATIONS_MAX: u32 = 16;
 /// A part of a body that is smaller, and not the last, makes more work than it brings.
 const PART_BYTES_MIN: usize = 64;
-/// gRPC's RESOURCE_EXHAUSTED.
-const RESOURCE_EXHAUSTED: u8 = 8;
 
 /// A header block that is not whole.
 #[derive(Debug)]
@@ -272,8 +270,8 @@ impl<W> Connection<W> {
         let Some(stream) = self.streams.get(id) else { return };
         stream.give_back(reading.out);
         let Asked::Call(route) = stream.asked else { return };
-        let refusal = if self.windows.held + data.len() > unfinished::BYTES_MAX {
-            Err(Status { code: RESOURCE_EXHAUSTED, message: unfinished::TOO_MUCH.into() })
+        let refusal = if self.windows.held + data.len() > UNFINISHED_BYTES_MAX {
+            Err(Status { code: RESOURCE_EXHAUSTED, message: TOO_MUCH_UNFINISHED.into() })
         } else {
             stream.body.extend_from_slice(data);
             self.windows.held += data.len();

@@ -56,12 +56,8 @@ fn floods_on_a_stream_that_needs_none_of_it_end_the_connection() {
         peer.say(text);
         peer
     };
-    let call_fields = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", SHOULD_RATE_LIMIT),
-        ("content-type", "application/grpc"),
-    ];
+    let call_fields =
+        [(":method", "POST"), (":scheme", "http"), (":path", CALL), ("content-type", "application/grpc")];
     let no_call = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
     let update = frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]);
     let byte = frame(kind::DATA, 0, 1, b"x");
