@@ -7,9 +7,6 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::store::redis::address::Place;
-use tidegate::store::redis::{Contact, RedisOptions, RedisStore};
-use tidegate::store::{FailoverOptions, SharedStore};
 use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::{Code, Status, conclude};
 use tidegate_engine::key::KeySecret;
@@ -18,6 +15,9 @@ use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
+use tidegate_redis::address::Place;
+use tidegate_redis::{Contact, RedisOptions, RedisStore};
+use tidegate_redis::{FailoverOptions, SharedStore};
 
 const RULES: &str = "
 domain: shop

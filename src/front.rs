@@ -34,13 +34,13 @@ use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use crate::service::{Service, ServiceError, Snapshot};
 use crate::spans::Tracer;
-use crate::store::SharedStore;
 use tidegate_engine::decision::{Code, Decision, Limited};
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::one_line;
 use tidegate_grpc::status::code;
+use tidegate_redis::SharedStore;
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]

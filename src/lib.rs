@@ -117,7 +117,6 @@
 //!   of one pointer. Each thread reads it by a cache of its own: a shared reference count bounces between cores.
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.
 
-pub mod store;
 mod source;
 mod metrics;
 mod statsd;

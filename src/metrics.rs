@@ -17,6 +17,7 @@
 mod calls;
 mod chunked;
 mod counts;
+mod grpc_method;
 mod handles;
 mod histogram;
 mod lane;
@@ -40,7 +41,8 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-pub use self::calls::{Front, GrpcMethod, Outcome};
+pub use self::calls::{Front, Outcome};
+pub use self::grpc_method::GrpcMethod;
 pub use self::handles::RuleHandles;
 pub use self::mapping::Mapping;
 pub use self::text::{Kind, Samples};

@@ -13,13 +13,13 @@ use crate::clock::{Clock, monotonic, nanos_since};
 use crate::decisions::{DecisionLog, Denials, Under};
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
-use crate::store::{Applied, Moment, Question, SharedStore, StoreError};
 use tidegate_engine::decision::{Decision, conclude_into};
 use tidegate_engine::explain::{Explanation, explain};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::plan::{Modes, Plan};
 use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::RuleSet;
+use tidegate_redis::{Applied, Moment, Question, SharedStore, StoreError};
 
 /// Requests that are best decided together: enough that memory has answered for the first once the last is asked for,
 /// few enough that what is known of them stays in a processor's nearest cache.

@@ -6,13 +6,13 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use tidegate::store::redis::key::KeyStyle;
-use tidegate::store::redis::script::{Call, Clock, Purpose, Whole, source};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{Cost, LoadOptions, SourceFile, load};
+use tidegate_redis::key::KeyStyle;
+use tidegate_redis::script::{Call, Clock, Purpose, Whole, source};
 
 use super::database::Database;
 use super::question::{DOMAIN, KEY, Random};

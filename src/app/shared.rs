@@ -14,13 +14,13 @@ use crate::metrics::{Kind, Metrics};
 use crate::settings::Settings;
 use crate::settings::redis::Target;
 use crate::settings::value::{Backend, FilePath, StoreFailureMode, SyncMode};
-use crate::store::redis::key::KeyStyle;
-use crate::store::redis::tls::{TlsFiles, config};
-use crate::store::redis::{Access, Contact, RedisOptions, RedisStore, RoundTrips, SettingNames, Stats};
-use crate::store::{FailoverOptions, Failure, LeaseTotals, SharedStore};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::reported::ReportedTotal;
 use tidegate_engine::rules::{StoreFailure, Sync};
+use tidegate_redis::key::KeyStyle;
+use tidegate_redis::tls::{TlsFiles, config};
+use tidegate_redis::{Access, Contact, RedisOptions, RedisStore, RoundTrips, SettingNames, Stats};
+use tidegate_redis::{FailoverOptions, Failure, LeaseTotals, SharedStore};
 
 /// Why requests are not welcome before the first contact.
 pub(super) const NOT_REACHED: &str = "redis was not reached yet";

@@ -1,5 +1,6 @@
 //! Counters of calls: how many came by which front, how they ended, how long they took.
 
+use super::grpc_method::GrpcMethod;
 use super::histogram::{Buckets, Histogram, RESPONSE_TIME_BOUNDS};
 use super::mapped::Mapped;
 use super::mapping::{Mapping, Target};
@@ -36,15 +37,6 @@ pub enum Outcome {
     StoreFailure,
     /// It was not answered in time.
     DeadlineExceeded,
-}
-
-/// The gRPC methods that are told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrpcMethod {
-    /// The decision.
-    ShouldRateLimit,
-    /// The health service's `Check`.
-    Check,
 }
 
 /// Whose fault an error is, in the words of `envoyproxy/ratelimit`.
@@ -120,18 +112,6 @@ impl Outcome {
             Self::Ok | Self::OverLimit => None,
             Self::StoreFailure => Some(ErrorType::Redis),
             _ => Some(ErrorType::Service),
-        }
-    }
-}
-
-impl GrpcMethod {
-    pub(super) const ALL: [Self; 2] = [Self::ShouldRateLimit, Self::Check];
-
-    /// Its name, without that of its service.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::ShouldRateLimit => "ShouldRateLimit",
-            Self::Check => "Check",
         }
     }
 }

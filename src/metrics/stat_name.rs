@@ -3,8 +3,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::calls::GrpcMethod;
 use super::counts::Stat;
+use super::grpc_method::GrpcMethod;
 use super::name::parts;
 
 /// The name of a counter or a timer.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::calls::GrpcMethod;
+use super::grpc_method::GrpcMethod;
 use super::stat_name::{Kind, StatName};
 
 /// Durations that a thread's ring holds: some 100 ms of as many calls as a core can answer in half of its time.

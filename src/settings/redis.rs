@@ -2,7 +2,7 @@
 
 use crate::settings::value::{Backend, Secret};
 use crate::settings::{Problem, Row, Settings, TABLE};
-use crate::store::redis::address::{Login, Place};
+use tidegate_redis::address::{Login, Place};
 
 /// Variables of `envoyproxy/ratelimit` that have no effect here, but say that counters live in Redis.
 const OTHERS: &[&str] = &[

@@ -1,0 +1,13 @@
+//! The clocks of the shared store: those of the engine, and the one that runs while a machine sleeps.
+
+#![allow(clippy::disallowed_methods, reason = "a clock is read in files of this name only")]
+
+use std::time::Duration;
+
+pub(crate) use tidegate_engine::clock::{Clock, monotonic, nanos_since};
+
+/// The time since the machine was started, that which it slept included: for what ends elsewhere too.
+pub(crate) fn since_boot() -> Duration {
+    let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(since).expect("a machine does not start in the future")
+}

@@ -1,0 +1,149 @@
+//! What is answered where Redis does not: as each rule says, which may mean that this node decides alone.
+//!
+//! In: a plan, what became of its checks, and the verdicts that are known. Out: the verdicts that were missing, or an
+//! error where a rule wants one. What is admitted alone is noted, so that Redis is told later.
+
+use smallvec::SmallVec;
+
+use super::carried::Place;
+use super::{KEY_BYTES_MAX, Outcome, Part, SharedStore, check_at, checks};
+use crate::clock::monotonic;
+use crate::failure::{Failure, StoreError};
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::limit::{Algorithm, Limit, Verdict};
+use tidegate_engine::plan::{Check, Hits, Origin, Plan, Step};
+use tidegate_engine::rules::StoreFailure;
+use tidegate_engine::settle::settle;
+use tidegate_engine::time::SECOND_NANOS;
+
+/// Steps that this node decides alone, and why.
+type Alone = SmallVec<[(usize, Failure); 4]>;
+
+impl SharedStore {
+    /// The answers of those that have none from Redis. Whether there are any.
+    pub(super) fn fail_over(
+        &self,
+        plan: &Plan<'_>,
+        parts: &[Part<'_>],
+        outcomes: &[Outcome],
+        verdicts: &mut Verdicts,
+    ) -> Result<bool, StoreError> {
+        let mut alone = Alone::new();
+        let (mut failed, mut error) = (false, None);
+        for (index, check) in checks(plan) {
+            let Some(Err(failure)) = outcomes[index] else { continue };
+            failed = true;
+            self.keep_reported(check, failure, || place_of(plan, parts, index));
+            match mode_of(check).unwrap_or(self.options.mode) {
+                StoreFailure::Error => error = error.or(Some(failure)),
+                StoreFailure::Deny => verdicts[index] = Some(denied(check)),
+                StoreFailure::Allow => verdicts[index] = Some(allowed(check)),
+                StoreFailure::Local => alone.push((index, failure)),
+            }
+        }
+        if let Some(failure) = error {
+            return Err(StoreError(failure));
+        }
+        if !alone.is_empty() {
+            self.decide_alone(plan, parts, &alone, verdicts);
+        }
+        Ok(failed)
+    }
+
+    /// Keeps a cost that was spent already, whatever is answered, until Redis is told.
+    fn keep_reported(&self, check: &Check<'_>, failure: Failure, place: impl FnOnce() -> Option<Place>) {
+        let Hits::Take(hits) = check.hits else { return };
+        // One that too few replicas have was charged.
+        if check.reported
+            && failure != Failure::Unreplicated
+            && !self.carried.note(check.key, &check.limit, hits, monotonic(), place)
+        {
+            self.reported.count(check, 0, 0);
+        }
+    }
+
+    /// Decides these steps in memory, with this node's share of their limits.
+    fn decide_alone(&self, plan: &Plan<'_>, parts: &[Part<'_>], alone: &Alone, verdicts: &mut Verdicts) {
+        let mut own = plan.clone();
+        for (index, check) in checks(plan) {
+            own.steps[index] = Step::Check(match verdicts[index] {
+                Some(verdict) => stand_in(check, verdict.over),
+                None => self.share_of(check),
+            });
+        }
+        let decided = self.local.apply(&own, self.clock.now());
+        let settlement = settle(&own, |index| decided[index].is_some_and(|verdict| verdict.over));
+        for &(index, failure) in alone {
+            let (Some(check), Some(verdict)) = (check_at(&own, index), decided[index]) else {
+                continue;
+            };
+            verdicts[index] = Some(verdict);
+            let now = monotonic();
+            match (check.hits, settlement.charged(check, verdict.over)) {
+                // What Redis may have given back already must not be given back once more.
+                (Hits::GiveBack(hits), _) if failure.did_nothing() => {
+                    self.carried.lower(check.key, &check.limit, hits, now);
+                }
+                (Hits::GiveBack(_), _) | (Hits::Take(_), 0) => {}
+                // What is reported is kept already.
+                (Hits::Take(_), _) if check.reported => {}
+                (Hits::Take(_), charged) => {
+                    let place = || place_of(plan, parts, index);
+                    self.carried.note(check.key, &check.limit, charged, now, place);
+                }
+            }
+        }
+    }
+
+    fn share_of<'p>(&self, check: &Check<'p>) -> Check<'p> {
+        let share = |number: u32| (f64::from(number) * self.options.local_share).floor() as u32;
+        let limit =
+            check.limit.with_requests(share(check.limit.requests())).with_burst(share(check.limit.burst()));
+        Check { limit, ..*check }
+    }
+}
+
+/// A check that says what is known of this one, and counts nothing: what the request comes to depends on all of them.
+/// A log that the node keeps under the same key is looked at too, so the window has to be its own: a shorter one would
+/// make it forget.
+pub(super) fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
+    let limit =
+        Limit::new(Algorithm::SlidingLog, if over { 0 } else { u32::MAX }, check.limit.window_nanos());
+    Check { limit, hits: Hits::Take(0), reported: false, ..*check }
+}
+
+/// Where the counter of this step lives.
+fn place_of(plan: &Plan<'_>, parts: &[Part<'_>], step: usize) -> Option<Place> {
+    let check = check_at(plan, step)?;
+    let part = parts.iter().find(|part| part.steps.contains(&step))?;
+    let key = &part.keys[part.steps.iter().position(|&own| own == step)?];
+    let place = || Place { unit: check.unit(), slot: part.slot, key: key.clone(), limit: check.limit };
+    (key.len() <= KEY_BYTES_MAX).then(place)
+}
+
+fn mode_of(check: &Check<'_>) -> Option<StoreFailure> {
+    match check.origin {
+        Origin::Rule(rule) => rule.on_store_failure,
+        Origin::Override { .. } => None,
+    }
+}
+
+fn hits_of(check: &Check<'_>) -> u64 {
+    match check.hits {
+        Hits::Take(hits) => hits,
+        Hits::GiveBack(_) => 0,
+    }
+}
+
+/// Over the limit, for one second.
+fn denied(check: &Check<'_>) -> Verdict {
+    let before = u64::from(check.limit.burst());
+    let after = before.saturating_add(hits_of(check));
+    Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS }
+}
+
+/// Within the limit, uncounted.
+fn allowed(check: &Check<'_>) -> Verdict {
+    let remaining = u64::from(check.limit.burst());
+    Verdict { over: false, before: 0, after: 0, remaining, reset_nanos: 0 }
+}

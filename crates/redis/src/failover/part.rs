@@ -1,0 +1,135 @@
+//! What has to be asked of a request, by store and slot: a part is what one call asks.
+//!
+//! In: a plan, and what is known of it already. Out: parts with the keys of their counters and the leases that are asked
+//! for along with them; and the call that asks one.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::carried::Taken;
+use super::{SharedStore, check_at};
+use crate::clock::monotonic;
+use crate::lease::Demand;
+use crate::script::{Call, Memory, Whole};
+use crate::store::RedisStore;
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::plan::{Plan, Step};
+use tidegate_engine::request::Request;
+
+/// The counters of a request that live in one slot of one Redis.
+pub(super) struct Part<'s> {
+    pub(super) store: &'s RedisStore,
+    pub(super) slot: u16,
+    pub(super) steps: SmallVec<[usize; 4]>,
+    pub(super) keys: SmallVec<[Vec<u8>; 4]>,
+    /// Leases that are asked for along with these, by place.
+    pub(super) demands: SmallVec<[(usize, Demand<'s>); 1]>,
+    /// The server's memory before it is asked, where something of it may go back.
+    pub(super) memory: Option<Arc<Memory>>,
+}
+
+impl<'s> Part<'s> {
+    pub(super) fn new(store: &'s RedisStore, slot: u16) -> Self {
+        let (steps, keys, demands) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
+        Self { store, slot, steps, keys, demands, memory: None }
+    }
+
+    /// Adds what one step asks of the counter under `key`, and the lease that is asked for along with it.
+    pub(super) fn add(&mut self, step: usize, key: Vec<u8>, demand: Option<Demand<'s>>) {
+        if demand.is_some() {
+            self.may_go_back();
+        }
+        self.demands.extend(demand.map(|demand| (self.steps.len(), demand)));
+        self.steps.push(step);
+        self.keys.push(key);
+    }
+
+    /// What the server charges may go back, if it is still there then.
+    fn may_go_back(&mut self) {
+        self.memory = self.memory.take().or_else(|| self.store.memory(self.slot));
+    }
+
+    /// The hits that a lease is asked for along with the check at this place.
+    fn demanded(&self, place: usize) -> Option<u64> {
+        self.demands.iter().find(|demand| demand.0 == place).map(|(_, demand)| demand.hits)
+    }
+}
+
+impl SharedStore {
+    /// Groups what has to be asked by store and slot.
+    pub(super) fn parts<'s>(
+        &'s self,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        known: &Verdicts,
+    ) -> Vec<Part<'s>> {
+        let mut parts: Vec<Part<'s>> = Vec::new();
+        for (index, descriptor) in request.descriptors().enumerate() {
+            let (Some(Step::Check(check)), None) = (plan.steps.get(index), known[index]) else { continue };
+            let store = self.store_of(check.unit());
+            let key = store.options().keys.key(request.domain(), check, descriptor.entries);
+            let slot = store.slot(&key);
+            let same = |part: &&mut Part<'_>| std::ptr::eq(part.store, store) && part.slot == slot;
+            let part = match parts.iter_mut().position(|part| same(&part)) {
+                Some(part) => &mut parts[part],
+                None => {
+                    parts.push(Part::new(store, slot));
+                    parts.last_mut().expect("it was just added")
+                }
+            };
+            let demand = self.demand(check, &key);
+            part.add(index, key, demand);
+        }
+        // What one slot charges goes back where another denies, or this node knows that the request is denied.
+        if parts.len() > 1 || known.iter().any(Option::is_some) {
+            parts.iter_mut().for_each(Part::may_go_back);
+        }
+        parts
+    }
+
+    /// The call that asks what this part asks.
+    pub(super) fn call(
+        &self,
+        plan: &Plan<'_>,
+        part: &Part<'_>,
+        known: &Verdicts,
+        carried: &mut Taken<'_>,
+    ) -> Call {
+        let mut call = Call::new(&whole(plan, part, known));
+        for (place, (&step, key)) in part.steps.iter().zip(&part.keys).enumerate() {
+            let Some(check) = check_at(plan, step) else { continue };
+            call.push(key.clone(), check, plan.modes.quota);
+            part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
+            let admitted = carried.of(check.key);
+            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
+        }
+        call
+    }
+}
+
+/// What a part has to know of the descriptors that it does not ask. Those of other slots count as not over: what they
+/// turn out to be is settled afterwards.
+fn whole(plan: &Plan<'_>, part: &Part<'_>, known: &Verdicts) -> Whole {
+    let mut whole = Whole {
+        stop_increment_when_over: plan.modes.stop_increment_when_over,
+        quota: plan.modes.quota,
+        ..Whole::default()
+    };
+    for (index, step) in plan.steps.iter().enumerate() {
+        match step {
+            Step::Unlimited(_) => {}
+            Step::Unmatched | Step::Replaced(_) => whole.quotas += u32::from(plan.modes.quota),
+            Step::Check(_) if part.steps.contains(&index) => {}
+            Step::Check(check) => {
+                let over = known[index].is_some_and(|verdict| verdict.over);
+                let (quota, counts) = (check.quota || plan.modes.quota, over && !check.shadow);
+                whole.any_over |= over;
+                whole.denied |= counts && !quota;
+                whole.quotas += u32::from(quota);
+                whole.quotas_over += u32::from(quota && counts);
+            }
+        }
+    }
+    whole
+}

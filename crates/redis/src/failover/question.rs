@@ -1,0 +1,98 @@
+//! The usual request, which asks one counter: one call, and little to keep while Redis is asked.
+//!
+//! In: a request and its plan; and the same plan again when Redis has answered. Plans are large, and what waits is copied
+//! on its way into the runtime: to make one twice takes less than to keep it.
+
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::carried::Taken;
+use super::{Applied, Outcomes, Part, SharedStore, Times, checks};
+use crate::clock::{monotonic, since_boot};
+use crate::failure::{Failure, StoreError};
+use crate::script::{Answered, Call};
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::plan::{Hits, Plan};
+use tidegate_engine::request::Request;
+
+/// A question to one counter.
+pub struct Question<'s> {
+    part: Part<'s>,
+    call: Call,
+    carried: Taken<'s>,
+    times: Times,
+}
+
+impl Question<'_> {
+    /// Asks it: the numbers of the reply.
+    pub async fn ask(&self) -> Result<Vec<i64>, Failure> {
+        let Part { store, slot, .. } = self.part;
+        let _waiting = store.wait()?;
+        Ok(store.decide(slot, &self.call, self.times.until(store)).await?.numbers)
+    }
+}
+
+impl SharedStore {
+    /// The question of a request whose caller waits for `patience`. `None`: [`apply`](Self::apply) it. There is more
+    /// than one counter to ask, or none; hits go back; replicas have to be waited for; or another call has to come first.
+    pub fn question(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        patience: Option<Duration>,
+    ) -> Option<Question<'_>> {
+        let times = Times { began: monotonic(), leases_from: since_boot(), patience };
+        let mut all = checks(plan);
+        let (Some((step, check)), None) = (all.next(), all.next()) else { return None };
+        let store = self.store_of(check.unit());
+        let waits = store.options().wait_replicas > 0;
+        if waits || !matches!(check.hits, Hits::Take(_)) || self.over.knows(check, times.began) {
+            return None;
+        }
+        let held = if self.is_leased(check) { self.leases.hold(check, times.leases_from) } else { None };
+        if let Some(held) = held {
+            self.release(&held, held.hits);
+            return None;
+        }
+        let mut carried = self.carried.take(std::iter::once((check.key, &check.limit)), times.began).ok()?;
+        let entries = request.descriptors().nth(step)?.entries;
+        let key = store.options().keys.key(request.domain(), check, entries);
+        let (mut part, demand) = (Part::new(store, store.slot(&key)), self.demand(check, &key));
+        part.add(step, key, demand);
+        let unknown: Verdicts = smallvec![None; plan.steps.len()];
+        let call = self.call(plan, &part, &unknown, &mut carried);
+        Some(Question { part, call, carried, times })
+    }
+
+    /// The verdicts of the request, of the same plan, from what its question was told.
+    ///
+    /// # Errors
+    /// When Redis did not answer, and the rule has no other answer.
+    pub fn answered(
+        &self,
+        plan: &Plan<'_>,
+        question: Question<'_>,
+        told: Result<Vec<i64>, Failure>,
+    ) -> Result<Applied, StoreError> {
+        let Question { part, carried, times, .. } = question;
+        let asked = checks(plan).map(|(_, check)| check);
+        let answered = told.and_then(|numbers| Answered::read(&numbers, asked).ok_or(Failure::Garbage));
+        let counter = match &answered {
+            Ok(answered) => {
+                carried.charged();
+                self.take_leases(plan, &part, answered, times.leases_from);
+                answered.counters.first().copied().ok_or(Failure::Late)
+            }
+            Err(failure) => {
+                part.store.failed(*failure);
+                Err(*failure)
+            }
+        };
+        let mut outcomes: Outcomes = smallvec![None; plan.steps.len()];
+        part.steps.iter().for_each(|&step| outcomes[step] = Some(counter));
+        let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
+        self.take_in(plan, &[part], &outcomes, &mut verdicts, times.began)?;
+        Ok(Applied { verdicts, remembered: SmallVec::new() })
+    }
+}

@@ -1,0 +1,166 @@
+//! The shared store where no Redis is: what a node answers and remembers alone.
+
+mod carried;
+
+use super::*;
+use crate::address::{Address, Kind};
+use crate::lease::Source;
+use crate::script::Granted;
+use crate::state::RedisOptions;
+use tidegate_engine::decision::{Code, conclude};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::memory::{MemoryOptions, StoreFull};
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::{DescriptorOptions, Entry};
+use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
+use tidegate_engine::time::Timestamp;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: one, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: three, rate_limit: {unit: day, requests_per_unit: 3}}
+  - {key: leased, rate_limit: {unit: day, requests_per_unit: 1000, sync: leased}}
+  - {key: log, rate_limit: {unit: day, requests_per_unit: 3, algorithm: sliding_log}}
+";
+
+fn rules() -> RuleSet {
+    let file = SourceFile { name: "shop.yaml".into(), bytes: RULES.into(), presumed: false };
+    let options = LoadOptions {
+        default_algorithm: Algorithm::SlidingWindow,
+        default_cost: Cost::Asked,
+        merge_domains: false,
+        strict: true,
+        max_file_bytes: 1 << 20,
+        secret: KeySecret::new([7; 16]),
+    };
+    load(&[file], &options).expect("good rules").rules
+}
+
+/// A store that was never connected.
+fn store() -> SharedStore {
+    let main = RedisStore::new(RedisOptions::new(Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1))));
+    let local = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+    let options = FailoverOptions {
+        mode: StoreFailure::Local,
+        lease_time: Duration::from_secs(3_600),
+        ..FailoverOptions::default()
+    };
+    SharedStore::new(main, None, Arc::new(local), Clock::start(), options)
+}
+
+/// Hits of one each; negative ones are given back.
+fn request<'a>(keys: &[&'a str], hits: i64) -> Request<'a> {
+    let mut request = Request::new("shop", 1);
+    for &key in keys {
+        let options = DescriptorOptions {
+            hits_addend: Some(hits.unsigned_abs()),
+            is_negative_hits: hits < 0,
+            ..DescriptorOptions::default()
+        };
+        request.push([Entry { key, value: "x" }], options);
+    }
+    request
+}
+
+/// The overall code, and what is left of each.
+async fn ask(
+    store: &SharedStore,
+    rules: &RuleSet,
+    keys: &[&str],
+    hits: i64,
+    modes: Modes,
+) -> (Code, Vec<u64>) {
+    let request = request(keys, hits);
+    let plan = rules.plan(&request, modes);
+    let told = store.apply(&request, &plan, None).await.expect("it decides alone");
+    let left = told.verdicts.iter().flatten().map(|verdict| verdict.remaining).collect();
+    (conclude(&plan, &told.verdicts).code, left)
+}
+
+/// Hits that Redis would be told of a counter.
+fn carried(store: &SharedStore, rules: &RuleSet, key: &str) -> u64 {
+    let request = request(&[key], 0);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    let now = monotonic();
+    let mut taken = store.carried.take(std::iter::once((check.key, &check.limit)), now).expect("no call");
+    taken.of(check.key).iter().map(|entry| entry.told(&check.limit, now).1).sum()
+}
+
+#[tokio::test]
+async fn alone_a_descriptor_that_quota_mode_lets_pass_is_charged() {
+    let (store, rules) = (store(), rules());
+    let modes = Modes { quota: true, ..Modes::default() };
+    let mut codes = Vec::new();
+    for _ in 0..4 {
+        codes.push(ask(&store, &rules, &["one", "three"], 1, modes).await);
+    }
+    let ok = |left: [u64; 2]| (Code::Ok, left.to_vec());
+    assert_eq!(codes[..3], [ok([0, 2]), ok([0, 1]), ok([0, 0])], "one is over, but not all");
+    assert_eq!(codes[3].0, Code::OverLimit);
+    assert_eq!((carried(&store, &rules, "one"), carried(&store, &rules, "three")), (1, 3));
+}
+
+/// Where Redis answers for a counter, and for another of the request it does not.
+#[test]
+fn a_log_that_is_kept_alone_is_whole_after_a_question_that_redis_answered() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["log"], 3);
+    let plan = rules.plan(&request, Modes::default());
+    let is_over = |plan: &Plan<'_>, secs: u64| {
+        store.local.apply(plan, Timestamp::from_secs(1_000_000 + secs))[0].expect("a verdict").over
+    };
+    assert!(!is_over(&plan, 0));
+    let mut answered = plan.clone();
+    answered.steps[0] = Step::Check(alone::stand_in(check_at(&plan, 0).expect("a rule"), false));
+    assert!(!is_over(&answered, 10));
+    assert!(is_over(&plan, 11), "all three are in the window");
+}
+
+#[tokio::test]
+async fn what_is_given_back_alone_is_not_told_later() {
+    let (store, rules) = (store(), rules());
+    let modes = Modes::default();
+    assert_eq!(ask(&store, &rules, &["three"], 3, modes).await, (Code::Ok, vec![0]));
+    assert_eq!(ask(&store, &rules, &["three"], -2, modes).await, (Code::Ok, vec![2]));
+    assert_eq!(carried(&store, &rules, "three"), 1);
+    assert_eq!(ask(&store, &rules, &["three"], -9, modes).await, (Code::Ok, vec![3]));
+    assert_eq!(carried(&store, &rules, "three"), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_waits_for_any_more_spends_nothing_of_a_lease() {
+    let (store, rules) = (store(), rules());
+    let request = request(&["leased"], 1);
+    let plan = rules.plan(&request, Modes::default());
+    let check = check_at(&plan, 0).expect("a rule");
+    let now = since_boot();
+    let hold = || store.hold(&plan, now, &mut smallvec![None]);
+    drop((hold(), hold()));
+    let demand = store.demand(check, b"k").expect("seen twice");
+    let source = Source {
+        unit: check.unit(),
+        slot: 0,
+        key: b"k".to_vec(),
+        limit: check.limit,
+        stamp: 1,
+        memory: None,
+    };
+    let verdict = Verdict { over: false, before: 0, after: 1, remaining: 999, reset_nanos: 1 };
+    assert!(demand.granted(source, Granted { hits: 2, stamp: 1 }, &verdict, now).is_empty());
+    drop(demand);
+    let taken = (hold(), hold());
+    assert!(store.leases.hold(check, now).is_none(), "two hits");
+    drop(taken);
+    let again = (hold(), hold());
+    assert!(store.leases.hold(check, now).is_none(), "the same two");
+    drop(again);
+    let mut reported = plan.clone();
+    reported.steps[0] = Step::Check(Check { reported: true, ..*check });
+    let mut verdicts = smallvec![None];
+    drop(store.hold(&reported, now, &mut verdicts));
+    assert_eq!(verdicts[0], None, "what is reported is asked of Redis: it must not go back to a lease");
+    assert_eq!(store.end_leases(Duration::MAX), 2);
+}

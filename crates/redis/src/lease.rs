@@ -1,0 +1,286 @@
+//! Leases: hits of one counter that this node takes from Redis at once and then spends alone.
+//!
+//! A lease is n hits, valid for T. Redis counts them as if they all happened when it **ends**, and from the moment at
+//! which it was taken; the node measures T from before it asked. So whenever a hit is spent, Redis counts it, and does
+//! so until a whole window after: no window ever holds more than N, as without leases. The price is capacity that
+//! comes back up to T later.
+//!
+//! In: checks, what Redis granted, and times of a clock that runs while the machine sleeps. Out: hits that are held,
+//! how many to ask for, and what is to be given back, each hit once. Leases that are asked for a lot are to be renewed
+//! before they are spent, so that nobody has to wait. It reads no clock and talks to nobody. Bounded: so many counters,
+//! of which each has a few leases and one demand under way.
+
+mod counter;
+
+use std::collections::hash_map::Entry as Place;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Notify, watch};
+
+use crate::script::Granted;
+pub(super) use counter::Source;
+use counter::{Counter, LEASES_MAX, Lease};
+use tidegate_engine::key::Key;
+use tidegate_engine::keyed::KeyMap;
+use tidegate_engine::limit::Verdict;
+use tidegate_engine::plan::{Check, Hits};
+
+/// Parts of the table, each behind a lock of its own.
+const SHARDS: usize = 64;
+/// Counters of one part; those beyond it are asked for one hit at a time. An entry takes some 300 bytes.
+const SHARD_COUNTERS_MAX: usize = 1_024;
+/// A window is at least so many times T, or its limit would lose too much of what it allows.
+const WINDOW_TIMES_MIN: u64 = 4;
+
+/// Every lease of the process.
+pub(super) struct Leases {
+    shards: Vec<Mutex<Shard>>,
+    /// In nanoseconds.
+    time: u64,
+    /// Those of which it is time for the next.
+    due: Mutex<Vec<Due>>,
+    /// There is one more of them.
+    pub(super) came_due: Notify,
+    /// Demands that are under way, or due.
+    demands: watch::Sender<usize>,
+    /// Leases that were taken.
+    pub(super) taken: AtomicU64,
+    /// Hits of them.
+    pub(super) hits_taken: AtomicU64,
+    /// Hits that were not spent.
+    pub(super) hits_given_back: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shard {
+    counters: KeyMap<Counter>,
+    hits_spent: u64,
+}
+
+/// Hits to be given back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unspent {
+    pub(super) source: Arc<Source>,
+    pub(super) hits: u64,
+}
+
+/// Hits of a lease that one request holds: spent, unless they are released.
+pub(super) struct Held {
+    key: Key,
+    source: Arc<Source>,
+    pub(super) hits: u64,
+    pub(super) verdict: Verdict,
+}
+
+/// A lease of which it is time for the next, and how many hits that should have.
+struct Due {
+    key: Key,
+    source: Arc<Source>,
+    hits: u64,
+}
+
+/// The only demand for a lease of a counter, as long as it lives.
+pub(super) struct Demand<'l> {
+    leases: &'l Leases,
+    pub(super) key: Key,
+    /// How many hits to ask for.
+    pub(super) hits: u64,
+}
+
+impl Leases {
+    /// No leases yet, of this T (cut to whole microseconds, in which Redis counts; 0: none ever).
+    pub(super) fn new(time: Duration) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            time: nanos(time) / 1_000 * 1_000,
+            due: Mutex::default(),
+            came_due: Notify::new(),
+            demands: watch::Sender::new(0),
+            taken: AtomicU64::new(0),
+            hits_taken: AtomicU64::new(0),
+            hits_given_back: AtomicU64::new(0),
+        }
+    }
+
+    /// T.
+    pub(super) fn time(&self) -> Duration {
+        Duration::from_nanos(self.time)
+    }
+
+    /// Hits that were spent.
+    pub(super) fn hits_spent(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().hits_spent).sum()
+    }
+
+    fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
+        self.shards[key.0 as usize % SHARDS].lock()
+    }
+
+    /// Notes that a counter is asked at `now`, and holds the hits if a lease has them.
+    pub(super) fn hold(&self, check: &Check<'_>, now: Duration) -> Option<Held> {
+        let Hits::Take(hits) = check.hits else { return None };
+        let now = nanos(now);
+        let counters = &mut self.shard(check.key).counters;
+        let has_room = counters.len() < SHARD_COUNTERS_MAX;
+        let counter = match counters.entry(check.key) {
+            Place::Occupied(known) => known.into_mut(),
+            Place::Vacant(new) if has_room => new.insert(Counter::default()),
+            Place::Vacant(_) => return None,
+        };
+        counter.see(hits.max(1), now, self.time);
+        let lease = counter.lease(check, hits, now)?;
+        let (verdict, source) = (lease.spend(&check.limit, hits, now), Arc::clone(&lease.source));
+        self.renew(check.key, counter, now);
+        Some(Held { key: check.key, source, hits, verdict })
+    }
+
+    /// Spends the hits of a check that is a whole request, if a lease has them at `now`: it passes, because nothing
+    /// else has a say. If none has, nothing is noted.
+    pub(super) fn spend(&self, check: &Check<'_>, now: Duration) -> Option<Verdict> {
+        let Hits::Take(hits) = check.hits else { return None };
+        let now = nanos(now);
+        let Shard { counters, hits_spent } = &mut *self.shard(check.key);
+        let counter = counters.get_mut(&check.key)?;
+        let verdict = counter.lease(check, hits, now)?.spend(&check.limit, hits, now);
+        *hits_spent = hits_spent.wrapping_add(hits);
+        counter.see(hits.max(1), now, self.time);
+        self.renew(check.key, counter, now);
+        Some(verdict)
+    }
+
+    /// Whether a lease has the hits at `now`. This is not noted.
+    pub(super) fn has(&self, check: &Check<'_>, now: Duration) -> bool {
+        let Hits::Take(hits) = check.hits else { return false };
+        let counters = &mut self.shard(check.key).counters;
+        counters.get_mut(&check.key).is_some_and(|counter| counter.lease(check, hits, nanos(now)).is_some())
+    }
+
+    /// Sees to it that the next lease of this counter is asked for, if it is time for it.
+    fn renew(&self, key: Key, counter: &mut Counter, now: u64) {
+        let Some((source, hits)) = counter.next(now, self.time) else { return };
+        self.due.lock().push(Due { key, source: Arc::clone(source), hits });
+        self.begin_demand(counter);
+        self.came_due.notify_one();
+    }
+
+    fn begin_demand(&self, counter: &mut Counter) {
+        counter.demanded = true;
+        self.demands.send_modify(|demands| *demands += 1);
+    }
+
+    /// Waits until no lease is asked for any more.
+    pub(super) async fn all_answered(&self) {
+        let _ = self.demands.subscribe().wait_for(|&demands| demands == 0).await;
+    }
+
+    /// Demands for what is due, and where from.
+    pub(super) fn take_due(&self) -> impl Iterator<Item = (Demand<'_>, Arc<Source>)> {
+        let due = std::mem::take(&mut *self.due.lock());
+        due.into_iter().map(|Due { key, source, hits }| (Demand { leases: self, key, hits }, source))
+    }
+
+    /// How many hits to ask Redis for, beside those that the check itself takes: as many as are seen in T. `None`: too
+    /// few to be worth it, or somebody asks already.
+    pub(super) fn demand(&self, check: &Check<'_>) -> Option<Demand<'_>> {
+        let window_min = self.time.saturating_mul(WINDOW_TIMES_MIN);
+        if !matches!(check.hits, Hits::Take(_)) || check.limit.window_nanos() < window_min {
+            return None;
+        }
+        let counters = &mut self.shard(check.key).counters;
+        let counter = counters.get_mut(&check.key).filter(|counter| !counter.demanded)?;
+        let hits = counter.expected()?;
+        self.begin_demand(counter);
+        Some(Demand { leases: self, key: check.key, hits })
+    }
+
+    /// Holds so many of these hits no longer. What is told has to be given back: their lease is over.
+    pub(super) fn release(&self, held: &Held, hits: u64) -> Option<Unspent> {
+        let counters = &mut self.shard(held.key).counters;
+        let counter = counters.get_mut(&held.key);
+        let mut leases = counter.into_iter().flat_map(|counter| &mut counter.leases);
+        match leases.find(|lease| Arc::ptr_eq(&lease.source, &held.source)) {
+            Some(lease) => {
+                lease.put_back(hits);
+                None
+            }
+            None => self.give_back(Arc::clone(&held.source), hits),
+        }
+    }
+
+    /// Counts so many of these hits as spent.
+    pub(super) fn spent(&self, held: &Held, hits: u64) {
+        let spent = &mut self.shard(held.key).hits_spent;
+        *spent = spent.wrapping_add(hits);
+    }
+
+    /// Ends what is over at `now`, and tells what was not spent. Forgets counters that are not asked any more.
+    pub(super) fn sweep(&self, now: Duration, mut unspent: impl FnMut(Key, Unspent)) {
+        let now = nanos(now);
+        for shard in &self.shards {
+            let mut ended = Vec::new();
+            shard.lock().counters.retain(|&key, counter| {
+                counter.end(now, |lease| ended.push((key, lease)));
+                let idle = now.saturating_sub(counter.began) >= self.time.saturating_mul(2);
+                counter.demanded || !counter.leases.is_empty() || !idle
+            });
+            for (key, lease) in ended {
+                self.give_back(lease.source, lease.left).into_iter().for_each(|it| unspent(key, it));
+            }
+        }
+    }
+
+    fn give_back(&self, source: Arc<Source>, hits: u64) -> Option<Unspent> {
+        self.hits_given_back.fetch_add(hits, Relaxed);
+        (hits > 0).then_some(Unspent { source, hits })
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Demand<'_> {
+    /// Redis granted this, beside what it said in `verdict` to a question that was asked after `taken`. What is told is
+    /// left of leases before, and has to be given back.
+    pub(super) fn granted(
+        &self,
+        source: Source,
+        granted: Granted,
+        verdict: &Verdict,
+        taken: Duration,
+    ) -> ArrayVec<Unspent, LEASES_MAX> {
+        if granted.hits == 0 {
+            return ArrayVec::new();
+        }
+        self.leases.taken.fetch_add(1, Relaxed);
+        self.leases.hits_taken.fetch_add(granted.hits, Relaxed);
+        let taken = nanos(taken);
+        let lease = Lease {
+            source: Arc::new(source),
+            ends: taken.saturating_add(self.leases.time),
+            hits: granted.hits,
+            left: granted.hits,
+            remaining: verdict.remaining,
+            resets: taken.saturating_add(verdict.reset_nanos),
+        };
+        let counters = &mut self.leases.shard(self.key).counters;
+        let over = counters.entry(self.key).or_default().take(lease);
+        over.into_iter().filter_map(|old| self.leases.give_back(old.source, old.left)).collect()
+    }
+}
+
+impl Drop for Demand<'_> {
+    fn drop(&mut self) {
+        if let Some(counter) = self.leases.shard(self.key).counters.get_mut(&self.key) {
+            counter.demanded = false;
+        }
+        self.leases.demands.send_modify(|demands| *demands -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! The way to each slot, as a worker knows it at one moment.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use crate::address::Address;
+use crate::link::Link;
+
+/// Which slots lead where.
+#[derive(Default)]
+pub(crate) struct Routes {
+    /// In the order of slots.
+    slots: Vec<(RangeInclusive<u16>, Arc<Link>)>,
+    /// Each once.
+    pub(crate) links: Vec<Arc<Link>>,
+}
+
+impl Routes {
+    /// The way to the slot, good or broken.
+    fn to_slot(&self, slot: u16) -> Option<&Arc<Link>> {
+        let at = self.slots.partition_point(|(slots, _)| *slots.end() < slot);
+        self.slots.get(at).filter(|(slots, _)| slots.contains(&slot)).map(|(_, link)| link)
+    }
+
+    /// The way to the slot, if it is a good one.
+    pub(crate) fn of(&self, slot: u16) -> Option<&Arc<Link>> {
+        self.to_slot(slot).filter(|link| !link.is_broken())
+    }
+
+    /// Whether this is the way to the slot.
+    pub(crate) fn holds(&self, link: &Arc<Link>, slot: u16) -> bool {
+        self.to_slot(slot).is_some_and(|to| Arc::ptr_eq(to, link))
+    }
+
+    /// The good link to this server.
+    pub(crate) fn to(&self, address: &Address) -> Option<Arc<Link>> {
+        self.links.iter().find(|link| link.address == *address && !link.is_broken()).cloned()
+    }
+
+    /// There is a way more.
+    pub(crate) fn add(&mut self, slots: RangeInclusive<u16>, link: Arc<Link>) {
+        if !self.links.iter().any(|known| Arc::ptr_eq(known, &link)) {
+            self.links.push(Arc::clone(&link));
+        }
+        let at = self.slots.partition_point(|(known, _)| known.end() < slots.end());
+        self.slots.insert(at, (slots, link));
+    }
+}

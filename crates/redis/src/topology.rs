@@ -1,0 +1,202 @@
+//! Which servers hold which slots: asked of sentinels or of the nodes of a Cluster. One server holds them all.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue};
+
+use crate::address::{Address, Kind};
+use crate::connect::{Access, open};
+use crate::link::{Link, LinkError};
+use crate::state::Shared;
+
+/// Slots of a Cluster.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// A master, and the slots that it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Server {
+    pub(super) address: Address,
+    pub(super) slots: RangeInclusive<u16>,
+}
+
+impl Server {
+    fn of_all(address: Address) -> Self {
+        Self { address, slots: 0..=SLOTS - 1 }
+    }
+}
+
+/// The slot of a key. Keys hold no braces that would mean a part of them.
+pub(super) fn slot_of(key: &[u8]) -> u16 {
+    let open = key.iter().position(|&byte| byte == b'{');
+    let tagged = open.and_then(|open| {
+        let close = key[open..].iter().position(|&byte| byte == b'}')?;
+        Some(&key[open + 1..open + close]).filter(|tag| !tag.is_empty())
+    });
+    crc16(tagged.unwrap_or(key)) % SLOTS
+}
+
+/// CRC-16/XMODEM, as the Cluster specification has it.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, &byte| {
+        (0..8).fold(
+            crc ^ u16::from(byte) << 8,
+            |crc, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+            },
+        )
+    })
+}
+
+/// The masters now. Any of the `known` links may tell; else those that settings name are asked.
+pub(super) async fn servers(shared: &Shared, known: &[Arc<Link>]) -> Result<Vec<Server>, LinkError> {
+    match &shared.options.kind {
+        Kind::Single(address) => Ok(vec![Server::of_all(address.clone())]),
+        Kind::Sentinel(name, sentinels) => {
+            let master = master(shared, name, sentinels).await;
+            Ok(vec![Server::of_all(master.map_err(LinkError::of_a_sentinel)?)])
+        }
+        Kind::Cluster(seeds) => cluster(shared, known, seeds).await,
+    }
+}
+
+/// The master of this name, as the first sentinel that answers knows it.
+async fn master(shared: &Shared, name: &str, sentinels: &[Address]) -> Result<Address, LinkError> {
+    let options = &shared.options;
+    let (login, tls) = (options.sentinel_login.clone(), options.access.tls.clone());
+    let access = Access { login, database: 0, tls };
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let (_, known): (_, Option<(String, u16)>) =
+        ask_any(sentinels, &access, &command, shared.connect_patience()).await?;
+    let unknown = || LinkError::Topology(format!("the sentinels know no master named {name}"));
+    known.map(|(host, port)| Address::Tcp(host, port)).ok_or_else(unknown)
+}
+
+/// The masters of a Cluster: asked over a connection that there is, if one answers.
+async fn cluster(shared: &Shared, known: &[Arc<Link>], seeds: &[Address]) -> Result<Vec<Server>, LinkError> {
+    let patience = shared.connect_patience();
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    for link in known.iter().filter(|link| !link.is_broken()) {
+        if let Ok(ranges) = link.ask::<Vec<SlotRange>>(&command, patience).await {
+            return masters(ranges, &link.address);
+        }
+    }
+    let mut addresses = seeds.to_vec();
+    addresses.extend(known.iter().map(|link| link.address.clone()));
+    let (told_by, ranges) = ask_any(&addresses, &shared.options.access, &command, patience).await?;
+    masters(ranges, told_by)
+}
+
+/// Whom these lines of CLUSTER SLOTS mean, when this server told them.
+fn masters(ranges: Vec<SlotRange>, told_by: &Address) -> Result<Vec<Server>, LinkError> {
+    if ranges.is_empty() {
+        return Err(LinkError::Topology("the cluster serves no slots".to_owned()));
+    }
+    Ok(ranges.into_iter().map(|range| range.server(told_by)).collect())
+}
+
+/// A master that was put down may not know it yet.
+pub(super) async fn check_role(link: &Link, patience: Duration) -> Result<(), LinkError> {
+    let role: Vec<redis::Value> = link.ask(&redis::cmd("ROLE"), patience).await?;
+    match role.first() {
+        Some(redis::Value::BulkString(role)) if role == b"master" => Ok(()),
+        _ => Err(LinkError::Topology(format!("{} is no master", link.address))),
+    }
+}
+
+/// The first answer of these, and whose it is.
+async fn ask_any<'a, T: FromRedisValue>(
+    addresses: &'a [Address],
+    access: &Access,
+    command: &Cmd,
+    patience: Duration,
+) -> Result<(&'a Address, T), LinkError> {
+    let mut last = LinkError::Topology("there is nobody to ask".to_owned());
+    for address in addresses {
+        let asking = async {
+            let opened = open(address, access).await?;
+            let value = opened.connection.clone().send_packed_command(command).await?.extract_error()?;
+            Ok(redis::from_redis_value(value).map_err(redis::RedisError::from)?)
+        };
+        match tokio::time::timeout(patience, asking).await {
+            Ok(Ok(answer)) => return Ok((address, answer)),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = LinkError::Silent(patience),
+        }
+    }
+    Err(last)
+}
+
+/// One line of CLUSTER SLOTS: the first slot, the last, the master, its replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SlotRange {
+    slots: RangeInclusive<u16>,
+    /// Empty, absent or `?`: the one that was asked, as whoever asked knows it.
+    host: Option<String>,
+    port: u16,
+}
+
+impl SlotRange {
+    fn server(self, told_by: &Address) -> Server {
+        let own = match told_by {
+            Address::Tcp(host, _) => host.clone(),
+            Address::Unix(_) => "localhost".to_owned(),
+        };
+        let host = self.host.filter(|host| !host.is_empty() && host != "?").unwrap_or(own);
+        Server { address: Address::Tcp(host, self.port), slots: self.slots }
+    }
+}
+
+impl FromRedisValue for SlotRange {
+    fn from_redis_value(value: redis::Value) -> Result<Self, redis::ParsingError> {
+        type Line = (u16, u16, Vec<redis::Value>);
+        let mut parts = Vec::from_redis_value(value)?;
+        parts.truncate(3);
+        let (first, last, master): Line = redis::from_redis_value(redis::Value::Array(parts))?;
+        let [host, port, ..] = &master[..] else {
+            return Err(redis::ParsingError::from("a master has no address"));
+        };
+        let (host, port) = (redis::from_redis_value(host.clone())?, redis::from_redis_value(port.clone())?);
+        Ok(Self { slots: first..=last, host, port })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(slot_of(b"foo"), 12_182);
+        assert_eq!(slot_of(b"{foo}.bar"), slot_of(b"foo"));
+        assert_eq!(slot_of(b"a{}b"), crc16(b"a{}b") % SLOTS);
+    }
+
+    #[test]
+    fn a_master_without_a_name_is_known_as_whoever_told_of_it() {
+        use redis::Value::{self, Array, BulkString, Int, Nil};
+        let told_by = Address::Tcp("redis.test".to_owned(), 7_000);
+        let line = |host: Value| {
+            let replica =
+                Array(vec![BulkString(b"10.0.0.9".to_vec()), Int(7_009), BulkString(b"id".to_vec())]);
+            let master = Array(vec![host, Int(7_001), BulkString(b"id".to_vec()), Array(vec![])]);
+            let ranges: Vec<SlotRange> =
+                redis::from_redis_value(Array(vec![Array(vec![Int(0), Int(99), master, replica])]))
+                    .expect("a line");
+            masters(ranges, &told_by).expect("one")
+        };
+        for (host, known) in [
+            (BulkString(b"10.0.0.1".to_vec()), "10.0.0.1"),
+            (Nil, "redis.test"),
+            (BulkString(vec![]), "redis.test"),
+            (BulkString(b"?".to_vec()), "redis.test"),
+        ] {
+            let address = Address::Tcp(known.to_owned(), 7_001);
+            assert_eq!(line(host), [Server { address, slots: 0..=99 }]);
+        }
+    }
+}

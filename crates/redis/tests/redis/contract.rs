@@ -1,0 +1,607 @@
+//! The contract suite: the same random sequences, in whole microseconds, to the memory store and to the script inside
+//! a real Redis or Valkey; every field of every verdict is the same. Single server and Cluster.
+
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::plan::{Check, Hits, Plan, Step};
+use tidegate_engine::time::Timestamp;
+
+use crate::asking::{check, key, plan, store};
+use crate::random::Random;
+use crate::script::{Asked, SHIFT_MILLIS};
+use crate::server::{Server, cluster};
+
+const SECOND: u64 = 1_000_000;
+const YEAR: u64 = 366 * 86_400 * SECOND;
+const TODAY: u64 = 1_790_000_000 * SECOND;
+/// Beyond this the script counts as if it were infinitely many.
+const HITS_MAX: u64 = 1 << 48;
+
+/// A limit of every kind, its window in microseconds.
+fn limit(random: &mut Random, algorithm: Algorithm) -> (Limit, u64) {
+    let tiny = 1 + random.below(200);
+    let window = random.pick(&[tiny, tiny, 60, 600, SECOND, 10 * SECOND, 60 * SECOND, 3_600 * SECOND, YEAR]);
+    let some = 1 + random.below(12) as u32;
+    let requests = random.pick(&[0, 1, 2, 3, some, some, some, 100, 1_000_003, u32::MAX]);
+    let burst = random.pick(&[requests, requests, 1, some * 2, 97]).max(1);
+    let limit = Limit::new(algorithm, requests, window * 1_000).with_burst(if algorithm.is_bucket() {
+        burst
+    } else {
+        requests
+    });
+    let finest = window.div_ceil(3_600);
+    let granularity = random.pick(&[finest, window / 7 + 1, window / 2 + 1, window]).clamp(finest, window);
+    let granular = algorithm == Algorithm::SlidingWindow && random.one_in(2);
+    (if granular { limit.with_granularity(granularity * 1_000) } else { limit }, window)
+}
+
+fn next_time(random: &mut Random, now: u64, window: u64) -> u64 {
+    match random.below(12) {
+        0..=2 => now,
+        3 => now + 1,
+        4 | 5 => now + random.below(window / 10 + 2),
+        6 => now + random.below(window + 1),
+        7 => now + (window / 60 + random.below(3)).saturating_sub(1),
+        8 => now + (window + random.below(3)).saturating_sub(1),
+        9 => now.saturating_sub(random.below(2 * window)),
+        10 => ((now / window + 1) * window + random.below(3)).saturating_sub(1),
+        _ => now + random.below(3 * window),
+    }
+}
+
+fn next_hits(random: &mut Random, limit: &Limit) -> u64 {
+    let capacity = u64::from(limit.burst());
+    random.pick(&[0, 1, 1, 1, 1, 2, 3, capacity / 2, capacity, capacity + 1, HITS_MAX])
+}
+
+/// What the stores are asked, and in what modes.
+fn next_check(random: &mut Random, limit: Limit, counter: u64) -> Check<'static> {
+    let (hits, gives) = (next_hits(random, &limit), random.one_in(6));
+    let mut check = check(limit, key(counter), if gives { Hits::GiveBack(hits) } else { Hits::Take(hits) });
+    check.reported = !gives && hits > 0 && random.one_in(4);
+    check.shadow = random.one_in(6);
+    check.quota = random.one_in(6);
+    check
+}
+
+fn begin(random: &mut Random, window: u64) -> u64 {
+    // Where windows are tiny, buckets of today have numbers that only whole nanoseconds could tell.
+    let today = if window < SECOND { 3 * window } else { TODAY + random.below(window) };
+    random.pick(&[0, window, today])
+}
+
+/// A random sequence of requests of one to five descriptors over one to four counters.
+fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorithm], single: bool) {
+    let mut random = Random(seed);
+    let count = if single { 1 } else { 1 + random.below(4) };
+    let mut limits: Vec<(Limit, u64)> = (0..count)
+        .map(|_| {
+            let algorithm = random.pick(algorithms);
+            limit(&mut random, algorithm)
+        })
+        .collect();
+    let window = limits[0].1;
+    let mut now = begin(&mut random, limits.iter().map(|limit| limit.1).min().unwrap());
+    let mut told = Vec::new();
+    for _ in 0..1 + random.below(20) {
+        now = next_time(&mut random, now, window);
+        if random.one_in(10) && !limits[0].0.algorithm().is_bucket() {
+            limits[0].0 = with_requests(&limits[0].0, random.below(12) as u32);
+        }
+        let asks = if single { 1 } else { 1 + random.below(5) };
+        let counters: Vec<u64> = (0..asks).map(|_| random.below(count)).collect();
+        let mut plan = plan(counters.iter().map(|&counter| {
+            next_check(&mut random, limits[counter as usize].0, seed.wrapping_mul(8) + counter)
+        }));
+        plan.modes.quota = random.one_in(10);
+        plan.modes.stop_increment_when_over = random.one_in(4);
+        if random.one_in(3) {
+            plan.steps.push(Step::Unmatched);
+        }
+        let name = |index: usize| format!("{{{seed}}}:{}", counters[index]);
+        let memory = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
+        let redis = asked.apply(&plan, name, now);
+        told.push(format!("at {now}: {}", short(&plan)));
+        assert_eq!(redis, memory, "redis is left, memory is right; seed {seed}\n{}", told.join("\n"));
+    }
+}
+
+fn with_requests(limit: &Limit, requests: u32) -> Limit {
+    let new = Limit::new(limit.algorithm(), requests, limit.window_nanos());
+    match limit.buckets() {
+        (1, granularity) if limit.algorithm() == Algorithm::SlidingWindow => {
+            new.with_granularity(granularity)
+        }
+        _ => new,
+    }
+}
+
+fn short(plan: &Plan<'_>) -> String {
+    let checks = plan.steps.iter().map(|step| match step {
+        Step::Check(check) => format!(
+            "\n    {:?} {:?} reported {} shadow {} quota {}\n    {:?}",
+            check.key, check.hits, check.reported, check.shadow, check.quota, check.limit
+        ),
+        other => format!("{other:?}"),
+    });
+    format!("{:?} {}", plan.modes, checks.collect::<String>())
+}
+
+fn run_all(algorithms: &[Algorithm], seeds: std::ops::Range<u64>, single: bool) {
+    run_all_on(&Server::start(&[]), algorithms, seeds, single);
+}
+
+fn run_all_on(server: &Server, algorithms: &[Algorithm], seeds: std::ops::Range<u64>, single: bool) {
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    for seed in seeds {
+        run(&memory, &mut asked, seed, algorithms, single);
+    }
+    every_key_expires(&mut asked);
+}
+
+/// Every key has a time to live, and not only what the suite adds to it.
+fn every_key_expires(asked: &mut Asked) {
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(asked.connection()).unwrap();
+    assert!(keys.len() > 100, "most sequences must have counted something: {}", keys.len());
+    for key in keys {
+        let ttl: i64 = redis::cmd("PTTL").arg(&key).query(asked.connection()).unwrap();
+        assert!(ttl > SHIFT_MILLIS / 2 - 2 * 366 * 86_400_000, "{key} lives {ttl} ms");
+        assert!(ttl != -1, "{key} lives for ever");
+    }
+}
+
+#[test]
+fn sliding_log_is_the_same_in_redis() {
+    run_all(&[Algorithm::SlidingLog], 0..1_500, true);
+}
+
+#[test]
+fn sliding_window_is_the_same_in_redis() {
+    run_all(&[Algorithm::SlidingWindow], 0..1_500, true);
+}
+
+#[test]
+fn sliding_window_weighted_is_the_same_in_redis() {
+    run_all(&[Algorithm::SlidingWindowWeighted], 0..1_500, true);
+}
+
+#[test]
+fn fixed_window_is_the_same_in_redis() {
+    run_all(&[Algorithm::FixedWindow], 0..1_500, true);
+}
+
+#[test]
+fn the_buckets_are_the_same_in_redis() {
+    run_all(&[Algorithm::TokenBucket, Algorithm::LeakyBucket], 0..2_000, true);
+}
+
+#[test]
+fn requests_of_several_descriptors_are_the_same_in_redis() {
+    run_all(&Algorithm::ALL, 10_000..13_000, false);
+}
+
+fn a_cluster_of(program: &str) {
+    let servers = cluster(program);
+    let (memory, mut asked) = (store(), Asked::new(servers.iter().map(Server::connect).collect()));
+    for seed in 20_000..21_000 {
+        run(&memory, &mut asked, seed, &Algorithm::ALL, false);
+    }
+}
+
+#[test]
+fn a_cluster_answers_the_same() {
+    a_cluster_of("redis-server");
+}
+
+#[test]
+fn valkey_answers_the_same() {
+    run_all_on(&Server::valkey(), &Algorithm::ALL, 30_000..33_000, true);
+    run_all_on(&Server::valkey(), &Algorithm::ALL, 40_000..42_000, false);
+}
+
+#[test]
+fn a_cluster_of_valkey_answers_the_same() {
+    a_cluster_of("valkey-server");
+}
+
+/// More counters than fit into a byte, each of which denies or admits for itself.
+#[test]
+fn a_request_of_many_counters_is_the_same_in_redis() {
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    let checks = |shadow: bool| {
+        (0..600).map(move |counter| {
+            let limit = Limit::new(Algorithm::SlidingWindow, counter % 3, 60 * 1_000_000_000);
+            Check { shadow, ..check(limit, key(u64::from(counter)), Hits::Take(1)) }
+        })
+    };
+    for (later, shadow) in [(0, true), (1, false), (2, true), (3, true)] {
+        let (now, plan) = (TODAY + later * SECOND, plan(checks(shadow)));
+        let told = asked.apply(&plan, |index| format!("many{index}"), now);
+        assert_eq!(told, memory.apply(&plan, Timestamp::from_nanos(now * 1_000)), "{later} s later");
+    }
+}
+
+/// Thousands of entries alive at once: searches, and dropping many at a time.
+#[test]
+fn long_logs_are_the_same_in_redis() {
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    for (number, algorithm) in [Algorithm::SlidingLog, Algorithm::SlidingWindow].into_iter().enumerate() {
+        let limit = Limit::new(algorithm, 3_000, 100_000_000).with_granularity(50_000);
+        let (mut random, mut now) = (Random(number as u64), TODAY);
+        for _ in 0..12_000 {
+            now += if random.one_in(3_000) { 60_000 } else { random.below(90) };
+            let hits = random.pick(&[1, 1, 1, 2, 3]);
+            let many = if random.one_in(50) { 900 } else { hits };
+            let hits = if random.one_in(9) { Hits::GiveBack(many) } else { Hits::Take(hits) };
+            // Among others it takes the long way through the script.
+            let other = Limit::new(Algorithm::FixedWindow, u32::MAX, YEAR * 1_000);
+            let beside = random.one_in(3).then(|| check(other, key(99), Hits::Take(1)));
+            let plan = plan([check(limit, key(number as u64), hits)].into_iter().chain(beside));
+            let told: Verdicts = asked.apply(&plan, |step| format!("long{}", [number, 99][step]), now);
+            assert_eq!(
+                told,
+                memory.apply(&plan, Timestamp::from_nanos(now * 1_000)),
+                "{algorithm:?} at {now}"
+            );
+        }
+    }
+}
+
+/// What a node admitted alone is charged at its own times: the count is as if Redis had been asked then.
+#[test]
+fn carried_hits_count_from_their_own_times() {
+    use tidegate_redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate().filter(|(_, it)| !it.is_bucket()) {
+        let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
+        let counter = key(number as u64);
+        let question = check(limit, counter, Hits::Take(0));
+        for (age, hits) in [(50, 3), (20, 2), (1, 1)] {
+            let at = Timestamp::from_nanos((TODAY - age * SECOND) * 1_000);
+            memory.apply(&plan([check(limit, counter, Hits::Take(hits))]), at);
+        }
+        let mut call = Call::new(&Whole::default());
+        call.push(format!("carried{number}").into_bytes(), &question, false);
+        for (age, hits) in [(50, 3), (20, 2), (1, 1)] {
+            call.carry((age * SECOND, hits));
+        }
+        asked.invoke(&call, u64::MAX, TODAY);
+        for later in [0, 9, 11, 39, 41, 58, 60, 70, 120] {
+            let (now, plan) = (TODAY + later * SECOND, plan([question]));
+            let told = asked.apply(&plan, |_| format!("carried{number}"), now);
+            let should = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
+            assert_eq!(told, should, "{algorithm:?} {later} s later");
+        }
+    }
+}
+
+/// What was reported while Redis was away is charged beyond N when it is back, as it would have been; with the same bound.
+#[test]
+fn carried_costs_count_beyond_the_limit() {
+    use tidegate_redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
+    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+        for (cost, hits) in [7, 35, 500, HITS_MAX].into_iter().enumerate() {
+            let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
+            let (counter, name) = (key((number * 10 + cost) as u64), format!("costs{number}:{cost}"));
+            // A bucket is told what it has at the time of the call.
+            let costs: &[(u64, u64)] =
+                if algorithm.is_bucket() { &[(0, hits)] } else { &[(50, 6), (20, hits)] };
+            let question = check(limit, counter, Hits::Take(0));
+            let mut call = Call::new(&Whole::default());
+            call.push(name.clone().into_bytes(), &question, false);
+            for &(age, hits) in costs {
+                let report = Check { reported: true, ..check(limit, counter, Hits::Take(hits)) };
+                memory.apply(&plan([report]), Timestamp::from_nanos((TODAY - age * SECOND) * 1_000));
+                call.carry((age * SECOND, hits));
+            }
+            asked.invoke(&call, u64::MAX, TODAY);
+            for later in [0, 9, 11, 39, 41, 58, 60, 70, 120, 900, 3_600] {
+                let (now, plan) = (TODAY + later * SECOND, plan([question]));
+                let told = asked.apply(&plan, |_| name.clone(), now);
+                let should = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
+                assert_eq!(told, should, "{hits} to {algorithm:?}, {later} s later");
+            }
+        }
+    }
+}
+
+/// What a bucket was charged for a request that another slot denied goes back to the last hit, but for what has drained
+/// since: it is as if the request had never come.
+#[test]
+fn what_goes_back_to_a_bucket_is_all_that_was_charged() {
+    use tidegate_redis::script::{Answered, Call, Memory, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
+    let generation = Memory { key: b"generation".to_vec(), generation: "now".into() };
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        for seed in 0..300 {
+            let mut random = Random(seed);
+            let (requests, burst) = (1 + random.below(9) as u32, 1 + random.below(9) as u32);
+            let limit = Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(burst);
+            let memory = store();
+            let (name, counter, mut now) = (format!("{algorithm:?}{seed}"), key(seed), TODAY);
+            // Others take hits before, between and after; memory never sees the request that is denied elsewhere.
+            let others = |asked: &mut Asked, now: u64, hits| {
+                let plan = plan([check(limit, counter, Hits::Take(hits))]);
+                let told = asked.apply(&plan, |_| name.clone(), now)[0].expect("a verdict");
+                (told, memory.apply(&plan, Timestamp::from_nanos(now * 1_000))[0].expect("a verdict"))
+            };
+            for _ in 0..20 {
+                now += random.below(4 * SECOND);
+                others(&mut asked, now, random.below(2));
+                let denied = check(limit, counter, Hits::Take(1));
+                let mut call = Call::new(&Whole::default());
+                call.push(name.clone().into_bytes(), &denied, false);
+                now += random.below(3_000);
+                let reply = asked.invoke(&call, u64::MAX, now);
+                let charged = Answered::read(&reply, [&denied]).expect("a reply").counters[0];
+                now += random.below(3_000);
+                if random.one_in(2) {
+                    // Somebody only asks. The level drains meanwhile, maybe to nothing.
+                    others(&mut asked, now, 0);
+                    now += random.below(2 * SECOND);
+                    others(&mut asked, now, 0);
+                }
+                if charged.charged > 0 {
+                    let mut back = Call::giving_back(&generation);
+                    back.push_give_back(name.clone().into_bytes(), &limit, charged.stamp, charged.charged);
+                    asked.give_back(&back, now);
+                }
+                let (told, should) = others(&mut asked, now, 0);
+                assert_eq!(told, should, "seed {seed}: {limit:?}");
+            }
+        }
+    }
+}
+
+/// Denied requests of several nodes, whose hits go back in any order, some of them late: whatever drained or went back in
+/// between, others' hits stay. What is not given back for that reason is little, and drains.
+#[test]
+fn what_goes_back_to_a_bucket_is_never_what_others_were_charged() {
+    use tidegate_redis::script::{Answered, Call, Memory, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
+    let generation = Memory { key: b"generation".to_vec(), generation: "now".into() };
+    for seed in 0..600 {
+        let mut random = Random(seed);
+        let algorithm = random.pick(&[Algorithm::TokenBucket, Algorithm::LeakyBucket]);
+        let (requests, burst) = (1 + random.below(9) as u32, 1 + random.below(20) as u32);
+        let limit = |requests| Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(burst);
+        let (mut limit, changed) = (limit(requests), limit(1 + random.below(30) as u32));
+        let memory = store();
+        let (name, counter, mut now) = (format!("{algorithm:?}{seed}"), key(seed), TODAY);
+        let mut under_way = Vec::new();
+        for _ in 0..60 {
+            now += random.below(2) * random.below(2 * SECOND);
+            match random.below(4) {
+                // A request that another slot denies.
+                0 | 1 => {
+                    let denied = check(limit, counter, Hits::Take(1 + random.below(5)));
+                    // One of several ways through the script.
+                    let mut call = Call::new(&Whole { quotas: random.below(2) as u32, ..Whole::default() });
+                    call.push(name.clone().into_bytes(), &denied, false);
+                    let reply = asked.invoke(&call, u64::MAX, now);
+                    let charged = Answered::read(&reply, [&denied]).expect("a reply").counters[0];
+                    if charged.charged > 0 {
+                        under_way.push((limit, charged));
+                    }
+                }
+                2 if !under_way.is_empty() => {
+                    let any = random.below(under_way.len() as u64) as usize;
+                    let (limit, charged) = under_way.swap_remove(any);
+                    let mut back = Call::giving_back(&generation);
+                    back.push_give_back(name.clone().into_bytes(), &limit, charged.stamp, charged.charged);
+                    asked.give_back(&back, now);
+                }
+                2 if random.one_in(8) => limit = changed,
+                // Others. Memory is told what they were charged; it never sees what was denied elsewhere.
+                _ => {
+                    let hits = random.below(4);
+                    let plan = plan([check(limit, counter, Hits::Take(hits))]);
+                    let told = asked.apply(&plan, |_| name.clone(), now)[0].expect("a verdict");
+                    if !told.over {
+                        let should =
+                            memory.apply(&plan, Timestamp::from_nanos(now * 1_000))[0].expect("a verdict");
+                        assert!(!should.over, "seed {seed}: {hits} of {limit:?} after {should:?}");
+                        assert!(told.remaining <= should.remaining, "seed {seed}: {told:?}, {should:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A call that the server refuses because of one key has done nothing to the others, so that it may be made again.
+#[test]
+fn a_call_that_is_refused_has_charged_nothing() {
+    use tidegate_redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("HSET").arg("theirs").arg("a").arg("b").exec(asked.connection()).expect("Redis answers");
+    for algorithm in Algorithm::ALL {
+        let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
+        let question = check(limit, key(1), Hits::Take(0));
+        let name = format!("{algorithm:?}");
+        // There is something already, with which what is carried may be joined.
+        let taken = plan([check(limit, key(1), Hits::Take(2))]);
+        asked.apply(&taken, |_| name.clone(), TODAY);
+        let mut call = Call::new(&Whole::default());
+        call.push(name.clone().into_bytes(), &question, false);
+        call.carry((0, 3));
+        call.push(b"theirs".to_vec(), &check(limit, key(2), Hits::Take(0)), false);
+        asked.try_invoke(&call, u64::MAX, TODAY + 1_000).expect_err("no counter stands there");
+        let left = asked.apply(&plan([question]), |_| name.clone(), TODAY + 1_000)[0];
+        assert_eq!(left.map(|left| left.remaining), Some(8), "{algorithm:?}");
+    }
+}
+
+/// The shortest way through the script, the long one, and many calls in one command come to the same, leases included.
+#[test]
+fn a_counter_that_is_asked_alone_is_told_the_same() {
+    use tidegate_redis::script::{Call, Whole, numbers};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    for seed in 0..1_500 {
+        let mut random = Random(seed);
+        let algorithm = random.pick(&Algorithm::ALL);
+        let (limit, window) = limit(&mut random, algorithm);
+        let mut now = begin(&mut random, window);
+        for _ in 0..1 + random.below(20) {
+            now = next_time(&mut random, now, window);
+            let mut check = check(limit, key(seed), Hits::Take(next_hits(&mut random, &limit)));
+            check.reported = check.hits != Hits::Take(0) && random.one_in(4);
+            let leases = algorithm.is_strict() && random.one_in(3);
+            let lease = leases.then(|| (2 + random.below(50), 1 + window / 10));
+            // A descriptor in quota mode that nothing limits: nothing follows from it, but the counter is not alone.
+            let call = |name: &str, quotas| {
+                let mut call = Call::new(&Whole { quotas, ..Whole::default() });
+                call.push(format!("{name}:{seed}").into_bytes(), &check, false);
+                lease.iter().for_each(|&(hits, micros)| call.lease(hits, micros));
+                call
+            };
+            let alone = asked.invoke(&call("alone", 0), u64::MAX, now);
+            let among_others = asked.invoke(&call("among others", 1), u64::MAX, now);
+            assert_eq!(alone, among_others, "seed {seed} at {now}, {lease:?} of {check:?}");
+            let joined = ["joined", "once more"].map(|name| call(name, 0));
+            let replies = asked.invoke_each(&joined.each_ref().map(|call| (call, u64::MAX)), now);
+            for reply in replies {
+                let redis::Value::BulkString(reply) = reply else { panic!("{reply:?}") };
+                assert_eq!(
+                    numbers(&reply).as_ref(),
+                    Some(&alone),
+                    "seed {seed} at {now}, {lease:?} of {check:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Leases of several counters that are asked for together are what each counter would be told by itself, and the counters
+/// are the same afterwards, whichever way they were asked before.
+#[test]
+fn leases_that_are_asked_for_together_are_the_same() {
+    use tidegate_redis::script::{Call, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    let mut together = 0;
+    for seed in 0..1_000 {
+        let mut random = Random(seed);
+        let limits: Vec<_> =
+            (0..2 + random.below(4)).map(|_| limit(&mut random, Algorithm::SlidingWindow)).collect();
+        let window = limits[0].1;
+        let mut now = begin(&mut random, window);
+        for _ in 0..1 + random.below(12) {
+            now = next_time(&mut random, now, window);
+            let among_others = Whole { quotas: 1, ..Whole::default() };
+            let (counter, way) =
+                (random.below(limits.len() as u64), random.pick(&[Whole::default(), among_others]));
+            let taken = check(
+                limits[counter as usize].0,
+                key(counter),
+                Hits::Take(next_hits(&mut random, &limits[counter as usize].0)),
+            );
+            let takes = [("one", way), ("other", among_others)].map(|(name, whole)| {
+                let mut call = Call::new(&whole);
+                call.push(format!("{name}:{seed}:{counter}").into_bytes(), &taken, false);
+                call
+            });
+            let told = takes.map(|call| asked.invoke(&call, u64::MAX, now));
+            assert_eq!(told[0], told[1], "seed {seed} at {now}: {taken:?}");
+            now = next_time(&mut random, now, window);
+            let leases: Vec<_> =
+                limits.iter().map(|(_, window)| (2 + random.below(50), 1 + window / 10)).collect();
+            let [renewals, decisions] =
+                [("one", Whole::default()), ("other", among_others)].map(|(name, whole)| {
+                    let mut call = Call::new(&whole);
+                    for (counter, ((limit, _), &(hits, micros))) in limits.iter().zip(&leases).enumerate() {
+                        call.push(
+                            format!("{name}:{seed}:{counter}").into_bytes(),
+                            &check(*limit, key(counter as u64), Hits::Take(0)),
+                            false,
+                        );
+                        call.lease(hits, micros);
+                    }
+                    call
+                });
+            together += u64::from(renewals.only_renews());
+            assert!(!decisions.only_renews());
+            let told = [renewals, decisions].map(|call| asked.invoke(&call, u64::MAX, now));
+            assert_eq!(told[0], told[1], "seed {seed} at {now}: {leases:?} of {limits:?}");
+            for counter in 0..limits.len() {
+                let lives = ["one", "other"].map(|name| -> i64 {
+                    let key = format!("{name}:{seed}:{counter}");
+                    redis::cmd("PEXPIRETIME").arg(key).query(asked.connection()).expect("an answer")
+                });
+                assert_eq!(lives[0], lives[1], "seed {seed} at {now}: counter {counter} of {limits:?}");
+            }
+        }
+    }
+    assert!(together > 1_000, "{together}");
+}
+
+/// Of leases that are asked for together, one that fails is none, and the others are taken once.
+#[test]
+fn leases_that_are_asked_for_together_fail_each_for_itself() {
+    use tidegate_redis::script::{Answered, Call, Whole};
+    let server = Server::start(&[]);
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("RPUSH").arg("list").arg("x").exec(asked.connection()).unwrap();
+    let limit = Limit::new(Algorithm::SlidingWindow, 1_000, 60 * 1_000_000_000);
+    let question = check(limit, key(1), Hits::Take(0));
+    let mut call = Call::new(&Whole::default());
+    for name in ["one", "list", "other"] {
+        call.push(name.into(), &question, false);
+        call.lease(50, 100_000);
+    }
+    assert!(call.only_renews());
+    let told = asked.invoke(&call, u64::MAX, TODAY);
+    let answered = Answered::read(&told, [&question; 3]).expect("a reply to these");
+    assert_eq!(answered.leases.iter().map(|lease| lease.hits).collect::<Vec<_>>(), [50, 0, 50]);
+    let mut left = |name: &str| {
+        let mut call = Call::new(&Whole::default());
+        call.push(name.into(), &question, false);
+        let told = asked.invoke(&call, u64::MAX, TODAY);
+        Answered::read(&told, [&question]).expect("a reply to it").counters[0].verdict.remaining
+    };
+    assert_eq!([left("one"), left("other")], [950, 950]);
+}
+
+/// Of calls in one command, one that fails and one that comes too late leave the others alone.
+#[test]
+fn calls_in_one_command_fail_each_for_itself() {
+    fail_each_for_itself(&Server::start(&[]));
+    fail_each_for_itself(&Server::valkey());
+}
+
+fn fail_each_for_itself(server: &Server) {
+    use redis::Value;
+    use tidegate_redis::script::{Call, Whole, numbers};
+    let mut asked = Asked::new(vec![server.connect()]);
+    redis::cmd("SET").arg("text").arg("x").exec(asked.connection()).unwrap();
+    let limit = Limit::new(Algorithm::SlidingLog, 3, 60 * 1_000_000_000);
+    let call = |name: &str| {
+        let mut call = Call::new(&Whole::default());
+        call.push(name.as_bytes().to_vec(), &check(limit, key(1), Hits::Take(1)), false);
+        call
+    };
+    let [text, log, unasked] = ["text", "log", "unasked"].map(call);
+    let calls = [(&log, u64::MAX), (&text, u64::MAX), (&unasked, TODAY - 1), (&log, u64::MAX)];
+    let replies = asked.invoke_each(&calls, TODAY);
+    let left = |reply: &Value| match reply {
+        Value::BulkString(reply) => numbers(reply).unwrap().get(3).copied(),
+        _ => None,
+    };
+    assert_eq!([left(&replies[0]), left(&replies[3])], [Some(2), Some(1)]);
+    assert!(matches!(&replies[1], Value::ServerError(error) if error.code() == "WRONGTYPE"), "{replies:?}");
+    assert!(matches!(&replies[2], Value::BulkString(late) if late.len() == 8), "only the time");
+    let exists: bool = redis::cmd("EXISTS").arg("unasked").query(asked.connection()).unwrap();
+    assert!(!exists, "too late");
+}

@@ -1,0 +1,134 @@
+//! How tests ask the script: with a time of their own, on servers that hold one or several slots each.
+
+use redis::{Connection, ConnectionLike, RedisResult, Script};
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::plan::{Check, Plan, Step};
+use tidegate_redis::script::{Answered, Call, Clock, Purpose, Whole, numbers, source};
+
+/// How far expiry is moved: no key goes while a test runs, whatever time it tells.
+pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
+
+/// The script on some servers, asked at times that the test tells.
+pub(crate) struct Asked {
+    connections: Vec<Connection>,
+    script: Script,
+    script_of_each: String,
+    script_of_renewals: Script,
+    /// Unix time in milliseconds when this began.
+    began_millis: i64,
+}
+
+impl Asked {
+    #[allow(clippy::disallowed_methods, reason = "keys expire by real time")]
+    pub(crate) fn new(connections: Vec<Connection>) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("past 1970");
+        let script = Script::new(&source(Purpose::Decide, Clock::Arguments));
+        let script_of_each = source(Purpose::DecideEach, Clock::Arguments);
+        let script_of_renewals = Script::new(&source(Purpose::Renew, Clock::Arguments));
+        let began_millis = now.as_millis() as i64;
+        Self { connections, script, script_of_each, script_of_renewals, began_millis }
+    }
+
+    /// The verdicts of a plan; the counter of a step is named by `name`. All of them live in one slot.
+    pub(crate) fn apply(
+        &mut self,
+        plan: &Plan<'static>,
+        name: impl Fn(usize) -> String,
+        now_micros: u64,
+    ) -> Verdicts {
+        let unlimited = plan.steps.iter().filter(|step| matches!(step, Step::Unmatched | Step::Replaced(_)));
+        let whole = Whole {
+            stop_increment_when_over: plan.modes.stop_increment_when_over,
+            quota: plan.modes.quota,
+            quotas: if plan.modes.quota { unlimited.count() as u32 } else { 0 },
+            ..Whole::default()
+        };
+        let mut call = Call::new(&whole);
+        for (index, check) in checks(plan) {
+            call.push(name(index).into_bytes(), check, plan.modes.quota);
+        }
+        let answered = self.invoke(&call, u64::MAX, now_micros);
+        let answered =
+            Answered::read(&answered, checks(plan).map(|(_, check)| check)).expect("a reply to these");
+        assert_eq!(answered.now_micros, now_micros);
+        let mut verdicts: Verdicts = plan.steps.iter().map(|_| None).collect();
+        for ((index, _), counter) in checks(plan).zip(&answered.counters) {
+            verdicts[index] = Some(counter.verdict);
+        }
+        verdicts
+    }
+
+    /// One call, wherever its slot is, of the script that is asked for it.
+    pub(crate) fn invoke(&mut self, call: &Call, deadline_micros: u64, now_micros: u64) -> Vec<i64> {
+        self.try_invoke(call, deadline_micros, now_micros).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same of a call that the server may refuse.
+    pub(crate) fn try_invoke(
+        &mut self,
+        call: &Call,
+        deadline_micros: u64,
+        now_micros: u64,
+    ) -> RedisResult<Vec<i64>> {
+        let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
+        let script = if call.only_renews() { &self.script_of_renewals } else { &self.script };
+        let mut invocation = script.prepare_invoke();
+        for key in &call.keys {
+            invocation.key(key);
+        }
+        invocation.arg(&call.first_arg(deadline_micros));
+        for arg in &call.args {
+            invocation.arg(arg);
+        }
+        invocation.arg(now_micros).arg(shift);
+        let mut moved = None;
+        for connection in &mut self.connections {
+            match invocation.invoke::<Vec<u8>>(connection) {
+                Ok(reply) => return Ok(numbers(&reply).expect("a reply of numbers")),
+                Err(error) if error.code() == Some("MOVED") => moved = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        panic!("no server has the slot: {moved:?}");
+    }
+
+    /// Gives back, on the first connection.
+    pub(crate) fn give_back(&mut self, call: &Call, now_micros: u64) {
+        let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
+        let script = Script::new(&source(Purpose::GiveBack, Clock::Arguments));
+        let mut invocation = script.prepare_invoke();
+        call.keys.iter().for_each(|key| _ = invocation.key(key));
+        invocation.arg(&call.first_arg(u64::MAX));
+        call.args.iter().for_each(|arg| _ = invocation.arg(arg));
+        invocation.arg(now_micros).arg(shift);
+        invocation.invoke::<Vec<u8>>(&mut self.connections[0]).expect("Redis answers");
+    }
+
+    /// Calls of one check each in one command, on the first connection: the reply to each.
+    pub(crate) fn invoke_each(&mut self, calls: &[(&Call, u64)], now_micros: u64) -> Vec<redis::Value> {
+        let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
+        let mut command = redis::cmd("EVAL");
+        command.arg(&self.script_of_each).arg(calls.len());
+        calls.iter().for_each(|(call, _)| _ = command.arg(&call.keys[0]));
+        for (call, deadline_micros) in calls {
+            command.arg(&call.first_arg(*deadline_micros)).arg(&call.args[0]);
+        }
+        command.arg(now_micros).arg(shift);
+        match self.connections[0].req_command(&command) {
+            Ok(redis::Value::Array(replies)) => replies,
+            other => panic!("no reply to each: {other:?}"),
+        }
+    }
+
+    /// The first connection.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connections[0]
+    }
+}
+
+fn checks<'p>(plan: &'p Plan<'static>) -> impl Iterator<Item = (usize, &'p Check<'static>)> {
+    plan.steps.iter().enumerate().filter_map(|(index, step)| match step {
+        Step::Check(check) => Some((index, check)),
+        _ => None,
+    })
+}
