@@ -34,7 +34,14 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("sync", &[]),
             ("reported", &["plan", "sync"]),
             ("memory", &["decision", "key", "limit", "plan", "reported", "settle", "sync", "time", "unit"]),
-            ("lib", &[]),
+            (
+                "limiter",
+                &[
+                    "decision", "explain", "key", "limit", "memory", "plan", "request", "rules", "time",
+                    "Clock",
+                ],
+            ),
+            ("lib", &["clock", "decision", "limit", "limiter", "memory", "request", "rules", "time"]),
         ],
     ),
     (

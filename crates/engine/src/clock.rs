@@ -31,11 +31,13 @@ impl Clock {
     }
 
     /// Now.
+    #[inline]
     pub fn now(&self) -> Timestamp {
         self.at(monotonic())
     }
 
     /// The time of a monotonic reading; those from before the start count as the start.
+    #[inline]
     pub fn at(&self, reading: Instant) -> Timestamp {
         let since_start = reading.saturating_duration_since(self.started);
         Timestamp::from_nanos(self.unix_nanos_at_start).plus(nanos(since_start))
@@ -43,15 +45,18 @@ impl Clock {
 }
 
 /// A monotonic reading, for measuring how long something takes.
+#[inline]
 pub fn monotonic() -> Instant {
     Instant::now()
 }
 
 /// Nanoseconds since a monotonic reading.
+#[inline]
 pub fn nanos_since(reading: Instant) -> u64 {
     nanos(monotonic().saturating_duration_since(reading))
 }
 
+#[inline]
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -144,6 +144,7 @@ impl<'a> Decision<'a> {
 
 impl Status<'_> {
     /// The code that is told for this descriptor. Rule shadow mode tells OK.
+    #[inline]
     pub fn code(&self) -> Code {
         match self {
             Self::Limited(limited) if limited.is_denied() => Code::OverLimit,
@@ -154,16 +155,19 @@ impl Status<'_> {
 
 impl Limited<'_> {
     /// OVER_LIMIT is told for this descriptor: its hits do not fit, and its rule is not in shadow mode.
+    #[inline]
     pub fn is_denied(&self) -> bool {
         self.verdict.over && !self.shadow
     }
 
     /// `limit_remaining`: hits that would still pass.
+    #[inline]
     pub fn remaining(&self) -> u32 {
         u32::try_from(self.verdict.remaining).unwrap_or(u32::MAX)
     }
 
     /// `duration_until_reset` in whole seconds, rounded up; at least 1 when denied.
+    #[inline]
     pub fn reset_secs(&self) -> u64 {
         ceil_secs(self.verdict.reset_nanos).max(u64::from(self.verdict.over))
     }

@@ -14,14 +14,17 @@ pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<HighHalf>>;
 pub struct HighHalf(u64);
 
 impl Hasher for HighHalf {
+    #[inline]
     fn write_u128(&mut self, key: u128) {
         self.0 = (key >> 64) as u64;
     }
 
+    #[inline]
     fn write(&mut self, _: &[u8]) {
         debug_assert!(false, "a key is one number");
     }
 
+    #[inline]
     fn finish(&self) -> u64 {
         self.0
     }

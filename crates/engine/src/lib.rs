@@ -1,25 +1,95 @@
-//! The pure core: what a request asks, what the rules say, what a counter answers, what the answer is.
+//! Exact rate limits inside a program: rules from texts, decisions from memory. No server, no runtime, no thread, and
+//! no clock but the caller's.
 //!
-//! In: texts of rules, requests, times. Out: [`RuleSet`](rules::RuleSet)s, [`Plan`](plan::Plan)s,
-//! [`Verdict`](limit::Verdict)s, [`Decision`](decision::Decision)s. Nothing here reads a clock, does I/O, logs,
-//! counts a metric or knows a protocol type; time and randomness are arguments.
+//! ```
+//! use tidegate_engine::{Limiter, Request, Timestamp};
+//!
+//! let rules = "
+//! domain: shop
+//! descriptors:
+//!   - key: user
+//!     rate_limit: {unit: minute, requests_per_unit: 2}
+//! ";
+//! let limiter = Limiter::builder().file("shop.yaml", rules).build().expect("good rules");
+//!
+//! let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+//! let ask = |now| limiter.decide(&request, now).passes();
+//! let now = Timestamp::from_secs(1_000_000);
+//! assert_eq!([ask(now), ask(now), ask(now)], [true, true, false]);
+//! ```
+//!
+//! A [`Limiter`] is made of files of rules, which are those of the program `tidegate` (its README says how they are
+//! written). It [decides](Limiter::decide) requests, each by one reading of a clock: [`Clock`] is one that no step of the
+//! system's time disturbs. Counters take a bounded amount of memory, and give it back when they are
+//! [swept](Limiter::sweep).
+//!
+//! # Inside
+//! The way of a request, each step a type of its own: [`Request`] → `rules` → `plan` → `memory` → [`Decision`]. All but
+//! `clock` is pure: no I/O, no logs, no metrics, no protocol types; time and randomness are arguments. What has no
+//! documentation here is for the program `tidegate` and its shared store, and changes with them.
+//!
+//! | to … | read |
+//! | --- | --- |
+//! | see what a file of rules becomes | `rules`: text → `tidegate-yaml` → `fields`, `check` → `compile` |
+//! | add an algorithm | `limit` |
+//! | see what is charged when a request is denied | `settle` |
+//! | see where counters live | `memory` |
 
+#[doc(hidden)]
 pub mod time;
+#[doc(hidden)]
 pub mod clock;
+#[doc(hidden)]
 pub mod unit;
+#[doc(hidden)]
 pub mod request;
+#[doc(hidden)]
 pub mod limit;
+#[doc(hidden)]
 pub mod key;
 mod sip;
+#[doc(hidden)]
 pub mod text;
+#[doc(hidden)]
 pub mod metric_name;
+#[doc(hidden)]
 pub mod rule;
+#[doc(hidden)]
 pub mod rules;
+#[doc(hidden)]
 pub mod plan;
+#[doc(hidden)]
 pub mod settle;
+#[doc(hidden)]
 pub mod decision;
+#[doc(hidden)]
 pub mod explain;
+#[doc(hidden)]
 pub mod keyed;
+#[doc(hidden)]
 pub mod memory;
+#[doc(hidden)]
 pub mod reported;
 mod sync;
+mod limiter;
+
+#[doc(inline)]
+pub use crate::clock::Clock;
+#[doc(inline)]
+pub use crate::decision::{Code, Decision, Limited, Status};
+#[doc(inline)]
+pub use crate::limit::Algorithm;
+pub use crate::limiter::{Answer, Limiter, LimiterBuilder};
+#[doc(inline)]
+pub use crate::memory::StoreFull;
+#[doc(inline)]
+pub use crate::request::Request;
+#[doc(inline)]
+pub use crate::rules::Diagnostic;
+#[doc(inline)]
+pub use crate::time::Timestamp;
+
+/// The examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

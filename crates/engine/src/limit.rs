@@ -79,11 +79,13 @@ impl Algorithm {
     }
 
     /// It never admits more than N hits in any window, wherever it starts.
+    #[inline]
     pub const fn is_strict(self) -> bool {
         matches!(self, Self::SlidingLog | Self::SlidingWindow)
     }
 
     /// It has a capacity of its own, `burst`.
+    #[inline]
     pub const fn is_bucket(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
@@ -170,21 +172,25 @@ impl Limit {
     }
 
     /// How it counts.
+    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
     /// N.
+    #[inline]
     pub fn requests(&self) -> u32 {
         self.requests
     }
 
     /// The capacity of a bucket; N for every other algorithm.
+    #[inline]
     pub fn burst(&self) -> u32 {
         self.burst
     }
 
     /// W, in nanoseconds.
+    #[inline]
     pub fn window_nanos(&self) -> u64 {
         self.window.get()
     }
@@ -238,6 +244,7 @@ impl Limit {
     }
 
     /// The buckets of `sliding_window` per nanosecond, as a reduced fraction.
+    #[inline]
     pub fn buckets(&self) -> (u64, u64) {
         (u64::from(self.buckets), self.buckets_nanos.get())
     }

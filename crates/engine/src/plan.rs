@@ -72,6 +72,7 @@ pub struct Check<'a> {
 
 impl Check<'_> {
     /// The unit that the limit was written in.
+    #[inline]
     pub fn unit(&self) -> Unit {
         match self.origin {
             Origin::Rule(rule) => rule.unit,

@@ -84,12 +84,15 @@ impl<'a> Request<'a> {
     }
 
     /// Adds a descriptor.
+    #[inline]
     pub fn push(&mut self, entries: impl IntoIterator<Item = Entry<'a>>, options: DescriptorOptions) {
         self.entries.extend(entries);
         self.close(options);
     }
 
     /// Begins another question where this one is: a question is too large to be handed around.
+    #[doc(hidden)]
+    #[inline]
     pub fn begin(&mut self, domain: &'a str, hits_addend: u32) {
         (self.domain, self.hits_addend) = (domain, hits_addend);
         self.entries.clear();
@@ -97,17 +100,21 @@ impl<'a> Request<'a> {
     }
 
     /// Adds an entry to the descriptor that is open.
+    #[doc(hidden)]
     #[inline]
     pub fn entry(&mut self, entry: Entry<'a>) {
         self.entries.push(entry);
     }
 
     /// How many entries the descriptor that is open has.
+    #[doc(hidden)]
+    #[inline]
     pub fn open_entries(&self) -> usize {
         self.entries.len() - self.descriptors.last().map_or(0, |span| span.entries_end)
     }
 
     /// Completes the descriptor that is open, and opens another one.
+    #[doc(hidden)]
     #[inline]
     pub fn close(&mut self, options: DescriptorOptions) {
         self.descriptors.push(Span { entries_end: self.entries.len(), options });
@@ -115,22 +122,26 @@ impl<'a> Request<'a> {
 
     /// The same, as a builder: a descriptor of these (key, value) pairs with no options.
     #[must_use]
+    #[inline]
     pub fn descriptor(mut self, entries: &[(&'a str, &'a str)]) -> Self {
         self.push(entries.iter().map(|&(key, value)| Entry { key, value }), DescriptorOptions::default());
         self
     }
 
     /// The domain.
+    #[inline]
     pub fn domain(&self) -> &'a str {
         self.domain
     }
 
     /// The message's own `hits_addend`, as it came (0: absent).
+    #[inline]
     pub fn hits_addend(&self) -> u32 {
         self.hits_addend
     }
 
     /// The descriptors, in order.
+    #[inline]
     pub fn descriptors(&self) -> impl ExactSizeIterator<Item = Descriptor<'_, 'a>> {
         let mut start = 0;
         self.descriptors.iter().map(move |span| {
@@ -142,6 +153,7 @@ impl<'a> Request<'a> {
 
     /// The hits that a descriptor with these options asks for (or gives back): its own if it brings the field, else
     /// the request's, where 0 means 1.
+    #[inline]
     pub fn hits_of(&self, options: &DescriptorOptions) -> u64 {
         options.hits_addend.unwrap_or(u64::from(self.hits_addend.max(1)))
     }

@@ -118,11 +118,13 @@ impl Rule {
     }
 
     /// The key of the counter for a request that these entries led to this rule.
+    #[inline]
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
         self.seed.key(self.keyed_values(entries))
     }
 
     /// The values that are part of the counter's key, for a request that these entries led to this rule.
+    #[inline]
     pub fn keyed_values<'e>(&self, entries: &'e [Entry<'_>]) -> impl Iterator<Item = &'e str> + use<'e> {
         let keyed_levels = self.keyed_levels;
         let is_keyed = move |level: usize| keyed_levels >> level & 1 == 1;

@@ -12,33 +12,39 @@ impl Timestamp {
     pub const MAX: Self = Self(u64::MAX);
 
     /// The moment `nanos` nanoseconds after the unix epoch.
+    #[inline]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// The moment `seconds` seconds after the unix epoch; saturates.
+    #[inline]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(SECOND_NANOS))
     }
 
     /// Nanoseconds since the unix epoch.
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// This moment plus `nanos` nanoseconds; saturates.
     #[must_use]
+    #[inline]
     pub const fn plus(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 
     /// Nanoseconds from `earlier` to this moment; 0 when `earlier` is not earlier.
+    #[inline]
     pub const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
 /// A duration in whole seconds, rounded up: clients wait for what they are told, so never tell them too little.
+#[inline]
 pub const fn ceil_secs(nanos: u64) -> u64 {
     nanos.div_ceil(SECOND_NANOS)
 }

@@ -56,11 +56,13 @@ impl RuleSet {
     }
 
     /// All rules, in file order: the rule with the id i stands at i.
+    #[inline]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
     /// The rule with this id.
+    #[inline]
     pub fn rule(&self, id: usize) -> Option<&Rule> {
         self.rules.get(id)
     }
@@ -81,6 +83,7 @@ impl RuleSet {
     }
 
     /// Which limit applies to each descriptor of a request, and which counter holds it.
+    #[inline]
     pub fn plan<'p>(&'p self, request: &Request<'_>, modes: Modes) -> Plan<'p> {
         let mut plan = Plan::empty(modes);
         self.plan_into(request, &mut plan);
