@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Which rooms of a crate each of its rooms may import. A room that is not here is a breach: the law has to say where it
 /// belongs; and so is one here that has no file. Which crate may name which, Cargo knows.
@@ -413,6 +414,25 @@ fn the_engine_is_pure() {
         }
     }
     breaches.check();
+}
+
+/// Those who embed the engine, or the protocol, take neither a runtime nor a server with it.
+#[test]
+fn no_runtime_and_no_server_come_with_the_engine_or_the_protocol() {
+    let heavy = [
+        "tokio", "mio", "hyper", "http", "h2", "tonic", "prost", "redis", "clap", "rustls", "tracing",
+        "rustix",
+    ];
+    for name in ["tidegate-engine", "tidegate-grpc", "tidegate-yaml"] {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["tree", "--edges", "normal", "--target", "all", "--prefix", "none", "--format", "{p}"]);
+        let tree = cargo.args(["--locked", "--offline", "--package", name]).current_dir(root()).output();
+        let tree = tree.expect("cargo runs");
+        let (told, errors) = (String::from_utf8_lossy(&tree.stdout), String::from_utf8_lossy(&tree.stderr));
+        assert!(told.starts_with(name), "{name}: {told}{errors}");
+        let brought = |heavy: &&&str| told.lines().any(|line| line.split(' ').next() == Some(**heavy));
+        assert_eq!(heavy.iter().filter(brought).collect::<Vec<_>>(), Vec::<&&str>::new(), "{name}: {told}");
+    }
 }
 
 #[test]

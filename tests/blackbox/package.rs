@@ -138,32 +138,57 @@ fn the_debian_package_installs_and_its_service_starts() {
     asserted_to_be_nobody(&start(setup, &install, "/usr/bin/tidegate"));
 }
 
+/// The files that cargo would pack of this crate.
+fn packed(name: &str) -> Vec<String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["package", "--list", "--allow-dirty", "--offline", "--package", name]);
+    let listed = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
+    let listed = String::from_utf8(listed.stdout).expect("UTF-8");
+    listed.lines().map(str::to_owned).collect()
+}
+
 #[test]
 fn a_crate_holds_what_builds_it_and_no_tests() {
-    let folder = env!("CARGO_MANIFEST_DIR");
+    let crates: [(&str, &[&str], &[&str]); 5] = [
+        (
+            "tidegate",
+            &[
+                "README.md",
+                "build.rs",
+                "src/main.rs",
+                "proto/envoy/service/ratelimit/v3/rls.proto",
+                "docs/settings.md",
+                "examples/embed.rs",
+            ],
+            &["src/", "proto/", "docs/", "config/", "examples/"],
+        ),
+        ("tidegate-engine", &["README.md", "src/lib.rs"], &["src/"]),
+        ("tidegate-redis", &["src/lib.rs", "src/lua/window.lua"], &["src/"]),
+        ("tidegate-grpc", &["src/lib.rs"], &["src/"]),
+        ("tidegate-yaml", &["src/lib.rs"], &["src/"]),
+    ];
+    for (name, needed, folders) in crates {
+        let packed = packed(name);
+        let has = |file: &str| packed.iter().any(|packed| packed == file);
+        for needed in needed.iter().chain(&["Cargo.toml", "Cargo.lock", "LICENSE"]) {
+            assert!(has(needed), "no {needed} in {name}: {packed:?}");
+        }
+        for file in packed.iter().filter(|file| file.contains('/')) {
+            assert!(folders.iter().any(|folder| file.starts_with(folder)), "{file} in {name}");
+        }
+        assert!(!has("Dockerfile") && !has(".ci/run"), "{packed:?}");
+    }
+}
+
+/// Each with those that it stands on, as a registry would hand them out. `tests/soak/run packages` builds them too.
+#[test]
+fn all_crates_can_be_packed() {
+    let folder = tempfile::tempdir().expect("a folder");
     let mut cargo = Command::new(env!("CARGO"));
-    let listed = cargo.args(["package", "--list", "--allow-dirty", "--offline"]).current_dir(folder).output();
-    let listed = String::from_utf8(listed.expect("cargo runs").stdout).expect("UTF-8");
-    let has = |name: &str| listed.lines().any(|file| file == name);
-    for needed in [
-        "Cargo.toml",
-        "Cargo.lock",
-        "README.md",
-        "LICENSE",
-        "build.rs",
-        "src/main.rs",
-        "src/store/redis/lua/window.lua",
-        "proto/envoy/service/ratelimit/v3/rls.proto",
-        "docs/settings.md",
-        "examples/embed.rs",
-    ] {
-        assert!(has(needed), "no {needed} in:\n{listed}");
-    }
-    let known = ["src/", "proto/", "docs/", "config/", "examples/"];
-    for file in listed.lines().filter(|file| file.contains('/')) {
-        assert!(known.iter().any(|folder| file.starts_with(folder)), "{file}");
-    }
-    assert!(!has("Dockerfile") && !has(".ci/run"), "{listed}");
+    cargo.args(["package", "--workspace", "--offline", "--allow-dirty", "--no-verify"]);
+    cargo.arg("--target-dir").arg(folder.path()).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let told = run(&mut cargo);
+    assert_eq!(told.matches("Packaged ").count(), 5, "{told}");
 }
 
 #[test]
