@@ -49,14 +49,23 @@ fn cost(limiter: &Tidegate) -> (Duration, u64) {
     (Duration::from_nanos(nanos), switches)
 }
 
+/// In one of a few spans of time: what is left to do of what was asked before may fall into the first.
 fn assert_idle(limiter: &Tidegate, counters: f64) {
     assert_eq!(limiter.metric("tidegate_counters"), counters);
-    let (cpu_before, switches_before) = cost(limiter);
-    std::thread::sleep(WATCHED);
-    let (cpu, switches) = cost(limiter);
-    let (cpu, switches) = (cpu - cpu_before, switches - switches_before);
-    assert!(cpu <= IDLE_CPU, "{counters} counters: {cpu:?} in {WATCHED:?}");
-    assert!(switches <= IDLE_WAKEUPS, "{counters} counters: {switches} times awake in {WATCHED:?}");
+    let costs = (0..3).map(|_| {
+        let (cpu, switches) = cost(limiter);
+        std::thread::sleep(WATCHED);
+        let (cpu_after, switches_after) = cost(limiter);
+        (cpu_after - cpu, switches_after - switches)
+    });
+    let mut busy = Vec::new();
+    for (cpu, switches) in costs {
+        if cpu <= IDLE_CPU && switches <= IDLE_WAKEUPS {
+            return;
+        }
+        busy.push((cpu, switches));
+    }
+    panic!("{counters} counters: processor time and times awake in {WATCHED:?}: {busy:?}");
 }
 
 #[test]
