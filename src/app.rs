@@ -40,7 +40,7 @@ use crate::front::{Bounds, LimitHeaders, Seam, Telling};
 use crate::health::Health;
 use crate::logging::{self, REPORT};
 use crate::metrics::{Metrics, MetricsOptions};
-use crate::service::Service;
+use crate::service::{Counters, Service};
 use crate::settings::value::{Backend, CheckProxy, FullMode, GrpcFrontKind, StoreFailureMode};
 use crate::settings::{Settings, machine};
 use crate::source::file::{Reread, SourceError};
@@ -199,14 +199,15 @@ impl App {
             stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
         };
         let log = DecisionLog::new(monotonic()).showing_values(settings.log_values);
-        let service = Service::new(Arc::clone(&store), Arc::clone(&metrics), clock, modes).logging(log);
-        let service = Arc::new(match shared::store(&settings, &store, clock)? {
+        let counters = match shared::store(&settings, &store, clock)? {
             Some(shared) => {
                 shared::register(&metrics, &shared);
-                service.sharing(shared)
+                Counters::Shared(shared)
             }
-            None => service,
-        });
+            None => Counters::Memory(Arc::clone(&store)),
+        };
+        let service = Service::new(counters, Arc::clone(&metrics), clock, modes).logging(log);
+        let service = Arc::new(service);
         let tracer = spans::start(&settings)?;
         Ok(Self {
             settings,
@@ -235,7 +236,7 @@ impl App {
     /// Not ready before a store that is needed was reached once.
     fn await_shared_store(&self) {
         let error = self.settings.redis_failure_mode == StoreFailureMode::Error;
-        if self.service.shared().is_some() && error {
+        if self.service.counters().shared().is_some() && error {
             self.health.refuse(shared::NOT_REACHED);
         }
     }
@@ -254,6 +255,7 @@ impl App {
         let fronts = Fronts {
             grpc: self.grpc_server(Arc::clone(seam)),
             http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health), check_options(&self.settings)),
+            service: Arc::clone(&self.service),
         };
         let bounds = ConnectionBounds {
             connections_max: connections_max(control::open_files_max()),
@@ -326,7 +328,7 @@ impl App {
         control.spawn(async move { match sweeping.await {} });
         let mut files: Vec<_> = rules.reread().into_iter().collect();
         control.spawn(rules.until_it_dies());
-        if let Some(shared) = self.service.shared() {
+        if let Some(shared) = self.service.counters().shared() {
             let (shared, health) = (Arc::clone(shared), Arc::clone(&self.health));
             control.spawn(shared::watch(shared, health, self.settings.clone()));
         }

@@ -11,17 +11,14 @@ pub mod grpc;
 pub mod http;
 pub mod lane;
 pub mod proto;
-mod together;
 mod trace;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
-pub use trace::Met;
 pub use wire::{LimitHeaders, Telling};
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,15 +29,14 @@ use prost::Message;
 use crate::clock;
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
-use crate::service::{Service, ServiceError, Snapshot};
-use crate::spans::Tracer;
+use crate::service::{BATCH_MAX, Batch, Service, ServiceError};
+use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision, Limited};
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::one_line;
 use tidegate_grpc::status::code;
-use tidegate_redis::SharedStore;
 
 /// Bounds of one request.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +79,6 @@ pub struct Answer {
     pub code: Code,
     /// An encoded `RateLimitResponse`.
     pub message: Bytes,
-    /// Where the call is traced: what it met.
-    pub met: Option<Box<Met>>,
 }
 
 /// The answer to a question that does not come as a message.
@@ -175,15 +169,13 @@ pub struct Seam {
     bounds: Bounds,
     telling: Telling,
     tracer: Option<Tracer>,
-    /// Answers name what was met: under the rules that decided, which may be gone when somebody asks later.
-    names_met: bool,
 }
 
 impl Seam {
     /// The seam before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
-        Self { service, metrics, bounds, telling: Telling::default(), tracer: None, names_met: false }
+        Self { service, metrics, bounds, telling: Telling::default(), tracer: None }
     }
 
     /// The same seam, whose answers tell this beside codes and limits.
@@ -192,112 +184,216 @@ impl Seam {
         Self { telling, ..self }
     }
 
-    /// A worker begins to serve: what has to be connected is connected from its runtime.
-    pub fn begin(&self) {
-        if let Some(shared) = self.service.shared() {
-            shared.attach();
-        }
-    }
-
-    /// What a worker does beside serving: without requests it would hold the rules that it saw last, though they were
-    /// replaced.
-    pub async fn follow_rules(&self) -> Infallible {
-        let mut installs = self.service.installs();
-        loop {
-            installs.changed().await.expect("the service is here");
-            self.service.load_rules();
-        }
-    }
-
-    /// A worker has served everything: what it holds of the shared store goes back, within a bound.
-    pub async fn end(&self) {
-        if let Some(shared) = self.service.shared() {
-            shared.detach().await;
-        }
-    }
-
     /// The bounds that the seam keeps. A front uses them to stop reading early.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// Answers the encoded `RateLimitRequest` that came in through `front`, whose caller waits for `timeout` from now
-    /// on (`None`: without an end). A refusal says what is wrong with the request, or why nothing can be decided now.
-    pub fn answer(&self, front: Front, request: &[u8], timeout: Option<Duration>) -> Reply<Answer> {
-        let began = clock::monotonic();
-        if let Some(shared) = self.service.shared() {
-            if let Some(answer) = self.decide_known(shared, request) {
-                self.count(front, Ok(answer.code), began);
-                return Reply::Now(Ok(answer));
-            }
-            return Reply::Later(Box::pin(self.answer_later(front, request, timeout)));
-        }
-        let answer = self.decide(request, |request, decision| self.told(request, decision));
-        self.count(front, answer.as_ref().map(|answer| answer.code), began);
-        Reply::Now(answer)
-    }
-
-    /// The same where counters are shared and the store has to be asked.
-    pub fn answer_later(
+    /// Answers encoded `RateLimitRequest`s that came in together through `front`, one after the other: `tell` gets the
+    /// encoded answer to each, or the refusal, with its place; `None` where somebody else has to be asked
+    /// ([`finish`](Self::finish)). A place without a message is passed over.
+    ///
+    /// # Panics
+    /// When there are more than [`BATCH_MAX`](crate::service::BATCH_MAX).
+    pub fn answer_batch(
         &self,
         front: Front,
-        request: &[u8],
+        messages: &[Option<&[u8]>],
+        mut tell: impl FnMut(usize, Option<Result<&[u8], Refusal>>),
+    ) {
+        let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
+        self.decide(front, messages, |place, decided| match decided {
+            Some(Ok((request, decision))) => {
+                message.clear();
+                wire::encode(&self.telling, request, decision, &mut message);
+                tell(place, Some(Ok(&message)));
+            }
+            Some(Err(refusal)) => tell(place, Some(Err(refusal))),
+            None => tell(place, None),
+        });
+    }
+
+    /// Answers the encoded `RateLimitRequest` that came in through `front`, whose caller waits for `timeout` from now
+    /// on (`None`: without an end), and tells its span. A refusal says what is wrong with the request, or why nothing
+    /// can be decided now.
+    pub fn answer(
+        &self,
+        front: Front,
+        message: &[u8],
         timeout: Option<Duration>,
-    ) -> impl Future<Output = Result<Answer, Refusal>> + Send + use<> {
-        let began = clock::monotonic();
-        let (seam, request) = (self.clone(), Box::<[u8]>::from(request));
-        async move {
-            let answer = match seam.decide_one_later(&request, timeout).await {
-                Some(answer) => answer,
-                None => Box::pin(seam.decide_later(&request, timeout)).await,
-            };
-            seam.count(front, answer.as_ref().map(|answer| answer.code), began);
-            answer
+        mut span: Option<CallSpan>,
+    ) -> Reply<Answer> {
+        let mut answer = None;
+        self.decide(front, &[Some(message)], |_, decided| {
+            answer = decided.map(|decided| {
+                let (request, decision) = decided?;
+                Ok(self.rendered((front, span.take()), request, decision))
+            });
+        });
+        match answer {
+            Some(answer) => Reply::Now(
+                answer.inspect_err(|refusal| trace::refused_message((front, span), message, refusal)),
+            ),
+            None => Reply::Later(Box::pin(self.finish(front, message, timeout, span))),
         }
     }
 
-    /// Answers the question that `ask` forms of what came in through `front`, under the rules that decide it.
+    /// Decides encoded requests: `render` gets the decision on each, or its refusal, with its place; `None` where
+    /// somebody else has to be asked. All are counted but those.
+    fn decide(
+        &self,
+        front: Front,
+        messages: &[Option<&[u8]>],
+        mut render: impl FnMut(usize, Option<Result<(&Request<'_>, &Decision<'_>), Refusal>>),
+    ) {
+        assert!(messages.len() <= BATCH_MAX, "a batch has {BATCH_MAX} places");
+        let began = clock::monotonic();
+        let mut unusual = [const { None }; BATCH_MAX];
+        let mut batch = Batch::default();
+        for (place, (message, unusual)) in messages.iter().zip(&mut unusual).enumerate() {
+            let Some(message) = message else {
+                batch.pass();
+                continue;
+            };
+            if let Err(refusal) = batch.read(|request| self.read(message, unusual, request)) {
+                self.count(front, outcome(Err(&refusal)), 1, began);
+                render(place, Some(Err(refusal)));
+            }
+        }
+        let (mut ok, mut over) = (0, 0);
+        let decided = self.service.under_rules(|live| {
+            self.service.decide(live, &batch, |place, request, decision| {
+                match decision.map(|decision| decision.code) {
+                    Some(Code::Ok) => ok += 1,
+                    Some(Code::OverLimit) => over += 1,
+                    None => {}
+                }
+                render(place, decision.map(|decision| Ok((request, decision))));
+            });
+            Ok(())
+        });
+        self.count(front, Outcome::Ok, ok, began);
+        self.count(front, Outcome::OverLimit, over, began);
+        if let Err(ServiceError::NoRules) = decided {
+            for (place, _) in batch.requests() {
+                let refusal = Refusal::from(ServiceError::NoRules);
+                self.count(front, outcome(Err(&refusal)), 1, began);
+                render(place, Some(Err(refusal)));
+            }
+        }
+    }
+
+    /// Reads a message: one of the usual form where it lies, others by way of prost, which also knows what to refuse.
+    fn read<'m>(
+        &self,
+        message: &'m [u8],
+        unusual: &'m mut Option<RateLimitRequest>,
+        request: &mut Request<'m>,
+    ) -> Result<(), Refusal> {
+        if wire::in_place::parse(message, &self.bounds, request).is_none() {
+            *request = self.parse(unusual.insert(self.decode(message)?))?;
+        }
+        Ok(())
+    }
+
+    /// Answers a message for which the shared store has to be asked, and tells its span.
+    pub fn finish(
+        &self,
+        front: Front,
+        message: &[u8],
+        timeout: Option<Duration>,
+        mut span: Option<CallSpan>,
+    ) -> impl Future<Output = Result<Answer, Refusal>> + Send + use<> {
+        let began = clock::monotonic();
+        let (seam, message) = (self.clone(), Box::<[u8]>::from(message));
+        async move {
+            let answer = seam.finish_decision((front, &mut span), &message, timeout).await;
+            seam.count(front, outcome(answer.as_ref().map(|answer| answer.code)), 1, began);
+            answer.inspect_err(|refusal| trace::refused_message((front, span), &message, refusal))
+        }
+    }
+
+    async fn finish_decision(
+        &self,
+        (front, span): (Front, &mut Option<CallSpan>),
+        message: &[u8],
+        timeout: Option<Duration>,
+    ) -> Result<Answer, Refusal> {
+        let live = self.service.snapshot()?;
+        let mut render = |request: &Request<'_>, decision: &Decision<'_>| {
+            self.rendered((front, span.take()), request, decision)
+        };
+        let usual =
+            |request: &mut _| wire::in_place::parse(message, &self.bounds, request).ok_or(NoAnswer::Unusual);
+        match self.service.finish(live.in_force(), usual, timeout, &mut render).await {
+            Ok(answer) => Ok(answer),
+            Err(NoAnswer::Failed(error)) => Err(error.into()),
+            Err(NoAnswer::Unusual) => {
+                let unusual = self.decode(message)?;
+                let read = |request: &mut _| {
+                    *request = self.parse(&unusual)?;
+                    Ok(())
+                };
+                Box::pin(self.service.finish(live.in_force(), read, timeout, render)).await
+            }
+        }
+    }
+
+    /// The answer of a decision, in a message of its own. Its span ends with it.
+    fn rendered(
+        &self,
+        (front, mut span): (Front, Option<CallSpan>),
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+    ) -> Answer {
+        trace::asked(&mut span, request.domain());
+        trace::decided((front, span), decision);
+        let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
+        wire::encode(&self.telling, request, decision, &mut message);
+        Answer { code: decision.code, message: message.into() }
+    }
+
+    /// Answers the question that `ask` forms of what came in through `front`, under the rules that decide it, and tells
+    /// its span.
     pub fn check(
         &self,
         front: Front,
         ask: impl FnOnce(&RuleSet) -> Result<RequestBuf, Refusal>,
+        mut span: Option<CallSpan>,
     ) -> Reply<CheckAnswer> {
-        let bounded = |rules: &RuleSet| ask(rules).and_then(|question| self.within_bounds(question));
-        if let Some(shared) = self.service.shared() {
-            let asked = self.service.snapshot().map_err(Refusal::from);
-            let asked = asked.and_then(|live| Ok((bounded(live.rules())?, live)));
-            if let Some(answer) = asked.as_ref().ok().and_then(|asked| self.check_known(shared, asked)) {
-                self.metrics.requests(front, outcome(Ok(answer.code)), 1);
-                return Reply::Now(Ok(answer));
+        let began = clock::monotonic();
+        let asked = self.service.under_rules(|live| {
+            let question = self.within_bounds(ask(live.rules())?)?;
+            let mut batch = Batch::default();
+            batch.put(question.as_request());
+            let mut answer = None;
+            self.service.decide(live, &batch, |_, _, decision| {
+                answer = decision.map(|decision| checked((front, span.take()), decision));
+            });
+            drop(batch);
+            Ok(answer.ok_or_else(|| (question, live.hold())))
+        });
+        match asked {
+            Ok(Err((question, live))) => {
+                let seam = self.clone();
+                Reply::Later(Box::pin(async move {
+                    let read = |request: &mut _| {
+                        *request = question.as_request();
+                        Ok::<_, Refusal>(())
+                    };
+                    let render =
+                        |_: &Request<'_>, decision: &Decision<'_>| checked((front, span.take()), decision);
+                    let answer = seam.service.finish(live.in_force(), read, None, render).await;
+                    seam.counted(front, answer, began)
+                        .inspect_err(|refusal| trace::refused((front, span), refusal))
+                }))
             }
-            let seam = self.clone();
-            return Reply::Later(Box::pin(async move {
-                let answer = seam.check_later(asked).await;
-                seam.metrics.requests(front, outcome(answer.as_ref().map(|answer| answer.code)), 1);
-                answer
-            }));
+            Ok(Ok(answer)) => Reply::Now(self.counted(front, Ok(answer), began)),
+            Err(refusal) => {
+                trace::refused((front, span), &refusal);
+                Reply::Now(self.counted(front, Err(refusal), began))
+            }
         }
-        let answer = self.service.decide_asked(bounded, CheckAnswer::of);
-        self.metrics.requests(front, outcome(answer.as_ref().map(|answer| answer.code)), 1);
-        Reply::Now(answer)
-    }
-
-    /// The answer to a question about counters that this node knows.
-    fn check_known(
-        &self,
-        shared: &SharedStore,
-        (question, live): &(RequestBuf, Snapshot),
-    ) -> Option<CheckAnswer> {
-        self.service.decide_known_in(live, shared, &question.as_request(), CheckAnswer::of)
-    }
-
-    async fn check_later(
-        &self,
-        asked: Result<(RequestBuf, Snapshot), Refusal>,
-    ) -> Result<CheckAnswer, Refusal> {
-        let (question, live) = asked?;
-        let request = question.as_request();
-        Ok(self.service.decide_later(&live, &request, None, CheckAnswer::of).await?)
     }
 
     fn within_bounds(&self, question: RequestBuf) -> Result<RequestBuf, Refusal> {
@@ -308,88 +404,43 @@ impl Seam {
         Ok(question)
     }
 
-    /// Counts the refusal of a call that never became a `RateLimitRequest`, made by a front while it was reading.
+    /// Counts the refusal of a call that never became a request, or of one that cannot be decided.
     pub fn refuse(&self, front: Front, refusal: Refusal) -> Refusal {
-        self.count(front, Err(&refusal), clock::monotonic());
+        self.count(front, outcome(Err(&refusal)), 1, clock::monotonic());
         refusal
     }
 
-    async fn decide_later(&self, request: &[u8], timeout: Option<Duration>) -> Result<Answer, Refusal> {
-        let message = self.decode(request)?;
-        let request = self.parse(&message)?;
-        let live = self.service.snapshot()?;
-        let render = |decision: &Decision<'_>| self.told(&request, decision);
-        Ok(self.service.decide_later(&live, &request, timeout, render).await?)
-    }
-
-    /// The same for a request of the usual form about one counter; `None`: it is none of those.
-    async fn decide_one_later(
-        &self,
-        request: &[u8],
-        timeout: Option<Duration>,
-    ) -> Option<Result<Answer, Refusal>> {
-        let live = self.service.snapshot().ok()?;
-        let read = |asked: &mut _| wire::in_place::parse(request, &self.bounds, asked);
-        let render = |request: &Request<'_>, decision: &Decision<'_>| self.told(request, decision);
-        let decided = self.service.decide_one_later(&live, read, timeout, render).await?;
-        Some(decided.map_err(Refusal::from))
+    /// The same, and tells the span of the call, if it has one.
+    pub fn refuse_call(&self, front: Front, refusal: Refusal, span: Option<CallSpan>) -> Refusal {
+        trace::refused((front, span), &refusal);
+        self.refuse(front, refusal)
     }
 
     /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the
     /// hits of the request, whatever it brings itself; nothing is counted.
     pub async fn explain<T>(
         &self,
-        request: &[u8],
+        message: &[u8],
         tell: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, Refusal> {
-        let mut message = self.decode(request)?;
+        let mut message = self.decode(message)?;
         for descriptor in &mut message.descriptors {
             (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(0), false);
         }
         let hits = u64::from(message.hits_addend.max(1));
         let request = self.parse(&message)?;
         let live = self.service.snapshot()?;
-        Ok(self.service.explain(&live, &request, hits, tell).await?)
+        Ok(self.service.explain(live.in_force(), &request, hits, tell).await?)
     }
 
-    fn decode(&self, request: &[u8]) -> Result<RateLimitRequest, Refusal> {
-        if request.len() > self.bounds.request_bytes_max {
+    fn decode(&self, message: &[u8]) -> Result<RateLimitRequest, Refusal> {
+        if message.len() > self.bounds.request_bytes_max {
             return Err(Refusal::too_large(&self.bounds));
         }
         let message =
-            RateLimitRequest::decode(request).map_err(|error| Refusal::invalid(error.to_string()))?;
+            RateLimitRequest::decode(message).map_err(|error| Refusal::invalid(error.to_string()))?;
         wire::check_asked(&message)?;
         Ok(message)
-    }
-
-    /// The answer to a request about counters that this node knows, whatever other nodes do.
-    fn decide_known(&self, shared: &SharedStore, request: &[u8]) -> Option<Answer> {
-        let mut asked = Request::default();
-        wire::in_place::parse(request, &self.bounds, &mut asked)?;
-        self.service.decide_known(shared, &asked, |decision| self.told(&asked, decision))
-    }
-
-    /// The answer of a decision, in a message of its own.
-    fn told(&self, request: &Request<'_>, decision: &Decision<'_>) -> Answer {
-        let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
-        wire::encode(&self.telling, request, decision, &mut message);
-        let met = self.names_met.then(|| Box::new(Met::of(decision)));
-        Answer { code: decision.code, message: message.into(), met }
-    }
-
-    /// Decides a request where nobody else has to be asked.
-    fn decide<T>(
-        &self,
-        request: &[u8],
-        render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
-    ) -> Result<T, Refusal> {
-        let mut asked = Request::default();
-        if wire::in_place::parse(request, &self.bounds, &mut asked).is_some() {
-            return Ok(self.service.decide(&asked, |decision| render(&asked, decision))?);
-        }
-        let message = self.decode(request)?;
-        let asked = self.parse(&message)?;
-        Ok(self.service.decide(&asked, |decision| render(&asked, decision))?)
     }
 
     fn parse<'m>(&self, message: &'m RateLimitRequest) -> Result<Request<'m>, Refusal> {
@@ -401,13 +452,46 @@ impl Seam {
         if self.service.with_rules(|rules| rules.is_some()) { refusal } else { ServiceError::NoRules.into() }
     }
 
-    /// Counts one call, whatever became of it.
-    fn count(&self, front: Front, answer: Result<Code, &Refusal>, began: Instant) {
-        self.metrics.requests(front, outcome(answer), 1);
+    /// Counts one answer or refusal.
+    fn counted(
+        &self,
+        front: Front,
+        answer: Result<CheckAnswer, Refusal>,
+        began: Instant,
+    ) -> Result<CheckAnswer, Refusal> {
+        self.count(front, outcome(answer.as_ref().map(|answer| answer.code)), 1, began);
+        answer
+    }
+
+    /// Counts calls that began then, whatever became of them.
+    fn count(&self, front: Front, outcome: Outcome, calls: usize, began: Instant) {
+        if calls == 0 {
+            return;
+        }
+        self.metrics.requests(front, outcome, calls);
         if front == Front::Grpc {
-            self.metrics.grpc_calls(GrpcMethod::ShouldRateLimit, clock::nanos_since(began), 1);
+            self.metrics.grpc_calls(GrpcMethod::ShouldRateLimit, clock::nanos_since(began), calls);
         }
     }
+}
+
+/// Why a message that was read where it lies is not answered.
+enum NoAnswer {
+    /// It is not of the usual form.
+    Unusual,
+    Failed(ServiceError),
+}
+
+impl From<ServiceError> for NoAnswer {
+    fn from(error: ServiceError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The answer of `/check`. Its span ends with it.
+fn checked((front, span): (Front, Option<CallSpan>), decision: &Decision<'_>) -> CheckAnswer {
+    trace::decided((front, span), decision);
+    CheckAnswer::of(decision)
 }
 
 fn outcome(answer: Result<Code, &Refusal>) -> Outcome {

@@ -21,7 +21,8 @@
 //! files ─▶ source ──texts──▶ rules::load ──RuleSet──▶ Service::install             (second, independent flow)
 //! ```
 //!
-//! The whole way is one function, `service::Service::decide`.
+//! The whole way is one function, `service::Service::decide`, for every front and for however many requests came
+//! together; where the shared store has to be asked, `Service::finish` goes on from there.
 //!
 //! # The modules, in reading order
 //! The engine is pure (no async, I/O, logs, metrics or protocol types; of clocks it only has one to hand out). `source`
@@ -62,12 +63,12 @@
 //!   held to what hyper does. A generic server costs many times what the decision does.
 //! - **Or on hyper directly** (GRPC_FRONT=tonic, and wherever traces are wanted); tonic serves health and reflection
 //!   beside it.
-//! - **What came in with one read is decided together** (`Service::decide_together`): the counters of eight requests come
-//!   from memory side by side; waiting for each in turn is most of what a decision among a million keys takes. No answer
-//!   waits for another connection.
-//! - **Memory answers now, Redis later**: with counters in memory nothing waits and nothing is boxed
-//!   (`Service::decide`); with a shared store the same stages stand around one `await` (`Service::decide_later`), unless
-//!   this node knows the answer, by a lease or because the counter is over (`Service::decide_known`).
+//! - **What came in with one read is one batch** (`service::Batch`): the counters of eight requests come from memory side by
+//!   side; waiting for each in turn is most of what a decision among a million keys takes. A request that came alone is a
+//!   batch of one. No answer waits for another connection.
+//! - **Counters answer in two steps** (`service::Counters`): `begin` is what this node knows now: everything with counters
+//!   in memory, where nothing waits and nothing is boxed; with a shared store, what it holds a lease for or remembers as
+//!   over. `finish` asks the shared store for the rest.
 //! - **The Rust code is the specification**, the scripts in `crates/redis/src/lua` are its twins: one suite asks both the
 //!   same and compares every field. Redis' clock cuts the windows; a call that comes too late does nothing.
 //! - **A counter that is asked alone takes the shortest way** (`lua/alone` there): in a script, functions and tables

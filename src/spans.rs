@@ -51,9 +51,9 @@ pub struct Tracer {
     tracer: SdkTracer,
 }
 
-/// A call that is traced.
+/// A call that is traced. In a box, because most calls are not, and what waits should be small.
 #[derive(Debug)]
-pub struct CallSpan(Span);
+pub struct CallSpan(Box<Span>);
 
 impl Tracer {
     /// Traces to `collector`. Has to be called within the runtime that is to talk to it.
@@ -83,7 +83,7 @@ impl Tracer {
     pub fn begin(&self, name: &'static str, headers: &HeaderMap) -> Option<CallSpan> {
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Server);
         let span = self.tracer.build_with_context(builder, &parent::of(headers));
-        span.is_recording().then_some(CallSpan(span))
+        span.is_recording().then(|| CallSpan(Box::new(span)))
     }
 
     /// Sends what is left. Blocks, for a short time at most.

@@ -36,7 +36,7 @@ pub fn lane(rules: &str) -> impl Fn() -> BareConnection + use<> {
 /// When the rules are bad.
 pub fn answerer(rules: &str) -> impl Fn(&[u8]) -> Option<Bytes> + use<> {
     let seam = seam(rules);
-    move |request| match seam.answer(Front::Grpc, request, None) {
+    move |request| match seam.answer(Front::Grpc, request, None, None) {
         Reply::Now(answer) => answer.ok().map(|answer| answer.message),
         Reply::Later(_) => None,
     }

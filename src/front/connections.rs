@@ -107,14 +107,6 @@ impl GrpcServer {
             Self::Lane(front) => lane::serve(stream, front, life).await,
         }
     }
-
-    /// What answers behind it.
-    fn seam(&self) -> &Seam {
-        match self {
-            Self::Tonic(front) => front.seam(),
-            Self::Lane(front) => front.seam(),
-        }
-    }
 }
 
 /// Serves one connection of gRPC.

@@ -38,11 +38,6 @@ pub struct GrpcFront {
 }
 
 impl GrpcFront {
-    /// What answers behind it.
-    pub(super) fn seam(&self) -> &Seam {
-        &self.seam
-    }
-
     /// Answers calls by `seam`, and questions about health by `health`.
     #[must_use]
     pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {

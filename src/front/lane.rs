@@ -28,11 +28,6 @@ pub struct LaneFront {
 }
 
 impl LaneFront {
-    /// What answers behind it.
-    pub(super) fn seam(&self) -> &Seam {
-        &self.seam
-    }
-
     /// Answers calls by `seam`, and questions about health by `health`.
     #[must_use]
     pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {

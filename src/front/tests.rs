@@ -62,12 +62,13 @@ pub(super) fn fronts(service: Arc<Service>, metrics: Arc<Metrics>) -> (Fronts, A
 }
 
 fn fronts_with(service: Arc<Service>, metrics: Arc<Metrics>, check: CheckOptions) -> (Fronts, Arc<Health>) {
-    let seam = Arc::new(Seam::new(service, metrics, Bounds::default()));
+    let seam = Arc::new(Seam::new(Arc::clone(&service), metrics, Bounds::default()));
     let health = Arc::new(Health::starting());
     health.serve();
     let fronts = Fronts {
         grpc: GrpcServer::tonic(Arc::clone(&seam), Arc::clone(&health)),
         http: HttpFront::new(seam, Arc::clone(&health), check),
+        service,
     };
     (fronts, health)
 }

@@ -1,26 +1,15 @@
-//! What a span says of a call: read out of its question and its answer, and out of what the decision met.
+//! What a span says of a call: what was decided, while the decision is there to be read; or why it was refused.
 
 use http::HeaderMap;
 use prost::Message;
 
-use super::{Answer, CheckAnswer, Refusal, Seam};
+use super::{Refusal, Seam};
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::Front;
 use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::plan::Origin;
 use tidegate_engine::rules::Rule;
-
-const DOMAIN: &str = "ratelimit.domain";
-const CODE: &str = "ratelimit.code";
-
-/// What a traced call met: the paths of limits, in the order of its descriptors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Met {
-    rules: Vec<String>,
-    /// Those of them that denied their hits.
-    over: Vec<String>,
-}
 
 impl Seam {
     /// Traces calls from now on, if there is something to trace to.
@@ -38,61 +27,50 @@ impl Seam {
         };
         self.tracer.as_ref()?.begin(name, headers)
     }
+}
 
-    /// The same seam for a call with a span, whose answer has to name what it met.
-    pub fn sampled(&self) -> Self {
-        Self { names_met: true, ..self.clone() }
-    }
-
-    /// Ends the span of a call that asked `request`, an encoded `RateLimitRequest`, as far as it came.
-    pub fn end_span(
-        &self,
-        mut span: CallSpan,
-        front: Front,
-        request: &[u8],
-        answer: Result<&Answer, &Refusal>,
-    ) {
-        if front == Front::Grpc {
-            span.text("rpc.system", "grpc");
-            span.text("rpc.service", "envoy.service.ratelimit.v3.RateLimitService");
-            span.text("rpc.method", "ShouldRateLimit");
-            span.number(
-                "rpc.grpc.status_code",
-                answer.err().map_or(0, |refusal| i64::from(refusal.code.grpc_status())),
-            );
-        }
-        span.text(DOMAIN, &RateLimitRequest::decode(request).unwrap_or_default().domain);
-        match answer {
-            Ok(answer) => describe(&mut span, answer),
-            Err(refusal) => span.failed(&refusal.message),
-        }
-    }
-
-    /// Ends the span of a call of `/check`, as far as it came.
-    pub fn end_check_span(&self, mut span: CallSpan, domain: &str, answer: Result<&CheckAnswer, &Refusal>) {
-        span.text(DOMAIN, domain);
-        match answer.map(|answer| answer.code) {
-            Ok(code) => span.text(CODE, code.name()),
-            Err(refusal) => span.failed(&refusal.message),
-        }
+/// Tells the span of a call, if it has one, which domain was asked.
+pub(super) fn asked(span: &mut Option<CallSpan>, domain: &str) {
+    if let Some(span) = span {
+        span.text("ratelimit.domain", domain);
     }
 }
 
-/// The code, and the rules that were met.
-fn describe(span: &mut CallSpan, answer: &Answer) {
-    span.text(CODE, answer.code.name());
-    let Some(met) = &answer.met else { return };
-    span.texts("ratelimit.rules", met.rules.iter().cloned());
-    span.texts("ratelimit.rules_over_limit", met.over.iter().cloned());
+/// Ends the span of a call, if it has one, with this decision.
+pub(super) fn decided((front, span): (Front, Option<CallSpan>), decision: &Decision<'_>) {
+    let Some(mut span) = span else { return };
+    protocol(&mut span, front, 0);
+    span.text("ratelimit.code", decision.code.name());
+    let over = decision.statuses.iter().filter(|status| status.code() == Code::OverLimit);
+    span.texts("ratelimit.rules", decision.statuses.iter().filter_map(path));
+    span.texts("ratelimit.rules_over_limit", over.filter_map(path));
 }
 
-impl Met {
-    /// What this decision met.
-    pub(super) fn of(decision: &Decision<'_>) -> Self {
-        let rules = decision.statuses.iter().filter_map(path);
-        let over =
-            decision.statuses.iter().filter(|status| status.code() == Code::OverLimit).filter_map(path);
-        Self { rules: rules.collect(), over: over.collect() }
+/// Ends the span of a call, if it has one, that was refused.
+pub(super) fn refused((front, span): (Front, Option<CallSpan>), refusal: &Refusal) {
+    let Some(mut span) = span else { return };
+    protocol(&mut span, front, refusal.code.grpc_status());
+    span.failed(&refusal.message);
+}
+
+/// The same of a call that asked `message`, as far as that can be read.
+pub(super) fn refused_message(
+    (front, mut span): (Front, Option<CallSpan>),
+    message: &[u8],
+    refusal: &Refusal,
+) {
+    if span.is_some() {
+        asked(&mut span, &RateLimitRequest::decode(message).unwrap_or_default().domain);
+    }
+    refused((front, span), refusal);
+}
+
+fn protocol(span: &mut CallSpan, front: Front, grpc_status: u8) {
+    if front == Front::Grpc {
+        span.text("rpc.system", "grpc");
+        span.text("rpc.service", "envoy.service.ratelimit.v3.RateLimitService");
+        span.text("rpc.method", "ShouldRateLimit");
+        span.number("rpc.grpc.status_code", i64::from(grpc_status));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Service;
+use super::{Counters, Service};
 use crate::clock::Clock;
 use crate::metrics::{Metrics, MetricsOptions, Names};
 use tidegate_engine::key::KeySecret;
@@ -45,7 +45,7 @@ pub(crate) fn service(text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
 /// The same by this clock.
 pub(crate) fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
     let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 30, full: StoreFull::Deny }));
-    let service = Service::new(store, Arc::clone(metrics), clock, Modes::default());
+    let service = Service::new(Counters::Memory(store), Arc::clone(metrics), clock, Modes::default());
     if let Some(text) = text {
         service.install(rules(text));
     }

@@ -50,7 +50,7 @@ pub const UNFINISHED_BYTES_MAX: usize = 1_024 * 1_024;
 /// What a request is told that would hold more.
 pub const TOO_MUCH_UNFINISHED: &str = "this connection has begun too many requests that it does not end";
 /// So many requests that came in together are handed out together, at most.
-pub const TOGETHER_MAX: usize = 8;
+pub const BATCH_MAX: usize = 8;
 /// How long memory is kept that a burst took and nothing needs now.
 const ROOM_KEPT: Duration = Duration::from_secs(10);
 /// A peer that was not heard for so long is asked whether it is still there, and given up after the second.

@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use tokio::task::JoinSet;
 
 use super::{Arrival, Drain, DrainSwitch, GrpcServer, Life, Listener, MaxAge, serve_grpc, serve_http};
 use crate::front::http::HttpFront;
+use crate::service::Service;
 
 /// Connections that wait for a worker to take them.
 const INBOX_MAX: usize = 1_024;
@@ -34,6 +34,8 @@ pub struct Fronts {
     pub grpc: GrpcServer,
     /// On [`Port::Http`].
     pub http: HttpFront,
+    /// What decides behind both.
+    pub service: Arc<Service>,
 }
 
 /// Bounds of connections.
@@ -145,9 +147,13 @@ impl Worker {
     fn start(index: usize, fronts: Fronts, grpc_max_age: MaxAge, drain: Drain) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let (inbox, arrivals) = mpsc::channel(INBOX_MAX);
-        std::thread::Builder::new()
-            .name(format!("worker-{index}"))
-            .spawn(move || runtime.block_on(work(arrivals, fronts, grpc_max_age, drain)))?;
+        std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+            let service = Arc::clone(&fronts.service);
+            let until_the_end = drain.clone();
+            runtime.block_on(service.work(serve_all(arrivals, fronts, grpc_max_age, drain)));
+            // Whoever drains waits for what the worker does last, too.
+            drop(until_the_end);
+        })?;
         Ok(Self { inbox, connections: Arc::default() })
     }
 
@@ -157,16 +163,13 @@ impl Worker {
 }
 
 /// Serves what arrives, until draining has begun and everything that had arrived is served.
-async fn work(
+async fn serve_all(
     mut arrivals: mpsc::Receiver<Connection>,
     fronts: Fronts,
     grpc_max_age: MaxAge,
     mut drain: Drain,
 ) {
-    fronts.grpc.seam().begin();
     let told = drain.clone();
-    let seam = fronts.grpc.seam().clone();
-    let mut following_rules = pin!(seam.follow_rules());
     let mut serving = JoinSet::new();
     let serve = |connection| serve(connection, fronts.clone(), grpc_max_age, told.clone());
     loop {
@@ -174,7 +177,6 @@ async fn work(
             Some(connection) = arrivals.recv() => drop(serving.spawn(serve(connection))),
             Some(_) = serving.join_next() => {}
             () = drain.begun() => break,
-            never = &mut following_rules => match never {},
         }
     }
     arrivals.close();
@@ -182,7 +184,6 @@ async fn work(
         serving.spawn(serve(connection));
     }
     while serving.join_next().await.is_some() {}
-    fronts.grpc.seam().end().await;
 }
 
 async fn serve(connection: Connection, fronts: Fronts, grpc_max_age: MaxAge, drain: Drain) {

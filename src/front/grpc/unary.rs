@@ -56,14 +56,10 @@ async fn answer(
 ) -> Result<Bytes, Refusal> {
     let reading = tokio::time::timeout(READ_TIMEOUT, read(body, unfinished, seam.bounds()));
     let message = reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")));
-    let answer = match &message {
-        Ok(message) if span.is_some() => seam.sampled().answer(Front::Grpc, message, timeout).ready().await,
-        Ok(message) => seam.answer(Front::Grpc, message, timeout).ready().await,
-        Err(refusal) => Err(seam.refuse(Front::Grpc, refusal.clone())),
+    let answer = match message {
+        Ok(message) => seam.answer(Front::Grpc, &message, timeout, span).ready().await,
+        Err(refusal) => Err(seam.refuse_call(Front::Grpc, refusal, span)),
     };
-    if let Some(span) = span {
-        seam.end_span(span, Front::Grpc, message.as_deref().unwrap_or_default(), answer.as_ref());
-    }
     answer.map(|answer| answer.message)
 }
 

@@ -16,7 +16,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use self::client::Described;
 use self::query::{Form, Question};
 use super::page::{Page, empty, not_allowed, text};
-use crate::front::{CheckAnswer, Refusal, RefusalCode, Seam, Tightest};
+use crate::front::{CheckAnswer, Refusal, RefusalCode, Seam, Tightest, trace};
 use crate::metrics::Front;
 use tidegate_engine::decision::Code;
 use tidegate_engine::request::RequestBuf;
@@ -55,26 +55,22 @@ pub(super) async fn respond(seam: &Seam, options: CheckOptions, head: &Parts, pe
     if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) {
         return not_allowed("GET, HEAD, POST");
     }
-    let span = seam.begin_span(Front::Check, &head.headers);
+    let mut span = seam.begin_span(Front::Check, &head.headers);
     match query::parse(&head.uri, seam.bounds()) {
         Ok(Question { buf, form, deny_status }) => {
-            let span = span.map(|span| (span, buf.domain().to_owned()));
+            trace::asked(&mut span, buf.domain());
             let client = Described { head, peer, options };
             let bytes_max = seam.bounds().request_bytes_max;
             let ask = |rules: &RuleSet| match form {
                 Form::Told => Ok(buf),
                 Form::Described => describe(rules.actions(buf.domain()), &client, buf, bytes_max),
             };
-            let answer = seam.check(Front::Check, ask).ready().await;
-            if let Some((span, domain)) = span {
-                seam.end_check_span(span, &domain, answer.as_ref());
-            }
-            match answer {
+            match seam.check(Front::Check, ask, span).ready().await {
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
                 Err(refusal) => refused(&refusal),
             }
         }
-        Err(refusal) => refused(&seam.refuse(Front::Check, refusal)),
+        Err(refusal) => refused(&seam.refuse_call(Front::Check, refusal, span)),
     }
 }
 

@@ -37,15 +37,10 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
 
 /// Answers one call.
 pub(super) async fn respond(seam: &Seam, body: &[u8], span: Option<CallSpan>) -> Page {
-    let request = to_request(body);
-    let answer = match &request {
-        Ok(request) if span.is_some() => seam.sampled().answer(Front::Json, request, None).ready().await,
-        Ok(request) => seam.answer(Front::Json, request, None).ready().await,
-        Err(refusal) => Err(seam.refuse(Front::Json, refusal.clone())),
+    let answer = match to_request(body) {
+        Ok(request) => seam.answer(Front::Json, &request, None, span).ready().await,
+        Err(refusal) => Err(seam.refuse_call(Front::Json, refusal, span)),
     };
-    if let Some(span) = span {
-        seam.end_span(span, Front::Json, request.as_deref().unwrap_or_default(), answer.as_ref());
-    }
     match answer {
         Ok(answer) => {
             let status = match answer.code {

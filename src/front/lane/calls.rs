@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use bytes::Bytes;
 use prost::Message;
-use smallvec::SmallVec;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tonic_health::pb::HealthCheckRequest;
@@ -16,7 +16,7 @@ use crate::front::grpc::{QUESTION_BYTES_MAX, SHOULD_RATE_LIMIT, framing, health}
 use crate::front::{Bounds, Refusal};
 use crate::health::Status as HealthStatus;
 use crate::metrics::{Front, GrpcMethod};
-use crate::service::TOGETHER_MAX;
+use crate::service::BATCH_MAX;
 use tidegate_grpc::Route;
 use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve};
 use tidegate_grpc::status::Status;
@@ -32,10 +32,7 @@ const HEALTH_WATCH: Route = Route::Known(2);
 const TOO_LATE: &str = "the request did not arrive in time";
 const UNANSWERED: &str = "the request was not answered in time";
 
-/// As many as are answered together.
-type Together<T> = SmallVec<[T; TOGETHER_MAX]>;
-const _: () =
-    assert!(connection::TOGETHER_MAX == TOGETHER_MAX, "what is handed out together is decided together");
+const _: () = assert!(connection::BATCH_MAX == BATCH_MAX, "what is handed out together is decided together");
 
 /// The calls of one connection. Those that wait are dropped with it.
 pub struct Calls {
@@ -83,28 +80,22 @@ impl Calls {
         }
     }
 
-    /// The messages of calls for a decision, with the place of each. What becomes of the others is told at once.
-    fn sort<'c>(
+    /// The message of a call for a decision. Any other call is answered at once.
+    fn for_decision<'c>(
         &mut self,
-        calls: &'c [Call<'_>],
-        answer: &mut impl FnMut(usize, Outcome<'_, Waiting>),
-    ) -> (Together<usize>, Together<&'c [u8]>) {
-        let (mut places, mut messages) = (SmallVec::new(), SmallVec::new());
-        for (place, call) in calls.iter().enumerate() {
-            match (self.message(call), call.route) {
-                (Ok(message), DECISION) => {
-                    places.push(place);
-                    messages.push(message);
-                }
-                (Ok(message), HEALTH_CHECK) => {
-                    answer(place, Outcome::Now(self.check_health(message).as_deref().map_err(Clone::clone)));
-                }
-                (Ok(message), HEALTH_WATCH) => answer(place, self.watch_health(call.stream, message)),
-                (Ok(_), _) => answer(place, Outcome::Now(Err(no_such_method()))),
-                (Err(status), _) => answer(place, Outcome::Now(Err(status))),
+        call: &Call<'c>,
+        answer: impl FnOnce(Outcome<'_, Waiting>),
+    ) -> Option<&'c [u8]> {
+        match (self.message(call), call.route) {
+            (Ok(message), DECISION) => return Some(message),
+            (Ok(message), HEALTH_CHECK) => {
+                answer(Outcome::Now(self.check_health(message).as_deref().map_err(Clone::clone)));
             }
+            (Ok(message), HEALTH_WATCH) => answer(self.watch_health(call.stream, message)),
+            (Ok(_), _) => answer(Outcome::Now(Err(no_such_method()))),
+            (Err(status), _) => answer(Outcome::Now(Err(status))),
         }
-        (places, messages)
+        None
     }
 
     /// The one message of a call.
@@ -123,7 +114,7 @@ impl Calls {
             return Outcome::Refused;
         }
         // In a box, because it is moved several times until it runs.
-        let answer = Box::pin(self.front.seam.answer_later(Front::Grpc, message, call.timeout));
+        let answer = Box::pin(self.front.seam.finish(Front::Grpc, message, call.timeout, None));
         Outcome::Later(self.wait(call.stream, async {
             Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
         }))
@@ -182,14 +173,21 @@ impl Serve for Calls {
     }
 
     fn whole(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Waiting>)) {
-        let (places, messages) = self.sort(calls, &mut answer);
+        // One place for each call, from here to its answer.
+        let mut messages: ArrayVec<Option<&[u8]>, BATCH_MAX> = ArrayVec::new();
+        for (place, call) in calls.iter().enumerate() {
+            messages.push(self.for_decision(call, |outcome| answer(place, outcome)));
+        }
         let seam = Arc::clone(&self.front.seam);
-        seam.answer_together(&messages, |at, told| {
-            let outcome = match told {
-                Some(message) => Outcome::Now(message.map_err(Status::from)),
-                None => self.decide_later(&calls[places[at]], messages[at]),
+        seam.answer_batch(Front::Grpc, &messages, |place, decided| {
+            let outcome = match decided {
+                Some(decided) => Outcome::Now(decided.map_err(Status::from)),
+                None => {
+                    let message = messages[place].expect("only places with a message are answered");
+                    self.decide_later(&calls[place], message)
+                }
             };
-            answer(places[at], outcome);
+            answer(place, outcome);
         });
     }
 

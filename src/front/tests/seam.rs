@@ -1,6 +1,7 @@
 //! The seam takes any bytes.
 
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
 use prost::Message;
 
@@ -8,6 +9,7 @@ use super::{metrics, service, service_at};
 use crate::clock::Clock;
 use crate::front::{Answer, Bounds, Refusal, RefusalCode, Reply, Seam, proto};
 use crate::metrics::Front;
+use crate::service::BATCH_MAX;
 use proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 fn seam(bounds: Bounds) -> Seam {
@@ -21,7 +23,7 @@ fn seam_at(clock: Clock, bounds: Bounds) -> Seam {
 
 /// What a seam with these bounds answers at once.
 fn answered(bounds: Bounds, request: &[u8]) -> Result<Answer, Refusal> {
-    match seam(bounds).answer(Front::Grpc, request, None) {
+    match seam(bounds).answer(Front::Grpc, request, None, None) {
         Reply::Now(answer) => answer,
         Reply::Later(_) => panic!("the memory store never waits"),
     }
@@ -58,38 +60,38 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// What one and the same limiter answers to these, one by one.
-fn alone(seam: &Seam, requests: &[Vec<u8>]) -> Vec<Result<Vec<u8>, Refusal>> {
-    let answer = |request: &Vec<u8>| match seam.answer(Front::Grpc, request, None) {
+fn alone(seam: &Seam, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>, Refusal>>> {
+    let answer = |request: &Vec<u8>| match seam.answer(Front::Grpc, request, None, None) {
         Reply::Now(answer) => answer.map(|answer| answer.message.to_vec()),
         Reply::Later(_) => panic!("the memory store never waits"),
     };
-    requests.iter().map(answer).collect()
+    requests.iter().map(|request| request.as_ref().map(answer)).collect()
 }
 
-/// The same together.
-fn together(seam: &Seam, requests: &[Vec<u8>]) -> Vec<Result<Vec<u8>, Refusal>> {
+/// The same in one batch, in which some places have no request.
+fn together(seam: &Seam, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>, Refusal>>> {
     let mut answers = vec![None; requests.len()];
-    let messages: Vec<&[u8]> = requests.iter().map(|request| &**request).collect();
-    seam.answer_together(&messages, |place, answer| {
+    let messages: Vec<Option<&[u8]>> = requests.iter().map(Option::as_deref).collect();
+    seam.answer_batch(Front::Grpc, &messages, |place, answer| {
         let answer = answer.expect("the memory store never waits");
         assert_eq!(answers[place].replace(answer.map(<[u8]>::to_vec)), None, "answered once");
     });
-    answers.into_iter().map(|answer| answer.expect("answered")).collect()
+    answers
 }
 
 #[test]
 fn without_rules_all_that_came_together_are_refused() {
     let metrics = metrics();
     let seam = Seam::new(service(None, &metrics).into(), metrics, Bounds::default());
-    for answer in together(&seam, &vec![ALICE.to_vec(); 3]) {
-        assert_eq!(answer.expect_err("no rules").code, RefusalCode::Unavailable);
+    for answer in together(&seam, &vec![Some(ALICE.to_vec()); 3]) {
+        assert_eq!(answer.expect("answered").expect_err("no rules").code, RefusalCode::Unavailable);
     }
 }
 
 proptest! {
     #[test]
     fn what_comes_together_is_answered_as_if_it_came_alone(
-        requests in vec(prop_oneof![3 => Just(ALICE.to_vec()), 1 => bytes()], 0..12),
+        requests in vec(option::of(prop_oneof![3 => Just(ALICE.to_vec()), 1 => bytes()]), 0..=BATCH_MAX),
     ) {
         let clock = Clock::standing();
         let [one, other] = [(), ()].map(|()| seam_at(clock, Bounds::default()));
@@ -106,4 +108,11 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn what_waits_is_small() {
+    let waiting = seam(Bounds::default()).finish(Front::Grpc, ALICE, None, None);
+    let bytes = size_of_val(&waiting);
+    assert!(bytes <= 2_048, "{bytes} bytes");
 }

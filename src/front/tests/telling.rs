@@ -42,7 +42,7 @@ fn seam(telling: Telling) -> Seam {
 }
 
 fn answer(seam: &Seam, request: &RateLimitRequest) -> RateLimitResponse {
-    match seam.answer(Front::Grpc, &request.encode_to_vec(), None) {
+    match seam.answer(Front::Grpc, &request.encode_to_vec(), None, None) {
         Reply::Now(answer) => RateLimitResponse::decode(answer.expect("an answer").message).expect("encoded"),
         Reply::Later(_) => panic!("the memory store never waits"),
     }

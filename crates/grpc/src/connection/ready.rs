@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::answers::SEND_TIMEOUT;
 use super::streams::{Asked, State, Stream};
-use super::{Call, Connection, ErrorCode, Head, Outcome, Serve, TOGETHER_MAX, Turn, flag, kind};
+use super::{BATCH_MAX, Call, Connection, ErrorCode, Head, Outcome, Serve, Turn, flag, kind};
 use crate::hpack::Route;
 
 /// How long a call may wait for its answer whose caller names no end.
@@ -22,9 +22,9 @@ pub struct Reading<'t, 'i, S: Serve> {
     pub now: Instant,
     pub serve: &'t mut S,
     pub out: &'t mut Vec<u8>,
-    ready: SmallVec<[Ready<'i>; TOGETHER_MAX]>,
+    ready: SmallVec<[Ready<'i>; BATCH_MAX]>,
     /// Their streams, in the same places.
-    streams: SmallVec<[Option<Stream<S::Waiting>>; TOGETHER_MAX]>,
+    streams: SmallVec<[Option<Stream<S::Waiting>>; BATCH_MAX]>,
 }
 
 /// A request that is whole.
@@ -77,7 +77,7 @@ impl<W> Connection<W> {
         let timeout = stream.deadline.map(|deadline| deadline.saturating_duration_since(reading.now));
         reading.ready.push(Ready { stream: stream.id, route, timeout, body });
         reading.streams.push(Some(stream));
-        if reading.ready() == TOGETHER_MAX {
+        if reading.ready() == BATCH_MAX {
             self.answer_ready(reading);
         }
     }
@@ -89,7 +89,7 @@ impl<W> Connection<W> {
             return;
         }
         // Filled where they lie: collected, they would be moved.
-        let mut calls: SmallVec<[Call<'_>; TOGETHER_MAX]> = SmallVec::new();
+        let mut calls: SmallVec<[Call<'_>; BATCH_MAX]> = SmallVec::new();
         calls.extend(ready.iter().map(Ready::call));
         serve.whole(&calls, |place, outcome| {
             if let Some(stream) = streams[place].take() {

@@ -1,0 +1,118 @@
+//! The counters that decisions ask, wherever they live, in two steps: [`begin`](Counters::begin) answers what this node can
+//! answer by itself, [`finish`](Counters::finish) asks the shared store for the rest.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::clock::Clock;
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::plan::Plan;
+use tidegate_engine::request::Request;
+use tidegate_redis::{Applied, Moment, SharedStore, StoreError};
+
+/// Where counters live.
+pub enum Counters {
+    /// In this process.
+    Memory(Arc<MemoryStore>),
+    /// In a store that several nodes share.
+    Shared(Arc<SharedStore>),
+}
+
+/// Which of a few plans were answered, by place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answered(u32);
+
+impl Answered {
+    /// Whether this one was.
+    #[inline]
+    pub fn has(self, place: usize) -> bool {
+        self.0 >> place & 1 == 1
+    }
+}
+
+impl Counters {
+    /// Whether [`begin`](Self::begin) may answer anything.
+    #[inline]
+    pub fn may_answer_now(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Shared(shared) => shared.remembers(),
+        }
+    }
+
+    /// Asks and charges all counters of each plan that this node can answer for by itself, one plan after the other;
+    /// nothing is charged for the others. `applied` has a place for each plan, of which there are at most 32. `began` is
+    /// now, read off the clock a moment ago.
+    pub fn begin(
+        &self,
+        plans: &[Plan<'_>],
+        (began, clock): (Instant, &Clock),
+        applied: &mut [Applied],
+    ) -> Answered {
+        let mut answered = Answered::default();
+        let places = plans.iter().zip(applied).enumerate();
+        match self {
+            Self::Memory(store) => {
+                if plans.len() > 1 {
+                    store.fetch(plans.iter());
+                }
+                let now = clock.at(began);
+                for (place, (plan, applied)) in places {
+                    store.apply_into(plan, now, &mut applied.verdicts);
+                    answered.0 |= 1 << place;
+                }
+            }
+            Self::Shared(shared) => {
+                let now = Moment::from(began);
+                for (place, (plan, applied)) in places {
+                    answered.0 |= u32::from(shared.apply_known(plan, now, applied)) << place;
+                }
+            }
+        }
+        answered
+    }
+
+    /// Asks and charges all counters of one plan, the shared store's too. The caller of the request waits for `patience`.
+    ///
+    /// # Errors
+    /// When the shared store does not answer for a counter whose rule has no other answer.
+    pub async fn finish(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        patience: Option<Duration>,
+        clock: &Clock,
+    ) -> Result<Applied, StoreError> {
+        match self {
+            Self::Memory(store) => {
+                Ok(Applied { verdicts: store.apply(plan, clock.now()), ..Applied::default() })
+            }
+            Self::Shared(shared) => shared.apply(request, plan, patience).await,
+        }
+    }
+
+    /// The store that several nodes share, if these do.
+    pub fn shared(&self) -> Option<&Arc<SharedStore>> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Shared(shared) => Some(shared),
+        }
+    }
+
+    /// What the counters say to a request that only asks (0 hits): all of them, wherever they live.
+    ///
+    /// # Errors
+    /// When the shared store does not answer for one.
+    pub async fn look(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        clock: &Clock,
+    ) -> Result<Verdicts, StoreError> {
+        match self {
+            Self::Memory(store) => Ok(store.apply(plan, clock.now())),
+            Self::Shared(shared) => shared.look(request, plan).await,
+        }
+    }
+}
