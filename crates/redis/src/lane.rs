@@ -46,6 +46,11 @@ impl Lane {
         self.routes.lock().of(slot).cloned()
     }
 
+    /// Whether there is a link to any slot.
+    pub(super) fn leads_anywhere(&self) -> bool {
+        self.routes.lock().lead_anywhere()
+    }
+
     /// The link to this server.
     pub(super) fn link_to(&self, address: &Address) -> Option<Arc<Link>> {
         self.routes.lock().to(address)

@@ -27,6 +27,11 @@ impl Routes {
         self.to_slot(slot).filter(|link| !link.is_broken())
     }
 
+    /// Whether there is a good way to any slot.
+    pub(crate) fn lead_anywhere(&self) -> bool {
+        self.links.iter().any(|link| !link.is_broken())
+    }
+
     /// Whether this is the way to the slot.
     pub(crate) fn holds(&self, link: &Arc<Link>, slot: u16) -> bool {
         self.to_slot(slot).is_some_and(|to| Arc::ptr_eq(to, link))

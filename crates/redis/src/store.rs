@@ -150,6 +150,11 @@ impl RedisStore {
         self.shared.memory_lost.notified().await;
     }
 
+    /// Whether any server can be asked.
+    pub(super) fn reaches_any(&self) -> bool {
+        self.lane().is_some_and(|lane| lane.leads_anywhere())
+    }
+
     /// Whether the server of this slot can be asked.
     pub(super) fn reaches(&self, slot: u16) -> bool {
         self.lane().is_some_and(|lane| lane.route(slot).is_some())

@@ -40,6 +40,10 @@ impl SharedStore {
 
     /// Tells once all that is to be told to servers that can be reached.
     async fn charge_all(&self) {
+        // There may be many debts, and they grow while nobody can be told.
+        if !self.stores().any(|(_, store)| store.reaches_any()) {
+            return;
+        }
         let mut debts = self.carried.debts(monotonic());
         debts.retain(|debt| self.store_of(debt.place.unit).reaches(debt.place.slot));
         debts.sort_by_key(|debt| (debt.place.unit == Unit::Second, debt.place.slot));
