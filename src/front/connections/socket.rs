@@ -11,7 +11,7 @@ use tokio::time::Sleep;
 
 /// How long bytes may wait without the system taking one of them: the peer reads nothing, and would hold its place and
 /// its answers for ever. Long, because the system takes more only once a good part of what it has is gone.
-const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A socket that belongs to no runtime: on its way from a listener to the thread that serves it.
 #[derive(Debug)]

@@ -11,10 +11,11 @@ use std::time::Duration;
 use hyper::rt::Executor;
 use tokio::time::Sleep;
 
+use super::socket::WRITE_STALL_TIMEOUT;
 use crate::clock;
 
 /// How long a stream may stand still: nothing of its answer is taken, or none comes. As long as a socket may.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = WRITE_STALL_TIMEOUT;
 
 /// Runs streams. One that stands still for long is reset.
 #[derive(Clone, Copy, Debug)]
