@@ -256,8 +256,7 @@ impl Seam {
                 continue;
             };
             if let Err(refusal) = batch.read(|request| self.read(message, unusual, request)) {
-                self.count(front, outcome(Err(&refusal)), 1, began);
-                render(place, Some(Err(refusal)));
+                render(place, Some(Err(self.refuse_since(began, front, refusal))));
             }
         }
         let (mut ok, mut over) = (0, 0);
@@ -270,15 +269,13 @@ impl Seam {
                 }
                 render(place, decision.map(|decision| Ok((request, decision))));
             });
-            Ok(())
+            Ok::<_, ServiceError>(())
         });
         self.count(front, Outcome::Ok, ok, began);
         self.count(front, Outcome::OverLimit, over, began);
-        if let Err(ServiceError::NoRules) = decided {
+        if let Err(error) = decided {
             for (place, _) in batch.requests() {
-                let refusal = Refusal::from(ServiceError::NoRules);
-                self.count(front, outcome(Err(&refusal)), 1, began);
-                render(place, Some(Err(refusal)));
+                render(place, Some(Err(self.refuse_since(began, front, error.into()))));
             }
         }
     }
@@ -406,7 +403,11 @@ impl Seam {
 
     /// Counts the refusal of a call that never became a request, or of one that cannot be decided.
     pub fn refuse(&self, front: Front, refusal: Refusal) -> Refusal {
-        self.count(front, outcome(Err(&refusal)), 1, clock::monotonic());
+        self.refuse_since(clock::monotonic(), front, refusal)
+    }
+
+    fn refuse_since(&self, began: Instant, front: Front, refusal: Refusal) -> Refusal {
+        self.count(front, outcome(Err(&refusal)), 1, began);
         refusal
     }
 
