@@ -31,7 +31,7 @@ use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::{Front, GrpcMethod, Metrics, Outcome};
 use crate::service::{BATCH_MAX, Batch, Service, ServiceError};
 use crate::spans::{CallSpan, Tracer};
-use tidegate_engine::decision::{Code, Decision, Limited};
+use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::RuleSet;
@@ -82,26 +82,7 @@ pub struct Answer {
 }
 
 /// The answer to a question that does not come as a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CheckAnswer {
-    /// The overall code that is told.
-    pub code: Code,
-    /// The numbers of the limit that is tightest, if a limit was asked.
-    pub tightest: Option<Tightest>,
-    /// After how many seconds to ask again, when it is over the limit.
-    pub retry_after_secs: Option<u64>,
-}
-
-/// The numbers of one limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tightest {
-    /// N.
-    pub limit: u32,
-    /// Hits that would still pass.
-    pub remaining: u32,
-    /// When capacity comes back.
-    pub reset_secs: u64,
-}
+pub type CheckAnswer = tidegate_engine::Answer;
 
 /// An answer, or what will become one. Whoever drops it before tells that nobody waits any more.
 pub enum Reply<T> {
@@ -506,21 +487,6 @@ fn outcome(answer: Result<Code, &Refusal>) -> Outcome {
             RefusalCode::Unavailable => Outcome::Unavailable,
             RefusalCode::StoreFailure => Outcome::StoreFailure,
         },
-    }
-}
-
-impl CheckAnswer {
-    fn of(decision: &Decision<'_>) -> Self {
-        let numbers = |limited: &Limited<'_>| Tightest {
-            limit: limited.limit.requests(),
-            remaining: limited.remaining(),
-            reset_secs: limited.reset_secs(),
-        };
-        Self {
-            code: decision.code,
-            tightest: decision.tightest().map(numbers),
-            retry_after_secs: decision.retry_after_secs(),
-        }
     }
 }
 

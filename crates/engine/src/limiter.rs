@@ -62,7 +62,9 @@ impl Answer {
         self.code == Code::Ok
     }
 
-    fn of(decision: &Decision<'_>) -> Self {
+    /// What this decision is told as.
+    #[doc(hidden)]
+    pub fn of(decision: &Decision<'_>) -> Self {
         let tightest = decision.tightest();
         Self {
             code: decision.code,

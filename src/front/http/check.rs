@@ -16,7 +16,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use self::client::Described;
 use self::query::{Form, Question};
 use super::page::{Page, empty, not_allowed, text};
-use crate::front::{CheckAnswer, Refusal, RefusalCode, Seam, Tightest, trace};
+use crate::front::{CheckAnswer, Refusal, RefusalCode, Seam, trace};
 use crate::metrics::Front;
 use tidegate_engine::decision::Code;
 use tidegate_engine::request::RequestBuf;
@@ -100,13 +100,16 @@ fn answered(answer: &CheckAnswer, deny_status: StatusCode) -> Page {
         Code::OverLimit => text(deny_status, "rate limited"),
     };
     let headers = page.headers_mut();
-    if let Some(Tightest { limit, remaining, reset_secs }) = answer.tightest {
-        headers.insert(LIMIT, limit.into());
-        headers.insert(REMAINING, remaining.into());
-        headers.insert(RESET, reset_secs.into());
-    }
-    if let Some(secs) = answer.retry_after_secs {
-        headers.insert(RETRY_AFTER, HeaderValue::from(secs));
+    let numbers = [
+        (LIMIT, answer.limit.map(u64::from)),
+        (REMAINING, answer.remaining.map(u64::from)),
+        (RESET, answer.reset_secs),
+        (RETRY_AFTER, answer.retry_after_secs),
+    ];
+    for (name, number) in numbers {
+        if let Some(number) = number {
+            headers.insert(name, HeaderValue::from(number));
+        }
     }
     page
 }
