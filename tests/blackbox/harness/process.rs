@@ -1,8 +1,9 @@
-//! A child process: its output line by line as it comes, signals, its end. Killed when dropped.
+//! A child process: what it has written so far, signals, its end. Killed when dropped.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,8 +13,8 @@ use super::eventually;
 /// A running (or ended) program and all that it has said.
 pub struct Process {
     child: Child,
-    output: Arc<Mutex<Vec<String>>>,
-    readers: Vec<std::thread::JoinHandle<()>>,
+    /// Both streams. A file, not pipes: whatever was written before something that a test has seen can be read.
+    output: File,
 }
 
 impl Process {
@@ -33,16 +34,14 @@ impl Process {
     }
 
     fn spawn_with(command: &mut Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+        let output = tempfile::tempfile().expect("a file can be made");
+        let stream = || Stdio::from(output.try_clone().expect("a file can be shared"));
+        let child = command
+            .stdout(stream())
+            .stderr(stream())
             .spawn()
             .unwrap_or_else(|error| panic!("{:?} does not start: {error}", command.get_program()));
-        let output = Arc::new(Mutex::new(Vec::new()));
-        let stdout = child.stdout.take().expect("piped above");
-        let stderr = child.stderr.take().expect("piped above");
-        let readers = vec![collect(stdout, &output), collect(stderr, &output)];
-        Self { child, output, readers }
+        Self { child, output }
     }
 
     /// Its number among the processes.
@@ -50,9 +49,13 @@ impl Process {
         self.child.id()
     }
 
-    /// Every line that it has written so far, on either stream.
+    /// Every whole line that it has written so far, on either stream.
     pub fn output(&self) -> Vec<String> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let length = self.output.metadata().expect("the file is open").len();
+        let mut bytes = vec![0; usize::try_from(length).expect("it fits into memory")];
+        self.output.read_exact_at(&mut bytes, 0).expect("nobody shortens it");
+        let whole = bytes.iter().rposition(|&byte| byte == b'\n').unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..whole]).lines().map(str::to_owned).collect()
     }
 
     /// How many lines hold this text.
@@ -115,13 +118,9 @@ impl Process {
         self.child.wait().expect("the process is ours");
     }
 
-    /// Its exit status, if it has ended. All of its output is in [`Process::output`] then.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        let status = self.child.try_wait().expect("the process is ours")?;
-        for reader in self.readers.drain(..) {
-            reader.join().expect("reading lines does not panic");
-        }
-        Some(status)
+        self.child.try_wait().expect("the process is ours")
     }
 
     /// Waits for its end. Returns the exit code; panics when a signal ended it.
@@ -140,16 +139,4 @@ impl Drop for Process {
             println!("--- output of the process:\n{}\n---", self.output().join("\n"));
         }
     }
-}
-
-fn collect(
-    stream: impl Read + Send + 'static,
-    output: &Arc<Mutex<Vec<String>>>,
-) -> std::thread::JoinHandle<()> {
-    let output = Arc::clone(output);
-    std::thread::spawn(move || {
-        for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            output.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-        }
-    })
 }
