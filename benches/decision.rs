@@ -39,14 +39,6 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 const START: Timestamp = Timestamp::from_secs(1_790_000_000);
 const KEYS: usize = 1_000_000;
-const ALGORITHMS: [(&str, Algorithm); 6] = [
-    ("sliding_log", Algorithm::SlidingLog),
-    ("sliding_window", Algorithm::SlidingWindow),
-    ("sliding_window_weighted", Algorithm::SlidingWindowWeighted),
-    ("fixed_window", Algorithm::FixedWindow),
-    ("token_bucket", Algorithm::TokenBucket),
-    ("leaky_bucket", Algorithm::LeakyBucket),
-];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -190,7 +182,8 @@ fn hot_key() {
     row(GOVERNOR, theirs, theirs);
     let map = Bare::default();
     row(BARE, nanos(calls, |_| _ = black_box(bare(&map, black_box(&key)))), theirs);
-    for (name, algorithm) in ALGORITHMS {
+    for algorithm in Algorithm::ALL {
+        let name = algorithm.name();
         let (mut ours, mut now) = (Ours::new(algorithm, 1 << 30), START);
         let decide = |_: usize| {
             now = now.plus(100_000);
@@ -213,7 +206,7 @@ fn many_keys() {
         String::from_utf8_lossy(&output.stdout).trim().parse().expect("a contender prints its figure")
     };
     let names: Vec<&str> =
-        [GOVERNOR, BARE, NOTHING].into_iter().chain(ALGORITHMS.map(|(name, _)| name)).collect();
+        [GOVERNOR, BARE, NOTHING].into_iter().chain(Algorithm::ALL.map(Algorithm::name)).collect();
     let rounds: Vec<Vec<f64>> = (0..3).map(|_| names.iter().map(|name| measured(name)).collect()).collect();
     let best = |index: usize| rounds.iter().map(|round| round[index]).fold(f64::MAX, f64::min);
     names.iter().enumerate().for_each(|(index, name)| row(name, best(index), best(0)));
@@ -229,8 +222,8 @@ fn many_keys_of(name: &str) {
         first.iter().for_each(|&number| _ = decide(key.of(number)));
         nanos(KEYS, |call| _ = black_box(decide(key.of(again[call]))))
     };
-    let figure = if let Some((_, algorithm)) = ALGORITHMS.iter().find(|(other, _)| *other == name) {
-        let mut ours = Ours::new(*algorithm, 1 << 30);
+    let figure = if let Some(algorithm) = Algorithm::ALL.into_iter().find(|other| other.name() == name) {
+        let mut ours = Ours::new(algorithm, 1 << 30);
         measure(&mut |key| ours.decide(key, START))
     } else if name == BARE {
         let map = Bare::default();

@@ -9,87 +9,29 @@
 //!
 //! `Counter` is that step as a trait. A counter never holds its limit: N and `burst` may change under it.
 
+mod algorithm;
 mod counter;
 mod divisor;
 mod kept;
 mod search;
 
-mod fixed_window;
+pub(crate) mod fixed_window;
 mod gcra;
-mod leaky_bucket;
-mod sliding_log;
-mod sliding_window;
-mod sliding_window_weighted;
-mod token_bucket;
+pub(crate) mod leaky_bucket;
+pub(crate) mod sliding_log;
+pub(crate) mod sliding_window;
+pub(crate) mod sliding_window_weighted;
+pub(crate) mod token_bucket;
 mod told;
 
+pub use algorithm::Algorithm;
+pub(crate) use algorithm::with_algorithms;
 pub use counter::Looked;
 pub(crate) use counter::{Ahead, Counter};
-pub(crate) use fixed_window::FixedWindow;
-pub(crate) use leaky_bucket::LeakyBucket;
-pub(crate) use sliding_log::SlidingLog;
-pub(crate) use sliding_window::SlidingWindow;
-pub(crate) use sliding_window_weighted::SlidingWindowWeighted;
-pub(crate) use token_bucket::TokenBucket;
 pub use told::{Told, ToldState};
 
 use crate::time::{SECOND_NANOS, Timestamp};
 use divisor::Divisor;
-
-/// How a limit counts. The names are those of the rule files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// Every admitted hit keeps its own timestamp: exact.
-    SlidingLog,
-    /// Time is cut into buckets; a bucket counts until all of it has left the window: never more than N in any
-    /// window, at most one bucket late in giving capacity back.
-    #[default]
-    SlidingWindow,
-    /// The current aligned window and a share of the previous one: an estimate.
-    SlidingWindowWeighted,
-    /// The aligned window of `envoyproxy/ratelimit`: hits count whether admitted or not.
-    FixedWindow,
-    /// A bucket of `burst` tokens, refilled continuously.
-    TokenBucket,
-    /// A bucket that leaks continuously; holds at most `burst` hits.
-    LeakyBucket,
-}
-
-impl Algorithm {
-    /// All algorithms.
-    pub const ALL: [Self; 6] = [
-        Self::SlidingLog,
-        Self::SlidingWindow,
-        Self::SlidingWindowWeighted,
-        Self::FixedWindow,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-    ];
-
-    /// Its name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::SlidingLog => "sliding_log",
-            Self::SlidingWindow => "sliding_window",
-            Self::SlidingWindowWeighted => "sliding_window_weighted",
-            Self::FixedWindow => "fixed_window",
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-        }
-    }
-
-    /// It never admits more than N hits in any window, wherever it starts.
-    #[inline]
-    pub const fn is_strict(self) -> bool {
-        matches!(self, Self::SlidingLog | Self::SlidingWindow)
-    }
-
-    /// It has a capacity of its own, `burst`.
-    #[inline]
-    pub const fn is_bucket(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::LeakyBucket)
-    }
-}
 
 /// N hits per window W, by an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +192,8 @@ impl Limit {
     }
 }
 
-const fn gcd(a: u64, b: u64) -> u64 {
+/// The greatest common divisor of two numbers.
+#[doc(hidden)]
+pub const fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::decision::Verdicts;
 use crate::key::Key;
-use crate::limit::{Ahead, Algorithm, Counter, Limit, Verdict};
+use crate::limit::{Ahead, Algorithm, Counter, Limit, Verdict, with_algorithms};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::reported::{Reported, ReportedTotal};
 use crate::settle::{Settlement, settle};
@@ -134,15 +134,14 @@ impl MemoryStore {
 
     /// [`apply`](Self::apply) for a request that asks one counter only: no mode changes what is charged to it.
     pub fn decide(&self, check: &Check<'_>, now: Timestamp) -> Verdict {
-        let (kinds, key) = (&self.kinds, check.key);
-        match check.limit.algorithm() {
-            Algorithm::SlidingLog => self.decide_in(kinds.sliding_log.lock(key), check, now),
-            Algorithm::SlidingWindow => self.decide_in(kinds.sliding_window.lock(key), check, now),
-            Algorithm::SlidingWindowWeighted => self.decide_in(kinds.weighted.lock(key), check, now),
-            Algorithm::FixedWindow => self.decide_in(kinds.fixed_window.lock(key), check, now),
-            Algorithm::TokenBucket => self.decide_in(kinds.token_bucket.lock(key), check, now),
-            Algorithm::LeakyBucket => self.decide_in(kinds.leaky_bucket.lock(key), check, now),
+        macro_rules! decide {
+            ($( $(#[$attribute:meta])* $variant:ident: $module:ident, )+) => {
+                match check.limit.algorithm() {
+                    $( Algorithm::$variant => self.decide_in(self.kinds.$module.lock(check.key), check, now), )+
+                }
+            };
         }
+        with_algorithms!(decide)
     }
 
     /// Takes hits from one counter under a limit: for callers that have a limit and a key, but no rules. 0 hits only

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use tidegate_engine::limit::{Algorithm, Limit, Told, ToldState, Verdict};
+use tidegate_engine::limit::{Algorithm, Limit, Told, ToldState, Verdict, gcd};
 use tidegate_engine::plan::{Check, Hits};
 use tidegate_engine::time::Timestamp;
 
@@ -41,16 +41,8 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
         Clock::Arguments => include_str!("lua/prelude_test.lua"),
     };
     let window = include_str!("lua/window.lua");
-    let counters = concat!(
-        include_str!("lua/common.lua"),
-        include_str!("lua/sliding_log.lua"),
-        include_str!("lua/sliding_window.lua"),
-        include_str!("lua/sliding_window_weighted.lua"),
-        include_str!("lua/fixed_window.lua"),
-        include_str!("lua/gcra.lua"),
-        include_str!("lua/token_bucket.lua"),
-        include_str!("lua/leaky_bucket.lua"),
-    );
+    let shared = [include_str!("lua/common.lua"), include_str!("lua/gcra.lua")].concat();
+    let counters = [shared, Algorithm::ALL.map(counter).concat()].concat();
     let alone = concat!(
         include_str!("lua/alone.lua"),
         include_str!("lua/alone/sliding_log.lua"),
@@ -59,15 +51,34 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
         include_str!("lua/alone/fixed_window.lua"),
         include_str!("lua/alone/gcra.lua"),
     );
-    let decide = [alone, counters, include_str!("lua/decide.lua")].concat();
-    match purpose {
-        Purpose::Decide => [prelude, window, &decide].concat(),
+    let decide = [alone, &counters, include_str!("lua/decide.lua")].concat();
+    let fragments = match purpose {
+        Purpose::Decide => decide,
         Purpose::DecideEach => {
-            let each = include_str!("lua/each.lua");
-            [prelude, window, "local function decide(KEYS, ARGV)\n", &decide, "end\n", each].concat()
+            ["local function decide(KEYS, ARGV)\n", &decide, "end\n", include_str!("lua/each.lua")].concat()
         }
-        Purpose::Renew => [prelude, window, include_str!("lua/renew.lua")].concat(),
-        Purpose::GiveBack => [prelude, window, counters, include_str!("lua/give_back.lua")].concat(),
+        Purpose::Renew => include_str!("lua/renew.lua").to_owned(),
+        Purpose::GiveBack => [&counters, include_str!("lua/give_back.lua")].concat(),
+    };
+    [prelude, &algorithms(), window, &fragments].concat()
+}
+
+/// What fragments call the algorithms: `local SLIDING_LOG, … = 0, …`.
+fn algorithms() -> String {
+    let names = Algorithm::ALL.map(|algorithm| algorithm.name().to_uppercase()).join(", ");
+    let numbers = Algorithm::ALL.map(|algorithm| algorithm.number().to_string()).join(", ");
+    format!("local {names} = {numbers}\n")
+}
+
+/// The counters of one algorithm.
+fn counter(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::SlidingLog => include_str!("lua/sliding_log.lua"),
+        Algorithm::SlidingWindow => include_str!("lua/sliding_window.lua"),
+        Algorithm::SlidingWindowWeighted => include_str!("lua/sliding_window_weighted.lua"),
+        Algorithm::FixedWindow => include_str!("lua/fixed_window.lua"),
+        Algorithm::TokenBucket => include_str!("lua/token_bucket.lua"),
+        Algorithm::LeakyBucket => include_str!("lua/leaky_bucket.lua"),
     }
 }
 
@@ -204,7 +215,7 @@ impl Call {
     /// Whether it asks for leases of several counters and for nothing else, in a way that has a script of its own.
     pub fn only_renews(&self) -> bool {
         let renews = |check: &Vec<u8>| {
-            let known = check[ALGORITHM] == number(Algorithm::SlidingWindow) && has_exact_places(check);
+            let known = check[ALGORITHM] == Algorithm::SlidingWindow.number() && has_exact_places(check);
             known && check[FLAGS] == LEASE && check[HITS] == double(0) && check.len() == LEASE_BYTES
         };
         let each_its_own = self.args.len() > 1 && self.args.len() == self.keys.len();
@@ -233,7 +244,7 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let place = u32::try_from(place + 1).expect("a request names fewer counters than it has bytes");
     let mut packed = Vec::with_capacity(64);
     packed.extend(place.to_le_bytes());
-    packed.extend([number(limit.algorithm()), flags]);
+    packed.extend([limit.algorithm().number(), flags]);
     packed.extend(limit.requests().to_le_bytes());
     packed.extend(limit.burst().to_le_bytes());
     packed.extend(double(limit.window_nanos() / 1_000));
@@ -241,18 +252,6 @@ fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     packed.extend(double(denominator));
     packed.extend(double(hits.min(MOST)));
     packed
-}
-
-/// Which fragment is meant.
-fn number(algorithm: Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::SlidingLog => 0,
-        Algorithm::SlidingWindow => 1,
-        Algorithm::SlidingWindowWeighted => 2,
-        Algorithm::FixedWindow => 3,
-        Algorithm::TokenBucket => 4,
-        Algorithm::LeakyBucket => 5,
-    }
 }
 
 fn double(number: u64) -> [u8; 8] {
@@ -274,10 +273,6 @@ fn buckets_per_micro(limit: &Limit) -> (u64, u64) {
     let (numerator, denominator) = limit.buckets();
     let divisor = gcd(numerator * 1_000, denominator);
     (numerator * 1_000 / divisor, denominator / divisor)
-}
-
-const fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// What a call was answered.

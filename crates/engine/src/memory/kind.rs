@@ -6,10 +6,7 @@ use std::sync::OnceLock;
 use prefetch_index::prefetch_index;
 
 use crate::key::Key;
-use crate::limit::{
-    Algorithm, Counter, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, SlidingWindowWeighted,
-    TokenBucket,
-};
+use crate::limit::{Algorithm, Counter, with_algorithms};
 use crate::memory::budget::Budget;
 use crate::memory::due::Due;
 use crate::memory::shard::{Shard, ShardOps};
@@ -22,18 +19,30 @@ use crate::time::Timestamp;
 /// small enough (4 KiB) that a request which is the first to need a chunk waits a microsecond for it.
 pub(super) const CHUNK_SHARDS: usize = 64;
 
-/// All counters, by algorithm.
-#[derive(Debug)]
-pub(super) struct Kinds {
-    /// Chunks of each kind.
-    pub(super) chunk_count: usize,
-    pub(super) sliding_log: Kind<SlidingLog>,
-    pub(super) sliding_window: Kind<SlidingWindow>,
-    pub(super) weighted: Kind<SlidingWindowWeighted>,
-    pub(super) fixed_window: Kind<FixedWindow>,
-    pub(super) token_bucket: Kind<TokenBucket>,
-    pub(super) leaky_bucket: Kind<LeakyBucket>,
+macro_rules! define {
+    ($( $(#[$attribute:meta])* $variant:ident: $module:ident, )+) => {
+        /// All counters, by algorithm.
+        #[derive(Debug)]
+        pub(super) struct Kinds {
+            /// Chunks of each kind.
+            pub(super) chunk_count: usize,
+            $( pub(super) $module: Kind<crate::limit::$module::$variant>, )+
+        }
+
+        impl Kinds {
+            pub(super) fn new(chunk_count: usize) -> Self {
+                Self { chunk_count, $( $module: Kind::new(chunk_count), )+ }
+            }
+
+            /// In the order of the algorithms' numbers.
+            pub(super) fn all(&self) -> [&dyn AnyKind; Algorithm::ALL.len()] {
+                [$( &self.$module, )+]
+            }
+        }
+    };
 }
+
+with_algorithms!(define);
 
 /// A lock's place in the order in which locks are taken: kind, shard.
 pub(super) type Place = (u8, usize);
@@ -42,52 +51,17 @@ pub(super) type Place = (u8, usize);
 pub(super) type Guard<'a> = MappedMutexGuard<'a, dyn ShardOps + 'a>;
 
 impl Kinds {
-    pub(super) fn new(chunk_count: usize) -> Self {
-        Self {
-            chunk_count,
-            sliding_log: Kind::new(chunk_count),
-            sliding_window: Kind::new(chunk_count),
-            weighted: Kind::new(chunk_count),
-            fixed_window: Kind::new(chunk_count),
-            token_bucket: Kind::new(chunk_count),
-            leaky_bucket: Kind::new(chunk_count),
-        }
-    }
-
-    pub(super) fn all(&self) -> [&dyn AnyKind; 6] {
-        [
-            &self.sliding_log,
-            &self.sliding_window,
-            &self.weighted,
-            &self.fixed_window,
-            &self.token_bucket,
-            &self.leaky_bucket,
-        ]
-    }
-
     pub(super) fn of(&self, algorithm: Algorithm) -> &dyn AnyKind {
-        self.all()[usize::from(number(algorithm))]
+        self.all()[usize::from(algorithm.number())]
     }
 
     /// Which lock holds the counter of this check.
     pub(super) fn place(&self, check: &Check<'_>) -> Place {
-        (number(check.limit.algorithm()), shard_of(check.key, self.chunk_count))
+        (check.limit.algorithm().number(), shard_of(check.key, self.chunk_count))
     }
 
     pub(super) fn lock(&self, (kind, shard): Place) -> (Guard<'_>, &Due) {
         self.all()[usize::from(kind)].lock_any(shard)
-    }
-}
-
-/// Where an algorithm stands among all of them.
-fn number(algorithm: Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::SlidingLog => 0,
-        Algorithm::SlidingWindow => 1,
-        Algorithm::SlidingWindowWeighted => 2,
-        Algorithm::FixedWindow => 3,
-        Algorithm::TokenBucket => 4,
-        Algorithm::LeakyBucket => 5,
     }
 }
 
@@ -227,6 +201,7 @@ fn shard_of(key: Key, chunk_count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::sliding_window::SlidingWindow;
 
     #[test]
     fn a_shard_leaves_a_cache_line_room_for_its_lock() {

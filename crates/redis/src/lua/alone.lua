@@ -17,7 +17,7 @@ if #ARGV == 2 and any_over + denied + quotas == 0 then
   _, alone, flags, requests, burst, window, numerator, denominator, hits, at =
     parse('<I4BBI4I4dBdd', ARGV[2])
   wanted = hits > 1 and hits or 1
-  if flags >= 16 and alone < 2 then lease, lease_time, at = parse('<dd', ARGV[2], at) end
+  if flags >= 16 and (alone == SLIDING_LOG or alone == SLIDING_WINDOW) then lease, lease_time, at = parse('<dd', ARGV[2], at) end
   reported = flags % 4 > 1
   -- No carried hits, and none given back.
   if at <= #ARGV[2] or flags % 2 > 0 then alone = nil end

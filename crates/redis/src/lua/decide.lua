@@ -4,7 +4,7 @@
 -- KEYS: the counters. ARGV: see alone.lua. The reply is doubles: now, then for each check over, before, left, charged,
 -- latest, wanted, and two numbers that its algorithm tells, three of a bucket; then for each lease that was asked for its
 -- hits and its stamp. Only now: it was too late.
-local GIVES, REPORTED, SHADOW, QUOTA, LEASE, FIXED = 1, 2, 4, 8, 16, 3
+local GIVES, REPORTED, SHADOW, QUOTA, LEASE = 1, 2, 4, 8, 16
 -- A lease is at most this part of what is left: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
 local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
@@ -31,7 +31,7 @@ end
 
 local function charged(c, s, passes, stopping)
   if c.gives then return 0 end
-  if c.algorithm == FIXED then return (stopping and not c.over) and 0 or c.hits end
+  if c.algorithm == FIXED_WINDOW then return (stopping and not c.over) and 0 or c.hits end
   if c.reported then return min(c.hits, s.kind.report_max(s, c)) end
   return passes and not c.over and c.hits or 0
 end

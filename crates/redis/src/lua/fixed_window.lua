@@ -1,5 +1,5 @@
 -- fixed_window: the count of the aligned window and the latest time, 16 bytes.
-kinds[3] = function()
+kinds[FIXED_WINDOW] = function()
   local kind = packed('<dd', { 'latest', 'count' })
 
   local function window_end(s, c)

@@ -1,2 +1,2 @@
 -- leaky_bucket: the same machine, told as what is in it.
-kinds[5] = gcra
+kinds[LEAKY_BUCKET] = gcra

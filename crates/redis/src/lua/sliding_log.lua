@@ -1,7 +1,7 @@
 -- sliding_log: hits in order. A list of latest, base, then time and sum of each entry. Sums run on, and only differences
 -- mean something; base is the sum before the oldest entry. So every question is a binary search at most, and dropping
 -- what is dead frees whole blocks.
-kinds[0] = function()
+kinds[SLIDING_LOG] = function()
   local kind = {}
 
   -- Number `field` (0: time, 1: sum) of entry `index`.

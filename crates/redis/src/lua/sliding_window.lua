@@ -1,6 +1,6 @@
 -- sliding_window, all that may be asked of it: a place is the number of a bucket, floor(time * numerator / denominator).
 -- The text is the one of window.lua.
-kinds[1] = function()
+kinds[SLIDING_WINDOW] = function()
   local kind = {}
 
   local function bucket_of(c, time)

@@ -1,5 +1,5 @@
 -- sliding_window_weighted: the counts of two aligned windows and the latest time, 16 bytes.
-kinds[2] = function()
+kinds[SLIDING_WINDOW_WEIGHTED] = function()
   local kind = packed('<dI4I4', { 'latest', 'current', 'previous' })
 
   function kind.advance(s, c)

@@ -1,2 +1,2 @@
 -- token_bucket: told as what is taken out.
-kinds[4] = gcra
+kinds[TOKEN_BUCKET] = gcra

@@ -1,4 +1,4 @@
-if alone == 3 then
+if alone == FIXED_WINDOW then
   local text, latest, count, kept = call('GET', KEYS[1]), 0, 0
   if text then latest, count = struct.unpack('<dd', text) end
   if now > latest then

@@ -1,4 +1,4 @@
-if (alone == 4 or alone == 5) and requests > 0 and window * requests < MOST then
+if (alone == TOKEN_BUCKET or alone == LEAKY_BUCKET) and requests > 0 and window * requests < MOST then
   local text, latest, level, rest, told_for, taken_back = call('GET', KEYS[1]), 0, 0, 0, requests, 0
   if text then latest, level, rest, told_for, taken_back = struct.unpack('<dddI4d', text) end
   if told_for == requests and (level + hits) * window < MOST then

@@ -1,4 +1,4 @@
-if alone == 0 and wanted <= requests then
+if alone == SLIDING_LOG and wanted <= requests then
   local gone = now - window
   local head = call('LRANGE', KEYS[1], '0', '5')
   local latest, base = tonumber(head[1]), tonumber(head[2])

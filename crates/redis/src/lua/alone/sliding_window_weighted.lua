@@ -1,4 +1,4 @@
-if alone == 2 then
+if alone == SLIDING_WINDOW_WEIGHTED then
   local text, latest, current, previous = call('GET', KEYS[1]), 0, 0, 0
   if text then latest, current, previous = struct.unpack('<dI4I4', text) end
   local saved = text and now > latest

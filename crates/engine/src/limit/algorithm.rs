@@ -1,0 +1,82 @@
+//! The algorithms, in one list: the enum, the names, the numbers and the memory store's tables all follow from it.
+
+/// Calls a macro with every algorithm: its documentation, its variant (also the type of its counters), its module (also
+/// its name in rule files). Numbers are places in this list.
+macro_rules! with_algorithms {
+    ($call:ident) => {
+        $call! {
+            /// Every admitted hit keeps its own timestamp: exact.
+            SlidingLog: sliding_log,
+            /// Time is cut into buckets; a bucket counts until all of it has left the window: never more than N in any
+            /// window, at most one bucket late in giving capacity back.
+            #[default]
+            SlidingWindow: sliding_window,
+            /// The current aligned window and a share of the previous one: an estimate.
+            SlidingWindowWeighted: sliding_window_weighted,
+            /// The aligned window of `envoyproxy/ratelimit`: hits count whether admitted or not.
+            FixedWindow: fixed_window,
+            /// A bucket of `burst` tokens, refilled continuously.
+            TokenBucket: token_bucket,
+            /// A bucket that leaks continuously; holds at most `burst` hits.
+            LeakyBucket: leaky_bucket,
+        }
+    };
+}
+
+pub(crate) use with_algorithms;
+
+macro_rules! define {
+    ($( $(#[$attribute:meta])* $variant:ident: $module:ident, )+) => {
+        /// How a limit counts.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum Algorithm {
+            $( $(#[$attribute])* $variant, )+
+        }
+
+        impl Algorithm {
+            /// All algorithms, in the order of their numbers.
+            pub const ALL: [Self; [$(stringify!($variant)),+].len()] = [$(Self::$variant),+];
+
+            /// Its name in rule files.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $( Self::$variant => stringify!($module), )+
+                }
+            }
+        }
+    };
+}
+
+with_algorithms!(define);
+
+impl Algorithm {
+    /// Its place in [`ALL`](Self::ALL).
+    #[inline]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// It never admits more than N hits in any window, wherever it starts.
+    #[inline]
+    pub const fn is_strict(self) -> bool {
+        matches!(self, Self::SlidingLog | Self::SlidingWindow)
+    }
+
+    /// It has a capacity of its own, `burst`.
+    #[inline]
+    pub const fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_a_place_in_the_list() {
+        for (place, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(algorithm.number()), place);
+        }
+    }
+}
