@@ -16,6 +16,7 @@ mod fields;
 mod hint;
 mod keys;
 mod lint;
+mod matcher;
 mod path;
 mod scalar;
 mod set;

@@ -15,6 +15,7 @@ use crate::rules::actions::Actions;
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::fields::{Fields, Reader, told};
 use crate::rules::keys::Section;
+use crate::rules::matcher::ValueMatcher;
 use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, Unit, text};
 use tidegate_yaml::Place;
 use tidegate_yaml::{Budget, Content, Document, NodeId};
@@ -42,7 +43,7 @@ pub(super) struct CheckedFile<'f> {
 pub(super) struct CheckedNode {
     pub(super) at: Place,
     pub(super) key: String,
-    pub(super) value: Option<String>,
+    pub(super) value: ValueMatcher,
     pub(super) value_at: Option<Place>,
     pub(super) share_threshold: bool,
     pub(super) shadow_mode: bool,
@@ -75,7 +76,11 @@ pub(super) struct CheckedLimit {
 impl CheckedNode {
     /// Requests with different values come to this node and have different counters.
     pub(super) fn varies(&self) -> bool {
-        self.value.as_deref().is_none_or(|value| value.contains('*') && !self.share_threshold)
+        match self.value {
+            ValueMatcher::Any => true,
+            ValueMatcher::Exact(_) => false,
+            ValueMatcher::Wildcard(_) => !self.share_threshold,
+        }
     }
 }
 
@@ -183,9 +188,9 @@ impl Checker<'_, '_> {
     fn node(&mut self, node: NodeId, level: usize) -> Option<CheckedNode> {
         let fields = self.reader.fields(&[node], Section::Descriptor)?;
         let key = self.required(&fields, "key");
-        let (value_at, value) =
-            self.reader.text(&fields, "value").map(|(at, value)| (at, value.to_owned())).unzip();
-        let share_threshold = self.share_threshold(&fields, value.as_deref());
+        let (value_at, value) = self.reader.text(&fields, "value").unzip();
+        let value = ValueMatcher::new(value);
+        let share_threshold = self.share_threshold(&fields, &value);
         if let Some((at, key)) = key.as_ref().filter(|(_, key)| key.contains('*')) {
             self.reader.warning(*at, || {
                 format!(
@@ -217,9 +222,9 @@ impl Checker<'_, '_> {
         key.map(|(at, key)| CheckedNode { at, key, ..checked })
     }
 
-    fn share_threshold(&mut self, fields: &Fields, value: Option<&str>) -> bool {
+    fn share_threshold(&mut self, fields: &Fields, value: &ValueMatcher) -> bool {
         let share_threshold = self.reader.flag(fields, "share_threshold");
-        if share_threshold && !value.is_some_and(|value| value.contains('*')) {
+        if share_threshold && !matches!(value, ValueMatcher::Wildcard(_)) {
             let at = fields.last("share_threshold").map_or(fields.at, |node| self.reader.at(node));
             self.reader
                 .error(at, || "`share_threshold` without a wildcard (expected `*` in `value`)".to_owned());

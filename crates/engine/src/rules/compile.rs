@@ -14,6 +14,7 @@ use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::fields::told;
+use crate::rules::matcher::ValueMatcher;
 use crate::rules::set::Domain;
 use crate::rules::tree::{NodeId, Tree};
 use crate::rules::{Example, LoadOptions, MetricName, Rule, RuleSet, Written};
@@ -57,9 +58,9 @@ pub(super) fn empty(options: &LoadOptions) -> RuleSet {
 /// A question for the rule at the end of this path.
 fn example(domain: &Arc<str>, path: &[Level<'_>]) -> Example {
     let value = |node: &CheckedNode| match &node.value {
-        Some(value) if node.varies() || node.share_threshold => value.replace('*', "x"),
-        Some(value) => value.clone(),
-        None => "alice".to_owned(),
+        ValueMatcher::Wildcard(pattern) => pattern.replace('*', "x"),
+        ValueMatcher::Exact(value) => value.clone(),
+        ValueMatcher::Any => "alice".to_owned(),
     };
     let entries = path.iter().map(|level| (level.node.key.clone(), value(level.node))).collect();
     Example { domain: domain.clone(), entries }
@@ -137,7 +138,7 @@ impl<'f> Compiler<'_, 'f> {
         path: &mut Vec<Level<'n>>,
     ) {
         for node in nodes {
-            match self.set.tree.add(parent, &node.key, node.value.as_deref()) {
+            match self.set.tree.add(parent, &node.key, &node.value) {
                 Ok(id) => {
                     self.nodes.insert(id, (whose.file, node.at));
                     self.told.extend(node.misplaced.then_some(id));
@@ -155,13 +156,13 @@ impl<'f> Compiler<'_, 'f> {
 
     /// A level is a key, a value or pattern, and what that is, below another level: all of them length-prefixed.
     fn level<'n>(&self, node: &'n CheckedNode, above: Option<&Level<'_>>) -> Level<'n> {
-        let kind = match (&node.value, node.varies()) {
-            (None, _) => "any",
-            (Some(_), true) => "pattern",
-            (Some(_), false) if node.share_threshold => "shared pattern",
-            (Some(_), false) => "value",
+        let kind = match &node.value {
+            ValueMatcher::Any => "any",
+            ValueMatcher::Exact(_) => "value",
+            ValueMatcher::Wildcard(_) if node.share_threshold => "shared pattern",
+            ValueMatcher::Wildcard(_) => "pattern",
         };
-        let value = node.value.as_deref();
+        let value = node.value.text();
         let digest = above.map_or(0, |level| level.digest).to_le_bytes();
         let SharedId(shared) = above.map_or(SharedId([0; 16]), |level| level.shared);
         let own = [node.key.as_bytes(), kind.as_bytes(), value.unwrap_or_default().as_bytes()];
@@ -197,7 +198,7 @@ impl<'f> Compiler<'_, 'f> {
     fn equal_nodes(&mut self, file: &str, node: &CheckedNode, equal: NodeId) {
         let first = self.nodes.get(&equal).map(|&(file, at)| told_place(file, at)).unwrap_or_default();
         let key = told(&node.key);
-        self.errors.add(file, node.at, || match &node.value {
+        self.errors.add(file, node.at, || match node.value.text() {
             Some(value) => {
                 format!("key {key} with value {} is at {first} too (expected one such node)", told(value))
             }

@@ -12,6 +12,7 @@ use crate::rules::check::{CheckedFile, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::fields::told;
 use crate::rules::hint;
+use crate::rules::matcher::ValueMatcher;
 use tidegate_yaml::Place;
 
 /// The key of the action `masked_remote_address`, whose values are address ranges.
@@ -34,7 +35,7 @@ pub(super) fn texts(files: &[CheckedFile<'_>], warnings: &mut Diagnostics) {
         let mut literal = Vec::new();
         every_node(&file.nodes, &mut |node| {
             oddly(node.at, "key", &node.key);
-            let Some((value, at)) = node.value.as_deref().zip(node.value_at) else { return };
+            let Some((value, at)) = node.value.text().zip(node.value_at) else { return };
             if !oddly(at, "value", value) {
                 literal.extend(taken_literally(&node.key, value).map(|why| (at, &*node.key, value, why)));
             }
@@ -143,7 +144,7 @@ fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     }
     for file in files {
         every_node(&file.nodes, &mut |node| {
-            let Some((value, at)) = node.value.as_deref().zip(node.value_at) else { return };
+            let Some((value, at)) = node.value.text().zip(node.value_at) else { return };
             let is_told = || hint::oddly(value).is_some() || taken_literally(&node.key, value).is_some();
             if is_path_alone.contains_key(&*node.key) && !may_be_of_a_normal_path(value) && !is_told() {
                 warnings.add(file.name, at, || {
@@ -226,8 +227,8 @@ fn may_meet(nodes: &[CheckedNode], actions: &[Action], visits: &mut usize) -> bo
 /// Whether an entry of this value may lead to a node with its key.
 fn may_have(node: &CheckedNode, value: &Value) -> bool {
     match (&node.value, value) {
-        (Some(own), Value::Constant(value) | Value::HeaderValueMatch { value, .. }) => {
-            own.contains('*') || **own == **value
+        (ValueMatcher::Exact(own), Value::Constant(value) | Value::HeaderValueMatch { value, .. }) => {
+            **own == **value
         }
         _ => true,
     }

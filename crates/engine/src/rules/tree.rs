@@ -10,6 +10,7 @@ use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
 use crate::request::Entry;
+use crate::rules::matcher::ValueMatcher;
 use crate::rules::wildcard::Wildcards;
 
 /// A node of the tree.
@@ -85,8 +86,13 @@ impl Tree {
     }
 
     /// Adds a child; `Err` is the node that is already there with the same key and value.
-    pub(super) fn add(&mut self, parent: NodeId, key: &str, value: Option<&str>) -> Result<NodeId, NodeId> {
-        let family = self.family_or_new(parent, key);
+    pub(super) fn add(
+        &mut self,
+        parent: NodeId,
+        key: &str,
+        matcher: &ValueMatcher,
+    ) -> Result<NodeId, NodeId> {
+        let (family, value) = (self.family_or_new(parent, key), matcher.text());
         if let Some(equal) = self.child_of(family, value) {
             return Err(equal);
         }
@@ -97,7 +103,7 @@ impl Tree {
             None => of.any = Some(id),
             Some(value) => {
                 of.has_values = true;
-                of.patterns.extend(value.contains('*').then_some(id));
+                of.patterns.extend(matches!(matcher, ValueMatcher::Wildcard(_)).then_some(id));
                 self.insert_exact(id, family, value);
             }
         }
