@@ -22,12 +22,47 @@ use crate::service::Service;
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::text::json_line;
 
-const INDEX: &str = "/          this list\n\
-                     /ask       POST what /json takes: which rules it meets, and why; counts nothing (?format=json)\n\
-                     /logging   the log level; POST /logging?level=debug changes it\n\
-                     /metrics   metrics, for Prometheus\n\
-                     /rlconfig  the limits in force, a line each (?format=yaml, ?format=json)\n\
-                     /stats     counters, a line each, by the names of StatsD\n";
+/// A page of the debug port.
+struct Endpoint {
+    path: &'static str,
+    page: DebugPage,
+    /// The methods that it takes, as the header `Allow` lists them.
+    allow: &'static str,
+    help: &'static str,
+}
+
+/// What a page of the debug port shows.
+#[derive(Clone, Copy)]
+enum DebugPage {
+    Index,
+    Ask,
+    Logging,
+    Metrics,
+    Rules,
+    Stats,
+}
+
+const READS: &str = "GET, HEAD";
+
+/// All pages of the debug port, in the order of the index.
+#[rustfmt::skip]
+const ENDPOINTS: [Endpoint; 6] = [
+    Endpoint { path: "/", page: DebugPage::Index, allow: READS, help: "this list" },
+    Endpoint { path: "/ask", page: DebugPage::Ask, allow: "POST",
+        help: "POST what /json takes: which rules it meets, and why; counts nothing (?format=json)" },
+    Endpoint { path: "/logging", page: DebugPage::Logging, allow: "GET, HEAD, POST",
+        help: "the log level; POST /logging?level=debug changes it" },
+    Endpoint { path: "/metrics", page: DebugPage::Metrics, allow: READS, help: "metrics, for Prometheus" },
+    Endpoint { path: "/rlconfig", page: DebugPage::Rules, allow: READS,
+        help: "the limits in force, a line each (?format=yaml, ?format=json)" },
+    Endpoint { path: "/stats", page: DebugPage::Stats, allow: READS,
+        help: "counters, a line each, by the names of StatsD" },
+];
+
+/// The list of all pages.
+fn index() -> String {
+    ENDPOINTS.iter().map(|endpoint| format!("{:<11}{}\n", endpoint.path, endpoint.help)).collect()
+}
 
 /// The metrics port. Clones share everything.
 #[derive(Clone)]
@@ -68,17 +103,6 @@ impl AdminFront {
     #[must_use]
     pub fn new(service: Arc<Service>, seam: Arc<Seam>, metrics: Arc<Metrics>, gate: Gate) -> Self {
         Self { service, seam, metrics, gate }
-    }
-
-    /// What only reads.
-    fn shown(&self, path: &str) -> Page {
-        match path {
-            "/" => text(StatusCode::OK, INDEX),
-            "/logging" => text(StatusCode::OK, format!("{}\n", logging::level())),
-            "/metrics" => scrape(&self.metrics),
-            "/stats" => pieces(TEXT, self.metrics.stats()),
-            _ => text(StatusCode::NOT_FOUND, INDEX),
-        }
     }
 
     async fn rlconfig(&self, query: &str) -> Page {
@@ -122,15 +146,20 @@ impl Respond for AdminFront {
     async fn respond(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Page {
         let (head, body) = request.into_parts();
         let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
-        let posts = head.method == Method::POST;
-        match path {
-            "/ask" if posts => self.ask(query, body).await,
-            "/ask" => not_allowed("POST"),
-            "/logging" if posts => self.set_log_level(query, peer, &head),
-            "/logging" if !reads(&head.method) => not_allowed("GET, HEAD, POST"),
-            "/rlconfig" if reads(&head.method) => self.rlconfig(query).await,
-            _ if reads(&head.method) => self.shown(path),
-            _ => not_allowed("GET, HEAD"),
+        let endpoint = ENDPOINTS.iter().find(|endpoint| endpoint.path == path);
+        let allow = endpoint.map_or(READS, |endpoint| endpoint.allow);
+        if !allow.split(", ").any(|method| head.method == method) {
+            return not_allowed(allow);
+        }
+        let Some(endpoint) = endpoint else { return text(StatusCode::NOT_FOUND, index()) };
+        match endpoint.page {
+            DebugPage::Index => text(StatusCode::OK, index()),
+            DebugPage::Ask => self.ask(query, body).await,
+            DebugPage::Logging if head.method == Method::POST => self.set_log_level(query, peer, &head),
+            DebugPage::Logging => text(StatusCode::OK, format!("{}\n", logging::level())),
+            DebugPage::Metrics => scrape(&self.metrics),
+            DebugPage::Rules => self.rlconfig(query).await,
+            DebugPage::Stats => pieces(TEXT, self.metrics.stats()),
         }
     }
 }
