@@ -14,7 +14,7 @@ use std::time::Instant;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::time::SECOND_NANOS;
 
-use crate::{ALGORITHMS, Ours, START, processor_nanos, user};
+use crate::{Ours, START, processor_nanos, user};
 
 /// How often a sequence runs.
 const RUNS: usize = 5;
@@ -47,10 +47,11 @@ pub(crate) fn growth(keys: usize) {
     println!("\nfilling a store, each decision timed (processor time)");
     let seed = &Ours::new(Algorithm::SlidingWindow, 1 << 20).seed;
     several_runs("(a loop that decides nothing)", keys, || move |key: &str| black_box(seed.key([key])).0 > 0);
-    let stores = [(ALGORITHMS[1], keys, 4 << 30), (ALGORITHMS[2], keys, 4 << 30)];
-    let full =
-        [(ALGORITHMS[1], keys * 9 / 10, 64 * keys as u64), (ALGORITHMS[2], keys * 13 / 10, 64 * keys as u64)];
-    for ((name, algorithm), keys, max_bytes) in stores.into_iter().chain(full) {
+    let (exact, estimate) = (Algorithm::SlidingWindow, Algorithm::SlidingWindowWeighted);
+    let stores = [(exact, keys, 4 << 30), (estimate, keys, 4 << 30)];
+    let full = [(exact, keys * 9 / 10, 64 * keys as u64), (estimate, keys * 13 / 10, 64 * keys as u64)];
+    for (algorithm, keys, max_bytes) in stores.into_iter().chain(full) {
+        let name = algorithm.name();
         several_runs(&format!("{name}, {keys} keys in {} MiB", max_bytes >> 20), keys, || {
             let mut ours = Ours::new(algorithm, max_bytes);
             move |key| ours.decide(key, START)
@@ -82,7 +83,8 @@ pub(crate) fn expiry(keys: usize) {
     println!(
         "\ndecisions on 10,000 live keys, alone and while {keys} counters expire beside them, a tenth at a time"
     );
-    for (name, algorithm) in [ALGORITHMS[1], ALGORITHMS[2]] {
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingWindowWeighted] {
+        let name = algorithm.name();
         let mut ours = Ours::new(algorithm, 4 << 30);
         let store = Arc::clone(&ours.store);
         // What was asked in one of these is over long before the next.

@@ -397,7 +397,7 @@ impl Value for OtelPairs {
     fn parse(text: &str) -> Option<Self> {
         let pair = |item: &str| {
             let (name, value) = item.split_once('=')?;
-            let (name, value) = (name.trim(), percent_decoded(value.trim())?);
+            let (name, value) = (name.trim(), percent_decoded(value.trim()).ok()?.into_owned());
             (!name.is_empty()).then(|| (name.to_owned(), value))
         };
         Some(Self(items(text).filter_map(pair).collect()))

@@ -52,17 +52,48 @@ fn is_unsafe(char: char) -> bool {
     ) || char.is_control()
 }
 
-/// The text with every `%XX` as the byte that it stands for. `None`: a `%` without two hexadecimal digits, or bytes
-/// that are not UTF-8.
-pub fn percent_decoded(text: &str) -> Option<String> {
+/// Why a text cannot be percent-decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PercentError {
+    /// A `%` without two hexadecimal digits.
+    Escape,
+    /// The bytes that it stands for are not UTF-8.
+    NotUtf8,
+}
+
+/// The text with every `%XX` as the byte that it stands for.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn percent_decoded(text: &str) -> Result<Cow<'_, str>, PercentError> {
+    decoded(text, false)
+}
+
+/// The same for a part of a URL's query, where `+` is a space.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn query_decoded(text: &str) -> Result<Cow<'_, str>, PercentError> {
+    decoded(text, true)
+}
+
+/// Borrowed when there is nothing to decode.
+fn decoded(text: &str, plus_is_space: bool) -> Result<Cow<'_, str>, PercentError> {
+    if !text.bytes().any(|byte| byte == b'%' || (plus_is_space && byte == b'+')) {
+        return Ok(Cow::Borrowed(text));
+    }
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
-        let (byte, after) = if first == b'%' { escaped_byte(after)? } else { (first, after) };
+        let (byte, after) = match first {
+            b'%' => escaped_byte(after).ok_or(PercentError::Escape)?,
+            b'+' if plus_is_space => (b' ', after),
+            byte => (byte, after),
+        };
         bytes.push(byte);
         rest = after;
     }
-    String::from_utf8(bytes).ok()
+    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| PercentError::NotUtf8)
 }
 
 /// The byte whose two hexadecimal digits `text` begins with, and what follows.
@@ -95,10 +126,12 @@ mod tests {
 
     #[test]
     fn only_two_hexadecimal_digits_are_an_escape() {
-        assert_eq!(percent_decoded("a%20%C3%a9%25").as_deref(), Some("a é%"));
-        for malformed in ["%+f", "%-1", "% 1", "%f", "%", "a%g0", "%é", "%ff"] {
-            assert_eq!(percent_decoded(malformed), None, "{malformed}");
+        assert_eq!(percent_decoded("a%20%C3%a9%25+").as_deref(), Ok("a é%+"));
+        assert_eq!(query_decoded("a+%2B").as_deref(), Ok("a +"));
+        for malformed in ["%+f", "%-1", "% 1", "%f", "%", "a%g0", "%é"] {
+            assert_eq!(percent_decoded(malformed), Err(PercentError::Escape), "{malformed}");
         }
+        assert_eq!(percent_decoded("%ff"), Err(PercentError::NotUtf8));
     }
 
     #[test]

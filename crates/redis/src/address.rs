@@ -136,12 +136,12 @@ fn item(text: &str) -> Option<Item> {
         |name: &str| query.split('&').find_map(|pair| pair.split_once('=').filter(|pair| pair.0 == name));
     // A malformed escape is refused: whoever wrote it would wait for a login that never works.
     let text_of = |name: &str| match parameter(name) {
-        Some((_, value)) => percent_decoded(value).map(Some),
+        Some((_, value)) => percent_decoded(value).ok().map(|value| Some(value.into_owned())),
         None => Some(None),
     };
     let mut login = match login.split_once(':') {
-        Some((user, password)) => Login::of(&percent_decoded(user)?, &percent_decoded(password)?),
-        None => Login::of("", &percent_decoded(login)?),
+        Some((user, password)) => Login::of(&percent_decoded(user).ok()?, &percent_decoded(password).ok()?),
+        None => Login::of("", &percent_decoded(login).ok()?),
     };
     let (user, password) = (text_of("username")?, text_of("password")?);
     login.user = login.user.or(user);

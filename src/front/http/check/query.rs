@@ -2,14 +2,12 @@
 //!
 //! Decoded once. What is not exactly one question is refused, and never taken for another one.
 
-use std::borrow::Cow;
-
 use http::{StatusCode, Uri};
 
 use super::PATH;
 use crate::front::{Bounds, Refusal};
 use tidegate_engine::request::RequestBuf;
-use tidegate_engine::text::{cut, escaped_byte};
+use tidegate_engine::text::{PercentError, cut, percent_decoded, query_decoded};
 
 /// What a parameter begins with that is no entry.
 const CONTROL: char = '~';
@@ -45,7 +43,7 @@ pub(super) fn parse(uri: &Uri, bounds: &Bounds) -> Result<Question, Refusal> {
     if domain.contains('/') {
         return Err(Refusal::invalid("the domain ends at a slash (expected %2F for one that is part of it)"));
     }
-    let domain = decode(domain, false)?;
+    let domain = percent_decoded(domain).map_err(|error| undecodable(domain, error))?;
     if domain.is_empty() {
         return Err(Refusal::invalid("rate limit domain must not be empty"));
     }
@@ -72,7 +70,8 @@ impl Reading {
             return self.close();
         }
         let (key, value) = raw.split_once('=').unwrap_or((raw, ""));
-        let (key, value) = (decode(key, true)?, decode(value, true)?);
+        let decoded = |raw| query_decoded(raw).map_err(|error| undecodable(raw, error));
+        let (key, value) = (decoded(key)?, decoded(value)?);
         if key.starts_with(CONTROL) {
             return self.control(&key, &value);
         }
@@ -136,31 +135,12 @@ fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Percent-decoded once, with `+` for a space where it is one.
-fn decode(raw: &str, plus_is_space: bool) -> Result<Cow<'_, str>, Refusal> {
-    let is_plain = |byte| byte != b'%' && !(plus_is_space && byte == b'+');
-    if raw.bytes().all(is_plain) {
-        return Ok(Cow::Borrowed(raw));
-    }
-    let mut bytes = Vec::with_capacity(raw.len());
-    let mut rest = raw.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        bytes.push(match first {
-            b'+' if plus_is_space => b' ',
-            b'%' => {
-                let (byte, after) = escaped_byte(after).ok_or_else(|| {
-                    Refusal::invalid(format!("{}: a % is not followed by two hexadecimal digits", told(raw)))
-                })?;
-                rest = after;
-                byte
-            }
-            byte => byte,
-        });
-    }
-    let text = String::from_utf8(bytes);
-    text.map(Cow::Owned)
-        .map_err(|_| Refusal::invalid(format!("{} is not UTF-8 when it is decoded", told(raw))))
+/// What a text that cannot be decoded is refused with.
+fn undecodable(raw: &str, error: PercentError) -> Refusal {
+    Refusal::invalid(match error {
+        PercentError::Escape => format!("{}: a % is not followed by two hexadecimal digits", told(raw)),
+        PercentError::NotUtf8 => format!("{} is not UTF-8 when it is decoded", told(raw)),
+    })
 }
 
 /// A text in a refusal, not all of it when it is long.
