@@ -26,8 +26,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 3}
 ";
 
-// Decisions wait for Redis, so there is a runtime. Each of its threads that attaches has connections of its own; any
-// other that asks shares them.
+// Decisions wait for Redis, so there is a runtime. Each of its threads that attaches has its own connections, up to
+// `RedisOptions::workers` threads. Other threads share connections.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:6379".to_owned());
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut contact = redis.contact();
     // Decides while Redis does not answer, if that is what is wanted.
     let local = MemoryStore::new(MemoryOptions { max_bytes: 64 << 20, full: StoreFull::Deny });
-    let options = FailoverOptions { mode: StoreFailure::Local, ..FailoverOptions::default() };
+    let options = FailoverOptions::default().mode(StoreFailure::Local);
     let store = Arc::new(SharedStore::new(redis, None, Arc::new(local), Clock::start(), options));
     store.attach();
     tokio::time::timeout(Duration::from_secs(5), contact.wait_for(|it| *it == Contact::Up)).await??;

@@ -66,37 +66,49 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("failure", &[]),
             ("sync", &[]),
             ("address", &[]),
+            ("connect_error", &["address"]),
             ("key", &[]),
             ("script", &[]),
             ("breaker", &[]),
             ("server_clock", &[]),
-            ("connect", &["address"]),
-            // A peer cuts its links, and these tell it what they hear.
-            ("peer", &["breaker", "link", "script"]),
-            ("state", &["address", "clock", "connect", "failure", "key", "peer", "script"]),
-            ("joined", &["clock", "failure", "peer", "script", "state"]),
+            ("options", &["address", "key"]),
+            ("runtime", &["address", "clock"]),
+            ("wire", &["address", "connect_error", "runtime"]),
+            ("peer", &["breaker", "connect_error", "runtime", "script", "wire"]),
+            ("state", &["address", "connect_error", "failure", "options", "peer", "runtime", "script"]),
+            ("joined", &["peer", "runtime", "script", "state", "wire"]),
             (
                 "link",
                 &[
                     "address",
-                    "clock",
-                    "connect",
+                    "connect_error",
                     "failure",
                     "joined",
                     "peer",
+                    "runtime",
                     "script",
                     "server_clock",
                     "state",
+                    "wire",
                 ],
             ),
-            ("routes", &["address", "link"]),
-            ("topology", &["address", "connect", "link", "state"]),
-            ("generation", &["address", "clock", "link", "routes", "script", "state", "topology"]),
-            ("lane", &["address", "generation", "link", "routes", "state", "topology"]),
-            ("store", &["address", "clock", "failure", "lane", "link", "script", "state", "topology"]),
+            ("routes", &["address", "link", "runtime"]),
+            ("topology", &["address", "connect_error", "link", "runtime", "state"]),
+            (
+                "generation",
+                &["address", "connect_error", "link", "routes", "runtime", "script", "state", "topology"],
+            ),
+            (
+                "lane",
+                &["address", "connect_error", "generation", "link", "routes", "runtime", "state", "topology"],
+            ),
+            (
+                "store",
+                &["address", "failure", "lane", "link", "options", "runtime", "script", "state", "topology"],
+            ),
             ("tls", &[]),
             ("lease", &["script"]),
-            ("failover", &["address", "clock", "failure", "lease", "script", "store", "sync"]),
+            ("failover", &["address", "failure", "lease", "runtime", "script", "store", "sync"]),
             ("lib", &[]),
         ],
     ),
@@ -171,6 +183,18 @@ const IMPURE: &[&str] = &[
     "println!",
     "eprintln!",
     "rand::",
+    "getrandom",
+];
+
+/// What the shared store takes from its runtime only, so that a simulation can run it.
+const OF_THE_RUNTIME: &[&str] = &[
+    "monotonic()",
+    "tokio::net",
+    "tokio::runtime",
+    "tokio::spawn",
+    "tokio::task",
+    "tokio::time",
+    "thread_local!",
     "getrandom",
 ];
 
@@ -410,6 +434,25 @@ fn the_engine_is_pure() {
         for line in numbered(&blank_comments_and_strings(&source.text)) {
             for word in IMPURE.iter().filter(|word| line.code.contains(**word)) {
                 breaches.add(&source.path, line.number, &format!("`{word}` in the engine"));
+            }
+        }
+    }
+    breaches.check();
+}
+
+#[test]
+fn the_shared_store_asks_its_runtime() {
+    let mut breaches = Breaches::default();
+    let store = Path::new("crates/redis/src");
+    let handed_in = |source: &&Source| !matches!(source.room().as_str(), "clock" | "runtime");
+    for source in sources().iter().filter(|source| source.house() == store).filter(handed_in) {
+        for line in numbered(&source.production()) {
+            let code = line.code.replace("runtime.monotonic()", "");
+            for word in OF_THE_RUNTIME.iter().filter(|word| code.contains(**word)) {
+                breaches.add(&source.path, line.number, &format!("`{word}`: ask the runtime"));
+            }
+            if code.contains("select!") && !source.text.contains("biased;") {
+                breaches.add(&source.path, line.number, "a `select!` that is not `biased`");
             }
         }
     }

@@ -1,15 +1,14 @@
-//! The shared store of the process: made from settings, shown in metrics, told to health.
+//! The shared store of the process: made from settings, shown in metrics; `contact` reports it to the log and to health.
+
+mod contact;
 
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
-use crate::app::{AppError, counter_bytes, dead, worker_threads};
-use crate::clock::{Clock, monotonic};
-use crate::health::Health;
+use crate::app::{AppError, counter_bytes, worker_threads};
+use crate::clock::Clock;
 use crate::metrics::{Kind, Metrics};
 use crate::settings::Settings;
 use crate::settings::redis::Target;
@@ -17,15 +16,14 @@ use crate::settings::value::{Backend, FilePath, StoreFailureMode, SyncMode};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::reported::ReportedTotal;
 use tidegate_engine::rules::{StoreFailure, Sync};
+use tidegate_redis::address::PlaceError;
 use tidegate_redis::key::KeyStyle;
-use tidegate_redis::tls::{TlsFiles, config};
-use tidegate_redis::{Access, Contact, RedisOptions, RedisStore, RoundTrips, SettingNames, Stats};
+use tidegate_redis::tls::{TlsError, TlsFiles, config};
+use tidegate_redis::{Access, Contact, RedisOptions, RedisStore, RoundTrips, Stats};
 use tidegate_redis::{FailoverOptions, Failure, LeaseTotals, SharedStore};
 
-/// Why requests are not welcome before the first contact.
-pub(super) const NOT_REACHED: &str = "redis was not reached yet";
-/// Why they are not when health follows the connection.
-const LOST: &str = "redis does not answer";
+pub(super) use contact::{NOT_REACHED, watch};
+
 /// A pool of this many connections is what `envoyproxy/ratelimit` makes of 0.
 const POOL_SIZE_OF_0: usize = 4;
 
@@ -38,31 +36,25 @@ pub(super) fn store(
     if settings.backend_type != Some(Backend::Redis) {
         return Ok(None);
     }
-    let bad = |problem| AppError::Redis { problem };
+    let bad = |error: PlaceError| AppError::Redis { problem: error.to_string() };
     let main = settings.redis().map_err(bad)?;
     let per_second = settings.redis_per_second().transpose().map_err(bad)?;
     let sizes = (settings.redis_pool_size.0, settings.redis_timeout);
-    let names = SettingNames { server: "REDIS_AUTH", sentinel: "REDIS_SENTINEL_AUTH", kind: "REDIS_TYPE" };
-    let main = RedisStore::new(options(settings, &main, sizes, names)?);
+    let main = RedisStore::new(options(settings, &main, sizes)?);
     let sizes = (settings.redis_persecond_pool_size.0, settings.redis_persecond_timeout);
-    let names = SettingNames {
-        server: "REDIS_PERSECOND_AUTH",
-        sentinel: "REDIS_PERSECOND_SENTINEL_AUTH",
-        kind: "REDIS_PERSECOND_TYPE",
-    };
     let per_second =
-        per_second.map(|target| options(settings, &target, sizes, names).map(RedisStore::new)).transpose()?;
-    let failover = FailoverOptions {
-        mode: mode(settings.redis_failure_mode),
-        local_share: settings.redis_local_share.0,
-        over_bytes: settings.local_cache_size_in_bytes.0,
-        counter_bytes: usize::try_from(counter_bytes(settings)).unwrap_or(usize::MAX),
-        sync: match settings.redis_sync {
-            SyncMode::Strict => Sync::Strict,
-            SyncMode::Leased => Sync::Leased,
-        },
-        lease_time: settings.redis_lease_time,
+        per_second.map(|target| options(settings, &target, sizes).map(RedisStore::new)).transpose()?;
+    let sync = match settings.redis_sync {
+        SyncMode::Strict => Sync::Strict,
+        SyncMode::Leased => Sync::Leased,
     };
+    let failover = FailoverOptions::default()
+        .mode(mode(settings.redis_failure_mode))
+        .local_share(settings.redis_local_share.0)
+        .over_bytes(settings.local_cache_size_in_bytes.0)
+        .counter_bytes(usize::try_from(counter_bytes(settings)).unwrap_or(usize::MAX))
+        .sync(sync)
+        .lease_time(settings.redis_lease_time);
     Ok(Some(Arc::new(SharedStore::new(main, per_second, Arc::clone(local), clock, failover))))
 }
 
@@ -79,22 +71,18 @@ fn options(
     settings: &Settings,
     target: &Target,
     (pool_size, timeout): (usize, Duration),
-    setting_names: SettingNames,
 ) -> Result<RedisOptions, AppError> {
     let tls = target.tls.then(|| tls(settings)).transpose()?;
-    Ok(RedisOptions {
-        kind: target.place.kind.clone(),
-        access: Access { login: target.login.clone(), database: target.place.database, tls },
-        sentinel_login: target.sentinel_login.clone(),
-        setting_names,
-        workers: worker_threads(settings),
-        pool_size: if pool_size == 0 { POOL_SIZE_OF_0 } else { pool_size },
-        timeout,
-        in_flight_max: settings.redis_max_in_flight.0,
-        wait_replicas: settings.redis_wait_replicas.0,
-        keys: KeyStyle { prefix: settings.cache_key_prefix.clone(), hash: settings.redis_key_hash },
-        startup_pauses: (settings.redis_startup_initial_interval, settings.redis_startup_max_interval),
-    })
+    Ok(RedisOptions::new(target.place.kind.clone())
+        .access(Access::new(target.login.clone(), target.place.database, tls))
+        .sentinel_login(target.sentinel_login.clone())
+        .workers(worker_threads(settings))
+        .pool_size(if pool_size == 0 { POOL_SIZE_OF_0 } else { pool_size })
+        .timeout(timeout)
+        .in_flight_max(settings.redis_max_in_flight.0)
+        .wait_replicas(settings.redis_wait_replicas.0)
+        .keys(KeyStyle::new(&settings.cache_key_prefix, settings.redis_key_hash))
+        .startup_pauses((settings.redis_startup_initial_interval, settings.redis_startup_max_interval)))
 }
 
 fn tls(settings: &Settings) -> Result<Arc<rustls::ClientConfig>, AppError> {
@@ -105,65 +93,21 @@ fn tls(settings: &Settings) -> Result<Arc<rustls::ClientConfig>, AppError> {
             .map_err(|error| AppError::Redis { problem: format!("{name}: {}: {error}", path.0.display()) }),
     };
     let chain = read("REDIS_TLS_CLIENT_CERT", &settings.redis_tls_client_cert)?;
-    let files = TlsFiles {
-        authority: read("REDIS_TLS_CACERT", &settings.redis_tls_cacert)?,
-        identity: chain.zip(read("REDIS_TLS_CLIENT_KEY", &settings.redis_tls_client_key)?),
-        any_name: settings.redis_tls_skip_hostname_verification,
-    };
-    config(&files).map_err(|problem| AppError::Redis { problem })
-}
-
-/// Tells health of every change, for ever; ends when Redis can never be used.
-pub(super) async fn watch(shared: Arc<SharedStore>, health: Arc<Health>, settings: Settings) -> AppError {
-    let mut contacts: Vec<watch::Receiver<Contact>> =
-        shared.stores().map(|(_, store)| store.contact()).collect();
-    let began = monotonic();
-    let patience = settings.redis_startup_max_elapsed_time;
-    loop {
-        let now: Vec<Contact> =
-            contacts.iter_mut().map(|contact| contact.borrow_and_update().clone()).collect();
-        let mut reached = true;
-        for contact in &now {
-            match contact {
-                Contact::Unusable(why) => return dead("redis", why),
-                Contact::Never(why) => {
-                    reached = false;
-                    if !patience.is_zero() && began.elapsed() >= patience {
-                        return dead("redis", why.as_deref().unwrap_or("it was not reached in time"));
-                    }
-                }
-                Contact::Up | Contact::Lost(_) => {}
-            }
-        }
-        tell(&health, &settings, &now);
-        let changes = contacts.iter_mut().map(|contact| Box::pin(contact.changed()));
-        let changed = futures_util::future::select_all(changes);
-        match reached || patience.is_zero() {
-            true => drop(changed.await),
-            false => drop(tokio::time::timeout(patience.saturating_sub(began.elapsed()), changed).await),
-        }
-    }
-}
-
-/// What these contacts mean for readiness.
-fn tell(health: &Health, settings: &Settings, contacts: &[Contact]) {
-    let trouble = contacts.iter().find_map(|contact| match contact {
-        Contact::Never(why) => Some((true, why.as_deref().unwrap_or("not reached yet"))),
-        Contact::Lost(why) | Contact::Unusable(why) => Some((false, why.as_str())),
-        Contact::Up => None,
-    });
-    let Some((never, why)) = trouble else {
-        health.withdraw(NOT_REACHED);
-        health.withdraw(LOST);
-        return health.note(None);
-    };
-    health.note(Some(format!("redis: {why}")));
-    if !never {
-        health.withdraw(NOT_REACHED);
-    }
-    if settings.redis_health_check_active_connection {
-        health.refuse(LOST);
-    }
+    let files = TlsFiles::new(
+        read("REDIS_TLS_CACERT", &settings.redis_tls_cacert)?,
+        chain.zip(read("REDIS_TLS_CLIENT_KEY", &settings.redis_tls_client_key)?),
+        settings.redis_tls_skip_hostname_verification,
+    );
+    config(&files).map_err(|error| {
+        let problem = match error {
+            TlsError::Authority(cause) => format!("REDIS_TLS_CACERT: {cause}"),
+            TlsError::NoAuthority(cause) => format!("no authority is trusted (REDIS_TLS_CACERT): {cause}"),
+            TlsError::Chain(cause) => format!("REDIS_TLS_CLIENT_CERT: {cause}"),
+            TlsError::Key(cause) => format!("REDIS_TLS_CLIENT_KEY: {cause}"),
+            other => other.to_string(),
+        };
+        AppError::Redis { problem }
+    })
 }
 
 /// Shows the shared store in metrics.

@@ -9,7 +9,7 @@ use tidegate_engine::decision::Verdicts;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
-use tidegate_redis::{Applied, Moment, SharedStore, StoreError};
+use tidegate_redis::{Applied, SharedStore, StoreError};
 
 /// Where counters live.
 pub enum Counters {
@@ -64,7 +64,7 @@ impl Counters {
                 }
             }
             Self::Shared(shared) => {
-                let now = Moment::from(began);
+                let now = shared.moment(began);
                 for (place, (plan, applied)) in places {
                     answered.0 |= u32::from(shared.apply_known(plan, now, applied)) << place;
                 }

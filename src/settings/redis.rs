@@ -2,7 +2,7 @@
 
 use crate::settings::value::{Backend, Secret};
 use crate::settings::{Problem, Row, Settings, TABLE};
-use tidegate_redis::address::{Login, Place};
+use tidegate_redis::address::{Login, Place, PlaceError};
 
 /// Variables of `envoyproxy/ratelimit` that have no effect here, but say that counters live in Redis.
 const OTHERS: &[&str] = &[
@@ -46,7 +46,7 @@ pub(super) fn problems(settings: &Settings) -> Vec<Problem> {
     if settings.backend_type != Some(Backend::Redis) {
         return Vec::new();
     }
-    let problem = |name: &str, what| Problem { name: name.to_owned(), what };
+    let problem = |name: &str, what: PlaceError| Problem { name: name.to_owned(), what: what.to_string() };
     let main = settings.redis().err().map(|what| problem("REDIS_URL", what));
     let per_second =
         settings.redis_per_second().and_then(Result::err).map(|what| problem("REDIS_PERSECOND_URL", what));
@@ -58,7 +58,7 @@ impl Settings {
     ///
     /// # Errors
     /// What was expected of the URL, or of what it goes with.
-    pub fn redis(&self) -> Result<Target, String> {
+    pub fn redis(&self) -> Result<Target, PlaceError> {
         target(
             (&self.redis_type, &self.redis_url, &self.redis_socket_type),
             (&self.redis_auth, &self.redis_sentinel_auth),
@@ -67,7 +67,7 @@ impl Settings {
     }
 
     /// The Redis of REDIS_PERSECOND_URL, if there is a second one.
-    pub fn redis_per_second(&self) -> Option<Result<Target, String>> {
+    pub fn redis_per_second(&self) -> Option<Result<Target, PlaceError>> {
         self.redis_persecond.then(|| {
             target(
                 (&self.redis_persecond_type, &self.redis_persecond_url, &self.redis_persecond_socket_type),
@@ -82,7 +82,7 @@ fn target(
     (kind, url, socket_type): (&str, &Secret, &str),
     (auth, sentinel_auth): (&Secret, &Secret),
     tls: bool,
-) -> Result<Target, String> {
+) -> Result<Target, PlaceError> {
     let place = Place::parse(kind, &url.0, socket_type)?;
     let or_urls = |login: Login| if login.is_empty() { place.login.clone() } else { login };
     let is_sentinel = kind.eq_ignore_ascii_case("sentinel");

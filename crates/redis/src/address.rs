@@ -1,10 +1,11 @@
 //! Where Redis is and who we are there, as the settings write it.
 //!
-//! In: the texts of REDIS_TYPE, REDIS_URL and so on. Out: a [`Place`], or what was expected. Nothing here prints a
-//! password: not in an error, not in `Debug`.
+//! In: the texts of settings. Out: a [`Place`], or what was expected. Nothing here prints a password: not in an error,
+//! not in `Debug`.
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tidegate_engine::text::percent_decoded;
 
@@ -24,6 +25,25 @@ pub struct Login {
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
+}
+
+/// How to connect to a server.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Access {
+    /// The login.
+    pub login: Login,
+    /// The database.
+    pub database: i64,
+    /// TLS, if it is wanted.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Access {
+    /// Access with this login to this database, with TLS or without.
+    pub fn new(login: Login, database: i64, tls: Option<Arc<rustls::ClientConfig>>) -> Self {
+        Self { login, database, tls }
+    }
 }
 
 /// The servers that counters live in.
@@ -58,48 +78,65 @@ struct Item {
     tls: bool,
 }
 
-const SINGLE: &str =
-    "expected host:port, redis://[user:password@]host:port[/db], or the path of a unix socket";
-const SENTINEL: &str = "expected mastername,host:port[,host:port…], without spaces";
-const CLUSTER: &str = "expected host:port[,host:port…], without spaces";
+/// What was expected. The URL is not repeated: it may hold a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The kind of Redis is unknown.
+    #[error("{0:?} is no kind of Redis (expected single, sentinel or cluster)")]
+    Kind(String),
+    /// The kind of socket is unknown.
+    #[error("{0:?} is no kind of socket (expected unix or tcp)")]
+    SocketType(String),
+    /// The URL of a single server is malformed.
+    #[error("expected host:port, redis://[user:password@]host:port[/db], or the path of a unix socket")]
+    Single,
+    /// The URL of a master behind sentinels is malformed.
+    #[error("expected mastername,host:port[,host:port…], without spaces")]
+    Sentinel,
+    /// The URL of a Cluster is malformed.
+    #[error("expected host:port[,host:port…], without spaces")]
+    Cluster,
+}
 
 impl Place {
-    /// What REDIS_TYPE (single, sentinel, cluster, in any case), REDIS_URL and REDIS_SOCKET_TYPE mean.
+    /// Reads the kind of Redis (single, sentinel, cluster, in any case), its URL, and the kind of socket (unix, tcp, or
+    /// nothing).
     ///
     /// # Errors
-    /// What was expected. The URL is not repeated: it may hold a password.
-    pub fn parse(kind: &str, url: &str, socket_type: &str) -> Result<Self, String> {
+    /// What was expected.
+    pub fn parse(kind: &str, url: &str, socket_type: &str) -> Result<Self, PlaceError> {
         match kind.to_ascii_lowercase().as_str() {
             "single" | "" => Self::single(url, socket_type),
             "sentinel" => Self::sentinel(url),
             "cluster" => {
-                let items = items(url.split(',')).ok_or(CLUSTER)?;
+                let items = items(url.split(',')).ok_or(PlaceError::Cluster)?;
                 Ok(Self::of(items, Kind::Cluster))
             }
-            _ => Err(format!("{kind:?} is no kind of Redis (expected single, sentinel or cluster)")),
+            _ => Err(PlaceError::Kind(kind.to_owned())),
         }
     }
 
-    fn single(url: &str, socket_type: &str) -> Result<Self, String> {
+    fn single(url: &str, socket_type: &str) -> Result<Self, PlaceError> {
         let is_unix = match socket_type.to_ascii_lowercase().as_str() {
             "unix" => true,
             "tcp" | "tcp4" | "tcp6" => false,
             "" => url.starts_with('/'),
-            _ => return Err(format!("{socket_type:?} is no kind of socket (expected unix or tcp)")),
+            _ => return Err(PlaceError::SocketType(socket_type.to_owned())),
         };
         if is_unix {
-            let path = Some(url).filter(|url| url.starts_with('/')).ok_or(SINGLE)?;
+            let path = Some(url).filter(|url| url.starts_with('/')).ok_or(PlaceError::Single)?;
             let kind = Kind::Single(Address::Unix(path.into()));
             return Ok(Self { kind, login: Login::default(), database: 0, tls: false });
         }
-        let Item { address, login, database, tls } = item(url).ok_or(SINGLE)?;
+        let Item { address, login, database, tls } = item(url).ok_or(PlaceError::Single)?;
         Ok(Self { kind: Kind::Single(address), login, database, tls })
     }
 
-    fn sentinel(url: &str) -> Result<Self, String> {
-        let (name, rest) = url.split_once(',').ok_or(SENTINEL)?;
+    fn sentinel(url: &str) -> Result<Self, PlaceError> {
+        let (name, rest) = url.split_once(',').ok_or(PlaceError::Sentinel)?;
         let is_name = !name.is_empty() && !name.contains([' ', '/', ':']);
-        let items = items(rest.split(',')).filter(|_| is_name).ok_or(SENTINEL)?;
+        let items = items(rest.split(',')).filter(|_| is_name).ok_or(PlaceError::Sentinel)?;
         Ok(Self::of(items, |sentinels| Kind::Sentinel(name.to_owned(), sentinels)))
     }
 
@@ -163,7 +200,7 @@ fn host_and_port(text: &str) -> Option<Address> {
 }
 
 impl Login {
-    /// REDIS_AUTH: `password` or `user:password`.
+    /// Reads `password` or `user:password`.
     pub fn parse(text: &str) -> Self {
         match text.split_once(':') {
             Some((user, password)) => Self::of(user, password),
@@ -257,7 +294,7 @@ mod tests {
             ("cluster", "", ""),
             ("memcache", "a:1", ""),
         ] {
-            let refused = Place::parse(kind, url, socket).expect_err(url);
+            let refused = Place::parse(kind, url, socket).expect_err(url).to_string();
             assert!(refused.contains("expected") && !refused.contains("hunter2"), "{refused}");
         }
         assert!(!format!("{:?}", Login::of("u", "hunter2")).contains("hunter2"));

@@ -1,10 +1,10 @@
-//! The clocks of the shared store: those of the engine, and the one that runs while a machine sleeps.
+//! The clocks of the machine, for the runtime of production: the engine's, and the one that runs while the machine sleeps.
 
 #![allow(clippy::disallowed_methods, reason = "a clock is read in files of this name only")]
 
 use std::time::Duration;
 
-pub(crate) use tidegate_engine::clock::{Clock, monotonic, nanos_since};
+pub(crate) use tidegate_engine::clock::monotonic;
 
 /// The time since the machine was started, that which it slept included: for what ends elsewhere too.
 pub(crate) fn since_boot() -> Duration {

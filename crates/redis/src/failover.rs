@@ -23,9 +23,9 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::watch;
 
 use crate::address::Kind;
-use crate::clock::{Clock, monotonic, since_boot};
 use crate::failure::{Failure, StoreError};
 use crate::lease::Leases;
+use crate::runtime::{Runtime, Tokio};
 use crate::script::{Answered, Call, CounterAnswered};
 use crate::store::{GIVE_BACK_PATIENCE, RedisStore};
 use carried::{Carried, Taken};
@@ -34,6 +34,7 @@ pub use leased::LeaseTotals;
 use over::{OverMemory, Refunds};
 use part::Part;
 pub use question::Question;
+use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit, Verdict};
@@ -58,6 +59,7 @@ const OVER_LEASES: u32 = 10;
 
 /// What happens beside asking Redis.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct FailoverOptions {
     /// What a rule without `on_store_failure` answers when Redis does not.
     pub mode: StoreFailure,
@@ -87,11 +89,50 @@ impl Default for FailoverOptions {
     }
 }
 
+impl FailoverOptions {
+    /// Sets what a rule without `on_store_failure` answers when Redis does not.
+    #[must_use]
+    pub fn mode(self, mode: StoreFailure) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Sets this node's share of a limit while it decides alone: 0 to 1.
+    #[must_use]
+    pub fn local_share(self, local_share: f64) -> Self {
+        Self { local_share, ..self }
+    }
+
+    /// Sets the bytes of memory for what is over; 0: only what is over of leased limits.
+    #[must_use]
+    pub fn over_bytes(self, over_bytes: usize) -> Self {
+        Self { over_bytes, ..self }
+    }
+
+    /// Sets the most bytes that all counters take.
+    #[must_use]
+    pub fn counter_bytes(self, counter_bytes: usize) -> Self {
+        Self { counter_bytes, ..self }
+    }
+
+    /// Sets how counters of a rule without `sync` are shared.
+    #[must_use]
+    pub fn sync(self, sync: Sync) -> Self {
+        Self { sync, ..self }
+    }
+
+    /// Sets how long a lease lasts.
+    #[must_use]
+    pub fn lease_time(self, lease_time: Duration) -> Self {
+        Self { lease_time, ..self }
+    }
+}
+
 /// Counters in Redis.
-pub struct SharedStore {
-    main: RedisStore,
+pub struct SharedStore<R: Runtime = Tokio> {
+    runtime: R,
+    main: RedisStore<R>,
     /// Limits whose unit is second, if they live elsewhere.
-    per_second: Option<RedisStore>,
+    per_second: Option<RedisStore<R>>,
     /// Decides while Redis does not.
     local: Arc<MemoryStore>,
     clock: Clock,
@@ -121,17 +162,18 @@ type Outcome = Option<Result<CounterAnswered, Failure>>;
 /// One place a step. Room for more would be copied along with every future that waits.
 type Outcomes = SmallVec<[Outcome; 1]>;
 
-impl SharedStore {
-    /// A store of counters in `main`, those per second in `per_second` if it is there. `local` decides while they do
-    /// not, under the times of `clock`.
+impl<R: Runtime> SharedStore<R> {
+    /// A store of counters in `main`, those per second in `per_second` if it is there, on the runtime of `main`. `local`
+    /// decides while they do not, under the times of `clock`.
     pub fn new(
-        main: RedisStore,
-        per_second: Option<RedisStore>,
+        main: RedisStore<R>,
+        per_second: Option<RedisStore<R>>,
         local: Arc<MemoryStore>,
         clock: Clock,
         options: FailoverOptions,
     ) -> Self {
         Self {
+            runtime: main.runtime().clone(),
             main,
             per_second,
             local,
@@ -150,7 +192,7 @@ impl SharedStore {
     }
 
     /// The stores, each with its name.
-    pub fn stores(&self) -> impl Iterator<Item = (&'static str, &RedisStore)> {
+    pub fn stores(&self) -> impl Iterator<Item = (&'static str, &RedisStore<R>)> {
         let per_second = self.per_second.iter().map(|store| ("per_second", store));
         std::iter::once(("main", &self.main)).chain(per_second)
     }
@@ -160,15 +202,15 @@ impl SharedStore {
         self.workers.send_modify(|workers| *workers += 1);
         self.stores().for_each(|(_, store)| store.attach());
         if !self.sweeping.swap(true, Relaxed) {
-            tokio::spawn(Arc::clone(self).keep_leases());
-            tokio::spawn(Arc::clone(self).charge_debts());
-            tokio::spawn(Arc::clone(self).forget_with_redis());
+            self.runtime.spawn(Arc::clone(self).keep_leases());
+            self.runtime.spawn(Arc::clone(self).charge_debts());
+            self.runtime.spawn(Arc::clone(self).forget_with_redis());
         }
     }
 
     /// Forgets what is over: limits may have changed.
     pub fn forget_over(&self) {
-        self.over.clear(monotonic());
+        self.over.clear(self.runtime.monotonic());
     }
 
     /// Forgets what is over whenever Redis has forgotten it, for ever.
@@ -200,13 +242,13 @@ impl SharedStore {
         plan: &Plan<'_>,
         patience: Option<Duration>,
     ) -> Result<Applied, StoreError> {
-        let (began, leases_from) = (monotonic(), since_boot());
+        let times = self.times(patience);
+        let Times { began, leases_from, .. } = times;
         let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
         let held = self.hold(plan, leases_from, &mut verdicts);
         let refunds = self.begin_refunds(plan);
         let remembered = self.remember(plan, began, &mut verdicts);
         let parts = self.parts(request, plan, &verdicts);
-        let times = Times { began, leases_from, patience };
         let outcomes = self.ask_all(plan, &parts, &verdicts, times).await;
         drop(refunds);
         let failed = self.take_in(plan, &parts, &outcomes, &mut verdicts, began)?;
@@ -222,7 +264,7 @@ impl SharedStore {
     fn take_in(
         &self,
         plan: &Plan<'_>,
-        parts: &[Part<'_>],
+        parts: &[Part<'_, R>],
         outcomes: &Outcomes,
         verdicts: &mut Verdicts,
         began: Instant,
@@ -241,10 +283,10 @@ impl SharedStore {
     }
 
     /// Counters that a request gives hits back to are over no more.
-    fn begin_refunds(&self, plan: &Plan<'_>) -> Option<Refunds> {
+    fn begin_refunds(&self, plan: &Plan<'_>) -> Option<Refunds<R>> {
         let gives =
             |(_, check): (usize, &Check<'_>)| matches!(check.hits, Hits::GiveBack(_)).then_some(check.key);
-        Refunds::begin(&self.over, checks(plan).filter_map(gives).collect())
+        Refunds::begin(&self.runtime, &self.over, checks(plan).filter_map(gives).collect())
     }
 
     /// What Redis says now to a request that only asks (0 hits). Nothing is answered from what this node remembers, and
@@ -253,7 +295,7 @@ impl SharedStore {
     /// # Errors
     /// When Redis does not answer for one of the counters.
     pub async fn look(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<Verdicts, StoreError> {
-        let times = Times { began: monotonic(), leases_from: since_boot(), patience: None };
+        let times = self.times(None);
         let unknown: Verdicts = smallvec![None; plan.steps.len()];
         let parts = self.parts(request, plan, &unknown);
         let told = |outcome: Outcome| outcome.transpose().map(|counter| Some(counter?.verdict));
@@ -273,12 +315,26 @@ impl SharedStore {
         remembered
     }
 
-    fn store_of(&self, unit: Unit) -> &RedisStore {
-        self.per_second.as_ref().filter(|_| unit == Unit::Second).unwrap_or(&self.main)
+    fn times(&self, patience: Option<Duration>) -> Times {
+        Times { began: self.runtime.monotonic(), leases_from: self.runtime.since_boot(), patience }
+    }
+
+    fn store_of(&self, unit: Unit) -> &RedisStore<R> {
+        self.store(unit == Unit::Second)
+    }
+
+    fn store(&self, per_second: bool) -> &RedisStore<R> {
+        self.per_second.as_ref().filter(|_| per_second).unwrap_or(&self.main)
     }
 
     /// Asks all slots at once.
-    async fn ask_all(&self, plan: &Plan<'_>, parts: &[Part<'_>], known: &Verdicts, times: Times) -> Outcomes {
+    async fn ask_all(
+        &self,
+        plan: &Plan<'_>,
+        parts: &[Part<'_, R>],
+        known: &Verdicts,
+        times: Times,
+    ) -> Outcomes {
         let mut outcomes: Outcomes = smallvec![None; plan.steps.len()];
         match parts {
             [] => {}
@@ -301,7 +357,7 @@ impl SharedStore {
     async fn ask(
         &self,
         plan: &Plan<'_>,
-        part: &Part<'_>,
+        part: &Part<'_, R>,
         known: &Verdicts,
         times: Times,
         outcomes: &mut Outcomes,
@@ -327,7 +383,7 @@ impl SharedStore {
     async fn ask_slot(
         &self,
         plan: &Plan<'_>,
-        part: &Part<'_>,
+        part: &Part<'_, R>,
         known: &Verdicts,
         times: Times,
     ) -> Result<(Answered, Result<(), Failure>), Failure> {
@@ -355,10 +411,12 @@ impl SharedStore {
         until: Instant,
     ) -> Result<Taken<'_>, Failure> {
         loop {
-            match self.carried.take(counters.clone(), monotonic()) {
+            let now = self.runtime.monotonic();
+            match self.carried.take(counters.clone(), now) {
                 Ok(taken) => return Ok(taken),
                 Err(landed) => {
-                    tokio::time::timeout_at(until.into(), landed).await.map_err(|_| Failure::Timeout)?
+                    let left = until.saturating_duration_since(now);
+                    self.runtime.timeout(left, landed).await.ok_or(Failure::Timeout)?;
                 }
             }
         }
@@ -397,7 +455,13 @@ impl SharedStore {
     }
 
     /// Gives back what a slot charged and the whole request does not owe.
-    fn give_back(&self, plan: &Plan<'_>, parts: &[Part<'_>], outcomes: &[Outcome], verdicts: &mut Verdicts) {
+    fn give_back(
+        &self,
+        plan: &Plan<'_>,
+        parts: &[Part<'_, R>],
+        outcomes: &[Outcome],
+        verdicts: &mut Verdicts,
+    ) {
         let over = |index: usize| verdicts[index].is_some_and(|verdict: Verdict| verdict.over);
         let settlement = settle(plan, over);
         for part in parts {
@@ -416,7 +480,8 @@ impl SharedStore {
                 }
             }
             if !call.keys.is_empty() {
-                part.store.give_back(part.slot, call, Refunds::begin(&self.over, counters));
+                let refunds = Refunds::begin(&self.runtime, &self.over, counters);
+                part.store.give_back(part.slot, call, refunds);
             }
         }
     }
@@ -433,7 +498,7 @@ struct Times {
 
 impl Times {
     /// Until when an answer is waited for: as long as the store's budget lasts and the caller waits.
-    fn until(self, store: &RedisStore) -> Instant {
+    fn until<R: Runtime>(self, store: &RedisStore<R>) -> Instant {
         let patience = self.patience.map_or(Duration::MAX, |patience| patience.saturating_sub(HEAD_START));
         self.began + store.options().timeout.min(patience)
     }

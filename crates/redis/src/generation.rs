@@ -8,9 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::address::Kind;
-use crate::clock::monotonic;
-use crate::link::{Link, LinkError};
+use crate::connect_error::ConnectError;
+use crate::link::Link;
 use crate::routes::Routes;
+use crate::runtime::Runtime;
 use crate::script::Memory;
 use crate::state::Shared;
 use crate::topology::slot_of;
@@ -33,45 +34,43 @@ pub(super) struct Generation(HashMap<String, String>);
 impl Generation {
     /// Asks a server for its generation; tells, and counts, a change. One that was `just_reached` is also asked whether
     /// it may be written to, and whether it may evict.
-    pub(super) async fn check(
+    pub(super) async fn check<R: Runtime>(
         &mut self,
-        shared: &Shared,
-        routes: &Routes,
-        link: &Arc<Link>,
+        shared: &Shared<R>,
+        routes: &Routes<R>,
+        link: &Arc<Link<R>>,
         just_reached: bool,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), ConnectError> {
         let Some(key) = key(shared, |slot| routes.holds(link, slot)) else {
-            return link.ask::<String>(&redis::cmd("PING"), shared.connect_patience()).await.map(drop);
+            return link.ask::<String>(shared, &redis::cmd("PING")).await.map(drop);
         };
         match self.look(shared, link, key, just_reached).await {
             // The slot is on its way to another server.
-            Err(LinkError::Redis(error)) if matches!(error.code(), Some("MOVED" | "ASK")) => Ok(()),
+            Err(error) if matches!(error.code(), Some("MOVED" | "ASK")) => Ok(()),
             looked => looked,
         }
     }
 
-    async fn look(
+    async fn look<R: Runtime>(
         &mut self,
-        shared: &Shared,
-        link: &Link,
+        shared: &Shared<R>,
+        link: &Link<R>,
         key: String,
         just_reached: bool,
-    ) -> Result<(), LinkError> {
-        let patience = shared.connect_patience();
+    ) -> Result<(), ConnectError> {
         if just_reached {
-            prolong(link, &key, patience).await?;
+            prolong(shared, link, &key).await?;
             warn_of_eviction(shared, link).await;
         }
-        let now = match read(link, &key, patience).await? {
+        let now = match read(shared, link, &key).await? {
             Some(now) => now,
             None => {
-                let mut random = [0; 16];
-                let _ = getrandom::fill(&mut random);
+                let (one, other) = (shared.runtime.random(), shared.runtime.random());
                 let mut set = redis::cmd("SET");
-                set.arg(&key).arg(format!("{:032x}", u128::from_le_bytes(random)));
+                set.arg(&key).arg(format!("{one:016x}{other:016x}"));
                 set.arg("NX").arg("EX").arg(LIFE.as_secs());
-                link.ask::<Option<String>>(&set, patience).await?;
-                read(link, &key, patience).await?.unwrap_or_default()
+                link.ask::<Option<String>>(shared, &set).await?;
+                read(shared, link, &key).await?.unwrap_or_default()
             }
         };
         let memory = Memory { key: key.clone().into_bytes(), generation: now.clone().into_bytes() };
@@ -80,7 +79,7 @@ impl Generation {
         if before.is_some_and(|before| before != now) {
             shared.stats.memory_lost.fetch_add(1, Relaxed);
             shared.memory_lost.notify_one();
-            tracing::warn!("redis: {} has lost its memory; its counts begin anew", link.address);
+            tracing::warn!("redis: {} has lost its memory; its counts begin anew", link.wire.address);
         }
         Ok(())
     }
@@ -88,46 +87,51 @@ impl Generation {
 
 /// Prolongs the life of a generation. That is a write, which a server refuses that may not be written to: a replica
 /// answers every question and decides nothing.
-async fn prolong(link: &Link, key: &str, patience: Duration) -> Result<(), LinkError> {
+async fn prolong<R: Runtime>(shared: &Shared<R>, link: &Link<R>, key: &str) -> Result<(), ConnectError> {
     let mut command = redis::cmd("EXPIRE");
     command.arg(key).arg(LIFE.as_secs());
-    match link.ask::<i64>(&command, patience).await {
+    match link.ask::<i64>(shared, &command).await {
         // Scripts may write all the same.
-        Err(LinkError::Redis(error)) if error.code() == Some("NOPERM") => Ok(()),
+        Err(error) if error.code() == Some("NOPERM") => Ok(()),
         told => told.map(drop),
     }
 }
 
 /// Whether as many replicas as there have to be have what is written to a server that holds these slots.
-pub(super) async fn check_replicas(
-    shared: &Shared,
-    link: &Link,
+pub(super) async fn check_replicas<R: Runtime>(
+    shared: &Shared<R>,
+    link: &Link<R>,
     slots: &RangeInclusive<u16>,
-) -> Result<(), LinkError> {
+) -> Result<(), ConnectError> {
     let Some(key) = key(shared, |slot| slots.contains(&slot)) else { return Ok(()) };
-    prolong(link, &key, shared.connect_patience()).await?;
-    let replicated = link.replicate(shared, monotonic() + shared.options.timeout).await;
-    replicated.map_err(|_| LinkError::Unreplicated(shared.options.wait_replicas, link.address.clone()))
+    prolong(shared, link, &key).await?;
+    let replicated = link.replicate(shared, shared.runtime.monotonic() + shared.options.timeout).await;
+    replicated
+        .map_err(|_| ConnectError::Unreplicated(shared.options.wait_replicas, link.wire.address.clone()))
 }
 
 /// The generation under this key, if there is one. What is no text is none of ours, and makes way.
-async fn read(link: &Link, key: &str, patience: Duration) -> Result<Option<String>, LinkError> {
-    match link.ask(redis::cmd("GET").arg(key), patience).await {
-        Err(LinkError::Redis(error)) if error.code() == Some("WRONGTYPE") => {
+async fn read<R: Runtime>(
+    shared: &Shared<R>,
+    link: &Link<R>,
+    key: &str,
+) -> Result<Option<String>, ConnectError> {
+    match link.ask(shared, redis::cmd("GET").arg(key)).await {
+        Err(error) if error.code() == Some("WRONGTYPE") => {
             tracing::warn!(
                 "redis: {}: {key} is not a text: somebody else wrote it; it is replaced",
-                link.address
+                link.wire.address
             );
             let mut command = redis::cmd("EVAL");
             command.arg(REMOVE_WRONG_TYPE).arg(1).arg(key);
-            link.ask::<i64>(&command, patience).await.map(|_| None)
+            link.ask::<i64>(shared, &command).await.map(|_| None)
         }
         told => told,
     }
 }
 
 /// The key of a server that holds these slots: the same for all who ask.
-fn key(shared: &Shared, holds: impl Fn(u16) -> bool) -> Option<String> {
+fn key<R: Runtime>(shared: &Shared<R>, holds: impl Fn(u16) -> bool) -> Option<String> {
     let name = format!("{}tidegate:generation", shared.options.keys.prefix);
     match shared.options.kind {
         Kind::Cluster(_) => {
@@ -139,15 +143,15 @@ fn key(shared: &Shared, holds: impl Fn(u16) -> bool) -> Option<String> {
 }
 
 /// Eviction is forgetting.
-async fn warn_of_eviction(shared: &Shared, link: &Link) {
+async fn warn_of_eviction<R: Runtime>(shared: &Shared<R>, link: &Link<R>) {
     let mut command = redis::cmd("CONFIG");
     command.arg("GET").arg("maxmemory-policy");
     // Who may not ask is not told.
-    let told: Result<Vec<String>, _> = link.ask(&command, shared.connect_patience()).await;
+    let told: Result<Vec<String>, _> = link.ask(shared, &command).await;
     if let Some(policy) = told.ok().and_then(|told| told.into_iter().nth(1)).filter(|it| it != "noeviction") {
         tracing::warn!(
             "redis: {} may evict counters, and so forget hits: maxmemory-policy is {policy} (expected noeviction)",
-            link.address
+            link.wire.address
         );
     }
 }

@@ -12,15 +12,14 @@ use arrayvec::ArrayVec;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
-use tokio::task::AbortHandle;
 
-use crate::clock::{monotonic, nanos_since};
 use crate::peer::Peer;
+use crate::runtime::{Runtime, Task, Transport};
 use crate::script::{Call, FIRST_ARG_BYTES, Purpose};
 use crate::state::Shared;
+use crate::wire::Wire;
 
 /// Calls of one command: all of them together take Redis a fraction of a millisecond, for which everybody else waits.
 const CALLS_MAX: usize = 32;
@@ -31,9 +30,9 @@ const COMMANDS_MAX: usize = 1_024;
 const CHECK_BYTES_MAX: usize = 96;
 
 /// The calls of one connection. Dropped, they have no answer.
-pub(super) struct Joined {
+pub(super) struct Joined<R: Runtime> {
     queue: Arc<Queue>,
-    task: AbortHandle,
+    task: R::Task,
 }
 
 struct Queue {
@@ -60,9 +59,10 @@ struct Waiting {
     reply: oneshot::Sender<Sent>,
 }
 
-impl Drop for Joined {
+impl<R: Runtime> Drop for Joined<R> {
     fn drop(&mut self) {
-        self.end();
+        self.task.abort();
+        *self.queue.waiting.lock() = None;
     }
 }
 
@@ -71,22 +71,17 @@ pub(super) fn joins(call: &Call) -> bool {
     matches!(&*call.args, [check] if check.len() <= CHECK_BYTES_MAX)
 }
 
-impl Joined {
+impl<R: Runtime> Joined<R> {
     /// Carries the calls of this connection, by a task of the calling runtime.
-    pub(super) fn new(connection: MultiplexedConnection, shared: Arc<Shared>, peer: Arc<Peer>) -> Self {
-        let queue = Arc::<Queue>::default();
-        let carrying = carry(Arc::clone(&queue), connection, shared, peer);
-        Self { queue, task: tokio::spawn(carrying).abort_handle() }
-    }
-
-    /// Sends nothing any more. Those that wait have no answer.
-    pub(super) fn end(&self) {
-        self.task.abort();
-        *self.queue.waiting.lock() = None;
+    pub(super) fn new(wire: Arc<Wire<R>>, shared: Arc<Shared<R>>, peer: Arc<Peer<R>>) -> Self {
+        let (queue, runtime) = (Arc::<Queue>::default(), shared.runtime.clone());
+        let task = runtime.spawn(carry(Arc::clone(&queue), wire, shared, peer));
+        Self { queue, task }
     }
 
     /// The reply to a call for this slot, which does nothing after a time of the server's clock.
-    pub(super) async fn ask(&self, slot: u16, call: &Call, deadline_micros: u64) -> Sent {
+    pub(super) async fn ask(&self, runtime: &R, slot: u16, call: &Call, deadline_micros: u64) -> Sent {
+        let gone = || (runtime.monotonic(), Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()));
         let ([key], [check]) = (&*call.keys, &*call.args) else { return gone() };
         let (reply, replied) = oneshot::channel();
         let Ok(check) = ArrayVec::try_from(&**check) else { return gone() };
@@ -116,19 +111,20 @@ impl Waiting {
     }
 }
 
-fn gone() -> Sent {
-    (monotonic(), Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()))
-}
-
 /// Sends what comes, and hands out the replies, for ever.
-async fn carry(queue: Arc<Queue>, connection: MultiplexedConnection, shared: Arc<Shared>, peer: Arc<Peer>) {
+async fn carry<R: Runtime>(
+    queue: Arc<Queue>,
+    wire: Arc<Wire<R>>,
+    shared: Arc<Shared<R>>,
+    peer: Arc<Peer<R>>,
+) {
     let mut under_way = FuturesUnordered::new();
     loop {
         tokio::select! {
             biased;
             () = queue.came.notified(), if under_way.len() < COMMANDS_MAX => {
                 let waiting = queue.waiting.lock().as_mut().map(std::mem::take).unwrap_or_default();
-                let sent = |calls| send(connection.clone(), Arc::clone(&shared), Arc::clone(&peer), calls);
+                let sent = |calls| send(&wire.transport, &shared, &peer, calls);
                 under_way.extend(commands(waiting).into_iter().map(sent));
             }
             Some(()) = under_way.next() => {}
@@ -152,23 +148,18 @@ fn commands(mut waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
 }
 
 /// Sends these calls in one command, and hands out the replies.
-async fn send(
-    mut connection: MultiplexedConnection,
-    shared: Arc<Shared>,
-    peer: Arc<Peer>,
-    calls: Vec<Waiting>,
-) {
+async fn send<R: Runtime>(transport: &R::Transport, shared: &Shared<R>, peer: &Peer<R>, calls: Vec<Waiting>) {
     let purpose = if calls.len() == 1 { Purpose::Decide } else { Purpose::DecideEach };
     let script = shared.script(purpose);
-    let mut sent = monotonic();
-    let mut told = reply(&mut connection, &command("EVALSHA", &script.name, &calls)).await;
+    let mut sent = shared.runtime.monotonic();
+    let mut told = reply(transport, &command("EVALSHA", &script.name, &calls)).await;
     if told.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-        sent = monotonic();
-        told = reply(&mut connection, &command("EVAL", &script.text, &calls)).await;
+        sent = shared.runtime.monotonic();
+        told = reply(transport, &command("EVAL", &script.text, &calls)).await;
     }
     // An answer that nobody waited for shows too that the server is there, if it came while somebody might have.
     let is_answer = told.as_ref().map_or_else(|error| !error.is_connection_dropped(), |_| true);
-    if is_answer && nanos_since(sent) <= shared.options.timeout.as_nanos() as u64 {
+    if is_answer && shared.runtime.monotonic().saturating_duration_since(sent) <= shared.options.timeout {
         peer.answered();
     }
     let replies = match (told, purpose) {
@@ -185,8 +176,8 @@ async fn send(
     }
 }
 
-async fn reply(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {
-    match connection.send_packed_command(command).await? {
+async fn reply(transport: &impl Transport, command: &Cmd) -> RedisResult<Value> {
+    match transport.send(command).await? {
         Value::ServerError(error) => Err(error.into()),
         reply => Ok(reply),
     }

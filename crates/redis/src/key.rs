@@ -13,6 +13,7 @@ use tidegate_engine::request::Entry;
 
 /// How keys are written.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct KeyStyle {
     /// Put before every key, as it is.
     pub prefix: String,
@@ -21,6 +22,11 @@ pub struct KeyStyle {
 }
 
 impl KeyStyle {
+    /// Keys with this prefix, hashed or not.
+    pub fn new(prefix: &str, hash: bool) -> Self {
+        Self { prefix: prefix.to_owned(), hash }
+    }
+
     /// The key of this check's counter, for the descriptor of these entries in a request of this domain.
     pub fn key(&self, domain: &str, check: &Check<'_>, entries: &[Entry<'_>]) -> Vec<u8> {
         let mut key = self.prefix.clone();

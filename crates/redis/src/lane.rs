@@ -16,9 +16,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::address::{Address, Kind};
+use crate::connect_error::ConnectError;
 use crate::generation::{Generation, check_replicas};
-use crate::link::{Link, LinkError};
+use crate::link::Link;
 use crate::routes::Routes;
+use crate::runtime::Runtime;
 use crate::state::{Contact, Shared};
 use crate::topology::{Server, check_role, servers};
 
@@ -28,21 +30,21 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// One worker's connections.
-pub(super) struct Lane {
-    shared: Arc<Shared>,
-    routes: Mutex<Arc<Routes>>,
+pub(super) struct Lane<R: Runtime> {
+    shared: Arc<Shared<R>>,
+    routes: Mutex<Arc<Routes<R>>>,
     changed: Arc<Notify>,
     /// It looks after what one lane has to: whether servers still remember.
     leads: bool,
 }
 
-impl Lane {
-    pub(super) fn new(shared: Arc<Shared>, leads: bool) -> Self {
+impl<R: Runtime> Lane<R> {
+    pub(super) fn new(shared: Arc<Shared<R>>, leads: bool) -> Self {
         Self { shared, routes: Mutex::default(), changed: Arc::default(), leads }
     }
 
     /// The link to the server of this slot.
-    pub(super) fn route(&self, slot: u16) -> Option<Arc<Link>> {
+    pub(super) fn route(&self, slot: u16) -> Option<Arc<Link<R>>> {
         self.routes.lock().of(slot).cloned()
     }
 
@@ -52,12 +54,13 @@ impl Lane {
     }
 
     /// The link to this server.
-    pub(super) fn link_to(&self, address: &Address) -> Option<Arc<Link>> {
+    pub(super) fn link_to(&self, address: &Address) -> Option<Arc<Link<R>>> {
         self.routes.lock().to(address)
     }
 
     /// Keeps the connections, for ever.
     pub(super) async fn keep(&self) -> Infallible {
+        let runtime = &self.shared.runtime;
         let mut pauses = Pauses::new(self.shared.options.startup_pauses);
         let (mut generation, mut is_up, mut failures) = (Generation::default(), false, 0);
         let mut was_ever_up = false;
@@ -69,8 +72,8 @@ impl Lane {
                     if !std::mem::replace(&mut was_ever_up, true) {
                         pauses = Pauses::new(PAUSES);
                     }
-                    let changed = tokio::time::timeout(PROBE_INTERVAL, self.changed.notified()).await;
-                    if changed.is_err() {
+                    let changed = runtime.timeout(PROBE_INTERVAL, self.changed.notified()).await;
+                    if changed.is_none() {
                         // Only what has served for a while is good: a replica answers every probe, and no call.
                         (failures, pauses) = (0, Pauses::new(PAUSES));
                         continue;
@@ -79,35 +82,34 @@ impl Lane {
                         self.shared.lost(std::mem::take(&mut is_up), why);
                     }
                 }
-                Err(error) => {
-                    let why = error.told(&self.shared.options.setting_names);
+                Err(why) => {
                     let was_up = std::mem::take(&mut is_up);
-                    match error {
-                        LinkError::TooOld(_) => self.shared.unusable(was_up, why),
+                    match why {
+                        ConnectError::TooOld(_) => self.shared.unusable(was_up, why),
                         _ => self.shared.lost(was_up, why),
                     }
                 }
             }
             failures += 1;
-            tokio::time::sleep(pauses.next()).await;
+            runtime.sleep(pauses.next(runtime.random())).await;
             // The next look sees what has come up to here.
             let _ = self.changed.notified().now_or_never();
         }
     }
 
     /// Why a connection was given up, if one was.
-    fn broken_by(&self) -> Option<String> {
-        self.routes.lock().links.iter().find_map(|link| link.broken_by().map(str::to_owned))
+    fn broken_by(&self) -> Option<ConnectError> {
+        self.routes.lock().links.iter().find_map(|link| link.wire.broken_by().cloned())
     }
 
     /// Looks the servers up and connects to those that there is no good link to. After `failures` in a row another
     /// server is asked first: the one before may know less than the others.
-    async fn look_again(&self, generation: &mut Generation, failures: usize) -> Result<(), LinkError> {
+    async fn look_again(&self, generation: &mut Generation, failures: usize) -> Result<(), ConnectError> {
         let first = *self.shared.contact.borrow() != Contact::Up;
         let old = Arc::clone(&self.routes.lock());
         let servers = match (&self.shared.options.kind, old.links.first()) {
             // One server is where it always was; the others may have moved.
-            (Kind::Single(_), Some(link)) if !link.is_broken() => None,
+            (Kind::Single(_), Some(link)) if !link.wire.is_broken() => None,
             _ => {
                 let mut known = old.links.clone();
                 let asked_last = failures.checked_rem(known.len()).unwrap_or(0);
@@ -141,7 +143,7 @@ impl Lane {
             if self.leads {
                 generation.check(&self.shared, &routes, link, first).await?;
             } else {
-                link.ask::<String>(&redis::cmd("PING"), self.shared.connect_patience()).await?;
+                link.ask::<String>(&self.shared, &redis::cmd("PING")).await?;
             }
         }
         failed.map_or(Ok(()), Err)
@@ -150,10 +152,10 @@ impl Lane {
     /// The link to this server, and whether it is a new one.
     async fn link(
         &self,
-        old: &Routes,
-        new: &Routes,
+        old: &Routes<R>,
+        new: &Routes<R>,
         server: &Server,
-    ) -> Result<(Arc<Link>, bool), LinkError> {
+    ) -> Result<(Arc<Link<R>>, bool), ConnectError> {
         let (link, is_new) = match new.to(&server.address).or_else(|| old.to(&server.address)) {
             Some(link) => (link, false),
             None => {
@@ -165,12 +167,12 @@ impl Lane {
             }
         };
         if let Kind::Sentinel(..) = self.shared.options.kind {
-            check_role(&link, self.shared.connect_patience()).await?;
+            check_role(&self.shared, &link).await?;
         }
         Ok((link, is_new))
     }
 
-    fn publish(&self, old: &Routes, routes: Routes, opened: u64) {
+    fn publish(&self, old: &Routes<R>, routes: Routes<R>, opened: u64) {
         let stats = &self.shared.stats;
         stats.connections_opened.fetch_add(opened, Relaxed);
         let (had, has) = (old.links.len(), routes.links.len());
@@ -192,11 +194,8 @@ impl Pauses {
         Self { next: first.min(longest), longest }
     }
 
-    fn next(&mut self) -> Duration {
-        let mut random = [0; 1];
-        // Without randomness the pause is only longer.
-        let _ = getrandom::fill(&mut random);
-        let pause = self.next.mul_f64(1.0 - f64::from(random[0]) / 512.0);
+    fn next(&mut self, random: u64) -> Duration {
+        let pause = self.next.mul_f64(1.0 - (random % 256) as f64 / 512.0);
         self.next = (self.next * 2).min(self.longest);
         pause
     }

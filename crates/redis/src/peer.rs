@@ -10,27 +10,41 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::breaker::Breaker;
-use crate::link::Link;
+use crate::connect_error::ConnectError;
+use crate::runtime::Runtime;
 use crate::script::Memory;
+use crate::wire::Wire;
 
 /// A server, as all of its connections know it.
-#[derive(Default)]
-pub(super) struct Peer {
+pub(super) struct Peer<R: Runtime> {
     calls: Breaker,
     /// Waits for its replicas.
     replicas: Breaker,
     /// It was given up.
     cut: AtomicBool,
-    links: Mutex<Vec<Weak<Link>>>,
+    wires: Mutex<Vec<Weak<Wire<R>>>>,
     memory: Mutex<Option<Arc<Memory>>>,
 }
 
-impl Peer {
+// Derived, it would want a default runtime.
+impl<R: Runtime> Default for Peer<R> {
+    fn default() -> Self {
+        Self {
+            calls: Breaker::default(),
+            replicas: Breaker::default(),
+            cut: AtomicBool::default(),
+            wires: Mutex::default(),
+            memory: Mutex::default(),
+        }
+    }
+}
+
+impl<R: Runtime> Peer<R> {
     /// There is one more connection.
-    pub(super) fn add(&self, link: &Arc<Link>) {
-        let mut links = self.links.lock();
-        links.retain(|link| link.strong_count() > 0);
-        links.push(Arc::downgrade(link));
+    pub(super) fn add(&self, wire: &Arc<Wire<R>>) {
+        let mut wires = self.wires.lock();
+        wires.retain(|wire| wire.strong_count() > 0);
+        wires.push(Arc::downgrade(wire));
     }
 
     /// A call was answered in time.
@@ -41,7 +55,7 @@ impl Peer {
     /// A call has no answer at `now`, for which its caller waited so long.
     pub(super) fn unanswered(&self, now: Instant, waited: Duration, budget: Duration) {
         if self.calls.unanswered(now, waited, budget) {
-            self.cut("several calls in a row had no answer");
+            self.cut(&ConnectError::Unanswered);
         }
     }
 
@@ -54,7 +68,7 @@ impl Peer {
     /// Too few replicas had it at `now`, for which somebody waited so long.
     pub(super) fn unreplicated(&self, now: Instant, waited: Duration, budget: Duration) {
         if self.replicas.unanswered(now, waited, budget) {
-            self.cut("several times in a row too few replicas had what was written");
+            self.cut(&ConnectError::ReplicasBehind);
         }
     }
 
@@ -77,9 +91,9 @@ impl Peer {
     }
 
     /// Ends all connections that there are, and all calls that wait on them.
-    fn cut(&self, why: &str) {
+    fn cut(&self, why: &ConnectError) {
         self.cut.store(true, Relaxed);
-        let links = std::mem::take(&mut *self.links.lock());
-        links.iter().filter_map(Weak::upgrade).for_each(|link| link.cut(why));
+        let wires = std::mem::take(&mut *self.wires.lock());
+        wires.iter().filter_map(Weak::upgrade).for_each(|wire| wire.cut(why.clone()));
     }
 }

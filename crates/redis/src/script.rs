@@ -125,7 +125,7 @@ pub struct Whole {
 }
 
 /// A server's memory: the key of its generation, and what stands there as long as nothing is forgotten.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Memory {
     /// The key.
     pub key: Vec<u8>,

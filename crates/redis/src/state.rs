@@ -3,91 +3,33 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::address::{Address, Kind, Login};
-use crate::clock::nanos_since;
-use crate::connect::Access;
+use crate::address::Address;
+use crate::connect_error::ConnectError;
 use crate::failure::Failure;
-use crate::key::KeyStyle;
+use crate::options::RedisOptions;
 use crate::peer::Peer;
+use crate::runtime::Runtime;
 use crate::script::{Clock, Purpose, source};
 
 /// With so many servers, those without connections are forgotten: addresses come and go.
 const PEERS_MAX: usize = 1_024;
 
-/// How a shared store is used.
-#[derive(Clone)]
-pub struct RedisOptions {
-    /// The servers.
-    pub kind: Kind,
-    /// How to connect to servers.
-    pub access: Access,
-    /// Who we are to sentinels.
-    pub sentinel_login: Login,
-    /// What settings are called.
-    pub setting_names: SettingNames,
-    /// Threads that decide, each with connections of its own.
-    pub workers: usize,
-    /// Connections to one server at most.
-    pub pool_size: usize,
-    /// The budget of one decision.
-    pub timeout: Duration,
-    /// Decisions that wait at a time, at most.
-    pub in_flight_max: usize,
-    /// So many replicas have to have what a decision charged before it is told.
-    pub wait_replicas: u32,
-    /// How keys are written.
-    pub keys: KeyStyle,
-    /// Pauses between attempts at start: the first, and the longest.
-    pub startup_pauses: (Duration, Duration),
-}
-
-impl RedisOptions {
-    /// What the program does unless told otherwise, for one thread that decides: a budget of 100 ms, 10,000 decisions
-    /// that wait, up to 10 connections to a server, without a login and without TLS.
-    pub fn new(kind: Kind) -> Self {
-        Self {
-            kind,
-            access: Access { login: Login::default(), database: 0, tls: None },
-            sentinel_login: Login::default(),
-            setting_names: SettingNames { server: "login", sentinel: "sentinel_login", kind: "kind" },
-            workers: 1,
-            pool_size: 10,
-            timeout: Duration::from_millis(100),
-            in_flight_max: 10_000,
-            wait_replicas: 0,
-            keys: KeyStyle::default(),
-            startup_pauses: (Duration::from_secs(1), Duration::from_secs(30)),
-        }
-    }
-}
-
-/// The names of settings that people can change when a server cannot be used.
-#[derive(Clone, Copy, Debug)]
-pub struct SettingNames {
-    /// Who we are to servers.
-    pub server: &'static str,
-    /// Who we are to sentinels.
-    pub sentinel: &'static str,
-    /// Whether there is one server, one behind sentinels, or a Cluster.
-    pub kind: &'static str,
-}
-
 /// Whether a shared store is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Contact {
     /// It was never reached; why, if an attempt has failed.
-    Never(Option<String>),
+    Never(Option<ConnectError>),
     /// It answers.
     Up,
     /// It was lost, because of this.
-    Lost(String),
+    Lost(ConnectError),
     /// It can never be used, because of this.
-    Unusable(String),
+    Unusable(ConnectError),
 }
 
 /// A script, and the name that Redis knows it by.
@@ -97,7 +39,8 @@ pub(super) struct Script {
 }
 
 /// What all connections share.
-pub(super) struct Shared {
+pub(super) struct Shared<R: Runtime> {
+    pub(super) runtime: R,
     pub(super) options: RedisOptions,
     decide: Script,
     decide_each: Script,
@@ -105,7 +48,7 @@ pub(super) struct Shared {
     give_back: Script,
     pub(super) contact: watch::Sender<Contact>,
     /// Servers to which there are or were connections.
-    peers: Mutex<HashMap<Address, Arc<Peer>>>,
+    peers: Mutex<HashMap<Address, Arc<Peer<R>>>>,
     /// A server has lost its memory.
     pub(super) memory_lost: Notify,
     /// Lanes to which all servers answer.
@@ -167,9 +110,9 @@ impl RoundTrips {
         ]
     };
 
-    /// Counts one that was sent at this time and has ended now.
-    pub(super) fn ended(&self, sent: Instant) {
-        let nanos = nanos_since(sent);
+    /// Counts one that has taken so long.
+    pub(super) fn ended(&self, taken: Duration) {
+        let nanos = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
         let bucket = Self::BOUNDS.partition_point(|&bound| bound < nanos);
         self.counts[bucket].fetch_add(1, Relaxed);
         self.nanos.fetch_add(nanos, Relaxed);
@@ -197,9 +140,10 @@ impl Stats {
     }
 }
 
-impl Shared {
-    pub(super) fn new(options: RedisOptions) -> Self {
+impl<R: Runtime> Shared<R> {
+    pub(super) fn new(runtime: R, options: RedisOptions) -> Self {
         Self {
+            runtime,
             options,
             decide: Script::of(Purpose::Decide),
             decide_each: Script::of(Purpose::DecideEach),
@@ -224,7 +168,7 @@ impl Shared {
     }
 
     /// What all connections to this server share.
-    pub(super) fn peer(&self, address: &Address) -> Arc<Peer> {
+    pub(super) fn peer(&self, address: &Address) -> Arc<Peer<R>> {
         let mut peers = self.peers.lock();
         if peers.len() >= PEERS_MAX {
             peers.retain(|_, peer| Arc::strong_count(peer) > 1);
@@ -243,36 +187,25 @@ impl Shared {
         if up < self.options.workers.min(self.options.pool_size) {
             return;
         }
-        let changed = self.contact.send_if_modified(|contact| {
-            let changes = *contact != Contact::Up;
-            *contact = Contact::Up;
-            changes
-        });
-        if changed {
-            tracing::info!("redis: {} answers", self.options.kind);
-        }
+        self.contact.send_if_modified(|contact| std::mem::replace(contact, Contact::Up) != Contact::Up);
     }
 
     /// A server does not answer a lane, which `was_up`: before, all did.
-    pub(super) fn lost(&self, was_up: bool, why: String) {
+    pub(super) fn lost(&self, was_up: bool, why: ConnectError) {
         self.lanes_up.fetch_sub(was_up.into(), Relaxed);
-        let mut turned = false;
         self.contact.send_if_modified(|contact| {
-            turned = matches!(contact, Contact::Up | Contact::Never(None));
+            let turned = matches!(contact, Contact::Up | Contact::Never(None));
             *contact = match contact {
-                Contact::Never(_) => Contact::Never(Some(why.clone())),
+                Contact::Never(_) => Contact::Never(Some(why)),
                 Contact::Unusable(_) => return false,
-                _ => Contact::Lost(why.clone()),
+                _ => Contact::Lost(why),
             };
             turned
         });
-        if turned {
-            tracing::error!("redis: {} does not answer: {why}", self.options.kind);
-        }
     }
 
     /// It can never be used. One that could be, once, is only lost.
-    pub(super) fn unusable(&self, was_up: bool, why: String) {
+    pub(super) fn unusable(&self, was_up: bool, why: ConnectError) {
         let never = matches!(&*self.contact.borrow(), Contact::Never(_));
         match never {
             true => drop(self.contact.send_replace(Contact::Unusable(why))),
@@ -291,32 +224,34 @@ impl Script {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::Address;
+    use crate::address::Kind;
+    use crate::runtime::Tokio;
 
     #[test]
     fn the_store_is_there_when_every_lane_is_and_not_now_and_then() {
         let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
-        let shared = Shared::new(RedisOptions { workers: 2, ..RedisOptions::new(kind) });
+        let shared = Shared::new(Tokio, RedisOptions::new(kind).workers(2));
         let contact = || shared.contact.borrow().clone();
         shared.reached(false);
         assert_eq!(contact(), Contact::Never(None), "one of two");
         shared.reached(false);
         assert_eq!(contact(), Contact::Up);
-        shared.lost(true, "gone".to_owned());
+        shared.lost(true, ConnectError::Unanswered);
         shared.reached(true);
-        assert_eq!(contact(), Contact::Lost("gone".to_owned()), "the other one still probes");
-        shared.lost(false, "still gone".to_owned());
+        assert_eq!(contact(), Contact::Lost(ConnectError::Unanswered), "the other one still probes");
+        shared.lost(false, ConnectError::NoSlots);
         shared.reached(false);
         assert_eq!(contact(), Contact::Up);
-        shared.unusable(true, "too old".to_owned());
-        assert_eq!(contact(), Contact::Lost("too old".to_owned()), "it was of use, and may be again");
+        let too_old = || ConnectError::TooOld("5".to_owned());
+        shared.unusable(true, too_old());
+        assert_eq!(contact(), Contact::Lost(too_old()), "it was of use, and may be again");
     }
 
     #[test]
     fn round_trips_are_counted_by_bounds_that_ascend() {
         assert!(RoundTrips::BOUNDS.is_sorted_by(|one, next| one < next));
         let trips = RoundTrips::default();
-        trips.ended(crate::clock::monotonic());
+        trips.ended(Duration::from_millis(1));
         assert_eq!((trips.count(), trips.read().0.len()), (1, RoundTrips::BOUNDS.len() + 1));
     }
 }

@@ -3,79 +3,85 @@
 //! In: calls for one slot each and the moment until which somebody waits. Out: numbers, or a [`Failure`]. What becomes
 //! of a request without an answer is the business of `failover`, not of this.
 
-use std::cell::RefCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::failure::Failure;
 use crate::lane::Lane;
 use crate::link::Link;
+use crate::options::RedisOptions;
+use crate::runtime::{Runtime, Tokio};
 use crate::script::{Call, Memory, Purpose};
-use crate::state::{Contact, RedisOptions, Shared, Stats};
+use crate::state::{Contact, Shared, Stats};
 use crate::{address, topology};
 
 /// Counters in one Redis: a server, a master behind sentinels, or a Cluster.
-pub struct RedisStore {
-    id: u64,
-    shared: Arc<Shared>,
-    lanes: Mutex<Vec<Arc<Lane>>>,
+pub struct RedisStore<R: Runtime = Tokio> {
+    shared: Arc<Shared<R>>,
+    /// Workers in the order in which they attached.
+    attached: Box<[OnceLock<Attached<R>>]>,
 }
 
-thread_local! {
-    // A worker's own connections, by the store's id: there are one or two stores.
-    static LANES: RefCell<Vec<(u64, Arc<Lane>)>> = const { RefCell::new(Vec::new()) };
+/// A worker's number, and its connections.
+struct Attached<R: Runtime> {
+    worker: usize,
+    lane: Arc<Lane<R>>,
 }
 
 /// A decision that waits, as long as it lives.
-pub(super) struct Waiting<'s>(&'s Shared);
+pub(super) struct Waiting<'s>(&'s Stats);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.stats.in_flight.fetch_sub(1, Relaxed);
+        self.0.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
 impl RedisStore {
     /// A store that is not connected yet.
     pub fn new(options: RedisOptions) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Relaxed);
-        Self { id, shared: Arc::new(Shared::new(options)), lanes: Mutex::default() }
+        Self::on(Tokio, options)
+    }
+}
+
+impl<R: Runtime> RedisStore<R> {
+    /// A store on another runtime than tokio's. It is not connected yet.
+    pub fn on(runtime: R, options: RedisOptions) -> Self {
+        let attached = (0..options.workers.max(1)).map(|_| OnceLock::new()).collect();
+        Self { shared: Arc::new(Shared::new(runtime, options)), attached }
     }
 
-    /// Connects for the calling worker, in the background, by a task of its runtime. Workers beyond the size of the
-    /// pool share connections.
+    /// Connects for the calling worker, in the background. Workers beyond the size of the pool share connections.
     pub fn attach(&self) {
-        LANES.with_borrow_mut(|own| {
-            if own.iter().all(|(id, _)| *id != self.id) {
-                own.push((self.id, self.new_lane()));
+        let (worker, pool_size) = (self.shared.runtime.worker(), self.shared.options.pool_size.max(1));
+        for (place, attached) in self.attached.iter().enumerate() {
+            let shared = || Some(Arc::clone(&self.attached[place.checked_sub(pool_size)?].get()?.lane));
+            let lane = || shared().unwrap_or_else(|| self.new_lane(place == 0));
+            if attached.get_or_init(|| Attached { worker, lane: lane() }).worker == worker {
+                return;
             }
-        });
-    }
-
-    /// The calling worker's connections; those of some worker for a thread that has none of its own.
-    fn lane(&self) -> Option<Arc<Lane>> {
-        let own = LANES
-            .with_borrow(|own| own.iter().find(|(id, _)| *id == self.id).map(|(_, lane)| Arc::clone(lane)));
-        own.or_else(|| self.lanes.lock().first().cloned())
-    }
-
-    fn new_lane(&self) -> Arc<Lane> {
-        let mut lanes = self.lanes.lock();
-        if lanes.len() >= self.shared.options.pool_size.max(1) {
-            lanes.rotate_left(1);
-            return Arc::clone(&lanes[0]);
         }
-        let lane = Arc::new(Lane::new(Arc::clone(&self.shared), lanes.is_empty()));
-        lanes.push(Arc::clone(&lane));
+    }
+
+    /// The calling worker's connections; those of the first worker for a thread that has none.
+    fn lane(&self) -> Option<&Arc<Lane<R>>> {
+        let worker = self.shared.runtime.worker();
+        let own = self.attached.iter().map_while(OnceLock::get).find(|attached| attached.worker == worker);
+        own.or_else(|| self.attached.first()?.get()).map(|attached| &attached.lane)
+    }
+
+    fn new_lane(&self, leads: bool) -> Arc<Lane<R>> {
+        let lane = Arc::new(Lane::new(Arc::clone(&self.shared), leads));
         let keeping = Arc::clone(&lane);
-        tokio::spawn(async move { match keeping.keep().await {} });
+        self.shared.runtime.spawn(async move { match keeping.keep().await {} });
         lane
+    }
+
+    pub(super) fn runtime(&self) -> &R {
+        &self.shared.runtime
     }
 
     /// Whether it is there, and every change of that.
@@ -104,7 +110,7 @@ impl RedisStore {
     /// One more decision waits, unless too many do.
     pub(super) fn wait(&self) -> Result<Waiting<'_>, Failure> {
         let before = self.shared.stats.in_flight.fetch_add(1, Relaxed);
-        let waiting = Waiting(&self.shared);
+        let waiting = Waiting(&self.shared.stats);
         if before < self.shared.options.in_flight_max { Ok(waiting) } else { Err(Failure::Overloaded) }
     }
 
@@ -114,7 +120,7 @@ impl RedisStore {
     }
 
     /// Asks the server of this slot to decide.
-    pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Reply, Failure> {
+    pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Reply<R>, Failure> {
         let lane = self.lane().ok_or(Failure::Down)?;
         let link = lane.route(slot).ok_or(Failure::Down)?;
         let purpose = if call.only_renews() { Purpose::Renew } else { Purpose::Decide };
@@ -130,7 +136,7 @@ impl RedisStore {
     }
 
     /// Waits until as many replicas as there have to be have what that reply says was charged.
-    pub(super) async fn replicate(&self, reply: &Reply, until: Instant) -> Result<(), Failure> {
+    pub(super) async fn replicate(&self, reply: &Reply<R>, until: Instant) -> Result<(), Failure> {
         match self.shared.options.wait_replicas {
             0 => Ok(()),
             _ => {
@@ -166,17 +172,12 @@ impl RedisStore {
             // In a Cluster it may be of another slot: a call may read it there, but not name it.
             call.name_memory();
         }
-        // Whatever ends while the runtime does may want to give back, too late.
-        let (Some(link), Ok(runtime)) =
-            (self.lane().and_then(|lane| lane.route(slot)), Handle::try_current())
-        else {
-            return;
-        };
+        let Some(link) = self.lane().and_then(|lane| lane.route(slot)) else { return };
         let shared = Arc::clone(&self.shared);
-        let until = crate::clock::monotonic() + GIVE_BACK_PATIENCE;
+        let until = shared.runtime.monotonic() + GIVE_BACK_PATIENCE;
         shared.stats.given_back.fetch_add(1, Relaxed);
         let under_way = UnderWay::one_more(&self.shared);
-        runtime.spawn(async move {
+        self.shared.runtime.spawn(async move {
             // Without an answer it may have happened or not: never again, or others could see too much room.
             let _ = link.call_alone(&shared, Purpose::GiveBack, &call, until, false).await;
             drop((until_done, under_way));
@@ -190,22 +191,22 @@ impl RedisStore {
 }
 
 /// A reply, and the connection that it came by.
-pub(super) struct Reply {
+pub(super) struct Reply<R: Runtime> {
     pub(super) numbers: Vec<i64>,
-    link: Arc<Link>,
+    link: Arc<Link<R>>,
 }
 
 /// A give-back that is under way, as long as it lives.
-struct UnderWay(Arc<Shared>);
+struct UnderWay<R: Runtime>(Arc<Shared<R>>);
 
-impl UnderWay {
-    fn one_more(shared: &Arc<Shared>) -> Self {
+impl<R: Runtime> UnderWay<R> {
+    fn one_more(shared: &Arc<Shared<R>>) -> Self {
         shared.giving_back.send_modify(|under_way| *under_way += 1);
         Self(Arc::clone(shared))
     }
 }
 
-impl Drop for UnderWay {
+impl<R: Runtime> Drop for UnderWay<R> {
     fn drop(&mut self) {
         self.0.giving_back.send_modify(|under_way| *under_way -= 1);
     }

@@ -1,5 +1,6 @@
 //! TLS to Redis: whom we trust, who we are, and whether names are verified.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -11,6 +12,7 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 
 /// What TLS to Redis is made of: files in PEM.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct TlsFiles {
     /// Certificates that are trusted beside the system's.
     pub authority: Option<Vec<u8>>,
@@ -20,21 +22,48 @@ pub struct TlsFiles {
     pub any_name: bool,
 }
 
+impl TlsFiles {
+    /// Files of a trusted authority and of our identity, if there are any. `any_name`: the name is not verified.
+    pub fn new(authority: Option<Vec<u8>>, identity: Option<(Vec<u8>, Vec<u8>)>, any_name: bool) -> Self {
+        Self { authority, identity, any_name }
+    }
+}
+
+/// Which file is wrong, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// The certificates of the authority.
+    #[error("authority: {0}")]
+    Authority(Cause),
+    /// Neither the system nor a file has a trusted authority.
+    #[error("no authority is trusted: {0}")]
+    NoAuthority(Cause),
+    /// Our chain, or our key does not belong to it.
+    #[error("chain: {0}")]
+    Chain(Cause),
+    /// Our key.
+    #[error("key: {0}")]
+    Key(Cause),
+}
+
+type Cause = Box<dyn StdError + Send + Sync>;
+
 /// The configuration for these files.
 ///
 /// # Errors
-/// What is wrong with them.
-pub fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
+/// A file is wrong.
+pub fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     for certificate in files.authority.iter().flat_map(|pem| CertificateDer::pem_slice_iter(pem)) {
-        let certificate = certificate.map_err(|error| format!("REDIS_TLS_CACERT: {error}"))?;
-        roots.add(certificate).map_err(|error| format!("REDIS_TLS_CACERT: {error}"))?;
+        let certificate = certificate.map_err(|error| TlsError::Authority(error.into()))?;
+        roots.add(certificate).map_err(|error| TlsError::Authority(error.into()))?;
     }
     let by_chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .build()
-        .map_err(|error| format!("no authority is trusted (REDIS_TLS_CACERT): {error}"))?;
+        .map_err(|error| TlsError::NoAuthority(error.into()))?;
     let verifier = Arc::new(Verifier { by_chain, any_name: files.any_name });
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -46,12 +75,9 @@ pub fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, String> {
         Some((chain, key)) => {
             let chain = CertificateDer::pem_slice_iter(chain)
                 .collect::<Result<Vec<_>, _>>()
-                .map_err(|error| format!("REDIS_TLS_CLIENT_CERT: {error}"))?;
-            let key = PrivateKeyDer::from_pem_slice(key)
-                .map_err(|error| format!("REDIS_TLS_CLIENT_KEY: {error}"))?;
-            builder
-                .with_client_auth_cert(chain, key)
-                .map_err(|error| format!("REDIS_TLS_CLIENT_CERT: {error}"))?
+                .map_err(|error| TlsError::Chain(error.into()))?;
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| TlsError::Key(error.into()))?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| TlsError::Chain(error.into()))?
         }
     };
     Ok(Arc::new(config))

@@ -2,13 +2,13 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue};
 
-use crate::address::{Address, Kind};
-use crate::connect::{Access, open};
-use crate::link::{Link, LinkError};
+use crate::address::{Access, Address, Kind};
+use crate::connect_error::ConnectError;
+use crate::link::{Link, ask};
+use crate::runtime::Runtime;
 use crate::state::Shared;
 
 /// Slots of a Cluster.
@@ -50,81 +50,87 @@ fn crc16(bytes: &[u8]) -> u16 {
 }
 
 /// The masters now. Any of the `known` links may tell; else those that settings name are asked.
-pub(super) async fn servers(shared: &Shared, known: &[Arc<Link>]) -> Result<Vec<Server>, LinkError> {
+pub(super) async fn servers<R: Runtime>(
+    shared: &Shared<R>,
+    known: &[Arc<Link<R>>],
+) -> Result<Vec<Server>, ConnectError> {
     match &shared.options.kind {
         Kind::Single(address) => Ok(vec![Server::of_all(address.clone())]),
         Kind::Sentinel(name, sentinels) => {
             let master = master(shared, name, sentinels).await;
-            Ok(vec![Server::of_all(master.map_err(LinkError::of_a_sentinel)?)])
+            Ok(vec![Server::of_all(master.map_err(ConnectError::of_a_sentinel)?)])
         }
         Kind::Cluster(seeds) => cluster(shared, known, seeds).await,
     }
 }
 
 /// The master of this name, as the first sentinel that answers knows it.
-async fn master(shared: &Shared, name: &str, sentinels: &[Address]) -> Result<Address, LinkError> {
+async fn master<R: Runtime>(
+    shared: &Shared<R>,
+    name: &str,
+    sentinels: &[Address],
+) -> Result<Address, ConnectError> {
     let options = &shared.options;
     let (login, tls) = (options.sentinel_login.clone(), options.access.tls.clone());
     let access = Access { login, database: 0, tls };
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let (_, known): (_, Option<(String, u16)>) =
-        ask_any(sentinels, &access, &command, shared.connect_patience()).await?;
-    let unknown = || LinkError::Topology(format!("the sentinels know no master named {name}"));
-    known.map(|(host, port)| Address::Tcp(host, port)).ok_or_else(unknown)
+    let (_, known): (_, Option<(String, u16)>) = ask_any(shared, sentinels, &access, &command).await?;
+    let known = known.map(|(host, port)| Address::Tcp(host, port));
+    known.ok_or_else(|| ConnectError::UnknownMaster(name.to_owned()))
 }
 
 /// The masters of a Cluster: asked over a connection that there is, if one answers.
-async fn cluster(shared: &Shared, known: &[Arc<Link>], seeds: &[Address]) -> Result<Vec<Server>, LinkError> {
-    let patience = shared.connect_patience();
+async fn cluster<R: Runtime>(
+    shared: &Shared<R>,
+    known: &[Arc<Link<R>>],
+    seeds: &[Address],
+) -> Result<Vec<Server>, ConnectError> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    for link in known.iter().filter(|link| !link.is_broken()) {
-        if let Ok(ranges) = link.ask::<Vec<SlotRange>>(&command, patience).await {
-            return masters(ranges, &link.address);
+    for link in known.iter().filter(|link| !link.wire.is_broken()) {
+        if let Ok(ranges) = link.ask::<Vec<SlotRange>>(shared, &command).await {
+            return masters(ranges, &link.wire.address);
         }
     }
     let mut addresses = seeds.to_vec();
-    addresses.extend(known.iter().map(|link| link.address.clone()));
-    let (told_by, ranges) = ask_any(&addresses, &shared.options.access, &command, patience).await?;
+    addresses.extend(known.iter().map(|link| link.wire.address.clone()));
+    let (told_by, ranges) = ask_any(shared, &addresses, &shared.options.access, &command).await?;
     masters(ranges, told_by)
 }
 
 /// Whom these lines of CLUSTER SLOTS mean, when this server told them.
-fn masters(ranges: Vec<SlotRange>, told_by: &Address) -> Result<Vec<Server>, LinkError> {
+fn masters(ranges: Vec<SlotRange>, told_by: &Address) -> Result<Vec<Server>, ConnectError> {
     if ranges.is_empty() {
-        return Err(LinkError::Topology("the cluster serves no slots".to_owned()));
+        return Err(ConnectError::NoSlots);
     }
     Ok(ranges.into_iter().map(|range| range.server(told_by)).collect())
 }
 
 /// A master that was put down may not know it yet.
-pub(super) async fn check_role(link: &Link, patience: Duration) -> Result<(), LinkError> {
-    let role: Vec<redis::Value> = link.ask(&redis::cmd("ROLE"), patience).await?;
+pub(super) async fn check_role<R: Runtime>(shared: &Shared<R>, link: &Link<R>) -> Result<(), ConnectError> {
+    let role: Vec<redis::Value> = link.ask(shared, &redis::cmd("ROLE")).await?;
     match role.first() {
         Some(redis::Value::BulkString(role)) if role == b"master" => Ok(()),
-        _ => Err(LinkError::Topology(format!("{} is no master", link.address))),
+        _ => Err(ConnectError::NotMaster(link.wire.address.clone())),
     }
 }
 
 /// The first answer of these, and whose it is.
-async fn ask_any<'a, T: FromRedisValue>(
+async fn ask_any<'a, T: FromRedisValue, R: Runtime>(
+    shared: &Shared<R>,
     addresses: &'a [Address],
     access: &Access,
     command: &Cmd,
-    patience: Duration,
-) -> Result<(&'a Address, T), LinkError> {
-    let mut last = LinkError::Topology("there is nobody to ask".to_owned());
+) -> Result<(&'a Address, T), ConnectError> {
+    let patience = shared.connect_patience();
+    let mut last = ConnectError::NoAddress;
     for address in addresses {
-        let asking = async {
-            let opened = open(address, access).await?;
-            let value = opened.connection.clone().send_packed_command(command).await?.extract_error()?;
-            Ok(redis::from_redis_value(value).map_err(redis::RedisError::from)?)
-        };
-        match tokio::time::timeout(patience, asking).await {
-            Ok(Ok(answer)) => return Ok((address, answer)),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = LinkError::Silent(patience),
+        let asking = async { ask(&shared.runtime.connect(address, access).await?, command).await };
+        match shared.runtime.timeout(patience, asking).await {
+            Some(Ok(answer)) => return Ok((address, answer)),
+            Some(Err(error)) => last = ConnectError::from(error),
+            None => last = ConnectError::Timeout(patience),
         }
     }
     Err(last)

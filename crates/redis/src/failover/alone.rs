@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use super::carried::Place;
 use super::{KEY_BYTES_MAX, Outcome, Part, SharedStore, check_at, checks};
-use crate::clock::monotonic;
 use crate::failure::{Failure, StoreError};
+use crate::runtime::Runtime;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::limit::{Algorithm, Limit, Verdict};
 use tidegate_engine::plan::{Check, Hits, Origin, Plan, Step};
@@ -19,12 +19,12 @@ use tidegate_engine::time::SECOND_NANOS;
 /// Steps that this node decides alone, and why.
 type Alone = SmallVec<[(usize, Failure); 4]>;
 
-impl SharedStore {
+impl<R: Runtime> SharedStore<R> {
     /// The answers of those that have none from Redis. Whether there are any.
     pub(super) fn fail_over(
         &self,
         plan: &Plan<'_>,
-        parts: &[Part<'_>],
+        parts: &[Part<'_, R>],
         outcomes: &[Outcome],
         verdicts: &mut Verdicts,
     ) -> Result<bool, StoreError> {
@@ -56,14 +56,14 @@ impl SharedStore {
         // One that too few replicas have was charged.
         if check.reported
             && failure != Failure::Unreplicated
-            && !self.carried.note(check.key, &check.limit, hits, monotonic(), place)
+            && !self.carried.note(check.key, &check.limit, hits, self.runtime.monotonic(), place)
         {
             self.reported.count(check, 0, 0);
         }
     }
 
     /// Decides these steps in memory, with this node's share of their limits.
-    fn decide_alone(&self, plan: &Plan<'_>, parts: &[Part<'_>], alone: &Alone, verdicts: &mut Verdicts) {
+    fn decide_alone(&self, plan: &Plan<'_>, parts: &[Part<'_, R>], alone: &Alone, verdicts: &mut Verdicts) {
         let mut own = plan.clone();
         for (index, check) in checks(plan) {
             own.steps[index] = Step::Check(match verdicts[index] {
@@ -71,14 +71,14 @@ impl SharedStore {
                 None => self.share_of(check),
             });
         }
-        let decided = self.local.apply(&own, self.clock.now());
+        let decided = self.local.apply(&own, self.clock.at(self.runtime.monotonic()));
         let settlement = settle(&own, |index| decided[index].is_some_and(|verdict| verdict.over));
         for &(index, failure) in alone {
             let (Some(check), Some(verdict)) = (check_at(&own, index), decided[index]) else {
                 continue;
             };
             verdicts[index] = Some(verdict);
-            let now = monotonic();
+            let now = self.runtime.monotonic();
             match (check.hits, settlement.charged(check, verdict.over)) {
                 // What Redis may have given back already must not be given back once more.
                 (Hits::GiveBack(hits), _) if failure.did_nothing() => {
@@ -113,7 +113,7 @@ pub(super) fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
 }
 
 /// Where the counter of this step lives.
-fn place_of(plan: &Plan<'_>, parts: &[Part<'_>], step: usize) -> Option<Place> {
+fn place_of<R: Runtime>(plan: &Plan<'_>, parts: &[Part<'_, R>], step: usize) -> Option<Place> {
     let check = check_at(plan, step)?;
     let part = parts.iter().find(|part| part.steps.contains(&step))?;
     let key = &part.keys[part.steps.iter().position(|&own| own == step)?];

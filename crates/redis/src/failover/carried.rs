@@ -6,7 +6,6 @@
 //! Bounded: a few hundred entries a counter, each as late as the latest of its hits, so that nothing counts too short;
 //! and so many counters.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -16,6 +15,7 @@ use tokio::sync::futures::OwnedNotified;
 
 use crate::sync::{AtomicU64, Mutex};
 use tidegate_engine::key::Key;
+use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::limit::Limit;
 use tidegate_engine::rules::Unit;
 
@@ -65,7 +65,7 @@ pub(super) struct Carried {
 
 #[derive(Debug, Default)]
 struct Counters {
-    noted: HashMap<Key, Noted>,
+    noted: KeyMap<Noted>,
     purged: Option<Instant>,
 }
 

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::smallvec;
-use tokio::time::sleep;
 
 use super::carried::Debt;
-use super::{Failure, Part, SharedStore, Times};
-use crate::clock::{monotonic, since_boot};
+use super::{Failure, Part, SharedStore};
+use crate::runtime::Runtime;
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::rules::Unit;
 
@@ -26,13 +25,13 @@ const ENTRIES_MAX: usize = 64;
 /// Calls at a time.
 const CALLS_MAX: usize = 4;
 
-impl SharedStore {
+impl<R: Runtime> SharedStore<R> {
     /// Tells Redis what no call carries, for ever.
     pub(super) async fn charge_debts(self: Arc<Self>) {
         loop {
             self.carried.came().await;
             while !self.carried.is_empty() {
-                sleep(PAUSE).await;
+                self.runtime.sleep(PAUSE).await;
                 self.charge_all().await;
             }
         }
@@ -44,13 +43,14 @@ impl SharedStore {
         if !self.stores().any(|(_, store)| store.reaches_any()) {
             return;
         }
-        let mut debts = self.carried.debts(monotonic());
+        let mut debts = self.carried.debts(self.runtime.monotonic());
         debts.retain(|debt| self.store_of(debt.place.unit).reaches(debt.place.slot));
         debts.sort_by_key(|debt| (debt.place.unit == Unit::Second, debt.place.slot));
         for calls in calls(&debts).chunks(CALLS_MAX) {
-            let began = monotonic();
+            let began = self.runtime.monotonic();
             join_all(calls.iter().map(|debts| self.charge(debts))).await;
-            sleep(monotonic().saturating_duration_since(began).max(REST)).await;
+            let taken = self.runtime.monotonic().saturating_duration_since(began);
+            self.runtime.sleep(taken.max(REST)).await;
         }
     }
 
@@ -82,8 +82,7 @@ impl SharedStore {
             }));
             part.add(step, place.key.clone(), None);
         }
-        let times = Times { began: monotonic(), leases_from: since_boot(), patience: None };
-        self.ask_slot(&plan, &part, &smallvec![None; debts.len()], times).await.map(|_| ())
+        self.ask_slot(&plan, &part, &smallvec![None; debts.len()], self.times(None)).await.map(|_| ())
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::{Applied, SharedStore, checks};
-use crate::clock::since_boot;
+use crate::runtime::Runtime;
 use tidegate_engine::plan::{Check, Plan};
 
 /// A moment by both clocks: what is over ends by the one, leases end by the other.
@@ -17,14 +17,12 @@ pub struct Moment {
     since_boot: Duration,
 }
 
-impl Moment {
-    /// Now, where the one clock was read a moment ago.
-    pub fn from(monotonic: Instant) -> Self {
-        Self { monotonic, since_boot: since_boot() }
+impl<R: Runtime> SharedStore<R> {
+    /// Now, where the monotonic clock was read a moment ago.
+    pub fn moment(&self, monotonic: Instant) -> Moment {
+        Moment { monotonic, since_boot: self.runtime.since_boot() }
     }
-}
 
-impl SharedStore {
     /// Whether there may be anything that this node knows.
     pub fn remembers(&self) -> bool {
         self.options.over_bytes > 0 || self.leases.taken.load(Relaxed) > 0

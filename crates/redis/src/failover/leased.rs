@@ -4,7 +4,7 @@
 //! In: a plan, and afterwards its verdicts. Out: verdicts of counters that need no question, demands that go along with
 //! one, and give-backs, which nobody waits for and which are never repeated.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use smallvec::{SmallVec, smallvec};
-use tokio::time::{MissedTickBehavior, timeout};
 
-use super::{KEY_BYTES_MAX, Part, SharedStore, Times, checks};
-use crate::clock::{monotonic, since_boot};
+use super::{KEY_BYTES_MAX, Part, SharedStore, checks};
 use crate::lease::{Demand, Held, Source, Unspent};
+use crate::runtime::Runtime;
 use crate::script::{Answered, Call, Memory, Stamp};
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
@@ -34,8 +33,8 @@ const RENEWED_MAX: usize = 32;
 /// Counters that one call gives back.
 const GIVEN_BACK_MAX: usize = 64;
 
-/// The store by its unit, the slot, and the memory of its server.
-type To = (Unit, u16, Arc<Memory>);
+/// Whether it is the store of limits per second, the slot, and the memory of its server.
+type To = (bool, u16, Arc<Memory>);
 
 /// What the leases of a process came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,12 +51,12 @@ pub struct LeaseTotals {
 
 /// Hits that a request holds, by step. Those that it does not settle, because nobody waits for it any more, others may
 /// spend.
-pub(super) struct AllHeld<'s> {
-    store: &'s SharedStore,
+pub(super) struct AllHeld<'s, R: Runtime> {
+    store: &'s SharedStore<R>,
     held: SmallVec<[(usize, Held); 2]>,
 }
 
-impl AllHeld<'_> {
+impl<R: Runtime> AllHeld<'_, R> {
     /// Spends what was held, if the request owes it; what it does not owe, others may spend.
     pub(super) fn settle(mut self, plan: &Plan<'_>, verdicts: &mut Verdicts) {
         if self.held.is_empty() {
@@ -77,13 +76,13 @@ impl AllHeld<'_> {
     }
 }
 
-impl Drop for AllHeld<'_> {
+impl<R: Runtime> Drop for AllHeld<'_, R> {
     fn drop(&mut self) {
         self.held.iter().for_each(|(_, held)| self.store.release(held, held.hits));
     }
 }
 
-impl SharedStore {
+impl<R: Runtime> SharedStore<R> {
     pub(super) fn is_leased(&self, check: &Check<'_>) -> bool {
         let own = match check.origin {
             Origin::Rule(rule) => rule.sync,
@@ -94,7 +93,7 @@ impl SharedStore {
 
     /// Holds what leases have, and answers it. A reported cost is not held: what is held goes back where the request comes
     /// to nothing, and what is reported was spent all the same.
-    pub(super) fn hold(&self, plan: &Plan<'_>, now: Duration, verdicts: &mut Verdicts) -> AllHeld<'_> {
+    pub(super) fn hold(&self, plan: &Plan<'_>, now: Duration, verdicts: &mut Verdicts) -> AllHeld<'_, R> {
         let mut all = AllHeld { store: self, held: SmallVec::new() };
         for (index, check) in checks(plan).filter(|(_, check)| self.is_leased(check) && !check.reported) {
             if let Some(held) = self.leases.hold(check, now) {
@@ -115,7 +114,13 @@ impl SharedStore {
     }
 
     /// Puts what was granted into the table. The question was sent after `taken`.
-    pub(super) fn take_leases(&self, plan: &Plan<'_>, part: &Part<'_>, answered: &Answered, taken: Duration) {
+    pub(super) fn take_leases(
+        &self,
+        plan: &Plan<'_>,
+        part: &Part<'_, R>,
+        answered: &Answered,
+        taken: Duration,
+    ) {
         for ((place, demand), &granted) in part.demands.iter().zip(&answered.leases) {
             let check = super::check_at(plan, part.steps[*place]);
             let (Some(check), Some(counter)) = (check, answered.counters.get(*place)) else { continue };
@@ -145,19 +150,22 @@ impl SharedStore {
 
     /// Ends leases and renews them, for ever.
     pub(super) async fn keep_leases(self: Arc<Self>) {
-        let mut sweeps = tokio::time::interval(self.leases.time().clamp(SWEEPS.0, SWEEPS.1));
-        sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let pause = self.leases.time().clamp(SWEEPS.0, SWEEPS.1);
+        let mut paused = pin!(self.runtime.sleep(Duration::ZERO));
         let mut renewing = FuturesUnordered::new();
         // Timers are in milliseconds: what is to be sooner is at once.
         let patience = (self.leases.time() / GATHERED_PART).min(GATHERED_MAX);
         let patience = Some(patience).filter(|&patience| patience >= Duration::from_millis(1));
-        let mut gathered = pin!(tokio::time::sleep(Duration::ZERO));
+        let mut gathered = pin!(self.runtime.sleep(Duration::ZERO));
         let mut gathers = false;
         loop {
             // What was begun goes on before more is begun.
             tokio::select! {
                 biased;
-                _ = sweeps.tick() => drop(self.end_leases(since_boot())),
+                () = &mut paused => {
+                    paused.set(self.runtime.sleep(pause));
+                    self.end_leases(self.runtime.since_boot());
+                }
                 Some(()) = renewing.next() => {}
                 () = &mut gathered, if gathers => {
                     renewing.extend(self.renewals());
@@ -165,7 +173,7 @@ impl SharedStore {
                 }
                 () = self.leases.came_due.notified(), if !gathers => match patience {
                     Some(patience) => {
-                        gathered.as_mut().reset((monotonic() + patience).into());
+                        gathered.set(self.runtime.sleep(patience));
                         gathers = true;
                     }
                     None => renewing.extend(self.renewals()),
@@ -178,10 +186,10 @@ impl SharedStore {
     fn renewals(&self) -> impl Iterator<Item = impl Future<Output = ()>> {
         let mut due: Vec<_> = self.leases.take_due().collect();
         due.sort_by_key(|(_, source)| (source.unit == Unit::Second, source.slot));
-        let mut renewals: Vec<(Plan<'_>, Part<'_>)> = Vec::new();
+        let mut renewals: Vec<(Plan<'_>, Part<'_, R>)> = Vec::new();
         for (demand, source) in due {
             let store = self.store_of(source.unit);
-            let has_room = |part: &Part<'_>| {
+            let has_room = |part: &Part<'_, R>| {
                 std::ptr::eq(part.store, store) && part.slot == source.slot && part.keys.len() < RENEWED_MAX
             };
             if !renewals.last().is_some_and(|(_, part)| has_room(part)) {
@@ -203,19 +211,18 @@ impl SharedStore {
     }
 
     /// Asks for leases and nothing else.
-    async fn renew(&self, plan: Plan<'_>, part: Part<'_>) {
-        let times = Times { began: monotonic(), leases_from: since_boot(), patience: None };
+    async fn renew(&self, plan: Plan<'_>, part: Part<'_, R>) {
         // A failure is no decision's: whoever asks next is told.
         let unknown = smallvec![None; plan.steps.len()];
-        let _ = self.ask_slot(&plan, &part, &unknown, times).await;
+        let _ = self.ask_slot(&plan, &part, &unknown, self.times(None)).await;
     }
 
     /// Gives back what is left of leases that are over at `now`; how many hits that is.
     pub(super) fn end_leases(&self, now: Duration) -> u64 {
         let mut hits = 0;
-        let mut calls: HashMap<To, Call> = HashMap::new();
+        let mut calls: BTreeMap<To, Call> = BTreeMap::new();
         self.leases.sweep(now, |key, unspent| {
-            self.over.forget(key, monotonic());
+            self.over.forget(key, self.runtime.monotonic());
             hits += unspent.hits;
             let Some(to) = to(&unspent.source) else { return };
             let (_, _, memory) = &to;
@@ -236,7 +243,7 @@ impl SharedStore {
         let _ = self.workers.subscribe().wait_for(|&workers| workers == 0).await;
         // Nobody would spend what is due. What is asked for lasts as long as a decision may.
         self.leases.take_due().for_each(drop);
-        let _ = timeout(self.main.options().timeout, self.leases.all_answered()).await;
+        let _ = self.runtime.timeout(self.main.options().timeout, self.leases.all_answered()).await;
         match self.end_leases(Duration::MAX) {
             0 => {}
             hits => tracing::info!("redis: {hits} leased hits that were not spent go back"),
@@ -253,9 +260,9 @@ impl SharedStore {
         self.return_all(&to, call);
     }
 
-    fn return_all(&self, (unit, slot, _): &To, call: Call) {
+    fn return_all(&self, (per_second, slot, _): &To, call: Call) {
         if !call.keys.is_empty() {
-            self.store_of(*unit).give_back(*slot, call, ());
+            self.store(*per_second).give_back(*slot, call, ());
         }
     }
 
@@ -273,7 +280,7 @@ impl SharedStore {
 
 /// Where hits go back to. `None`: nobody knows in which memory they were charged, so they stay.
 fn to(source: &Source) -> Option<To> {
-    Some((source.unit, source.slot, source.memory.clone()?))
+    Some((source.unit == Unit::Second, source.slot, source.memory.clone()?))
 }
 
 fn push(call: &mut Call, unspent: &Unspent) {

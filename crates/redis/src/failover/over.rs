@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::clock::monotonic;
+use crate::runtime::Runtime;
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::limit::Verdict;
@@ -46,27 +46,28 @@ struct Shard {
 
 /// Counters that hits go back to, as long as that takes. What is learned of them before it has happened is forgotten: at
 /// the beginning, so that a request that gives back is not answered by it, and in the end, whatever the end is.
-pub(super) struct Refunds {
+pub(super) struct Refunds<R: Runtime> {
+    runtime: R,
     over: Arc<OverMemory>,
     keys: SmallVec<[Key; 1]>,
 }
 
-impl Refunds {
-    pub(super) fn begin(over: &Arc<OverMemory>, keys: SmallVec<[Key; 1]>) -> Option<Self> {
+impl<R: Runtime> Refunds<R> {
+    pub(super) fn begin(runtime: &R, over: &Arc<OverMemory>, keys: SmallVec<[Key; 1]>) -> Option<Self> {
         if keys.is_empty() {
             return None;
         }
-        let refunds = Self { over: Arc::clone(over), keys };
+        let refunds = Self { runtime: runtime.clone(), over: Arc::clone(over), keys };
         refunds.forget();
         Some(refunds)
     }
 
     fn forget(&self) {
-        self.keys.iter().for_each(|&key| self.over.forget(key, monotonic()));
+        self.keys.iter().for_each(|&key| self.over.forget(key, self.runtime.monotonic()));
     }
 }
 
-impl Drop for Refunds {
+impl<R: Runtime> Drop for Refunds<R> {
     fn drop(&mut self) {
         self.forget();
     }
@@ -181,6 +182,8 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::monotonic;
+    use crate::runtime::Tokio;
     use tidegate_engine::limit::{Algorithm, Limit};
     use tidegate_engine::plan::Origin;
     use tidegate_engine::rules::Unit;
@@ -223,12 +226,15 @@ mod tests {
     #[test]
     fn what_is_learned_while_hits_go_back_is_forgotten_when_they_are_back() {
         let (memory, check) = (Arc::new(OverMemory::new(1 << 20)), check(Key(7)));
-        let refunds = Refunds::begin(&memory, SmallVec::from_elem(check.key, 1));
+        let refunds = Refunds::begin(&Tokio, &memory, SmallVec::from_elem(check.key, 1));
         let asked = monotonic() + HOUR / 2;
         memory.learn(&check, &over(), asked, HOUR);
         assert!(memory.answer(&check, asked).is_some());
         drop(refunds);
         assert!(memory.answer(&check, asked).is_none());
-        assert!(Refunds::begin(&memory, SmallVec::new()).is_none(), "the usual request costs nothing");
+        assert!(
+            Refunds::begin(&Tokio, &memory, SmallVec::new()).is_none(),
+            "the usual request costs nothing"
+        );
     }
 }

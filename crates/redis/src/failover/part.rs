@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use super::carried::Taken;
 use super::{SharedStore, check_at};
-use crate::clock::monotonic;
 use crate::lease::Demand;
+use crate::runtime::Runtime;
 use crate::script::{Call, Memory, Whole};
 use crate::store::RedisStore;
 use tidegate_engine::decision::Verdicts;
@@ -18,8 +18,8 @@ use tidegate_engine::plan::{Plan, Step};
 use tidegate_engine::request::Request;
 
 /// The counters of a request that live in one slot of one Redis.
-pub(super) struct Part<'s> {
-    pub(super) store: &'s RedisStore,
+pub(super) struct Part<'s, R: Runtime> {
+    pub(super) store: &'s RedisStore<R>,
     pub(super) slot: u16,
     pub(super) steps: SmallVec<[usize; 4]>,
     pub(super) keys: SmallVec<[Vec<u8>; 4]>,
@@ -29,8 +29,8 @@ pub(super) struct Part<'s> {
     pub(super) memory: Option<Arc<Memory>>,
 }
 
-impl<'s> Part<'s> {
-    pub(super) fn new(store: &'s RedisStore, slot: u16) -> Self {
+impl<'s, R: Runtime> Part<'s, R> {
+    pub(super) fn new(store: &'s RedisStore<R>, slot: u16) -> Self {
         let (steps, keys, demands) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         Self { store, slot, steps, keys, demands, memory: None }
     }
@@ -56,21 +56,21 @@ impl<'s> Part<'s> {
     }
 }
 
-impl SharedStore {
+impl<R: Runtime> SharedStore<R> {
     /// Groups what has to be asked by store and slot.
     pub(super) fn parts<'s>(
         &'s self,
         request: &Request<'_>,
         plan: &Plan<'_>,
         known: &Verdicts,
-    ) -> Vec<Part<'s>> {
-        let mut parts: Vec<Part<'s>> = Vec::new();
+    ) -> Vec<Part<'s, R>> {
+        let mut parts: Vec<Part<'s, R>> = Vec::new();
         for (index, descriptor) in request.descriptors().enumerate() {
             let (Some(Step::Check(check)), None) = (plan.steps.get(index), known[index]) else { continue };
             let store = self.store_of(check.unit());
             let key = store.options().keys.key(request.domain(), check, descriptor.entries);
             let slot = store.slot(&key);
-            let same = |part: &&mut Part<'_>| std::ptr::eq(part.store, store) && part.slot == slot;
+            let same = |part: &&mut Part<'_, R>| std::ptr::eq(part.store, store) && part.slot == slot;
             let part = match parts.iter_mut().position(|part| same(&part)) {
                 Some(part) => &mut parts[part],
                 None => {
@@ -92,7 +92,7 @@ impl SharedStore {
     pub(super) fn call(
         &self,
         plan: &Plan<'_>,
-        part: &Part<'_>,
+        part: &Part<'_, R>,
         known: &Verdicts,
         carried: &mut Taken<'_>,
     ) -> Call {
@@ -102,7 +102,7 @@ impl SharedStore {
             call.push(key.clone(), check, plan.modes.quota);
             part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
             let admitted = carried.of(check.key);
-            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, monotonic())));
+            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, self.runtime.monotonic())));
         }
         call
     }
@@ -110,7 +110,7 @@ impl SharedStore {
 
 /// What a part has to know of the descriptors that it does not ask. Those of other slots count as not over: what they
 /// turn out to be is settled afterwards.
-fn whole(plan: &Plan<'_>, part: &Part<'_>, known: &Verdicts) -> Whole {
+fn whole<R: Runtime>(plan: &Plan<'_>, part: &Part<'_, R>, known: &Verdicts) -> Whole {
     let mut whole = Whole {
         stop_increment_when_over: plan.modes.stop_increment_when_over,
         quota: plan.modes.quota,

@@ -9,22 +9,22 @@ use smallvec::{SmallVec, smallvec};
 
 use super::carried::Taken;
 use super::{Applied, Outcomes, Part, SharedStore, Times, checks};
-use crate::clock::{monotonic, since_boot};
 use crate::failure::{Failure, StoreError};
+use crate::runtime::{Runtime, Tokio};
 use crate::script::{Answered, Call};
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Hits, Plan};
 use tidegate_engine::request::Request;
 
 /// A question to one counter.
-pub struct Question<'s> {
-    part: Part<'s>,
+pub struct Question<'s, R: Runtime = Tokio> {
+    part: Part<'s, R>,
     call: Call,
     carried: Taken<'s>,
     times: Times,
 }
 
-impl Question<'_> {
+impl<R: Runtime> Question<'_, R> {
     /// Asks it: the numbers of the reply.
     pub async fn ask(&self) -> Result<Vec<i64>, Failure> {
         let Part { store, slot, .. } = self.part;
@@ -33,7 +33,7 @@ impl Question<'_> {
     }
 }
 
-impl SharedStore {
+impl<R: Runtime> SharedStore<R> {
     /// The question of a request whose caller waits for `patience`. `None`: [`apply`](Self::apply) it. There is more
     /// than one counter to ask, or none; hits go back; replicas have to be waited for; or another call has to come first.
     pub fn question(
@@ -41,8 +41,8 @@ impl SharedStore {
         request: &Request<'_>,
         plan: &Plan<'_>,
         patience: Option<Duration>,
-    ) -> Option<Question<'_>> {
-        let times = Times { began: monotonic(), leases_from: since_boot(), patience };
+    ) -> Option<Question<'_, R>> {
+        let times = self.times(patience);
         let mut all = checks(plan);
         let (Some((step, check)), None) = (all.next(), all.next()) else { return None };
         let store = self.store_of(check.unit());
@@ -72,7 +72,7 @@ impl SharedStore {
     pub fn answered(
         &self,
         plan: &Plan<'_>,
-        question: Question<'_>,
+        question: Question<'_, R>,
         told: Result<Vec<i64>, Failure>,
     ) -> Result<Applied, StoreError> {
         let Question { part, carried, times, .. } = question;

@@ -4,9 +4,10 @@ mod carried;
 
 use super::*;
 use crate::address::{Address, Kind};
+use crate::clock::{monotonic, since_boot};
 use crate::lease::Source;
+use crate::options::RedisOptions;
 use crate::script::Granted;
-use crate::state::RedisOptions;
 use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::Algorithm;

@@ -1,72 +1,92 @@
-//! How a connection to one server is opened: socket, TLS, login, database.
+//! The runtime of production: tokio's tasks and timers, the clocks of the machine, sockets with TLS.
 //!
-//! In: an address and what the settings say. Out: a connection of the redis crate, driven by a task of the calling
+//! In: an address and how to log in. Out: a connection of the redis crate, driven by a task of the calling tokio
 //! runtime. It knows nothing of topologies, and tries once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult};
+use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisResult, Value};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
-use crate::address::{Address, Login};
+use super::{Runtime, Task, Transport};
+use crate::address::{Access, Address};
+use crate::clock;
 
 /// Calls that wait for the connection's task to take them.
 const CALLS_QUEUED_MAX: usize = 1_024;
 
-/// How to connect to servers of one kind.
-#[derive(Clone)]
-pub struct Access {
-    /// Who we are.
-    pub login: Login,
-    /// The database.
-    pub database: i64,
-    /// TLS, if it is wanted.
-    pub tls: Option<Arc<rustls::ClientConfig>>,
-}
+/// The tokio runtime of the calling thread. A worker is a thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tokio;
 
-/// An open connection, and the task that drives it: dropped, both end.
-pub(super) struct Opened {
-    pub(super) connection: MultiplexedConnection,
+/// A socket to one server, and the task that drives it.
+pub struct TokioTransport {
+    connection: MultiplexedConnection,
     driver: AbortHandle,
 }
 
-impl Opened {
-    /// Ends it, and all calls that wait.
-    pub(super) fn end(&self) {
-        self.driver.abort();
-    }
-}
+impl Runtime for Tokio {
+    type Transport = TokioTransport;
+    type Task = Option<AbortHandle>;
 
-impl Drop for Opened {
-    fn drop(&mut self) {
-        self.end();
+    fn monotonic(&self) -> Instant {
+        clock::monotonic()
     }
-}
 
-/// Opens a connection.
-pub(super) async fn open(address: &Address, access: &Access) -> RedisResult<Opened> {
-    match address {
-        Address::Unix(path) => establish(UnixStream::connect(path).await?, access).await,
-        Address::Tcp(host, port) => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
-            stream.set_nodelay(true)?;
-            match &access.tls {
-                None => establish(stream, access).await,
-                Some(tls) => {
-                    let name = ServerName::try_from(host.clone()).map_err(std::io::Error::other)?;
-                    establish(TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?, access).await
+    fn since_boot(&self) -> Duration {
+        clock::since_boot()
+    }
+
+    /// 0 where the machine has no randomness: pauses are only longer then.
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        let _ = getrandom::fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn worker(&self) -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static WORKER: usize = NEXT.fetch_add(1, Relaxed));
+        WORKER.with(|worker| *worker)
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(duration)
+    }
+
+    /// Outside of a tokio runtime nothing is started: a lease that is dropped while the runtime ends comes too late.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Self::Task {
+        Some(Handle::try_current().ok()?.spawn(task).abort_handle())
+    }
+
+    async fn connect(&self, address: &Address, access: &Access) -> RedisResult<TokioTransport> {
+        match address {
+            Address::Unix(path) => establish(UnixStream::connect(path).await?, access).await,
+            Address::Tcp(host, port) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                match &access.tls {
+                    None => establish(stream, access).await,
+                    Some(tls) => {
+                        let name = ServerName::try_from(host.clone()).map_err(std::io::Error::other)?;
+                        let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?;
+                        establish(stream, access).await
+                    }
                 }
             }
         }
     }
 }
 
-async fn establish<S>(stream: S, access: &Access) -> RedisResult<Opened>
+async fn establish<S>(stream: S, access: &Access) -> RedisResult<TokioTransport>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -82,5 +102,36 @@ where
         .set_pipeline_buffer_size(CALLS_QUEUED_MAX)
         .set_write_backpressure_boundary(64 << 10);
     let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-    Ok(Opened { connection, driver: tokio::spawn(driver).abort_handle() })
+    Ok(TokioTransport { connection, driver: tokio::spawn(driver).abort_handle() })
+}
+
+impl Transport for TokioTransport {
+    async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        self.connection.clone().send_packed_command(command).await
+    }
+
+    async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let replies = self.connection.clone().send_packed_commands(&both, 1, 1).await?;
+        Ok(replies.into_iter().next_back().unwrap_or(Value::Nil))
+    }
+
+    fn close(&self) {
+        self.driver.abort();
+    }
+}
+
+impl Drop for TokioTransport {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Task for Option<AbortHandle> {
+    fn abort(&self) {
+        if let Some(task) = self {
+            task.abort();
+        }
+    }
 }

@@ -1,0 +1,97 @@
+//! Why a server cannot be used.
+
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError};
+
+use crate::address::Address;
+
+/// The oldest version that has all commands that the scripts use.
+pub(super) const VERSION_MIN: u64 = 6;
+
+/// Why a server cannot be used. It holds no secrets.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The connection failed, or the server answered with an error.
+    #[error("{0}")]
+    Redis(RedisError),
+    /// The server refused the login, or the login may not do what is needed.
+    #[error("{0}")]
+    AuthenticationRefused(RedisError),
+    /// The connection to a sentinel failed, or the sentinel answered with an error.
+    #[error("sentinel: {0}")]
+    Sentinel(RedisError),
+    /// A sentinel refused the login.
+    #[error("sentinel: {0}")]
+    SentinelAuthenticationRefused(RedisError),
+    /// The server is of another kind than configured.
+    #[error("{found}")]
+    WrongKind {
+        /// The kind of the server.
+        found: String,
+        /// The kind to configure, as [`Place::parse`](crate::address::Place::parse) reads it.
+        expected: &'static str,
+    },
+    /// The server did not answer in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The server's version is too old.
+    #[error("version {0} is too old (expected {VERSION_MIN}.0 or newer)")]
+    TooOld(String),
+    /// Too few replicas have what is written to the server.
+    #[error("fewer than {0} replicas have what is written to {1}")]
+    Unreplicated(u32, Address),
+    /// Several calls in a row had no answer.
+    #[error("several calls in a row had no answer")]
+    Unanswered,
+    /// Too few replicas had what was written, several times in a row.
+    #[error("several times in a row too few replicas had what was written")]
+    ReplicasBehind,
+    /// The sentinels do not know this master.
+    #[error("the sentinels know no master named {0}")]
+    UnknownMaster(String),
+    /// The server should be a master, and is not.
+    #[error("{0} is no master")]
+    NotMaster(Address),
+    /// The Cluster serves no slots.
+    #[error("the cluster serves no slots")]
+    NoSlots,
+    /// No address is configured.
+    #[error("there is nobody to ask")]
+    NoAddress,
+}
+
+impl ConnectError {
+    /// The error as one of a sentinel.
+    pub(super) fn of_a_sentinel(self) -> Self {
+        match self {
+            Self::Redis(error) => Self::Sentinel(error),
+            Self::AuthenticationRefused(error) => Self::SentinelAuthenticationRefused(error),
+            other => other,
+        }
+    }
+
+    /// The code of the server's error.
+    pub(super) fn code(&self) -> Option<&str> {
+        match self {
+            Self::Redis(error) | Self::AuthenticationRefused(error) => error.code(),
+            _ => None,
+        }
+    }
+}
+
+impl From<RedisError> for ConnectError {
+    fn from(error: RedisError) -> Self {
+        let refused = error.kind() == ErrorKind::AuthenticationFailed
+            || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"));
+        if refused {
+            return Self::AuthenticationRefused(error);
+        }
+        let found = error.to_string();
+        match found.contains("cluster support disabled") {
+            true => Self::WrongKind { found, expected: "single" },
+            false => Self::Redis(error),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! How a shared store is reached and used.
+
+use std::time::Duration;
+
+use crate::address::{Access, Kind, Login};
+use crate::key::KeyStyle;
+
+/// How a shared store is reached and used.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RedisOptions {
+    /// The servers.
+    pub kind: Kind,
+    /// How to connect to the servers.
+    pub access: Access,
+    /// The login to the sentinels.
+    pub sentinel_login: Login,
+    /// Workers, each with its own connections.
+    pub workers: usize,
+    /// The most connections to one server.
+    pub pool_size: usize,
+    /// How long one decision may take.
+    pub timeout: Duration,
+    /// The most decisions that wait at a time.
+    pub in_flight_max: usize,
+    /// How many replicas must have a charge before it is answered.
+    pub wait_replicas: u32,
+    /// How keys are written.
+    pub keys: KeyStyle,
+    /// The first and the longest pause between attempts at start.
+    pub startup_pauses: (Duration, Duration),
+}
+
+impl RedisOptions {
+    /// Options for one worker: 100 ms for a decision, 10,000 decisions that wait, 10 connections to a server, no login
+    /// and no TLS.
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            access: Access::default(),
+            sentinel_login: Login::default(),
+            workers: 1,
+            pool_size: 10,
+            timeout: Duration::from_millis(100),
+            in_flight_max: 10_000,
+            wait_replicas: 0,
+            keys: KeyStyle::default(),
+            startup_pauses: (Duration::from_secs(1), Duration::from_secs(30)),
+        }
+    }
+
+    /// Sets how to connect to the servers.
+    #[must_use]
+    pub fn access(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+
+    /// Sets the login to the sentinels.
+    #[must_use]
+    pub fn sentinel_login(self, sentinel_login: Login) -> Self {
+        Self { sentinel_login, ..self }
+    }
+
+    /// Sets how many workers there are. Those beyond share connections.
+    #[must_use]
+    pub fn workers(self, workers: usize) -> Self {
+        Self { workers, ..self }
+    }
+
+    /// Sets the most connections to one server.
+    #[must_use]
+    pub fn pool_size(self, pool_size: usize) -> Self {
+        Self { pool_size, ..self }
+    }
+
+    /// Sets how long one decision may take.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Sets the most decisions that wait at a time.
+    #[must_use]
+    pub fn in_flight_max(self, in_flight_max: usize) -> Self {
+        Self { in_flight_max, ..self }
+    }
+
+    /// Sets how many replicas must have a charge before it is answered.
+    #[must_use]
+    pub fn wait_replicas(self, wait_replicas: u32) -> Self {
+        Self { wait_replicas, ..self }
+    }
+
+    /// Sets how keys are written.
+    #[must_use]
+    pub fn keys(self, keys: KeyStyle) -> Self {
+        Self { keys, ..self }
+    }
+
+    /// Sets the first and the longest pause between attempts at start.
+    #[must_use]
+    pub fn startup_pauses(self, startup_pauses: (Duration, Duration)) -> Self {
+        Self { startup_pauses, ..self }
+    }
+}

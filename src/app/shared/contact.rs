@@ -1,0 +1,155 @@
+//! Whether the servers of the shared store answer, as the log and health report it: with the setting that helps.
+//!
+//! In: the store's contacts, and why they are lost. Out: a line of the log for each change, readiness, and the end of the
+//! program when Redis can never be used.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::app::{AppError, dead};
+use crate::clock::monotonic;
+use crate::health::Health;
+use crate::settings::Settings;
+use tidegate_redis::{ConnectError, Contact, RedisStore, SharedStore};
+
+/// Why requests are not welcome before the first contact.
+pub(in crate::app) const NOT_REACHED: &str = "redis was not reached yet";
+/// Why they are not when health follows the connection.
+const LOST: &str = "redis does not answer";
+
+/// Reports every change to the log and to health, for ever; ends when Redis can never be used.
+pub(in crate::app) async fn watch(
+    shared: Arc<SharedStore>,
+    health: Arc<Health>,
+    settings: Settings,
+) -> AppError {
+    let mut contacts: Vec<Watched> = shared.stores().map(|(name, store)| Watched::new(name, store)).collect();
+    let began = monotonic();
+    let patience = settings.redis_startup_max_elapsed_time;
+    loop {
+        let now: Vec<State> = contacts.iter_mut().map(Watched::look).collect();
+        let mut reached = true;
+        for state in &now {
+            match state {
+                State::Unusable(why) => return dead("redis", why),
+                State::Never(why) => {
+                    reached = false;
+                    if !patience.is_zero() && began.elapsed() >= patience {
+                        return dead("redis", why.as_deref().unwrap_or("it was not reached in time"));
+                    }
+                }
+                State::Up | State::Lost(_) => {}
+            }
+        }
+        tell(&health, &settings, &now);
+        let changes = contacts.iter_mut().map(|watched| Box::pin(watched.contact.changed()));
+        let changed = futures_util::future::select_all(changes);
+        match reached || patience.is_zero() {
+            true => drop(changed.await),
+            false => drop(tokio::time::timeout(patience.saturating_sub(began.elapsed()), changed).await),
+        }
+    }
+}
+
+/// What these contacts mean for readiness.
+fn tell(health: &Health, settings: &Settings, states: &[State]) {
+    let trouble = states.iter().find_map(|state| match state {
+        State::Never(why) => Some((true, why.as_deref().unwrap_or("not reached yet"))),
+        State::Lost(why) | State::Unusable(why) => Some((false, why.as_str())),
+        State::Up => None,
+    });
+    let Some((never, why)) = trouble else {
+        health.withdraw(NOT_REACHED);
+        health.withdraw(LOST);
+        return health.note(None);
+    };
+    health.note(Some(format!("redis: {why}")));
+    if !never {
+        health.withdraw(NOT_REACHED);
+    }
+    if settings.redis_health_check_active_connection {
+        health.refuse(LOST);
+    }
+}
+
+/// The contact to one Redis, as it is logged and reported to health.
+struct Watched {
+    contact: watch::Receiver<Contact>,
+    names: SettingNames,
+    /// The servers, for the log.
+    place: String,
+    /// Whether the last line of the log said that it answers. `None`: there is no line yet.
+    logged_up: Option<bool>,
+}
+
+impl Watched {
+    fn new(name: &str, store: &RedisStore) -> Self {
+        let place = store.options().kind.to_string();
+        Self { contact: store.contact(), names: SettingNames::of(name), place, logged_up: None }
+    }
+
+    /// What it is now. The log has a line for each change.
+    fn look(&mut self) -> State {
+        let contact = self.contact.borrow_and_update();
+        let explain = |error| self.names.explain(error);
+        let state = match &*contact {
+            Contact::Up => State::Up,
+            Contact::Never(why) => State::Never(why.as_ref().map(explain)),
+            Contact::Lost(why) => State::Lost(explain(why)),
+            Contact::Unusable(why) => State::Unusable(explain(why)),
+        };
+        match &state {
+            State::Up if self.logged_up != Some(true) => {
+                self.logged_up = Some(true);
+                tracing::info!("redis: {} answers", self.place);
+            }
+            State::Never(Some(why)) | State::Lost(why) if self.logged_up != Some(false) => {
+                self.logged_up = Some(false);
+                tracing::error!("redis: {} does not answer: {why}", self.place);
+            }
+            _ => {}
+        }
+        state
+    }
+}
+
+/// A [`Contact`] with its reason in words.
+enum State {
+    Up,
+    Never(Option<String>),
+    Lost(String),
+    Unusable(String),
+}
+
+/// The settings that help when a server cannot be used, by store.
+struct SettingNames {
+    auth: &'static str,
+    sentinel_auth: &'static str,
+    kind: &'static str,
+}
+
+impl SettingNames {
+    fn of(store: &str) -> Self {
+        match store {
+            "per_second" => Self {
+                auth: "REDIS_PERSECOND_AUTH",
+                sentinel_auth: "REDIS_PERSECOND_SENTINEL_AUTH",
+                kind: "REDIS_PERSECOND_TYPE",
+            },
+            _ => Self { auth: "REDIS_AUTH", sentinel_auth: "REDIS_SENTINEL_AUTH", kind: "REDIS_TYPE" },
+        }
+    }
+
+    /// The error, with the setting that helps.
+    fn explain(&self, error: &ConnectError) -> String {
+        match error {
+            ConnectError::AuthenticationRefused(_) => format!("{error} ({})", self.auth),
+            ConnectError::SentinelAuthenticationRefused(_) => format!("{error} ({})", self.sentinel_auth),
+            ConnectError::WrongKind { expected, .. } => {
+                format!("{error} (expected {}={expected})", self.kind)
+            }
+            _ => error.to_string(),
+        }
+    }
+}
