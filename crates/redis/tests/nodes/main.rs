@@ -1,0 +1,121 @@
+//! Two nodes of the shared store in one thread, without tokio's runtime: each has its own clock, and both share a toy
+//! network and a toy Redis. The same seed gives the same run.
+
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_engine::clock::Clock;
+use tidegate_engine::decision::{Code, conclude};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::plan::Modes;
+use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
+use tidegate_engine::time::Timestamp;
+use tidegate_redis::address::{Address, Kind};
+use tidegate_redis::runtime::Runtime;
+use tidegate_redis::{Contact, FailoverOptions, RedisOptions, RedisStore, SharedStore};
+
+use world::{Node, World};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 3, algorithm: fixed_window}}
+";
+
+fn rules() -> RuleSet {
+    let file = SourceFile { name: "shop.yaml".into(), bytes: RULES.into(), presumed: false };
+    let options = LoadOptions {
+        default_algorithm: Algorithm::default(),
+        default_cost: Cost::default(),
+        merge_domains: false,
+        strict: true,
+        max_file_bytes: 1 << 20,
+        secret: KeySecret::new([7; 16]),
+    };
+    load(&[file], &options).expect("good rules").rules
+}
+
+/// A node whose wall clock differs from the other's.
+fn store(node: &Node, wall_secs: u64) -> Arc<SharedStore<Node>> {
+    let kind = Kind::Single(Address::Tcp("redis".to_owned(), 1));
+    let main = RedisStore::on(node.clone(), RedisOptions::new(kind));
+    let local = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+    let clock = Clock::new(node.monotonic(), Timestamp::from_secs(wall_secs));
+    let options = FailoverOptions::default().mode(StoreFailure::Local);
+    Arc::new(SharedStore::new(main, None, Arc::new(local), clock, options))
+}
+
+/// The code of a request for so many hits, and what is left.
+async fn ask(store: &SharedStore<Node>, rules: &RuleSet, user: &str, hits: u64) -> (Code, u64) {
+    let mut request = Request::new("shop", 1);
+    let options = DescriptorOptions { hits_addend: Some(hits), ..DescriptorOptions::default() };
+    request.push([Entry { key: "user", value: user }], options);
+    let plan = rules.plan(&request, Modes::default());
+    let applied = match store.question(&request, &plan, None) {
+        Some(question) => {
+            let reply = question.ask().await;
+            store.answered(&plan, question, reply)
+        }
+        None => store.apply(&request, &plan, None).await,
+    };
+    let verdicts = applied.expect("it decides alone without Redis").verdicts;
+    let remaining = verdicts[0].expect("a verdict").remaining;
+    (conclude(&plan, &verdicts).code, remaining)
+}
+
+async fn until_up(store: &SharedStore<Node>) {
+    let (_, main) = store.stores().next().expect("the main store");
+    main.contact().wait_for(|contact| *contact == Contact::Up).await.expect("the store lives");
+}
+
+/// What the nodes answered, and when.
+type Run = Vec<(Duration, Code, u64)>;
+
+fn run(seed: u64) -> Run {
+    let world = Arc::new(World::default());
+    let nodes =
+        [Node::new(&world, seed, Duration::ZERO), Node::new(&world, !seed, Duration::from_secs(3_600))];
+    let clock = Arc::clone(&world);
+    world.run(async move {
+        let (stores, rules) = ([store(&nodes[0], 1_000_000), store(&nodes[1], 2_000_000)], rules());
+        stores.iter().for_each(SharedStore::attach);
+        until_up(&stores[0]).await;
+        until_up(&stores[1]).await;
+        let mut run = Run::new();
+        let note = |run: &mut Run, (code, remaining)| run.push((clock.now(), code, remaining));
+        for (node, user, hits) in [(0, "a", 2), (1, "a", 1), (0, "a", 1)] {
+            note(&mut run, ask(&stores[node], &rules, user, hits).await);
+        }
+        nodes[1].set_online(false);
+        note(&mut run, ask(&stores[1], &rules, "b", 1).await);
+        nodes[1].set_online(true);
+        nodes[1].sleep(Duration::from_secs(5)).await;
+        note(&mut run, ask(&stores[0], &rules, "b", 0).await);
+        run
+    })
+}
+
+#[test]
+fn two_nodes_share_a_limit_and_a_seed_gives_the_same_run() {
+    let first = run(7);
+    let answers: Vec<_> = first.iter().map(|&(_, code, remaining)| (code, remaining)).collect();
+    let expected = [
+        (Code::Ok, 1),
+        (Code::Ok, 0),
+        (Code::OverLimit, 0),
+        // Decided alone, and reported to Redis afterwards.
+        (Code::Ok, 2),
+        (Code::Ok, 2),
+    ];
+    assert_eq!(answers, expected);
+    assert!(
+        first[3].0 - first[2].0 >= Duration::from_millis(100),
+        "a whole budget was waited for: {first:?}"
+    );
+    assert_eq!(run(7), first);
+}

@@ -1,0 +1,260 @@
+//! A world under one seed: an executor with time of its own, a network, and a Redis that counts fixed windows.
+
+use std::collections::BTreeMap;
+use std::future::{pending, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use redis::{Arg, Cmd, RedisResult, Value};
+use tidegate_engine::clock::monotonic;
+use tidegate_redis::address::{Access, Address};
+use tidegate_redis::runtime::{Runtime, Task, Transport};
+
+/// How long a message takes.
+const LATENCY: Duration = Duration::from_millis(1);
+/// The clock of Redis when the world begins.
+const REDIS_EPOCH: Duration = Duration::from_secs(1_790_000_000);
+
+/// Everything that the nodes share. Time moves when no task can.
+#[derive(Default)]
+pub(crate) struct World {
+    now: Mutex<Duration>,
+    timers: Mutex<BTreeMap<(Duration, u64), Waker>>,
+    timers_made: AtomicU64,
+    tasks: Mutex<Vec<Arc<Spawned>>>,
+    redis: Mutex<Redis>,
+}
+
+/// A task, until it has ended.
+struct Spawned {
+    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    is_woken: AtomicBool,
+    is_aborted: AtomicBool,
+}
+
+impl Wake for Spawned {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, Relaxed);
+    }
+}
+
+impl Spawned {
+    fn poll(self: &Arc<Self>) {
+        let mut future = self.future.lock().expect("no panic");
+        let Some(running) = &mut *future else { return };
+        let waker = Waker::from(Arc::clone(self));
+        let is_aborted = self.is_aborted.load(Relaxed);
+        if is_aborted || running.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+            *future = None;
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn now(&self) -> Duration {
+        *self.now.lock().expect("no panic")
+    }
+
+    /// Runs a future to its end, with all tasks that it starts.
+    pub(crate) fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        main: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let output = Arc::new(Mutex::new(None));
+        let end = Arc::clone(&output);
+        self.spawn(async move { *end.lock().expect("no panic") = Some(main.await) });
+        loop {
+            let tasks = self.tasks.lock().expect("no panic").clone();
+            let woken: Vec<_> = tasks.iter().filter(|task| task.is_woken.swap(false, Relaxed)).collect();
+            woken.iter().for_each(|task| task.poll());
+            if let Some(output) = output.lock().expect("no panic").take() {
+                return output;
+            }
+            if woken.is_empty() {
+                let timer = self.timers.lock().expect("no panic").pop_first();
+                let ((time, _), waker) = timer.expect("a task waits for nothing");
+                *self.now.lock().expect("no panic") = time;
+                waker.wake();
+            }
+        }
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Arc<Spawned> {
+        let future = Mutex::new(Some(Box::pin(task) as Pin<Box<_>>));
+        let task = Spawned { future, is_woken: AtomicBool::new(true), is_aborted: AtomicBool::new(false) };
+        let task = Arc::new(task);
+        self.tasks.lock().expect("no panic").push(Arc::clone(&task));
+        task
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        let timer = (self.now().saturating_add(duration), self.timers_made.fetch_add(1, Relaxed));
+        poll_fn(|context| {
+            if self.now() >= timer.0 {
+                return Poll::Ready(());
+            }
+            self.timers.lock().expect("no panic").insert(timer, context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// One node: its clock is ahead by `offset`.
+#[derive(Clone)]
+pub(crate) struct Node {
+    world: Arc<World>,
+    began: Instant,
+    offset: Duration,
+    random: Arc<AtomicU64>,
+    is_online: Arc<AtomicBool>,
+}
+
+impl Node {
+    pub(crate) fn new(world: &Arc<World>, seed: u64, offset: Duration) -> Self {
+        let (random, is_online) = (Arc::new(AtomicU64::new(seed)), Arc::new(AtomicBool::new(true)));
+        Self { world: Arc::clone(world), began: monotonic(), offset, random, is_online }
+    }
+
+    pub(crate) fn set_online(&self, is_online: bool) {
+        self.is_online.store(is_online, Relaxed);
+    }
+}
+
+impl Runtime for Node {
+    type Transport = Wire;
+    type Task = Handle;
+
+    fn monotonic(&self) -> Instant {
+        self.began + self.since_boot()
+    }
+
+    fn since_boot(&self) -> Duration {
+        self.offset + self.world.now()
+    }
+
+    fn random(&self) -> u64 {
+        let step = |state: u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        self.random.fetch_update(Relaxed, Relaxed, step).expect("it always steps") >> 32
+    }
+
+    fn worker(&self) -> usize {
+        0
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+        self.world.sleep(duration)
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Handle {
+        Handle(self.world.spawn(task))
+    }
+
+    async fn connect(&self, _: &Address, _: &Access) -> RedisResult<Wire> {
+        let wire = Wire { node: self.clone(), is_closed: AtomicBool::new(false) };
+        wire.travel().await?;
+        Ok(wire)
+    }
+}
+
+/// A task that can be aborted.
+pub(crate) struct Handle(Arc<Spawned>);
+
+impl Task for Handle {
+    fn abort(&self) {
+        self.0.is_aborted.store(true, Relaxed);
+        self.0.is_woken.store(true, Relaxed);
+    }
+}
+
+/// A connection of a node. While the node is offline, messages are lost.
+pub(crate) struct Wire {
+    node: Node,
+    is_closed: AtomicBool,
+}
+
+impl Wire {
+    async fn travel(&self) -> RedisResult<()> {
+        self.node.world.sleep(LATENCY).await;
+        if !self.node.is_online.load(Relaxed) {
+            pending::<()>().await;
+        }
+        match self.is_closed.load(Relaxed) {
+            true => Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Transport for Wire {
+    async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        self.travel().await?;
+        let world = &self.node.world;
+        let reply = world.redis.lock().expect("no panic").reply(command, REDIS_EPOCH + world.now());
+        self.travel().await?;
+        Ok(reply)
+    }
+
+    async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
+        self.send(command).await
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Relaxed);
+    }
+}
+
+/// A Redis that knows one script: a fixed window that never ends, asked one check at a time.
+#[derive(Default)]
+struct Redis {
+    texts: BTreeMap<Vec<u8>, Vec<u8>>,
+    hits: BTreeMap<Vec<u8>, u64>,
+}
+
+impl Redis {
+    fn reply(&mut self, command: &Cmd, now: Duration) -> Value {
+        let args: Vec<&[u8]> = command
+            .args_iter()
+            .map(|arg| if let Arg::Simple(arg) = arg { arg } else { panic!("a cursor") })
+            .collect();
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        match args[..] {
+            [b"INFO", ..] => text("redis_version:7.0.0\r\nredis_mode:standalone\r\n"),
+            [b"TIME"] => {
+                Value::Array(vec![text(&now.as_secs().to_string()), text(&now.subsec_micros().to_string())])
+            }
+            [b"PING"] => Value::SimpleString("PONG".to_owned()),
+            [b"CONFIG", ..] => Value::Array(vec![text("maxmemory-policy"), text("noeviction")]),
+            [b"EXPIRE", key, _] => Value::Int(self.texts.contains_key(key).into()),
+            [b"GET", key] => self.texts.get(key).map_or(Value::Nil, |text| Value::BulkString(text.clone())),
+            [b"SET", key, value, b"NX", ..] => {
+                self.texts.entry(key.to_vec()).or_insert_with(|| value.to_vec());
+                Value::Okay
+            }
+            [b"EVALSHA", _, b"1", key, _, check] => self.decide(key, check, now),
+            _ => panic!(
+                "what is {:?}?",
+                args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<_>>()
+            ),
+        }
+    }
+
+    /// The numbers of a reply: `src/script.rs` says what they mean, and where a check has its own.
+    fn decide(&mut self, key: &[u8], check: &[u8], now: Duration) -> Value {
+        let double = |at: usize| f64::from_le_bytes(check[at..at + 8].try_into().expect("8 bytes")) as u64;
+        let limit = u64::from(u32::from_le_bytes(check[6..10].try_into().expect("4 bytes")));
+        let (hits, carried) =
+            (double(31), (39..check.len()).step_by(16).map(|at| double(at + 8)).sum::<u64>());
+        let count = self.hits.entry(key.to_vec()).or_default();
+        *count += carried;
+        let (before, over) = (*count, *count + hits > limit);
+        *count += if over { 0 } else { hits };
+        let (left, charged) = (limit.saturating_sub(*count), *count - before);
+        let now = now.as_micros() as u64;
+        let numbers = [now, over.into(), before, left, charged, now, hits, *count, 0];
+        Value::BulkString(numbers.into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect())
+    }
+}
