@@ -24,10 +24,10 @@ use mimalloc::MiMalloc;
 use tidegate_engine::decision::conclude;
 use tidegate_engine::key::{KeySecret, KeySeed};
 use tidegate_engine::limit::{Algorithm, Limit};
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Check, Hits, Modes, Origin};
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::{Cost, Unit};
+use tidegate_engine::rules::Unit;
 use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
@@ -101,7 +101,7 @@ impl Ours {
             shadow: false,
             quota: false,
         };
-        let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes, full: StoreFull::Deny }));
+        let store = Arc::new(MemoryStore::new(MemoryOptions::new(max_bytes)));
         Self { store, seed, check }
     }
 
@@ -263,7 +263,7 @@ impl Text {
 fn whole_request() {
     println!("\na request of two descriptors: match, plan, apply, conclude");
     let rules = shop_rules();
-    let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 30, full: StoreFull::Deny });
+    let store = MemoryStore::new(MemoryOptions::new(1 << 30));
     let request = || {
         let path = black_box([("route", "route-700"), ("method", "GET")]);
         Request::new(black_box("shop"), 1).descriptor(&black_box([("user", "alice")])).descriptor(&path)
@@ -298,14 +298,7 @@ fn shop_rules() -> RuleSet {
         text.push_str(&format!("  - {{key: route, value: route-{route}, {methods}}}\n"));
     }
     let file = SourceFile { name: "shop.yaml".into(), bytes: text.into_bytes(), presumed: false };
-    let options = LoadOptions {
-        default_algorithm: Algorithm::SlidingWindow,
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 1 << 20,
-        secret: KeySecret::new([7; 16]),
-    };
+    let options = LoadOptions::new(KeySecret::new([7; 16])).strict(true);
     load(&[file], &options).expect("good rules").rules
 }
 

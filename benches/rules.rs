@@ -9,20 +9,12 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::Algorithm;
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
+use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 
 fn options() -> LoadOptions {
-    LoadOptions {
-        default_algorithm: Algorithm::SlidingWindow,
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: false,
-        max_file_bytes: 32 << 20,
-        secret: KeySecret::new([7; 16]),
-    }
+    LoadOptions::new(KeySecret::new([7; 16]))
 }
 
 /// A file of so many rules, each with a value of its own.

@@ -10,11 +10,10 @@ use std::time::Duration;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::{Code, Status, conclude};
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::Algorithm;
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
+use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, load};
 use tidegate_redis::address::Place;
 use tidegate_redis::{Contact, RedisOptions, RedisStore};
 use tidegate_redis::{FailoverOptions, SharedStore};
@@ -34,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let redis = RedisStore::new(RedisOptions::new(Place::parse("single", &url, "")?.kind));
     let mut contact = redis.contact();
     // Decides while Redis does not answer, if that is what is wanted.
-    let local = MemoryStore::new(MemoryOptions { max_bytes: 64 << 20, full: StoreFull::Deny });
+    let local = MemoryStore::new(MemoryOptions::new(64 << 20));
     let options = FailoverOptions::default().mode(StoreFailure::Local);
     let store = Arc::new(SharedStore::new(redis, None, Arc::new(local), Clock::start(), options));
     store.attach();
@@ -58,14 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 fn rules() -> Result<RuleSet, Box<dyn Error>> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret)?;
-    let options = LoadOptions {
-        default_algorithm: Algorithm::SlidingWindow,
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 1 << 20,
-        secret: KeySecret::new(secret),
-    };
+    let options = LoadOptions::new(KeySecret::new(secret)).strict(true);
     let file = SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.into(), presumed: false };
     let told = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     Ok(load(&[file], &options).map_err(told)?.rules)

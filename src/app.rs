@@ -1,4 +1,4 @@
-//! The composition root: settings become sockets, threads and tasks; the first task that fails stops all; a signal
+//! The composition root: a configuration becomes sockets, threads and tasks; the first task that fails stops all; a signal
 //! drains.
 //!
 //! Workers (one a core) serve the gRPC and the HTTP port and decide. The calling thread, at a lower priority, is the
@@ -13,16 +13,11 @@ mod spans;
 mod statsd;
 mod tls;
 
-pub use self::reload::{load_options, no_rules, rules_layout, rules_setting};
-
 use std::convert::Infallible;
 use std::io;
-use std::num::NonZero;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-use http::StatusCode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -31,25 +26,22 @@ use crate::app::reload::{Following, Installer, Starting, counted};
 use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
 use crate::clock::{Clock, monotonic};
+use crate::configuration::Configuration;
 use crate::decisions::DecisionLog;
+use crate::front::Seam;
 use crate::front::connections::{
-    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
+    ConnectionBounds, DrainSwitch, Fronts, GrpcFrontKind, GrpcServer, Listener, Port, Workers, serve_pages,
 };
-use crate::front::http::{AdminFront, CheckOptions, Gate, HttpFront, MetricsFront, Proxy};
-use crate::front::{Bounds, LimitHeaders, Seam, Telling};
+use crate::front::http::{AdminFront, Gate, HttpFront, MetricsFront};
 use crate::health::Health;
 use crate::logging::{self, REPORT};
-use crate::metrics::{Metrics, MetricsOptions};
+use crate::metrics::Metrics;
 use crate::service::{Counters, Service};
-use crate::settings::value::{Backend, CheckProxy, FullMode, GrpcFrontKind, StoreFailureMode};
-use crate::settings::{Settings, machine};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
-use crate::statsd::{Address, Dialect};
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
-use tidegate_engine::plan::Modes;
-use tidegate_engine::rules::{Diagnostic, Example, Ink};
+use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::rules::{Diagnostic, Example, Ink, StoreFailure};
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
@@ -125,16 +117,16 @@ pub enum AppError {
 ///
 /// # Errors
 /// When the program could not start, or ended other than by a signal.
-pub fn run(settings: Settings, lines: Option<Ink>) -> Result<(), AppError> {
+pub fn run(configuration: Configuration, lines: Option<Ink>) -> Result<(), AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // First of all: a signal works at every moment.
     let signals = {
         let _entered = runtime.enter();
         Signals::register()?
     };
-    logging::start(settings.log_level, &settings.log_format);
-    settings.warnings.iter().for_each(|warning| tracing::warn!(target: REPORT, "{warning}"));
-    let ended = runtime.block_on(serve(settings, signals, lines));
+    logging::start(configuration.logging.level, configuration.logging.json);
+    configuration.warnings.iter().for_each(|warning| tracing::warn!(target: REPORT, "{warning}"));
+    let ended = runtime.block_on(serve(configuration, signals, lines));
     // A blocking read of rules must not hold up the end.
     runtime.shutdown_background();
     ended
@@ -142,20 +134,23 @@ pub fn run(settings: Settings, lines: Option<Ink>) -> Result<(), AppError> {
 
 /// Everything that is shared between the tasks.
 struct App {
-    settings: Settings,
+    configuration: Configuration,
     clock: Clock,
     store: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
     service: Arc<Service>,
     health: Arc<Health>,
     tracer: Option<Tracer>,
-    receivers: Vec<(Address, Dialect)>,
 }
 
-async fn serve(settings: Settings, mut signals: Signals, lines: Option<Ink>) -> Result<(), AppError> {
-    let tls = PortsTls::load(&settings)?;
-    let ports = listen(&settings, &tls).await?;
-    let app = App::new(settings)?;
+async fn serve(
+    configuration: Configuration,
+    mut signals: Signals,
+    lines: Option<Ink>,
+) -> Result<(), AppError> {
+    let tls = PortsTls::load(&configuration.listeners)?;
+    let ports = listen(&configuration.listeners, &tls).await?;
+    let app = App::new(configuration)?;
     let starting = app.rules(lines)?;
     let rules = tokio::select! {
         loaded = starting.load() => loaded?,
@@ -174,102 +169,84 @@ async fn serve(settings: Settings, mut signals: Signals, lines: Option<Ink>) -> 
 }
 
 impl App {
-    fn new(settings: Settings) -> Result<Self, AppError> {
+    fn new(configuration: Configuration) -> Result<Self, AppError> {
         let clock = Clock::start();
-        let store = Arc::new(MemoryStore::new(MemoryOptions {
-            max_bytes: counter_bytes(&settings),
-            full: match settings.store_full_mode {
-                FullMode::Deny => StoreFull::Deny,
-                FullMode::Allow => StoreFull::Allow,
-            },
-        }));
-        let receivers = statsd::receivers(&settings);
-        let metrics = Arc::new(Metrics::new(&MetricsOptions {
-            near_limit_ratio: settings.near_limit_ratio,
-            max_series: settings.max_metric_series.0,
-            stripes: worker_threads(&settings) + 1,
-            timer_readers: receivers.len(),
-            constant_labels: settings.extra_tags.0.clone(),
-            names: mapping::names(&settings)?,
-        }));
+        let store = Arc::new(MemoryStore::new(configuration.memory));
+        let mut options = configuration.metrics.options.clone();
+        if let Some(path) = &configuration.metrics.mapping {
+            options.names = mapping::names(path, options.names)?;
+        }
+        let metrics = Arc::new(Metrics::new(&options));
         control::register_store(&metrics, &store);
-        let modes = Modes {
-            shadow: settings.shadow_mode,
-            quota: settings.quota_mode,
-            stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
-        };
-        let log = DecisionLog::new(monotonic()).showing_values(settings.log_values);
-        let counters = match shared::store(&settings, &store, clock)? {
-            Some(shared) => {
+        let counters = match configuration.redis.clone() {
+            Some(redis) => {
+                let shared = shared::store(redis, &store, clock)?;
                 shared::register(&metrics, &shared);
                 Counters::Shared(shared)
             }
             None => Counters::Memory(Arc::clone(&store)),
         };
-        let service = Service::new(counters, Arc::clone(&metrics), clock, modes).logging(log);
-        let service = Arc::new(service);
-        let tracer = spans::start(&settings)?;
+        let log = DecisionLog::new(monotonic()).showing_values(configuration.logging.values);
+        let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes);
+        let service = Arc::new(service.logging(log));
+        let tracer = configuration.tracing.clone().map(spans::start).transpose()?;
         Ok(Self {
-            settings,
+            configuration,
             clock,
             store,
             metrics,
             service,
             health: Arc::new(Health::starting()),
             tracer,
-            receivers,
         })
     }
 
     fn rules(&self, lines: Option<Ink>) -> io::Result<Starting> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).map_err(io::Error::from)?;
+        let mut rules = self.configuration.rules.clone();
+        rules.load.secret = KeySecret::new(secret);
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-        let installer = Installer::new(&self.settings, KeySecret::new(secret), service, metrics, self.clock);
-        let installer = match self.settings.healthy_with_at_least_one_config_loaded {
+        let installer = Installer::new(rules.load.clone(), service, metrics, self.clock);
+        let installer = match rules.health_needs_domain {
             true => installer.turning(Arc::clone(&self.health)),
             false => installer,
         };
-        Ok(Starting::new(&self.settings, installer, lines, Arc::clone(&self.health)))
+        // Whoever asks for JSON has a program that reads it.
+        let lines = lines.filter(|_| !self.configuration.logging.json);
+        Ok(Starting::new(rules, installer, lines, Arc::clone(&self.health)))
     }
 
     /// Not ready before a store that is needed was reached once.
     fn await_shared_store(&self) {
-        let error = self.settings.redis_failure_mode == StoreFailureMode::Error;
-        if self.service.counters().shared().is_some() && error {
+        let redis = self.configuration.redis.as_ref();
+        if redis.is_some_and(|redis| redis.failover.mode == StoreFailure::Error) {
             self.health.refuse(shared::NOT_REACHED);
         }
     }
 
     fn seam(&self) -> Arc<Seam> {
-        let bounds = Bounds {
-            descriptors_max: self.settings.max_descriptors.0,
-            entries_max: self.settings.max_entries.0,
-            request_bytes_max: self.settings.max_request_bytes.0,
-        };
-        let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), bounds);
-        Arc::new(seam.telling(telling(&self.settings)).traced(self.tracer.clone()))
+        let Configuration { bounds, telling, .. } = &self.configuration;
+        let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), *bounds);
+        Arc::new(seam.telling(telling.clone()).traced(self.tracer.clone()))
     }
 
     fn start_workers(&self, seam: &Arc<Seam>) -> io::Result<Arc<Workers>> {
         let fronts = Fronts {
             grpc: self.grpc_server(Arc::clone(seam)),
-            http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health), check_options(&self.settings)),
+            http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health), self.configuration.check),
             service: Arc::clone(&self.service),
         };
         let bounds = ConnectionBounds {
             connections_max: connections_max(control::open_files_max()),
-            grpc_max_age: MaxAge {
-                age: unless_0(self.settings.grpc_max_connection_age),
-                grace: unless_0(self.settings.grpc_max_connection_age_grace),
-            },
+            grpc_max_age: self.configuration.grpc_max_age,
         };
-        Workers::start(worker_threads(&self.settings), bounds, &fronts).map(Arc::new)
+        Workers::start(self.configuration.workers, bounds, &fronts).map(Arc::new)
     }
 
     fn grpc_server(&self, seam: Arc<Seam>) -> GrpcServer {
         let health = Arc::clone(&self.health);
-        match self.settings.grpc_front {
+        match self.configuration.grpc_front {
             // Spans need the text of headers, which the lane does not keep.
             GrpcFrontKind::Lane if self.tracer.is_some() => {
                 tracing::info!("tracing is on: tonic serves the gRPC port (the lane does not trace)");
@@ -282,24 +259,24 @@ impl App {
 
     /// One line each: what an operator wants to know of a process that has just started.
     fn announce(&self, ports: &Ports) {
-        let settings = &self.settings;
-        tracing::info!("store: {} (BACKEND_TYPE)", settings.backend_type.unwrap_or(Backend::Memory).name());
-        if settings.backend_type == Some(Backend::Redis) {
-            tracing::info!("redis: {} (REDIS_FAILURE_MODE)", settings.redis_failure_mode.name());
+        let Configuration { rules, bounds, memory, metrics, redis, workers, .. } = &self.configuration;
+        tracing::info!("store: {} (BACKEND_TYPE)", self.configuration.backend());
+        if let Some(redis) = redis {
+            tracing::info!("redis: {} (REDIS_FAILURE_MODE)", redis.failover.mode.name());
         }
-        tracing::info!("default algorithm: {} (DEFAULT_ALGORITHM)", settings.default_algorithm.name());
+        tracing::info!("default algorithm: {} (DEFAULT_ALGORITHM)", rules.load.default_algorithm.name());
         tracing::info!(
             "bounds: MAX_COUNTER_BYTES={} STORE_FULL_MODE={} MAX_DESCRIPTORS={} MAX_ENTRIES={} MAX_REQUEST_BYTES={} \
              MAX_RULES_FILE_BYTES={} MAX_METRIC_SERIES={}",
-            counter_bytes(settings),
-            settings.store_full_mode.name(),
-            settings.max_descriptors.0,
-            settings.max_entries.0,
-            settings.max_request_bytes.0,
-            settings.max_rules_file_bytes.0,
-            settings.max_metric_series.0,
+            memory.max_bytes,
+            memory.full.name(),
+            bounds.descriptors_max,
+            bounds.entries_max,
+            bounds.request_bytes_max,
+            rules.load.max_file_bytes,
+            metrics.options.max_series,
         );
-        tracing::info!("workers: {} (WORKER_THREADS)", worker_threads(settings));
+        tracing::info!("workers: {workers} (WORKER_THREADS)");
         for line in ports.lines() {
             tracing::info!("{line}");
         }
@@ -322,15 +299,15 @@ impl App {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
         let mut control = self.serve_pages((ports.metrics, ports.debug), seam, &switch);
-        let flush = self.settings.stats_flush_interval.0;
-        let mut sending = Sending::start(self.receivers.clone(), &self.metrics, flush);
+        let sent = &self.configuration.metrics;
+        let mut sending = Sending::start(sent.receivers.clone(), &self.metrics, sent.flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
         let mut files: Vec<_> = rules.reread().into_iter().collect();
         control.spawn(rules.until_it_dies());
-        if let Some(shared) = self.service.counters().shared() {
+        if let (Some(shared), Some(redis)) = (self.service.counters().shared(), &self.configuration.redis) {
             let (shared, health) = (Arc::clone(shared), Arc::clone(&self.health));
-            control.spawn(shared::watch(shared, health, self.settings.clone()));
+            control.spawn(shared::watch(shared, health, (redis.startup_timeout, redis.health_follows)));
         }
         files.extend(tls.watch(&mut control)?);
         let Signals { mut end, hangup } = signals;
@@ -364,16 +341,15 @@ impl App {
     ) -> Essential {
         let mut tasks = Essential::new();
         if let Some(listener) = metrics {
-            let front =
-                MetricsFront::new(self.settings.prometheus_path.0.as_str(), Arc::clone(&self.metrics));
+            let path = self.configuration.metrics.path.as_str();
+            let front = MetricsFront::new(path, Arc::clone(&self.metrics));
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }
         if let Some(listener) = debug {
-            let gate = Gate::new(
-                &self.settings.debug_host,
-                self.settings.admin_token.as_ref().map(|token| &*token.0),
-            );
+            let token = self.configuration.admin_token.as_ref();
+            let gate =
+                Gate::new(&self.configuration.listeners.debug.host, token.map(|token| token.0.as_str()));
             let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
             let front = AdminFront::new(service, seam, metrics, gate);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
@@ -383,7 +359,7 @@ impl App {
     }
 
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {
-        tokio::time::sleep(self.settings.drain_grace).await;
+        tokio::time::sleep(self.configuration.listeners.drain_grace).await;
         accepting.shutdown().await;
         match workers.drain(DRAIN_PATIENCE).await {
             true => tracing::info!("drained"),
@@ -430,69 +406,10 @@ fn question(example: &Example) -> serde_json::Value {
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
 }
 
-/// What answers tell beside codes and limits.
-fn telling(settings: &Settings) -> Telling {
-    let names = LimitHeaders {
-        limit: settings.limit_limit_header.0.clone(),
-        remaining: settings.limit_remaining_header.0.clone(),
-        reset: settings.limit_reset_header.0.clone(),
-    };
-    Telling {
-        headers: settings.limit_response_headers_enabled.then_some(names),
-        dynamic_metadata: settings.response_dynamic_metadata,
-    }
-}
-
-fn check_options(settings: &Settings) -> CheckOptions {
-    let deny_status = StatusCode::from_u16(settings.check_deny_status.0);
-    CheckOptions {
-        proxy: match settings.check_proxy {
-            CheckProxy::Nginx => Proxy::Nginx,
-            CheckProxy::Forwarded => Proxy::Forwarded,
-        },
-        deny_status: deny_status.expect("the setting is from 400 to 599"),
-        trusted_hops: settings.xff_num_trusted_hops.0,
-    }
-}
-
-/// What the program finds out where nobody sets it: the value of this setting, as it would be written.
-pub fn found_out(settings: &Settings, name: &str) -> Option<String> {
-    Some(match name {
-        "BACKEND_TYPE" => settings.backend_type?.name().to_owned(),
-        "WORKER_THREADS" => worker_threads(settings).to_string(),
-        "MAX_COUNTER_BYTES" => counter_bytes(settings).to_string(),
-        "USE_PROMETHEUS" => (!settings.disable_stats).to_string(),
-        "USE_STATSD" => statsd::plain_is_on(settings).to_string(),
-        "STATSD_HOST" => statsd::HOST.to_owned(),
-        "STATSD_PORT" => statsd::PORT.to_string(),
-        "STATSD_PROTOCOL" => "tcp".to_owned(),
-        "CONFIG_PATH" | "RUNTIME_ROOT" | "RUNTIME_SUBDIRECTORY" | "RUNTIME_APPDIRECTORY" => {
-            reload::place(&rules_layout(settings), name)?.display().to_string()
-        }
-        _ => return None,
-    })
-}
-
-/// One a core that the process may use, unless told.
-fn worker_threads(settings: &Settings) -> usize {
-    let cores = || thread::available_parallelism().map_or(1, NonZero::get);
-    settings.worker_threads.map_or_else(cores, |count| count.0)
-}
-
 /// Connections of decisions, where the process may hold this many files open: were all of them taken, nobody could
 /// scrape, and no change of the rules be read.
 fn connections_max(open_files: usize) -> usize {
     open_files.saturating_sub(OTHER_FILES).max(open_files / 2).min(CONNECTIONS_MAX)
-}
-
-/// A time of 0 means never.
-fn unless_0(time: Duration) -> Option<Duration> {
-    (!time.is_zero()).then_some(time)
-}
-
-/// Half of the memory that there is, unless told.
-fn counter_bytes(settings: &Settings) -> u64 {
-    settings.max_counter_bytes.map_or_else(|| machine::memory_bytes() / 2, |size| size.0)
 }
 
 /// Takes files of rules and of TLS again whenever somebody hangs up (SIGHUP).

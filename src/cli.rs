@@ -19,8 +19,9 @@ use clap::{Arg, ArgMatches, Command};
 use strsim::osa_distance;
 
 use crate::app;
+use crate::configuration::Configuration;
 use crate::logging::REPORT;
-use crate::settings::{Problem, Row, Settings, TABLE, misspelt};
+use crate::settings::{Problem, Row, TABLE, misspelt};
 use tidegate_engine::rules::Ink;
 
 /// A bad setting or a bad command line (EX_USAGE).
@@ -119,16 +120,16 @@ fn serve(
     variable: impl Fn(&str) -> Option<String>,
     mistakes: Vec<Problem>,
 ) -> ExitCode {
-    let mut settings = match Settings::read(|row| flag(matches, row), &variable) {
-        Ok(settings) => settings,
+    let mut configuration = match Configuration::read(|row| flag(matches, row), &variable) {
+        Ok(configuration) => configuration,
         Err(problems) => {
             mistakes.iter().for_each(|mistake| complain(format_args!("warning: {mistake}")));
             return bad_settings(&problems);
         }
     };
-    settings.warnings.extend(mistakes);
+    configuration.warnings.extend(mistakes);
     let is_terminal = std::io::stderr().is_terminal();
-    match app::run(settings, is_terminal.then(|| Ink::new(true, variable))) {
+    match app::run(configuration, is_terminal.then(|| Ink::new(true, variable))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // An error may be several problems, a line each.
@@ -186,15 +187,15 @@ fn arguments_of(names: &'static [&'static str]) -> impl Iterator<Item = Arg> {
     TABLE.iter().filter(|row| names.contains(&row.name)).map(|row| argument(row).hide_short_help(false))
 }
 
-/// Reads the settings with these names; all others are at their defaults, whatever the environment says of them.
+/// What the settings with these names come to; all others are at their defaults, whatever the environment says of them.
 fn read_only(
     names: &[&str],
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<Settings, Vec<Problem>> {
+) -> Result<Configuration, Vec<Problem>> {
     let flag = |row: &Row| if names.contains(&row.name) { flag(row) } else { None };
     let variable = |name: &str| if names.contains(&name) { variable(name) } else { None };
-    Settings::read(flag, variable)
+    Configuration::read(flag, variable)
 }
 
 /// The arguments with what `envoyproxy/ratelimit` spells in Go's way spelled in ours: `-config_dir X`.
@@ -310,7 +311,8 @@ mod tests {
     fn a_switch_needs_no_value() {
         let read = |arguments: &[&str]| {
             let matches = command().try_get_matches_from(arguments).expect("good");
-            Settings::read(|row| flag(&matches, row), |_| None).expect("good").strict_rules
+            let configuration = Configuration::read(|row| flag(&matches, row), |_| None).expect("good");
+            configuration.rules.load.strict
         };
         assert!(read(&["tidegate", "--strict-rules"]));
         assert!(!read(&["tidegate", "--strict-rules=false"]));

@@ -27,8 +27,10 @@
 //! # The modules, in reading order
 //! The engine is pure (no async, I/O, logs, metrics or protocol types; of clocks it only has one to hand out). `source`
 //! and `metrics` import it alone; `decisions` (what is logged of them) those; `service` imports all of these and the shared
-//! store; `front` imports `service`; `app` imports all; only `cli` imports `app`. Beside the way of a request: `statsd`
-//! sends `metrics` on, `spans` is told by `front`. Cargo keeps the walls between crates, `tests/tidy.rs` those within.
+//! store; `front` imports `service`. Beside the way of a request: `statsd` sends `metrics` on, `front` begins `spans`.
+//! `settings` reads the command line and the environment into one value a row; `configuration` resolves these once into
+//! the options of all other modules; `app` hands them on, and knows no settings. Only `cli` imports `app`. Cargo keeps
+//! the walls between crates, `tests/tidy.rs` those within.
 //!
 //! | to … | touch |
 //! | --- | --- |
@@ -36,7 +38,8 @@
 //! | add a key of the rule files | `crates/engine/src/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
 //! | add an action of `rate_limits` | `crates/engine/src/rules/keys.rs` → `check/actions.rs` → `actions.rs`, a line in its tests |
 //! | change what happens when Redis does not answer | `crates/redis/src/failover/alone.rs` |
-//! | add a setting | a row in `settings/table.rs`, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md`, and a test in `tests/blackbox` of what it does |
+//! | add a setting | a row in `settings/table.rs`, a line in `configuration.rs` or a part of it, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md`, and a test in `tests/blackbox` of what it does |
+//! | add a kind of value that settings take | a file of `settings/value`, by kind; an enumeration belongs to the module that acts by it |
 //! | add a command | `cli/<command>.rs` |
 //! | tell more of why an answer is what it is | `crates/engine/src/rules/walk.rs`, `explain.rs` |
 //! | change shadow mode, quota mode, the overall code | `crates/engine/src/settle.rs`, `decision.rs` |
@@ -98,8 +101,9 @@ mod service;
 mod front;
 mod health;
 mod clock;
-mod settings;
 mod logging;
+mod settings;
+mod configuration;
 mod app;
 #[doc(hidden)]
 pub mod cli;

@@ -21,7 +21,6 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Registry, reload};
 
 use crate::clock;
-use crate::settings::value::{LogLevel, Value as _};
 use tidegate_engine::text::{json_line, one_line};
 
 /// Lines a second that one place in the code may write before it is cut off until the next second.
@@ -41,14 +40,47 @@ pub fn takes_a_line() -> bool {
     poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-/// Starts logging to stderr for the whole process. Later calls change nothing.
-pub fn start(level: LogLevel, format: &str) {
-    let (filter, handle) = reload::Layer::new(filter(level));
+/// How much is logged: a word, and the level that it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogLevel {
+    name: &'static str,
+    level: Level,
+}
+
+impl LogLevel {
+    /// Its words.
+    pub const EXPECTED: &str = "one of the words expected: panic fatal error warn warning info debug trace";
+
+    /// Reads one, in any case.
+    pub fn parse(text: &str) -> Option<Self> {
+        let words = [
+            ("panic", Level::ERROR),
+            ("fatal", Level::ERROR),
+            ("error", Level::ERROR),
+            ("warn", Level::WARN),
+            ("warning", Level::WARN),
+            ("info", Level::INFO),
+            ("debug", Level::DEBUG),
+            ("trace", Level::TRACE),
+        ];
+        let found = words.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+        found.map(|(name, level)| Self { name, level })
+    }
+
+    /// The word.
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+}
+
+/// Starts logging to stderr for the whole process, as JSON or as text. Later calls change nothing.
+pub fn start(level: LogLevel, json: bool) {
+    let (filter, handle) = reload::Layer::new(LevelFilter::from_level(level.level));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // It would be told on stderr, which is what has failed, and whose failing ends the thread.
         .log_internal_errors(false)
-        .event_format(Lines { json: format.eq_ignore_ascii_case("json"), flood: Flood::default() });
+        .event_format(Lines { json, flood: Flood::default() });
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     // Only tests that start twice in one process meet the error.
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
@@ -72,19 +104,9 @@ pub fn set_level(word: &str) -> Result<(), &'static str> {
     tracing::error!(target: REPORT, "log level: {} from now on", level.name());
     if let Some(handle) = LEVEL.get() {
         // It fails only when the subscriber is gone, which is there as long as the process.
-        let _ = handle.reload(filter(level));
+        let _ = handle.reload(LevelFilter::from_level(level.level));
     }
     Ok(())
-}
-
-fn filter(level: LogLevel) -> LevelFilter {
-    LevelFilter::from_level(match level {
-        LogLevel::Panic | LogLevel::Fatal | LogLevel::Error => Level::ERROR,
-        LogLevel::Warn | LogLevel::Warning => Level::WARN,
-        LogLevel::Info => Level::INFO,
-        LogLevel::Debug => Level::DEBUG,
-        LogLevel::Trace => Level::TRACE,
-    })
 }
 
 /// Writes an event as one line.

@@ -1,14 +1,13 @@
 //! Settings: one table, a row a setting, from which the command line, the environment, `--help` and the typed
-//! [`Settings`] come.
+//! [`Settings`] come. What they come to together is the business of `configuration`.
 //!
 //! In: the command line's flags and an environment (a parameter, so that tests never touch the process's own).
-//! Out: [`Settings`], or every [`Problem`] at once. A flag wins over a variable, a variable over the default. A
+//! Out: [`Settings`], and every [`Problem`] at once. A flag wins over a variable, a variable over the default. A
 //! variable that is in no row is ignored, except those of `refused`, which would change behaviour; one that looks like
-//! a mistake is told ([`misspelt`]).
+//! a mistake is a warning ([`misspelt`]).
 
-pub mod machine;
-pub mod redis;
-pub mod mogrifiers;
+mod backend;
+mod mogrifiers;
 mod misspelt;
 mod page;
 mod refused;
@@ -56,42 +55,46 @@ impl Row {
 
 impl Settings {
     /// Reads every setting: from `flag(row)` if the command line has it, else from `variable(name)`, else the
-    /// default.
-    ///
-    /// # Errors
-    /// All bad settings at once.
+    /// default. What is wrong goes to `problems`; `None` where a setting has no value because of that.
     pub fn read(
         flag: impl Fn(&Row) -> Option<String>,
         variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, Vec<Problem>> {
-        let mut problems = refused(&variable);
+        problems: &mut Vec<Problem>,
+    ) -> Option<Self> {
+        problems.extend(refused(&variable));
         let text = |row: &Row| flag(row).or_else(|| variable(row.name));
-        let settings = Self::read_table(text, &mut problems);
+        let settings = Self::read_table(text, problems);
         problems.extend(alone(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
-        let settings = settings.map(|settings| {
-            let names = &settings.use_dog_statsd_mogrifiers.0;
-            Self { mogrifiers: mogrifiers::read(names, &variable, &mut problems), ..settings }
-        });
-        let settings = settings.map(|settings| Self {
-            backend_type: settings.backend_type.or_else(|| redis::backend(text, &variable)),
-            ..settings
-        });
-        problems.extend(settings.iter().flat_map(redis::problems));
-        let settings = settings.map(|settings| Self { warnings: unheeded(&settings, &variable), ..settings });
+        let mut settings = settings?;
+        settings.mogrifiers = mogrifiers::read(&settings.use_dog_statsd_mogrifiers.0, &variable, problems);
+        settings.backend_type = settings.backend_type.or_else(|| backend::backend(text, &variable));
+        settings.warnings = unheeded(&settings, &variable);
+        Some(settings)
+    }
+}
+
+/// Settings of an environment, for tests.
+#[cfg(test)]
+pub mod fixture {
+    use super::{Problem, Settings};
+
+    /// An environment of these variables.
+    pub fn variables(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        |name| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned())
+    }
+
+    /// Its settings.
+    pub fn read(pairs: &[(&str, &str)]) -> Result<Settings, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let settings = Settings::read(|_| None, variables(pairs), &mut problems);
         settings.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::fixture::read;
     use super::*;
-
-    fn read(pairs: &[(&str, &str)]) -> Result<Settings, Vec<Problem>> {
-        Settings::read(
-            |_| None,
-            |name| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned()),
-        )
-    }
 
     #[test]
     fn every_default_is_a_good_value() {
@@ -103,7 +106,7 @@ mod tests {
     fn a_flag_wins_over_a_variable() {
         let flag = |row: &Row| (row.name == "GRPC_PORT").then(|| "1".to_owned());
         let variable = |name: &str| (name == "GRPC_PORT" || name == "PORT").then(|| "2".to_owned());
-        let settings = Settings::read(flag, variable).expect("good");
+        let settings = Settings::read(flag, variable, &mut Vec::new()).expect("good");
         assert_eq!((settings.grpc_port, settings.port), (1, 2));
     }
 
@@ -143,9 +146,12 @@ mod tests {
 
     #[test]
     fn a_secret_is_in_no_debug_output_of_the_settings() {
-        let settings = read(&[("ADMIN_TOKEN", "hunter2")]).expect("good");
-        assert_eq!(settings.admin_token.as_ref().map(|token| token.0.as_str()), Some("hunter2"));
-        assert!(!format!("{settings:?}").contains("hunter2"));
+        for name in ["ADMIN_TOKEN", "REDIS_AUTH"] {
+            let settings = read(&[(name, "hunter2")]).expect("good");
+            let token = settings.admin_token.as_ref().unwrap_or(&settings.redis_auth);
+            assert_eq!(token.0, "hunter2", "{name}");
+            assert!(!format!("{settings:?}").contains("hunter2"), "{name}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-pub use self::line::Dialect;
+pub use self::line::{Dialect, Mogrifier};
 pub use self::wire::{Address, Transport};
 
 use self::wire::Connection;

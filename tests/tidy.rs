@@ -117,21 +117,22 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
         "src",
         &[
             ("clock", &[]),
-            ("settings", &[]),
-            ("logging", &["clock", "settings"]),
+            ("logging", &["clock"]),
             ("health", &[]),
             ("source", &[]),
             ("metrics", &[]),
-            ("statsd", &["metrics", "settings::mogrifiers"]),
+            ("statsd", &["metrics"]),
             ("spans", &[]),
             ("decisions", &["logging", "metrics"]),
             ("service", &["source", "metrics", "clock", "decisions"]),
             ("front", &["service", "metrics", "spans", "health", "clock", "logging"]),
+            ("settings", &["front", "logging", "spans", "statsd"]),
+            ("configuration", &["settings", "logging", "source", "metrics", "statsd", "spans", "front"]),
             (
                 "app",
                 &[
                     "clock",
-                    "settings",
+                    "configuration",
                     "logging",
                     "health",
                     "source",
@@ -143,13 +144,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "front",
                 ],
             ),
-            (
-                "cli",
-                &[
-                    "clock", "settings", "logging", "health", "source", "metrics", "statsd", "spans",
-                    "service", "front", "app",
-                ],
-            ),
+            ("cli", &["clock", "settings", "configuration", "logging", "source", "app"]),
             // The binary: argv to exit code, through the library's name.
             ("main", &["cli"]),
             ("lib", &[]),

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::Algorithm;
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{Entry, Request};
-use tidegate_engine::rules::{Cost, LoadOptions, SourceFile, load};
+use tidegate_engine::rules::{LoadOptions, SourceFile, load};
 use tidegate_redis::key::KeyStyle;
 use tidegate_redis::script::{Call, Clock, Purpose, Whole, source};
 
@@ -115,14 +114,7 @@ impl Bare {
 fn command(script: &str, rate_limit: &str) -> Result<Vec<u8>, String> {
     let file =
         SourceFile { name: "bench.yaml".into(), bytes: rules_text(rate_limit).into_bytes(), presumed: false };
-    let options = LoadOptions {
-        default_algorithm: Algorithm::SlidingWindow,
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 1 << 20,
-        secret: KeySecret::new([7; 16]),
-    };
+    let options = LoadOptions::new(KeySecret::new([7; 16])).strict(true);
     let rules = load(&[file], &options).map_err(|_| "the rules of the benchmark are bad")?.rules;
     let value = std::str::from_utf8(DIGITS).expect("digits are text");
     let request = Request::new(DOMAIN, 1).descriptor(&[(KEY, value)]);

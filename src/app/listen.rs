@@ -7,9 +7,8 @@ use rustix::io::Errno;
 
 use crate::app::AppError;
 use crate::app::tls::{PortTls, PortsTls};
+use crate::configuration::{Endpoint, HostPort, Listeners};
 use crate::front::connections::{Listener, Port};
-use crate::settings::Settings;
-use crate::settings::value::{FilePath, HostPort};
 
 /// The sockets that are open.
 pub(super) struct Ports {
@@ -54,18 +53,17 @@ const METRICS: Names =
 ///
 /// # Errors
 /// Every one that cannot be bound; except the debug port, and a metrics port that nobody asked for: those are warned of.
-pub(super) async fn listen(settings: &Settings, tls: &PortsTls) -> Result<Ports, AppError> {
+pub(super) async fn listen(listeners: &Listeners, tls: &PortsTls) -> Result<Ports, AppError> {
     let mut failed = Vec::new();
     let mut noted = |bound: Result<Listener, NoSocket>| bound.map_err(|error| failed.push(error)).ok();
-    let grpc = (&settings.grpc_uds, settings.grpc_host.as_str(), settings.grpc_port);
-    let grpc = noted(socket_or_port(&GRPC, grpc).await);
-    let http =
-        noted(socket_or_port(&HTTP, (&settings.http_uds, settings.host.as_str(), settings.port)).await);
-    let metrics = match metrics(settings).await {
-        Some(bound) if settings.use_prometheus.is_none() => or_warn(bound),
-        bound => bound.and_then(noted),
+    let grpc = noted(socket_or_port(&GRPC, &listeners.grpc).await);
+    let http = noted(socket_or_port(&HTTP, &listeners.http).await);
+    let metrics = match &listeners.metrics {
+        Some(address) if listeners.metrics_required => noted(bind(&METRICS, address).await),
+        Some(address) => or_warn(bind(&METRICS, address).await),
+        None => None,
     };
-    let debug = or_warn(bind(&DEBUG, &settings.debug_host, settings.debug_port).await);
+    let debug = or_warn(bind(&DEBUG, &listeners.debug).await);
     let (Some(grpc), Some(http), []) = (grpc, http, failed.as_slice()) else {
         return Err(AppError::Listen(failed));
     };
@@ -77,30 +75,18 @@ pub(super) async fn listen(settings: &Settings, tls: &PortsTls) -> Result<Ports,
     Ok(Ports { decisions, metrics, debug })
 }
 
-/// The metrics port, if there should be one.
-async fn metrics(settings: &Settings) -> Option<Result<Listener, NoSocket>> {
-    if settings.use_prometheus == Some(false) || settings.disable_stats {
-        return None;
-    }
-    let HostPort { host, port } = &settings.prometheus_addr;
-    Some(bind(&METRICS, host, *port).await)
-}
-
-/// A unix socket if there is a path, else a TCP port.
-async fn socket_or_port(
-    names: &'static Names,
-    (path, host, port): (&Option<FilePath>, &str, u16),
-) -> Result<Listener, NoSocket> {
-    let Some(FilePath(path)) = path else {
-        return bind(names, host, port).await;
+async fn socket_or_port(names: &'static Names, endpoint: &Endpoint) -> Result<Listener, NoSocket> {
+    let path = match endpoint {
+        Endpoint::Unix(path) => path,
+        Endpoint::Tcp(address) => return bind(names, address).await,
     };
     let no_socket = |source| NoSocket { names, address: path.display().to_string(), is_unix: true, source };
     Listener::unix(path).await.map_err(no_socket)
 }
 
-async fn bind(names: &'static Names, host: &str, port: u16) -> Result<Listener, NoSocket> {
+async fn bind(names: &'static Names, HostPort { host, port }: &HostPort) -> Result<Listener, NoSocket> {
     let no_socket = |source| NoSocket { names, address: format!("{host}:{port}"), is_unix: false, source };
-    bind_any_family(host, |host| Listener::tcp(host, port)).await.map_err(no_socket)
+    bind_any_family(host, |host| Listener::tcp(host, *port)).await.map_err(no_socket)
 }
 
 impl NoSocket {

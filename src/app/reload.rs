@@ -6,9 +6,6 @@
 mod control_plane;
 mod files;
 
-pub(super) use self::files::place;
-pub use self::files::{no_rules, rules_layout, rules_setting};
-
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
@@ -17,14 +14,12 @@ use self::files::Reloader;
 pub(super) use self::files::Watching;
 use crate::app::{AppError, dead};
 use crate::clock::Clock;
+use crate::configuration::Rules;
 use crate::health::Health;
 use crate::logging::REPORT;
 use crate::metrics::Metrics;
 use crate::service::Service;
-use crate::settings::Settings;
-use crate::settings::value::ConfigType;
 use crate::source::file::{Reread, SourceError};
-use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{self, Diagnostic, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -106,20 +101,13 @@ const WARNING_COLOUR: &str = "1;33";
 const NO_DOMAIN: &str = "no domain is loaded";
 
 impl Starting {
-    /// The source that `settings` name. A control plane's first rules make `health` serve.
-    pub(super) fn new(
-        settings: &Settings,
-        installer: Installer,
-        lines: Option<Ink>,
-        health: Arc<Health>,
-    ) -> Self {
-        match settings.config_type {
-            ConfigType::File => Self::Files(
-                Box::new(Reloader::new(settings, installer, lines)),
-                settings.force_start_without_initial_config,
-            ),
-            ConfigType::GrpcXdsSotw => {
-                Self::ControlPlane(Box::new(ControlPlane::new(settings, installer, health)))
+    /// The source of `rules`. A control plane's first rules make `health` serve.
+    pub(super) fn new(rules: Rules, installer: Installer, lines: Option<Ink>, health: Arc<Health>) -> Self {
+        let Rules { files, control_plane, start_without, .. } = rules;
+        match control_plane {
+            None => Self::Files(Box::new(Reloader::new(files, installer, lines)), start_without),
+            Some(options) => {
+                Self::ControlPlane(Box::new(ControlPlane::new(options, installer, health, start_without)))
             }
         }
     }
@@ -165,15 +153,14 @@ impl Following {
 }
 
 impl Installer {
-    /// For sets that are loaded as `settings` say.
+    /// For sets that are loaded so.
     pub(super) fn new(
-        settings: &Settings,
-        secret: KeySecret,
+        options: LoadOptions,
         service: Arc<Service>,
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        Self { options: load_options(settings, secret), service, metrics, clock, health: None }
+        Self { options, service, metrics, clock, health: None }
     }
 
     /// From now on, the process is unhealthy while no domain is loaded.
@@ -265,16 +252,4 @@ impl Installer {
 /// `1 limit`, `2 limits`.
 pub(super) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
-/// How rules are loaded.
-pub fn load_options(settings: &Settings, secret: KeySecret) -> LoadOptions {
-    LoadOptions {
-        default_algorithm: settings.default_algorithm,
-        default_cost: settings.default_cost,
-        merge_domains: settings.merge_domain_config,
-        strict: settings.strict_rules,
-        max_file_bytes: usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX),
-        secret,
-    }
 }

@@ -3,100 +3,49 @@
 mod contact;
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
-use crate::app::{AppError, counter_bytes, worker_threads};
+use crate::app::AppError;
 use crate::clock::Clock;
+use crate::configuration::{ClientTlsFiles, Redis, Server};
 use crate::metrics::{Kind, Metrics};
-use crate::settings::Settings;
-use crate::settings::redis::Target;
-use crate::settings::value::{Backend, FilePath, StoreFailureMode, SyncMode};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::reported::ReportedTotal;
-use tidegate_engine::rules::{StoreFailure, Sync};
-use tidegate_redis::address::PlaceError;
-use tidegate_redis::key::KeyStyle;
 use tidegate_redis::tls::{TlsError, TlsFiles, config};
-use tidegate_redis::{Access, Contact, RedisOptions, RedisStore, RoundTrips, Stats};
-use tidegate_redis::{FailoverOptions, Failure, LeaseTotals, SharedStore};
+use tidegate_redis::{Contact, Failure, LeaseTotals, RedisStore, RoundTrips, SharedStore, Stats};
 
 pub(super) use contact::{NOT_REACHED, watch};
 
-/// A pool of this many connections is what `envoyproxy/ratelimit` makes of 0.
-const POOL_SIZE_OF_0: usize = 4;
-
-/// The shared store that settings ask for, if they do.
+/// The shared store, not connected yet.
 pub(super) fn store(
-    settings: &Settings,
+    redis: Redis,
     local: &Arc<MemoryStore>,
     clock: Clock,
-) -> Result<Option<Arc<SharedStore>>, AppError> {
-    if settings.backend_type != Some(Backend::Redis) {
-        return Ok(None);
-    }
-    let bad = |error: PlaceError| AppError::Redis { problem: error.to_string() };
-    let main = settings.redis().map_err(bad)?;
-    let per_second = settings.redis_per_second().transpose().map_err(bad)?;
-    let sizes = (settings.redis_pool_size.0, settings.redis_timeout);
-    let main = RedisStore::new(options(settings, &main, sizes)?);
-    let sizes = (settings.redis_persecond_pool_size.0, settings.redis_persecond_timeout);
-    let per_second =
-        per_second.map(|target| options(settings, &target, sizes).map(RedisStore::new)).transpose()?;
-    let sync = match settings.redis_sync {
-        SyncMode::Strict => Sync::Strict,
-        SyncMode::Leased => Sync::Leased,
+) -> Result<Arc<SharedStore>, AppError> {
+    let Redis { main, per_second, tls: files, tls_any_name, failover, .. } = redis;
+    let open = |server: Server| -> Result<RedisStore, AppError> {
+        let Server { mut options, tls: wants_tls } = server;
+        options.access.tls = wants_tls.then(|| tls(&files, tls_any_name)).transpose()?;
+        Ok(RedisStore::new(options))
     };
-    let failover = FailoverOptions::default()
-        .mode(mode(settings.redis_failure_mode))
-        .local_share(settings.redis_local_share.0)
-        .over_bytes(settings.local_cache_size_in_bytes.0)
-        .counter_bytes(usize::try_from(counter_bytes(settings)).unwrap_or(usize::MAX))
-        .sync(sync)
-        .lease_time(settings.redis_lease_time);
-    Ok(Some(Arc::new(SharedStore::new(main, per_second, Arc::clone(local), clock, failover))))
+    let (main, per_second) = (open(main)?, per_second.map(open).transpose()?);
+    Ok(Arc::new(SharedStore::new(main, per_second, Arc::clone(local), clock, failover)))
 }
 
-fn mode(mode: StoreFailureMode) -> StoreFailure {
-    match mode {
-        StoreFailureMode::Error => StoreFailure::Error,
-        StoreFailureMode::Deny => StoreFailure::Deny,
-        StoreFailureMode::Allow => StoreFailure::Allow,
-        StoreFailureMode::Local => StoreFailure::Local,
-    }
-}
-
-fn options(
-    settings: &Settings,
-    target: &Target,
-    (pool_size, timeout): (usize, Duration),
-) -> Result<RedisOptions, AppError> {
-    let tls = target.tls.then(|| tls(settings)).transpose()?;
-    Ok(RedisOptions::new(target.place.kind.clone())
-        .access(Access::new(target.login.clone(), target.place.database, tls))
-        .sentinel_login(target.sentinel_login.clone())
-        .workers(worker_threads(settings))
-        .pool_size(if pool_size == 0 { POOL_SIZE_OF_0 } else { pool_size })
-        .timeout(timeout)
-        .in_flight_max(settings.redis_max_in_flight.0)
-        .wait_replicas(settings.redis_wait_replicas.0)
-        .keys(KeyStyle::new(&settings.cache_key_prefix, settings.redis_key_hash))
-        .startup_pauses((settings.redis_startup_initial_interval, settings.redis_startup_max_interval)))
-}
-
-fn tls(settings: &Settings) -> Result<Arc<rustls::ClientConfig>, AppError> {
-    let read = |name: &str, path: &Option<FilePath>| match path {
+fn tls(files: &ClientTlsFiles, any_name: bool) -> Result<Arc<rustls::ClientConfig>, AppError> {
+    let read = |name: &str, path: &Option<PathBuf>| match path {
         None => Ok(None),
-        Some(path) => fs::read(&path.0)
+        Some(path) => fs::read(path)
             .map(Some)
-            .map_err(|error| AppError::Redis { problem: format!("{name}: {}: {error}", path.0.display()) }),
+            .map_err(|error| AppError::Redis { problem: format!("{name}: {}: {error}", path.display()) }),
     };
-    let chain = read("REDIS_TLS_CLIENT_CERT", &settings.redis_tls_client_cert)?;
+    let chain = read("REDIS_TLS_CLIENT_CERT", &files.chain)?;
     let files = TlsFiles::new(
-        read("REDIS_TLS_CACERT", &settings.redis_tls_cacert)?,
-        chain.zip(read("REDIS_TLS_CLIENT_KEY", &settings.redis_tls_client_key)?),
-        settings.redis_tls_skip_hostname_verification,
+        read("REDIS_TLS_CACERT", &files.roots)?,
+        chain.zip(read("REDIS_TLS_CLIENT_KEY", &files.key)?),
+        any_name,
     );
     config(&files).map_err(|error| {
         let problem = match error {

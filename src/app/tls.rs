@@ -4,16 +4,14 @@
 //! notice.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::app::reload::Watching;
 use crate::app::{AppError, Essential, dead};
+use crate::configuration::{Listeners, TlsFile, TlsFiles};
 use crate::front::connections::{Identity, Port, Tls, TlsError};
 use crate::metrics::{Kind, Metrics};
-use crate::settings::Settings;
-use crate::settings::value::FilePath;
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
 
 /// A bundle of every public authority has a quarter of this.
@@ -30,31 +28,21 @@ pub(super) struct PortsTls {
 /// TLS on one port, and where it comes from.
 pub(super) struct PortTls {
     tls: Arc<Tls>,
-    files: Files,
+    files: TlsFiles,
     known: Contents,
     reloads_failed: Arc<AtomicU64>,
 }
 
-/// A file, and the setting that names it.
-struct File {
-    setting: &'static str,
-    path: PathBuf,
-}
-
-/// Where one port's identity lies.
-struct Files {
-    port: Port,
-    chain: File,
-    key: File,
-    client_ca: Option<File>,
-    client_name: Option<String>,
-}
-
 impl PortsTls {
-    /// Reads what settings name.
-    pub(super) fn load(settings: &Settings) -> Result<Self, AppError> {
-        let load = |files: Option<Files>| files.map(PortTls::load).transpose();
-        Ok(Self { grpc: load(grpc(settings))?, http: load(http(settings))? })
+    /// Reads the files of both.
+    pub(super) fn load(listeners: &Listeners) -> Result<Self, AppError> {
+        let load = |port, files: &Option<TlsFiles>| {
+            files.clone().map(|files| PortTls::load(port, files)).transpose()
+        };
+        Ok(Self {
+            grpc: load(Port::Grpc, &listeners.grpc_tls)?,
+            http: load(Port::Http, &listeners.http_tls)?,
+        })
     }
 
     /// Shows both in metrics.
@@ -106,11 +94,11 @@ impl PortsTls {
 }
 
 impl PortTls {
-    fn load(files: Files) -> Result<Self, AppError> {
+    fn load(port: Port, files: TlsFiles) -> Result<Self, AppError> {
         let known = files.source().read().map_err(|error| files.unreadable(&error))?;
         let tls = files
             .identity(&known)
-            .and_then(|identity| Tls::new(files.port, &identity).map_err(|error| files.refused(&error)))?;
+            .and_then(|identity| Tls::new(port, &identity).map_err(|error| files.refused(&error)))?;
         Ok(Self { tls: Arc::new(tls), files, known, reloads_failed: Arc::default() })
     }
 
@@ -140,8 +128,8 @@ impl PortTls {
     }
 }
 
-impl Files {
-    fn all(&self) -> impl Iterator<Item = &File> {
+impl TlsFiles {
+    fn all(&self) -> impl Iterator<Item = &TlsFile> {
         [&self.chain, &self.key].into_iter().chain(&self.client_ca)
     }
 
@@ -152,7 +140,7 @@ impl Files {
 
     /// The identity that these contents of the files are.
     fn identity<'a>(&'a self, contents: &'a Contents) -> Result<Identity<'a>, AppError> {
-        let bytes = |file: &File| {
+        let bytes = |file: &TlsFile| {
             let name = file.path.display().to_string();
             let read = contents.files.iter().find(|read| read.name == name);
             read.map(|read| read.bytes.as_slice()).ok_or_else(|| file.bad("was not read"))
@@ -180,36 +168,8 @@ impl Files {
     }
 }
 
-impl File {
-    fn new(setting: &'static str, path: &FilePath) -> Self {
-        Self { setting, path: path.0.clone() }
-    }
-
+impl TlsFile {
     fn bad(&self, why: impl std::fmt::Display) -> AppError {
         AppError::Tls { setting: self.setting, problem: format!("{}: {why}", self.path.display()) }
     }
-}
-
-fn grpc(settings: &Settings) -> Option<Files> {
-    settings.grpc_server_use_tls.then_some(())?;
-    Some(Files {
-        port: Port::Grpc,
-        chain: File::new("GRPC_SERVER_TLS_CERT", settings.grpc_server_tls_cert.as_ref()?),
-        key: File::new("GRPC_SERVER_TLS_KEY", settings.grpc_server_tls_key.as_ref()?),
-        client_ca: settings
-            .grpc_client_tls_cacert
-            .as_ref()
-            .map(|path| File::new("GRPC_CLIENT_TLS_CACERT", path)),
-        client_name: settings.grpc_client_tls_san.as_ref().map(|name| name.0.clone()),
-    })
-}
-
-fn http(settings: &Settings) -> Option<Files> {
-    Some(Files {
-        port: Port::Http,
-        chain: File::new("HTTP_SERVER_TLS_CERT", settings.http_server_tls_cert.as_ref()?),
-        key: File::new("HTTP_SERVER_TLS_KEY", settings.http_server_tls_key.as_ref()?),
-        client_ca: None,
-        client_name: None,
-    })
 }

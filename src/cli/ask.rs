@@ -18,16 +18,14 @@ use serde_json::json;
 use tokio::net::TcpStream;
 
 use super::{Done, arguments_of, complain, read_only};
-use crate::app::{load_options, no_rules};
 use crate::clock::Clock;
-use crate::settings::{Problem, Row, Settings};
-use crate::source::file::{FileSource, Layout};
+use crate::configuration::{Configuration, HostPort, no_rules};
+use crate::settings::{Problem, Row};
+use crate::source::file::{FileSource, Layout, SourceError};
 use tidegate_engine::explain::explain;
-use tidegate_engine::key::KeySecret;
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
-use tidegate_engine::plan::Modes;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
-use tidegate_engine::rules::load;
+use tidegate_engine::rules::{Diagnostic, load};
 use tidegate_engine::text::{json_line, one_line};
 
 /// The settings that say where a limiter is asked, and how rules alone are read.
@@ -100,16 +98,16 @@ pub(super) fn run(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
-    let settings = read_only(SETTINGS, flag, variable)?;
+    let configuration = read_only(SETTINGS, flag, variable)?;
     let question = question(matches).map_err(|problem| vec![problem])?;
     let answer = match matches.get_one::<String>("rules") {
-        Some(folder) => offline(&question, PathBuf::from(folder), &settings),
-        None => online(&question, &settings),
+        Some(folder) => offline(&question, PathBuf::from(folder), &configuration),
+        None => online(&question, &configuration.listeners.debug),
     };
     Ok(match answer {
         Ok(text) => (text, ExitCode::SUCCESS),
         Err(problem) => {
-            complain(format_args!("{}", one_line(&problem)));
+            complain(format_args!("{}", one_line(&problem.to_string())));
             (String::new(), ExitCode::FAILURE)
         }
     })
@@ -135,47 +133,57 @@ fn question(matches: &ArgMatches) -> Result<Question, Problem> {
     })
 }
 
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+enum AskError {
+    #[error(transparent)]
+    Files(#[from] SourceError),
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\ntidegate: "))]
+    Rules(Vec<Diagnostic>),
+    #[error("{0}")]
+    NoRules(String),
+    #[error("no limiter answers on the debug port {host}:{port}: {error} (DEBUG_HOST, DEBUG_PORT)")]
+    Silent { host: String, port: u16, error: io::Error },
+    #[error("{status}: {}", body.trim_end())]
+    Refused { status: StatusCode, body: String },
+}
+
 /// Asks these rules. No counter has been used.
-fn offline(question: &Question, folder: PathBuf, settings: &Settings) -> Result<String, String> {
-    let options = load_options(settings, KeySecret::new([0; 16]));
+fn offline(question: &Question, folder: PathBuf, configuration: &Configuration) -> Result<String, AskError> {
+    let options = &configuration.rules.load;
     let layout = Layout::Path(folder);
     let no_rules = no_rules(&layout);
-    let contents = FileSource::new(layout, options.max_file_bytes).read();
-    let files = contents.map_err(|error| error.to_string())?.files;
-    let rules = load(&files, &options)
-        .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\ntidegate: "))?
-        .rules;
+    let files = FileSource::new(layout, options.max_file_bytes).read()?.files;
+    let rules = load(&files, options).map_err(AskError::Rules)?.rules;
     if rules.domains().next().is_none() {
-        return Err(no_rules);
+        return Err(AskError::NoRules(no_rules));
     }
-    let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+    let store = MemoryStore::new(MemoryOptions::new(1 << 20));
     let mut request = Request::new(&question.domain, question.hits);
     for descriptor in &question.descriptors {
         let options = DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() };
         request.push(descriptor.iter().map(|(key, value)| Entry { key, value }), options);
     }
-    let modes = Modes { shadow: settings.shadow_mode, quota: settings.quota_mode, ..Modes::default() };
-    let plan = rules.plan(&request, modes);
+    let plan = rules.plan(&request, configuration.modes);
     let verdicts = store.apply(&plan, Clock::start().now());
     let told = explain(&rules, &request, &plan, verdicts, question.hits.into());
     Ok(if question.as_json { format!("{}\n", json_line(&told.json().to_string())) } else { told.to_string() })
 }
 
 /// Asks a running limiter.
-fn online(question: &Question, settings: &Settings) -> Result<String, String> {
-    let host = match settings.debug_host.as_str() {
+fn online(question: &Question, debug: &HostPort) -> Result<String, AskError> {
+    let host = match debug.host.as_str() {
         "" | "0.0.0.0" | "::" => "localhost",
         host => host,
     };
-    let address = (host, settings.debug_port);
+    let port = debug.port;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let exchanged = runtime.and_then(|runtime| {
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, post(address, question)).await? })
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, post((host, port), question)).await? })
     });
-    let (status, body) = exchanged.map_err(|error| {
-        format!("no limiter answers on the debug port {host}:{}: {error} (DEBUG_HOST, DEBUG_PORT)", address.1)
-    })?;
-    if status == StatusCode::OK { Ok(body) } else { Err(format!("{status}: {}", body.trim_end())) }
+    let (status, body) =
+        exchanged.map_err(|error| AskError::Silent { host: host.to_owned(), port, error })?;
+    if status == StatusCode::OK { Ok(body) } else { Err(AskError::Refused { status, body }) }
 }
 
 async fn post(address: (&str, u16), question: &Question) -> io::Result<(StatusCode, String)> {

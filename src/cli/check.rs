@@ -12,10 +12,9 @@ use clap::{Arg, ArgMatches, Command};
 use serde_json::json;
 
 use super::{Done, arguments_of, read_only};
-use crate::app::{load_options, no_rules, rules_layout, rules_setting};
-use crate::settings::{Row, Settings};
+use crate::configuration::{RuleFiles, Rules, no_rules};
+use crate::settings::Row;
 use crate::source::file::{FileSource, Layout};
-use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{Diagnostic, Excerpt, Ink, Loaded, SourceFile, excerpts, load};
 
 /// The settings that say which rules there are and what they mean.
@@ -93,14 +92,14 @@ pub(super) fn run(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
-    let settings = read_only(SETTINGS, flag, &variable)?;
+    let rules = read_only(SETTINGS, flag, &variable)?.rules;
     let mut report = Report::default();
     let named = layouts(matches);
     if named.is_empty() {
-        report.check(rules_layout(&settings), &settings, Some(rules_setting(&settings)));
+        report.check(rules.files.layout.clone(), &rules, Some(rules.files.remedy));
     }
     for layout in named {
-        report.check(layout, &settings, None);
+        report.check(layout, &rules, None);
     }
     let text = match matches.get_one::<String>("format").map(String::as_str) {
         Some("json") => report.json(),
@@ -125,9 +124,8 @@ fn layouts(matches: &ArgMatches) -> Vec<Layout> {
 
 impl Report {
     /// Checks one set. `remedy`: which setting says where it lies, if none of the arguments does.
-    fn check(&mut self, layout: Layout, settings: &Settings, remedy: Option<&str>) {
-        // Nobody asks a counter of these rules, so nobody can aim at one.
-        let options = load_options(settings, KeySecret::new([0; 16]));
+    fn check(&mut self, layout: Layout, rules: &Rules, remedy: Option<&str>) {
+        let Rules { load: options, files: RuleFiles { may_be_empty, .. }, .. } = rules;
         let no_rules = no_rules(&layout);
         let contents = match FileSource::new(layout, options.max_file_bytes).read() {
             Ok(contents) => contents,
@@ -138,11 +136,11 @@ impl Report {
         };
         self.files += contents.files.len();
         for skipped in contents.warnings {
-            self.add(settings.strict_rules, skipped);
+            self.add(options.strict, skipped);
         }
-        match load(&contents.files, &options) {
+        match load(&contents.files, options) {
             Ok(Loaded { rules, warnings }) => {
-                if rules.domains().next().is_none() && !settings.rules_may_be_empty {
+                if rules.domains().next().is_none() && !may_be_empty {
                     let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
                     self.add(true, format!("{no_rules}{remedy}"));
                 }

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::{Done, EXIT_USAGE, argument, complain};
-use crate::app::found_out;
-use crate::settings::{Row, Settings, TABLE, markdown};
+use crate::configuration::{Configuration, found_out};
+use crate::settings::{Row, TABLE, markdown};
 
 /// What stands for what nobody may see.
 const HIDDEN: &str = "…";
@@ -44,8 +44,8 @@ pub(super) fn run(
     if matches.get_flag("markdown") {
         return Ok((markdown(), ExitCode::SUCCESS));
     }
-    let read = Settings::read(&flag, &variable);
-    let all = TABLE.iter().map(|row| InForce::of(row, &flag, &variable, read.as_ref().ok()));
+    let read = Configuration::read(&flag, &variable);
+    let all = TABLE.iter().map(|row| InForce::of(row, &flag, &variable, read.is_ok()));
     let only_changed = matches.get_flag("changed");
     let lines = all.filter(|setting| setting.is_changed || !only_changed).map(|setting| setting.line());
     let lines: String = lines.collect();
@@ -67,28 +67,26 @@ struct InForce {
 }
 
 impl InForce {
-    /// `settings` are all of them, where they are good.
     fn of(
         row: &Row,
         flag: impl Fn(&Row) -> Option<String>,
         variable: impl Fn(&str) -> Option<String>,
-        settings: Option<&Settings>,
+        all_are_good: bool,
     ) -> Self {
         let set = |value: &String| !(value.is_empty() && row.empty_is_unset);
         let given = flag(row).map(|value| (value, "flag"));
         let given = given.or_else(|| variable(row.name).map(|value| (value, "variable")));
         // The program finds it out where it is not set.
-        let others = || {
+        let found = || {
             let flag = |other: &Row| if other.name == row.name { None } else { flag(other) };
             let variable = |name: &str| if name == row.name { None } else { variable(name) };
-            Settings::read(flag, variable).ok()
+            found_out(flag, variable, row.name)
         };
-        let found = || others().and_then(|settings| found_out(&settings, row.name));
         let default = row.default.map(str::to_owned).or_else(found);
         match (given.filter(|(value, _)| set(value)), default) {
             (Some((value, origin)), default) => {
                 let is_changed = default.is_none_or(|default| !(row.are_equal)(&value, &default));
-                Self { name: row.name, value: row.shown(value, settings), origin, is_changed }
+                Self { name: row.name, value: row.shown(value, all_are_good), origin, is_changed }
             }
             (None, Some(value)) => Self { name: row.name, value, origin: "default", is_changed: false },
             (None, None) => Self { name: row.name, value: String::new(), origin: "unset", is_changed: false },
@@ -102,12 +100,12 @@ impl InForce {
 
 impl Row {
     /// The value, as anybody may see it.
-    fn shown(&self, value: String, settings: Option<&Settings>) -> String {
+    fn shown(&self, value: String, all_are_good: bool) -> String {
         match () {
             () if value.is_empty() => value,
             () if self.is_secret() => HIDDEN.to_owned(),
             // What is no URL may be a password in the wrong place.
-            () if self.is_url() && settings.is_none() => HIDDEN.to_owned(),
+            () if self.is_url() && !all_are_good => HIDDEN.to_owned(),
             () if self.is_url() => without_login(&value),
             () => value,
         }
@@ -132,9 +130,9 @@ mod tests {
             pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned())
         };
         let (flag, variable) = (|row: &Row| of(flags, row.name), |name: &str| of(variables, name));
-        let settings = Settings::read(flag, variable);
+        let all_are_good = Configuration::read(flag, variable).is_ok();
         let row = TABLE.iter().find(|row| row.name == name).expect("a setting");
-        InForce::of(row, flag, variable, settings.as_ref().ok())
+        InForce::of(row, flag, variable, all_are_good)
     }
 
     fn line(name: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> String {

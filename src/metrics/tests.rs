@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::service::fixture::rules;
 use tidegate_engine::decision::{Verdicts, conclude};
-use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::{Algorithm, Verdict};
+use tidegate_engine::limit::Verdict;
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override};
-use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, Unit, load};
+use tidegate_engine::rules::{RuleSet, Unit};
 
 const RULES: &str = r#"
 domain: shop
@@ -37,19 +37,6 @@ descriptors:
     shadow_mode: true
     rate_limit: {unit: second, requests_per_unit: 10}
 "#;
-
-fn rules(text: &str) -> RuleSet {
-    let options = LoadOptions {
-        default_algorithm: Algorithm::FixedWindow,
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 1 << 20,
-        secret: KeySecret::new([1; 16]),
-    };
-    let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec(), presumed: false };
-    load(&[file], &options).expect("good rules").rules
-}
 
 fn metrics(max_series: usize) -> Arc<Metrics> {
     Arc::new(Metrics::new(&MetricsOptions {

@@ -6,10 +6,9 @@ use super::{Counters, Service};
 use crate::clock::Clock;
 use crate::metrics::{Metrics, MetricsOptions, Names};
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::Algorithm;
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
-use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
+use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 
 /// Metrics of a small process.
 pub(crate) fn metrics() -> Arc<Metrics> {
@@ -25,14 +24,7 @@ pub(crate) fn metrics() -> Arc<Metrics> {
 
 /// These rules.
 pub(crate) fn rules(text: &str) -> RuleSet {
-    let options = LoadOptions {
-        default_algorithm: Algorithm::SlidingWindow,
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 32 << 20,
-        secret: KeySecret::new([7; 16]),
-    };
+    let options = LoadOptions::new(KeySecret::new([7; 16])).strict(true);
     let file = SourceFile { name: "rules.yaml".to_owned(), bytes: text.as_bytes().to_vec(), presumed: false };
     load(&[file], &options).expect("good rules").rules
 }
@@ -44,7 +36,7 @@ pub(crate) fn service(text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
 
 /// The same by this clock.
 pub(crate) fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
-    let store = Arc::new(MemoryStore::new(MemoryOptions { max_bytes: 1 << 30, full: StoreFull::Deny }));
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 30)));
     let service = Service::new(Counters::Memory(store), Arc::clone(metrics), clock, Modes::default());
     if let Some(text) = text {
         service.install(rules(text));

@@ -5,17 +5,7 @@ use regex::Regex;
 
 use crate::settings::Problem;
 use crate::settings::value::{Map, Value};
-
-/// A rule: names that it matches get another name, and tags.
-#[derive(Clone, Debug)]
-pub struct Mogrifier {
-    /// What it matches, anywhere in a name.
-    pub pattern: Regex,
-    /// The new name, in which `$0`, `$1`, … stand for what was matched.
-    pub name: String,
-    /// Tags to add, in whose values they do as well.
-    pub tags: Vec<(String, String)>,
-}
+use crate::statsd::Mogrifier;
 
 /// Reads the rules of these names; what is wrong goes to `problems`.
 pub(super) fn read(
@@ -57,14 +47,14 @@ fn mogrifier(name: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<M
 mod tests {
     use super::*;
 
-    fn read_from(pairs: &[(&str, &str)]) -> Result<Vec<Mogrifier>, String> {
+    fn read_from(pairs: &[(&str, &str)]) -> Result<Vec<Mogrifier>, Problem> {
         let variable = |name: &str| {
             let pair = pairs.iter().find(|pair| format!("DOG_STATSD_MOGRIFIER_HITS_{}", pair.0) == name);
             pair.map(|pair| pair.1.to_owned())
         };
         let mut problems = Vec::new();
         let read = read(&["hits".to_owned()], &variable, &mut problems);
-        problems.first().map_or(Ok(read), |problem| Err(problem.to_string()))
+        problems.pop().map_or(Ok(read), Err)
     }
 
     #[test]
@@ -83,7 +73,7 @@ mod tests {
             (&[("PATTERN", "("), ("NAME", "b")], "PATTERN: \"(\" is not a pattern"),
             (&[("PATTERN", "a"), ("NAME", "b"), ("TAGS", "c")], "TAGS: \"c\" is not a map"),
         ] {
-            let problem = read_from(pairs).expect_err(part);
+            let problem = read_from(pairs).expect_err(part).to_string();
             assert!(problem.starts_with(&format!("DOG_STATSD_MOGRIFIER_HITS_{part}")), "{problem}");
         }
     }

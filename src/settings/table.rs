@@ -1,17 +1,22 @@
-//! The table: a row a setting. A new setting is one row here and, where its kind is new, a kind in `value`.
+//! The table: a row a setting. A new setting is one row here, a line in `configuration` and, where its kind is new, a
+//! kind in `value`.
 
 use std::time::Duration;
 
+use crate::front::connections::GrpcFrontKind;
+use crate::front::http::Proxy;
+use crate::logging::LogLevel;
 use crate::settings::Problem;
-use crate::settings::mogrifiers::Mogrifier;
 use crate::settings::value::{
-    Backend, ByteSize, CheckProxy, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
-    FullMode, GrpcFrontKind, HeaderName, Hops, HostPort, List, LogLevel, Map, NodeMetadata, Number,
-    OtelPairs, OtlpProtocol, Queue, Replicas, RequestBytes, Secret, Series, Share, StatsdProtocol,
-    StoreFailureMode, SyncMode, Threads, UrlPath, Value,
+    Backend, ByteSize, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush, HeaderName,
+    Hops, HostPort, List, Map, NodeMetadata, Number, OtelPairs, Queue, Replicas, RequestBytes, Secret,
+    Series, Share, Threads, UrlPath, Value,
 };
+use crate::spans::Protocol;
+use crate::statsd::{Mogrifier, Transport};
 use tidegate_engine::limit::Algorithm;
-use tidegate_engine::rules::Cost;
+use tidegate_engine::memory::StoreFull;
+use tidegate_engine::rules::{Cost, StoreFailure, Sync};
 
 /// What the table says of one setting.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +156,7 @@ settings! {
         "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header that tells the seconds to wait";
         "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "tell the next filters of the proxy what was asked, and the metadata of the rules that let their descriptors pass";
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
-        "STORE_FULL_MODE" store_full_mode: FullMode = "deny", "what a descriptor gets that would need more than MAX_COUNTER_BYTES";
+        "STORE_FULL_MODE" store_full_mode: StoreFull = "deny", "what a descriptor gets that would need more than MAX_COUNTER_BYTES";
         optional {
             "BACKEND_TYPE" backend_type: Backend, "where counters live; unset: redis when any REDIS_* below is set, else memory";
             "MAX_COUNTER_BYTES" max_counter_bytes: ByteSize, "all counter state in memory; unset: half of what the cgroup or the machine has";
@@ -168,8 +173,8 @@ settings! {
         "REDIS_POOL_SIZE" redis_pool_size: Number = "10", "connections to one server at most; 0 means 4";
         "REDIS_TIMEOUT" redis_timeout: Duration = "100ms", "how long one decision may wait";
         "REDIS_MAX_IN_FLIGHT" redis_max_in_flight: Count = "10000", "decisions that may wait at a time";
-        "REDIS_FAILURE_MODE" redis_failure_mode: StoreFailureMode = "error", "what a request gets when Redis does not answer: error, deny, allow, or local (this node decides alone)";
-        "REDIS_SYNC" redis_sync: SyncMode = "strict", "strict: every decision asks Redis; leased: limits of the strict algorithms are taken several hits at once";
+        "REDIS_FAILURE_MODE" redis_failure_mode: StoreFailure = "error", "what a request gets when Redis does not answer: error, deny, allow, or local (this node decides alone)";
+        "REDIS_SYNC" redis_sync: Sync = "strict", "strict: every decision asks Redis; leased: limits of the strict algorithms are taken several hits at once";
         "REDIS_LEASE_TIME" redis_lease_time: Duration = "100ms", "how long such hits may be spent; 0: there are none";
         "REDIS_WAIT_REPLICAS" redis_wait_replicas: Replicas = "0", "so many replicas have to have what a decision charged before it is told; too few in time: as if Redis did not answer";
         "REDIS_LOCAL_SHARE" redis_local_share: Share = "1.0", "this node's share of every limit while it decides alone";
@@ -196,7 +201,7 @@ settings! {
         }
     }
     "Check over HTTP": {
-        "CHECK_PROXY" check_proxy: CheckProxy = "nginx", "whose headers describe the client's request: nginx (x-original-uri, -method, host) or forwarded (x-forwarded-uri, -method, -host)";
+        "CHECK_PROXY" check_proxy: Proxy = "nginx", "whose headers describe the client's request: nginx (x-original-uri, -method, host) or forwarded (x-forwarded-uri, -method, -host)";
         "CHECK_DENY_STATUS" check_deny_status: DenyStatus = "429", "what /check answers when over the limit, unless its URL says ~deny=…";
         "XFF_NUM_TRUSTED_HOPS" xff_num_trusted_hops: Hops = "0", "trusted proxies before the one that asks; the client's address is that many entries left of the last of x-forwarded-for";
     }
@@ -230,7 +235,7 @@ settings! {
             "USE_STATSD" use_statsd: bool, "send StatsD; unset: on when STATSD_HOST, STATSD_PORT or STATSD_PROTOCOL is set and neither USE_PROMETHEUS nor USE_DOG_STATSD is true";
             "STATSD_HOST" statsd_host: String, "StatsD and DogStatsD: the receiver's host; unset: localhost";
             "STATSD_PORT" statsd_port: u16, "StatsD and DogStatsD: the receiver's port; unset: 8125";
-            "STATSD_PROTOCOL" statsd_protocol: StatsdProtocol, "StatsD: the transport; unset: tcp";
+            "STATSD_PROTOCOL" statsd_protocol: Transport, "StatsD: the transport; unset: tcp";
             "DD_ENV" dd_env: String, "DogStatsD: the tag env";
             "DD_SERVICE" dd_service: String, "DogStatsD: the tag service";
             "DD_VERSION" dd_version: String, "DogStatsD: the tag version";
@@ -239,7 +244,7 @@ settings! {
     }
     "Tracing": {
         "TRACING_ENABLED" tracing_enabled: bool = "false", "send spans by OTLP; callers' traces are taken from W3C and B3 headers";
-        "TRACING_EXPORTER_PROTOCOL" tracing_exporter_protocol: OtlpProtocol = "http", "http (protobuf, port 4318) or grpc (port 4317)";
+        "TRACING_EXPORTER_PROTOCOL" tracing_exporter_protocol: Protocol = "http", "http (protobuf, port 4318) or grpc (port 4317)";
         "TRACING_SERVICE_NAME" tracing_service_name: String = "RateLimit", "service.name of every span";
         "TRACING_SERVICE_NAMESPACE" tracing_service_namespace: String = "", "service.namespace of every span";
         "TRACING_SERVICE_INSTANCE_ID" tracing_service_instance_id: String = "", "service.instance.id of every span; empty: a random UUID";

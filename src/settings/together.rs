@@ -51,10 +51,10 @@ pub(super) fn unheeded(settings: &Settings, variable: impl Fn(&str) -> Option<St
 mod tests {
     use super::*;
     use crate::settings::TABLE;
+    use crate::settings::fixture::{read, variables};
 
     fn told(pairs: &[(&str, &str)]) -> Vec<String> {
-        let text = |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
-        alone(text).iter().map(|problem| problem.name.clone()).collect()
+        alone(variables(pairs)).iter().map(|problem| problem.name.clone()).collect()
     }
 
     #[test]
@@ -75,9 +75,7 @@ mod tests {
     #[test]
     fn a_proxy_is_warned_of_where_it_would_have_been_used() {
         let warnings = |pairs: &[(&str, &str)]| {
-            let variable =
-                |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
-            let settings = Settings::read(|_| None, variable).expect("good");
+            let settings = read(pairs).expect("good");
             settings.warnings.into_iter().map(|warning| warning.name).collect::<Vec<_>>()
         };
         let proxies = [("HTTPS_PROXY", "http://u:p@proxy"), ("all_proxy", "x"), ("NO_PROXY", "y")];

@@ -40,15 +40,15 @@ pub enum Layout {
     /// The folder `root/subdirectory/app_directory`, of which every file is loaded, at any depth and whatever its
     /// extension.
     Runtime {
-        /// RUNTIME_ROOT.
+        /// The root of the tree.
         root: PathBuf,
-        /// RUNTIME_SUBDIRECTORY: below the root; may be empty.
+        /// Below the root; may be empty.
         subdirectory: PathBuf,
-        /// RUNTIME_APPDIRECTORY: below that.
+        /// Below that.
         app_directory: PathBuf,
-        /// RUNTIME_IGNOREDOTFILES: names that start with `.` are skipped. Those that start with `..` always are.
+        /// Names that start with `.` are skipped. Those that start with `..` always are.
         ignore_dot_files: bool,
-        /// RUNTIME_WATCH_ROOT: files named `config.…` beside the folder are loaded too.
+        /// Files named `config.…` beside the folder are loaded too.
         watch_root: bool,
     },
 }
@@ -150,7 +150,7 @@ impl FileSource {
         Ok(Contents { files: read.collect::<Result<_, _>>()?, warnings })
     }
 
-    /// In a tree of RUNTIME_* every file is taken, but one that is not called YAML may be something else.
+    /// In a runtime tree every file is taken, but one that is not called YAML may be something else.
     fn presumes(&self, path: &Path) -> bool {
         matches!(self.layout, Layout::Runtime { .. }) && !walk::is_yaml(path)
     }

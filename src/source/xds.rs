@@ -24,7 +24,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Request, Status};
 
 pub use self::backoff::Backoff;
-pub use self::resource::Resources;
+pub use self::resource::{ResourceError, Resources};
 
 use self::proto::envoy::config::core::v3::Node;
 use self::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -108,7 +108,7 @@ impl XdsSource {
     /// problem that it has; it is also told of one that cannot be decoded.
     pub async fn follow<F: Future<Output = Result<(), Vec<String>>>>(
         mut self,
-        mut take: impl FnMut(Result<Resources, Vec<String>>) -> F,
+        mut take: impl FnMut(Result<Resources, Vec<ResourceError>>) -> F,
     ) -> Infallible {
         loop {
             let Err(error) = self.stream(&mut take).await;
@@ -125,7 +125,7 @@ impl XdsSource {
     /// One stream, until it is lost.
     async fn stream<F: Future<Output = Result<(), Vec<String>>>>(
         &mut self,
-        take: &mut impl FnMut(Result<Resources, Vec<String>>) -> F,
+        take: &mut impl FnMut(Result<Resources, Vec<ResourceError>>) -> F,
     ) -> Result<Infallible, StreamError> {
         let mut client = AggregatedDiscoveryServiceClient::new(self.connect().await?);
         if let Some(bytes_max) = self.options.message_bytes_max {

@@ -4,7 +4,7 @@
 
 use std::fmt::{Display, Write};
 
-use crate::settings::mogrifiers::Mogrifier;
+use regex::Regex;
 
 /// How a line is written, and which tags are on every one.
 #[derive(Clone, Debug)]
@@ -21,6 +21,17 @@ pub enum Dialect {
         /// Rules that rewrite names; the first that matches does.
         mogrifiers: Vec<Mogrifier>,
     },
+}
+
+/// A rule: names that it matches get another name, and tags.
+#[derive(Clone, Debug)]
+pub struct Mogrifier {
+    /// What it matches, anywhere in a name.
+    pub pattern: Regex,
+    /// The new name, in which `$0`, `$1`, … stand for what was matched.
+    pub name: String,
+    /// Tags to add, in whose values they do as well.
+    pub tags: Vec<(String, String)>,
 }
 
 impl Dialect {
@@ -89,8 +100,6 @@ fn clean(text: &str, marks: &[char]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use regex::Regex;
-
     use super::*;
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {

@@ -15,13 +15,11 @@ use crate::limit::Algorithm;
 use crate::memory::{MemoryOptions, MemoryStore, StoreFull};
 use crate::plan::Modes;
 use crate::request::{DescriptorOptions, Request};
-use crate::rules::{Cost, Diagnostic, LoadOptions, RuleSet, SourceFile, load};
+use crate::rules::{Diagnostic, LoadOptions, RuleSet, SourceFile, load};
 use crate::time::Timestamp;
 
 /// Bytes of all counters, where nothing else is said.
 const MAX_BYTES: u64 = 64 << 20;
-/// Bytes of one file of rules.
-const FILE_BYTES_MAX: usize = 32 << 20;
 
 /// Rules, and the counters of requests under them. To be shared by all threads that ask.
 #[derive(Debug)]
@@ -79,15 +77,8 @@ impl Answer {
 impl Limiter {
     /// A limiter without rules yet, with room for counters of 64 MiB.
     pub fn builder() -> LimiterBuilder {
-        let options = LoadOptions {
-            default_algorithm: Algorithm::default(),
-            default_cost: Cost::default(),
-            merge_domains: false,
-            strict: true,
-            max_file_bytes: FILE_BYTES_MAX,
-            secret: KeySecret::new(random()),
-        };
-        let memory = MemoryOptions { max_bytes: MAX_BYTES, full: StoreFull::default() };
+        let options = LoadOptions::new(KeySecret::new(random())).strict(true);
+        let memory = MemoryOptions::new(MAX_BYTES);
         LimiterBuilder { files: Vec::new(), options, memory }
     }
 

@@ -30,11 +30,25 @@ use shard::{Asked, Promised, Room, Shard, ShardOps};
 
 /// How much memory counters may take, and what is answered when that is all taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryOptions {
     /// The most bytes that all counters together take, log entries and buckets included.
     pub max_bytes: u64,
     /// The answer to a descriptor that needs new state when there is no room.
     pub full: StoreFull,
+}
+
+impl MemoryOptions {
+    /// So many bytes at most; beyond them, what needs new state is denied.
+    pub fn new(max_bytes: u64) -> Self {
+        Self { max_bytes, full: StoreFull::default() }
+    }
+
+    /// Sets [`full`](Self::full).
+    #[must_use]
+    pub fn full(self, full: StoreFull) -> Self {
+        Self { full, ..self }
+    }
 }
 
 /// The answer to a descriptor that needs new state when the store is full.
@@ -45,6 +59,19 @@ pub enum StoreFull {
     Deny,
     /// Within the limit, uncounted.
     Allow,
+}
+
+impl StoreFull {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Deny, Self::Allow];
+
+    /// Its name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+        }
+    }
 }
 
 /// How often the store had no room for new state, by the answer that was given.

@@ -18,6 +18,19 @@ pub enum Sync {
     Leased,
 }
 
+impl Sync {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Strict, Self::Leased];
+
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Leased => "leased",
+        }
+    }
+}
+
 /// What a cost that a descriptor carries itself (its own `hits_addend`, above 0) means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cost {
@@ -52,6 +65,21 @@ pub enum StoreFailure {
     Allow,
     /// This node decides alone, with its share of the limit.
     Local,
+}
+
+impl StoreFailure {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Error, Self::Deny, Self::Allow, Self::Local];
+
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+            Self::Local => "local",
+        }
+    }
 }
 
 /// A place in a file of rules, line and column from 1.

@@ -56,6 +56,7 @@ pub struct SourceFile {
 
 /// How files are loaded.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LoadOptions {
     /// The algorithm of rules that name none, and of limits that requests bring along.
     pub default_algorithm: Algorithm,
@@ -69,6 +70,51 @@ pub struct LoadOptions {
     pub max_file_bytes: usize,
     /// The secret under which counters' keys are made.
     pub secret: KeySecret,
+}
+
+impl LoadOptions {
+    /// One file a domain, of 32 MiB at most; warnings refuse nothing. Rules that do not say it count by a sliding window,
+    /// and take descriptors' own costs as reported. Keys of counters are made under `secret`.
+    pub fn new(secret: KeySecret) -> Self {
+        Self {
+            default_algorithm: Algorithm::default(),
+            default_cost: Cost::default(),
+            merge_domains: false,
+            strict: false,
+            max_file_bytes: 32 << 20,
+            secret,
+        }
+    }
+
+    /// Sets [`default_algorithm`](Self::default_algorithm).
+    #[must_use]
+    pub fn default_algorithm(self, default_algorithm: Algorithm) -> Self {
+        Self { default_algorithm, ..self }
+    }
+
+    /// Sets [`default_cost`](Self::default_cost).
+    #[must_use]
+    pub fn default_cost(self, default_cost: Cost) -> Self {
+        Self { default_cost, ..self }
+    }
+
+    /// Sets [`merge_domains`](Self::merge_domains).
+    #[must_use]
+    pub fn merge_domains(self, merge_domains: bool) -> Self {
+        Self { merge_domains, ..self }
+    }
+
+    /// Sets [`strict`](Self::strict).
+    #[must_use]
+    pub fn strict(self, strict: bool) -> Self {
+        Self { strict, ..self }
+    }
+
+    /// Sets [`max_file_bytes`](Self::max_file_bytes).
+    #[must_use]
+    pub fn max_file_bytes(self, max_file_bytes: usize) -> Self {
+        Self { max_file_bytes, ..self }
+    }
 }
 
 /// A set that was loaded.

@@ -11,10 +11,10 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::{Algorithm, Limit};
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
-use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
+use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 #[global_allocator]
@@ -60,7 +60,7 @@ fn a_counter_holds_what_is_said_of_it() {
 
 /// The most bytes by which what the store says that one counter took or gave back differs from what the allocator says.
 fn bytes_not_told(limit: &Limit) -> usize {
-    let store = MemoryStore::new(MemoryOptions { max_bytes: 64 << 20, full: StoreFull::Deny });
+    let store = MemoryStore::new(MemoryOptions::new(64 << 20));
     let key = KeySecret::new([7; 16]).seed([b"shop".as_slice()]).key(["alice"]);
     let take = |hits, now| store.take(limit, key, hits, now);
     take(1, NOW);
@@ -83,7 +83,7 @@ fn held_bytes() -> isize {
 
 /// What requests allocate that pass, and those that are denied, after the few that make the counters.
 fn of_many(rules: &RuleSet, keys: &[String]) -> (usize, usize) {
-    let store = MemoryStore::new(MemoryOptions { max_bytes: 64 << 20, full: StoreFull::Deny });
+    let store = MemoryStore::new(MemoryOptions::new(64 << 20));
     let ask = |wanted| assert_eq!(decide(rules, &store, keys), wanted);
     assert!(allocations(1, || ask(Code::Ok)) > 0, "the first one makes the counters");
     // A log makes room for the number of hits beside their time.
@@ -117,13 +117,6 @@ fn rules(algorithm: Algorithm, count: usize) -> RuleSet {
         writeln!(text, "  - {{key: key-{number}, {limit}}}").expect("a String takes all");
     }
     let file = SourceFile { name: "shop.yaml".into(), bytes: text.into_bytes(), presumed: false };
-    let options = LoadOptions {
-        default_algorithm: algorithm,
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 32 << 20,
-        secret: KeySecret::new([7; 16]),
-    };
+    let options = LoadOptions::new(KeySecret::new([7; 16])).default_algorithm(algorithm).strict(true);
     load(&[file], &options).expect("good rules").rules
 }

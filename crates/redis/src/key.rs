@@ -81,10 +81,9 @@ mod tests {
 
     use super::*;
     use tidegate_engine::key::KeySecret;
-    use tidegate_engine::limit::Algorithm;
     use tidegate_engine::plan::{Modes, Step};
     use tidegate_engine::request::{DescriptorOptions, Override, Request};
-    use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, Unit, load};
+    use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, Unit, load};
 
     /// Rules that come close to each other: values, patterns and nodes without a value, one below another.
     const RULES: &str = "
@@ -103,14 +102,7 @@ descriptors:
 
     fn rules(secret: u8) -> RuleSet {
         let file = SourceFile { name: "a.yaml".into(), bytes: RULES.into(), presumed: false };
-        let options = LoadOptions {
-            default_algorithm: Algorithm::SlidingWindow,
-            default_cost: Cost::default(),
-            merge_domains: false,
-            strict: false,
-            max_file_bytes: 1 << 20,
-            secret: KeySecret::new([secret; 16]),
-        };
+        let options = LoadOptions::new(KeySecret::new([secret; 16]));
         load(&[file], &options).expect("good rules").rules
     }
 

@@ -1,13 +1,11 @@
-//! Rules from a control plane: settings → a subscription, and what it says → rules in force.
+//! Rules from a control plane: what it says → rules in force.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Installer, Offer, Report};
 use crate::health::Health;
-use crate::settings::Settings;
-use crate::source::xds::{Backoff, XdsOptions, XdsSource, XdsTls};
+use crate::source::xds::{XdsOptions, XdsSource};
 
 /// A control plane whose sets are put in force.
 pub(in crate::app) struct ControlPlane {
@@ -19,10 +17,9 @@ pub(in crate::app) struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// The one that `settings` name.
-    pub(super) fn new(settings: &Settings, installer: Installer, health: Arc<Health>) -> Self {
-        let source = XdsSource::new(options(settings));
-        Self { source, installer, health, forced: settings.force_start_without_initial_config }
+    /// The one that `options` name.
+    pub(super) fn new(options: XdsOptions, installer: Installer, health: Arc<Health>, forced: bool) -> Self {
+        Self { source: XdsSource::new(options), installer, health, forced }
     }
 
     /// Follows it without an end.
@@ -40,7 +37,8 @@ impl ControlPlane {
                             Offer { files: &state.files, skipped: &[], empty_refused: None, lines: None };
                         installer.take(&offer, |problem| state.problem(problem))
                     }
-                    Err(messages) => {
+                    Err(problems) => {
+                        let messages = problems.iter().map(ToString::to_string).collect();
                         let report = Report { messages, ..Report::default() };
                         installer.refuse(&report);
                         Err(report.messages)
@@ -53,29 +51,5 @@ impl ControlPlane {
                 }
             })
             .await
-    }
-}
-
-fn options(settings: &Settings) -> XdsOptions {
-    let path = |path: &Option<String>| path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from);
-    let tls = XdsTls {
-        ca: path(&settings.config_grpc_xds_server_tls_cacert),
-        identity: path(&settings.config_grpc_xds_client_tls_cert)
-            .zip(path(&settings.config_grpc_xds_client_tls_key)),
-        server_name: settings.config_grpc_xds_server_tls_san.clone().filter(|name| !name.is_empty()),
-    };
-    XdsOptions {
-        server: settings.config_grpc_xds_server_url.clone(),
-        node_id: settings.config_grpc_xds_node_id.clone(),
-        node_metadata: settings.config_grpc_xds_node_metadata.0.clone(),
-        headers: settings.config_grpc_xds_client_additional_headers.0.clone(),
-        tls: settings.config_grpc_xds_server_use_tls.then_some(tls),
-        backoff: Backoff {
-            initial: settings.xds_client_backoff_initial_interval,
-            max: settings.xds_client_backoff_max_interval,
-            factor: settings.xds_client_backoff_random_factor,
-            jitter: settings.xds_client_backoff_jitter,
-        },
-        message_bytes_max: settings.xds_client_max_msg_size_in_bytes.map(|count| count.0),
     }
 }

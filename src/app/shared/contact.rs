@@ -4,13 +4,13 @@
 //! program when Redis can never be used.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
 use crate::app::{AppError, dead};
 use crate::clock::monotonic;
 use crate::health::Health;
-use crate::settings::Settings;
 use tidegate_redis::{ConnectError, Contact, RedisStore, SharedStore};
 
 /// Why requests are not welcome before the first contact.
@@ -18,15 +18,16 @@ pub(in crate::app) const NOT_REACHED: &str = "redis was not reached yet";
 /// Why they are not when health follows the connection.
 const LOST: &str = "redis does not answer";
 
-/// Reports every change to the log and to health, for ever; ends when Redis can never be used.
+/// Reports every change to the log and to health. It ends when Redis can never be used, or was not reached in time.
+/// `startup_timeout` bounds the first contact. Where `health_follows`, the process is not ready while Redis does not
+/// answer.
 pub(in crate::app) async fn watch(
     shared: Arc<SharedStore>,
     health: Arc<Health>,
-    settings: Settings,
+    (startup_timeout, health_follows): (Option<Duration>, bool),
 ) -> AppError {
     let mut contacts: Vec<Watched> = shared.stores().map(|(name, store)| Watched::new(name, store)).collect();
     let began = monotonic();
-    let patience = settings.redis_startup_max_elapsed_time;
     loop {
         let now: Vec<State> = contacts.iter_mut().map(Watched::look).collect();
         let mut reached = true;
@@ -35,25 +36,27 @@ pub(in crate::app) async fn watch(
                 State::Unusable(why) => return dead("redis", why),
                 State::Never(why) => {
                     reached = false;
-                    if !patience.is_zero() && began.elapsed() >= patience {
+                    if startup_timeout.is_some_and(|timeout| began.elapsed() >= timeout) {
                         return dead("redis", why.as_deref().unwrap_or("it was not reached in time"));
                     }
                 }
                 State::Up | State::Lost(_) => {}
             }
         }
-        tell(&health, &settings, &now);
+        tell(&health, health_follows, &now);
         let changes = contacts.iter_mut().map(|watched| Box::pin(watched.contact.changed()));
         let changed = futures_util::future::select_all(changes);
-        match reached || patience.is_zero() {
-            true => drop(changed.await),
-            false => drop(tokio::time::timeout(patience.saturating_sub(began.elapsed()), changed).await),
+        match startup_timeout.filter(|_| !reached) {
+            None => drop(changed.await),
+            Some(timeout) => {
+                drop(tokio::time::timeout(timeout.saturating_sub(began.elapsed()), changed).await);
+            }
         }
     }
 }
 
 /// What these contacts mean for readiness.
-fn tell(health: &Health, settings: &Settings, states: &[State]) {
+fn tell(health: &Health, health_follows: bool, states: &[State]) {
     let trouble = states.iter().find_map(|state| match state {
         State::Never(why) => Some((true, why.as_deref().unwrap_or("not reached yet"))),
         State::Lost(why) | State::Unusable(why) => Some((false, why.as_str())),
@@ -68,7 +71,7 @@ fn tell(health: &Health, settings: &Settings, states: &[State]) {
     if !never {
         health.withdraw(NOT_REACHED);
     }
-    if settings.redis_health_check_active_connection {
+    if health_follows {
         health.refuse(LOST);
     }
 }

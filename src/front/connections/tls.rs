@@ -12,10 +12,10 @@ use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, DnsName, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -40,17 +40,35 @@ pub struct Identity<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The chain.
-    #[error("{0}")]
-    Chain(String),
+    #[error(transparent)]
+    Chain(PartError),
     /// The key.
-    #[error("{0}")]
-    Key(String),
+    #[error(transparent)]
+    Key(PartError),
     /// The authority of clients.
-    #[error("{0}")]
-    ClientCa(String),
+    #[error(transparent)]
+    ClientCa(PartError),
     /// The name of clients.
-    #[error("{0}")]
+    #[error("{0:?} is not a DNS name")]
     ClientName(String),
+}
+
+/// What is wrong with a text of PEM.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum PartError {
+    #[error("holds no certificate in PEM")]
+    NoCertificate,
+    #[error("holds no certificates in PEM: {0}")]
+    BadCertificates(pem::Error),
+    #[error("holds no private key in PEM: {0}")]
+    NoKey(pem::Error),
+    #[error("is not the key of the certificate")]
+    OtherKey,
+    #[error(transparent)]
+    Refused(#[from] rustls::Error),
+    #[error(transparent)]
+    NoAuthority(#[from] VerifierBuilderError),
 }
 
 /// TLS on one port.
@@ -117,7 +135,7 @@ fn config(identity: &Identity<'_>, protocols: &[&[u8]]) -> Result<ServerConfig, 
     let provider = Arc::new(ring::default_provider());
     let chain = certificates(identity.chain).map_err(TlsError::Chain)?;
     let key = PrivateKeyDer::from_pem_slice(identity.key)
-        .map_err(|error| TlsError::Key(format!("holds no private key in PEM: {error}")))?;
+        .map_err(|error| TlsError::Key(PartError::NoKey(error)))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .expect("ring has ciphers for every version");
@@ -128,9 +146,9 @@ fn config(identity: &Identity<'_>, protocols: &[&[u8]]) -> Result<ServerConfig, 
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => TlsError::Key("is not the key of the certificate".to_owned()),
-        rustls::Error::InvalidCertificate(_) => TlsError::Chain(error.to_string()),
-        error => TlsError::Key(error.to_string()),
+        rustls::Error::InconsistentKeys(_) => TlsError::Key(PartError::OtherKey),
+        rustls::Error::InvalidCertificate(_) => TlsError::Chain(error.into()),
+        error => TlsError::Key(error.into()),
     })?;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     // Connections last for hours: resuming saves nothing, and would let in whom a new authority does not.
@@ -140,13 +158,10 @@ fn config(identity: &Identity<'_>, protocols: &[&[u8]]) -> Result<ServerConfig, 
 }
 
 /// All certificates of a PEM text, of which there has to be one.
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PartError> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match read {
-        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        Ok(_) => Err("holds no certificate in PEM".to_owned()),
-        Err(error) => Err(format!("holds no certificates in PEM: {error}")),
-    }
+    let certificates = read.map_err(PartError::BadCertificates)?;
+    if certificates.is_empty() { Err(PartError::NoCertificate) } else { Ok(certificates) }
 }
 
 /// Lets in whose certificate comes from this authority and, if told so, carries this name.
@@ -157,14 +172,13 @@ fn verifier(
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(authority).map_err(TlsError::ClientCa)? {
-        roots.add(certificate).map_err(|error| TlsError::ClientCa(error.to_string()))?;
+        roots.add(certificate).map_err(|error| TlsError::ClientCa(error.into()))?;
     }
     let by_authority = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
-        .map_err(|error| TlsError::ClientCa(error.to_string()))?;
+        .map_err(|error| TlsError::ClientCa(error.into()))?;
     let Some(name) = name else { return Ok(by_authority) };
-    let name = DnsName::try_from(name.to_owned())
-        .map_err(|_| TlsError::ClientName(format!("{name:?} is not a DNS name")))?;
+    let name = DnsName::try_from(name.to_owned()).map_err(|_| TlsError::ClientName(name.to_owned()))?;
     Ok(Arc::new(ByName { by_authority, name: ServerName::DnsName(name) }))
 }
 

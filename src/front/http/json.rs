@@ -79,8 +79,8 @@ mod tests {
     };
     use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
-    fn parsed(json: &str) -> Result<RateLimitRequest, String> {
-        let bytes = to_request(json.as_bytes()).map_err(|refusal| refusal.message)?;
+    fn parsed(json: &str) -> Result<RateLimitRequest, Refusal> {
+        let bytes = to_request(json.as_bytes())?;
         Ok(RateLimitRequest::decode(&bytes[..]).expect("it was just encoded"))
     }
 
@@ -104,8 +104,8 @@ mod tests {
             "limit":{"requestsPerUnit":5,"unit":"HOUR","unitMultiplier":2},"hitsAddend":"7","isNegativeHits":true}]}"#;
         let snake = r#"{"domain":"shop","hits_addend":"4","descriptors":[{"entries":[{"key":"user","value":"alice"}],
             "limit":{"requests_per_unit":5,"unit":3,"unit_multiplier":2},"hits_addend":7,"is_negative_hits":true}]}"#;
-        assert_eq!(parsed(camel), Ok(whole()));
-        assert_eq!(parsed(snake), Ok(whole()));
+        assert_eq!(parsed(camel).expect("a request"), whole());
+        assert_eq!(parsed(snake).expect("a request"), whole());
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
             ("", "EOF"),
             ("\u{feff}{}", ""),
         ] {
-            let problem = parsed(json).expect_err(json);
+            let problem = parsed(json).expect_err(json).message;
             assert!(problem.contains(named), "{json}: {problem}");
         }
         assert!(to_request(b"{\"domain\":\"\xff\"}").is_err());

@@ -15,6 +15,24 @@ use tidegate_engine::rules::{Diagnostic, SourceFile};
 /// The type of the resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
+/// A resource that is none.
+#[derive(Debug, thiserror::Error)]
+#[error("resource {index}: {problem}")]
+pub struct ResourceError {
+    /// Its place in the response.
+    index: usize,
+    problem: DecodeError,
+}
+
+/// Why a resource is none.
+#[derive(Debug, thiserror::Error)]
+enum DecodeError {
+    #[error("its type is {0:?} (expected {TYPE_URL})")]
+    Type(String),
+    #[error(transparent)]
+    Message(#[from] prost::DecodeError),
+}
+
 /// All resources of a state of the world, as files.
 #[derive(Debug, Default)]
 pub struct Resources {
@@ -28,13 +46,13 @@ impl Resources {
     /// Decodes all resources.
     ///
     /// # Errors
-    /// Every resource that is none, by its index.
-    pub fn decode(resources: &[Any]) -> Result<Self, Vec<String>> {
+    /// Every resource that is none.
+    pub fn decode(resources: &[Any]) -> Result<Self, Vec<ResourceError>> {
         let (mut decoded, mut problems) = (Self::default(), Vec::new());
         for (index, resource) in resources.iter().enumerate() {
             match decode(resource) {
                 Ok(config) => decoded.push(&config, index),
-                Err(problem) => problems.push(format!("resource {index}: {problem}")),
+                Err(problem) => problems.push(ResourceError { index, problem }),
             }
         }
         if problems.is_empty() { Ok(decoded) } else { Err(problems) }
@@ -61,11 +79,11 @@ impl Resources {
     }
 }
 
-fn decode(resource: &Any) -> Result<RateLimitConfig, String> {
-    if resource.type_url != TYPE_URL {
-        return Err(format!("its type is {:?} (expected {TYPE_URL})", resource.type_url));
+fn decode(resource: &Any) -> Result<RateLimitConfig, DecodeError> {
+    match resource.type_url.as_str() {
+        TYPE_URL => Ok(RateLimitConfig::decode(&*resource.value)?),
+        other => Err(DecodeError::Type(other.to_owned())),
     }
-    RateLimitConfig::decode(&*resource.value).map_err(|error| error.to_string())
 }
 
 /// A file as it is written, and the path of what stands in each line of it.
@@ -257,6 +275,7 @@ mod tests {
         let broken = Any { type_url: TYPE_URL.to_owned(), value: vec![0xff] };
         let problems =
             Resources::decode(&[other, any(&RateLimitConfig::default()), broken]).expect_err("bad");
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].starts_with("resource 0: its type is"), "{problems:?}");
         assert!(problems[1].starts_with("resource 2: "), "{problems:?}");

@@ -13,8 +13,8 @@
 //! # use tidegate_engine::key::Key;
 //! # use tidegate_engine::limit::{Algorithm, Limit};
 //! # use tidegate_engine::time::{SECOND_NANOS, Timestamp};
-//! # use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
-//! # let store = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+//! # use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+//! # let store = MemoryStore::new(MemoryOptions::new(1 << 20));
 //! # let nanos = |second: f64| Timestamp::from_nanos((second * 1e9).round() as u64);
 //! # let passes = |limit, second| !store.take(&limit, Key(1), 1, nanos(second)).over;
 //! // Three in ten seconds: at 11 s the hits at 0 s and, exactly, at 1 s are out of the window.

@@ -3,7 +3,7 @@
 use tidegate_engine::decision::conclude;
 use tidegate_engine::key::{Key, KeySecret};
 use tidegate_engine::limit::{Algorithm, Limit, Verdict};
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::rules::Unit;
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
@@ -33,7 +33,7 @@ pub(crate) fn plan(checks: impl IntoIterator<Item = Check<'static>>) -> Plan<'st
 
 /// A store that is large enough for any test.
 pub(crate) fn store() -> MemoryStore {
-    MemoryStore::new(MemoryOptions { max_bytes: 1 << 30, full: StoreFull::Deny })
+    MemoryStore::new(MemoryOptions::new(1 << 30))
 }
 
 /// Nanoseconds of a time that is given in seconds, exact to the nanosecond.
@@ -84,5 +84,5 @@ impl Asker {
 
 /// A store of few shards, so that tables grow large enough to be tested.
 pub(crate) fn small_store() -> MemoryStore {
-    MemoryStore::new(MemoryOptions { max_bytes: 64 << 20, full: StoreFull::Deny })
+    MemoryStore::new(MemoryOptions::new(64 << 20))
 }

@@ -1,19 +1,11 @@
 //! What the tests of rules share: loading texts under the usual options.
 
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::Algorithm;
-use tidegate_engine::rules::{Cost, LoadOptions, Loaded, SourceFile, load};
+use tidegate_engine::rules::{LoadOptions, Loaded, SourceFile, load};
 
 /// The options that most tests load under.
 pub(crate) fn options() -> LoadOptions {
-    LoadOptions {
-        default_algorithm: Algorithm::SlidingWindow,
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: false,
-        max_file_bytes: 32 << 20,
-        secret: KeySecret::new([7; 16]),
-    }
+    LoadOptions::new(KeySecret::new([7; 16]))
 }
 
 /// A file of this name.

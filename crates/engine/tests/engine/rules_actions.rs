@@ -253,7 +253,7 @@ fn files_of_one_domain_add_to_each_other_and_merges_are_followed() {
         "b.yaml",
         "domain: d\nrate_limits: [{actions: [{generic_key: {<<: &base {descriptor_value: v}, descriptor_key: k}}]}]",
     );
-    let options = tidegate_engine::rules::LoadOptions { merge_domains: true, ..options() };
+    let options = options().merge_domains(true);
     let rules = load(&[one, two], &options).unwrap().rules;
     let mut buf = RequestBuf::new("d");
     let Ok(()) = rules.actions("d").unwrap().describe(&CLIENT, &mut buf, 1 << 20);

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::{LoadOptions, Loaded, load};
+use tidegate_engine::rules::{Loaded, load};
 
 use crate::random::Random;
 use crate::rules::{file, options};
@@ -73,7 +73,7 @@ const PIECES: [&str; 28] = [
 ];
 
 fn load_and_plan(bytes: &[u8]) {
-    let options = LoadOptions { max_file_bytes: 64 << 10, ..options() };
+    let options = options().max_file_bytes(64 << 10);
     let Ok(Loaded { rules, .. }) = load(&[file("a.yaml", bytes)], &options) else { return };
     for domain in rules.domains() {
         let request = Request::new(domain, 0)

@@ -4,7 +4,7 @@ use serde_json::json;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
-use tidegate_engine::rules::{Cost, LoadOptions, Rule, RuleSet, SourceFile, StoreFailure, Sync, Unit, load};
+use tidegate_engine::rules::{Cost, Rule, RuleSet, SourceFile, StoreFailure, Sync, Unit, load};
 use tidegate_engine::time::SECOND_NANOS;
 
 use crate::rules::{file, loaded, options};
@@ -67,7 +67,7 @@ fn what_is_not_said_has_its_default() {
     assert_eq!((rule.unit, rule.unit_multiplier, &*rule.name), (Unit::Hour, 1, ""));
     assert!(rule.replaces.is_empty() && !rule.shadow_mode && !rule.quota_mode && rule.metadata.is_null());
     assert_eq!((rule.sync, rule.on_store_failure, rule.keyed_levels), (None, None, 1));
-    let fixed = LoadOptions { default_algorithm: Algorithm::FixedWindow, ..options() };
+    let fixed = options().default_algorithm(Algorithm::FixedWindow);
     let text = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 1}}]";
     let rules = load(&[file("a.yaml", text)], &fixed).unwrap().rules;
     assert_eq!(rules.rules()[0].limit.map(|limit| limit.algorithm()), Some(Algorithm::FixedWindow));
@@ -84,7 +84,7 @@ descriptors:
 ";
     let limit = Some(Override { requests_per_unit: 1, unit: Unit::Second, unit_multiplier: 1 });
     for (default_cost, unsaid) in [(Cost::Reported, true), (Cost::Asked, false)] {
-        let rules = load(&[file("a.yaml", text)], &LoadOptions { default_cost, ..options() }).unwrap().rules;
+        let rules = load(&[file("a.yaml", text)], &options().default_cost(default_cost)).unwrap().rules;
         let reported = |key, options| {
             let mut request = Request::new("d", 7);
             request.push([Entry { key, value: "" }], options);
@@ -250,7 +250,7 @@ domain: e
         "a.yaml:8:1: a second YAML document is ignored (expected one a file)",
     ];
     assert_eq!(told, expected);
-    let strict = load(&[file("a.yaml", text)], &LoadOptions { strict: true, ..options() });
+    let strict = load(&[file("a.yaml", text)], &options().strict(true));
     assert_eq!(strict.unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
     for empty in ["---\n", "---\n# nothing\n...\n", "...\n---\n~\n"] {
         let text = "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: true}}]\n".to_owned() + empty;
@@ -260,7 +260,7 @@ domain: e
 
 #[test]
 fn domains_merge_in_file_order_when_told_to() {
-    let merging = LoadOptions { merge_domains: true, ..options() };
+    let merging = options().merge_domains(true);
     let node =
         |key: &str| format!("domain: d\ndescriptors: [{{key: {key}, rate_limit: {{unlimited: true}}}}]");
     let rules = load(&[file("a.yaml", node("b")), file("b.yaml", node("a"))], &merging).unwrap().rules;

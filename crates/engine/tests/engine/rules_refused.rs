@@ -328,7 +328,7 @@ fn a_domain_in_two_files() {
     let domain =
         "b.yaml:4:9: domain `d` is in a.yaml:1:9 too (expected one file a domain, or MERGE_DOMAIN_CONFIG)";
     assert_eq!(told(&options()), [equal, domain]);
-    assert_eq!(told(&LoadOptions { merge_domains: true, ..options() }), [equal]);
+    assert_eq!(told(&options().merge_domains(true)), [equal]);
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn problems_without_end_are_counted() {
 /// Every value takes more memory than it takes bytes in a file.
 #[test]
 fn a_file_of_nothing_but_brackets_is_refused_before_it_is_read_to_its_end() {
-    let short = LoadOptions { max_file_bytes: 4 << 20, ..options() };
+    let short = options().max_file_bytes(4 << 20);
     for what in ["{},", "[],", "a,", "{key: a},"] {
         let text = format!("domain: d\ndescriptors: [{}]", what.repeat((4 << 20) / what.len() - 20));
         let told = load(&[file("a.yaml", text)], &short).map(drop).expect_err("the file loads");

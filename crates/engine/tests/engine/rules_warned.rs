@@ -1,6 +1,6 @@
 //! Files that load and do less than they seem to: what is warned of, and where; and what is not.
 
-use tidegate_engine::rules::{LoadOptions, load};
+use tidegate_engine::rules::load;
 
 use crate::rules::{file, loaded, options};
 
@@ -38,7 +38,7 @@ fn a_key_twice_in_metadata_is_warned_of_and_the_last_one_counts() {
     );
     let metadata = loaded(&text).rules.rules()[0].metadata.clone();
     assert_eq!(metadata, serde_json::json!({"a": 2, "b": {"c": [{"d": 3}]}}));
-    let strict = load(&[file("a.yaml", text)], &LoadOptions { strict: true, ..options() });
+    let strict = load(&[file("a.yaml", text)], &options().strict(true));
     assert_eq!(strict.map(drop).expect_err("it is strict").len(), 2);
 }
 
@@ -63,7 +63,7 @@ fn values_that_the_domains_rate_limits_bring_are_not_warned_of() {
 - actions: [{header_value_match: {descriptor_value: ^a, headers: [{name: x, present_match: true}]}}]
 ";
     check(&(text.clone() + brought), &[]);
-    let merging = LoadOptions { merge_domains: true, ..options() };
+    let merging = options().merge_domains(true);
     let files = [file("a.yaml", text), file("b.yaml", format!("domain: d\n{brought}"))];
     assert_eq!(load(&files, &merging).expect("good").warnings, []);
 }
@@ -128,7 +128,7 @@ fn nodes_without_effect_are_warned_of_and_exceptions_are_not() {
 #[test]
 fn where_something_is_refused_nothing_is_told_of_what_is_left() {
     let told = |text: &str| {
-        let strict = LoadOptions { strict: true, ..options() };
+        let strict = options().strict(true);
         let errors = load(&[file("a.yaml", text)], &strict).map(drop).expect_err("it does not load");
         errors.iter().map(|error| (error.line, error.column)).collect::<Vec<_>>()
     };
@@ -247,7 +247,7 @@ fn values_that_no_path_has_are_warned_of_where_a_key_holds_paths_alone() {
     // It is told once what is wrong with it.
     assert_eq!(warned(&brought, "/a\\.b").len(), 1);
     // Files of one domain count together.
-    let merging = LoadOptions { merge_domains: true, ..options() };
+    let merging = options().merge_domains(true);
     let files = |raw: &str| {
         let rules = nodes("key: path, value: //login, LIMIT");
         [file("a.yaml", rules), file("b.yaml", format!("domain: d\n{raw}{brought}"))]

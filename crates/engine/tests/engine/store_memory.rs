@@ -82,7 +82,7 @@ fn questions_refunds_and_denied_hits_make_no_counter() {
 fn the_bound_holds_and_live_counters_stay() {
     for algorithm in Algorithm::ALL {
         let max_bytes = 1 << 20;
-        let store = MemoryStore::new(MemoryOptions { max_bytes, full: StoreFull::Deny });
+        let store = MemoryStore::new(MemoryOptions::new(max_bytes));
         let limit = Limit::new(algorithm, 5, 3_600 * SECOND_NANOS);
         let mut live = Vec::new();
         for number in 0..60_000 {
@@ -106,7 +106,7 @@ fn the_bound_holds_and_live_counters_stay() {
 
 #[test]
 fn a_full_store_may_allow_uncounted() {
-    let store = MemoryStore::new(MemoryOptions { max_bytes: 0, full: StoreFull::Allow });
+    let store = MemoryStore::new(MemoryOptions::new(0).full(StoreFull::Allow));
     for algorithm in Algorithm::ALL {
         let limit = Limit::new(algorithm, 5, SECOND_NANOS);
         let answer = take(&store, limit, 1, 3, at(1.0));
@@ -123,7 +123,7 @@ fn a_full_store_may_allow_uncounted() {
 #[test]
 fn one_large_counter_is_bounded_too() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow] {
-        let store = MemoryStore::new(MemoryOptions { max_bytes: 12_000, full: StoreFull::Deny });
+        let store = MemoryStore::new(MemoryOptions::new(12_000));
         let hour = 3_600 * SECOND_NANOS;
         let limit = Limit::new(algorithm, u32::MAX, hour).with_granularity(SECOND_NANOS);
         let passed = (0..3_000).take_while(|&second| {
@@ -142,7 +142,7 @@ fn one_large_counter_is_bounded_too() {
 /// A request is denied as a whole when there is no room for one of its counters.
 #[test]
 fn a_full_store_denies_all_or_nothing() {
-    let store = MemoryStore::new(MemoryOptions { max_bytes: 1_000, full: StoreFull::Deny });
+    let store = MemoryStore::new(MemoryOptions::new(1_000));
     let limit = Limit::new(Algorithm::SlidingWindow, 5, SECOND_NANOS);
     let fill = (0..100).filter(|&number| !take(&store, limit, number, 1, at(1.0)).over).collect::<Vec<u64>>();
     let both = plan([fill[0], 1_000].map(|number| check(limit, key(number), Hits::Take(1))));
@@ -155,7 +155,7 @@ fn a_full_store_denies_all_or_nothing() {
 #[test]
 fn a_request_of_thousands_of_descriptors_is_counted_whole() {
     for max_bytes in [1 << 20, 40_000] {
-        let store = MemoryStore::new(MemoryOptions { max_bytes, full: StoreFull::Deny });
+        let store = MemoryStore::new(MemoryOptions::new(max_bytes));
         let limit = Limit::new(Algorithm::SlidingLog, 1, 10 * SECOND_NANOS);
         let plan = plan((0..2_000).map(|number| check(limit, key(number), Hits::Take(1))));
         let passed = store.apply(&plan, at(1.0)).iter().flatten().filter(|verdict| !verdict.over).count();

@@ -7,13 +7,13 @@ use shuttle::thread;
 use crate::explore::explore;
 use crate::key::Key;
 use crate::limit::{Algorithm, Limit};
-use crate::memory::{MemoryOptions, MemoryStore, StoreFull};
+use crate::memory::{MemoryOptions, MemoryStore};
 use crate::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use crate::rules::Unit;
 use crate::time::{SECOND_NANOS, Timestamp};
 
 fn store(max_bytes: u64) -> Arc<MemoryStore> {
-    Arc::new(MemoryStore::new(MemoryOptions { max_bytes, full: StoreFull::Deny }))
+    Arc::new(MemoryStore::new(MemoryOptions::new(max_bytes)))
 }
 
 /// N hits an hour, where the hour of every test's times is one and the same.

@@ -10,8 +10,7 @@ use crate::options::RedisOptions;
 use crate::script::Granted;
 use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::Algorithm;
-use tidegate_engine::memory::{MemoryOptions, StoreFull};
+use tidegate_engine::memory::MemoryOptions;
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::{DescriptorOptions, Entry};
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, load};
@@ -28,21 +27,14 @@ descriptors:
 
 fn rules() -> RuleSet {
     let file = SourceFile { name: "shop.yaml".into(), bytes: RULES.into(), presumed: false };
-    let options = LoadOptions {
-        default_algorithm: Algorithm::SlidingWindow,
-        default_cost: Cost::Asked,
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 1 << 20,
-        secret: KeySecret::new([7; 16]),
-    };
+    let options = LoadOptions::new(KeySecret::new([7; 16])).default_cost(Cost::Asked).strict(true);
     load(&[file], &options).expect("good rules").rules
 }
 
 /// A store that was never connected.
 fn store() -> SharedStore {
     let main = RedisStore::new(RedisOptions::new(Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1))));
-    let local = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+    let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let options = FailoverOptions {
         mode: StoreFailure::Local,
         lease_time: Duration::from_secs(3_600),

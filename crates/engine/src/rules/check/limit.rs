@@ -41,12 +41,7 @@ impl Checker<'_, '_> {
         let replaces = self.replaces(&fields, &name);
         let algorithm = self.algorithm(&fields);
         let sync = self.sync(&fields, algorithm);
-        let failures = [
-            ("error", StoreFailure::Error),
-            ("deny", StoreFailure::Deny),
-            ("allow", StoreFailure::Allow),
-            ("local", StoreFailure::Local),
-        ];
+        let failures = StoreFailure::ALL.map(|failure| (failure.name(), failure));
         let on_store_failure =
             self.reader.word(&fields, "on_store_failure", &failures).map(|(_, failure)| failure);
         let costs = Cost::ALL.map(|cost| (cost.name(), cost));
@@ -163,8 +158,7 @@ impl Checker<'_, '_> {
     }
 
     fn sync(&mut self, fields: &Fields, algorithm: Algorithm) -> Option<Sync> {
-        let (at, sync) =
-            self.reader.word(fields, "sync", &[("strict", Sync::Strict), ("leased", Sync::Leased)])?;
+        let (at, sync) = self.reader.word(fields, "sync", &Sync::ALL.map(|sync| (sync.name(), sync)))?;
         if sync == Sync::Leased && !algorithm.is_strict() {
             let name = algorithm.name();
             self.reader.error(at, || {

@@ -1,0 +1,228 @@
+//! What the process runs as: settings, resolved once into what each part of the program takes.
+//!
+//! In: [`Settings`]. Out: a [`Configuration`], or every [`Problem`] at once, those of the settings among them. Where a
+//! part of the program has options of its own ([`LoadOptions`](tidegate_engine::rules::LoadOptions), [`CheckOptions`],
+//! …), the configuration holds these, and `app` only hands them on. What nobody set is found out here: threads, memory,
+//! where rules lie. Past this module nothing reads settings; `app` and `cli` name them in errors.
+//!
+//! Deliberately not here: files that settings name, such as certificates. Reading them is part of the start.
+//!
+//! - `listeners`: sockets, and the files of their TLS
+//! - `rules`: where rules come from, and how they are loaded
+//! - `redis`: the shared store
+//! - `metrics`: the metrics port and StatsD
+//! - `tracing`: where spans go
+//! - `machine`: what the machine gives the process
+
+mod listeners;
+mod machine;
+mod metrics;
+mod redis;
+mod rules;
+mod tracing;
+
+pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
+pub use self::redis::{Redis, Server};
+pub use self::rules::{RuleFiles, Rules, no_rules};
+pub use self::tracing::Tracing;
+pub use crate::settings::value::HostPort;
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use crate::front::connections::{GrpcFrontKind, MaxAge};
+use crate::front::http::CheckOptions;
+use crate::front::{Bounds, LimitHeaders, Telling};
+use crate::logging::LogLevel;
+use crate::settings::value::{Backend, Secret};
+use crate::settings::{Problem, Row, Settings};
+use tidegate_engine::memory::MemoryOptions;
+use tidegate_engine::plan::Modes;
+
+/// What the process runs as.
+#[derive(Clone)]
+pub struct Configuration {
+    /// Threads that decide.
+    pub workers: usize,
+    /// The sockets.
+    pub listeners: Listeners,
+    /// What speaks HTTP/2 on the gRPC port.
+    pub grpc_front: GrpcFrontKind,
+    /// The greatest age of connections of gRPC.
+    pub grpc_max_age: MaxAge,
+    /// Calls of `/check`.
+    pub check: CheckOptions,
+    /// The token with which state may be changed on the debug port from anywhere.
+    pub admin_token: Option<Secret>,
+    /// The rules.
+    pub rules: Rules,
+    /// Modes of every request.
+    pub modes: Modes,
+    /// Bounds of one request.
+    pub bounds: Bounds,
+    /// What answers say beside codes and limits.
+    pub telling: Telling,
+    /// Counters in memory.
+    pub memory: MemoryOptions,
+    /// The shared store, if there is one.
+    pub redis: Option<Redis>,
+    /// Metrics, and where they are sent.
+    pub metrics: metrics::Metrics,
+    /// Spans, if calls are traced.
+    pub tracing: Option<Tracing>,
+    /// The log.
+    pub logging: Logging,
+    /// What is valid but probably unintended; logged at start.
+    pub warnings: Vec<Problem>,
+}
+
+/// The log.
+#[derive(Clone)]
+pub struct Logging {
+    /// How much is logged.
+    pub level: LogLevel,
+    /// A line is an object of JSON.
+    pub json: bool,
+    /// Lines of decisions hold the values of requests.
+    pub values: bool,
+}
+
+/// PEM files of TLS to another server.
+#[derive(Clone)]
+pub struct ClientTlsFiles {
+    /// Who may sign the server's certificate.
+    pub roots: Option<PathBuf>,
+    /// Our own certificate and its chain.
+    pub chain: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+}
+
+impl Configuration {
+    /// Reads every setting, from `flag(row)` if the command line has it, else from `variable(name)`, and resolves them.
+    ///
+    /// # Errors
+    /// All bad settings at once.
+    pub fn read(
+        flag: impl Fn(&Row) -> Option<String>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Vec<Problem>> {
+        read(flag, variable).map(|(_, configuration)| configuration)
+    }
+
+    /// Where counters live, as BACKEND_TYPE says it.
+    pub fn backend(&self) -> &'static str {
+        if self.redis.is_some() { "redis" } else { "memory" }
+    }
+}
+
+/// What the program finds out where nobody sets it: the value of this setting, as it would be written. `None` where
+/// other settings are bad.
+pub fn found_out(
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+    name: &str,
+) -> Option<String> {
+    let (settings, configuration) = read(flag, variable).ok()?;
+    Some(match name {
+        "BACKEND_TYPE" => configuration.backend().to_owned(),
+        "WORKER_THREADS" => configuration.workers.to_string(),
+        "MAX_COUNTER_BYTES" => configuration.memory.max_bytes.to_string(),
+        "USE_PROMETHEUS" => (!settings.disable_stats).to_string(),
+        "USE_STATSD" => metrics::plain_is_on(&settings).to_string(),
+        "STATSD_HOST" => metrics::HOST.to_owned(),
+        "STATSD_PORT" => metrics::PORT.to_string(),
+        "STATSD_PROTOCOL" => "tcp".to_owned(),
+        _ => configuration.rules.files.place(name)?.display().to_string(),
+    })
+}
+
+fn read(
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(Settings, Configuration), Vec<Problem>> {
+    let mut problems = Vec::new();
+    let resolved = Settings::read(flag, variable, &mut problems).and_then(|settings| {
+        let configuration = resolve(&settings, &mut problems)?;
+        Some((settings, configuration))
+    });
+    resolved.filter(|_| problems.is_empty()).ok_or(problems)
+}
+
+/// A new setting gets its line here, or in the part that it belongs to. `None` where one is bad: then a problem is added.
+fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configuration> {
+    let cores = || thread::available_parallelism().map_or(1, NonZero::get);
+    let workers = settings.worker_threads.map_or_else(cores, |count| count.0);
+    let counter_bytes = settings.max_counter_bytes.map_or_else(|| machine::memory_bytes() / 2, |size| size.0);
+    let redis = match settings.backend_type {
+        Some(Backend::Redis) => Some(redis::resolve(settings, (workers, counter_bytes), problems)?),
+        Some(Backend::Memory) | None => None,
+    };
+    Some(Configuration {
+        workers,
+        listeners: listeners::resolve(settings),
+        grpc_front: settings.grpc_front,
+        grpc_max_age: MaxAge {
+            age: unless_0(settings.grpc_max_connection_age),
+            grace: unless_0(settings.grpc_max_connection_age_grace),
+        },
+        check: CheckOptions {
+            proxy: settings.check_proxy,
+            deny_status: settings.check_deny_status.0,
+            trusted_hops: settings.xff_num_trusted_hops.0,
+        },
+        admin_token: settings.admin_token.clone(),
+        rules: rules::resolve(settings),
+        modes: Modes {
+            shadow: settings.shadow_mode,
+            quota: settings.quota_mode,
+            stop_increment_when_over: settings.stop_cache_key_increment_when_overlimit,
+        },
+        bounds: Bounds {
+            descriptors_max: settings.max_descriptors.0,
+            entries_max: settings.max_entries.0,
+            request_bytes_max: settings.max_request_bytes.0,
+        },
+        telling: telling(settings),
+        memory: MemoryOptions::new(counter_bytes).full(settings.store_full_mode),
+        redis,
+        metrics: metrics::resolve(settings, workers),
+        tracing: settings.tracing_enabled.then(|| tracing::resolve(settings)),
+        logging: Logging {
+            level: settings.log_level,
+            json: settings.log_format.eq_ignore_ascii_case("json"),
+            values: settings.log_values,
+        },
+        warnings: settings.warnings.clone(),
+    })
+}
+
+fn telling(settings: &Settings) -> Telling {
+    let names = LimitHeaders {
+        limit: settings.limit_limit_header.0.clone(),
+        remaining: settings.limit_remaining_header.0.clone(),
+        reset: settings.limit_reset_header.0.clone(),
+    };
+    Telling {
+        headers: settings.limit_response_headers_enabled.then_some(names),
+        dynamic_metadata: settings.response_dynamic_metadata,
+    }
+}
+
+/// A time of 0 means never.
+fn unless_0(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
+}
+
+/// A text that is set to nothing names nothing.
+fn unless_empty(text: &Option<String>) -> Option<&str> {
+    text.as_deref().filter(|text| !text.is_empty())
+}
+
+/// The configuration of an environment, for tests.
+#[cfg(test)]
+fn configured(variables: &[(&str, &str)]) -> Result<Configuration, Vec<Problem>> {
+    Configuration::read(|_| None, crate::settings::fixture::variables(variables))
+}

@@ -1,0 +1,102 @@
+//! The sockets, and the files of their TLS.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::settings::Settings;
+use crate::settings::value::{FilePath, HostPort};
+
+/// The sockets.
+#[derive(Clone)]
+pub struct Listeners {
+    /// Where calls by gRPC come in.
+    pub grpc: Endpoint,
+    /// The files of its TLS, if it speaks that.
+    pub grpc_tls: Option<TlsFiles>,
+    /// Where calls by HTTP come in.
+    pub http: Endpoint,
+    /// The files of its TLS, if it speaks that.
+    pub http_tls: Option<TlsFiles>,
+    /// The metrics port, if there should be one.
+    pub metrics: Option<HostPort>,
+    /// Somebody asked for the metrics port: the start fails where it cannot be had.
+    pub metrics_required: bool,
+    /// The debug port.
+    pub debug: HostPort,
+    /// How long they stay open when the process is asked to end.
+    pub drain_grace: Duration,
+}
+
+/// Where to listen.
+#[derive(Clone)]
+pub enum Endpoint {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp(HostPort),
+}
+
+/// Where one port's identity lies.
+#[derive(Clone)]
+pub struct TlsFiles {
+    /// The certificate and its chain.
+    pub chain: TlsFile,
+    /// Its key.
+    pub key: TlsFile,
+    /// Whom clients' certificates have to come from, if they need one.
+    pub client_ca: Option<TlsFile>,
+    /// The name that these have to carry.
+    pub client_name: Option<String>,
+}
+
+/// A file, and the setting that names it.
+#[derive(Clone)]
+pub struct TlsFile {
+    /// The setting.
+    pub setting: &'static str,
+    /// The file.
+    pub path: PathBuf,
+}
+
+pub(super) fn resolve(settings: &Settings) -> Listeners {
+    let metrics = settings.use_prometheus != Some(false) && !settings.disable_stats;
+    Listeners {
+        grpc: endpoint(&settings.grpc_uds, &settings.grpc_host, settings.grpc_port),
+        grpc_tls: settings.grpc_server_use_tls.then(|| grpc_tls(settings)).flatten(),
+        http: endpoint(&settings.http_uds, &settings.host, settings.port),
+        http_tls: http_tls(settings),
+        metrics: metrics.then(|| settings.prometheus_addr.clone()),
+        metrics_required: settings.use_prometheus.is_some(),
+        debug: HostPort { host: settings.debug_host.clone(), port: settings.debug_port },
+        drain_grace: settings.drain_grace,
+    }
+}
+
+fn endpoint(path: &Option<FilePath>, host: &str, port: u16) -> Endpoint {
+    match path {
+        Some(FilePath(path)) => Endpoint::Unix(path.clone()),
+        None => Endpoint::Tcp(HostPort { host: host.to_owned(), port }),
+    }
+}
+
+fn grpc_tls(settings: &Settings) -> Option<TlsFiles> {
+    Some(TlsFiles {
+        chain: file("GRPC_SERVER_TLS_CERT", &settings.grpc_server_tls_cert)?,
+        key: file("GRPC_SERVER_TLS_KEY", &settings.grpc_server_tls_key)?,
+        client_ca: file("GRPC_CLIENT_TLS_CACERT", &settings.grpc_client_tls_cacert),
+        client_name: settings.grpc_client_tls_san.as_ref().map(|name| name.0.clone()),
+    })
+}
+
+fn http_tls(settings: &Settings) -> Option<TlsFiles> {
+    Some(TlsFiles {
+        chain: file("HTTP_SERVER_TLS_CERT", &settings.http_server_tls_cert)?,
+        key: file("HTTP_SERVER_TLS_KEY", &settings.http_server_tls_key)?,
+        client_ca: None,
+        client_name: None,
+    })
+}
+
+fn file(setting: &'static str, path: &Option<FilePath>) -> Option<TlsFile> {
+    path.as_ref().map(|path| TlsFile { setting, path: path.0.clone() })
+}

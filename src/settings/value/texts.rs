@@ -1,0 +1,154 @@
+//! Texts: free ones, secrets, addresses, paths and names.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::settings::value::Value;
+use crate::settings::value::numbers::decimal;
+
+impl Value for String {
+    const NAME: &'static str = "TEXT";
+    const EXPECTED: &'static str = "a text";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+}
+
+/// A text that nobody may read in a log, an error or a panic: it has no `Display`, and its `Debug` is silent.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret(…)")
+    }
+}
+
+impl Value for Secret {
+    const NAME: &'static str = "TEXT";
+    const EXPECTED: &'static str = "a text";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(text.to_owned()))
+    }
+}
+
+/// Where to listen, in Go's form: `host:port`, `[::1]:port`, or `:port` for all addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// Without brackets; empty for all addresses.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl Value for HostPort {
+    const NAME: &'static str = "ADDRESS";
+    const EXPECTED: &'static str = "an address (expected host:port or :port)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        // An address of IPv6 without brackets would lose its last group to the port.
+        let host = bare.or_else(|| Some(host).filter(|host| !host.contains([':', '['])))?;
+        Some(Self { host: host.to_owned(), port: decimal(port)?.parse().ok()? })
+    }
+}
+
+/// The path of a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UrlPath(pub String);
+
+impl Value for UrlPath {
+    const NAME: &'static str = "PATH";
+    const EXPECTED: &'static str = "a path of a URL (expected for example /metrics)";
+    const EMPTY_IS_UNSET: bool = false;
+
+    fn parse(text: &str) -> Option<Self> {
+        let path = text.starts_with('/') && !text.contains(['?', '#']) && !text.contains(char::is_whitespace);
+        path.then(|| Self(text.to_owned()))
+    }
+}
+
+/// The name of an HTTP header, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderName(pub String);
+
+impl Value for HeaderName {
+    const NAME: &'static str = "HEADER";
+    const EXPECTED: &'static str = "the name of a header (expected for example RateLimit-Limit)";
+
+    fn parse(text: &str) -> Option<Self> {
+        http::HeaderName::from_bytes(text.as_bytes()).is_ok().then(|| Self(text.to_owned()))
+    }
+}
+
+/// A file in the file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(pub PathBuf);
+
+impl Value for FilePath {
+    const NAME: &'static str = "FILE";
+    const EXPECTED: &'static str = "a path of a file";
+
+    fn parse(text: &str) -> Option<Self> {
+        Some(Self(text.into()))
+    }
+}
+
+/// A name in DNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName(pub String);
+
+impl Value for DnsName {
+    const NAME: &'static str = "NAME";
+    const EXPECTED: &'static str = "a DNS name (expected for example envoy.example.com)";
+
+    fn parse(text: &str) -> Option<Self> {
+        rustls::pki_types::DnsName::try_from(text).ok().map(|name| Self(name.as_ref().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_gos() {
+        let parsed = |text| HostPort::parse(text).map(|HostPort { host, port }| (host, port));
+        assert_eq!(parsed(":9090"), Some((String::new(), 9090)));
+        assert_eq!(parsed("127.0.0.1:1"), Some(("127.0.0.1".to_owned(), 1)));
+        assert_eq!(parsed("[::1]:1"), Some(("::1".to_owned(), 1)));
+        for bad in ["", "9090", "host:", "host:port", "host:65536", "::1", "fe80::1:9090", "[::1:9090"] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_request_can_have_is_refused() {
+        assert_eq!(UrlPath::parse("/a/b"), Some(UrlPath("/a/b".to_owned())));
+        for bad in ["", "metrics", "/a?b", "/a#b", "/a b"] {
+            assert_eq!(UrlPath::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_header_can_have_is_refused() {
+        assert_eq!(HeaderName::parse("X-Limit"), Some(HeaderName("X-Limit".to_owned())));
+        for bad in ["", "a b", "a:b", "a\r\nb", "é"] {
+            assert_eq!(HeaderName::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_certificate_can_carry_is_refused() {
+        assert_eq!(DnsName::parse("a.example"), Some(DnsName("a.example".to_owned())));
+        for bad in ["spiffe://a/b", "a b", "*.example", "10.0.0.1", "a..b"] {
+            assert_eq!(DnsName::parse(bad), None, "{bad}");
+        }
+    }
+}

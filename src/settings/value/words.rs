@@ -1,0 +1,126 @@
+//! Words: values that are one of a few.
+
+use crate::front::connections::GrpcFrontKind;
+use crate::front::http::Proxy;
+use crate::logging::LogLevel;
+use crate::settings::value::Value;
+use crate::spans::Protocol;
+use crate::statsd::Transport;
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::memory::StoreFull;
+use tidegate_engine::rules::{Cost, StoreFailure, Sync};
+
+impl Value for bool {
+    const NAME: &'static str = "BOOL";
+    const EXPECTED: &'static str = "a boolean (expected one of 1 t T TRUE true True 0 f F FALSE false False)";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl Value for LogLevel {
+    const NAME: &'static str = "LEVEL";
+    const EXPECTED: &'static str = Self::EXPECTED;
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::parse(text)
+    }
+}
+
+/// The words of a kind; `enum`: and the kind, which only settings have.
+macro_rules! words {
+    ($(#[$doc:meta])* enum $kind:ident, $label:literal, { $($word:literal => $value:ident),+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum $kind { $($value),+ }
+
+        words!($kind, $label, { $($word => $value),+ });
+    };
+    ($kind:ty, $label:literal, { $($word:literal => $value:ident),+ }) => {
+        impl Value for $kind {
+            const NAME: &'static str = $label;
+            const EXPECTED: &'static str = concat!("one of the words expected:" $(, " ", $word)+);
+
+            fn parse(text: &str) -> Option<Self> {
+                match text {
+                    $($word => Some(Self::$value),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+words!(
+    /// Where rules come from.
+    enum ConfigType, "SOURCE", { "FILE" => File, "GRPC_XDS_SOTW" => GrpcXdsSotw }
+);
+words!(
+    /// How exports of spans are compressed.
+    enum Compression, "COMPRESSION", { "gzip" => Gzip, "none" => None }
+);
+words!(
+    /// Where counters live.
+    enum Backend, "BACKEND", { "memory" => Memory, "redis" => Redis }
+);
+words!(GrpcFrontKind, "FRONT", { "lane" => Lane, "tonic" => Tonic });
+words!(Transport, "PROTOCOL", { "tcp" => Tcp, "udp" => Udp });
+words!(Protocol, "PROTOCOL", { "http" => Http, "grpc" => Grpc });
+words!(Proxy, "PROXY", { "nginx" => Nginx, "forwarded" => Forwarded });
+
+/// The words of a kind that knows them itself: `ALL` and `name`.
+macro_rules! own_words {
+    ($kind:ty, $label:literal, $expected:expr) => {
+        impl Value for $kind {
+            const NAME: &'static str = $label;
+            const EXPECTED: &'static str = $expected;
+
+            fn parse(text: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|value| value.name() == text)
+            }
+        }
+    };
+}
+
+own_words!(
+    Algorithm,
+    "ALGORITHM",
+    "an algorithm (expected sliding_log, sliding_window, sliding_window_weighted, fixed_window, token_bucket or \
+     leaky_bucket)"
+);
+own_words!(Cost, "COST", "one of the words expected: reported asked");
+own_words!(StoreFailure, "MODE", "one of the words expected: error deny allow local");
+own_words!(StoreFull, "MODE", "one of the words expected: deny allow");
+own_words!(Sync, "MODE", "one of the words expected: strict leased");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_exact_but_log_levels_ignore_case() {
+        assert_eq!(LogLevel::parse("WARN").map(LogLevel::name), Some("warn"));
+        assert_eq!(Backend::parse("Memory"), None);
+        assert_eq!(Algorithm::parse("fixed_window"), Some(Algorithm::FixedWindow));
+    }
+
+    #[test]
+    fn every_word_is_expected() {
+        fn all<T: Value + Copy>(values: &[T], name: fn(T) -> &'static str) {
+            for value in values {
+                assert!(T::EXPECTED.contains(name(*value)), "{}: {}", name(*value), T::EXPECTED);
+            }
+        }
+        all(&Algorithm::ALL, Algorithm::name);
+        all(&Cost::ALL, Cost::name);
+        all(&StoreFailure::ALL, StoreFailure::name);
+        all(&StoreFull::ALL, StoreFull::name);
+        all(&Sync::ALL, Sync::name);
+    }
+}
