@@ -9,11 +9,10 @@ use std::time::Duration;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::{Code, conclude};
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::Algorithm;
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
-use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
+use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, load};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Kind};
 use tidegate_redis::runtime::Runtime;
@@ -29,14 +28,7 @@ descriptors:
 
 fn rules() -> RuleSet {
     let file = SourceFile { name: "shop.yaml".into(), bytes: RULES.into(), presumed: false };
-    let options = LoadOptions {
-        default_algorithm: Algorithm::default(),
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 1 << 20,
-        secret: KeySecret::new([7; 16]),
-    };
+    let options = LoadOptions::new(KeySecret::new([7; 16])).strict(true);
     load(&[file], &options).expect("good rules").rules
 }
 
@@ -44,7 +36,7 @@ fn rules() -> RuleSet {
 fn store(node: &Node, wall_secs: u64) -> Arc<SharedStore<Node>> {
     let kind = Kind::Single(Address::Tcp("redis".to_owned(), 1));
     let main = RedisStore::on(node.clone(), RedisOptions::new(kind));
-    let local = MemoryStore::new(MemoryOptions { max_bytes: 1 << 20, full: StoreFull::Deny });
+    let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let clock = Clock::new(node.monotonic(), Timestamp::from_secs(wall_secs));
     let options = FailoverOptions::default().mode(StoreFailure::Local);
     Arc::new(SharedStore::new(main, None, Arc::new(local), clock, options))
