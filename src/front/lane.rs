@@ -5,32 +5,32 @@
 //! it answers `grpc.health.v1`; reflection is where tonic serves.
 //!
 //! - `calls`: what is called: the seam, health
-//! - `driver`: a connection's task; `complaints`: what the log says of peers that misbehave
+//! - `driver`: a connection's task; `peer_log`: what the log says of peers that misbehave
 
 mod calls;
-mod complaints;
 mod driver;
+mod peer_log;
 
 use std::sync::Arc;
 
 pub use self::driver::{bare, serve};
 
-use self::complaints::Complaints;
+use self::peer_log::PeerLog;
 use crate::front::Seam;
 use crate::health::Health;
 
 /// What answers on the gRPC port, by the lane. Clones share everything.
 #[derive(Clone)]
 pub struct LaneFront {
-    seam: Arc<Seam>,
+    handler: Arc<Seam>,
     health: Arc<Health>,
-    complaints: Arc<Complaints>,
+    peer_log: Arc<PeerLog>,
 }
 
 impl LaneFront {
     /// Answers calls by `seam`, and questions about health by `health`.
     #[must_use]
-    pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {
-        Self { seam, health, complaints: Arc::default() }
+    pub fn new(handler: Arc<Seam>, health: Arc<Health>) -> Self {
+        Self { handler, health, peer_log: Arc::default() }
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_that_was_counted_is_told() {
+    fn all_counts_are_written() {
         let striped = Striped::new(1, Lane::SLOTS);
         let lane = Lane::new(&striped).expect("room");
         let writer = striped.writer();

@@ -6,15 +6,15 @@
 //! - `requests`: streams that begin, their headers and bodies; `ready`: those that are whole, until they are answered;
 //!   `answers`: what goes back
 //! - `streams`: what a stream is, and which there are; `windows`: flow control, both ways
-//! - `control`: settings, pings and resets; `nuisance`: peers that only make work; `ending`: how it ends
+//! - `control`: settings, pings and resets; `abuse`: peers that only make work; `ending`: how it ends
 //!
 //! Bounds: streams, their bodies, header blocks, unsent answers, time for each of these, and useless frames. It pushes
 //! nothing, honours no priorities, and sends no trailers but those of gRPC.
 
+mod abuse;
 mod answers;
 mod control;
 mod ending;
-mod nuisance;
 mod ready;
 mod requests;
 mod streams;
@@ -27,14 +27,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use self::abuse::AbuseScore;
 pub use self::ending::Ended;
 use self::ending::Ending;
-use self::nuisance::Nuisance;
 use self::ready::Reading;
 use self::requests::Block;
 use self::streams::Streams;
 use self::windows::Windows;
-use crate::frames::{self, ErrorCode, HEAD_BYTES, Head, NUMBER_MAX, PAYLOAD_MAX, PREFACE, flag, kind};
+use crate::frames::{self, ErrorCode, HEAD_BYTES, Head, PAYLOAD_MAX, PREFACE, U31_MAX, flag, kind};
 use crate::hpack::{Decoder, Encoder, LIST_BYTES_MAX, Route};
 use crate::status::Status;
 
@@ -52,12 +52,12 @@ pub const TOO_MUCH_UNFINISHED: &str = "this connection has begun too many reques
 /// So many requests that came in together are handed out together, at most.
 pub const BATCH_MAX: usize = 8;
 /// How long memory is kept that a burst took and nothing needs now.
-const ROOM_KEPT: Duration = Duration::from_secs(10);
+const SPARE_MEMORY_KEPT: Duration = Duration::from_secs(10);
 /// A peer that was not heard for so long is asked whether it is still there, and given up after the second.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// What a PING of ours carries that asks for a sign of life.
-const ARE_YOU_THERE: [u8; 8] = *b"tidegate";
+const KEEP_ALIVE_PING: [u8; 8] = *b"tidegate";
 
 const SETTINGS_MAX_CONCURRENT_STREAMS: u16 = 3;
 const SETTINGS_MAX_HEADER_LIST_SIZE: u16 = 6;
@@ -94,11 +94,11 @@ pub trait Serve {
     type Waiting;
 
     /// So much of a body is there and more is to come. An error is the answer.
-    fn partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status>;
+    fn check_partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status>;
     /// Answers requests that came in together, in any order: `answer` gets what becomes of each, with its place.
-    fn whole(&mut self, calls: &[Call<'_>], answer: impl FnMut(usize, Outcome<'_, Self::Waiting>));
+    fn answer_batch(&mut self, calls: &[Call<'_>], answer: impl FnMut(usize, Outcome<'_, Self::Waiting>));
     /// A request did not arrive in time, or was not answered in time. Returns the answer.
-    fn late(&mut self, route: Route, arrived: bool) -> Status;
+    fn timed_out(&mut self, route: Route, arrived: bool) -> Status;
 }
 
 /// The state of a connection. `W` is what is kept for an answer that comes later.
@@ -111,17 +111,17 @@ pub struct Connection<W> {
     windows: Windows,
     /// A header block of which more is to come.
     block: Option<Block>,
-    nuisance: Nuisance,
+    abuse: AbuseScore,
     ending: Ending,
     ended: Option<Ended>,
     /// The client has acknowledged our SETTINGS, of which it gets one frame.
-    are_settings_read: bool,
+    settings_acked: bool,
     /// When something began that has to be complete within [`READ_TIMEOUT`]: the preface, a frame, a header block.
-    unfinished: Option<Instant>,
+    incomplete_since: Option<Instant>,
     /// Since when it has more memory than it needs.
-    roomy: Option<Instant>,
+    spare_since: Option<Instant>,
     /// When the peer was heard last.
-    heard: Instant,
+    last_received: Instant,
     /// It was asked since whether it is still there.
     pinged: bool,
     counts: Counts,
@@ -183,13 +183,13 @@ impl<W> Connection<W> {
             streams: Streams::new(),
             windows: Windows::new(out),
             block: None,
-            nuisance: Nuisance::new(now),
+            abuse: AbuseScore::new(now),
             ending: Ending::default(),
             ended: None,
-            are_settings_read: false,
-            unfinished: Some(now),
-            roomy: None,
-            heard: now,
+            settings_acked: false,
+            incomplete_since: Some(now),
+            spare_since: None,
+            last_received: now,
             pinged: false,
             counts: Counts::default(),
         }
@@ -199,9 +199,9 @@ impl<W> Connection<W> {
     /// less than a frame with more behind it, and whole frames, of which there are some once there is
     /// [much to send](OUTPUT_BYTES_MAX), when that is sent.
     pub fn receive<S: Serve<Waiting = W>>(&mut self, input: &[u8], turn: &mut Turn<'_, S>) -> usize {
-        self.heard = turn.now;
+        self.last_received = turn.now;
         self.pinged = false;
-        self.nuisance.cool(turn.now);
+        self.abuse.decay(turn.now);
         let mut reading = Reading::new(turn);
         let received = self.receive_frames(input, &mut reading);
         self.answer_ready(&mut reading);
@@ -209,14 +209,14 @@ impl<W> Connection<W> {
             self.end(Some(error), turn.out);
             input.len()
         });
-        let is_unfinished = used < input.len() || self.stage < Stage::Open;
-        self.unfinished = match (&self.block, self.unfinished) {
+        let is_incomplete = used < input.len() || self.stage < Stage::Open;
+        self.incomplete_since = match (&self.block, self.incomplete_since) {
             // However many frames it comes in.
             (Some(block), _) => Some(block.began),
-            (None, Some(since)) if is_unfinished && used == 0 => Some(since),
-            _ => is_unfinished.then_some(turn.now),
+            (None, Some(since)) if is_incomplete && used == 0 => Some(since),
+            _ => is_incomplete.then_some(turn.now),
         };
-        self.notice_room(turn.now);
+        self.note_spare_memory(turn.now);
         used
     }
 
@@ -243,7 +243,7 @@ impl<W> Connection<W> {
             let Some(payload) = input.get(start..start + head.length) else { break };
             used = start + head.length;
             self.frame(head, payload, reading)?;
-            self.nuisance.check()?;
+            self.abuse.check()?;
         }
         Ok(used)
     }
@@ -280,7 +280,7 @@ impl<W> Connection<W> {
         if self.block.is_some() && head.kind != kind::CONTINUATION {
             return fatal(ErrorCode::ProtocolError, "another frame is within a header block");
         }
-        if !self.is_more_of_the_same(head) {
+        if !self.may_extend_batch(head) {
             self.answer_ready(reading);
         }
         match head.kind {
@@ -295,7 +295,7 @@ impl<W> Connection<W> {
             kind::GOAWAY => self.on_goaway(head, payload),
             kind::PUSH_PROMISE => fatal(ErrorCode::ProtocolError, "a client cannot push"),
             _ => {
-                self.nuisance.unread(payload.len());
+                self.abuse.add_unread(payload.len());
                 Ok(())
             }
         }
@@ -303,12 +303,12 @@ impl<W> Connection<W> {
 
     /// When [`Connection::tick`] is to be called, at the latest.
     pub fn deadline(&self) -> Instant {
-        let patience =
+        let timeout =
             if self.pinged { KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT } else { KEEP_ALIVE_INTERVAL };
-        let unfinished = self.unfinished.map(|since| since + READ_TIMEOUT);
-        let roomy = self.roomy.map(|since| since + ROOM_KEPT);
-        let all = [unfinished, self.streams.due(), self.ending.due(), roomy];
-        all.into_iter().flatten().fold(self.heard + patience, Instant::min)
+        let incomplete = self.incomplete_since.map(|since| since + READ_TIMEOUT);
+        let spare = self.spare_since.map(|since| since + SPARE_MEMORY_KEPT);
+        let all = [incomplete, self.streams.due(), self.ending.due(), spare];
+        all.into_iter().flatten().fold(self.last_received + timeout, Instant::min)
     }
 
     /// Does what is due.
@@ -316,37 +316,37 @@ impl<W> Connection<W> {
         if self.stage == Stage::Closed {
             return;
         }
-        if self.unfinished.is_some_and(|since| turn.now >= since + READ_TIMEOUT) {
+        if self.incomplete_since.is_some_and(|since| turn.now >= since + READ_TIMEOUT) {
             let why = "it stopped in the middle of what it said";
             return self.end(Some(Fatal { code: ErrorCode::ProtocolError, why }), turn.out);
         }
-        self.give_room_back(turn.now);
+        self.free_spare_memory(turn.now);
         self.keep_alive(turn.now, turn.out);
         self.end_phase(turn.now, turn.out);
         self.expire(turn);
     }
 
     fn keep_alive(&mut self, now: Instant, out: &mut Vec<u8>) {
-        if self.pinged && now >= self.heard + KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT {
+        if self.pinged && now >= self.last_received + KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT {
             self.end(None, out);
-        } else if !self.pinged && now >= self.heard + KEEP_ALIVE_INTERVAL {
+        } else if !self.pinged && now >= self.last_received + KEEP_ALIVE_INTERVAL {
             self.pinged = true;
-            frames::ping(out, 0, &ARE_YOU_THERE);
+            frames::ping(out, 0, &KEEP_ALIVE_PING);
         }
     }
 
     /// Sees whether it has much more memory than it needs.
-    fn notice_room(&mut self, now: Instant) {
-        let is_roomy = self.streams.is_roomy() || self.windows.is_roomy() || self.decoder.is_roomy();
-        if is_roomy && self.roomy.is_none() {
-            self.roomy = Some(now);
+    fn note_spare_memory(&mut self, now: Instant) {
+        let has_spare = self.streams.has_spare() || self.windows.has_spare() || self.decoder.has_spare();
+        if has_spare && self.spare_since.is_none() {
+            self.spare_since = Some(now);
         }
     }
 
     /// Frees what a burst took, a while after it.
-    fn give_room_back(&mut self, now: Instant) {
-        if self.roomy.is_some_and(|since| now >= since + ROOM_KEPT) {
-            self.roomy = None;
+    fn free_spare_memory(&mut self, now: Instant) {
+        if self.spare_since.is_some_and(|since| now >= since + SPARE_MEMORY_KEPT) {
+            self.spare_since = None;
             self.streams.shrink();
             self.windows.shrink();
             self.decoder.shrink();

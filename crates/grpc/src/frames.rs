@@ -9,7 +9,7 @@ pub const PAYLOAD_MAX: usize = 16_384;
 /// How a client begins.
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The highest number of a stream, and the largest window.
-pub const NUMBER_MAX: u32 = 0x7fff_ffff;
+pub const U31_MAX: u32 = 0x7fff_ffff;
 
 /// Types of frames.
 pub mod kind {
@@ -73,7 +73,7 @@ impl Head {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let &[a, b, c, kind, flags, ref stream @ ..] = bytes.first_chunk::<HEAD_BYTES>()?;
         let length = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-        Some(Self { length, kind, flags, stream: u32::from_be_bytes(*stream) & NUMBER_MAX })
+        Some(Self { length, kind, flags, stream: u32::from_be_bytes(*stream) & U31_MAX })
     }
 
     /// Whether all of the frame is there that `bytes` begin with.
@@ -93,7 +93,7 @@ impl Head {
 }
 
 /// The number in the first four bytes of `payload`; 0 where there are fewer.
-pub fn number(payload: &[u8]) -> u32 {
+pub fn first_u32(payload: &[u8]) -> u32 {
     payload.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 

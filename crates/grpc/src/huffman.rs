@@ -71,8 +71,8 @@ static ENDS: [bool; NODES] = ends(&tree());
 pub fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut state = 0;
     for byte in bytes {
-        for four in [byte >> 4, byte & 15] {
-            let step = STEPS[usize::from(state)][usize::from(four)];
+        for nibble in [byte >> 4, byte & 15] {
+            let step = STEPS[usize::from(state)][usize::from(nibble)];
             match step.yields {
                 Yield::Nothing => {}
                 Yield::Symbol(symbol) => out.push(symbol),
@@ -132,22 +132,22 @@ const fn steps(tree: &Tree) -> [[Step; 16]; NODES] {
     let mut steps = [[Step { next: 0, yields: Yield::Nothing }; 16]; NODES];
     let mut node = 0;
     while node < NODES {
-        let mut four = 0;
-        while four < 16 {
-            steps[node][four] = step(tree, node, four);
-            four += 1;
+        let mut nibble = 0;
+        while nibble < 16 {
+            steps[node][nibble] = step(tree, node, nibble);
+            nibble += 1;
         }
         node += 1;
     }
     steps
 }
 
-const fn step(tree: &Tree, mut node: usize, four: usize) -> Step {
+const fn step(tree: &Tree, mut node: usize, nibble: usize) -> Step {
     let mut yields = Yield::Nothing;
     let mut bit = 4;
     while bit > 0 {
         bit -= 1;
-        match tree[node][four >> bit & 1] {
+        match tree[node][nibble >> bit & 1] {
             Child::Node(next) => node = next as usize,
             Child::Leaf(symbol) if symbol as usize != EOS => {
                 yields = Yield::Symbol(symbol as u8);
@@ -229,7 +229,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_padded_with_ones_or_holds_the_end_is_refused() {
+    fn bad_padding_and_the_end_of_string_symbol_are_refused() {
         assert_eq!(decoded(&[]), Some(Vec::new()));
         assert_eq!(decoded(&[0xff]), None, "eight bits of padding");
         assert_eq!(decoded(&[0b0000_0000]), None, "padded with zeros");

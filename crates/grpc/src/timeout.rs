@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_form_is_no_timeout() {
+    fn a_malformed_timeout_is_ignored() {
         for value in ["", "m", "20", "20x", "-1S", "+1S", "1.5S", "999999999n", " 1S", "\u{661}S"] {
             assert_eq!(parse(value.as_bytes()), None, "{value}");
         }

@@ -65,7 +65,7 @@ impl Calls {
     }
 
     fn bounds(&self, route: Route) -> Bounds {
-        let bounds = *self.front.seam.bounds();
+        let bounds = *self.front.handler.bounds();
         match route {
             DECISION => bounds,
             _ => Bounds { request_bytes_max: QUESTION_BYTES_MAX, ..bounds },
@@ -75,7 +75,7 @@ impl Calls {
     /// Counts a refusal of what never became a request, where such are counted.
     fn refuse(&self, route: Route, refusal: Refusal) -> Status {
         match route {
-            DECISION => self.front.seam.refuse(Front::Grpc, refusal).into(),
+            DECISION => self.front.handler.refuse(Front::Grpc, refusal).into(),
             _ => refusal.into(),
         }
     }
@@ -114,7 +114,7 @@ impl Calls {
             return Outcome::Refused;
         }
         // In a box, because it is moved several times until it runs.
-        let answer = Box::pin(self.front.seam.finish(Front::Grpc, message, call.timeout, None));
+        let answer = Box::pin(self.front.handler.finish(Front::Grpc, message, call.timeout, None));
         Outcome::Later(self.wait(call.stream, async {
             Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
         }))
@@ -123,7 +123,7 @@ impl Calls {
     fn check_health(&self, message: &[u8]) -> Result<Bytes, Status> {
         let began = clock::monotonic();
         let checked = check_name(message).map(|()| report(&self.front.health.status()));
-        self.front.seam.metrics.grpc_calls(GrpcMethod::Check, clock::nanos_since(began), 1);
+        self.front.handler.metrics.grpc_calls(GrpcMethod::Check, clock::nanos_since(began), 1);
         checked
     }
 
@@ -143,17 +143,17 @@ impl Calls {
     pub fn follow(
         &mut self,
         stream: u32,
-        told: HealthStatus,
+        reported: HealthStatus,
         mut watcher: watch::Receiver<HealthStatus>,
     ) -> Waiting {
         self.wait(stream, async move {
             let differs = |status: &HealthStatus| {
-                *status == HealthStatus::Draining || health::report(status) != health::report(&told)
+                *status == HealthStatus::Draining || health::report(status) != health::report(&reported)
             };
             let status =
                 watcher.wait_for(differs).await.map_or(HealthStatus::Draining, |status| status.clone());
-            let is_news = health::report(&status) != health::report(&told);
-            Event::Health(status.clone(), is_news.then(|| report(&status)), watcher)
+            let has_changed = health::report(&status) != health::report(&reported);
+            Event::Health(status.clone(), has_changed.then(|| report(&status)), watcher)
         })
     }
 
@@ -165,21 +165,21 @@ impl Calls {
 impl Serve for Calls {
     type Waiting = Waiting;
 
-    fn partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status> {
+    fn check_partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status> {
         if route == Route::Unknown {
             return Err(no_such_method());
         }
         framing::check(body, &self.bounds(route)).map_err(|refusal| self.refuse(route, refusal))
     }
 
-    fn whole(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Waiting>)) {
+    fn answer_batch(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Waiting>)) {
         // One place for each call, from here to its answer.
         let mut messages: ArrayVec<Option<&[u8]>, BATCH_MAX> = ArrayVec::new();
         for (place, call) in calls.iter().enumerate() {
             messages.push(self.for_decision(call, |outcome| answer(place, outcome)));
         }
-        let seam = Arc::clone(&self.front.seam);
-        seam.answer_batch(Front::Grpc, &messages, |place, decided| {
+        let handler = Arc::clone(&self.front.handler);
+        handler.answer_batch(Front::Grpc, &messages, |place, decided| {
             let outcome = match decided {
                 Some(decided) => Outcome::Now(decided.map_err(Status::from)),
                 None => {
@@ -191,7 +191,7 @@ impl Serve for Calls {
         });
     }
 
-    fn late(&mut self, route: Route, arrived: bool) -> Status {
+    fn timed_out(&mut self, route: Route, arrived: bool) -> Status {
         self.refuse(route, Refusal::late(if arrived { UNANSWERED } else { TOO_LATE }))
     }
 }

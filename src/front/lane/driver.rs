@@ -52,25 +52,26 @@ thread_local! {
 
 /// Serves one connection to its end.
 pub async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, front: LaneFront, life: Life) {
-    let _open = Open::begin(Arc::clone(&front.seam.metrics));
-    let complaints = Arc::clone(&front.complaints);
+    let _open = Open::begin(Arc::clone(&front.handler.metrics));
+    let peer_log = Arc::clone(&front.peer_log);
     let mut driver = Driver::new(stream, front);
     if let Err(error) = driver.live(life).await {
         tracing::debug!(%error, "connection broke");
     }
     if let Some(ended) = driver.connection.ended() {
         driver.metrics.lane_ended(ended.code as u8, ended.why.is_some());
-        complaints.log(ended);
+        peer_log.log(ended);
     }
     let _ = tokio::time::timeout(LINGER, driver.linger()).await;
 }
 
 /// A connection without a socket, for the benchmark: bytes in and out, and how many of them were taken.
 pub fn bare(front: LaneFront) -> impl FnMut(&[u8], &mut Vec<u8>) -> usize {
-    let mut said = Vec::new();
-    let (mut connection, mut calls) = (Connection::new(clock::timer(), ROUTES, &mut said), Calls::new(front));
+    let mut greeting = Vec::new();
+    let (mut connection, mut calls) =
+        (Connection::new(clock::timer(), ROUTES, &mut greeting), Calls::new(front));
     move |input, out| {
-        out.append(&mut said);
+        out.append(&mut greeting);
         connection.receive(input, &mut Turn { now: clock::timer(), serve: &mut calls, out })
     }
 }
@@ -127,7 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Self {
             stream,
             connection: Connection::new(clock::timer(), ROUTES, &mut unsent),
-            metrics: Arc::clone(&front.seam.metrics),
+            metrics: Arc::clone(&front.handler.metrics),
             calls: Calls::new(front),
             rest: Vec::new(),
             unsent,
@@ -224,13 +225,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         let is_full = buffer.remaining() == 0;
         let filled = buffer.filled();
         let used = self.connection.receive(filled, &mut Turn { now, serve: &mut self.calls, out });
-        self.keep(&filled[used..]);
+        self.keep_rest(&filled[used..]);
         let is_behind = Head::begins_whole_frame(&self.rest);
         Ok(if is_full || is_behind { Input::Full } else { Input::Some })
     }
 
     /// Keeps what is to be given to the connection again.
-    fn keep(&mut self, rest: &[u8]) {
+    fn keep_rest(&mut self, rest: &[u8]) {
         self.rest.clear();
         self.rest.shrink_to(rest.len().max(REST_BYTES_KEPT));
         self.rest.extend_from_slice(rest);
@@ -302,18 +303,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     async fn linger(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_unsent(context)).await?;
         poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await?;
-        while poll_fn(|context| self.poll_ignored(context)).await? > 0 {
+        while poll_fn(|context| self.poll_discard(context)).await? > 0 {
             tokio::time::sleep(LINGER_PAUSE).await;
         }
         Ok(())
     }
 
     /// Takes a little, of which nothing becomes; 0 bytes are the end.
-    fn poll_ignored(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         BUFFERS.with_borrow_mut(|buffers| {
-            let mut ignored = ReadBuf::new(&mut buffers.input[..LINGER_BYTES]);
-            ready!(Pin::new(&mut self.stream).poll_read(context, &mut ignored))?;
-            Poll::Ready(Ok(ignored.filled().len()))
+            let mut discarded = ReadBuf::new(&mut buffers.input[..LINGER_BYTES]);
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut discarded))?;
+            Poll::Ready(Ok(discarded.filled().len()))
         })
     }
 }
@@ -353,17 +354,17 @@ mod tests {
 
     fn front() -> LaneFront {
         let metrics = metrics();
-        let seam = Seam::new(service(None, &metrics).into(), metrics, Bounds::default());
-        LaneFront::new(seam.into(), Health::starting().into())
+        let handler = Seam::new(service(None, &metrics).into(), metrics, Bounds::default());
+        LaneFront::new(handler.into(), Health::starting().into())
     }
 
     /// A client that has begun and sent this PING.
     async fn client(payload: &[u8; 8]) -> (DuplexStream, DuplexStream) {
         let (mut client, stream) = tokio::io::duplex(1_024);
-        let mut said = PREFACE.to_vec();
-        frames::settings(&mut said, &[]);
-        frames::ping(&mut said, 0, payload);
-        client.write_all(&said).await.expect("there is room");
+        let mut sent = PREFACE.to_vec();
+        frames::settings(&mut sent, &[]);
+        frames::ping(&mut sent, 0, payload);
+        client.write_all(&sent).await.expect("there is room");
         (client, stream)
     }
 
@@ -374,33 +375,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_broken_connection_left_is_not_sent_on_another() {
+    async fn output_of_a_broken_connection_is_not_sent_on_another() {
         let switch = DrainSwitch::new();
         let (gone, stream) = client(b"the dead").await;
         drop(gone);
         serve(stream, front(), Life::until(switch.drain())).await;
         let (mut living, stream) = client(b"the live").await;
         let serving = tokio::spawn(serve(stream, front(), Life::until(switch.drain())));
-        let mut heard = Vec::new();
-        while !heard.ends_with(&pong(b"the live")) {
-            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        let mut received = Vec::new();
+        while !received.ends_with(&pong(b"the live")) {
+            assert!(living.read_buf(&mut received).await.expect("it is served") > 0);
         }
         let mut expected = Vec::new();
         let _ = Connection::<Waiting>::new(clock::timer(), ROUTES, &mut expected);
         frames::settings_ack(&mut expected);
-        assert_eq!(heard, [expected, pong(b"the live")].concat());
+        assert_eq!(received, [expected, pong(b"the live")].concat());
         drop(living);
         serving.await.expect("no panic");
     }
 
     /// A client that greets, and then goes on without an end and takes nothing.
-    struct Deaf {
+    struct Stalled {
         greeting: Vec<u8>,
-        said: Vec<u8>,
+        calls: Vec<u8>,
         bytes: usize,
     }
 
-    impl AsyncRead for Deaf {
+    impl AsyncRead for Stalled {
         fn poll_read(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -409,7 +410,7 @@ mod tests {
             let greeting = std::mem::take(&mut self.greeting);
             buffer.put_slice(&greeting);
             while greeting.is_empty() && buffer.remaining() > 0 {
-                let part = &self.said[self.bytes % self.said.len()..];
+                let part = &self.calls[self.bytes % self.calls.len()..];
                 let part = &part[..part.len().min(buffer.remaining())];
                 buffer.put_slice(part);
                 self.bytes += part.len();
@@ -418,7 +419,7 @@ mod tests {
         }
     }
 
-    impl AsyncWrite for Deaf {
+    impl AsyncWrite for Stalled {
         fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             if self.bytes == 0 { Poll::Ready(Ok(bytes.len())) } else { Poll::Pending }
         }
@@ -437,14 +438,14 @@ mod tests {
         let mut greeting = PREFACE.to_vec();
         frames::settings(&mut greeting, &[]);
         frames::window_update(&mut greeting, 0, 1 << 30);
-        let mut said = Vec::new();
+        let mut calls = Vec::new();
         // Calls of nothing: the answer is many times as long as the question.
         for stream in (1..40_000).step_by(2) {
-            frames::headers(&mut said, stream, flag::END_STREAM, |out| {
+            frames::headers(&mut calls, stream, flag::END_STREAM, |out| {
                 out.extend_from_slice(b"\x83\x86\x84\x0f\x10\x10application/grpc");
             });
         }
-        let mut driver = Driver::new(Deaf { greeting, said, bytes: 0 }, front());
+        let mut driver = Driver::new(Stalled { greeting, calls, bytes: 0 }, front());
         for _ in 0..100 {
             assert!(poll_fn(|context| Poll::Ready(driver.poll(context))).await.is_pending());
         }
@@ -458,19 +459,19 @@ mod tests {
         let switch = DrainSwitch::new();
         let (mut living, stream) = client(b"a client").await;
         let serving = tokio::spawn(serve(stream, front(), Life::until(switch.drain())));
-        let mut heard = Vec::new();
-        while !heard.ends_with(&pong(b"a client")) {
-            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        let mut received = Vec::new();
+        while !received.ends_with(&pong(b"a client")) {
+            assert!(living.read_buf(&mut received).await.expect("it is served") > 0);
         }
         switch.throw();
         // The client never says that it has read the first GOAWAY: it is given its time.
-        heard.clear();
-        living.read_to_end(&mut heard).await.expect("closed in order");
+        received.clear();
+        living.read_to_end(&mut received).await.expect("closed in order");
         let mut expected = Vec::new();
-        frames::goaway(&mut expected, frames::NUMBER_MAX, frames::ErrorCode::NoError);
+        frames::goaway(&mut expected, frames::U31_MAX, frames::ErrorCode::NoError);
         frames::ping(&mut expected, 0, b"go away!");
         frames::goaway(&mut expected, 0, frames::ErrorCode::NoError);
-        assert_eq!(heard, expected);
+        assert_eq!(received, expected);
         drop(living);
         serving.await.expect("no panic");
     }
@@ -487,30 +488,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_is_ended_by_draining_and_not_told_the_same_again() {
+    async fn draining_ends_a_watch_and_repeats_no_status() {
         let (switch, front) = (DrainSwitch::new(), front());
         let (mut living, stream) = client(b"a client").await;
         let serving = tokio::spawn(serve(stream, front.clone(), Life::until(switch.drain())));
-        let mut said = Vec::new();
-        frames::headers(&mut said, 1, 0, |out| {
+        let mut sent = Vec::new();
+        frames::headers(&mut sent, 1, 0, |out| {
             let path = "/grpc.health.v1.Health/Watch";
             let call = [(":method", "POST"), (":scheme", "http"), (":path", path)];
             block(&call, out);
             block(&[("content-type", "application/grpc")], out);
         });
-        frames::data(&mut said, 1, flag::END_STREAM, &[0; 5]);
-        living.write_all(&said).await.expect("there is room");
-        let mut heard = Vec::new();
+        frames::data(&mut sent, 1, flag::END_STREAM, &[0; 5]);
+        living.write_all(&sent).await.expect("there is room");
+        let mut received = Vec::new();
         let not_serving = [0, 0, 0, 0, 2, 8, 2];
-        while !heard.ends_with(&not_serving) {
-            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        while !received.ends_with(&not_serving) {
+            assert!(living.read_buf(&mut received).await.expect("it is served") > 0);
         }
-        heard.clear();
+        received.clear();
         front.health.drain();
-        while !heard.ends_with(b"grpc-status\x010") {
-            assert!(living.read_buf(&mut heard).await.expect("it is served") > 0);
+        while !received.ends_with(b"grpc-status\x010") {
+            assert!(living.read_buf(&mut received).await.expect("it is served") > 0);
         }
-        let head = frames::Head::read(&heard).expect("a frame");
+        let head = frames::Head::read(&received).expect("a frame");
         assert_eq!((head.kind, head.flags & flag::END_STREAM), (frames::kind::HEADERS, flag::END_STREAM));
         drop(living);
         serving.await.expect("no panic");

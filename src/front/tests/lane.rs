@@ -31,7 +31,7 @@ const WHOLE: u8 = flag::END_HEADERS;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Answer {
     /// `:status`, `grpc-status` and `grpc-message`, wherever they stood.
-    told: BTreeMap<String, String>,
+    reported: BTreeMap<String, String>,
     data: Vec<u8>,
     is_whole: bool,
     reset: Option<u8>,
@@ -39,7 +39,7 @@ struct Answer {
 
 /// What a connection got.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Heard {
+struct Received {
     streams: BTreeMap<u32, Answer>,
     goaway: Option<u8>,
     is_closed: bool,
@@ -56,15 +56,15 @@ enum Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
     /// One part right behind the other.
-    Hurried,
+    Pipelined,
     /// It waits for the answers to each part.
-    Patient,
+    InStep,
 }
 
 /// A fresh limiter's answer to these bytes, which come in parts.
-async fn ask(server: Server, parts: &[&[u8]], pace: Pace) -> Heard {
+async fn ask(server: Server, parts: &[&[u8]], pace: Pace) -> Received {
     let metrics = metrics();
-    let seam = Arc::new(Seam::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()));
+    let handler = Arc::new(Seam::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()));
     let health = Arc::new(Health::starting());
     health.serve();
     let switch = DrainSwitch::new();
@@ -72,8 +72,8 @@ async fn ask(server: Server, parts: &[&[u8]], pace: Pace) -> Heard {
     let (mut client, stream) = tokio::io::duplex(1 << 20);
     // As the program does.
     let serving = match server {
-        Server::Lane => GrpcServer::lane(seam, health),
-        Server::Hyper => GrpcServer::tonic(seam, health),
+        Server::Lane => GrpcServer::lane(handler, health),
+        Server::Hyper => GrpcServer::tonic(handler, health),
     }
     .serve(stream, life);
     let asking = async {
@@ -83,21 +83,21 @@ async fn ask(server: Server, parts: &[&[u8]], pace: Pace) -> Heard {
                 break;
             }
             match pace {
-                Pace::Hurried => tokio::task::yield_now().await,
-                Pace::Patient => is_closed = hear(&mut client, &mut out).await,
+                Pace::Pipelined => tokio::task::yield_now().await,
+                Pace::InStep => is_closed = receive(&mut client, &mut out).await,
             }
         }
-        is_closed |= hear(&mut client, &mut out).await;
-        Heard { is_closed, ..heard(&out) }
+        is_closed |= receive(&mut client, &mut out).await;
+        Received { is_closed, ..received(&out) }
     };
     tokio::select! {
-        heard = asking => heard,
+        received = asking => received,
         never = async { serving.await; std::future::pending().await } => never,
     }
 }
 
 /// Reads until the server has nothing more to say. Whether it has closed the connection.
-async fn hear(client: &mut DuplexStream, out: &mut Vec<u8>) -> bool {
+async fn receive(client: &mut DuplexStream, out: &mut Vec<u8>) -> bool {
     // The clock stands still while anybody has something to do.
     let quiet = Duration::from_millis(100);
     loop {
@@ -109,27 +109,27 @@ async fn hear(client: &mut DuplexStream, out: &mut Vec<u8>) -> bool {
     }
 }
 
-fn heard(mut bytes: &[u8]) -> Heard {
-    let mut heard = Heard::default();
+fn received(mut bytes: &[u8]) -> Received {
+    let mut received = Received::default();
     let mut decoder = TextDecoder::default();
     while let Some(head) = Head::read(bytes) {
         let Some(payload) = bytes[HEAD_BYTES..].get(..head.length) else { break };
         bytes = &bytes[HEAD_BYTES + head.length..];
         match head.kind {
-            kind::GOAWAY => heard.goaway = Some(payload[7]),
-            kind::PING if head.has(flag::ACK) => heard.pings += 1,
+            kind::GOAWAY => received.goaway = Some(payload[7]),
+            kind::PING if head.has(flag::ACK) => received.pings += 1,
             kind::HEADERS | kind::DATA | kind::RST_STREAM => {
-                let answer = heard.streams.entry(head.stream).or_default();
+                let answer = received.streams.entry(head.stream).or_default();
                 assert!(!answer.is_whole || head.kind == kind::RST_STREAM, "something after the end");
                 answer.take(head, payload, &mut decoder);
             }
             _ => {}
         }
     }
-    heard
+    received
 }
 
-impl Heard {
+impl Received {
     /// How the connection ended.
     fn end(&self) -> String {
         match self.goaway {
@@ -147,15 +147,15 @@ impl Answer {
             kind::DATA => self.data.extend_from_slice(payload),
             _ => {
                 let fields = decoder.decode(payload).expect("a server speaks HPACK");
-                let told = |name: &str| matches!(name, ":status" | "grpc-status" | "grpc-message");
-                self.told.extend(fields.into_iter().filter(|(name, _)| told(name)));
+                let reported = |name: &str| matches!(name, ":status" | "grpc-status" | "grpc-message");
+                self.reported.extend(fields.into_iter().filter(|(name, _)| reported(name)));
             }
         }
         self.is_whole |= head.has(END);
     }
 
     fn status(&self) -> &str {
-        self.told.get("grpc-status").or(self.told.get(":status")).map_or("", String::as_str)
+        self.reported.get("grpc-status").or(self.reported.get(":status")).map_or("", String::as_str)
     }
 }
 
@@ -166,7 +166,7 @@ struct Difference {
     hyper: String,
 }
 
-fn differences(lane: &Heard, hyper: &Heard) -> Vec<Difference> {
+fn differences(lane: &Received, hyper: &Received) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut differ = |lane: String, hyper: String| {
         if lane != hyper {
@@ -174,7 +174,7 @@ fn differences(lane: &Heard, hyper: &Heard) -> Vec<Difference> {
         }
     };
     differ(lane.end(), hyper.end());
-    let are_open = [lane, hyper].iter().all(|heard| heard.goaway.is_none() && !heard.is_closed);
+    let are_open = [lane, hyper].iter().all(|received| received.goaway.is_none() && !received.is_closed);
     let streams = lane.streams.keys().chain(hyper.streams.keys());
     for stream in streams.collect::<BTreeSet<_>>() {
         match (lane.streams.get(stream), hyper.streams.get(stream)) {
@@ -194,17 +194,17 @@ fn differences(lane: &Heard, hyper: &Heard) -> Vec<Difference> {
 
 /// What a stream was answered. The lane says in a text what is wrong with what is no call; hyper's pages are empty.
 fn whole(answer: &Answer) -> String {
-    let told = brief(Some(answer));
-    if !answer.told.contains_key("grpc-status") {
-        return told;
+    let reported = brief(Some(answer));
+    if !answer.reported.contains_key("grpc-status") {
+        return reported;
     }
-    let message = answer.told.get("grpc-message").map_or("", String::as_str);
+    let message = answer.reported.get("grpc-message").map_or("", String::as_str);
     // When a window ends is a matter of moments.
     let mut decided = answer.data.get(5..).map(|data| RateLimitResponse::decode(data).unwrap_or_default());
     for status in decided.iter_mut().flat_map(|decided| &mut decided.statuses) {
         status.duration_until_reset = None;
     }
-    format!("{told} {message:?} {decided:?}")
+    format!("{reported} {message:?} {decided:?}")
 }
 
 /// What a stream got, in short.
@@ -359,7 +359,7 @@ fn call(stream: u32, style: Style, cut: Index) -> Vec<u8> {
 }
 
 /// What a client says beside its calls.
-fn aside() -> impl Strategy<Value = Vec<u8>> {
+fn other() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(frame(kind::PING, 0, 0, b"are you?")),
         (1..70_000_u32).prop_map(|bytes| frame(kind::WINDOW_UPDATE, 0, 0, &bytes.to_be_bytes())),
@@ -372,34 +372,34 @@ fn aside() -> impl Strategy<Value = Vec<u8>> {
 
 /// What a client says, in parts that can be told apart.
 #[derive(Clone)]
-struct Said(Vec<Vec<u8>>);
+struct Sent(Vec<Vec<u8>>);
 
-impl std::fmt::Debug for Said {
+impl std::fmt::Debug for Sent {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_list().entries(self.0.iter().map(|part| part.escape_ascii().to_string())).finish()
     }
 }
 
 /// A good client: its calls, in the order of their streams.
-fn client() -> impl Strategy<Value = Said> {
-    vec((select(STYLES), any::<Index>(), proptest::option::weighted(0.5, aside())), 1..12).prop_map(|said| {
+fn client() -> impl Strategy<Value = Sent> {
+    vec((select(STYLES), any::<Index>(), proptest::option::weighted(0.5, other())), 1..12).prop_map(|sent| {
         let mut frames = vec![PREFACE.to_vec(), frame(kind::SETTINGS, 0, 0, &[])];
-        for (number, (style, cut, aside)) in said.into_iter().enumerate() {
+        for (number, (style, cut, other)) in sent.into_iter().enumerate() {
             frames.push(call(2 * number as u32 + 1, style, cut));
-            frames.extend(aside);
+            frames.extend(other);
         }
-        Said(frames)
+        Sent(frames)
     })
 }
 
 /// One case, whose bytes come in pieces of at most so many.
 fn compare(bytes: &[u8], piece: usize) -> Vec<Difference> {
-    let [lane, hyper] = both(&bytes.chunks(piece).collect::<Vec<_>>(), Pace::Hurried);
+    let [lane, hyper] = both(&bytes.chunks(piece).collect::<Vec<_>>(), Pace::Pipelined);
     differences(&lane, &hyper)
 }
 
 /// What the lane and hyper answer to the same, on a clock that stands still.
-fn both(parts: &[&[u8]], pace: Pace) -> [Heard; 2] {
+fn both(parts: &[&[u8]], pace: Pace) -> [Received; 2] {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     [Server::Lane, Server::Hyper].map(|server| runtime.block_on(ask(server, parts, pace)))
@@ -415,15 +415,15 @@ fn runner(cases: u32) -> TestRunner {
 #[test]
 fn good_clients_are_answered_alike_however_their_bytes_are_cut() {
     let pieces = prop_oneof![Just(1_usize), 2..40_usize, Just(1 << 20)];
-    let outcome = runner(150).run(&(client(), pieces), |(said, piece)| {
-        prop_assert_eq!(compare(&said.0.concat(), piece), []);
+    let outcome = runner(150).run(&(client(), pieces), |(sent, piece)| {
+        prop_assert_eq!(compare(&sent.0.concat(), piece), []);
         Ok(())
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
-fn what_came_with_one_read_is_answered_whatever_it_is() {
+fn a_read_with_calls_of_every_kind_is_answered() {
     let reads = vec(vec((select(TOGETHER), any::<Index>()), 1..5), 1..8);
     let outcome = runner(150).run(&reads, |reads| {
         let mut streams = (1..).step_by(2);
@@ -434,7 +434,7 @@ fn what_came_with_one_read_is_answered_whatever_it_is() {
             calls.flat_map(|((style, cut), stream)| call(stream, *style, *cut)).collect()
         }));
         let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-        let [lane, hyper] = both(&parts, Pace::Patient);
+        let [lane, hyper] = both(&parts, Pace::InStep);
         let mut differences = differences(&lane, &hyper);
         differences.retain(|difference| !difference.lane.contains("there is no such method"));
         prop_assert_eq!(differences, []);
@@ -463,12 +463,12 @@ const ALLOWED: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn damaged_clients_are_treated_alike_but_for_what_is_listed() {
+fn damaged_bytes_are_treated_alike_but_for_the_list() {
     let damage = vec((any::<Index>(), any::<u8>()), 1..4);
     let pieces = prop_oneof![2..40_usize, Just(1 << 20)];
     let seen = RefCell::new(BTreeMap::new());
-    let outcome = runner(1_000).run(&(client(), damage, pieces), |(said, damage, piece)| {
-        let mut bytes = said.0.concat();
+    let outcome = runner(1_000).run(&(client(), damage, pieces), |(sent, damage, piece)| {
+        let mut bytes = sent.0.concat();
         for (place, byte) in damage {
             let place = PREFACE.len() + place.index(bytes.len() - PREFACE.len());
             bytes[place] = byte;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::streams::{State, Stream, Then};
-use super::{Connection, ErrorCode, PAYLOAD_MAX, Status, flag, frames, kind, nuisance};
+use super::{Connection, ErrorCode, PAYLOAD_MAX, Status, abuse, flag, frames, kind};
 use crate::message::{ONLY_GRPC, ONLY_POST, percent_encoded};
 
 /// How long an answer may wait for a client to open its window.
@@ -29,7 +29,7 @@ impl<W> Connection<W> {
             Ok(message) => self.succeed(stream, message, out),
             Err(status) => self.fail(&stream, &status, out),
         }
-        self.notice_room(now);
+        self.note_spare_memory(now);
     }
 
     /// The next message of a stream of them, and what is kept for the one after it. Without that it is the last.
@@ -58,13 +58,13 @@ impl<W> Connection<W> {
 
     #[inline]
     pub(super) fn succeed(&mut self, mut stream: Stream<W>, message: &[u8], out: &mut Vec<u8>) {
-        self.nuisance.answered();
+        self.abuse.answered();
         let length = PREFIX_BYTES + message.len();
-        if let Some((head, trailers)) = self.encoder.steady()
+        if let Some((head, trailers)) = self.encoder.indexed()
             && self.windows.allowed(stream.send_window, length) == length
         {
             self.windows.send -= length as i64;
-            return write_whole(out, stream.id, head, message, trailers);
+            return write_answer(out, stream.id, head, message, trailers);
         }
         frames::headers(out, stream.id, 0, |out| self.encoder.grpc(out));
         frame_message(&mut stream.body, message);
@@ -79,7 +79,7 @@ impl<W> Connection<W> {
         waiting: W,
         out: &mut Vec<u8>,
     ) {
-        self.nuisance.answered();
+        self.abuse.answered();
         frames::headers(out, stream.id, 0, |out| self.encoder.grpc(out));
         frame_message(&mut stream.body, message);
         stream.due = None;
@@ -87,7 +87,7 @@ impl<W> Connection<W> {
     }
 
     pub(super) fn fail(&mut self, stream: &Stream<W>, status: &Status, out: &mut Vec<u8>) {
-        self.nuisance.answered();
+        self.abuse.answered();
         let text = &status.message;
         let end = text.char_indices().nth(TEXT_CHARS_MAX).map_or(text.len(), |(end, _)| end);
         let message = percent_encoded(&text[..end]);
@@ -106,7 +106,7 @@ impl<W> Connection<W> {
     }
 
     /// Answers what is no call.
-    pub(super) fn page(&mut self, mut stream: Stream<W>, status: u16, with_text: bool, out: &mut Vec<u8>) {
+    pub(super) fn reject(&mut self, mut stream: Stream<W>, status: u16, with_text: bool, out: &mut Vec<u8>) {
         let text = match status {
             405 => ONLY_POST,
             415 => ONLY_GRPC,
@@ -118,7 +118,7 @@ impl<W> Connection<W> {
             fields.push(("allow", "POST"));
         }
         let flags = if with_text { 0 } else { flag::END_STREAM };
-        frames::headers(out, stream.id, flags, |out| self.encoder.page(out, status, &fields));
+        frames::headers(out, stream.id, flags, |out| self.encoder.http_error(out, status, &fields));
         if with_text {
             stream.body.extend_from_slice(text.as_bytes());
             self.send(stream, Then::Nothing, out);
@@ -127,7 +127,7 @@ impl<W> Connection<W> {
 
     /// A stream error of the client's making.
     pub(super) fn reset(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
-        self.nuisance.add(nuisance::RESET);
+        self.abuse.add(abuse::RESET);
         self.stop(id, code, out);
     }
 
@@ -135,7 +135,7 @@ impl<W> Connection<W> {
     fn stop(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
         self.counts.reset_by_server += 1;
         self.remove(id);
-        self.streams.let_pass(id);
+        self.streams.ignore(id);
         frames::reset(out, id, code);
     }
 
@@ -195,7 +195,7 @@ fn frame_message(body: &mut Vec<u8>, message: &[u8]) {
 
 /// A whole answer in one piece: most of the bytes that a server of unary calls ever sends.
 #[inline]
-fn write_whole(out: &mut Vec<u8>, stream: u32, head: [u8; 2], message: &[u8], trailers: u8) {
+fn write_answer(out: &mut Vec<u8>, stream: u32, head: [u8; 2], message: &[u8], trailers: u8) {
     const HEADERS_END: u8 = flag::END_HEADERS | flag::END_STREAM;
     let [a, b, c, d] = stream.to_be_bytes();
     let data = PREFIX_BYTES + message.len();

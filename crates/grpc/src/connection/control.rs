@@ -1,8 +1,6 @@
 //! Frames about the connection as a whole, or about a stream as a whole: settings, pings, resets.
 
-use super::{
-    Connection, ErrorCode, Fatal, Head, NUMBER_MAX, PAYLOAD_MAX, ending, fatal, flag, frames, nuisance,
-};
+use super::{Connection, ErrorCode, Fatal, Head, PAYLOAD_MAX, U31_MAX, abuse, ending, fatal, flag, frames};
 
 const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
@@ -20,21 +18,21 @@ impl<W> Connection<W> {
             return fatal(ErrorCode::FrameSizeError, "SETTINGS have a length that they cannot have");
         }
         if head.has(flag::ACK) {
-            return match std::mem::replace(&mut self.are_settings_read, true) {
+            return match std::mem::replace(&mut self.settings_acked, true) {
                 false => Ok(()),
                 true => fatal(ErrorCode::ProtocolError, "it acknowledges SETTINGS that nobody sent"),
             };
         }
-        self.nuisance.add(nuisance::SETTINGS);
+        self.abuse.add(abuse::SETTINGS);
         let mut window = None;
         for &[a, b, ref value @ ..] in settings {
             let value = u32::from_be_bytes(*value);
             match u16::from_be_bytes([a, b]) {
-                HEADER_TABLE_SIZE => self.encoder.allow(value),
+                HEADER_TABLE_SIZE => self.encoder.set_table_max(value),
                 ENABLE_PUSH if value > 1 => {
                     return fatal(ErrorCode::ProtocolError, "SETTINGS_ENABLE_PUSH is neither 0 nor 1");
                 }
-                INITIAL_WINDOW_SIZE if value > NUMBER_MAX => {
+                INITIAL_WINDOW_SIZE if value > U31_MAX => {
                     return fatal(ErrorCode::FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE is too large");
                 }
                 INITIAL_WINDOW_SIZE => window = Some(value),
@@ -45,7 +43,7 @@ impl<W> Connection<W> {
             }
         }
         frames::settings_ack(out);
-        window.map_or(Ok(()), |window| self.resize_streams(window, out))
+        window.map_or(Ok(()), |window| self.resize_stream_windows(window, out))
     }
 
     pub(super) fn on_ping(&mut self, head: Head, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Fatal> {
@@ -55,9 +53,9 @@ impl<W> Connection<W> {
         if payload.len() != 8 {
             return fatal(ErrorCode::FrameSizeError, "a PING has not eight bytes");
         }
-        self.nuisance.add(nuisance::FRAME);
-        if ending::is_read(head.flags, payload) {
-            self.refuse_more(out);
+        self.abuse.add(abuse::FRAME);
+        if ending::is_drain_ack(head.flags, payload) {
+            self.refuse_new_streams(out);
         } else if !head.has(flag::ACK) {
             frames::ping(out, flag::ACK, payload);
         }
@@ -71,7 +69,7 @@ impl<W> Connection<W> {
         if payload.len() != 4 {
             return fatal(ErrorCode::FrameSizeError, "a RST_STREAM has not four bytes");
         }
-        self.nuisance.add(nuisance::FRAME);
+        self.abuse.add(abuse::FRAME);
         if self.remove(head.stream).is_some() {
             self.counts.reset_by_client += 1;
         }
@@ -79,21 +77,21 @@ impl<W> Connection<W> {
     }
 
     pub(super) fn on_priority(&mut self, head: Head, payload: &[u8]) -> Result<(), Fatal> {
-        self.nuisance.add(nuisance::FRAME);
+        self.abuse.add(abuse::FRAME);
         if head.stream == 0 {
             return fatal(ErrorCode::ProtocolError, "a PRIORITY is for no stream");
         }
         if payload.len() != 5 {
             return fatal(ErrorCode::FrameSizeError, "a PRIORITY has not five bytes");
         }
-        if frames::number(payload) & NUMBER_MAX == head.stream {
+        if frames::first_u32(payload) & U31_MAX == head.stream {
             return fatal(ErrorCode::ProtocolError, "a stream depends on itself");
         }
         Ok(())
     }
 
     pub(super) fn on_goaway(&mut self, head: Head, payload: &[u8]) -> Result<(), Fatal> {
-        self.nuisance.unread(payload.len());
+        self.abuse.add_unread(payload.len());
         if head.stream != 0 {
             return fatal(ErrorCode::ProtocolError, "a GOAWAY is for a stream");
         }

@@ -6,12 +6,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Connection, ErrorCode, Fatal, NUMBER_MAX, Stage, flag, frames};
+use super::{Connection, ErrorCode, Fatal, Stage, U31_MAX, flag, frames};
 
 /// What the PING behind the first GOAWAY carries.
-pub const HAVE_YOU_READ: [u8; 8] = *b"go away!";
+pub const DRAIN_PING: [u8; 8] = *b"go away!";
 /// How long it may take to come back.
-const READ_WITHIN: Duration = Duration::from_secs(5);
+const DRAIN_PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How far a graceful end has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Ending {
     /// When the client has had enough time to read the announcement.
     pub fn due(self) -> Option<Instant> {
         match self {
-            Self::Announced(since) => Some(since + READ_WITHIN),
+            Self::Announced(since) => Some(since + DRAIN_PING_TIMEOUT),
             Self::NotBegun | Self::Last(_) => None,
         }
     }
@@ -50,19 +50,19 @@ impl<W> Connection<W> {
             return;
         }
         self.ending = Ending::Announced(now);
-        frames::goaway(out, NUMBER_MAX, ErrorCode::NoError);
-        frames::ping(out, 0, &HAVE_YOU_READ);
+        frames::goaway(out, U31_MAX, ErrorCode::NoError);
+        frames::ping(out, 0, &DRAIN_PING);
     }
 
     /// The second phase, if the client has had its time for the first.
     pub(super) fn end_phase(&mut self, now: Instant, out: &mut Vec<u8>) {
         if self.ending.due().is_some_and(|due| now >= due) {
-            self.refuse_more(out);
+            self.refuse_new_streams(out);
         }
     }
 
     /// The client has read the announcement: whatever it begins now, it does in spite of it.
-    pub(super) fn refuse_more(&mut self, out: &mut Vec<u8>) {
+    pub(super) fn refuse_new_streams(&mut self, out: &mut Vec<u8>) {
         if matches!(self.ending, Ending::Announced(_)) && self.stage != Stage::Closed {
             let last = self.streams.last();
             self.ending = Ending::Last(last);
@@ -71,7 +71,7 @@ impl<W> Connection<W> {
     }
 
     /// Whether streams that begin are refused.
-    pub(super) fn refuses_more(&self) -> bool {
+    pub(super) fn refuses_new_streams(&self) -> bool {
         matches!(self.ending, Ending::Last(_))
     }
 
@@ -99,17 +99,17 @@ impl<W> Connection<W> {
 
     /// Whether everything is said: once it is sent, the transport may be closed.
     pub fn is_over(&self) -> bool {
-        self.stage == Stage::Closed || self.refuses_more() && self.streams.is_empty()
+        self.stage == Stage::Closed || self.refuses_new_streams() && self.streams.is_empty()
     }
 
     /// How it ended, if we ended it.
     pub fn ended(&self) -> Option<Ended> {
         let drained = || Ended { code: ErrorCode::NoError, why: None };
-        self.ended.or_else(|| self.refuses_more().then(drained))
+        self.ended.or_else(|| self.refuses_new_streams().then(drained))
     }
 }
 
 /// A PING that comes back.
-pub fn is_read(flags: u8, payload: &[u8]) -> bool {
-    flags & flag::ACK != 0 && payload == HAVE_YOU_READ
+pub fn is_drain_ack(flags: u8, payload: &[u8]) -> bool {
+    flags & flag::ACK != 0 && payload == DRAIN_PING
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::answers::SEND_TIMEOUT;
-use super::streams::{Asked, State, Stream};
+use super::streams::{Request, State, Stream};
 use super::{BATCH_MAX, Call, Connection, ErrorCode, Head, Outcome, Serve, Turn, flag, kind};
 use crate::hpack::Route;
 
@@ -50,7 +50,7 @@ impl<'t, S: Serve> Reading<'t, '_, S> {
 impl<W> Connection<W> {
     /// Whether this frame begins a request, or may end the one that began last.
     #[inline]
-    pub(super) fn is_more_of_the_same(&self, head: Head) -> bool {
+    pub(super) fn may_extend_batch(&self, head: Head) -> bool {
         match head.kind {
             kind::HEADERS => head.stream > self.streams.last(),
             kind::DATA => head.has(flag::END_STREAM) && self.streams.is_newest(head.stream),
@@ -60,18 +60,18 @@ impl<W> Connection<W> {
 
     /// The request is whole.
     #[inline]
-    pub(super) fn is_whole<'i, S: Serve<Waiting = W>>(
+    pub(super) fn request_complete<'i, S: Serve<Waiting = W>>(
         &mut self,
         mut stream: Stream<W>,
         body: Cow<'i, [u8]>,
         reading: &mut Reading<'_, 'i, S>,
     ) {
-        let route = match stream.asked {
-            Asked::Call(route) => route,
-            Asked::Page { status, with_text } => {
+        let route = match stream.request {
+            Request::Call(route) => route,
+            Request::Rejected { status, with_text } => {
                 stream.due = Some(reading.now + SEND_TIMEOUT);
                 self.answer_ready(reading);
-                return self.page(stream, status, with_text, reading.out);
+                return self.reject(stream, status, with_text, reading.out);
             }
         };
         let timeout = stream.deadline.map(|deadline| deadline.saturating_duration_since(reading.now));
@@ -91,7 +91,7 @@ impl<W> Connection<W> {
         // Filled where they lie: collected, they would be moved.
         let mut calls: SmallVec<[Call<'_>; BATCH_MAX]> = SmallVec::new();
         calls.extend(ready.iter().map(Ready::call));
-        serve.whole(&calls, |place, outcome| {
+        serve.answer_batch(&calls, |place, outcome| {
             if let Some(stream) = streams[place].take() {
                 self.answer(stream, outcome, calls[place].timeout, *now, out);
             }

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use super::ready::Reading;
-use super::streams::{Asked, State, Stream};
+use super::streams::{Request, State, Stream};
 use super::windows::STREAM_WINDOW;
 use super::{
-    Connection, ErrorCode, Fatal, Head, NUMBER_MAX, READ_TIMEOUT, STREAMS_MAX, Serve, Status,
-    TOO_MUCH_UNFINISHED, Turn, UNFINISHED_BYTES_MAX, fatal, flag, frames, nuisance,
+    Connection, ErrorCode, Fatal, Head, READ_TIMEOUT, STREAMS_MAX, Serve, Status, TOO_MUCH_UNFINISHED, Turn,
+    U31_MAX, UNFINISHED_BYTES_MAX, abuse, fatal, flag, frames,
 };
 use crate::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead, Route};
 use crate::status::code::RESOURCE_EXHAUSTED;
@@ -37,7 +37,7 @@ struct Opening {
     /// Nothing follows the block.
     is_end: bool,
     /// Its priority says that the stream depends on itself.
-    is_absurd: bool,
+    depends_on_itself: bool,
 }
 
 impl<W> Connection<W> {
@@ -52,13 +52,13 @@ impl<W> Connection<W> {
         if stream & 1 == 0 {
             return fatal(ErrorCode::ProtocolError, "a client's streams have odd numbers");
         }
-        let mut opening = Opening { stream, is_end: head.has(flag::END_STREAM), is_absurd: false };
+        let mut opening = Opening { stream, is_end: head.has(flag::END_STREAM), depends_on_itself: false };
         let mut block = without_padding(head, payload)?;
         if head.has(flag::PRIORITY) {
             let Some((priority, rest)) = block.split_at_checked(5) else {
                 return fatal(ErrorCode::FrameSizeError, "HEADERS are too short for their priority");
             };
-            opening.is_absurd = frames::number(priority) & NUMBER_MAX == stream;
+            opening.depends_on_itself = frames::first_u32(priority) & U31_MAX == stream;
             block = rest;
         }
         if head.has(flag::END_HEADERS) {
@@ -124,44 +124,44 @@ impl<W> Connection<W> {
         let id = opening.stream;
         self.streams.begin(id);
         self.counts.streams += 1;
-        if self.refuses_more() || self.streams.len() + reading.ready() >= STREAMS_MAX {
+        if self.refuses_new_streams() || self.streams.len() + reading.ready() >= STREAMS_MAX {
             return self.refuse(id, ErrorCode::RefusedStream, reading);
         }
-        let length = head.content_length();
+        let content_length = head.content_length();
         if !head.is_request()
-            || opening.is_absurd
-            || opening.is_end && length.is_some_and(|length| length > 0)
+            || opening.depends_on_itself
+            || opening.is_end && content_length.is_some_and(|length| length > 0)
         {
             return self.refuse(id, ErrorCode::ProtocolError, reading);
         }
         let stream = Stream {
             id,
-            asked: asked(head),
+            request: request_of(head),
             state: State::Receiving,
             deadline: head.timeout.and_then(|timeout| reading.now.checked_add(timeout)),
             due: Some(reading.now + head.timeout.map_or(READ_TIMEOUT, |timeout| timeout.min(READ_TIMEOUT))),
             receive_window: STREAM_WINDOW,
-            send_window: self.windows.send_at_first,
-            length,
+            send_window: self.windows.initial_send,
+            content_length,
             received: 0,
             body: Vec::new(),
             sent: 0,
             queued: false,
         };
         if opening.is_end {
-            return self.is_whole(stream, Cow::Borrowed(&[]), reading);
+            return self.request_complete(stream, Cow::Borrowed(&[]), reading);
         }
-        let asked = stream.asked;
+        let request = stream.request;
         self.streams.insert_newest(stream);
-        if asked == Asked::Call(Route::Unknown) {
-            self.answer_unheard(id, reading);
+        if request == Request::Call(Route::Unknown) {
+            self.answer_unknown_route(id, reading);
         }
     }
 
     /// Answers a call of nothing that there is before its body comes: that may be a stream of messages without an end.
-    fn answer_unheard<S: Serve<Waiting = W>>(&mut self, id: u32, reading: &mut Reading<'_, '_, S>) {
+    fn answer_unknown_route<S: Serve<Waiting = W>>(&mut self, id: u32, reading: &mut Reading<'_, '_, S>) {
         self.answer_ready(reading);
-        if let Err(status) = reading.serve.partial(Route::Unknown, &[]) {
+        if let Err(status) = reading.serve.check_partial(Route::Unknown, &[]) {
             self.answer_early(id, &status, reading.out);
         }
     }
@@ -181,19 +181,19 @@ impl<W> Connection<W> {
     ) -> Result<(), Fatal> {
         let id = opening.stream;
         let Some(stream) = self.streams.get(id) else {
-            self.nuisance.unread(head.size);
-            return match self.streams.is_let_pass(id) {
+            self.abuse.add_unread(head.size);
+            return match self.streams.is_ignored(id) {
                 true => Ok(()),
                 false => fatal(ErrorCode::StreamClosed, "HEADERS are for a stream that has ended"),
             };
         };
         if !matches!(stream.state, State::Receiving) {
             self.reset(id, ErrorCode::StreamClosed, reading.out);
-        } else if !opening.is_end || !head.is_trailers() || !stream.is_length_kept(true) {
+        } else if !opening.is_end || !head.is_trailers() || !stream.matches_content_length(true) {
             self.reset(id, ErrorCode::ProtocolError, reading.out);
         } else if let Some(mut stream) = self.remove(id) {
             let body = std::mem::take(&mut stream.body);
-            self.is_whole(stream, Cow::Owned(body), reading);
+            self.request_complete(stream, Cow::Owned(body), reading);
         }
         Ok(())
     }
@@ -209,7 +209,7 @@ impl<W> Connection<W> {
         if self.streams.is_idle(id) {
             return fatal(ErrorCode::ProtocolError, "DATA are for a stream that has not begun");
         }
-        self.windows.received(payload.len(), reading.out)?;
+        self.windows.count_received(payload.len(), reading.out)?;
         let data = without_padding(head, payload)?;
         let is_end = head.has(flag::END_STREAM);
         match self.data_error(id, payload.len(), data.len(), is_end) {
@@ -225,22 +225,22 @@ impl<W> Connection<W> {
     #[inline]
     fn data_error(&mut self, id: u32, payload: usize, data: usize, is_end: bool) -> Option<ErrorCode> {
         let Some(stream) = self.streams.get(id) else {
-            self.nuisance.unread(payload);
-            return (!self.streams.is_let_pass(id)).then_some(ErrorCode::StreamClosed);
+            self.abuse.add_unread(payload);
+            return (!self.streams.is_ignored(id)).then_some(ErrorCode::StreamClosed);
         };
-        match stream.asked {
-            Asked::Call(_) if is_end || data >= PART_BYTES_MIN => {}
-            Asked::Call(_) => self.nuisance.add(nuisance::FRAME),
-            Asked::Page { .. } => self.nuisance.unread(payload),
+        match stream.request {
+            Request::Call(_) if is_end || data >= PART_BYTES_MIN => {}
+            Request::Call(_) => self.abuse.add(abuse::FRAME),
+            Request::Rejected { .. } => self.abuse.add_unread(payload),
         }
         if !matches!(stream.state, State::Receiving) {
             return Some(ErrorCode::StreamClosed);
         }
-        if stream.received(payload).is_none() {
+        if stream.count_received(payload).is_none() {
             return Some(ErrorCode::FlowControlError);
         }
         stream.received += data as u64;
-        (!stream.is_length_kept(is_end)).then_some(ErrorCode::ProtocolError)
+        (!stream.matches_content_length(is_end)).then_some(ErrorCode::ProtocolError)
     }
 
     /// The last of a body. Mostly it is all of it, and is read where it lies.
@@ -253,11 +253,11 @@ impl<W> Connection<W> {
     ) {
         let Some(mut stream) = self.remove(id) else { return };
         if stream.body.is_empty() {
-            return self.is_whole(stream, Cow::Borrowed(data), reading);
+            return self.request_complete(stream, Cow::Borrowed(data), reading);
         }
         let mut body = std::mem::take(&mut stream.body);
         body.extend_from_slice(data);
-        self.is_whole(stream, Cow::Owned(body), reading);
+        self.request_complete(stream, Cow::Owned(body), reading);
     }
 
     /// A part of a body that is not the last.
@@ -268,14 +268,14 @@ impl<W> Connection<W> {
         reading: &mut Reading<'_, '_, S>,
     ) {
         let Some(stream) = self.streams.get(id) else { return };
-        stream.give_back(reading.out);
-        let Asked::Call(route) = stream.asked else { return };
-        let refusal = if self.windows.held + data.len() > UNFINISHED_BYTES_MAX {
+        stream.replenish(reading.out);
+        let Request::Call(route) = stream.request else { return };
+        let refusal = if self.windows.unfinished + data.len() > UNFINISHED_BYTES_MAX {
             Err(Status { code: RESOURCE_EXHAUSTED, message: TOO_MUCH_UNFINISHED.into() })
         } else {
             stream.body.extend_from_slice(data);
-            self.windows.held += data.len();
-            reading.serve.partial(route, &stream.body)
+            self.windows.unfinished += data.len();
+            reading.serve.check_partial(route, &stream.body)
         };
         if let Err(status) = refusal {
             self.answer_early(id, &status, reading.out);
@@ -286,13 +286,13 @@ impl<W> Connection<W> {
     pub(super) fn expire<S: Serve<Waiting = W>>(&mut self, turn: &mut Turn<'_, S>) {
         for id in self.streams.overdue(turn.now) {
             let Some(stream) = self.streams.get(id) else { continue };
-            match (&stream.state, stream.asked) {
-                (State::Receiving, Asked::Call(route)) => {
-                    let status = turn.serve.late(route, false);
+            match (&stream.state, stream.request) {
+                (State::Receiving, Request::Call(route)) => {
+                    let status = turn.serve.timed_out(route, false);
                     self.answer_early(id, &status, turn.out);
                 }
-                (State::Waiting(_), Asked::Call(route)) => {
-                    let status = turn.serve.late(route, true);
+                (State::Waiting(_), Request::Call(route)) => {
+                    let status = turn.serve.timed_out(route, true);
                     self.complete(id, Err(status), turn.now, turn.out);
                 }
                 _ => self.reset(id, ErrorCode::Cancel, turn.out),
@@ -305,7 +305,7 @@ impl<W> Connection<W> {
     pub(super) fn remove(&mut self, id: u32) -> Option<Stream<W>> {
         let stream = self.streams.remove(id)?;
         if matches!(stream.state, State::Receiving) {
-            self.windows.held -= stream.body.len();
+            self.windows.unfinished -= stream.body.len();
         }
         Some(stream)
     }
@@ -314,18 +314,18 @@ impl<W> Connection<W> {
 impl<W> Stream<W> {
     /// Whether the body has the length that was announced, as far as can be known.
     #[inline]
-    fn is_length_kept(&self, is_end: bool) -> bool {
-        self.length
+    fn matches_content_length(&self, is_end: bool) -> bool {
+        self.content_length
             .is_none_or(|length| if is_end { self.received == length } else { self.received <= length })
     }
 }
 
 /// What a well-formed request asks for.
-fn asked(head: &RequestHead) -> Asked {
-    let page = |status| Asked::Page { status, with_text: head.method != Method::Head };
+fn request_of(head: &RequestHead) -> Request {
+    let page = |status| Request::Rejected { status, with_text: head.method != Method::Head };
     match head.method {
         _ if head.size > LIST_BYTES_MAX => page(431),
-        Method::Post if head.is_grpc => Asked::Call(head.route),
+        Method::Post if head.is_grpc => Request::Call(head.route),
         Method::Post => page(415),
         Method::Head | Method::Other => page(405),
     }

@@ -10,11 +10,11 @@ use crate::hpack::Route;
 
 /// What a stream asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Request {
     /// A call of gRPC.
     Call(Route),
     /// Something else: it gets this status, and a text unless it asked for a head alone.
-    Page { status: u16, with_text: bool },
+    Rejected { status: u16, with_text: bool },
 }
 
 /// How far a stream has come.
@@ -43,7 +43,7 @@ pub enum Then<W> {
 #[derive(Debug)]
 pub struct Stream<W> {
     pub id: u32,
-    pub asked: Asked,
+    pub request: Request,
     pub state: State<W>,
     /// When the caller waits no longer.
     pub deadline: Option<Instant>,
@@ -54,7 +54,7 @@ pub struct Stream<W> {
     /// Bytes that we may still send; settings may make it negative.
     pub send_window: i64,
     /// What the body has to have in the end, and what came of it.
-    pub length: Option<u64>,
+    pub content_length: Option<u64>,
     pub received: u64,
     /// Receiving: the body so far. Sending: the answer, of which so much is sent.
     pub body: Vec<u8>,
@@ -71,13 +71,13 @@ pub struct Streams<W> {
     others: HashMap<u32, Stream<W>, RandomState>,
     last: u32,
     /// Streams that we reset or answered early: what is still under way for them is let pass.
-    let_pass: VecDeque<u32>,
+    ignored: VecDeque<u32>,
     /// No stream is due before.
     due: Option<Instant>,
 }
 
 /// Whether what may hold so many holds far fewer.
-pub fn is_roomy(capacity: usize, length: usize) -> bool {
+pub fn has_spare(capacity: usize, length: usize) -> bool {
     const FEW: usize = 32;
     capacity > 2 * length + FEW
 }
@@ -85,7 +85,7 @@ pub fn is_roomy(capacity: usize, length: usize) -> bool {
 impl<W> Streams<W> {
     pub fn new() -> Self {
         let others = HashMap::with_hasher(RandomState::default());
-        Self { newest: None, others, last: 0, let_pass: VecDeque::new(), due: None }
+        Self { newest: None, others, last: 0, ignored: VecDeque::new(), due: None }
     }
 
     /// The highest number of a stream that began.
@@ -138,14 +138,14 @@ impl<W> Streams<W> {
     /// A stream of which the body is to come.
     #[inline]
     pub fn insert_newest(&mut self, stream: Stream<W>) {
-        self.expect(stream.due);
+        self.note_due(stream.due);
         if let Some(older) = self.newest.replace(stream) {
             self.others.insert(older.id, older);
         }
     }
 
     pub fn insert(&mut self, stream: Stream<W>) {
-        self.expect(stream.due);
+        self.note_due(stream.due);
         match &self.newest {
             None if stream.id == self.last => self.newest = Some(stream),
             _ => drop(self.others.insert(stream.id, stream)),
@@ -157,15 +157,15 @@ impl<W> Streams<W> {
     }
 
     /// Whether there is memory for many more streams than there are.
-    pub fn is_roomy(&self) -> bool {
-        is_roomy(self.others.capacity(), self.others.len())
-            || is_roomy(self.let_pass.capacity(), self.let_pass.len())
+    pub fn has_spare(&self) -> bool {
+        has_spare(self.others.capacity(), self.others.len())
+            || has_spare(self.ignored.capacity(), self.ignored.len())
     }
 
     /// Keeps no more memory than there are streams.
     pub fn shrink(&mut self) {
         self.others.shrink_to_fit();
-        self.let_pass.shrink_to_fit();
+        self.ignored.shrink_to_fit();
     }
 
     pub fn clear(&mut self) {
@@ -174,15 +174,15 @@ impl<W> Streams<W> {
     }
 
     /// What is under way for this stream, which is no more, is let pass from now on.
-    pub fn let_pass(&mut self, id: u32) {
-        if self.let_pass.len() >= STREAMS_MAX {
-            self.let_pass.pop_front();
+    pub fn ignore(&mut self, id: u32) {
+        if self.ignored.len() >= STREAMS_MAX {
+            self.ignored.pop_front();
         }
-        self.let_pass.push_back(id);
+        self.ignored.push_back(id);
     }
 
-    pub fn is_let_pass(&self, id: u32) -> bool {
-        self.let_pass.contains(&id)
+    pub fn is_ignored(&self, id: u32) -> bool {
+        self.ignored.contains(&id)
     }
 
     /// No stream is due before.
@@ -203,7 +203,7 @@ impl<W> Streams<W> {
     }
 
     #[inline]
-    fn expect(&mut self, due: Option<Instant>) {
+    fn note_due(&mut self, due: Option<Instant>) {
         if let Some(due) = due
             && self.due.is_none_or(|earliest| due < earliest)
         {

@@ -35,20 +35,24 @@ struct Server {
     calls: Vec<Seen>,
     /// Those that wait, by stream: dropped when nobody waits for them.
     waiting: BTreeMap<u32, std::rc::Weak<()>>,
-    late: Vec<bool>,
+    timed_out: Vec<bool>,
 }
 
 impl Serve for Server {
     type Waiting = std::rc::Rc<()>;
 
-    fn partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status> {
+    fn check_partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status> {
         if route == Route::Unknown {
             return Err(Status { code: 12, message: "unknown".into() });
         }
         if body.first() == Some(&1) { Err(Status { code: 12, message: "compressed".into() }) } else { Ok(()) }
     }
 
-    fn whole(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Self::Waiting>)) {
+    fn answer_batch(
+        &mut self,
+        calls: &[Call<'_>],
+        mut answer: impl FnMut(usize, Outcome<'_, Self::Waiting>),
+    ) {
         for (place, call) in calls.iter().enumerate() {
             let message = call.body.get(5..).unwrap_or_default();
             self.calls.push((call.stream, message.to_vec(), call.timeout));
@@ -64,8 +68,8 @@ impl Serve for Server {
         }
     }
 
-    fn late(&mut self, _: Route, arrived: bool) -> Status {
-        self.late.push(arrived);
+    fn timed_out(&mut self, _: Route, arrived: bool) -> Status {
+        self.timed_out.push(arrived);
         Status { code: 4, message: "late".into() }
     }
 }
@@ -107,18 +111,18 @@ impl Peer {
     /// Has said what every client says first.
     fn new(answer_bytes: usize) -> Self {
         let mut peer = Self::silent(answer_bytes);
-        assert_eq!(peer.say(&start()), [Frame { kind: 4, flags: 1, stream: 0, payload: vec![] }]);
+        assert_eq!(peer.send(&start()), [Frame { kind: 4, flags: 1, stream: 0, payload: vec![] }]);
         peer
     }
 
     /// Says these bytes; what the server answers.
-    fn say(&mut self, bytes: &[u8]) -> Vec<Frame> {
+    fn send(&mut self, bytes: &[u8]) -> Vec<Frame> {
         self.rest.extend_from_slice(bytes);
         self.receive();
         while Head::begins_whole_frame(&self.rest) && !self.connection.is_over() {
             self.receive();
         }
-        self.heard()
+        self.received()
     }
 
     /// Lets the connection have what is there, once.
@@ -139,7 +143,7 @@ impl Peer {
             assert!(turns < 100, "a deadline comes again and again");
         }
         self.now = end;
-        self.heard()
+        self.received()
     }
 
     fn tick(&mut self) {
@@ -148,14 +152,14 @@ impl Peer {
 
     fn complete(&mut self, stream: u32, answer: Result<&'static [u8], Status>) -> Vec<Frame> {
         self.connection.complete(stream, answer, self.now, &mut self.out);
-        self.heard()
+        self.received()
     }
 
     /// What the server has said since this was last asked.
-    fn heard(&mut self) -> Vec<Frame> {
-        let heard = parse(&self.out[self.read..]);
+    fn received(&mut self) -> Vec<Frame> {
+        let received = parse(&self.out[self.read..]);
         self.read = self.out.len();
-        heard
+        received
     }
 }
 
@@ -239,11 +243,11 @@ fn has(frame: &Frame, text: &str) -> bool {
 #[test]
 fn the_first_answer_and_the_second() {
     let mut peer = Peer::new(3);
-    let [head, data, trailers] = &peer.say(&call(1, b"hello"))[..] else { panic!("three frames") };
+    let [head, data, trailers] = &peer.send(&call(1, b"hello"))[..] else { panic!("three frames") };
     assert_eq!((head.kind, head.flags, has(head, "application/grpc")), (kind::HEADERS, WHOLE, true));
     assert_eq!((data.kind, data.flags, &data.payload[..]), (kind::DATA, 0, &b"\0\0\0\0\x03rrr"[..]));
     assert_eq!((trailers.flags, &trailers.payload[..]), (WHOLE | END, &b"\x40\x0bgrpc-status\x010"[..]));
-    let [head, data, trailers] = &peer.say(&call(3, b"hello"))[..] else { panic!("three frames") };
+    let [head, data, trailers] = &peer.send(&call(3, b"hello"))[..] else { panic!("three frames") };
     assert_eq!((&head.payload[..], &trailers.payload[..]), (&[0x88, 0xbf][..], &[0xbe][..]));
     assert_eq!((head.stream, data.stream, trailers.stream), (3, 3, 3));
     assert_eq!(data.payload, b"\0\0\0\0\x03rrr");
@@ -254,16 +258,16 @@ fn the_first_answer_and_the_second() {
 #[test]
 fn a_call_that_fails_says_why_percent_encoded() {
     let mut peer = Peer::new(3);
-    let [answer] = &peer.say(&call(1, b"fail"))[..] else { panic!("one frame") };
+    let [answer] = &peer.send(&call(1, b"fail"))[..] else { panic!("one frame") };
     assert_eq!(answer.flags, WHOLE | END);
     assert!(has(answer, "\x0bgrpc-status\x013") && has(answer, "50%25 %C3%A9"), "{answer:?}");
 }
 
 #[test]
-fn what_is_no_call_gets_a_page() {
+fn a_request_that_is_no_grpc_call_gets_an_http_error() {
     let request = |fields: &[(&str, &str)]| {
         let mut peer = Peer::new(3);
-        peer.say(&frame(kind::HEADERS, WHOLE | END, 1, &block(fields)))
+        peer.send(&frame(kind::HEADERS, WHOLE | END, 1, &block(fields)))
     };
     let fields = |method, content_type| {
         [(":method", method), (":scheme", "http"), (":path", CALL), ("content-type", content_type)]
@@ -282,22 +286,22 @@ fn what_is_no_call_gets_a_page() {
 #[test]
 fn a_caller_s_timeout_shrinks_while_its_message_is_on_its_way() {
     let mut peer = Peer::new(3);
-    peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("grpc-timeout", "500m")])));
+    peer.send(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("grpc-timeout", "500m")])));
     peer.wait(Duration::from_millis(200));
-    peer.say(&frame(kind::DATA, END, 1, &message(b"x")));
+    peer.send(&frame(kind::DATA, END, 1, &message(b"x")));
     assert_eq!(peer.server.calls, [(1, b"x".to_vec(), Some(Duration::from_millis(300)))]);
 }
 
 #[test]
-fn trailers_end_a_request_and_a_length_is_kept() {
+fn trailers_end_a_request_and_content_length_is_checked() {
     let mut peer = Peer::new(3);
-    peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("content-length", "6")])));
-    assert_eq!(peer.say(&frame(kind::DATA, 0, 1, &message(b"x"))), []);
-    assert_eq!(ended(&peer.say(&frame(kind::HEADERS, WHOLE | END, 1, &block(&[("x", "y")])))), [1]);
+    peer.send(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("content-length", "6")])));
+    assert_eq!(peer.send(&frame(kind::DATA, 0, 1, &message(b"x"))), []);
+    assert_eq!(ended(&peer.send(&frame(kind::HEADERS, WHOLE | END, 1, &block(&[("x", "y")])))), [1]);
     for (length, end) in [("5", 0), ("7", END)] {
         let mut peer = Peer::new(3);
-        peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("content-length", length)])));
-        assert_eq!(resets(&peer.say(&frame(kind::DATA, end, 1, &message(b"x")))), [(1, 1)], "{length}");
+        peer.send(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("content-length", length)])));
+        assert_eq!(resets(&peer.send(&frame(kind::DATA, end, 1, &message(b"x")))), [(1, 1)], "{length}");
     }
     assert_eq!(peer.server.calls.len(), 1);
 }
@@ -305,32 +309,32 @@ fn trailers_end_a_request_and_a_length_is_kept() {
 #[test]
 fn a_refused_stream_may_be_sent_again() {
     let mut peer = Peer::new(3);
-    assert_eq!(resets(&peer.say(&call(1, b"refuse"))), [(1, ErrorCode::RefusedStream as u8)]);
+    assert_eq!(resets(&peer.send(&call(1, b"refuse"))), [(1, ErrorCode::RefusedStream as u8)]);
     // One more than there may be at a time.
     let mut peer = Peer::new(3);
     for number in 0..STREAMS_MAX as u32 {
-        assert_eq!(peer.say(&frame(kind::HEADERS, WHOLE, 2 * number + 1, &call_block(&[]))), []);
+        assert_eq!(peer.send(&frame(kind::HEADERS, WHOLE, 2 * number + 1, &call_block(&[]))), []);
     }
     let last = 2 * STREAMS_MAX as u32 + 1;
-    assert_eq!(resets(&peer.say(&call(last, b"x"))), [(last, ErrorCode::RefusedStream as u8)]);
-    assert_eq!(ended(&peer.say(&frame(kind::DATA, END, 77, &message(b"x")))), [77]);
-    assert_eq!(ended(&peer.say(&call(last + 2, b"x"))), [last + 2]);
+    assert_eq!(resets(&peer.send(&call(last, b"x"))), [(last, ErrorCode::RefusedStream as u8)]);
+    assert_eq!(ended(&peer.send(&frame(kind::DATA, END, 77, &message(b"x")))), [77]);
+    assert_eq!(ended(&peer.send(&call(last + 2, b"x"))), [last + 2]);
 }
 
 #[test]
-fn an_answer_that_cannot_wait_for_the_rest_of_its_request() {
+fn a_bad_request_is_answered_before_it_is_complete() {
     let mut peer = Peer::new(3);
-    peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
-    let heard = peer.say(&frame(kind::DATA, 0, 1, b"\x01\0\0"));
-    assert_eq!((ended(&heard), resets(&heard)), (vec![1], vec![(1, ErrorCode::NoError as u8)]));
+    peer.send(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
+    let received = peer.send(&frame(kind::DATA, 0, 1, b"\x01\0\0"));
+    assert_eq!((ended(&received), resets(&received)), (vec![1], vec![(1, ErrorCode::NoError as u8)]));
     // What was under way is let pass.
-    assert_eq!(peer.say(&frame(kind::DATA, 0, 1, b"\0\0\0")), []);
-    assert_eq!(peer.say(&frame(kind::HEADERS, WHOLE | END, 1, &block(&[]))), []);
-    assert_eq!(ended(&peer.say(&call(3, b"x"))), [3]);
+    assert_eq!(peer.send(&frame(kind::DATA, 0, 1, b"\0\0\0")), []);
+    assert_eq!(peer.send(&frame(kind::HEADERS, WHOLE | END, 1, &block(&[]))), []);
+    assert_eq!(ended(&peer.send(&call(3, b"x"))), [3]);
 }
 
 #[test]
-fn a_call_of_what_there_is_not_is_answered_before_it_ends() {
+fn a_call_of_an_unknown_method_is_answered_before_it_is_complete() {
     let mut peer = Peer::new(3);
     let fields = [
         (":method", "POST"),
@@ -339,22 +343,25 @@ fn a_call_of_what_there_is_not_is_answered_before_it_ends() {
         ("content-type", "application/grpc"),
     ];
     let before = call(1, b"x");
-    let heard = peer.say(&[before, frame(kind::HEADERS, WHOLE, 3, &block(&fields))].concat());
-    assert_eq!((ended(&heard), resets(&heard)), (vec![1, 3], vec![(3, ErrorCode::NoError as u8)]));
-    assert!(heard.iter().any(|frame| frame.stream == 3 && has(frame, "\x0bgrpc-status\x0212")), "{heard:?}");
+    let received = peer.send(&[before, frame(kind::HEADERS, WHOLE, 3, &block(&fields))].concat());
+    assert_eq!((ended(&received), resets(&received)), (vec![1, 3], vec![(3, ErrorCode::NoError as u8)]));
+    assert!(
+        received.iter().any(|frame| frame.stream == 3 && has(frame, "\x0bgrpc-status\x0212")),
+        "{received:?}"
+    );
     // What was under way is let pass.
-    assert_eq!(peer.say(&frame(kind::DATA, 0, 3, &message(b"x"))), []);
-    assert_eq!(peer.say(&frame(kind::DATA, END, 3, &[])), []);
-    assert_eq!(ended(&peer.say(&call(5, b"x"))), [5]);
+    assert_eq!(peer.send(&frame(kind::DATA, 0, 3, &message(b"x"))), []);
+    assert_eq!(peer.send(&frame(kind::DATA, END, 3, &[])), []);
+    assert_eq!(ended(&peer.send(&call(5, b"x"))), [5]);
 }
 
 #[test]
 fn pings_come_back_and_extensions_are_ignored() {
     let mut peer = Peer::new(3);
     let pong = Frame { kind: kind::PING, flags: flag::ACK, stream: 0, payload: vec![7; 8] };
-    assert_eq!(peer.say(&frame(kind::PING, 0, 0, &[7; 8])), [pong]);
-    assert_eq!(peer.say(&frame(kind::PING, flag::ACK, 0, &[7; 8])), []);
-    assert_eq!(peer.say(&frame(99, 0xff, 5, b"whatever")), []);
-    assert_eq!(peer.say(&frame(kind::GOAWAY, 0, 0, &[0; 8])), []);
-    assert_eq!(ended(&peer.say(&call(1, b"x"))), [1]);
+    assert_eq!(peer.send(&frame(kind::PING, 0, 0, &[7; 8])), [pong]);
+    assert_eq!(peer.send(&frame(kind::PING, flag::ACK, 0, &[7; 8])), []);
+    assert_eq!(peer.send(&frame(99, 0xff, 5, b"whatever")), []);
+    assert_eq!(peer.send(&frame(kind::GOAWAY, 0, 0, &[0; 8])), []);
+    assert_eq!(ended(&peer.send(&call(1, b"x"))), [1]);
 }

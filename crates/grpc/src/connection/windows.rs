@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 
-use super::streams::{State, Stream, is_roomy};
-use super::{Connection, ErrorCode, Fatal, Head, NUMBER_MAX, STREAMS_MAX, fatal, frames, nuisance};
+use super::streams::{State, Stream, has_spare};
+use super::{Connection, ErrorCode, Fatal, Head, STREAMS_MAX, U31_MAX, abuse, fatal, frames};
 
 /// Unread bytes of requests that a connection may hold, and each of its streams.
 const CONNECTION_WINDOW: u32 = 1_024 * 1_024;
 pub const STREAM_WINDOW: u32 = 65_535;
 /// What both sides begin with.
-const WINDOW_AT_FIRST: u32 = 65_535;
+const INITIAL_WINDOW: u32 = 65_535;
 
 /// The windows of a connection.
 #[derive(Debug)]
@@ -23,35 +23,35 @@ pub struct Windows {
     /// Bytes that we may still send.
     pub send: i64,
     /// What a new stream of ours may send.
-    pub send_at_first: i64,
+    pub initial_send: i64,
     /// Streams that wait for `send`, in the order in which they began to.
     pub blocked: VecDeque<u32>,
     /// Bytes of bodies that are not whole.
-    pub held: usize,
+    pub unfinished: usize,
 }
 
 impl Windows {
     /// Tells the client how large the connection's window is.
     pub fn new(out: &mut Vec<u8>) -> Self {
-        frames::window_update(out, 0, CONNECTION_WINDOW - WINDOW_AT_FIRST);
-        let send = i64::from(WINDOW_AT_FIRST);
-        Self { receive: CONNECTION_WINDOW, send, send_at_first: send, blocked: VecDeque::new(), held: 0 }
+        frames::window_update(out, 0, CONNECTION_WINDOW - INITIAL_WINDOW);
+        let send = i64::from(INITIAL_WINDOW);
+        Self { receive: CONNECTION_WINDOW, send, initial_send: send, blocked: VecDeque::new(), unfinished: 0 }
     }
 
     /// Bytes came, padding included.
     #[inline]
-    pub fn received(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<(), Fatal> {
+    pub fn count_received(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<(), Fatal> {
         match take(self.receive, bytes) {
             Some(left) => self.receive = left,
             None => return fatal(ErrorCode::FlowControlError, "it sent more than its window"),
         }
-        give_back(&mut self.receive, CONNECTION_WINDOW, 0, out);
+        replenish(&mut self.receive, CONNECTION_WINDOW, 0, out);
         Ok(())
     }
 
     /// Whether there is memory for many more streams than wait.
-    pub fn is_roomy(&self) -> bool {
-        is_roomy(self.blocked.capacity(), self.blocked.len())
+    pub fn has_spare(&self) -> bool {
+        has_spare(self.blocked.capacity(), self.blocked.len())
     }
 
     pub fn shrink(&mut self) {
@@ -68,14 +68,14 @@ impl Windows {
 impl<W> Stream<W> {
     /// Bytes came, padding included; `None` where they are beyond the window.
     #[inline]
-    pub(super) fn received(&mut self, bytes: usize) -> Option<()> {
+    pub(super) fn count_received(&mut self, bytes: usize) -> Option<()> {
         self.receive_window = take(self.receive_window, bytes)?;
         Some(())
     }
 
     /// Gives bytes back that are taken, unless there are enough.
-    pub(super) fn give_back(&mut self, out: &mut Vec<u8>) {
-        give_back(&mut self.receive_window, STREAM_WINDOW, self.id, out);
+    pub(super) fn replenish(&mut self, out: &mut Vec<u8>) {
+        replenish(&mut self.receive_window, STREAM_WINDOW, self.id, out);
     }
 }
 
@@ -85,7 +85,7 @@ fn take(window: u32, bytes: usize) -> Option<u32> {
 
 /// Opens a window again that is less than half open.
 #[inline]
-fn give_back(window: &mut u32, full: u32, stream: u32, out: &mut Vec<u8>) {
+fn replenish(window: &mut u32, full: u32, stream: u32, out: &mut Vec<u8>) {
     if *window < full / 2 {
         frames::window_update(out, stream, full - *window);
         *window = full;
@@ -102,27 +102,27 @@ impl<W> Connection<W> {
         if payload.len() != 4 {
             return fatal(ErrorCode::FrameSizeError, "a WINDOW_UPDATE has not four bytes");
         }
-        let increment = frames::number(payload) & NUMBER_MAX;
+        let increment = frames::first_u32(payload) & U31_MAX;
         // Also one that lets something go out: it may let a byte go out at a time.
-        self.nuisance.add(nuisance::FRAME);
+        self.abuse.add(abuse::FRAME);
         match head.stream {
-            0 => self.open_connection(increment, out),
+            0 => self.open_connection_window(increment, out),
             stream if self.streams.is_idle(stream) => {
                 fatal(ErrorCode::ProtocolError, "a WINDOW_UPDATE is for a stream that has not begun")
             }
             stream => {
-                self.open_stream(stream, increment, out);
+                self.open_stream_window(stream, increment, out);
                 Ok(())
             }
         }
     }
 
-    fn open_connection(&mut self, increment: u32, out: &mut Vec<u8>) -> Result<(), Fatal> {
+    fn open_connection_window(&mut self, increment: u32, out: &mut Vec<u8>) -> Result<(), Fatal> {
         if increment == 0 {
             return fatal(ErrorCode::ProtocolError, "a WINDOW_UPDATE adds nothing");
         }
         self.windows.send += i64::from(increment);
-        if self.windows.send > i64::from(NUMBER_MAX) {
+        if self.windows.send > i64::from(U31_MAX) {
             return fatal(ErrorCode::FlowControlError, "the window is larger than there may be");
         }
         // Each turn sends something or takes a stream off the queue.
@@ -136,12 +136,12 @@ impl<W> Connection<W> {
         Ok(())
     }
 
-    fn open_stream(&mut self, id: u32, increment: u32, out: &mut Vec<u8>) {
+    fn open_stream_window(&mut self, id: u32, increment: u32, out: &mut Vec<u8>) {
         let Some(stream) = self.streams.get(id) else { return };
         stream.send_window += i64::from(increment);
         if increment == 0 {
             self.reset(id, ErrorCode::ProtocolError, out);
-        } else if stream.send_window > i64::from(NUMBER_MAX) {
+        } else if stream.send_window > i64::from(U31_MAX) {
             self.reset(id, ErrorCode::FlowControlError, out);
         } else if matches!(stream.state, State::Sending(_)) {
             self.pump(id, out);
@@ -149,23 +149,23 @@ impl<W> Connection<W> {
     }
 
     /// The client has changed the window that streams begin with, and with it that of each stream.
-    pub(super) fn resize_streams(&mut self, window: u32, out: &mut Vec<u8>) -> Result<(), Fatal> {
-        let change = i64::from(window) - self.windows.send_at_first;
-        self.windows.send_at_first = i64::from(window);
+    pub(super) fn resize_stream_windows(&mut self, window: u32, out: &mut Vec<u8>) -> Result<(), Fatal> {
+        let change = i64::from(window) - self.windows.initial_send;
+        self.windows.initial_send = i64::from(window);
         if change == 0 {
             return Ok(());
         }
-        let mut awake = Vec::new();
+        let mut unblocked = Vec::new();
         for stream in self.streams.iter_mut() {
             stream.send_window += change;
-            if stream.send_window > i64::from(NUMBER_MAX) {
+            if stream.send_window > i64::from(U31_MAX) {
                 return fatal(ErrorCode::FlowControlError, "the window is larger than there may be");
             }
             if stream.send_window > 0 && matches!(stream.state, State::Sending(_)) {
-                awake.push(stream.id);
+                unblocked.push(stream.id);
             }
         }
-        awake.into_iter().for_each(|id| self.pump(id, out));
+        unblocked.into_iter().for_each(|id| self.pump(id, out));
         Ok(())
     }
 

@@ -30,7 +30,7 @@ pub struct Decoder {
     routes: &'static [&'static str],
     table: Table,
     memo: Memo,
-    spelt: Spelt,
+    last_literal: LastLiteral,
     /// The text of the field that is being read.
     scratch: Vec<u8>,
 }
@@ -40,47 +40,47 @@ pub struct Decoder {
 #[derive(Debug, Default)]
 struct Memo {
     block: Vec<u8>,
-    said: Option<RequestHead>,
+    head: Option<RequestHead>,
 }
 
 impl Memo {
     #[inline]
     fn recall(&self, block: &[u8]) -> Option<RequestHead> {
-        self.said.filter(|_| block == self.block)
+        self.head.filter(|_| block == self.block)
     }
 
-    fn learn(&mut self, block: &[u8], said: RequestHead) {
+    fn remember(&mut self, block: &[u8], head: RequestHead) {
         if block.len() <= MEMO_BYTES_MAX {
             self.block.clear();
             self.block.extend_from_slice(block);
-            self.said = Some(said);
+            self.head = Some(head);
         }
     }
 
     fn forget(&mut self) {
-        self.said = None;
+        self.head = None;
     }
 }
 
 /// The last field with a name of the static table that was spelt out and entered no table: proxies do so with a path,
 /// the same each time.
 #[derive(Debug, Default)]
-struct Spelt {
+struct LastLiteral {
     name: usize,
     is_coded: bool,
     value: Vec<u8>,
-    said: Option<Entry>,
+    entry: Option<Entry>,
 }
 
-impl Spelt {
+impl LastLiteral {
     fn recall(&self, name: usize, value: Text<'_>) -> Option<Entry> {
         let same = self.name == name && self.is_coded == value.is_coded && self.value == value.bytes;
-        self.said.filter(|_| same)
+        self.entry.filter(|_| same)
     }
 
-    fn learn(&mut self, name: usize, value: Text<'_>, said: Entry) {
+    fn remember(&mut self, name: usize, value: Text<'_>, entry: Entry) {
         if value.bytes.len() <= MEMO_BYTES_MAX {
-            (self.name, self.is_coded, self.said) = (name, value.is_coded, Some(said));
+            (self.name, self.is_coded, self.entry) = (name, value.is_coded, Some(entry));
             self.value.clear();
             self.value.extend_from_slice(value.bytes);
         }
@@ -90,12 +90,12 @@ impl Spelt {
 impl Decoder {
     /// One that tells these paths apart.
     pub fn new(routes: &'static [&'static str]) -> Self {
-        let (memo, spelt) = (Memo::default(), Spelt::default());
-        Self { routes, table: Table::new(), memo, spelt, scratch: Vec::new() }
+        let (memo, last_literal) = (Memo::default(), LastLiteral::default());
+        Self { routes, table: Table::new(), memo, last_literal, scratch: Vec::new() }
     }
 
     /// Whether it holds memory that few blocks need.
-    pub fn is_roomy(&self) -> bool {
+    pub fn has_spare(&self) -> bool {
         self.scratch.capacity() > SCRATCH_BYTES_KEPT
     }
 
@@ -109,7 +109,7 @@ impl Decoder {
     #[inline]
     pub fn decode(&mut self, block: &[u8]) -> Result<RequestHead, DecodeError> {
         match self.memo.recall(block) {
-            Some(said) => Ok(said),
+            Some(head) => Ok(head),
             None => self.decode_fields(block),
         }
     }
@@ -144,7 +144,7 @@ impl Decoder {
         }
         match changed {
             true => self.memo.forget(),
-            false => self.memo.learn(block, head),
+            false => self.memo.remember(block, head),
         }
         Ok(head)
     }
@@ -163,10 +163,10 @@ impl Decoder {
         if enters || index > STATIC_ENTRIES {
             return self.value(name, name_bytes, value);
         }
-        self.spelt.recall(index, value).or_else(|| {
-            let said = self.value(name, name_bytes, value)?;
-            self.spelt.learn(index, value, said);
-            Some(said)
+        self.last_literal.recall(index, value).or_else(|| {
+            let entry = self.value(name, name_bytes, value)?;
+            self.last_literal.remember(index, value, entry);
+            Some(entry)
         })
     }
 

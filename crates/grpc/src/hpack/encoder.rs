@@ -37,7 +37,7 @@ impl Encoder {
     }
 
     /// The client's SETTINGS_HEADER_TABLE_SIZE. It is only ever followed downwards.
-    pub fn allow(&mut self, capacity: u32) {
+    pub fn set_table_max(&mut self, capacity: u32) {
         let mut capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
         if capacity < BOTH_BYTES {
             capacity = 0;
@@ -52,9 +52,9 @@ impl Encoder {
     /// The block of a good answer's headers and that of its trailers, one byte a field, once the client's table holds
     /// both and has nothing to be told.
     #[inline]
-    pub fn steady(&self) -> Option<([u8; 2], u8)> {
-        let steady = self.content_type != 0 && self.status_ok != 0 && !self.resized;
-        steady.then(|| ([0x80 | STATUS_200, self.index(self.content_type)], self.index(self.status_ok)))
+    pub fn indexed(&self) -> Option<([u8; 2], u8)> {
+        let indexed = self.content_type != 0 && self.status_ok != 0 && !self.resized;
+        indexed.then(|| ([0x80 | STATUS_200, self.index(self.content_type)], self.index(self.status_ok)))
     }
 
     /// Begins a block.
@@ -107,7 +107,7 @@ impl Encoder {
     }
 
     /// The head of an answer that is no gRPC.
-    pub fn page(&mut self, out: &mut Vec<u8>, status: u16, fields: &[(&str, &str)]) {
+    pub fn http_error(&mut self, out: &mut Vec<u8>, status: u16, fields: &[(&str, &str)]) {
         self.begin(out);
         integer(out, 4, 0, STATUS_NAME.into());
         string(out, &status.to_string());
@@ -167,12 +167,12 @@ mod tests {
     #[test]
     fn the_second_answer_has_three_bytes_of_fields() {
         let mut encoder = Encoder::new();
-        assert_eq!(encoder.steady(), None);
+        assert_eq!(encoder.indexed(), None);
         assert_eq!(block(|out| encoder.grpc(out)), b"\x88\x5f\x10application/grpc");
         assert_eq!(block(|out| encoder.grpc_ok(out)), b"\x40\x0bgrpc-status\x010");
         assert_eq!(block(|out| encoder.grpc(out)), [0x88, 0x80 | 63]);
         assert_eq!(block(|out| encoder.grpc_ok(out)), [0x80 | 62]);
-        assert_eq!(encoder.steady(), Some(([0x88, 0x80 | 63], 0x80 | 62)));
+        assert_eq!(encoder.indexed(), Some(([0x88, 0x80 | 63], 0x80 | 62)));
     }
 
     #[test]
@@ -185,34 +185,34 @@ mod tests {
             b"\0\x0bgrpc-status\x013\0\x0cgrpc-message\x02no"
         );
         block(|out| encoder.grpc_ok(out));
-        assert_eq!(encoder.steady(), Some(([0x88, 0x80 | 63], 0x80 | 62)));
+        assert_eq!(encoder.indexed(), Some(([0x88, 0x80 | 63], 0x80 | 62)));
     }
 
     #[test]
-    fn a_client_without_a_table_gets_literals_and_is_told_so_first() {
+    fn a_client_without_a_table_gets_a_size_update_and_literals() {
         let mut encoder = Encoder::new();
         block(|out| encoder.grpc(out));
-        encoder.allow(103);
+        encoder.set_table_max(103);
         assert_eq!(block(|out| encoder.grpc(out)), b"\x20\x88\x0f\x10\x10application/grpc");
         assert_eq!(block(|out| encoder.grpc_ok(out)), b"\0\x0bgrpc-status\x010");
-        encoder.allow(4_096);
+        encoder.set_table_max(4_096);
         assert_eq!(block(|out| encoder.grpc(out)), b"\x88\x0f\x10\x10application/grpc");
-        assert_eq!(encoder.steady(), None);
+        assert_eq!(encoder.indexed(), None);
     }
 
     #[test]
     fn a_smaller_table_is_announced_once_and_used() {
         let mut encoder = Encoder::new();
-        encoder.allow(104);
+        encoder.set_table_max(104);
         assert_eq!(block(|out| encoder.grpc(out)), b"\x3f\x49\x88\x5f\x10application/grpc");
         assert_eq!(block(|out| encoder.grpc(out)), [0x88, 0x80 | 62]);
     }
 
     #[test]
-    fn a_page_has_its_status_and_fields() {
+    fn an_http_error_has_its_status_and_fields() {
         let mut encoder = Encoder::new();
         assert_eq!(
-            block(|out| encoder.page(out, 405, &[("allow", "POST")])),
+            block(|out| encoder.http_error(out, 405, &[("allow", "POST")])),
             b"\x08\x03405\0\x05allow\x04POST"
         );
     }

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_says_is_understood() {
+    fn fields_of_a_call_get_their_meaning() {
         let timeout = Some(Duration::from_millis(20));
         for (name, value, expected) in [
             (":method", "POST", Meaning::Method(Method::Post)),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_a_request_malformed_is_seen() {
+    fn malformed_fields_are_recognized() {
         for (name, value) in [
             ("", "x"),
             ("Upper", "x"),

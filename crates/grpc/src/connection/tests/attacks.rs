@@ -10,17 +10,17 @@ fn floods_end_the_connection() {
     let gone = (0..20_000).find(|number| {
         let stream = 2 * number + 1;
         let begun = frame(kind::HEADERS, WHOLE, stream, &call_block(&[]));
-        goaway(&peer.say(&[begun, frame(kind::RST_STREAM, 0, stream, &[0; 4])].concat())) == calm
+        goaway(&peer.send(&[begun, frame(kind::RST_STREAM, 0, stream, &[0; 4])].concat())) == calm
     });
     assert!(gone.is_some_and(|number| number < 10_001), "{gone:?}");
     assert_eq!(peer.connection.ended().map(|ended| ended.code), Some(ErrorCode::EnhanceYourCalm));
     // A header block without an end.
     let mut peer = Peer::new(5);
-    peer.say(&frame(kind::HEADERS, 0, 1, &[]));
-    assert!((0..17).any(|_| goaway(&peer.say(&frame(kind::CONTINUATION, 0, 1, &[]))) == calm));
+    peer.send(&frame(kind::HEADERS, 0, 1, &[]));
+    assert!((0..17).any(|_| goaway(&peer.send(&frame(kind::CONTINUATION, 0, 1, &[]))) == calm));
     let mut peer = Peer::new(5);
-    peer.say(&frame(kind::HEADERS, 0, 1, &[0; 16_384]));
-    assert_eq!(goaway(&peer.say(&frame(kind::CONTINUATION, 0, 1, &[0]))), calm);
+    peer.send(&frame(kind::HEADERS, 0, 1, &[0; 16_384]));
+    assert_eq!(goaway(&peer.send(&frame(kind::CONTINUATION, 0, 1, &[0]))), calm);
     for (kind, stream, count, payload) in [
         (kind::PING, 0, 10_001, &[0; 8][..]),
         (kind::SETTINGS, 0, 700, &[]),
@@ -31,29 +31,29 @@ fn floods_end_the_connection() {
         (99, 0, 10_001, &[]),
     ] {
         let mut peer = Peer::new(5);
-        peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
-        let heard = peer.say(&frame(kind, 0, stream, payload).repeat(count));
-        assert_eq!(goaway(&heard), calm, "{kind}");
+        peer.send(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
+        let received = peer.send(&frame(kind, 0, stream, payload).repeat(count));
+        assert_eq!(goaway(&received), calm, "{kind}");
     }
 }
 
 /// Says the same again and again; how many bytes are taken until the connection ends as expected, at most so many.
-fn bytes_until(peer: &mut Peer, said: &[u8], bytes_max: usize, code: ErrorCode) -> usize {
-    let taken = (1..).map(|times| times * said.len()).find(|&bytes| {
+fn bytes_until(peer: &mut Peer, sent: &[u8], bytes_max: usize, code: ErrorCode) -> usize {
+    let taken = (1..).map(|times| times * sent.len()).find(|&bytes| {
         assert!(bytes <= bytes_max, "{bytes} bytes");
         peer.out.clear();
         peer.read = 0;
-        goaway(&peer.say(said)) == Some(code as u8)
+        goaway(&peer.send(sent)) == Some(code as u8)
     });
     taken.expect("it ends or the test does")
 }
 
 #[test]
-fn floods_on_a_stream_that_needs_none_of_it_end_the_connection() {
+fn floods_of_useless_frames_on_a_stream_end_the_connection() {
     let opening = |fields: &[(&str, &str)], text: &[u8]| {
         let mut peer = Peer::new(5);
-        peer.say(&frame(kind::HEADERS, WHOLE, 1, &block(fields)));
-        peer.say(text);
+        peer.send(&frame(kind::HEADERS, WHOLE, 1, &block(fields)));
+        peer.send(text);
         peer
     };
     let call_fields =
@@ -76,8 +76,8 @@ fn floods_on_a_stream_that_needs_none_of_it_end_the_connection() {
     bytes_until(&mut opening(&call_fields, &compressed), &large, 40 << 20, calm);
     // A window that opens by a byte lets a byte go out, again and again.
     let mut peer = Peer::silent(60_000);
-    peer.say(&[&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])].concat());
-    peer.say(&call(1, b"x"));
+    peer.send(&[&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])].concat());
+    peer.send(&call(1, b"x"));
     bytes_until(&mut peer, &update, 14 * 10_003, calm);
     bytes_until(&mut Peer::new(5), &frame(99, 0, 0, &[0; 16_384]), 40 << 20, calm);
     bytes_until(&mut Peer::new(5), &frame(kind::GOAWAY, 0, 0, &[0; 16_384]), 40 << 20, calm);
@@ -87,31 +87,31 @@ fn floods_on_a_stream_that_needs_none_of_it_end_the_connection() {
 fn settings_are_acknowledged_once() {
     let ack = frame(kind::SETTINGS, flag::ACK, 0, &[]);
     let mut peer = Peer::new(5);
-    assert_eq!(peer.say(&ack), []);
-    assert_eq!(ended(&peer.say(&call(1, b"x"))), [1]);
-    assert_eq!(goaway(&peer.say(&ack)), Some(ErrorCode::ProtocolError as u8));
+    assert_eq!(peer.send(&ack), []);
+    assert_eq!(ended(&peer.send(&call(1, b"x"))), [1]);
+    assert_eq!(goaway(&peer.send(&ack)), Some(ErrorCode::ProtocolError as u8));
 }
 
 #[test]
-fn a_header_block_has_to_end_in_time_however_many_frames_it_comes_in() {
+fn a_header_block_times_out_however_many_frames_it_has() {
     let mut peer = Peer::new(5);
-    peer.say(&frame(kind::HEADERS, 0, 1, &[]));
+    peer.send(&frame(kind::HEADERS, 0, 1, &[]));
     for _ in 0..2 {
         assert_eq!(peer.wait(Duration::from_secs(4)), []);
-        assert_eq!(peer.say(&frame(kind::CONTINUATION, 0, 1, &[])), []);
+        assert_eq!(peer.send(&frame(kind::CONTINUATION, 0, 1, &[])), []);
     }
     // Half of the next.
     assert_eq!(peer.wait(Duration::from_millis(1_900)), []);
-    assert_eq!(peer.say(&frame(kind::CONTINUATION, 0, 1, &[0; 9])[..12]), []);
+    assert_eq!(peer.send(&frame(kind::CONTINUATION, 0, 1, &[0; 9])[..12]), []);
     assert_eq!(goaway(&peer.wait(Duration::from_millis(200))), Some(ErrorCode::ProtocolError as u8));
     // The next block has its own time.
     let mut peer = Peer::new(5);
     for number in 0..5 {
         let (stream, block) = (2 * number + 1, call_block(&[]));
-        peer.say(&frame(kind::HEADERS, 0, stream, &block[..7]));
+        peer.send(&frame(kind::HEADERS, 0, stream, &block[..7]));
         assert_eq!(peer.wait(Duration::from_secs(9)), []);
-        peer.say(&frame(kind::CONTINUATION, WHOLE, stream, &block[7..]));
-        assert_eq!(ended(&peer.say(&frame(kind::DATA, END, stream, &message(b"x")))), [stream]);
+        peer.send(&frame(kind::CONTINUATION, WHOLE, stream, &block[7..]));
+        assert_eq!(ended(&peer.send(&frame(kind::DATA, END, stream, &message(b"x")))), [stream]);
     }
 }
 
@@ -125,19 +125,19 @@ fn a_value_begins_and_ends_with_no_space() {
             frame(kind::HEADERS, WHOLE, 1, &call_block(&[("x-id", value)])),
             frame(kind::DATA, END, 1, &message(b"x")),
         ];
-        let heard = peer.say(&call.concat());
+        let received = peer.send(&call.concat());
         let reset = (1, ErrorCode::ProtocolError as u8);
         assert_eq!(
-            (ended(&heard).len(), resets(&heard).contains(&reset)),
+            (ended(&received).len(), resets(&received).contains(&reset)),
             (usize::from(good), !good),
             "{value:?}"
         );
-        assert_eq!(ended(&peer.say(&super::call(3, b"x"))), [3]);
+        assert_eq!(ended(&peer.send(&super::call(3, b"x"))), [3]);
     }
 }
 
 #[test]
-fn a_client_that_calls_what_there_is_not_is_not_flooding() {
+fn calls_of_unknown_methods_are_no_flood() {
     let mut peer = Peer::new(5);
     let unknown = [
         (":method", "POST"),
@@ -151,47 +151,47 @@ fn a_client_that_calls_what_there_is_not_is_not_flooding() {
             frame(kind::HEADERS, WHOLE, stream, &block(&unknown)),
             frame(kind::DATA, END, stream, &message(b"x")),
         ];
-        let heard = peer.say(&call.concat());
-        assert_eq!((goaway(&heard), ended(&heard)), (None, vec![stream]));
+        let received = peer.send(&call.concat());
+        assert_eq!((goaway(&received), ended(&received)), (None, vec![stream]));
         peer.out.clear();
         peer.read = 0;
     }
 }
 
 #[test]
-fn what_is_to_be_sent_goes_before_more_is_read() {
+fn pending_output_is_sent_before_more_is_read() {
     let mut peer = Peer::new(1_000);
-    peer.say(&frame(kind::WINDOW_UPDATE, 0, 0, &1_000_000_u32.to_be_bytes()));
+    peer.send(&frame(kind::WINDOW_UPDATE, 0, 0, &1_000_000_u32.to_be_bytes()));
     let calls: Vec<u8> = (0..300).flat_map(|number| call(2 * number + 1, b"x")).collect();
     peer.rest.extend_from_slice(&calls);
     let before = peer.out.len();
     peer.receive();
-    let said = peer.out.len() - before;
+    let sent = peer.out.len() - before;
     let together = 8 * 1_100;
-    assert!((OUTPUT_BYTES_MAX..OUTPUT_BYTES_MAX + together).contains(&said), "{said}");
+    assert!((OUTPUT_BYTES_MAX..OUTPUT_BYTES_MAX + together).contains(&sent), "{sent}");
     // Once that is sent, the others are answered.
-    assert_eq!(ended(&peer.say(&[])), (0..300).map(|number| 2 * number + 1).collect::<Vec<_>>());
+    assert_eq!(ended(&peer.send(&[])), (0..300).map(|number| 2 * number + 1).collect::<Vec<_>>());
 }
 
 #[test]
-fn memory_is_given_back_after_a_burst() {
+fn memory_is_freed_after_a_burst() {
     let mut peer = Peer::new(5);
     let streams = || (0..1_000).map(|number| 2 * number + 1);
-    peer.say(&streams().flat_map(|stream| call(stream, b"later")).collect::<Vec<_>>());
+    peer.send(&streams().flat_map(|stream| call(stream, b"later")).collect::<Vec<_>>());
     // A long name, which is decoded to be looked at, and a field that is not.
     let long = [&[0, 0x7f, 0xc1, 0x3d][..], &[b'x'; 8_000], &[1, b'y']].concat();
     let begins = frame(kind::HEADERS, WHOLE | END, 2_001, &[call_block(&[]), long].concat());
-    assert_eq!(ended(&peer.say(&begins)), [2_001]);
+    assert_eq!(ended(&peer.send(&begins)), [2_001]);
     streams().for_each(|stream| drop(peer.complete(stream, Ok(b"x"))));
-    let is_roomy = |peer: &Peer| (peer.connection.streams.is_roomy(), peer.connection.decoder.is_roomy());
-    assert_eq!(is_roomy(&peer), (true, true));
-    assert_eq!(peer.wait(ROOM_KEPT + Duration::from_secs(1)), []);
-    assert_eq!(is_roomy(&peer), (false, false));
-    assert_eq!(ended(&peer.say(&call(2_003, b"x"))), [2_003]);
+    let has_spare = |peer: &Peer| (peer.connection.streams.has_spare(), peer.connection.decoder.has_spare());
+    assert_eq!(has_spare(&peer), (true, true));
+    assert_eq!(peer.wait(SPARE_MEMORY_KEPT + Duration::from_secs(1)), []);
+    assert_eq!(has_spare(&peer), (false, false));
+    assert_eq!(ended(&peer.send(&call(2_003, b"x"))), [2_003]);
 }
 
 #[test]
-fn a_client_that_also_asks_may_cancel_and_ping_as_it_likes() {
+fn a_client_that_takes_answers_may_cancel_and_ping_freely() {
     let mut peer = Peer::new(5);
     for number in 0..50_000 {
         let stream = 4 * number + 1;
@@ -200,9 +200,9 @@ fn a_client_that_also_asks_may_cancel_and_ping_as_it_likes() {
             frame(kind::RST_STREAM, 0, stream, &[0; 4]),
         ];
         let all = [cancelled.concat(), frame(kind::PING, 0, 0, &[0; 8]), call(stream + 2, b"x")].concat();
-        assert_eq!(goaway(&peer.say(&all)), None, "{number}");
+        assert_eq!(goaway(&peer.send(&all)), None, "{number}");
         if number % 1_000 == 0 {
-            peer.say(&frame(kind::WINDOW_UPDATE, 0, 0, &10_000_u32.to_be_bytes()));
+            peer.send(&frame(kind::WINDOW_UPDATE, 0, 0, &10_000_u32.to_be_bytes()));
         }
         peer.out.clear();
         peer.read = 0;
@@ -210,7 +210,7 @@ fn a_client_that_also_asks_may_cancel_and_ping_as_it_likes() {
 }
 
 #[test]
-fn whoever_breaks_the_protocol_is_told_how_and_left() {
+fn a_connection_error_gets_its_goaway_code() {
     let error = |code: ErrorCode| Some(code as u8);
     let opened = frame(kind::HEADERS, WHOLE, 1, &call_block(&[]));
     for (bytes, code) in [
@@ -252,16 +252,16 @@ fn whoever_breaks_the_protocol_is_told_how_and_left() {
         (frame(kind::PING, 0, 0, &[0; 16_385]), ErrorCode::FrameSizeError),
     ] {
         let mut peer = Peer::new(5);
-        peer.say(&opened);
-        assert_eq!(goaway(&peer.say(&bytes)), error(code), "{bytes:?}");
+        peer.send(&opened);
+        assert_eq!(goaway(&peer.send(&bytes)), error(code), "{bytes:?}");
         assert!(peer.connection.is_over());
         assert!(peer.connection.ended().is_some_and(|ended| ended.why.is_some()));
-        assert_eq!(peer.say(&call(5, b"x")), [], "it is left");
+        assert_eq!(peer.send(&call(5, b"x")), [], "it is left");
     }
 }
 
 #[test]
-fn what_concerns_one_stream_ends_one_stream() {
+fn a_stream_error_ends_only_its_stream() {
     for (bytes, code) in [
         (frame(kind::WINDOW_UPDATE, 0, 1, &[0; 4]), ErrorCode::ProtocolError),
         (frame(kind::WINDOW_UPDATE, 0, 1, &[0x7f, 0xff, 0xff, 0xff]), ErrorCode::FlowControlError),
@@ -269,82 +269,82 @@ fn what_concerns_one_stream_ends_one_stream() {
         (frame(kind::HEADERS, WHOLE | END, 1, &block(&[(":path", "/")])), ErrorCode::ProtocolError),
     ] {
         let mut peer = Peer::new(5);
-        peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
-        assert_eq!(resets(&peer.say(&bytes)), [(1, code as u8)], "{bytes:?}");
-        assert_eq!(ended(&peer.say(&call(3, b"x"))), [3]);
+        peer.send(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
+        assert_eq!(resets(&peer.send(&bytes)), [(1, code as u8)], "{bytes:?}");
+        assert_eq!(ended(&peer.send(&call(3, b"x"))), [3]);
     }
     let mut peer = Peer::new(5);
-    peer.say(&call(1, b"x"));
-    assert_eq!(resets(&peer.say(&frame(kind::DATA, 0, 1, &[]))), [(1, ErrorCode::StreamClosed as u8)]);
-    let heard = peer.say(&frame(
+    peer.send(&call(1, b"x"));
+    assert_eq!(resets(&peer.send(&frame(kind::DATA, 0, 1, &[]))), [(1, ErrorCode::StreamClosed as u8)]);
+    let received = peer.send(&frame(
         kind::HEADERS,
         WHOLE | flag::PRIORITY,
         3,
         &[&[0, 0, 0, 3, 0][..], &call_block(&[])].concat(),
     ));
-    assert_eq!(resets(&heard), [(3, ErrorCode::ProtocolError as u8)]);
+    assert_eq!(resets(&received), [(3, ErrorCode::ProtocolError as u8)]);
     let mut peer = Peer::new(5);
-    peer.say(&call(1, b"later"));
-    assert_eq!(resets(&peer.say(&frame(kind::DATA, 0, 1, &[]))), [(1, ErrorCode::StreamClosed as u8)]);
+    peer.send(&call(1, b"later"));
+    assert_eq!(resets(&peer.send(&frame(kind::DATA, 0, 1, &[]))), [(1, ErrorCode::StreamClosed as u8)]);
     assert!(peer.server.awaited().is_empty());
 }
 
 #[test]
-fn a_greeting_that_is_none_or_never_ends() {
-    for said in [&b"GET / HTTP/1.1\r\n"[..], b"PRI * HTTP/2.1"] {
-        assert_eq!(goaway(&Peer::silent(5).say(said)), Some(ErrorCode::ProtocolError as u8));
+fn a_bad_or_incomplete_preface_ends_the_connection() {
+    for sent in [&b"GET / HTTP/1.1\r\n"[..], b"PRI * HTTP/2.1"] {
+        assert_eq!(goaway(&Peer::silent(5).send(sent)), Some(ErrorCode::ProtocolError as u8));
     }
     let settings_ack = frame(kind::SETTINGS, flag::ACK, 0, &[]);
-    for said in [settings_ack, frame(kind::PING, 0, 0, &[0; 8])] {
-        let heard = Peer::silent(5).say(&[&PREFACE[..], &said].concat());
-        assert_eq!(goaway(&heard), Some(ErrorCode::ProtocolError as u8));
+    for sent in [settings_ack, frame(kind::PING, 0, 0, &[0; 8])] {
+        let received = Peer::silent(5).send(&[&PREFACE[..], &sent].concat());
+        assert_eq!(goaway(&received), Some(ErrorCode::ProtocolError as u8));
     }
     for length in 0..start().len() {
         let mut peer = Peer::silent(5);
-        assert_eq!(peer.say(&start()[..length]), []);
+        assert_eq!(peer.send(&start()[..length]), []);
         assert_eq!(peer.wait(READ_TIMEOUT - Duration::from_millis(1)), []);
         assert!(goaway(&peer.wait(Duration::from_millis(1))).is_some(), "{length}");
     }
 }
 
 #[test]
-fn whoever_stops_in_the_middle_is_not_waited_for() {
+fn incomplete_frames_blocks_and_requests_time_out() {
     let almost = READ_TIMEOUT - Duration::from_millis(1);
     // In a frame; each byte that comes does not make it longer.
     let mut peer = Peer::new(5);
-    peer.say(&frame(kind::PING, 0, 0, &[0; 8])[..10]);
+    peer.send(&frame(kind::PING, 0, 0, &[0; 8])[..10]);
     peer.wait(Duration::from_secs(5));
-    peer.say(&[0]);
+    peer.send(&[0]);
     peer.wait(Duration::from_secs(4));
     assert_eq!(goaway(&peer.wait(Duration::from_secs(1))), Some(ErrorCode::ProtocolError as u8));
     // In a header block.
     let mut peer = Peer::new(5);
-    peer.say(&frame(kind::HEADERS, 0, 1, &call_block(&[])));
+    peer.send(&frame(kind::HEADERS, 0, 1, &call_block(&[])));
     assert_eq!(peer.wait(almost), []);
     assert_eq!(goaway(&peer.wait(Duration::from_millis(1))), Some(ErrorCode::ProtocolError as u8));
     // In a request: the connection goes on.
     let mut peer = Peer::new(5);
-    peer.say(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
-    peer.say(&frame(kind::DATA, 0, 1, &message(b"x")));
+    peer.send(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
+    peer.send(&frame(kind::DATA, 0, 1, &message(b"x")));
     assert_eq!(peer.wait(almost), []);
-    let heard = peer.wait(Duration::from_millis(1));
-    assert_eq!((ended(&heard), resets(&heard)), (vec![1], vec![(1, 0)]));
-    assert_eq!(peer.server.late, [false]);
-    assert_eq!(ended(&peer.say(&call(3, b"x"))), [3]);
+    let received = peer.wait(Duration::from_millis(1));
+    assert_eq!((ended(&received), resets(&received)), (vec![1], vec![(1, 0)]));
+    assert_eq!(peer.server.timed_out, [false]);
+    assert_eq!(ended(&peer.send(&call(3, b"x"))), [3]);
     // In a request that was wanted sooner.
-    peer.say(&frame(kind::HEADERS, WHOLE, 5, &call_block(&[("grpc-timeout", "20m")])));
+    peer.send(&frame(kind::HEADERS, WHOLE, 5, &call_block(&[("grpc-timeout", "20m")])));
     assert_eq!(peer.wait(Duration::from_millis(19)), []);
     assert_eq!(ended(&peer.wait(Duration::from_millis(1))), [5]);
 }
 
 #[test]
-fn a_peer_that_is_silent_is_asked_whether_it_is_there() {
+fn a_silent_peer_gets_a_keep_alive_ping() {
     let mut peer = Peer::new(5);
     assert_eq!(peer.wait(KEEP_ALIVE_INTERVAL - Duration::from_millis(1)), []);
     let [ping] = &peer.wait(Duration::from_millis(1))[..] else { panic!("a ping") };
     assert_eq!((ping.kind, ping.flags), (kind::PING, 0));
     peer.wait(KEEP_ALIVE_TIMEOUT - Duration::from_millis(1));
-    peer.say(&frame(kind::PING, flag::ACK, 0, &ping.payload));
+    peer.send(&frame(kind::PING, flag::ACK, 0, &ping.payload));
     assert!(!peer.connection.is_over());
     assert_eq!(peer.wait(KEEP_ALIVE_INTERVAL).len(), 1);
     assert_eq!(goaway(&peer.wait(KEEP_ALIVE_TIMEOUT)), Some(ErrorCode::NoError as u8));

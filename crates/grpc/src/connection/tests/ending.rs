@@ -1,37 +1,37 @@
 //! Ends in order.
 
-use super::super::ending::HAVE_YOU_READ;
+use super::super::ending::DRAIN_PING;
 use super::*;
 
 /// The last stream that a GOAWAY names.
 fn last(frame: &Frame) -> u32 {
     assert_eq!(frame.kind, kind::GOAWAY);
-    frames::number(&frame.payload)
+    frames::first_u32(&frame.payload)
 }
 
 fn drain(peer: &mut Peer) -> Vec<Frame> {
     peer.connection.drain(peer.now, &mut peer.out);
-    peer.heard()
+    peer.received()
 }
 
 fn read(peer: &mut Peer) -> Vec<Frame> {
-    peer.say(&frame(kind::PING, flag::ACK, 0, &HAVE_YOU_READ))
+    peer.send(&frame(kind::PING, flag::ACK, 0, &DRAIN_PING))
 }
 
 #[test]
-fn what_was_begun_before_the_client_knew_is_served_and_nothing_after() {
+fn streams_begun_before_the_goaway_is_read_are_served_later_ones_refused() {
     let mut peer = Peer::new(5);
-    peer.say(&call(1, b"later"));
+    peer.send(&call(1, b"later"));
     let [first, ping] = &drain(&mut peer)[..] else { panic!("two frames") };
-    assert_eq!((last(first), goaway(std::slice::from_ref(first))), (NUMBER_MAX, Some(0)));
-    assert_eq!((ping.kind, &ping.payload[..]), (kind::PING, &HAVE_YOU_READ[..]));
+    assert_eq!((last(first), goaway(std::slice::from_ref(first))), (U31_MAX, Some(0)));
+    assert_eq!((ping.kind, &ping.payload[..]), (kind::PING, &DRAIN_PING[..]));
     assert_eq!(drain(&mut peer), [], "once is enough");
     // Under way when the client did not know yet.
-    assert_eq!(ended(&peer.say(&call(3, b"x"))), [3]);
-    peer.say(&call(5, b"later"));
+    assert_eq!(ended(&peer.send(&call(3, b"x"))), [3]);
+    peer.send(&call(5, b"later"));
     let [second] = &read(&mut peer)[..] else { panic!("one frame") };
     assert_eq!(last(second), 5);
-    assert_eq!(resets(&peer.say(&call(7, b"x"))), [(7, ErrorCode::RefusedStream as u8)]);
+    assert_eq!(resets(&peer.send(&call(7, b"x"))), [(7, ErrorCode::RefusedStream as u8)]);
     assert_eq!(ended(&peer.complete(1, Ok(b"one"))), [1]);
     assert!(!peer.connection.is_over());
     assert_eq!(ended(&peer.complete(5, Ok(b"five"))), [5]);
@@ -41,7 +41,7 @@ fn what_was_begun_before_the_client_knew_is_served_and_nothing_after() {
 }
 
 #[test]
-fn an_idle_connection_is_over_once_the_client_has_read_it_or_had_the_time() {
+fn an_idle_connection_is_over_when_the_ping_comes_back_or_times_out() {
     let mut peer = Peer::new(5);
     drain(&mut peer);
     assert!(!peer.connection.is_over());
@@ -55,13 +55,13 @@ fn an_idle_connection_is_over_once_the_client_has_read_it_or_had_the_time() {
 }
 
 #[test]
-fn a_connection_can_be_closed_whatever_it_has_begun() {
+fn close_ends_a_connection_with_open_streams() {
     let mut peer = Peer::new(5);
-    peer.say(&call(1, b"later"));
+    peer.send(&call(1, b"later"));
     drain(&mut peer);
     peer.connection.close(&mut peer.out);
     assert!(peer.connection.is_over());
-    assert_eq!(goaway(&peer.heard()), Some(0));
+    assert_eq!(goaway(&peer.received()), Some(0));
     assert!(peer.server.awaited().is_empty());
     assert_eq!(peer.complete(1, Ok(b"one")), []);
 }

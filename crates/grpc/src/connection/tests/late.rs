@@ -7,14 +7,14 @@ fn too_late() -> Status {
 }
 
 #[test]
-fn they_come_in_any_order_and_a_reset_drops_what_is_kept_for_them() {
+fn late_answers_come_in_any_order_and_a_reset_cancels_them() {
     let mut peer = Peer::new(5);
     for stream in [1, 3, 5] {
-        assert_eq!(peer.say(&call(stream, b"later")), []);
+        assert_eq!(peer.send(&call(stream, b"later")), []);
     }
-    assert_eq!(ended(&peer.say(&call(7, b"now"))), [7]);
+    assert_eq!(ended(&peer.send(&call(7, b"now"))), [7]);
     assert_eq!(peer.server.awaited(), [1, 3, 5]);
-    assert_eq!(peer.say(&frame(kind::RST_STREAM, 0, 3, &[0; 4])), []);
+    assert_eq!(peer.send(&frame(kind::RST_STREAM, 0, 3, &[0; 4])), []);
     assert_eq!(peer.server.awaited(), [1, 5]);
     assert_eq!(ended(&peer.complete(5, Ok(b"five"))), [5]);
     assert_eq!(peer.complete(3, Ok(b"three")), []);
@@ -27,13 +27,13 @@ fn they_come_in_any_order_and_a_reset_drops_what_is_kept_for_them() {
 }
 
 #[test]
-fn they_are_not_waited_for_longer_than_the_caller_does() {
+fn an_answer_times_out_when_its_caller_does() {
     let mut peer = Peer::new(5);
     let soon = frame(kind::HEADERS, WHOLE, 1, &call_block(&[("grpc-timeout", "20m")]));
-    peer.say(&[soon, frame(kind::DATA, END, 1, &message(b"later")), call(3, b"later")].concat());
+    peer.send(&[soon, frame(kind::DATA, END, 1, &message(b"later")), call(3, b"later")].concat());
     assert_eq!(peer.wait(Duration::from_millis(19)), []);
     assert_eq!(ended(&peer.wait(Duration::from_millis(1))), [1]);
-    assert_eq!((&peer.server.late[..], peer.server.awaited()), (&[true][..], vec![3]));
+    assert_eq!((&peer.server.timed_out[..], peer.server.awaited()), (&[true][..], vec![3]));
     // Whoever names no end: not for ever.
     assert_eq!(ended(&peer.wait(Duration::from_secs(60))), [3]);
 }
@@ -41,45 +41,45 @@ fn they_are_not_waited_for_longer_than_the_caller_does() {
 #[test]
 fn a_stream_of_messages_goes_on_until_the_last() {
     let mut peer = Peer::new(5);
-    let [_, first] = &peer.say(&call(1, b"stream"))[..] else { panic!("two frames") };
+    let [_, first] = &peer.send(&call(1, b"stream"))[..] else { panic!("two frames") };
     assert_eq!(first.payload, message(b"first"));
     peer.wait(Duration::from_secs(50));
     let next = peer.server.wait(1);
     peer.connection.push(1, Some(b"second"), Some(next), peer.now, &mut peer.out);
-    let [second] = &peer.heard()[..] else { panic!("one frame") };
+    let [second] = &peer.received()[..] else { panic!("one frame") };
     assert_eq!((second.flags, &second.payload[..]), (0, &message(b"second")[..]));
     assert_eq!(peer.server.awaited(), [1]);
     peer.connection.push(1, Some(b"last"), None, peer.now, &mut peer.out);
-    assert_eq!(ended(&peer.heard()), [1]);
+    assert_eq!(ended(&peer.received()), [1]);
     assert!(peer.server.awaited().is_empty());
     peer.connection.push(1, Some(b"more"), None, peer.now, &mut peer.out);
-    assert_eq!(peer.heard(), []);
+    assert_eq!(peer.received(), []);
 }
 
 #[test]
-fn a_stream_of_messages_that_nobody_takes_is_bounded() {
+fn unread_messages_of_a_stream_are_bounded() {
     let mut peer = Peer::silent(5);
     let no_window = frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-    peer.say(&[&PREFACE[..], &no_window, &call(1, b"stream")].concat());
+    peer.send(&[&PREFACE[..], &no_window, &call(1, b"stream")].concat());
     let gone = (0..1_000).find(|_| {
         let next = peer.server.wait(1);
         peer.connection.push(1, Some(b"again and again"), Some(next), peer.now, &mut peer.out);
-        !resets(&peer.heard()).is_empty()
+        !resets(&peer.received()).is_empty()
     });
     assert!(gone.is_some_and(|count| count < 100), "{gone:?}");
     assert!(peer.server.awaited().is_empty());
 }
 
 #[test]
-fn the_last_of_a_stream_of_messages_does_not_wait_for_long_to_be_taken() {
+fn the_end_of_a_stream_of_messages_waits_5_s_for_its_window() {
     let no_window = frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     let watched = || {
         let mut peer = Peer::silent(5);
-        peer.say(&[&PREFACE[..], &no_window, &call(1, b"stream")].concat());
+        peer.send(&[&PREFACE[..], &no_window, &call(1, b"stream")].concat());
         peer.wait(Duration::from_secs(50));
         peer.connection.push(1, None, None, peer.now, &mut peer.out);
         peer.connection.drain(peer.now, &mut peer.out);
-        peer.say(&frame(kind::PING, flag::ACK, 0, b"go away!"));
+        peer.send(&frame(kind::PING, flag::ACK, 0, b"go away!"));
         assert!(peer.server.awaited().is_empty() && !peer.connection.is_over());
         peer
     };
@@ -89,6 +89,6 @@ fn the_last_of_a_stream_of_messages_does_not_wait_for_long_to_be_taken() {
     assert!(peer.connection.is_over());
     let mut peer = watched();
     peer.wait(Duration::from_millis(4_999));
-    assert_eq!(ended(&peer.say(&frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 100]))), [1]);
+    assert_eq!(ended(&peer.send(&frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 100]))), [1]);
     assert!(peer.connection.is_over());
 }

@@ -9,7 +9,7 @@ use super::*;
 const TEXTS: &[&[u8]] = &[b"now", b"later", b"fail", b"refuse", b"stream"];
 
 /// Frames of a client, valid if the streams that they are for are open.
-fn say() -> impl Strategy<Value = Vec<u8>> {
+fn client_frames() -> impl Strategy<Value = Vec<u8>> {
     let stream = (0..20_u32).prop_map(|number| 2 * number + 1);
     let text = select(TEXTS);
     let cut = any::<Index>();
@@ -43,7 +43,7 @@ fn in_pieces(stream: u32, head: Index, body: Index) -> Vec<u8> {
 }
 
 fn trace() -> impl Strategy<Value = Vec<u8>> {
-    vec(say(), 1..40).prop_map(|said| [start(), said.concat()].concat())
+    vec(client_frames(), 1..40).prop_map(|sent| [start(), sent.concat()].concat())
 }
 
 /// Everything that is said to this trace, which comes in these pieces, over and over.
@@ -51,8 +51,8 @@ fn answers(trace: &[u8], pieces: &[usize]) -> (Vec<u8>, Vec<Seen>) {
     let mut peer = Peer::silent(50);
     let mut rest = trace;
     for piece in pieces.iter().cycle() {
-        let (said, more) = rest.split_at((*piece).min(rest.len()));
-        peer.say(said);
+        let (sent, more) = rest.split_at((*piece).min(rest.len()));
+        peer.send(sent);
         rest = more;
         if rest.is_empty() {
             break;

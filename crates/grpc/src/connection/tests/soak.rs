@@ -28,10 +28,10 @@ impl Client {
         Self { peer: Peer::new(30), next: 1, waiting: Vec::new(), frames: 1 }
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         self.frames += parse(bytes).len() as u64;
-        let heard = self.peer.say(bytes);
-        assert_eq!(goaway(&heard), None);
+        let received = self.peer.send(bytes);
+        assert_eq!(goaway(&received), None);
         self.rest();
     }
 
@@ -55,12 +55,12 @@ impl Client {
         match draw.below(16) {
             0..8 => {
                 let stream = self.begin();
-                self.say(&call(stream, b"now"));
+                self.send(&call(stream, b"now"));
             }
             8 | 9 => {
                 let stream = self.begin();
                 self.waiting.push(stream);
-                self.say(&call(stream, b"later"));
+                self.send(&call(stream, b"later"));
             }
             10 | 11 if !self.waiting.is_empty() => {
                 let stream = self.waiting.swap_remove(draw.below(self.waiting.len() as u64) as usize);
@@ -69,15 +69,15 @@ impl Client {
             }
             12 if !self.waiting.is_empty() => {
                 let stream = self.waiting.swap_remove(draw.below(self.waiting.len() as u64) as usize);
-                self.say(&frame(kind::RST_STREAM, 0, stream, &[0; 4]));
+                self.send(&frame(kind::RST_STREAM, 0, stream, &[0; 4]));
             }
-            13 => self.say(&frame(kind::PING, 0, 0, &[9; 8])),
+            13 => self.send(&frame(kind::PING, 0, 0, &[9; 8])),
             14 => {
                 let (stream, block) = (self.begin(), call_block(&[]));
                 let cut = draw.below(block.len() as u64) as usize;
                 let head = frame(kind::HEADERS, 0, stream, &block[..cut]);
                 let rest = frame(kind::CONTINUATION, WHOLE, stream, &block[cut..]);
-                self.say(&[head, rest, frame(kind::DATA, END, stream, &message(b"cut"))].concat());
+                self.send(&[head, rest, frame(kind::DATA, END, stream, &message(b"cut"))].concat());
             }
             _ => self.open(draw.below(60_000) as u32),
         }
@@ -87,7 +87,7 @@ impl Client {
     fn open(&mut self, window: u32) {
         let connection = frame(kind::WINDOW_UPDATE, 0, 0, &2_000_u32.to_be_bytes());
         let [_, _, a, b] = window.to_be_bytes();
-        self.say(&[connection, frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, a, b])].concat());
+        self.send(&[connection, frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, a, b])].concat());
     }
 
     /// Ends what is under way: nothing is left.
@@ -96,10 +96,10 @@ impl Client {
             self.peer.complete(stream, Ok(b"late"));
             self.rest();
         }
-        self.say(&frame(kind::WINDOW_UPDATE, 0, 0, &10_000_000_u32.to_be_bytes()));
+        self.send(&frame(kind::WINDOW_UPDATE, 0, 0, &10_000_000_u32.to_be_bytes()));
         self.open(65_535);
         assert!(self.peer.connection.streams.is_empty(), "a stream is stuck");
-        assert_eq!(self.peer.connection.windows.held, 0);
+        assert_eq!(self.peer.connection.windows.unfinished, 0);
         self.frames
     }
 
@@ -108,7 +108,7 @@ impl Client {
         let mut bytes = call(self.begin(), b"broken");
         let place = draw.below(bytes.len() as u64) as usize;
         bytes[place] ^= 1 << draw.below(8);
-        self.peer.say(&bytes[..1 + draw.below(bytes.len() as u64) as usize]);
+        self.peer.send(&bytes[..1 + draw.below(bytes.len() as u64) as usize]);
         self.frames + 1
     }
 }

@@ -10,69 +10,69 @@ use super::*;
 fn an_answer_waits_for_its_window_but_not_for_ever() {
     let mut peer = Peer::silent(10);
     let small = frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 4]);
-    let heard = peer.say(&[&PREFACE[..], &small, &call(1, b"x")].concat());
-    assert_eq!(heard.last().map(|frame| frame.payload.len()), Some(4));
-    let heard = peer.say(&frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 5]));
-    assert_eq!(heard.iter().map(|frame| frame.payload.len()).collect::<Vec<_>>(), [5]);
+    let received = peer.send(&[&PREFACE[..], &small, &call(1, b"x")].concat());
+    assert_eq!(received.last().map(|frame| frame.payload.len()), Some(4));
+    let received = peer.send(&frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 5]));
+    assert_eq!(received.iter().map(|frame| frame.payload.len()).collect::<Vec<_>>(), [5]);
     let larger = frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 10]);
-    assert_eq!(ended(&peer.say(&larger)), [1]);
+    assert_eq!(ended(&peer.send(&larger)), [1]);
     // The next window is large enough for all but the last byte.
-    assert!(ended(&peer.say(&call(3, b"x"))).is_empty());
+    assert!(ended(&peer.send(&call(3, b"x"))).is_empty());
     // Its request was read in time; how long an answer may take to be taken is another matter.
     assert_eq!(peer.wait(Duration::from_secs(29)), []);
     assert_eq!(resets(&peer.wait(Duration::from_secs(1))), [(3, ErrorCode::Cancel as u8)]);
 }
 
 #[test]
-fn bytes_are_given_back_so_that_a_client_may_send_for_ever() {
+fn windows_are_replenished_so_that_a_client_may_send_for_ever() {
     let mut peer = Peer::new(5);
     let (mut connection, mut stream) = (1_048_576_i64, 65_535_i64);
     // Of what is no call nothing is kept.
     let no_call = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
-    peer.say(&frame(kind::HEADERS, WHOLE, 1, &block(&no_call)));
+    peer.send(&frame(kind::HEADERS, WHOLE, 1, &block(&no_call)));
     for _ in 0..300 {
         let data = frame(kind::DATA, flag::PADDED, 1, &[[200; 1].as_slice(), &[0; 10_199]].concat());
         (connection, stream) = (connection - 10_200, stream - 10_200);
         assert!(connection >= 0 && stream >= 0, "the client must wait");
-        for update in peer.say(&data) {
+        for update in peer.send(&data) {
             assert_eq!(update.kind, kind::WINDOW_UPDATE);
             let window = if update.stream == 0 { &mut connection } else { &mut stream };
-            *window += i64::from(frames::number(&update.payload));
+            *window += i64::from(frames::first_u32(&update.payload));
         }
     }
     assert!(connection <= 1_048_576 && stream <= 65_535);
 }
 
 #[test]
-fn whoever_sends_more_than_a_window_is_told() {
+fn data_beyond_the_window_resets_the_stream() {
     let flow = ErrorCode::FlowControlError as u8;
     let mut peer = Peer::new(5);
     // To one that does not give anything back: it is answered.
-    peer.say(&[call(1, b"later"), frame(kind::HEADERS, WHOLE, 3, &call_block(&[]))].concat());
+    peer.send(&[call(1, b"later"), frame(kind::HEADERS, WHOLE, 3, &call_block(&[]))].concat());
     let stream = peer.connection.streams.get(3).expect("it has begun");
     stream.receive_window = 100;
-    assert_eq!(resets(&peer.say(&frame(kind::DATA, 0, 3, &[0; 101]))), [(3, flow)]);
+    assert_eq!(resets(&peer.send(&frame(kind::DATA, 0, 3, &[0; 101]))), [(3, flow)]);
 }
 
 #[test]
-fn bodies_that_are_never_whole_are_bounded_in_sum() {
+fn incomplete_bodies_are_bounded_in_sum() {
     let mut peer = Peer::new(5);
     let data = [&[0, 0, 1, 0, 0][..], &[7; 16_000]].concat();
     let mut refused = 0;
     for number in 0..1_000 {
         let stream = 2 * number + 1;
-        peer.say(&frame(kind::HEADERS, WHOLE, stream, &call_block(&[])));
-        let heard = peer.say(&frame(kind::DATA, 0, stream, &data));
-        assert_eq!(goaway(&heard), None);
-        refused += resets(&heard).len();
-        assert!(peer.connection.windows.held <= 1_024 * 1_024);
+        peer.send(&frame(kind::HEADERS, WHOLE, stream, &call_block(&[])));
+        let received = peer.send(&frame(kind::DATA, 0, stream, &data));
+        assert_eq!(goaway(&received), None);
+        refused += resets(&received).len();
+        assert!(peer.connection.windows.unfinished <= 1_024 * 1_024);
     }
     assert!(refused > 700, "{refused}");
     // Those that are reset, or answered, make room.
     for number in 0..1_000 {
-        peer.say(&frame(kind::RST_STREAM, 0, 2 * number + 1, &[0; 4]));
+        peer.send(&frame(kind::RST_STREAM, 0, 2 * number + 1, &[0; 4]));
     }
-    assert_eq!(peer.connection.windows.held, 0);
+    assert_eq!(peer.connection.windows.unfinished, 0);
 }
 
 const TEXTS: &[&[u8]] = &[b"now", b"later"];
@@ -119,10 +119,10 @@ impl Books {
 
     fn act(&mut self, act: &Act) {
         let known = |stream: usize| (stream < self.streams.len()).then_some(stream);
-        let heard = match act {
+        let received = match act {
             Act::Call { text } => {
                 self.streams.push((self.initial, false));
-                self.peer.say(&call(2 * self.streams.len() as u32 - 1, text))
+                self.peer.send(&call(2 * self.streams.len() as u32 - 1, text))
             }
             Act::Complete { stream } => self.peer.complete(2 * *stream as u32 + 1, Ok(&[b'l'; 500])),
             Act::Initial(window) => {
@@ -130,30 +130,30 @@ impl Books {
                 self.initial = i64::from(*window);
                 self.streams.iter_mut().for_each(|stream| stream.0 += change);
                 let [a, b] = window.to_be_bytes();
-                self.peer.say(&frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, a, b]))
+                self.peer.send(&frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, a, b]))
             }
             Act::Open { stream, bytes } => {
                 let Some(stream) = known(*stream) else { return };
                 self.streams[stream].0 += i64::from(*bytes);
                 let increment = u32::from(*bytes).to_be_bytes();
-                self.peer.say(&frame(kind::WINDOW_UPDATE, 0, 2 * stream as u32 + 1, &increment))
+                self.peer.send(&frame(kind::WINDOW_UPDATE, 0, 2 * stream as u32 + 1, &increment))
             }
             Act::OpenConnection(bytes) => {
                 self.connection += i64::from(*bytes);
-                self.peer.say(&frame(kind::WINDOW_UPDATE, 0, 0, &u32::from(*bytes).to_be_bytes()))
+                self.peer.send(&frame(kind::WINDOW_UPDATE, 0, 0, &u32::from(*bytes).to_be_bytes()))
             }
             Act::Reset { stream } => {
                 let Some(stream) = known(*stream) else { return };
                 self.streams[stream].1 = true;
-                self.peer.say(&frame(kind::RST_STREAM, 0, 2 * stream as u32 + 1, &[0; 4]))
+                self.peer.send(&frame(kind::RST_STREAM, 0, 2 * stream as u32 + 1, &[0; 4]))
             }
         };
-        self.check(&heard);
+        self.check(&received);
     }
 
     /// Books what was sent: nothing is beyond a window, or after the end of its stream.
-    fn check(&mut self, heard: &[Frame]) {
-        for frame in heard {
+    fn check(&mut self, received: &[Frame]) {
+        for frame in received {
             assert_ne!(frame.kind, kind::GOAWAY);
             assert_ne!(frame.kind, kind::RST_STREAM);
             if frame.stream == 0 {

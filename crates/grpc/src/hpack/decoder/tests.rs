@@ -117,7 +117,7 @@ fn what_is_no_hpack_is_refused() {
 }
 
 #[test]
-fn no_beginning_of_a_block_is_taken_for_the_whole_of_a_field() {
+fn a_truncated_field_is_malformed() {
     let block = hex("400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572");
     for length in 1..block.len() {
         assert_eq!(Decoder::new(&[]).decode(&block[..length]), Err(DecodeError::Malformed), "{length}");
@@ -130,7 +130,7 @@ fn a_block_means_something_else_once_the_table_has_changed() {
     decode(&mut decoder, "40 02 7465 08 747261696c657273"); // te: trailers
     let block = hex("83 86 84 be");
     assert!(decoder.decode(&block).expect("good").is_request());
-    assert!(decoder.memo.said.is_some());
+    assert!(decoder.memo.head.is_some());
     assert!(decoder.decode(&block).expect("good").is_request());
     decode(&mut decoder, "40 01 41 00"); // A, in upper case
     assert!(!decoder.decode(&block).expect("good").is_request());

@@ -11,20 +11,20 @@ use tidegate_grpc::connection::Ended;
 const PAUSE_NANOS: u64 = 1_000_000_000;
 
 /// Lets one line through now and then. Shared by all threads.
-pub struct Complaints {
+pub struct PeerLog {
     began: Instant,
     /// When the last line was let through, in nanoseconds since `began`, and one more; 0: none was.
     last: AtomicU64,
-    held_back: AtomicU64,
+    suppressed: AtomicU64,
 }
 
-impl Default for Complaints {
+impl Default for PeerLog {
     fn default() -> Self {
-        Self { began: clock::monotonic(), last: AtomicU64::new(0), held_back: AtomicU64::new(0) }
+        Self { began: clock::monotonic(), last: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 }
 
-impl Complaints {
+impl PeerLog {
     /// Logs how a connection ended, if that was the peer's fault.
     pub fn log(&self, ended: Ended) {
         let Some(why) = ended.why else { return };
@@ -43,9 +43,9 @@ impl Complaints {
         let may = last == 0 || now >= last + PAUSE_NANOS;
         // Of two threads at a time one writes.
         if may && self.last.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
-            return Some(self.held_back.swap(0, Relaxed));
+            return Some(self.suppressed.swap(0, Relaxed));
         }
-        self.held_back.fetch_add(1, Relaxed);
+        self.suppressed.fetch_add(1, Relaxed);
         None
     }
 }
@@ -55,12 +55,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_and_the_next_says_how_many_were_not_written() {
-        let complaints = Complaints::default();
-        assert_eq!(complaints.admit(5), Some(0));
-        assert_eq!(complaints.admit(6), None);
-        assert_eq!(complaints.admit(PAUSE_NANOS + 4), None);
-        assert_eq!(complaints.admit(PAUSE_NANOS + 5), Some(2));
-        assert_eq!(complaints.admit(2 * PAUSE_NANOS + 5), Some(0));
+    fn one_line_a_second_with_the_number_of_suppressed_ones() {
+        let peer_log = PeerLog::default();
+        assert_eq!(peer_log.admit(5), Some(0));
+        assert_eq!(peer_log.admit(6), None);
+        assert_eq!(peer_log.admit(PAUSE_NANOS + 4), None);
+        assert_eq!(peer_log.admit(PAUSE_NANOS + 5), Some(2));
+        assert_eq!(peer_log.admit(2 * PAUSE_NANOS + 5), Some(0));
     }
 }

@@ -8,7 +8,7 @@ use super::{ErrorCode, Fatal, fatal};
 
 /// Half of it is forgotten in a second, so this is reached by some 5,000 useless frames a second for long.
 const MAX: u32 = 10_000;
-const HALVED_AFTER: Duration = Duration::from_secs(1);
+const HALF_LIFE: Duration = Duration::from_secs(1);
 
 /// What a frame costs that brings nothing.
 pub const FRAME: u32 = 1;
@@ -23,47 +23,47 @@ const ANSWER: u32 = 2;
 
 /// The score of one connection.
 #[derive(Debug)]
-pub struct Nuisance {
-    score: u32,
-    cooled: Instant,
+pub struct AbuseScore {
+    points: u32,
+    decayed_at: Instant,
 }
 
-impl Nuisance {
+impl AbuseScore {
     pub fn new(now: Instant) -> Self {
-        Self { score: 0, cooled: now }
+        Self { points: 0, decayed_at: now }
     }
 
     /// Forgets what is long ago.
-    pub fn cool(&mut self, now: Instant) {
-        let elapsed = now.saturating_duration_since(self.cooled);
-        if elapsed >= HALVED_AFTER {
+    pub fn decay(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.decayed_at);
+        if elapsed >= HALF_LIFE {
             let halvings = u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX);
-            self.score = self.score.checked_shr(halvings).unwrap_or(0);
-            self.cooled = now;
+            self.points = self.points.checked_shr(halvings).unwrap_or(0);
+            self.decayed_at = now;
         }
     }
 
     #[inline]
     pub fn add(&mut self, cost: u32) {
-        self.score = self.score.saturating_add(cost);
+        self.points = self.points.saturating_add(cost);
     }
 
     /// A frame with this payload, which nobody reads.
     #[inline]
-    pub fn unread(&mut self, bytes: usize) {
+    pub fn add_unread(&mut self, bytes: usize) {
         // A payload has at most 16 MiB.
         self.add(FRAME + (bytes / BYTES_OF_FRAME) as u32);
     }
 
     #[inline]
     pub fn answered(&mut self) {
-        self.score = self.score.saturating_sub(ANSWER);
+        self.points = self.points.saturating_sub(ANSWER);
     }
 
     /// An error once it is too much.
     #[inline]
     pub fn check(&self) -> Result<(), Fatal> {
-        if self.score <= MAX {
+        if self.points <= MAX {
             return Ok(());
         }
         fatal(ErrorCode::EnhanceYourCalm, "too many frames that ask for nothing")
@@ -78,22 +78,22 @@ mod tests {
     #[test]
     fn useless_frames_add_up_answers_and_time_take_away() {
         let mut now = clock::monotonic();
-        let mut nuisance = Nuisance::new(now);
-        nuisance.add(MAX);
-        assert_eq!(nuisance.check(), Ok(()));
-        nuisance.add(FRAME);
-        assert!(nuisance.check().is_err());
-        nuisance.answered();
-        assert_eq!((nuisance.check(), nuisance.score), (Ok(()), MAX - 1));
+        let mut abuse = AbuseScore::new(now);
+        abuse.add(MAX);
+        assert_eq!(abuse.check(), Ok(()));
+        abuse.add(FRAME);
+        assert!(abuse.check().is_err());
+        abuse.answered();
+        assert_eq!((abuse.check(), abuse.points), (Ok(()), MAX - 1));
         now += Duration::from_millis(999);
-        nuisance.cool(now);
-        assert_eq!(nuisance.score, MAX - 1);
-        nuisance.cool(now + Duration::from_millis(2_001));
-        assert_eq!(nuisance.score, (MAX - 1) / 8);
-        nuisance.cool(now + Duration::from_secs(100_000));
-        assert_eq!(nuisance.score, 0);
-        nuisance.unread(8);
-        nuisance.unread(16 * 1_024);
-        assert_eq!(nuisance.score, 1 + 5);
+        abuse.decay(now);
+        assert_eq!(abuse.points, MAX - 1);
+        abuse.decay(now + Duration::from_millis(2_001));
+        assert_eq!(abuse.points, (MAX - 1) / 8);
+        abuse.decay(now + Duration::from_secs(100_000));
+        assert_eq!(abuse.points, 0);
+        abuse.add_unread(8);
+        abuse.add_unread(16 * 1_024);
+        assert_eq!(abuse.points, 1 + 5);
     }
 }
