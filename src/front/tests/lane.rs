@@ -31,7 +31,7 @@ const WHOLE: u8 = flag::END_HEADERS;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Answer {
     /// `:status`, `grpc-status` and `grpc-message`, wherever they stood.
-    reported: BTreeMap<String, String>,
+    statuses: BTreeMap<String, String>,
     data: Vec<u8>,
     is_whole: bool,
     reset: Option<u8>,
@@ -147,15 +147,15 @@ impl Answer {
             kind::DATA => self.data.extend_from_slice(payload),
             _ => {
                 let fields = decoder.decode(payload).expect("a server speaks HPACK");
-                let reported = |name: &str| matches!(name, ":status" | "grpc-status" | "grpc-message");
-                self.reported.extend(fields.into_iter().filter(|(name, _)| reported(name)));
+                let is_status = |name: &str| matches!(name, ":status" | "grpc-status" | "grpc-message");
+                self.statuses.extend(fields.into_iter().filter(|(name, _)| is_status(name)));
             }
         }
         self.is_whole |= head.has(END);
     }
 
     fn status(&self) -> &str {
-        self.reported.get("grpc-status").or(self.reported.get(":status")).map_or("", String::as_str)
+        self.statuses.get("grpc-status").or(self.statuses.get(":status")).map_or("", String::as_str)
     }
 }
 
@@ -194,17 +194,17 @@ fn differences(lane: &Received, hyper: &Received) -> Vec<Difference> {
 
 /// What a stream was answered. The lane says in a text what is wrong with what is no call; hyper's pages are empty.
 fn whole(answer: &Answer) -> String {
-    let reported = brief(Some(answer));
-    if !answer.reported.contains_key("grpc-status") {
-        return reported;
+    let summary = brief(Some(answer));
+    if !answer.statuses.contains_key("grpc-status") {
+        return summary;
     }
-    let message = answer.reported.get("grpc-message").map_or("", String::as_str);
+    let message = answer.statuses.get("grpc-message").map_or("", String::as_str);
     // When a window ends is a matter of moments.
     let mut decided = answer.data.get(5..).map(|data| RateLimitResponse::decode(data).unwrap_or_default());
     for status in decided.iter_mut().flat_map(|decided| &mut decided.statuses) {
         status.duration_until_reset = None;
     }
-    format!("{reported} {message:?} {decided:?}")
+    format!("{summary} {message:?} {decided:?}")
 }
 
 /// What a stream got, in short.
@@ -359,7 +359,7 @@ fn call(stream: u32, style: Style, cut: Index) -> Vec<u8> {
 }
 
 /// What a client says beside its calls.
-fn other() -> impl Strategy<Value = Vec<u8>> {
+fn extra() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(frame(kind::PING, 0, 0, b"are you?")),
         (1..70_000_u32).prop_map(|bytes| frame(kind::WINDOW_UPDATE, 0, 0, &bytes.to_be_bytes())),
@@ -382,11 +382,11 @@ impl std::fmt::Debug for Sent {
 
 /// A good client: its calls, in the order of their streams.
 fn client() -> impl Strategy<Value = Sent> {
-    vec((select(STYLES), any::<Index>(), proptest::option::weighted(0.5, other())), 1..12).prop_map(|sent| {
+    vec((select(STYLES), any::<Index>(), proptest::option::weighted(0.5, extra())), 1..12).prop_map(|sent| {
         let mut frames = vec![PREFACE.to_vec(), frame(kind::SETTINGS, 0, 0, &[])];
-        for (number, (style, cut, other)) in sent.into_iter().enumerate() {
+        for (number, (style, cut, extra)) in sent.into_iter().enumerate() {
             frames.push(call(2 * number as u32 + 1, style, cut));
-            frames.extend(other);
+            frames.extend(extra);
         }
         Sent(frames)
     })

@@ -32,11 +32,11 @@ impl Client {
         self.frames += parse(bytes).len() as u64;
         let received = self.peer.send(bytes);
         assert_eq!(goaway(&received), None);
-        self.rest();
+        self.check_bounds();
     }
 
     /// Forgets what was said, and looks at what is held.
-    fn rest(&mut self) {
+    fn check_bounds(&mut self) {
         let Peer { connection, server, .. } = &mut self.peer;
         assert!(connection.streams.len() <= STREAMS_MAX);
         assert!(connection.windows.blocked.len() <= 2 * STREAMS_MAX + 1);
@@ -65,7 +65,7 @@ impl Client {
             10 | 11 if !self.waiting.is_empty() => {
                 let stream = self.waiting.swap_remove(draw.below(self.waiting.len() as u64) as usize);
                 self.peer.complete(stream, Ok(b"late"));
-                self.rest();
+                self.check_bounds();
             }
             12 if !self.waiting.is_empty() => {
                 let stream = self.waiting.swap_remove(draw.below(self.waiting.len() as u64) as usize);
@@ -94,7 +94,7 @@ impl Client {
     fn finish(mut self) -> u64 {
         for stream in std::mem::take(&mut self.waiting) {
             self.peer.complete(stream, Ok(b"late"));
-            self.rest();
+            self.check_bounds();
         }
         self.send(&frame(kind::WINDOW_UPDATE, 0, 0, &10_000_000_u32.to_be_bytes()));
         self.open(65_535);
