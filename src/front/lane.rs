@@ -1,11 +1,11 @@
-//! The lane: our own HTTP/2 for the gRPC port, at the speed of frames. The frames and the connection, which is a state
-//! machine without I/O, are the crate `tidegate-grpc`; here it meets sockets and services.
+//! The lane: our own HTTP/2 server for the gRPC port. Frames and connections, as a state machine without I/O, are the
+//! crate `tidegate-grpc`; this module connects it to sockets and to the handler.
 //!
-//! It stands behind the same seam as `grpc` and serves the same port; which of the two is a setting. Beside the hot call
-//! it answers `grpc.health.v1`; reflection is where tonic serves.
+//! It serves the same port as `grpc`, with the same handler; a setting chooses between the two. It serves decisions and
+//! `grpc.health.v1`; only `grpc` has reflection.
 //!
-//! - `calls`: what is called: the seam, health
-//! - `driver`: a connection's task; `peer_log`: what the log says of peers that misbehave
+//! - `calls`: calls for decisions, and for health
+//! - `driver`: a connection's task; `peer_log`: logs peers that misbehave
 
 mod calls;
 mod driver;
@@ -19,7 +19,7 @@ use self::peer_log::PeerLog;
 use crate::front::Seam;
 use crate::health::Health;
 
-/// What answers on the gRPC port, by the lane. Clones share everything.
+/// The lane, as a front of the gRPC port. Clones share everything.
 #[derive(Clone)]
 pub struct LaneFront {
     handler: Arc<Seam>,
@@ -28,7 +28,7 @@ pub struct LaneFront {
 }
 
 impl LaneFront {
-    /// Answers calls by `seam`, and questions about health by `health`.
+    /// A front that answers decisions by `handler`, and health checks by `health`.
     #[must_use]
     pub fn new(handler: Arc<Seam>, health: Arc<Health>) -> Self {
         Self { handler, health, peer_log: Arc::default() }

@@ -1,9 +1,9 @@
-//! Counters of the lane, which is our own HTTP/2: connections, streams, resets, and how connections ended.
+//! Counters of the lane, our own HTTP/2 server: connections, streams, resets, and how connections ended.
 
 use super::striped::{Slot, Striped, Writer};
 use super::text::{Kind, Page, Samples};
 
-/// Error codes of HTTP/2, by number (RFC 9113, section 7).
+/// The names of HTTP/2's error codes, by number (RFC 9113, section 7).
 const CODES: [&str; 14] = [
     "NO_ERROR",
     "PROTOCOL_ERROR",
@@ -21,7 +21,7 @@ const CODES: [&str; 14] = [
     "HTTP_1_1_REQUIRED",
 ];
 
-/// The counters, one place each.
+/// The first slot of the counters; each constant below is an offset.
 pub(super) struct Lane(Slot);
 
 const OPENED: usize = 0;
@@ -33,10 +33,10 @@ const MISBEHAVED: usize = 5;
 const GOAWAYS: usize = 6;
 
 impl Lane {
-    /// The slots that all of them need.
+    /// The number of slots.
     pub(super) const SLOTS: u32 = (GOAWAYS + CODES.len()) as u32;
 
-    /// All counters at 0; `None` when there is no room for their slots.
+    /// All counters at 0; `None` if there is no room for their slots.
     pub(super) fn new(striped: &Striped) -> Option<Self> {
         striped.reserve(Self::SLOTS).map(Self)
     }

@@ -1,15 +1,15 @@
-//! One connection of HTTP/2 (RFC 9113, server side) for small unary calls, without I/O: bytes and times in, bytes out.
+//! One HTTP/2 connection (RFC 9113, server side) for small unary calls, without I/O: bytes and times in, bytes out.
 //!
-//! Whoever drives it reads into [`Connection::receive`], writes what that appends, and calls [`Connection::tick`] at
-//! [`Connection::deadline`]. What is asked goes to a [`Serve`], which answers now or later ([`Connection::complete`]).
+//! The driver passes what it reads to [`Connection::receive`], writes what that appends, and calls [`Connection::tick`]
+//! at [`Connection::deadline`]. Requests go to a [`Serve`], which answers now or later ([`Connection::complete`]).
 //!
-//! - `requests`: streams that begin, their headers and bodies; `ready`: those that are whole, until they are answered;
-//!   `answers`: what goes back
-//! - `streams`: what a stream is, and which there are; `windows`: flow control, both ways
-//! - `control`: settings, pings and resets; `abuse`: peers that only make work; `ending`: how it ends
+//! - `requests`: new streams, their headers and bodies; `ready`: complete requests, until they are answered; `answers`:
+//!   what is sent back
+//! - `streams`: the state of a stream, and the table of streams; `windows`: flow control, in both directions
+//! - `control`: SETTINGS, PING, RST_STREAM and the like; `abuse`: the abuse score of a peer; `ending`: how it ends
 //!
-//! Bounds: streams, their bodies, header blocks, unsent answers, time for each of these, and useless frames. It pushes
-//! nothing, honours no priorities, and sends no trailers but those of gRPC.
+//! Bounds: streams, their bodies, header blocks, unsent answers, the time for each of these, and useless frames. It has
+//! no server push, ignores priorities, and sends no trailers but those of gRPC.
 
 mod abuse;
 mod answers;
@@ -38,70 +38,71 @@ use crate::frames::{self, ErrorCode, HEAD_BYTES, Head, PAYLOAD_MAX, PREFACE, U31
 use crate::hpack::{Decoder, Encoder, LIST_BYTES_MAX, Route};
 use crate::status::Status;
 
-/// Streams at a time. Envoy opens another connection when it needs more.
+/// Concurrent streams. Envoy opens another connection when it needs more.
 pub const STREAMS_MAX: usize = 1_024;
-/// How long a client may take for its preface and settings, for the rest of a frame, a header block, or a request.
+/// How long a client may take for its preface and SETTINGS, for the rest of a frame, a header block, or a request.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Once this much is to be sent, it is sent before anything else is read: a peer that reads nothing is heard no more.
+/// Once so much output waits, no more input is processed until it is sent. So a peer that reads nothing is not served.
 pub const OUTPUT_BYTES_MAX: usize = 16 * 1_024;
-/// What the requests of one connection may hold that have come in part. A question of a proxy is a few hundred bytes and
-/// comes whole.
+/// Bytes of incomplete request bodies that one connection may hold. A proxy's request has a few hundred bytes and
+/// arrives complete.
 pub const UNFINISHED_BYTES_MAX: usize = 1_024 * 1_024;
-/// What a request is told that would hold more.
+/// The error message for a request that would exceed [`UNFINISHED_BYTES_MAX`].
 pub const TOO_MUCH_UNFINISHED: &str = "this connection has begun too many requests that it does not end";
-/// So many requests that came in together are handed out together, at most.
+/// Requests that are handed to [`Serve`] together, at most.
 pub const BATCH_MAX: usize = 8;
-/// How long memory is kept that a burst took and nothing needs now.
+/// How long memory that a burst needed is kept after it.
 const SPARE_MEMORY_KEPT: Duration = Duration::from_secs(10);
-/// A peer that was not heard for so long is asked whether it is still there, and given up after the second.
+/// A peer that sends nothing for the interval gets a keep-alive PING. The connection ends if it sends nothing for the
+/// timeout after that.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// What a PING of ours carries that asks for a sign of life.
+/// The payload of a keep-alive PING.
 const KEEP_ALIVE_PING: [u8; 8] = *b"tidegate";
 
 const SETTINGS_MAX_CONCURRENT_STREAMS: u16 = 3;
 const SETTINGS_MAX_HEADER_LIST_SIZE: u16 = 6;
 
-/// A whole request.
+/// A complete request.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// The stream that it came on, for an answer that comes later.
+    /// Its stream, which an answer that comes later has to name.
     pub stream: u32,
-    /// What is called.
+    /// The method that is called.
     pub route: Route,
-    /// How long its caller still waits; `None`: without an end.
+    /// How long its caller still waits; `None`: no timeout.
     pub timeout: Option<Duration>,
-    /// The body, framed as gRPC frames messages.
+    /// The body: a message with the framing of gRPC.
     pub body: &'a [u8],
 }
 
-/// What becomes of a whole request.
+/// The outcome of a complete request.
 #[derive(Debug)]
 pub enum Outcome<'a, W> {
-    /// Its answer.
+    /// The answer.
     Now(Result<&'a [u8], Status>),
-    /// The answer comes by [`Connection::complete`]. What is held here is dropped once nobody waits any more.
+    /// [`Connection::complete`] brings the answer. The value is dropped when the answer is no longer needed.
     Later(W),
-    /// A first message; more come by [`Connection::push`].
+    /// The first message of a stream; [`Connection::push`] brings more.
     Stream(Bytes, W),
-    /// It was not looked at, and may be sent again.
+    /// The request was not processed, and the client may send it again (RFC 9113, 8.7).
     Refused,
 }
 
-/// What answers requests.
+/// Answers requests.
 pub trait Serve {
-    /// What is kept for an answer that comes later.
+    /// Kept while an answer is pending; dropping it cancels the answer.
     type Waiting;
 
-    /// So much of a body is there and more is to come. An error is the answer.
+    /// Checks an incomplete body. An error is the answer to the request.
     fn check_partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status>;
-    /// Answers requests that came in together, in any order: `answer` gets what becomes of each, with its place.
+    /// Answers requests that arrived together. Calls `answer` for each, in any order, with its index in `calls`.
     fn answer_batch(&mut self, calls: &[Call<'_>], answer: impl FnMut(usize, Outcome<'_, Self::Waiting>));
-    /// A request did not arrive in time, or was not answered in time. Returns the answer.
+    /// The answer to a request that timed out: before it was complete, or (`arrived`) before it was answered.
     fn timed_out(&mut self, route: Route, arrived: bool) -> Status;
 }
 
-/// The state of a connection. `W` is what is kept for an answer that comes later.
+/// The state of a connection. `W` is [`Serve::Waiting`].
 #[derive(Debug)]
 pub struct Connection<W> {
     stage: Stage,
@@ -109,20 +110,20 @@ pub struct Connection<W> {
     encoder: Encoder,
     streams: Streams<W>,
     windows: Windows,
-    /// A header block of which more is to come.
+    /// An incomplete header block.
     block: Option<Block>,
     abuse: AbuseScore,
     ending: Ending,
     ended: Option<Ended>,
-    /// The client has acknowledged our SETTINGS, of which it gets one frame.
+    /// The client has acknowledged our SETTINGS. It gets only one SETTINGS frame.
     settings_acked: bool,
-    /// When something began that has to be complete within [`READ_TIMEOUT`]: the preface, a frame, a header block.
+    /// When the incomplete preface, frame or header block began. It has to be complete within [`READ_TIMEOUT`].
     incomplete_since: Option<Instant>,
-    /// Since when it has more memory than it needs.
+    /// Since when the connection has much more memory than it needs.
     spare_since: Option<Instant>,
-    /// When the peer was heard last.
+    /// When the peer last sent bytes.
     last_received: Instant,
-    /// It was asked since whether it is still there.
+    /// A keep-alive PING was sent since then.
     pinged: bool,
     counts: Counts,
 }
@@ -135,7 +136,7 @@ enum Stage {
     Closed,
 }
 
-/// What happened since these were last taken.
+/// Counts since the last [`Connection::take_counts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Streams that began.
@@ -146,7 +147,7 @@ pub struct Counts {
     pub reset_by_server: u32,
 }
 
-/// What ends a connection: an error of the peer.
+/// A connection error of the peer (RFC 9113, 5.4.1). It ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fatal {
     code: ErrorCode,
@@ -157,19 +158,19 @@ fn fatal<T>(code: ErrorCode, why: &'static str) -> Result<T, Fatal> {
     Err(Fatal { code, why })
 }
 
-/// One turn of a connection: when it is, who answers, and where what is to be sent goes.
+/// What the driver passes to each step of a connection.
 pub struct Turn<'a, S> {
-    /// Now.
+    /// The current time.
     pub now: Instant,
-    /// What answers requests.
+    /// Answers requests.
     pub serve: &'a mut S,
     /// Bytes for the peer are appended here.
     pub out: &'a mut Vec<u8>,
 }
 
 impl<W> Connection<W> {
-    /// A connection that begins now, to a server of these paths: the [`Route`] of a call is the place of its path. What the
-    /// server says first is appended to `out`.
+    /// A new connection to a server of these paths: the [`Route`] of a call is the index of its path. Appends the
+    /// server's first frames to `out`.
     pub fn new(now: Instant, routes: &'static [&'static str], out: &mut Vec<u8>) -> Self {
         let (streams, fields) = (STREAMS_MAX as u32, LIST_BYTES_MAX as u32);
         frames::settings(
@@ -195,9 +196,9 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Takes whole frames off the start of `input`; returns how many bytes they have. What is left is to be given again:
-    /// less than a frame with more behind it, and whole frames, of which there are some once there is
-    /// [much to send](OUTPUT_BYTES_MAX), when that is sent.
+    /// Processes complete frames from the start of `input`, and returns how many bytes they have. The driver passes the
+    /// rest again: an incomplete frame once there are more bytes, and complete frames, which are left when there is
+    /// [much output](OUTPUT_BYTES_MAX), once that is sent.
     pub fn receive<S: Serve<Waiting = W>>(&mut self, input: &[u8], turn: &mut Turn<'_, S>) -> usize {
         self.last_received = turn.now;
         self.pinged = false;
@@ -211,7 +212,7 @@ impl<W> Connection<W> {
         });
         let is_incomplete = used < input.len() || self.stage < Stage::Open;
         self.incomplete_since = match (&self.block, self.incomplete_since) {
-            // However many frames it comes in.
+            // Further frames do not extend the time of a header block.
             (Some(block), _) => Some(block.began),
             (None, Some(since)) if is_incomplete && used == 0 => Some(since),
             _ => is_incomplete.then_some(turn.now),
@@ -248,7 +249,7 @@ impl<W> Connection<W> {
         Ok(used)
     }
 
-    /// Takes the preface, once all of it is there.
+    /// Processes the preface, once it is complete.
     fn preface(&mut self, input: &[u8]) -> Result<usize, Fatal> {
         if self.stage != Stage::Preface {
             return Ok(0);
@@ -301,7 +302,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// When [`Connection::tick`] is to be called, at the latest.
+    /// When [`Connection::tick`] has to be called, at the latest.
     pub fn deadline(&self) -> Instant {
         let timeout =
             if self.pinged { KEEP_ALIVE_INTERVAL + KEEP_ALIVE_TIMEOUT } else { KEEP_ALIVE_INTERVAL };
@@ -311,7 +312,7 @@ impl<W> Connection<W> {
         all.into_iter().flatten().fold(self.last_received + timeout, Instant::min)
     }
 
-    /// Does what is due.
+    /// Handles every timeout that is due.
     pub fn tick<S: Serve<Waiting = W>>(&mut self, turn: &mut Turn<'_, S>) {
         if self.stage == Stage::Closed {
             return;
@@ -335,7 +336,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Sees whether it has much more memory than it needs.
+    /// Notes when the connection first has much more memory than it needs.
     fn note_spare_memory(&mut self, now: Instant) {
         let has_spare = self.streams.has_spare() || self.windows.has_spare() || self.decoder.has_spare();
         if has_spare && self.spare_since.is_none() {
@@ -343,7 +344,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Frees what a burst took, a while after it.
+    /// Frees spare memory that was kept for long enough.
     fn free_spare_memory(&mut self, now: Instant) {
         if self.spare_since.is_some_and(|since| now >= since + SPARE_MEMORY_KEPT) {
             self.spare_since = None;
@@ -353,7 +354,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// What happened since this was last called.
+    /// The counts since the last call.
     pub fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }

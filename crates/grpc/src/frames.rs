@@ -1,17 +1,17 @@
-//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): their heads read, and those that this server sends written.
+//! HTTP/2 frames (RFC 9113, sections 4 and 6): reads frame headers, and writes the frames that this server sends.
 //!
-//! In and out: bytes. What a frame means for a stream or a connection is not known here.
+//! In and out: bytes. It does not know what a frame means for a stream or a connection.
 
-/// Bytes of a frame's head.
+/// Bytes of a frame header.
 pub const HEAD_BYTES: usize = 9;
-/// Bytes of the largest payload that either side sends: what every peer takes, and the most that we do.
+/// Bytes of the largest payload in either direction: every peer accepts it, and we accept no more.
 pub const PAYLOAD_MAX: usize = 16_384;
-/// How a client begins.
+/// The connection preface of a client (RFC 9113, 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The highest number of a stream, and the largest window.
+/// The highest stream identifier, and the largest window.
 pub const U31_MAX: u32 = 0x7fff_ffff;
 
-/// Types of frames.
+/// Frame types.
 pub mod kind {
     pub const DATA: u8 = 0;
     pub const HEADERS: u8 = 1;
@@ -25,7 +25,7 @@ pub mod kind {
     pub const CONTINUATION: u8 = 9;
 }
 
-/// Flags of frames.
+/// Frame flags.
 pub mod flag {
     pub const END_STREAM: u8 = 1;
     pub const ACK: u8 = 1;
@@ -34,7 +34,7 @@ pub mod flag {
     pub const PRIORITY: u8 = 0x20;
 }
 
-/// Why a stream or a connection ended (RFC 9113, section 7), as far as this server says so.
+/// The error codes (RFC 9113, section 7) that this server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ErrorCode {
@@ -49,16 +49,16 @@ pub enum ErrorCode {
     EnhanceYourCalm = 11,
 }
 
-/// The head of a frame.
+/// A frame header (RFC 9113, 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Bytes of the payload.
     pub length: usize,
-    /// One of [`kind`], or another, which is ignored.
+    /// The type: one of [`kind`]. Frames of other types are ignored.
     pub kind: u8,
-    /// Of [`flag`]; what they mean depends on the type.
+    /// Bits of [`flag`]; their meaning depends on the type.
     pub flags: u8,
-    /// The stream; 0 is the connection.
+    /// The stream identifier; 0 is the connection.
     pub stream: u32,
 }
 
@@ -68,7 +68,7 @@ impl Head {
         self.flags & flag != 0
     }
 
-    /// Reads the head at the start of `bytes`, once all of it is there.
+    /// Reads the frame header at the start of `bytes`, if it is complete.
     #[inline]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let &[a, b, c, kind, flags, ref stream @ ..] = bytes.first_chunk::<HEAD_BYTES>()?;
@@ -76,7 +76,7 @@ impl Head {
         Some(Self { length, kind, flags, stream: u32::from_be_bytes(*stream) & U31_MAX })
     }
 
-    /// Whether all of the frame is there that `bytes` begin with.
+    /// Whether `bytes` begin with a complete frame.
     #[inline]
     pub fn begins_whole_frame(bytes: &[u8]) -> bool {
         Self::read(bytes).is_some_and(|head| bytes.len() - HEAD_BYTES >= head.length)
@@ -92,7 +92,7 @@ impl Head {
     }
 }
 
-/// The number in the first four bytes of `payload`; 0 where there are fewer.
+/// The number in the first four bytes of `payload`; 0 if there are fewer.
 pub fn first_u32(payload: &[u8]) -> u32 {
     payload.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
@@ -102,7 +102,7 @@ pub fn data(out: &mut Vec<u8>, stream: u32, flags: u8, payload: &[u8]) {
     write(out, kind::DATA, flags, stream, payload);
 }
 
-/// Appends a HEADERS frame whose block is what `block` appends: it has to fit into one frame.
+/// Appends a HEADERS frame. `block` appends its header block, which has to fit into one frame.
 pub fn headers(out: &mut Vec<u8>, stream: u32, flags: u8, block: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     let flags = flags | flag::END_HEADERS;
@@ -128,7 +128,7 @@ pub fn settings(out: &mut Vec<u8>, values: &[(u16, u32)]) {
     }
 }
 
-/// Appends what acknowledges a SETTINGS frame.
+/// Appends the acknowledgement of a SETTINGS frame.
 pub fn settings_ack(out: &mut Vec<u8>) {
     write(out, kind::SETTINGS, flag::ACK, 0, &[]);
 }
@@ -169,7 +169,7 @@ mod tests {
         for length in 0..HEAD_BYTES {
             assert_eq!(Head::read(&bytes[..length]), None);
         }
-        // The highest bit of a stream's number is reserved and ignored.
+        // The highest bit of a stream identifier is reserved and ignored.
         bytes[5] |= 0x80;
         assert_eq!(Head::read(&bytes), Some(head));
     }

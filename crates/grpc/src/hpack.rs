@@ -1,17 +1,17 @@
-//! HPACK (RFC 7541), decoded straight to what a server of unary calls asks of a header block.
+//! HPACK (RFC 7541), decoded directly to what a server of unary calls needs to know of a header block.
 //!
-//! Each entry of the dynamic table is classified once, when it enters, so that an indexed field costs a look-up and no
-//! copy; what it said is not even kept. A block equal to the last one, with an unchanged table, says the same.
+//! An entry of the dynamic table is classified once, when it is added. So an indexed field costs a look-up and no copy,
+//! and its text is not kept. A block equal to the last one, with an unchanged table, means the same.
 //!
-//! - `field`: what a field means; `head`: what a block of fields means
-//! - `table`: the two tables; `decoder`: blocks in; `encoder`: blocks out
+//! - `field`: the meaning of a field; `head`: the meaning of a header block
+//! - `table`: the static and the dynamic table; `decoder`: received blocks; `encoder`: sent blocks
 
 mod decoder;
 mod encoder;
 mod field;
 mod head;
 mod table;
-/// For tests, also of those that drive a connection.
+/// For tests, also those of other crates.
 pub mod text;
 
 pub(crate) use self::decoder::{DecodeError, Decoder};
@@ -20,12 +20,12 @@ pub(crate) use self::field::Method;
 pub use self::field::Route;
 pub(crate) use self::head::RequestHead;
 
-/// Bytes of either side's dynamic table, which is what the protocol begins with.
+/// Bytes of each side's dynamic table: the protocol's default (RFC 9113, 6.5.2).
 const TABLE_BYTES: usize = 4_096;
-/// What an entry costs beside its text (RFC 7541, 4.1).
+/// Bytes that the size of an entry has beside its text (RFC 7541, 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 /// Entries of the static table (RFC 7541, appendix A).
 const STATIC_ENTRIES: usize = 61;
 
-/// Bytes of a request's headers, decoded, beyond which it is answered 431. Told to clients.
+/// Decoded bytes of a request's headers beyond which it is answered 431. Announced to clients.
 pub const LIST_BYTES_MAX: usize = 16 * 1_024;

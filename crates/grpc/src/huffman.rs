@@ -1,18 +1,18 @@
-//! The Huffman code of HPACK (RFC 7541, appendix B), decoded four bits at a step.
+//! The Huffman code of HPACK (RFC 7541, appendix B), decoded four bits at a time.
 //!
-//! The code is canonical: the lengths give the codes. The tables are made by the compiler.
-//! `length` only counts what a string holds, which is enough for most.
+//! The code is canonical: the lengths determine the codes. The tables are computed at compile time.
+//! `length` only computes how long the decoded string is, which is enough for most.
 
 mod length;
 
 pub use self::length::length;
 
-/// The end-of-string symbol. Its code is never sent; strings are padded with its beginning.
+/// The end-of-string symbol. It is never sent; strings are padded with the beginning of its code.
 const EOS: usize = 256;
 const SYMBOLS: usize = 257;
 /// A code tree of n leaves has n - 1 inner nodes.
 const NODES: usize = SYMBOLS - 1;
-/// Bits of padding are fewer than this.
+/// A string has fewer bits of padding than this.
 const PADDING_BITS: usize = 8;
 
 /// Bits of each symbol's code.
@@ -37,8 +37,8 @@ const LENGTHS: [u8; SYMBOLS] = [
     30, // EOS
 ];
 
-/// What four bits do in a state, which is an inner node of the code tree. The shortest code has five bits, so a step
-/// yields at most one symbol.
+/// The effect of four bits in a state, which is an inner node of the code tree. The shortest code has five bits, so a
+/// step yields at most one symbol.
 #[derive(Clone, Copy)]
 struct Step {
     next: u16,
@@ -52,7 +52,7 @@ enum Yield {
     Error,
 }
 
-/// What a bit leads to in an inner node.
+/// The child of an inner node for one bit.
 #[derive(Clone, Copy)]
 enum Child {
     None,
@@ -66,8 +66,8 @@ static STEPS: [[Step; 16]; NODES] = steps(&tree());
 /// States in which a string may end.
 static ENDS: [bool; NODES] = ends(&tree());
 
-/// Appends the decoded string to `out`. `None` where it is none: it holds the end-of-string symbol or is not padded
-/// with its beginning.
+/// Appends the decoded string to `out`. `None` if it is malformed: it contains the end-of-string symbol or is not
+/// padded with the beginning of that symbol's code.
 pub fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut state = 0;
     for byte in bytes {
@@ -159,7 +159,7 @@ const fn step(tree: &Tree, mut node: usize, nibble: usize) -> Step {
     Step { next: node as u16, yields }
 }
 
-/// A string ends between two symbols, or after fewer than [`PADDING_BITS`] ones.
+/// A string may end between two symbols, or after fewer than [`PADDING_BITS`] ones.
 const fn ends(tree: &Tree) -> [bool; NODES] {
     let mut ends = [false; NODES];
     let (mut node, mut ones) = (0, 0);

@@ -1,13 +1,13 @@
-//! HTTP/2 for the gRPC port, at the speed of frames: the formats, and one connection as a state machine without I/O.
+//! HTTP/2 for the gRPC port: the wire formats, and one connection as a state machine without I/O.
 //!
-//! Every call that a limiter gets is small, unary and like the one before it, on a few long connections. Written for
-//! exactly that, HTTP/2 costs a small part of what a general server pays.
+//! A limiter gets small unary calls, each like the one before it, on a few long connections. This crate serves only
+//! such calls, at a small part of what a general HTTP/2 server costs.
 //!
-//! In: bytes and times. Out: bytes, and calls by number. It knows no service: the paths that are served are a table that
-//! a [`Connection`](connection::Connection) is given, and a call's [`Route`] is a place in it. It opens no socket, reads
-//! no clock and starts no task; whoever drives it does.
+//! In: bytes and times. Out: bytes, and calls by number. It knows no service: a
+//! [`Connection`](connection::Connection) is given a table of paths, and a call's [`Route`] is an index into it. It
+//! opens no socket, reads no clock and starts no task; its driver does.
 //!
-//! - `frames`, `huffman`, `hpack`: the formats
+//! - `frames`, `huffman`, `hpack`: the wire formats
 //! - [`connection`]: one connection as a state machine without I/O
 //! - [`status`], [`timeout`], [`message`]: what gRPC writes into headers and trailers
 

@@ -1,18 +1,18 @@
-//! How gRPC writes down over HTTP/2 what is no message: its content types, and texts about errors.
+//! What gRPC puts into HTTP/2 headers: its content types, and percent-encoded error messages.
 
-/// What is said to those who do not ask as gRPC does.
+/// The text that answers a method other than POST.
 pub const ONLY_POST: &str = "only POST\n";
-/// The same where the content type is another one.
+/// The text that answers another content type.
 pub const ONLY_GRPC: &str = "only application/grpc\n";
 
 const CONTENT_TYPE: &[u8] = b"application/grpc";
 
-/// Whether a `content-type` is that of gRPC, whatever the messages are encoded in.
+/// Whether a `content-type` is that of gRPC, with any encoding of the messages.
 pub fn is_content_type(value: &[u8]) -> bool {
     matches!(value.strip_prefix(CONTENT_TYPE), Some([] | [b'+' | b';', ..]))
 }
 
-/// A text for `grpc-message`: printable ASCII as it is, everything else as `%XX`.
+/// A text for `grpc-message`: printable ASCII other than `%` stays, every other byte becomes `%XX`.
 pub fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,17 +1,17 @@
-//! Statuses of gRPC: numbers, each with a text for the one who asked.
+//! gRPC statuses: a code, and a message for the client.
 
 use std::borrow::Cow;
 
-/// A status of gRPC that is no success.
+/// A gRPC status other than OK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Its number.
+    /// The status code.
     pub code: u8,
-    /// Why, for the one who asked.
+    /// Why the call failed, for the client.
     pub message: Cow<'static, str>,
 }
 
-/// What gRPC calls the numbers.
+/// The status codes by gRPC's names.
 #[allow(missing_docs)]
 pub mod code {
     pub const INVALID_ARGUMENT: u8 = 3;

@@ -1,12 +1,11 @@
-//! `grpc-timeout`: how long the caller of a call waits, as gRPC over HTTP/2 writes it (`20m` is 20 ms).
+//! `grpc-timeout`: how long the caller waits, in the format of gRPC over HTTP/2 (`20m` is 20 ms).
 
 use std::time::Duration;
 
-/// Digits of the largest timeout that the protocol lets a client write.
+/// Digits of the largest timeout that the protocol allows.
 const DIGITS_MAX: usize = 8;
 
-/// How long the caller waits whose `grpc-timeout` this is. `None` if it is not of the protocol's form: whoever sends
-/// that is served as long as anybody.
+/// Parses a `grpc-timeout`. `None` if it is malformed: the call is then served as if it had none.
 pub fn parse(value: &[u8]) -> Option<Duration> {
     let (&unit, digits) = value.split_last()?;
     if digits.len() > DIGITS_MAX || !digits.iter().all(u8::is_ascii_digit) {

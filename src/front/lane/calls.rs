@@ -1,5 +1,5 @@
-//! What is called on the lane: decisions by the seam, and `grpc.health.v1`. Whole requests in, answers out, now or
-//! later; no frame and no socket.
+//! The calls of the lane: decisions by the handler, and `grpc.health.v1`. Complete requests in, answers out, now or
+//! later; no frames and no sockets.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve};
 use tidegate_grpc::status::Status;
 use tidegate_grpc::status::code::{INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED};
 
-/// What is served; a call's route is a place in it.
+/// The paths that are served; a call's route is an index into them.
 pub const ROUTES: &[&str] =
     &[SHOULD_RATE_LIMIT, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
 const DECISION: Route = Route::Known(0);
@@ -34,22 +34,22 @@ const UNANSWERED: &str = "the request was not answered in time";
 
 const _: () = assert!(connection::BATCH_MAX == BATCH_MAX, "what is handed out together is decided together");
 
-/// The calls of one connection. Those that wait are dropped with it.
+/// The calls of one connection. Pending answers are cancelled when it is dropped.
 pub struct Calls {
     front: LaneFront,
-    /// What is under way, each with the number of its stream.
+    /// Pending answers, each with the identifier of its stream.
     pub waiting: JoinSet<(u32, Event)>,
 }
 
-/// Something that came later.
+/// The result of a pending answer.
 pub enum Event {
     /// The answer to a call.
     Answer(Result<Bytes, Status>),
-    /// A health status, what to say of it if that is news, and whoever knows the next one.
+    /// A health status, its message unless that was sent before, and the receiver of the next status.
     Health(HealthStatus, Option<Bytes>, watch::Receiver<HealthStatus>),
 }
 
-/// Ends what waits for an answer when nobody waits for that any more.
+/// A pending answer. Dropping it cancels the answer.
 #[derive(Debug)]
 pub struct Waiting(AbortHandle);
 
@@ -72,7 +72,7 @@ impl Calls {
         }
     }
 
-    /// Counts a refusal of what never became a request, where such are counted.
+    /// The status of a refusal. It is counted if the call asks for a decision.
     fn refuse(&self, route: Route, refusal: Refusal) -> Status {
         match route {
             DECISION => self.front.handler.refuse(Front::Grpc, refusal).into(),
@@ -109,11 +109,11 @@ impl Calls {
     }
 
     fn decide_later(&mut self, call: &Call<'_>, message: &[u8]) -> Outcome<'static, Waiting> {
-        // Those whose streams were reset count until they are gone.
+        // Cancelled answers count until their tasks have ended.
         if self.waiting.len() >= STREAMS_MAX {
             return Outcome::Refused;
         }
-        // In a box, because it is moved several times until it runs.
+        // Boxed, because it is moved several times before it runs.
         let answer = Box::pin(self.front.handler.finish(Front::Grpc, message, call.timeout, None));
         Outcome::Later(self.wait(call.stream, async {
             Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
@@ -139,7 +139,7 @@ impl Calls {
         Outcome::Stream(report(&status), self.follow(stream, status, watcher))
     }
 
-    /// Waits for a status that is told differently from this one. Draining is the last.
+    /// Waits for a status with another message than the one that was reported last. Draining is the last status.
     pub fn follow(
         &mut self,
         stream: u32,
@@ -173,7 +173,7 @@ impl Serve for Calls {
     }
 
     fn answer_batch(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Waiting>)) {
-        // One place for each call, from here to its answer.
+        // Each call keeps its index, from here to its answer.
         let mut messages: ArrayVec<Option<&[u8]>, BATCH_MAX> = ArrayVec::new();
         for (place, call) in calls.iter().enumerate() {
             messages.push(self.for_decision(call, |outcome| answer(place, outcome)));

@@ -1,9 +1,9 @@
-//! A connection of the lane on its socket: reads, writes, timers, answers that come later, and how long it lives.
+//! Drives one connection of the lane on its socket: reads, writes, timers, pending answers, and the end of its life.
 //!
-//! One task a connection; a read and a write a batch of frames. The buffers for both belong to the thread: a connection
-//! with nothing under way holds none. Whatever is written to the buffer for output is sent, or kept for the connection,
-//! before the buffer is anybody else's. Nothing is read or decided while output waits, and a connection that has more to
-//! be read or sent than one batch holds lets the others have their turn first.
+//! Each connection is one task, and makes one read and one write for many frames. The buffers belong to the thread, so
+//! an idle connection holds none. Output in the thread's buffer is sent, or kept for its connection, before the next
+//! connection uses the buffer. Nothing is read or decided while output waits to be sent. After a full read, or when
+//! frames are left, a connection yields to the others.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -27,19 +27,19 @@ use crate::metrics::Metrics;
 use tidegate_grpc::connection::{Connection, OUTPUT_BYTES_MAX, Turn};
 use tidegate_grpc::frames::Head;
 
-/// Bytes of one read: a few hundred small calls. A connection keeps what it cannot take yet.
+/// Bytes of one read: a few hundred small calls. A connection keeps the bytes that it cannot process yet.
 const READ_BYTES: usize = 32 * 1_024;
-/// What a connection's buffer for that may keep when less is in it.
+/// Capacity that a connection's buffer for them keeps when it holds less.
 const REST_BYTES_KEPT: usize = 512;
-/// What a thread's buffer for output may keep between two batches.
+/// Capacity that a thread's buffer for output keeps between two writes.
 const WRITE_BYTES_KEPT: usize = 128 * 1_024;
-/// How long the end of a connection may take, so that a GOAWAY is read and not lost to a reset.
+/// How long a connection lingers, so that its last GOAWAY is read and not lost to a reset.
 const LINGER: Duration = Duration::from_millis(500);
-/// Until then so much is read at a time, and nothing for a while after it.
+/// While it lingers, so many bytes are read at a time, with a pause after each read.
 const LINGER_BYTES: usize = 32 * 1_024;
 const LINGER_PAUSE: Duration = Duration::from_millis(10);
 
-/// What the connections of a thread share.
+/// The buffers that the connections of a thread share.
 struct Buffers {
     input: Box<[u8]>,
     output: Vec<u8>,
@@ -65,7 +65,7 @@ pub async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, front: LaneFront
     let _ = tokio::time::timeout(LINGER, driver.linger()).await;
 }
 
-/// A connection without a socket, for the benchmark: bytes in and out, and how many of them were taken.
+/// A connection without a socket, for the benchmark: takes input, appends output, returns how many bytes it processed.
 pub fn bare(front: LaneFront) -> impl FnMut(&[u8], &mut Vec<u8>) -> usize {
     let mut greeting = Vec::new();
     let (mut connection, mut calls) =
@@ -97,26 +97,26 @@ struct Driver<S> {
     connection: Connection<Waiting>,
     calls: Calls,
     metrics: Arc<Metrics>,
-    /// The start of a frame of which the rest is to come; or frames that are looked at once output is sent.
+    /// Unprocessed input: an incomplete frame, or frames that wait until output is sent.
     rest: Vec<u8>,
-    /// What the socket has not taken yet, from `sent` on.
+    /// Output that the socket has not taken yet, from `sent` on.
     unsent: Vec<u8>,
     sent: usize,
-    /// Something was written that the stream may hold back (TLS does).
+    /// The stream may hold back bytes that were written (TLS does).
     unflushed: bool,
     timer: Pin<Box<Sleep>>,
-    /// When the timer goes off, and that it is waited for; `None`: it was never set.
+    /// The time that the timer was last set to, and polled for; `None`: it was never set.
     armed: Option<Instant>,
 }
 
-/// What came of looking for input.
+/// The result of a poll for input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Input {
     /// There was none.
     None,
-    /// All that there was, for now.
+    /// All that was available was read, and its complete frames were processed.
     Some,
-    /// As much as the buffer holds, or more than may be answered with one batch.
+    /// The buffer is full, or frames are left that wait until output is sent.
     Full,
     /// The peer has closed the connection.
     End,
@@ -139,9 +139,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Runs the connection until it ends by itself, or its life is over and then its grace.
+    /// Runs the connection until it ends by itself, or until its life and then its grace are over.
     async fn live(&mut self, mut life: Life) -> io::Result<()> {
-        // Among futures of its own kind it is asked when it is woken, and not with every batch.
+        // `FuturesUnordered` polls it only when it is woken, not at each poll of the connection.
         let mut over: FuturesUnordered<_> = [life.over()].into_iter().collect();
         tokio::select! {
             biased;
@@ -158,8 +158,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         closing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Until the connection ends by itself. A turn is bounded by what it reads; tokio's own budget would end one before
-    /// answers that are there are taken, or before the timer is set.
+    /// Runs until the connection ends by itself. One poll is bounded by what it reads. Tokio's own budget is off: it
+    /// would end a poll before finished answers are sent, or before the timer is set.
     fn run(&mut self) -> impl Future<Output = io::Result<()>> {
         tokio::task::unconstrained(poll_fn(|context| self.poll(context)))
     }
@@ -174,7 +174,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     fn poll_batches(&mut self, buffers: &mut Buffers, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // One reading for all of it, which is bounded: nothing here is about less than seconds.
+        // The clock is read once for the whole poll, which is bounded. The timeouts here are seconds.
         let now = clock::timer();
         loop {
             ready!(self.poll_unsent(context))?;
@@ -182,11 +182,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 return Poll::Ready(Ok(()));
             }
             let output = &mut buffers.output;
-            // A connection that broke may have left something behind, which is nobody else's business.
+            // A connection that broke may have left output, which must not be sent on this one.
             output.clear();
             let mut turn = Turn { now, serve: &mut self.calls, out: output };
             poll_events(&mut self.connection, &mut turn, context);
-            // Input first: what has come is not late because nobody looked.
+            // Input before timers: bytes that have arrived are not late.
             let input = self.poll_input(now, &mut buffers.input, output, context)?;
             self.poll_timer(now, output, context);
             self.send(output, context)?;
@@ -202,7 +202,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Reads a batch, unless there is one already, and lets the connection have it.
+    /// Reads input, unless there is a complete frame already, and passes it to the connection.
     fn poll_input(
         &mut self,
         now: Instant,
@@ -230,14 +230,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Ok(if is_full || is_behind { Input::Full } else { Input::Some })
     }
 
-    /// Keeps what is to be given to the connection again.
+    /// Keeps input that has to be passed to the connection again.
     fn keep_rest(&mut self, rest: &[u8]) {
         self.rest.clear();
         self.rest.shrink_to(rest.len().max(REST_BYTES_KEPT));
         self.rest.extend_from_slice(rest);
     }
 
-    /// Does what is due, and sees to it that this runs again when something is.
+    /// Handles timeouts that are due, and sets the timer for the next one.
     fn poll_timer(&mut self, now: Instant, out: &mut Vec<u8>, context: &mut Context<'_>) {
         if now >= self.connection.deadline() {
             self.connection.tick(&mut Turn { now, serve: &mut self.calls, out });
@@ -277,7 +277,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.sent == self.unsent.len()
     }
 
-    /// Sends what was kept.
+    /// Sends the output that was kept.
     fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.is_sent() {
             let length = ready!(Pin::new(&mut self.stream).poll_write(context, &self.unsent[self.sent..]))?;
@@ -298,8 +298,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends our half, and takes what is under way, so that the peer reads ours to its end. It takes little at a time, and
-    /// looks at none of it: a flood then waits at its sender, and costs next to nothing here.
+    /// Shuts down our half, and discards input, so that the peer can read our output to its end. It reads little at a
+    /// time, and processes none of it: a flood then waits at its sender, and costs next to nothing here.
     async fn linger(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_unsent(context)).await?;
         poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await?;
@@ -309,7 +309,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Ok(())
     }
 
-    /// Takes a little, of which nothing becomes; 0 bytes are the end.
+    /// Reads a little and discards it; 0 bytes are the end.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         BUFFERS.with_borrow_mut(|buffers| {
             let mut discarded = ReadBuf::new(&mut buffers.input[..LINGER_BYTES]);
@@ -319,7 +319,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 }
 
-/// Hands over what has come later, as much of it as is sent at a time.
+/// Passes finished answers to the connection, up to [`OUTPUT_BYTES_MAX`] of output.
 fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>, context: &mut Context<'_>) {
     while !turn.serve.waiting.is_empty() {
         if turn.out.len() >= OUTPUT_BYTES_MAX {
@@ -335,7 +335,7 @@ fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>,
                     (status != HealthStatus::Draining).then(|| turn.serve.follow(stream, status, watcher));
                 connection.push(stream, news.as_deref(), more, turn.now, turn.out);
             }
-            // Nobody waited for it any more. (What panicked is answered when it is due.)
+            // It was cancelled. (If it panicked, the call is answered when it times out.)
             Err(_) => {}
         }
     }
@@ -358,7 +358,7 @@ mod tests {
         LaneFront::new(handler.into(), Health::starting().into())
     }
 
-    /// A client that has begun and sent this PING.
+    /// A client that has sent the preface, SETTINGS and this PING.
     async fn client(payload: &[u8; 8]) -> (DuplexStream, DuplexStream) {
         let (mut client, stream) = tokio::io::duplex(1_024);
         let mut sent = PREFACE.to_vec();
@@ -394,7 +394,7 @@ mod tests {
         serving.await.expect("no panic");
     }
 
-    /// A client that greets, and then goes on without an end and takes nothing.
+    /// A client that sends a greeting and then endless calls, and reads no answer.
     struct Stalled {
         greeting: Vec<u8>,
         calls: Vec<u8>,
@@ -439,7 +439,7 @@ mod tests {
         frames::settings(&mut greeting, &[]);
         frames::window_update(&mut greeting, 0, 1 << 30);
         let mut calls = Vec::new();
-        // Calls of nothing: the answer is many times as long as the question.
+        // Calls of an unknown method: the answer is many times as long as the call.
         for stream in (1..40_000).step_by(2) {
             frames::headers(&mut calls, stream, flag::END_STREAM, |out| {
                 out.extend_from_slice(b"\x83\x86\x84\x0f\x10\x10application/grpc");
@@ -464,7 +464,7 @@ mod tests {
             assert!(living.read_buf(&mut received).await.expect("it is served") > 0);
         }
         switch.throw();
-        // The client never says that it has read the first GOAWAY: it is given its time.
+        // The client never acknowledges the PING, so the first phase times out.
         received.clear();
         living.read_to_end(&mut received).await.expect("closed in order");
         let mut expected = Vec::new();

@@ -1,5 +1,5 @@
-//! What the log says of peers that misbehave: one line a closed connection, and not more than a few a second, because
-//! whoever floods a port would flood the log too.
+//! Logs peers that misbehave: one line for a closed connection, and at most one line a second. Otherwise a peer that
+//! floods the port would flood the log too.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -10,10 +10,10 @@ use tidegate_grpc::connection::Ended;
 /// Nanoseconds between two lines.
 const PAUSE_NANOS: u64 = 1_000_000_000;
 
-/// Lets one line through now and then. Shared by all threads.
+/// Limits how often a line is logged. Shared by all threads.
 pub struct PeerLog {
     began: Instant,
-    /// When the last line was let through, in nanoseconds since `began`, and one more; 0: none was.
+    /// When the last line was logged, in nanoseconds since `began`, plus 1; 0: never.
     last: AtomicU64,
     suppressed: AtomicU64,
 }
@@ -25,7 +25,7 @@ impl Default for PeerLog {
 }
 
 impl PeerLog {
-    /// Logs how a connection ended, if that was the peer's fault.
+    /// Logs how a connection ended, if the peer misbehaved.
     pub fn log(&self, ended: Ended) {
         let Some(why) = ended.why else { return };
         match self.admit(clock::nanos_since(self.began)) {
@@ -37,11 +37,11 @@ impl PeerLog {
         }
     }
 
-    /// Whether a line may be written at this time, and how many were not since the last.
+    /// `Some` if a line may be logged at this time: the number of lines that were suppressed since the last.
     fn admit(&self, nanos: u64) -> Option<u64> {
         let (last, now) = (self.last.load(Relaxed), nanos + 1);
         let may = last == 0 || now >= last + PAUSE_NANOS;
-        // Of two threads at a time one writes.
+        // If two threads come at once, only one of them logs.
         if may && self.last.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
             return Some(self.suppressed.swap(0, Relaxed));
         }

@@ -1,5 +1,5 @@
-//! The lane against hyper: the same bytes to both, whole and in pieces, good and damaged. The same calls are answered
-//! the same way; where the RFC leaves a choice, [`ALLOWED`] is the list of what the two choose differently.
+//! The lane against hyper: both get the same bytes, whole and in pieces, good and damaged. Both have to answer calls
+//! the same way. Where the RFC leaves a choice, [`ALLOWED`] lists what they choose differently.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,17 +27,17 @@ use tidegate_grpc::hpack::text::TextDecoder;
 const END: u8 = flag::END_STREAM;
 const WHOLE: u8 = flag::END_HEADERS;
 
-/// What one stream got.
+/// What one stream received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Answer {
-    /// `:status`, `grpc-status` and `grpc-message`, wherever they stood.
+    /// `:status`, `grpc-status` and `grpc-message`, from headers or trailers.
     statuses: BTreeMap<String, String>,
     data: Vec<u8>,
     is_whole: bool,
     reset: Option<u8>,
 }
 
-/// What a connection got.
+/// What a connection received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Received {
     streams: BTreeMap<u32, Answer>,
@@ -52,16 +52,16 @@ enum Server {
     Hyper,
 }
 
-/// How a client says what it has to say.
+/// How a client sends its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// One part right behind the other.
+    /// One right behind the other.
     Pipelined,
     /// It waits for the answers to each part.
     InStep,
 }
 
-/// A fresh limiter's answer to these bytes, which come in parts.
+/// What a fresh server answers to these parts.
 async fn ask(server: Server, parts: &[&[u8]], pace: Pace) -> Received {
     let metrics = metrics();
     let handler = Arc::new(Seam::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()));
@@ -96,9 +96,9 @@ async fn ask(server: Server, parts: &[&[u8]], pace: Pace) -> Received {
     }
 }
 
-/// Reads until the server has nothing more to say. Whether it has closed the connection.
+/// Reads until the server sends nothing more. Returns whether it has closed the connection.
 async fn receive(client: &mut DuplexStream, out: &mut Vec<u8>) -> bool {
-    // The clock stands still while anybody has something to do.
+    // The paused clock advances only when no task has work.
     let quiet = Duration::from_millis(100);
     loop {
         match tokio::time::timeout(quiet, client.read_buf(out)).await {
@@ -159,7 +159,7 @@ impl Answer {
     }
 }
 
-/// A difference between the two, of one stream or of the connection: what the lane did, and what hyper did.
+/// A difference of one stream or of the connection: what the lane did, and what hyper did.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Difference {
     lane: String,
@@ -181,7 +181,7 @@ fn differences(lane: &Received, hyper: &Received) -> Vec<Difference> {
             (Some(lane), Some(hyper)) if lane.is_whole && hyper.is_whole => {
                 differ(whole(lane), whole(hyper));
             }
-            // A connection that ends takes unsent answers with it, and how many that are is a matter of moments.
+            // A connection that ends discards unsent answers. How many those are depends on timing.
             (lane, hyper) if are_open => differ(brief(lane), brief(hyper)),
             _ => {}
         }
@@ -192,14 +192,14 @@ fn differences(lane: &Received, hyper: &Received) -> Vec<Difference> {
     found
 }
 
-/// What a stream was answered. The lane says in a text what is wrong with what is no call; hyper's pages are empty.
+/// What a stream was answered. Texts of HTTP errors are left out: the lane sends them, hyper does not.
 fn whole(answer: &Answer) -> String {
     let summary = brief(Some(answer));
     if !answer.statuses.contains_key("grpc-status") {
         return summary;
     }
     let message = answer.statuses.get("grpc-message").map_or("", String::as_str);
-    // When a window ends is a matter of moments.
+    // When a window ends depends on timing.
     let mut decided = answer.data.get(5..).map(|data| RateLimitResponse::decode(data).unwrap_or_default());
     for status in decided.iter_mut().flat_map(|decided| &mut decided.statuses) {
         status.duration_until_reset = None;
@@ -207,7 +207,7 @@ fn whole(answer: &Answer) -> String {
     format!("{summary} {message:?} {decided:?}")
 }
 
-/// What a stream got, in short.
+/// What a stream received, in short.
 fn brief(answer: Option<&Answer>) -> String {
     match answer {
         None => "nothing".to_owned(),
@@ -237,7 +237,7 @@ fn block(fields: &[(&str, &str)], indexed: bool) -> Vec<u8> {
     block
 }
 
-/// What a request asks: one user each, so that no call changes what another is answered.
+/// The body of a request. Each asks about another user, so that no call changes the answer to another.
 fn body(user: u32) -> Vec<u8> {
     let entry = Entry { key: "user".to_owned(), value: format!("u{user}") };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
@@ -284,7 +284,7 @@ const STYLES: &[Style] = &[
     Style::Priority,
 ];
 
-/// What comes with one read: calls that are decided, and what is answered beside them.
+/// Calls that come with one read: some are decided, the others are answered beside them.
 const TOGETHER: &[Style] = &[
     Style::Usual,
     Style::Usual,
@@ -358,7 +358,7 @@ fn call(stream: u32, style: Style, cut: Index) -> Vec<u8> {
     }
 }
 
-/// What a client says beside its calls.
+/// A frame that a client sends beside its calls.
 fn extra() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(frame(kind::PING, 0, 0, b"are you?")),
@@ -370,7 +370,7 @@ fn extra() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// What a client says, in parts that can be told apart.
+/// What a client sends, in separate parts.
 #[derive(Clone)]
 struct Sent(Vec<Vec<u8>>);
 
@@ -392,20 +392,20 @@ fn client() -> impl Strategy<Value = Sent> {
     })
 }
 
-/// One case, whose bytes come in pieces of at most so many.
+/// The differences for these bytes, which arrive in pieces of at most `piece` bytes.
 fn compare(bytes: &[u8], piece: usize) -> Vec<Difference> {
     let [lane, hyper] = both(&bytes.chunks(piece).collect::<Vec<_>>(), Pace::Pipelined);
     differences(&lane, &hyper)
 }
 
-/// What the lane and hyper answer to the same, on a clock that stands still.
+/// What the lane and hyper answer to the same parts, on a paused clock.
 fn both(parts: &[&[u8]], pace: Pace) -> [Received; 2] {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     [Server::Lane, Server::Hyper].map(|server| runtime.block_on(ask(server, parts, pace)))
 }
 
-/// A seed that is the same every time, so that the list below holds for good.
+/// Uses the same seed every time, so that the list below stays true.
 fn runner(cases: u32) -> TestRunner {
     use proptest::test_runner::{RngAlgorithm, TestRng};
     let config = Config { cases, failure_persistence: None, ..Config::default() };
@@ -444,8 +444,8 @@ fn a_read_with_calls_of_every_kind_is_answered() {
     outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What the lane and hyper do differently with a client that breaks the protocol: what the lane does, what hyper does,
-/// and why that is as good.
+/// What the two do differently with a client that breaks the protocol: what the lane does, what hyper does, and why the
+/// lane is right too.
 const ALLOWED: &[(&str, &str, &str)] = &[
     ("GOAWAY 5", "GOAWAY 1", "HEADERS for a stream that has ended: the code is that of RFC 9113, 5.1"),
     ("GOAWAY 6", "GOAWAY 1", "a frame of a wrong size: the code is that of 4.2"),

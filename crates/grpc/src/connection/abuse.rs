@@ -1,24 +1,24 @@
-//! A score of frames that make work and bring none: PING, SETTINGS, RST_STREAM, WINDOW_UPDATE, DATA that are tiny or that
-//! nobody reads, streams that have to be reset. Each answer that a client took its call for lowers it, and each second
-//! halves it, so whoever asks may also cancel, and whoever only cancels is told to calm down.
+//! The abuse score: it counts frames that make work and ask for nothing, such as PING, SETTINGS, RST_STREAM,
+//! WINDOW_UPDATE, tiny or unread DATA, and streams that have to be reset. Each answer lowers the score, and each second
+//! halves it. So a client that takes answers may also cancel; one that only cancels gets ENHANCE_YOUR_CALM.
 
 use std::time::{Duration, Instant};
 
 use super::{ErrorCode, Fatal, fatal};
 
-/// Half of it is forgotten in a second, so this is reached by some 5,000 useless frames a second for long.
+/// The highest score that is allowed. It halves each second, so about 5,000 useless frames a second for long exceed it.
 const MAX: u32 = 10_000;
 const HALF_LIFE: Duration = Duration::from_secs(1);
 
-/// What a frame costs that brings nothing.
+/// Points of a useless frame.
 pub const FRAME: u32 = 1;
-/// Bytes that nobody reads and that cost as much as a frame.
+/// Unread bytes that count as much as a frame.
 const BYTES_OF_FRAME: usize = 4 * 1_024;
-/// A stream that we have to reset.
+/// Points of a stream that we have to reset.
 pub const RESET: u32 = 4;
-/// Settings, which may change every stream.
+/// Points of a SETTINGS frame, which may change every stream.
 pub const SETTINGS: u32 = 16;
-/// What an answer is worth.
+/// Points that an answer takes away.
 const ANSWER: u32 = 2;
 
 /// The score of one connection.
@@ -33,7 +33,7 @@ impl AbuseScore {
         Self { points: 0, decayed_at: now }
     }
 
-    /// Forgets what is long ago.
+    /// Halves the points once for each second that has passed.
     pub fn decay(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.decayed_at);
         if elapsed >= HALF_LIFE {
@@ -48,7 +48,7 @@ impl AbuseScore {
         self.points = self.points.saturating_add(cost);
     }
 
-    /// A frame with this payload, which nobody reads.
+    /// Adds an unread frame with a payload of this size.
     #[inline]
     pub fn add_unread(&mut self, bytes: usize) {
         // A payload has at most 16 MiB.
@@ -60,7 +60,7 @@ impl AbuseScore {
         self.points = self.points.saturating_sub(ANSWER);
     }
 
-    /// An error once it is too much.
+    /// An error if the score is too high.
     #[inline]
     pub fn check(&self) -> Result<(), Fatal> {
         if self.points <= MAX {

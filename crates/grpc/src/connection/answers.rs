@@ -1,4 +1,4 @@
-//! Answers: written at once where the windows allow, and otherwise as far as they do.
+//! Sends answers: as far as the windows allow, and the rest when they open.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use crate::message::{ONLY_GRPC, ONLY_POST, percent_encoded};
 
 /// How long an answer may wait for a client to open its window.
 pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the end of a stream of messages may wait for that. It comes when draining begins, which is over in 10 s.
+/// The same for the end of a stream of messages. It comes when draining begins, and draining ends after 10 s.
 const LAST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Unsent bytes of a stream of messages. Whoever takes none of them for so long is not interested.
+/// Unsent bytes of a stream of messages. A client that lets so many wait is not reading them.
 const UNSENT_BYTES_MAX: usize = 1_024;
-/// Characters of a text about an error: encoded, it fits into one frame.
+/// Characters of an error message: percent-encoded, it fits into one frame.
 const TEXT_CHARS_MAX: usize = 1_024;
-/// Before a message: that it is not compressed, and its length.
+/// The prefix of a gRPC message: a byte for the compression, and the length.
 const PREFIX_BYTES: usize = 5;
 
 impl<W> Connection<W> {
-    /// The answer to a call that was put off. Nothing happens if its stream has ended meanwhile.
+    /// Answers a call whose outcome was `Outcome::Later`. Does nothing if its stream has ended meanwhile.
     pub fn complete(&mut self, id: u32, answer: Result<&[u8], Status>, now: Instant, out: &mut Vec<u8>) {
         if !self.streams.get(id).is_some_and(|stream| matches!(stream.state, State::Waiting(_))) {
             return;
@@ -32,8 +32,8 @@ impl<W> Connection<W> {
         self.note_spare_memory(now);
     }
 
-    /// The next message of a stream of them, and what is kept for the one after it. Without that it is the last.
-    /// Nothing happens if the stream has ended meanwhile.
+    /// Sends the next message of a stream of messages. `waiting` is kept for the one after it; without it the stream
+    /// ends. Does nothing if the stream has ended meanwhile.
     pub fn push(
         &mut self,
         id: u32,
@@ -71,7 +71,7 @@ impl<W> Connection<W> {
         self.send(stream, Then::Trailers, out);
     }
 
-    /// The first of a stream of messages, which may take as long as it likes.
+    /// Sends the first of a stream of messages, which has no timeout.
     pub(super) fn begin_stream(
         &mut self,
         mut stream: Stream<W>,
@@ -97,7 +97,7 @@ impl<W> Connection<W> {
         });
     }
 
-    /// Answers a request that is not whole and tells the client to send no more of it.
+    /// Answers an incomplete request, and asks the client to send no more of it.
     pub(super) fn answer_early(&mut self, id: u32, status: &Status, out: &mut Vec<u8>) {
         if let Some(stream) = self.remove(id) {
             self.fail(&stream, status, out);
@@ -105,7 +105,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Answers what is no call.
+    /// Answers with an HTTP error status.
     pub(super) fn reject(&mut self, mut stream: Stream<W>, status: u16, with_text: bool, out: &mut Vec<u8>) {
         let text = match status {
             405 => ONLY_POST,
@@ -125,13 +125,13 @@ impl<W> Connection<W> {
         }
     }
 
-    /// A stream error of the client's making.
+    /// Resets a stream, which raises the abuse score.
     pub(super) fn reset(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
         self.abuse.add(abuse::RESET);
         self.stop(id, code, out);
     }
 
-    /// Tells the client to send no more on a stream. What is under way is let pass.
+    /// Closes a stream with a RST_STREAM. Frames in flight for it are ignored.
     fn stop(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
         self.counts.reset_by_server += 1;
         self.remove(id);
@@ -146,7 +146,7 @@ impl<W> Connection<W> {
         self.pump(id, out);
     }
 
-    /// Sends of a stream's answer what the windows allow, and what follows it once all of it is sent.
+    /// Sends as much of a stream's answer as the windows allow, and what follows it once all of it is sent.
     pub(super) fn pump(&mut self, id: u32, out: &mut Vec<u8>) {
         let Self { streams, windows, encoder, .. } = self;
         let Some(stream) = streams.get(id) else { return };
@@ -184,7 +184,7 @@ impl<W> Connection<W> {
     }
 }
 
-/// Appends a message to a body.
+/// Appends a message with its prefix to a body.
 fn frame_message(body: &mut Vec<u8>, message: &[u8]) {
     let length = u32::try_from(message.len()).expect("an answer has a few bytes a descriptor");
     body.reserve(PREFIX_BYTES + message.len());
@@ -193,7 +193,7 @@ fn frame_message(body: &mut Vec<u8>, message: &[u8]) {
     body.extend_from_slice(message);
 }
 
-/// A whole answer in one piece: most of the bytes that a server of unary calls ever sends.
+/// Appends a whole answer at once. Most of the bytes that this server sends are written here.
 #[inline]
 fn write_answer(out: &mut Vec<u8>, stream: u32, head: [u8; 2], message: &[u8], trailers: u8) {
     const HEADERS_END: u8 = flag::END_HEADERS | flag::END_STREAM;

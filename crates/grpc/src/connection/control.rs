@@ -1,4 +1,4 @@
-//! Frames about the connection as a whole, or about a stream as a whole: settings, pings, resets.
+//! Frames that control a connection or a stream: SETTINGS, PING, RST_STREAM, PRIORITY, GOAWAY.
 
 use super::{Connection, ErrorCode, Fatal, Head, PAYLOAD_MAX, U31_MAX, abuse, ending, fatal, flag, frames};
 

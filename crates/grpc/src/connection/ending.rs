@@ -1,30 +1,30 @@
-//! How a connection ends: at once, for an error of the peer; or in order, in two phases (RFC 9113, 6.8).
+//! How a connection ends: at once, for a connection error; or gracefully, in two phases (RFC 9113, 6.8).
 //!
-//! In order: a GOAWAY that names no stream tells the client to begin no more here, and a PING behind it comes back when
-//! the client has read it. Whatever it had begun until then is served; the second GOAWAY names the last of it. Once
-//! that is answered, the connection is over.
+//! A graceful end: the first GOAWAY names the highest possible stream, and asks the client to begin no more here. A
+//! PING behind it comes back when the client has read both. Streams that began until then are served; the second GOAWAY
+//! names the last of them. Once they are answered, the connection is over.
 
 use std::time::{Duration, Instant};
 
 use super::{Connection, ErrorCode, Fatal, Stage, U31_MAX, flag, frames};
 
-/// What the PING behind the first GOAWAY carries.
+/// The payload of the PING behind the first GOAWAY.
 pub const DRAIN_PING: [u8; 8] = *b"go away!";
-/// How long it may take to come back.
+/// How long its acknowledgement may take.
 const DRAIN_PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far a graceful end has come.
+/// The phase of a graceful end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
     #[default]
     NotBegun,
-    /// The client was told at this time to begin nothing more.
+    /// The first GOAWAY was sent at this time.
     Announced(Instant),
-    /// What it begins now is refused: this was the last stream, and no later GOAWAY may name another.
+    /// The second GOAWAY named this stream. New streams are refused, and a later GOAWAY has to name the same stream.
     Last(u32),
 }
 
-/// How a connection ended of which we sent a GOAWAY.
+/// How we ended a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The code of the GOAWAY.
@@ -34,7 +34,7 @@ pub struct Ended {
 }
 
 impl Ending {
-    /// When the client has had enough time to read the announcement.
+    /// When the first phase times out.
     pub fn due(self) -> Option<Instant> {
         match self {
             Self::Announced(since) => Some(since + DRAIN_PING_TIMEOUT),
@@ -44,7 +44,7 @@ impl Ending {
 }
 
 impl<W> Connection<W> {
-    /// Asks the client to begin nothing new; what it has begun is answered.
+    /// Begins a graceful end: asks the client to begin no new streams. Open ones are served.
     pub fn drain(&mut self, now: Instant, out: &mut Vec<u8>) {
         if self.stage == Stage::Closed || self.ending != Ending::NotBegun {
             return;
@@ -54,14 +54,14 @@ impl<W> Connection<W> {
         frames::ping(out, 0, &DRAIN_PING);
     }
 
-    /// The second phase, if the client has had its time for the first.
+    /// Begins the second phase if the first has timed out.
     pub(super) fn end_phase(&mut self, now: Instant, out: &mut Vec<u8>) {
         if self.ending.due().is_some_and(|due| now >= due) {
             self.refuse_new_streams(out);
         }
     }
 
-    /// The client has read the announcement: whatever it begins now, it does in spite of it.
+    /// Begins the second phase: from now on new streams are refused.
     pub(super) fn refuse_new_streams(&mut self, out: &mut Vec<u8>) {
         if matches!(self.ending, Ending::Announced(_)) && self.stage != Stage::Closed {
             let last = self.streams.last();
@@ -70,12 +70,12 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Whether streams that begin are refused.
+    /// Whether new streams are refused.
     pub(super) fn refuses_new_streams(&self) -> bool {
         matches!(self.ending, Ending::Last(_))
     }
 
-    /// Ends the connection at once: for an error of the peer, or because its time is over.
+    /// Ends the connection at once: for a connection error, or because its time is over.
     pub(super) fn end(&mut self, error: Option<Fatal>, out: &mut Vec<u8>) {
         if self.stage == Stage::Closed {
             return;
@@ -92,12 +92,12 @@ impl<W> Connection<W> {
         self.ended = Some(Ended { code, why: error.map(|error| error.why) });
     }
 
-    /// Ends the connection at once, whatever it has begun.
+    /// Ends the connection at once, with whatever streams are open.
     pub fn close(&mut self, out: &mut Vec<u8>) {
         self.end(None, out);
     }
 
-    /// Whether everything is said: once it is sent, the transport may be closed.
+    /// Whether no more output follows: once it is sent, the transport may be closed.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Closed || self.refuses_new_streams() && self.streams.is_empty()
     }
@@ -109,7 +109,7 @@ impl<W> Connection<W> {
     }
 }
 
-/// A PING that comes back.
+/// Whether a PING acknowledges the one behind the first GOAWAY.
 pub fn is_drain_ack(flags: u8, payload: &[u8]) -> bool {
     flags & flag::ACK != 0 && payload == DRAIN_PING
 }

@@ -1,8 +1,8 @@
-//! Requests that are whole and not answered yet. Those that came in together are answered together: what each of them
-//! waits for from memory then comes side by side.
+//! Complete requests that are not answered yet. Requests that arrived together are answered together, so that their
+//! accesses to memory overlap.
 //!
-//! Nobody can tell, but by the time that it takes: whatever is more than the next request is looked at after the answers
-//! to those before it.
+//! A client cannot notice this, except by the time that it takes: any frame that does not belong to the next request is
+//! processed after the requests before it are answered.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use super::streams::{Request, State, Stream};
 use super::{BATCH_MAX, Call, Connection, ErrorCode, Head, Outcome, Serve, Turn, flag, kind};
 use crate::hpack::Route;
 
-/// How long a call may wait for its answer whose caller names no end.
+/// How long a call may wait for its answer, at most. Its `grpc-timeout` may be shorter.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One reading of frames: when it is, who answers, where what is to be sent goes, and what is to be answered.
+/// The state of one [`Connection::receive`]: what [`Turn`] holds, and the requests that are ready.
 pub struct Reading<'t, 'i, S: Serve> {
     pub now: Instant,
     pub serve: &'t mut S,
     pub out: &'t mut Vec<u8>,
     ready: SmallVec<[Ready<'i>; BATCH_MAX]>,
-    /// Their streams, in the same places.
+    /// Their streams, at the same indices.
     streams: SmallVec<[Option<Stream<S::Waiting>>; BATCH_MAX]>,
 }
 
-/// A request that is whole.
+/// A complete request.
 struct Ready<'i> {
     stream: u32,
     route: Route,
@@ -41,14 +41,14 @@ impl<'t, S: Serve> Reading<'t, '_, S> {
         Self { now: *now, serve, out, ready: SmallVec::new(), streams: SmallVec::new() }
     }
 
-    /// Requests that are to be answered.
+    /// The number of requests that are ready.
     pub fn ready(&self) -> usize {
         self.ready.len()
     }
 }
 
 impl<W> Connection<W> {
-    /// Whether this frame begins a request, or may end the one that began last.
+    /// Whether this frame begins a request, or may complete the newest one.
     #[inline]
     pub(super) fn may_extend_batch(&self, head: Head) -> bool {
         match head.kind {
@@ -58,7 +58,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// The request is whole.
+    /// Adds a complete request to those that are ready.
     #[inline]
     pub(super) fn request_complete<'i, S: Serve<Waiting = W>>(
         &mut self,
@@ -88,7 +88,7 @@ impl<W> Connection<W> {
         if ready.is_empty() {
             return;
         }
-        // Filled where they lie: collected, they would be moved.
+        // Filled in place: `collect` would move them.
         let mut calls: SmallVec<[Call<'_>; BATCH_MAX]> = SmallVec::new();
         calls.extend(ready.iter().map(Ready::call));
         serve.answer_batch(&calls, |place, outcome| {

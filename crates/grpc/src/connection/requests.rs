@@ -1,4 +1,4 @@
-//! Streams that begin, their header blocks, their bodies, until a request is whole.
+//! Receives requests: new streams, their header blocks and their bodies, until a request is complete.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -13,14 +13,14 @@ use super::{
 use crate::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead, Route};
 use crate::status::code::RESOURCE_EXHAUSTED;
 
-/// Bytes of one header block, as it is sent.
+/// Encoded bytes of one header block.
 const BLOCK_BYTES_MAX: usize = 16 * 1_024;
-/// Frames that a block may go on in.
+/// CONTINUATION frames of one header block.
 const CONTINUATIONS_MAX: u32 = 16;
-/// A part of a body that is smaller, and not the last, makes more work than it brings.
+/// A smaller part of a body counts as a useless frame, unless it is the last: it makes more work than it brings.
 const PART_BYTES_MIN: usize = 64;
 
-/// A header block that is not whole.
+/// An incomplete header block.
 #[derive(Debug)]
 pub struct Block {
     opening: Opening,
@@ -30,13 +30,13 @@ pub struct Block {
     bytes: Vec<u8>,
 }
 
-/// What the frame said that began a header block.
+/// What the HEADERS frame of a header block says.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     stream: u32,
-    /// Nothing follows the block.
+    /// END_STREAM: nothing follows the block.
     is_end: bool,
-    /// Its priority says that the stream depends on itself.
+    /// Its priority is invalid: the stream depends on itself.
     depends_on_itself: bool,
 }
 
@@ -113,7 +113,7 @@ impl<W> Connection<W> {
         self.on_trailers(opening, &head, reading)
     }
 
-    /// A stream begins.
+    /// Begins a stream.
     #[inline]
     fn begin<S: Serve<Waiting = W>>(
         &mut self,
@@ -158,7 +158,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Answers a call of nothing that there is before its body comes: that may be a stream of messages without an end.
+    /// Answers a call of an unknown method before its body arrives: that may be an endless stream of messages.
     fn answer_unknown_route<S: Serve<Waiting = W>>(&mut self, id: u32, reading: &mut Reading<'_, '_, S>) {
         self.answer_ready(reading);
         if let Err(status) = reading.serve.check_partial(Route::Unknown, &[]) {
@@ -166,13 +166,13 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Resets a stream that is not served at all.
+    /// Resets a new stream without serving it.
     fn refuse<S: Serve<Waiting = W>>(&mut self, id: u32, code: ErrorCode, reading: &mut Reading<'_, '_, S>) {
         self.answer_ready(reading);
         self.reset(id, code, reading.out);
     }
 
-    /// A header block on a stream that has begun: trailers, or what was under way when we ended it.
+    /// A header block on a stream that has begun: trailers, or frames that were in flight when we closed it.
     fn on_trailers<S: Serve<Waiting = W>>(
         &mut self,
         opening: Opening,
@@ -220,8 +220,8 @@ impl<W> Connection<W> {
         Ok(())
     }
 
-    /// What is wrong with these DATA for a stream; it takes them into account otherwise. What is let pass has no
-    /// stream, and nothing wrong.
+    /// The stream error of a DATA frame, if there is one. Otherwise its bytes are counted. A frame that is ignored has
+    /// no stream, and no error.
     #[inline]
     fn data_error(&mut self, id: u32, payload: usize, data: usize, is_end: bool) -> Option<ErrorCode> {
         let Some(stream) = self.streams.get(id) else {
@@ -243,7 +243,7 @@ impl<W> Connection<W> {
         (!stream.matches_content_length(is_end)).then_some(ErrorCode::ProtocolError)
     }
 
-    /// The last of a body. Mostly it is all of it, and is read where it lies.
+    /// The last part of a body. Mostly it is all of it, and is not copied.
     #[inline]
     fn end_body<'i, S: Serve<Waiting = W>>(
         &mut self,
@@ -282,7 +282,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Ends what took too long.
+    /// Answers or resets each stream that is due.
     pub(super) fn expire<S: Serve<Waiting = W>>(&mut self, turn: &mut Turn<'_, S>) {
         for id in self.streams.overdue(turn.now) {
             let Some(stream) = self.streams.get(id) else { continue };
@@ -300,7 +300,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// Takes a stream away. What was kept for it is dropped.
+    /// Removes a stream, and no longer counts its incomplete body.
     #[inline]
     pub(super) fn remove(&mut self, id: u32) -> Option<Stream<W>> {
         let stream = self.streams.remove(id)?;
@@ -312,7 +312,7 @@ impl<W> Connection<W> {
 }
 
 impl<W> Stream<W> {
-    /// Whether the body has the length that was announced, as far as can be known.
+    /// Whether the body matches the announced length, as far as it has arrived.
     #[inline]
     fn matches_content_length(&self, is_end: bool) -> bool {
         self.content_length
@@ -331,7 +331,7 @@ fn request_of(head: &RequestHead) -> Request {
     }
 }
 
-/// What a frame carries that may be padded.
+/// The payload of a frame without its padding.
 #[inline]
 fn without_padding(head: Head, payload: &[u8]) -> Result<&[u8], Fatal> {
     if !head.has(flag::PADDED) {

@@ -1,4 +1,4 @@
-//! What a stream is, and which there are.
+//! The state of a stream, and the table of streams.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -8,34 +8,33 @@ use foldhash::fast::RandomState;
 use super::STREAMS_MAX;
 use crate::hpack::Route;
 
-/// What a stream asks for.
+/// What the client asks for on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A call of gRPC.
+    /// A gRPC call.
     Call(Route),
-    /// Something else: it gets this status, and a text unless it asked for a head alone.
+    /// Anything else. It is answered with this HTTP status, and with a text unless the method is HEAD.
     Rejected { status: u16, with_text: bool },
 }
 
-/// How far a stream has come.
+/// The state of a stream.
 #[derive(Debug)]
 pub enum State<W> {
-    /// The body is still coming.
+    /// The body is incomplete.
     Receiving,
-    /// The answer comes later.
+    /// The request is complete, and its answer is pending.
     Waiting(W),
-    /// The answer is on its way, as far as windows allow.
+    /// The answer is being sent, as far as the windows allow.
     Sending(Then<W>),
 }
 
 /// What follows the bytes of an answer.
 #[derive(Debug)]
 pub enum Then<W> {
-    /// The trailers of a good call.
+    /// The trailers of a successful call.
     Trailers,
-    /// Nothing.
     Nothing,
-    /// More, later.
+    /// More messages, later.
     More(W),
 }
 
@@ -45,38 +44,38 @@ pub struct Stream<W> {
     pub id: u32,
     pub request: Request,
     pub state: State<W>,
-    /// When the caller waits no longer.
+    /// When the caller stops waiting.
     pub deadline: Option<Instant>,
-    /// When whatever it does is too late.
+    /// When the current state times out.
     pub due: Option<Instant>,
     /// Bytes that the client may still send.
     pub receive_window: u32,
-    /// Bytes that we may still send; settings may make it negative.
+    /// Bytes that we may still send; SETTINGS may make it negative.
     pub send_window: i64,
-    /// What the body has to have in the end, and what came of it.
+    /// The announced length of the body, and the bytes of it that have arrived.
     pub content_length: Option<u64>,
     pub received: u64,
-    /// Receiving: the body so far. Sending: the answer, of which so much is sent.
+    /// Receiving: the body so far. Sending: the answer, of which `sent` bytes are sent.
     pub body: Vec<u8>,
     pub sent: usize,
-    /// It stands in the queue of those that wait for the connection's window.
+    /// It is in the queue for the connection's window.
     pub queued: bool,
 }
 
-/// The streams of one connection, and which of those that are no more are so by our own hand.
+/// The streams of one connection, and those closed streams whose frames are ignored.
 #[derive(Debug)]
 pub struct Streams<W> {
-    /// The stream that began last, as long as no other has: its body mostly comes next, and then its answer.
+    /// The newest stream, in a slot of its own: its body mostly comes next, and then its answer.
     newest: Option<Stream<W>>,
     others: HashMap<u32, Stream<W>, RandomState>,
     last: u32,
-    /// Streams that we reset or answered early: what is still under way for them is let pass.
+    /// Streams that we reset or answered early. Frames in flight for them are ignored.
     ignored: VecDeque<u32>,
-    /// No stream is due before.
+    /// No stream is due before this.
     due: Option<Instant>,
 }
 
-/// Whether what may hold so many holds far fewer.
+/// Whether a collection has room for many more items than it holds.
 pub fn has_spare(capacity: usize, length: usize) -> bool {
     const FEW: usize = 32;
     capacity > 2 * length + FEW
@@ -88,23 +87,23 @@ impl<W> Streams<W> {
         Self { newest: None, others, last: 0, ignored: VecDeque::new(), due: None }
     }
 
-    /// The highest number of a stream that began.
+    /// The highest stream identifier that was used.
     pub fn last(&self) -> u32 {
         self.last
     }
 
-    /// A stream of this number begins. The number is used even if it is refused.
+    /// Marks an identifier as used by a new stream, even if that is refused.
     pub fn begin(&mut self, id: u32) {
         self.last = id;
     }
 
-    /// Whether no stream of this number has begun.
+    /// Whether no stream has used this identifier (RFC 9113, 5.1: idle).
     #[inline]
     pub fn is_idle(&self, id: u32) -> bool {
         id & 1 == 0 || id > self.last
     }
 
-    /// Whether this is the stream that began last, and its body is still coming.
+    /// Whether this is the newest stream, and its body is incomplete.
     #[inline]
     pub fn is_newest(&self, id: u32) -> bool {
         let is_newest = |newest: &Stream<W>| newest.id == id && matches!(newest.state, State::Receiving);
@@ -135,7 +134,7 @@ impl<W> Streams<W> {
         }
     }
 
-    /// A stream of which the body is to come.
+    /// Adds the newest stream, whose body is incomplete.
     #[inline]
     pub fn insert_newest(&mut self, stream: Stream<W>) {
         self.note_due(stream.due);
@@ -156,13 +155,13 @@ impl<W> Streams<W> {
         self.newest.iter_mut().chain(self.others.values_mut())
     }
 
-    /// Whether there is memory for many more streams than there are.
+    /// Whether there is room for many more streams than there are.
     pub fn has_spare(&self) -> bool {
         has_spare(self.others.capacity(), self.others.len())
             || has_spare(self.ignored.capacity(), self.ignored.len())
     }
 
-    /// Keeps no more memory than there are streams.
+    /// Frees spare memory.
     pub fn shrink(&mut self) {
         self.others.shrink_to_fit();
         self.ignored.shrink_to_fit();
@@ -173,7 +172,7 @@ impl<W> Streams<W> {
         self.others.clear();
     }
 
-    /// What is under way for this stream, which is no more, is let pass from now on.
+    /// From now on, frames for this closed stream are ignored.
     pub fn ignore(&mut self, id: u32) {
         if self.ignored.len() >= STREAMS_MAX {
             self.ignored.pop_front();
@@ -185,12 +184,12 @@ impl<W> Streams<W> {
         self.ignored.contains(&id)
     }
 
-    /// No stream is due before.
+    /// No stream is due before this.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// The streams that are due. It looks at all of them, but only when one may be.
+    /// The streams that are due. It looks at all streams, but only when one may be due.
     pub fn overdue(&mut self, now: Instant) -> Vec<u32> {
         if self.due.is_none_or(|due| now < due) {
             return Vec::new();

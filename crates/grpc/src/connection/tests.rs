@@ -1,4 +1,4 @@
-//! The connection as a peer sees it: frames in, frames out, on a clock of the test's own.
+//! The connection as a peer sees it: frames in, frames out, on a virtual clock.
 
 mod attacks;
 mod ending;
@@ -25,7 +25,7 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// A call that was seen: its stream, its message, and how long its caller waits.
+/// A call that the server got: its stream, its message, and how long its caller waits.
 type Seen = (u32, Vec<u8>, Option<Duration>);
 
 /// Answers `answer_bytes` bytes to each call, or what its message asks for.
@@ -33,7 +33,7 @@ type Seen = (u32, Vec<u8>, Option<Duration>);
 struct Server {
     answer_bytes: usize,
     calls: Vec<Seen>,
-    /// Those that wait, by stream: dropped when nobody waits for them.
+    /// Pending answers, by stream; each is dropped when it is no longer needed.
     waiting: BTreeMap<u32, std::rc::Weak<()>>,
     timed_out: Vec<bool>,
 }
@@ -81,7 +81,7 @@ impl Server {
         waiting
     }
 
-    /// Streams of which the answer is still waited for.
+    /// Streams whose answer is pending.
     fn awaited(&self) -> Vec<u32> {
         self.waiting.iter().filter(|(_, waiting)| waiting.strong_count() > 0).map(|(id, _)| *id).collect()
     }
@@ -93,13 +93,13 @@ struct Peer {
     server: Server,
     now: Instant,
     rest: Vec<u8>,
-    /// Everything that the server ever said.
+    /// Everything that the server has sent.
     out: Vec<u8>,
     read: usize,
 }
 
 impl Peer {
-    /// Has said nothing yet.
+    /// A peer that has sent nothing yet.
     fn silent(answer_bytes: usize) -> Self {
         let now = clock::monotonic();
         let mut out = Vec::new();
@@ -108,14 +108,14 @@ impl Peer {
         Self { connection, server, now, rest: Vec::new(), read: out.len(), out }
     }
 
-    /// Has said what every client says first.
+    /// A peer that has sent the preface and its SETTINGS.
     fn new(answer_bytes: usize) -> Self {
         let mut peer = Self::silent(answer_bytes);
         assert_eq!(peer.send(&start()), [Frame { kind: 4, flags: 1, stream: 0, payload: vec![] }]);
         peer
     }
 
-    /// Says these bytes; what the server answers.
+    /// Sends these bytes; returns the server's frames.
     fn send(&mut self, bytes: &[u8]) -> Vec<Frame> {
         self.rest.extend_from_slice(bytes);
         self.receive();
@@ -125,14 +125,14 @@ impl Peer {
         self.received()
     }
 
-    /// Lets the connection have what is there, once.
+    /// Passes the unprocessed bytes to the connection, once.
     fn receive(&mut self) {
         let mut turn = Turn { now: self.now, serve: &mut self.server, out: &mut self.out };
         let used = self.connection.receive(&self.rest, &mut turn);
         self.rest.drain(..used);
     }
 
-    /// Lets time pass, with the connection's own deadlines; what the server says.
+    /// Lets time pass, with a tick at each deadline; returns the server's frames.
     fn wait(&mut self, time: Duration) -> Vec<Frame> {
         let end = self.now + time;
         let mut turns = 0;
@@ -155,7 +155,7 @@ impl Peer {
         self.received()
     }
 
-    /// What the server has said since this was last asked.
+    /// The frames that the server has sent since the last call.
     fn received(&mut self) -> Vec<Frame> {
         let received = parse(&self.out[self.read..]);
         self.read = self.out.len();
@@ -163,7 +163,7 @@ impl Peer {
     }
 }
 
-/// Whole frames.
+/// Complete frames.
 fn parse(mut bytes: &[u8]) -> Vec<Frame> {
     let mut found = Vec::new();
     while let Some(head) = Head::read(bytes) {
@@ -310,7 +310,7 @@ fn trailers_end_a_request_and_content_length_is_checked() {
 fn a_refused_stream_may_be_sent_again() {
     let mut peer = Peer::new(3);
     assert_eq!(resets(&peer.send(&call(1, b"refuse"))), [(1, ErrorCode::RefusedStream as u8)]);
-    // One more than there may be at a time.
+    // One stream more than is allowed.
     let mut peer = Peer::new(3);
     for number in 0..STREAMS_MAX as u32 {
         assert_eq!(peer.send(&frame(kind::HEADERS, WHOLE, 2 * number + 1, &call_block(&[]))), []);
@@ -327,7 +327,7 @@ fn a_bad_request_is_answered_before_it_is_complete() {
     peer.send(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[])));
     let received = peer.send(&frame(kind::DATA, 0, 1, b"\x01\0\0"));
     assert_eq!((ended(&received), resets(&received)), (vec![1], vec![(1, ErrorCode::NoError as u8)]));
-    // What was under way is let pass.
+    // Frames in flight are ignored.
     assert_eq!(peer.send(&frame(kind::DATA, 0, 1, b"\0\0\0")), []);
     assert_eq!(peer.send(&frame(kind::HEADERS, WHOLE | END, 1, &block(&[]))), []);
     assert_eq!(ended(&peer.send(&call(3, b"x"))), [3]);
@@ -349,7 +349,7 @@ fn a_call_of_an_unknown_method_is_answered_before_it_is_complete() {
         received.iter().any(|frame| frame.stream == 3 && has(frame, "\x0bgrpc-status\x0212")),
         "{received:?}"
     );
-    // What was under way is let pass.
+    // Frames in flight are ignored.
     assert_eq!(peer.send(&frame(kind::DATA, 0, 3, &message(b"x"))), []);
     assert_eq!(peer.send(&frame(kind::DATA, END, 3, &[])), []);
     assert_eq!(ended(&peer.send(&call(5, b"x"))), [5]);

@@ -1,18 +1,18 @@
-//! Flow control (RFC 9113, 5.2), both ways.
+//! Flow control (RFC 9113, 5.2), in both directions.
 //!
-//! Receiving: a byte is given back to the client when it is handed over, thrown away, or laid into a body that is not
-//! whole yet; all of those together are bounded. Sending: nothing beyond a window, and whatever waits for one goes on
-//! when it opens.
+//! Receiving: a window is replenished when its bytes are processed, discarded, or stored in an incomplete body; all
+//! incomplete bodies together are bounded. Sending: nothing is sent beyond a window, and a blocked stream goes on when
+//! its window opens.
 
 use std::collections::VecDeque;
 
 use super::streams::{State, Stream, has_spare};
 use super::{Connection, ErrorCode, Fatal, Head, STREAMS_MAX, U31_MAX, abuse, fatal, frames};
 
-/// Unread bytes of requests that a connection may hold, and each of its streams.
+/// Unprocessed bytes that a client may send on a connection, and on each of its streams.
 const CONNECTION_WINDOW: u32 = 1_024 * 1_024;
 pub const STREAM_WINDOW: u32 = 65_535;
-/// What both sides begin with.
+/// The connection's window at the start, in both directions (RFC 9113, 6.9.2).
 const INITIAL_WINDOW: u32 = 65_535;
 
 /// The windows of a connection.
@@ -22,23 +22,23 @@ pub struct Windows {
     receive: u32,
     /// Bytes that we may still send.
     pub send: i64,
-    /// What a new stream of ours may send.
+    /// The send window of a new stream: the client's SETTINGS_INITIAL_WINDOW_SIZE.
     pub initial_send: i64,
-    /// Streams that wait for `send`, in the order in which they began to.
+    /// Streams that wait for `send`, in the order in which they were blocked.
     pub blocked: VecDeque<u32>,
-    /// Bytes of bodies that are not whole.
+    /// Bytes of incomplete bodies.
     pub unfinished: usize,
 }
 
 impl Windows {
-    /// Tells the client how large the connection's window is.
+    /// Opens the connection's window to its full size.
     pub fn new(out: &mut Vec<u8>) -> Self {
         frames::window_update(out, 0, CONNECTION_WINDOW - INITIAL_WINDOW);
         let send = i64::from(INITIAL_WINDOW);
         Self { receive: CONNECTION_WINDOW, send, initial_send: send, blocked: VecDeque::new(), unfinished: 0 }
     }
 
-    /// Bytes came, padding included.
+    /// Counts received bytes, padding included, and replenishes the window.
     #[inline]
     pub fn count_received(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<(), Fatal> {
         match take(self.receive, bytes) {
@@ -49,7 +49,7 @@ impl Windows {
         Ok(())
     }
 
-    /// Whether there is memory for many more streams than wait.
+    /// Whether there is room for many more streams than are blocked.
     pub fn has_spare(&self) -> bool {
         has_spare(self.blocked.capacity(), self.blocked.len())
     }
@@ -58,7 +58,7 @@ impl Windows {
         self.blocked.shrink_to_fit();
     }
 
-    /// How much of `length` may go out on a stream with this window, in one frame.
+    /// How many of `length` bytes one frame may send on a stream with this window.
     pub fn allowed(&self, stream_window: i64, length: usize) -> usize {
         let window = usize::try_from(self.send.min(stream_window)).unwrap_or(0);
         window.min(length).min(frames::PAYLOAD_MAX)
@@ -66,14 +66,14 @@ impl Windows {
 }
 
 impl<W> Stream<W> {
-    /// Bytes came, padding included; `None` where they are beyond the window.
+    /// Counts received bytes, padding included; `None` if they exceed the window.
     #[inline]
     pub(super) fn count_received(&mut self, bytes: usize) -> Option<()> {
         self.receive_window = take(self.receive_window, bytes)?;
         Some(())
     }
 
-    /// Gives bytes back that are taken, unless there are enough.
+    /// Replenishes the stream's window if it is less than half open.
     pub(super) fn replenish(&mut self, out: &mut Vec<u8>) {
         replenish(&mut self.receive_window, STREAM_WINDOW, self.id, out);
     }
@@ -83,7 +83,7 @@ fn take(window: u32, bytes: usize) -> Option<u32> {
     window.checked_sub(u32::try_from(bytes).ok()?)
 }
 
-/// Opens a window again that is less than half open.
+/// Replenishes a window if it is less than half open.
 #[inline]
 fn replenish(window: &mut u32, full: u32, stream: u32, out: &mut Vec<u8>) {
     if *window < full / 2 {
@@ -103,7 +103,7 @@ impl<W> Connection<W> {
             return fatal(ErrorCode::FrameSizeError, "a WINDOW_UPDATE has not four bytes");
         }
         let increment = frames::first_u32(payload) & U31_MAX;
-        // Also one that lets something go out: it may let a byte go out at a time.
+        // Also if it unblocks an answer: it may do so one byte at a time.
         self.abuse.add(abuse::FRAME);
         match head.stream {
             0 => self.open_connection_window(increment, out),
@@ -125,7 +125,7 @@ impl<W> Connection<W> {
         if self.windows.send > i64::from(U31_MAX) {
             return fatal(ErrorCode::FlowControlError, "the window is larger than there may be");
         }
-        // Each turn sends something or takes a stream off the queue.
+        // Each round sends something or takes a stream off the queue.
         while self.windows.send > 0 {
             let Some(id) = self.windows.blocked.pop_front() else { break };
             if let Some(stream) = self.streams.get(id) {
@@ -148,7 +148,7 @@ impl<W> Connection<W> {
         }
     }
 
-    /// The client has changed the window that streams begin with, and with it that of each stream.
+    /// Applies the client's SETTINGS_INITIAL_WINDOW_SIZE, which changes the window of each stream (RFC 9113, 6.9.2).
     pub(super) fn resize_stream_windows(&mut self, window: u32, out: &mut Vec<u8>) -> Result<(), Fatal> {
         let change = i64::from(window) - self.windows.initial_send;
         self.windows.initial_send = i64::from(window);
@@ -169,7 +169,7 @@ impl<W> Connection<W> {
         Ok(())
     }
 
-    /// Lines a stream up for the connection's window. Streams that are no more are taken out before it gets long.
+    /// Queues a stream for the connection's window. Closed streams are taken out before the queue gets long.
     pub(super) fn wait_for_window(&mut self, id: u32) {
         self.windows.blocked.push_back(id);
         if self.windows.blocked.len() > 2 * STREAMS_MAX {

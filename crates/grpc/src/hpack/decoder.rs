@@ -1,4 +1,4 @@
-//! Header blocks decoded to a [`RequestHead`].
+//! Decodes header blocks to a [`RequestHead`].
 
 use super::STATIC_ENTRIES;
 use super::field::{Name, is_value};
@@ -6,20 +6,19 @@ use super::head::RequestHead;
 use super::table::{Entry, Table};
 use crate::huffman;
 
-/// Decoded bytes of one block beyond which the connection ends: a small block may refer to long entries many times.
+/// Decoded bytes of one block beyond which the connection ends. A small block may refer to long entries many times.
 const LIST_BYTES_HARD_MAX: usize = 64 * 1_024;
-/// The longest block that is remembered. Those of proxies have a few dozen bytes once their tables are filled.
+/// Bytes of the longest block that is remembered. A proxy's blocks have a few dozen once its table is filled.
 const MEMO_BYTES_MAX: usize = 256;
-
-/// What is kept for the text of the next field.
+/// Capacity that the buffer for the text of a field keeps.
 const SCRATCH_BYTES_KEPT: usize = 256;
 
-/// Why a block cannot be decoded. Neither side knows the table after that, so the connection ends.
+/// Why a block cannot be decoded. The content of the table is unknown after that, so the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// It is no HPACK.
+    /// It is not valid HPACK.
     Malformed,
-    /// It says more than anybody has to listen to.
+    /// Its decoded fields exceed the bound.
     TooLarge,
 }
 
@@ -35,8 +34,7 @@ pub struct Decoder {
     scratch: Vec<u8>,
 }
 
-/// The last block that left the table alone, and what it said: it says the same for as long as the table does not
-/// change.
+/// The last block that did not change the table, and its meaning, which stays the same until the table changes.
 #[derive(Debug, Default)]
 struct Memo {
     block: Vec<u8>,
@@ -62,8 +60,8 @@ impl Memo {
     }
 }
 
-/// The last field with a name of the static table that was spelt out and entered no table: proxies do so with a path,
-/// the same each time.
+/// The last literal field without indexing (RFC 7541, 6.2.2) whose name is in the static table. Proxies send the path
+/// that way, the same one each time.
 #[derive(Debug, Default)]
 struct LastLiteral {
     name: usize,
@@ -88,24 +86,24 @@ impl LastLiteral {
 }
 
 impl Decoder {
-    /// One that tells these paths apart.
+    /// A decoder for a server of these paths.
     pub fn new(routes: &'static [&'static str]) -> Self {
         let (memo, last_literal) = (Memo::default(), LastLiteral::default());
         Self { routes, table: Table::new(), memo, last_literal, scratch: Vec::new() }
     }
 
-    /// Whether it holds memory that few blocks need.
+    /// Whether it holds more memory than most blocks need.
     pub fn has_spare(&self) -> bool {
         self.scratch.capacity() > SCRATCH_BYTES_KEPT
     }
 
-    /// Frees it.
+    /// Frees spare memory.
     pub fn shrink(&mut self) {
         self.scratch.clear();
         self.scratch.shrink_to(SCRATCH_BYTES_KEPT);
     }
 
-    /// What the block says. Every block of a connection has to come here, in order, whatever becomes of its stream.
+    /// The meaning of a block. Every block of a connection has to be decoded, in order, even if its stream is refused.
     #[inline]
     pub fn decode(&mut self, block: &[u8]) -> Result<RequestHead, DecodeError> {
         match self.memo.recall(block) {
@@ -120,7 +118,7 @@ impl Decoder {
         let mut changed = false;
         while let Some(&first) = input.0.first() {
             if first & 0xe0 == 0x20 {
-                // A new size of the table stands at the start of a block only.
+                // A table size update is only valid at the start of a block (RFC 7541, 4.2).
                 let resized = (head.size == 0).then(|| self.table.resize(input.integer(5)?)).flatten();
                 resized.ok_or(DecodeError::Malformed)?;
                 changed = true;
@@ -149,7 +147,7 @@ impl Decoder {
         Ok(head)
     }
 
-    /// A field that is spelt out, perhaps but for its name.
+    /// A literal field, whose name may be indexed.
     fn literal(&mut self, first: u8, input: &mut Input<'_>) -> Option<Entry> {
         let enters = first & 0x40 != 0;
         let index = input.integer(if enters { 6 } else { 4 })?;
@@ -170,7 +168,7 @@ impl Decoder {
         })
     }
 
-    /// The field of this name. A value that nobody reads is not even decoded.
+    /// The field with this name. A value that is not needed is not decoded.
     fn value(&mut self, name: Name, name_bytes: usize, value: Text<'_>) -> Option<Entry> {
         if name == Name::Other
             && let Some(value_bytes) = value.printable()
@@ -182,7 +180,7 @@ impl Decoder {
     }
 }
 
-/// What is left of a block.
+/// The rest of a block.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -192,7 +190,7 @@ impl<'a> Input<'a> {
         Some(first)
     }
 
-    /// An integer of which the first byte holds this many bits (RFC 7541, 5.1), bounded to what any string may need.
+    /// An integer with a prefix of this many bits (RFC 7541, 5.1). Its bound is enough for the length of any string.
     #[inline]
     pub(super) fn integer(&mut self, bits: u32) -> Option<usize> {
         let max = (1_usize << bits) - 1;
@@ -220,7 +218,7 @@ impl<'a> Input<'a> {
         Some(Text { is_coded, bytes })
     }
 
-    /// A string, in place of what `text` holds.
+    /// Decodes a string into `text`, and replaces its content.
     pub(super) fn string(&mut self, text: &mut Vec<u8>) -> Option<()> {
         self.text()?.read(text)
     }
@@ -229,13 +227,13 @@ impl<'a> Input<'a> {
 /// A string, as it was sent.
 #[derive(Clone, Copy)]
 struct Text<'a> {
-    /// In Huffman's code.
+    /// In the Huffman code.
     is_coded: bool,
     bytes: &'a [u8],
 }
 
 impl Text<'_> {
-    /// Puts it in place of what `text` holds.
+    /// Decodes it into `text`, and replaces its content.
     fn read(self, text: &mut Vec<u8>) -> Option<()> {
         text.clear();
         if self.is_coded {
@@ -245,7 +243,7 @@ impl Text<'_> {
         Some(())
     }
 
-    /// Its length, if it is known to be of the usual characters.
+    /// Its decoded length, if it is known without decoding that it is a valid value.
     fn printable(self) -> Option<usize> {
         match self.is_coded {
             true => huffman::length(self.bytes),

@@ -1,15 +1,15 @@
-//! Header blocks of answers. They hold few different fields, so only two ever enter the client's table.
+//! Header blocks of answers. They hold few different fields, and only two of them enter the client's table.
 
 use super::{ENTRY_OVERHEAD, STATIC_ENTRIES, TABLE_BYTES};
 
 const CONTENT_TYPE: (&str, &str) = ("content-type", "application/grpc");
 const GRPC_STATUS: (&str, &str) = ("grpc-status", "0");
-/// Where the static table has `content-type`, for another value.
+/// The index of the name `content-type` in the static table.
 const CONTENT_TYPE_NAME: u8 = 31;
-/// Where the static table has `:status` with the value 200, 404, and any.
+/// The indices of `:status: 200` and of the name `:status` in the static table.
 const STATUS_200: u8 = 8;
 const STATUS_NAME: u8 = 8;
-/// What both fields need in a table.
+/// The size of both fields in a table.
 const BOTH_BYTES: usize = CONTENT_TYPE.0.len()
     + CONTENT_TYPE.1.len()
     + GRPC_STATUS.0.len()
@@ -18,15 +18,15 @@ const BOTH_BYTES: usize = CONTENT_TYPE.0.len()
 /// The index of the newest entry of the dynamic table.
 const NEWEST: u8 = STATIC_ENTRIES as u8 + 1;
 
-/// The `content-type` of every answer and the `grpc-status` of every good one enter the client's table, once each, and
-/// stay there, as they are all that we add. Where it has no room for both it stays unused.
+/// The `content-type` of every answer and the `grpc-status` of every successful one enter the client's table once. They
+/// stay there, because nothing else is added. A table without room for both stays unused.
 #[derive(Debug)]
 pub struct Encoder {
     capacity: usize,
-    /// The capacity has changed, and the next block has to say so.
+    /// The capacity has changed, and the next block has to announce it.
     resized: bool,
     inserted: u8,
-    /// The how-manieth insertion it was; 0: none.
+    /// The number of its insertion, from 1; 0: not inserted.
     content_type: u8,
     status_ok: u8,
 }
@@ -36,7 +36,7 @@ impl Encoder {
         Self { capacity: TABLE_BYTES, resized: false, inserted: 0, content_type: 0, status_ok: 0 }
     }
 
-    /// The client's SETTINGS_HEADER_TABLE_SIZE. It is only ever followed downwards.
+    /// Applies the client's SETTINGS_HEADER_TABLE_SIZE. The capacity is only ever lowered.
     pub fn set_table_max(&mut self, capacity: u32) {
         let mut capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
         if capacity < BOTH_BYTES {
@@ -49,15 +49,15 @@ impl Encoder {
         }
     }
 
-    /// The block of a good answer's headers and that of its trailers, one byte a field, once the client's table holds
-    /// both and has nothing to be told.
+    /// The header block and the trailer block of a successful answer, one byte a field. `None` until the client's table
+    /// holds both fields, and while a changed capacity is not announced yet.
     #[inline]
     pub fn indexed(&self) -> Option<([u8; 2], u8)> {
         let indexed = self.content_type != 0 && self.status_ok != 0 && !self.resized;
         indexed.then(|| ([0x80 | STATUS_200, self.index(self.content_type)], self.index(self.status_ok)))
     }
 
-    /// Begins a block.
+    /// Begins a block, and announces a changed capacity.
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         if self.resized {
             integer(out, 5, 0x20, self.capacity);
@@ -65,7 +65,7 @@ impl Encoder {
         }
     }
 
-    /// The head of an answer of gRPC.
+    /// Appends the headers of a gRPC answer.
     pub fn grpc(&mut self, out: &mut Vec<u8>) {
         self.begin(out);
         out.push(0x80 | STATUS_200);
@@ -82,7 +82,7 @@ impl Encoder {
         string(out, CONTENT_TYPE.1);
     }
 
-    /// That a call went well.
+    /// Appends the trailers of a successful call.
     pub fn grpc_ok(&mut self, out: &mut Vec<u8>) {
         if self.status_ok != 0 {
             return out.push(self.index(self.status_ok));
@@ -98,7 +98,7 @@ impl Encoder {
         string(out, GRPC_STATUS.1);
     }
 
-    /// That a call failed, and why: a message that is already percent-encoded.
+    /// Appends the trailers of a failed call. `message` is already percent-encoded.
     pub fn grpc_error(&mut self, out: &mut Vec<u8>, status: u8, message: &str) {
         plain(out, GRPC_STATUS.0, &status.to_string());
         if !message.is_empty() {
@@ -106,7 +106,7 @@ impl Encoder {
         }
     }
 
-    /// The head of an answer that is no gRPC.
+    /// Appends the headers of an answer with an HTTP error status.
     pub fn http_error(&mut self, out: &mut Vec<u8>, status: u16, fields: &[(&str, &str)]) {
         self.begin(out);
         integer(out, 4, 0, STATUS_NAME.into());
@@ -120,7 +120,7 @@ impl Encoder {
     }
 }
 
-/// A field that enters no table.
+/// Appends a literal field without indexing.
 fn plain(out: &mut Vec<u8>, name: &str, value: &str) {
     out.push(0);
     string(out, name);
@@ -132,7 +132,7 @@ fn string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// An integer of which the first byte holds this many bits, beside those of `first` (RFC 7541, 5.1).
+/// Appends an integer with a prefix of this many bits, beside the bits of `first` (RFC 7541, 5.1).
 fn integer(out: &mut Vec<u8>, bits: u32, first: u8, value: usize) {
     let max = (1_usize << bits) - 1;
     if value < max {

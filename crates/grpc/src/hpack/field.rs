@@ -1,10 +1,10 @@
-//! What one header field means to a server of unary gRPC calls: a name and a value in, a [`Meaning`] out.
+//! The meaning of one header field to a server of unary gRPC calls: a name and a value in, a [`Meaning`] out.
 
 use std::time::Duration;
 
 use crate::{message, timeout};
 
-/// Methods that are told apart.
+/// HTTP methods, as far as they are distinguished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
     Post,
@@ -13,17 +13,17 @@ pub enum Method {
     Other,
 }
 
-/// Where a call goes.
+/// The path of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
-    /// To the path of this place in the table of those that are served.
+    /// Its index in the table of paths that are served.
     Known(u8),
-    /// To none of them.
+    /// A path that is not served.
     #[default]
     Unknown,
 }
 
-/// A header's name, as far as names are told apart.
+/// The name of a field, as far as names are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     Method,
@@ -34,13 +34,13 @@ pub enum Name {
     ContentLength,
     Te,
     GrpcTimeout,
-    /// One that may not stand in a request of HTTP/2.
+    /// A name that an HTTP/2 request must not have.
     Malformed,
     /// Any other.
     Other,
 }
 
-/// What a field says.
+/// The meaning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     Nothing,
@@ -53,12 +53,12 @@ pub enum Meaning {
     /// The content type, and whether it is gRPC.
     ContentType(bool),
     ContentLength(u64),
-    /// How long the caller waits, if the value says so in the protocol's form.
+    /// How long the caller waits; `None` if the value is malformed.
     Timeout(Option<Duration>),
 }
 
 impl Name {
-    /// Tells a name apart.
+    /// Classifies a name.
     pub fn of(name: &[u8]) -> Self {
         match name {
             b":method" => Self::Method,
@@ -79,7 +79,7 @@ impl Name {
 }
 
 impl Meaning {
-    /// What this value means under this name, to a server of these paths.
+    /// The meaning of a field with this name and value, to a server of these paths.
     pub fn of(name: Name, value: &[u8], routes: &[&str]) -> Self {
         if !is_value(value) {
             return Self::Malformed;
@@ -121,7 +121,7 @@ fn path(value: &[u8], routes: &[&str]) -> Meaning {
 }
 
 fn content_length(value: &[u8]) -> Meaning {
-    // More digits than this is more than anybody sends, and would not fit.
+    // More digits might not fit into a `u64`, and nobody sends so many.
     const DIGITS_MAX: usize = 18;
     if value.is_empty() || value.len() > DIGITS_MAX || !value.iter().all(u8::is_ascii_digit) {
         return Meaning::Malformed;
@@ -129,15 +129,15 @@ fn content_length(value: &[u8]) -> Meaning {
     Meaning::ContentLength(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
-/// Of a token in lower case (RFC 9110, 5.6.2; RFC 9113, 8.2.1).
+/// Whether it may be in a token in lower case (RFC 9110, 5.6.2; RFC 9113, 8.2.1).
 fn is_name_byte(byte: u8) -> bool {
     matches!(byte,
         b'a'..=b'z' | b'0'..=b'9' | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'
         | b'_' | b'`' | b'|' | b'~')
 }
 
-/// Whether all of it is printable, a tab, or beyond ASCII, and neither end is white space (RFC 9113, 8.2.1). It looks at
-/// every byte, many at once.
+/// Whether each byte is printable, a tab, or beyond ASCII, and neither end is white space (RFC 9113, 8.2.1). The loop
+/// has no early exit, so that the compiler can check many bytes at once.
 pub(super) fn is_value(value: &[u8]) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     if is_space(value.first()) || is_space(value.last()) {

@@ -1,4 +1,4 @@
-//! What a block of header fields says of a request, or of its trailers. Fields in, in their order; a verdict out.
+//! The meaning of a header block: of a request, or of its trailers. Fields in, in their order; a [`RequestHead`] out.
 
 use std::time::Duration;
 
@@ -8,25 +8,23 @@ const METHOD: u8 = 1;
 const SCHEME: u8 = 2;
 const PATH: u8 = 4;
 const AUTHORITY: u8 = 8;
-/// A field that is no pseudo-header: none of those may follow.
+/// A field that is no pseudo-header. No pseudo-header may follow it.
 const REGULAR: u8 = 16;
 const LENGTH: u8 = 32;
 
-/// What a header block said.
+/// The meaning of a header block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestHead {
     seen: u8,
     malformed: bool,
     length: u64,
-    /// The method.
     pub method: Method,
-    /// The path.
     pub route: Route,
     /// Whether the content type is gRPC.
     pub is_grpc: bool,
     /// How long the caller waits.
     pub timeout: Option<Duration>,
-    /// Bytes of all fields, as RFC 7541 counts the size of an entry.
+    /// Bytes of all fields, each with the size of its entry (RFC 7541, 4.1).
     pub size: usize,
 }
 
@@ -59,7 +57,7 @@ impl RequestHead {
         self.seen |= REGULAR;
     }
 
-    /// Each pseudo-header stands once, and before all other fields.
+    /// Each pseudo-header may occur once, and only before all other fields.
     #[inline]
     fn pseudo(&mut self, bit: u8) {
         self.malformed |= self.seen & (bit | REGULAR) != 0;
@@ -71,12 +69,12 @@ impl RequestHead {
         !self.malformed && self.seen & (METHOD | SCHEME | PATH) == METHOD | SCHEME | PATH
     }
 
-    /// Whether it may follow the body of a request.
+    /// Whether it is well-formed as the trailers of a request.
     pub fn is_trailers(&self) -> bool {
         !self.malformed && self.seen & (METHOD | SCHEME | PATH | AUTHORITY) == 0
     }
 
-    /// Bytes that the body has to have.
+    /// The announced length of the body.
     pub fn content_length(&self) -> Option<u64> {
         (self.seen & LENGTH != 0).then_some(self.length)
     }

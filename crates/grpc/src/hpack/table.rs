@@ -1,5 +1,5 @@
-//! The static and the dynamic table of HPACK: by index, what a field means and how long it is. No text is kept, because
-//! none is needed again.
+//! The static and the dynamic table of HPACK: the meaning and the size of a field, by its index. No text is kept,
+//! because none is needed again.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -10,23 +10,22 @@ use super::{ENTRY_OVERHEAD, STATIC_ENTRIES, TABLE_BYTES};
 /// A field that a table holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name, and how many bytes that has: another value may follow under the same name.
+    /// Its name, and the bytes of the name: a literal field may refer to the name alone.
     pub name: Name,
     pub name_bytes: usize,
-    /// What it says.
     pub meaning: Meaning,
-    /// Its size, as the protocol counts it.
+    /// Its size (RFC 7541, 4.1).
     pub size: usize,
 }
 
 impl Entry {
-    /// The field of this name and value, to a server of these paths.
+    /// The entry of a field with this name and value, to a server of these paths.
     pub fn of(name: Name, name_bytes: usize, value: &[u8], routes: &[&str]) -> Self {
         let size = name_bytes + value.len() + ENTRY_OVERHEAD;
         Self { name, name_bytes, meaning: Meaning::of(name, value, routes), size }
     }
 
-    /// A field that is well-formed and of no interest, by the lengths of its name and its value.
+    /// The entry of a well-formed field that is not needed, from the lengths of its name and its value.
     pub fn unread(name_bytes: usize, value_bytes: usize) -> Self {
         let size = name_bytes + value_bytes + ENTRY_OVERHEAD;
         Self { name: Name::Other, name_bytes, meaning: Meaning::Nothing, size }
@@ -57,7 +56,7 @@ impl Table {
         }
     }
 
-    /// Adds an entry; those that have no room any more go, the oldest first. One that is too large empties the table.
+    /// Adds an entry and evicts the oldest ones to make room. An entry that is too large empties the table.
     pub fn insert(&mut self, entry: Entry) {
         self.evict(entry.size);
         if entry.size <= self.capacity {
@@ -66,7 +65,7 @@ impl Table {
         }
     }
 
-    /// The other side's choice of a capacity, which is at most what we told it. `None` where it is more.
+    /// Sets the capacity that the client chose. `None` if it is more than we allow.
     pub fn resize(&mut self, capacity: usize) -> Option<()> {
         if capacity > TABLE_BYTES {
             return None;

@@ -1,4 +1,4 @@
-//! A decoder that keeps the text of fields, for tests that read what servers say.
+//! A decoder that keeps the text of fields, for tests that read a server's answers.
 
 use std::collections::VecDeque;
 
@@ -16,13 +16,13 @@ pub struct TextDecoder {
 }
 
 impl TextDecoder {
-    /// The fields of a block; `None` where it is no HPACK.
+    /// The fields of a block; `None` if it is malformed.
     pub fn decode(&mut self, block: &[u8]) -> Option<Vec<Field>> {
         let mut input = Input(block);
         let mut fields = Vec::new();
         while let Some(&first) = input.0.first() {
             if first & 0xe0 == 0x20 {
-                // Servers only ever announce a smaller table, and none of our tests fills one.
+                // Servers only ever announce a smaller table, and no test fills one.
                 if input.integer(5)? == 0 {
                     self.entries.clear();
                 }

@@ -1,24 +1,24 @@
-//! How long a coded string is, decoded: all that has to be known of a header that nobody reads.
+//! The length of a coded string once it is decoded: all that is needed of a header that is not read.
 //!
-//! Two symbols at a step, as long as they are usual text: digits, letters, most punctuation. Whatever else there is, a
-//! `None` says that the string has to be decoded.
+//! It looks up two symbols at a time, as long as they are usual text: digits, letters, most punctuation. For other
+//! strings it returns `None`: they have to be decoded.
 
 use super::{LENGTHS, codes};
 
-/// Bits that a step looks at: two symbols of ids, which have five or six each.
+/// Bits that a step looks up: two symbols of an id, which have five or six bits each.
 const STEP_BITS: usize = 12;
-/// The same at the end of a string, for one symbol.
+/// The same for one symbol, at the end of a string.
 const LAST_BITS: usize = 8;
 
-/// What a step finds: bits in the lower half, symbols in the upper. 0: neither.
+/// The result of a step: its bits in the lower half, its symbols in the upper. 0: no usual symbol.
 static STEPS: [u8; 1 << STEP_BITS] = steps();
 static LAST_STEPS: [u8; 1 << LAST_BITS] = single();
 
-/// A space, and how many bits it has.
+/// The code of a space, and the number of its bits.
 const SPACE: u8 = 0x14;
 const SPACE_BITS: usize = 6;
 
-/// How many characters the string has, all of them printable, and neither the first nor the last a space.
+/// The length of the decoded string, if it is known that all characters are printable and neither end is a space.
 pub fn length(string: &[u8]) -> Option<usize> {
     if string.first().is_some_and(|first| first >> (8 - SPACE_BITS) == SPACE) {
         return None;
@@ -52,7 +52,7 @@ pub fn length(string: &[u8]) -> Option<usize> {
     (is_padding(string, at) && !ends_with_space).then_some(symbols)
 }
 
-/// Whether nothing is left from this bit on but padding: ones, fewer than a byte.
+/// Whether only padding is left from this bit on: fewer than eight bits, all of them ones.
 fn is_padding(string: &[u8], at: usize) -> bool {
     let left = string.len() * 8 - at;
     left < 8 && string.last().is_none_or(|last| last.trailing_ones() as usize >= left)
@@ -91,7 +91,7 @@ const fn steps() -> [u8; 1 << STEP_BITS] {
     table
 }
 
-/// Sets every place that begins with this code.
+/// Sets every place whose bits begin with this code.
 const fn fill(table: &mut [u8], code: usize, bits: usize, place_bits: usize, step: u8) {
     let (mut place, end) = (code << (place_bits - bits), (code + 1) << (place_bits - bits));
     while place < end {

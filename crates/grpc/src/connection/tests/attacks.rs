@@ -37,7 +37,7 @@ fn floods_end_the_connection() {
     }
 }
 
-/// Says the same again and again; how many bytes are taken until the connection ends as expected, at most so many.
+/// Sends the same bytes again and again until the connection ends with `code`; returns how many were sent.
 fn bytes_until(peer: &mut Peer, sent: &[u8], bytes_max: usize, code: ErrorCode) -> usize {
     let taken = (1..).map(|times| times * sent.len()).find(|&bytes| {
         assert!(bytes <= bytes_max, "{bytes} bytes");
@@ -70,7 +70,7 @@ fn floods_of_useless_frames_on_a_stream_end_the_connection() {
     bytes_until(&mut opening(&no_call, &[]), &byte, 11 * 10_001, calm);
     bytes_until(&mut opening(&no_call, &[]), &padded, 300 * 10_001, calm);
     bytes_until(&mut opening(&no_call, &[]), &large, 40 << 20, calm);
-    // Refused before it is whole.
+    // Answered before it is complete.
     let compressed = frame(kind::DATA, 0, 1, b"\x01\0\0");
     bytes_until(&mut opening(&call_fields, &compressed), &byte, 11 * 10_003, calm);
     bytes_until(&mut opening(&call_fields, &compressed), &large, 40 << 20, calm);
@@ -100,7 +100,7 @@ fn a_header_block_times_out_however_many_frames_it_has() {
         assert_eq!(peer.wait(Duration::from_secs(4)), []);
         assert_eq!(peer.send(&frame(kind::CONTINUATION, 0, 1, &[])), []);
     }
-    // Half of the next.
+    // Half of the next frame.
     assert_eq!(peer.wait(Duration::from_millis(1_900)), []);
     assert_eq!(peer.send(&frame(kind::CONTINUATION, 0, 1, &[0; 9])[..12]), []);
     assert_eq!(goaway(&peer.wait(Duration::from_millis(200))), Some(ErrorCode::ProtocolError as u8));
@@ -178,7 +178,7 @@ fn memory_is_freed_after_a_burst() {
     let mut peer = Peer::new(5);
     let streams = || (0..1_000).map(|number| 2 * number + 1);
     peer.send(&streams().flat_map(|stream| call(stream, b"later")).collect::<Vec<_>>());
-    // A long name, which is decoded to be looked at, and a field that is not.
+    // A long name, which is decoded to be classified.
     let long = [&[0, 0x7f, 0xc1, 0x3d][..], &[b'x'; 8_000], &[1, b'y']].concat();
     let begins = frame(kind::HEADERS, WHOLE | END, 2_001, &[call_block(&[]), long].concat());
     assert_eq!(ended(&peer.send(&begins)), [2_001]);
@@ -310,7 +310,7 @@ fn a_bad_or_incomplete_preface_ends_the_connection() {
 #[test]
 fn incomplete_frames_blocks_and_requests_time_out() {
     let almost = READ_TIMEOUT - Duration::from_millis(1);
-    // In a frame; each byte that comes does not make it longer.
+    // In a frame: further bytes do not extend its time.
     let mut peer = Peer::new(5);
     peer.send(&frame(kind::PING, 0, 0, &[0; 8])[..10]);
     peer.wait(Duration::from_secs(5));
@@ -331,7 +331,7 @@ fn incomplete_frames_blocks_and_requests_time_out() {
     assert_eq!((ended(&received), resets(&received)), (vec![1], vec![(1, 0)]));
     assert_eq!(peer.server.timed_out, [false]);
     assert_eq!(ended(&peer.send(&call(3, b"x"))), [3]);
-    // In a request that was wanted sooner.
+    // In a request with a shorter `grpc-timeout`.
     peer.send(&frame(kind::HEADERS, WHOLE, 5, &call_block(&[("grpc-timeout", "20m")])));
     assert_eq!(peer.wait(Duration::from_millis(19)), []);
     assert_eq!(ended(&peer.wait(Duration::from_millis(1))), [5]);

@@ -1,4 +1,4 @@
-//! Ends in order.
+//! Graceful ends.
 
 use super::super::ending::DRAIN_PING;
 use super::*;
@@ -26,7 +26,7 @@ fn streams_begun_before_the_goaway_is_read_are_served_later_ones_refused() {
     assert_eq!((last(first), goaway(std::slice::from_ref(first))), (U31_MAX, Some(0)));
     assert_eq!((ping.kind, &ping.payload[..]), (kind::PING, &DRAIN_PING[..]));
     assert_eq!(drain(&mut peer), [], "once is enough");
-    // Under way when the client did not know yet.
+    // In flight before the client has read the GOAWAY.
     assert_eq!(ended(&peer.send(&call(3, b"x"))), [3]);
     peer.send(&call(5, b"later"));
     let [second] = &read(&mut peer)[..] else { panic!("one frame") };

@@ -29,7 +29,7 @@ fn client_frames() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A call of which the header block and the message come in two frames each.
+/// A call whose header block and message come in two frames each.
 fn in_pieces(stream: u32, head: Index, body: Index) -> Vec<u8> {
     let (block, message) = (call_block(&[]), message(&[9; 40]));
     let (head, body) = (head.index(block.len()), body.index(message.len()));
@@ -46,7 +46,7 @@ fn trace() -> impl Strategy<Value = Vec<u8>> {
     vec(client_frames(), 1..40).prop_map(|sent| [start(), sent.concat()].concat())
 }
 
-/// Everything that is said to this trace, which comes in these pieces, over and over.
+/// All output and all calls of this trace, which arrives in pieces of these sizes, over and over.
 fn answers(trace: &[u8], pieces: &[usize]) -> (Vec<u8>, Vec<Seen>) {
     let mut peer = Peer::silent(50);
     let mut rest = trace;

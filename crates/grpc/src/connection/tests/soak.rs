@@ -1,5 +1,5 @@
-//! Frames without an end: as many as TIDEGATE_SOAK_FRAMES says (`tests/soak/run`), a few otherwise. Good clients whose
-//! streams all come to an end, now and then one that breaks in the middle of a frame.
+//! Endless frames: TIDEGATE_SOAK_FRAMES of them (`tests/soak/run`), or a few. Most clients are good, and all of their
+//! streams end; some clients break off in the middle of a frame.
 
 use super::*;
 
@@ -15,7 +15,7 @@ impl Draw {
     }
 }
 
-/// One connection, and what it has under way.
+/// One connection, and its pending calls.
 struct Client {
     peer: Peer,
     next: u32,
@@ -35,7 +35,7 @@ impl Client {
         self.check_bounds();
     }
 
-    /// Forgets what was said, and looks at what is held.
+    /// Discards the output, and checks what the connection holds.
     fn check_bounds(&mut self) {
         let Peer { connection, server, .. } = &mut self.peer;
         assert!(connection.streams.len() <= STREAMS_MAX);
@@ -83,14 +83,14 @@ impl Client {
         }
     }
 
-    /// A window for the connection that is large enough, and one for streams that may not be.
+    /// Opens the connection's window far enough, and sets that of the streams, which may be too small.
     fn open(&mut self, window: u32) {
         let connection = frame(kind::WINDOW_UPDATE, 0, 0, &2_000_u32.to_be_bytes());
         let [_, _, a, b] = window.to_be_bytes();
         self.send(&[connection, frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, a, b])].concat());
     }
 
-    /// Ends what is under way: nothing is left.
+    /// Completes all pending calls: nothing is left.
     fn finish(mut self) -> u64 {
         for stream in std::mem::take(&mut self.waiting) {
             self.peer.complete(stream, Ok(b"late"));
@@ -103,7 +103,7 @@ impl Client {
         self.frames
     }
 
-    /// Says something broken, and is gone.
+    /// Sends the start of a damaged call, and nothing after it.
     fn break_off(mut self, draw: &mut Draw) -> u64 {
         let mut bytes = call(self.begin(), b"broken");
         let place = draw.below(bytes.len() as u64) as usize;
@@ -114,7 +114,7 @@ impl Client {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods, reason = "how long it runs is whoever starts it to say")]
+#[allow(clippy::disallowed_methods, reason = "whoever starts it sets how long it runs")]
 fn frames_without_an_end() {
     let wanted =
         std::env::var("TIDEGATE_SOAK_FRAMES").map_or(100_000, |text| text.parse().expect("a number"));

@@ -1,4 +1,4 @@
-//! Flow control: nothing beyond a window, nothing left behind, nothing held without a bound.
+//! Flow control: no bytes beyond a window, no answer left unsent, no memory without a bound.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn an_answer_waits_for_its_window_but_not_for_ever() {
     assert_eq!(ended(&peer.send(&larger)), [1]);
     // The next window is large enough for all but the last byte.
     assert!(ended(&peer.send(&call(3, b"x"))).is_empty());
-    // Its request was read in time; how long an answer may take to be taken is another matter.
+    // The timeout of the request is over; now that of the answer counts.
     assert_eq!(peer.wait(Duration::from_secs(29)), []);
     assert_eq!(resets(&peer.wait(Duration::from_secs(1))), [(3, ErrorCode::Cancel as u8)]);
 }
@@ -27,7 +27,7 @@ fn an_answer_waits_for_its_window_but_not_for_ever() {
 fn windows_are_replenished_so_that_a_client_may_send_for_ever() {
     let mut peer = Peer::new(5);
     let (mut connection, mut stream) = (1_048_576_i64, 65_535_i64);
-    // Of what is no call nothing is kept.
+    // The body of a request that is rejected is not kept.
     let no_call = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
     peer.send(&frame(kind::HEADERS, WHOLE, 1, &block(&no_call)));
     for _ in 0..300 {
@@ -47,7 +47,6 @@ fn windows_are_replenished_so_that_a_client_may_send_for_ever() {
 fn data_beyond_the_window_resets_the_stream() {
     let flow = ErrorCode::FlowControlError as u8;
     let mut peer = Peer::new(5);
-    // To one that does not give anything back: it is answered.
     peer.send(&[call(1, b"later"), frame(kind::HEADERS, WHOLE, 3, &call_block(&[]))].concat());
     let stream = peer.connection.streams.get(3).expect("it has begun");
     stream.receive_window = 100;
@@ -68,7 +67,7 @@ fn incomplete_bodies_are_bounded_in_sum() {
         assert!(peer.connection.windows.unfinished <= 1_024 * 1_024);
     }
     assert!(refused > 700, "{refused}");
-    // Those that are reset, or answered, make room.
+    // Streams that are reset or answered make room.
     for number in 0..1_000 {
         peer.send(&frame(kind::RST_STREAM, 0, 2 * number + 1, &[0; 4]));
     }
@@ -100,7 +99,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A client that keeps the books.
+/// A client that keeps its own count of the windows.
 struct Books {
     peer: Peer,
     connection: i64,
@@ -112,7 +111,7 @@ struct Books {
 impl Books {
     fn new() -> Self {
         let mut peer = Peer::new(400);
-        // Nearly nothing is left of the connection's window, so that it is in the way too.
+        // The connection's window is nearly used up, so that it blocks too.
         peer.connection.windows.send = 1_000;
         Self { peer, connection: 1_000, initial: 65_535, streams: Vec::new() }
     }
@@ -151,7 +150,7 @@ impl Books {
         self.check(&received);
     }
 
-    /// Books what was sent: nothing is beyond a window, or after the end of its stream.
+    /// Counts what the server has sent: nothing is beyond a window, or after the end of its stream.
     fn check(&mut self, received: &[Frame]) {
         for frame in received {
             assert_ne!(frame.kind, kind::GOAWAY);
@@ -180,7 +179,7 @@ proptest! {
         for (number, act) in acts.iter().enumerate() {
             books.act(act);
             if number % 50 == 0 {
-                // Time for the score of useless frames.
+                // Time for the abuse score to decay.
                 books.peer.now += Duration::from_millis(100);
             }
         }

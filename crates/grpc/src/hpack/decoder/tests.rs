@@ -1,4 +1,4 @@
-//! The examples of RFC 7541, appendix C, and what is not HPACK.
+//! The examples of RFC 7541, appendix C, and malformed blocks.
 
 use super::*;
 use crate::hpack::field::{Meaning, Method, Route};
