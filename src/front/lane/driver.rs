@@ -325,8 +325,8 @@ fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>,
         if turn.out.len() >= OUTPUT_BYTES_MAX {
             return context.waker().wake_by_ref();
         }
-        let Poll::Ready(Some(joined)) = turn.serve.waiting.poll_join_next(context) else { return };
-        match joined {
+        let Poll::Ready(Some(finished)) = turn.serve.waiting.poll_join_next(context) else { return };
+        match finished {
             Ok((stream, Event::Answer(answer))) => {
                 connection.complete(stream, answer.as_deref().map_err(Clone::clone), turn.now, turn.out);
             }
