@@ -181,7 +181,7 @@ mod tests {
     use crate::unit::Unit;
 
     /// A counter that told this; `requests` tells it from others.
-    fn told(requests: u32, remaining: u64, over: bool, reset_secs: u64) -> Limited<'static> {
+    fn counter(requests: u32, remaining: u64, over: bool, reset_secs: u64) -> Limited<'static> {
         let reset_nanos = reset_secs * SECOND_NANOS;
         Limited {
             origin: Origin::Override { unit: Unit::Hour, unit_multiplier: 1 },
@@ -206,27 +206,30 @@ mod tests {
     #[test]
     fn the_tightest_is_the_first_with_the_least_remaining() {
         assert_eq!(tightest(&[]), None);
-        assert_eq!(tightest(&[told(1, 5, false, 0), told(2, 3, false, 0), told(3, 3, false, 0)]), Some(2));
+        assert_eq!(
+            tightest(&[counter(1, 5, false, 0), counter(2, 3, false, 0), counter(3, 3, false, 0)]),
+            Some(2)
+        );
     }
 
     #[test]
     fn the_last_denied_one_is_tighter_than_any_other_but_quota_mode_and_shadow_mode_deny_nothing() {
-        let over = |requests| told(requests, 2, true, 9);
-        assert_eq!(tightest(&[told(1, 0, false, 0), over(2), over(3), told(4, 0, false, 0)]), Some(3));
+        let over = |requests| counter(requests, 2, true, 9);
+        assert_eq!(tightest(&[counter(1, 0, false, 0), over(2), over(3), counter(4, 0, false, 0)]), Some(3));
         let quota = Limited { quota: true, ..over(2) };
         let shadow = Limited { shadow: true, ..over(3) };
-        assert_eq!(tightest(&[told(1, 1, false, 0), quota, shadow]), Some(1));
-        assert_eq!(tightest(&[told(1, 2, false, 0), quota, shadow]), Some(1));
-        assert_eq!(tightest(&[told(1, 3, false, 0), shadow, quota]), Some(3), "they count as any other");
+        assert_eq!(tightest(&[counter(1, 1, false, 0), quota, shadow]), Some(1));
+        assert_eq!(tightest(&[counter(1, 2, false, 0), quota, shadow]), Some(1));
+        assert_eq!(tightest(&[counter(1, 3, false, 0), shadow, quota]), Some(3), "they count as any other");
     }
 
     #[test]
     fn a_denied_request_waits_for_the_longest_of_those_that_deny_it() {
-        let shadow = Limited { shadow: true, ..told(1, 0, true, 90) };
-        let limited = [told(1, 0, true, 7), told(1, 0, true, 5), told(1, 9, false, 80), shadow];
+        let shadow = Limited { shadow: true, ..counter(1, 0, true, 90) };
+        let limited = [counter(1, 0, true, 7), counter(1, 0, true, 5), counter(1, 9, false, 80), shadow];
         assert_eq!(decision(Code::OverLimit, &limited).retry_after_secs(), Some(7));
         assert_eq!(decision(Code::Ok, &limited).retry_after_secs(), None);
-        let quota = Limited { quota: true, ..told(1, 0, true, 0) };
+        let quota = Limited { quota: true, ..counter(1, 0, true, 0) };
         assert_eq!(decision(Code::OverLimit, &[quota]).retry_after_secs(), Some(1));
     }
 }

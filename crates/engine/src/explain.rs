@@ -4,12 +4,12 @@
 //! In: rules, a request that only asks (0 hits), its plan and its verdicts. Out: an [`Explanation`], as text or as
 //! JSON. Not of the request path.
 
-mod told;
+mod render;
 
 use crate::decision::{Decision, Limited, Status, Verdicts, conclude};
 use crate::plan::{Check, Origin, Plan, Step};
 use crate::request::{Entry, Request};
-use crate::rules::{End, Known, Rule, RuleSet, Walk};
+use crate::rules::{End, NameList, Rule, RuleSet, Walk};
 
 /// Why a request would be answered as it would be.
 #[derive(Clone, Debug)]
@@ -96,25 +96,25 @@ fn counted(limited: &Limited<'_>, hits: u64) -> String {
 }
 
 fn unmatched(walk: &Walk<'_>, domain: &str, entries: &[Entry<'_>]) -> String {
-    let told = |entry: &Entry<'_>| format!("{}={}", entry.key, entry.value);
+    let text = |entry: &Entry<'_>| format!("{}={}", entry.key, entry.value);
     match &walk.end {
-        End::NoDomain(known) => format!("domain {domain} has no rules (there are: {})", told_of(known)),
+        End::NoDomain(known) => format!("domain {domain} has no rules (there are: {})", names_text(known)),
         End::NoNode(known) => {
-            let next = entries.get(walk.met.len()).map(told).unwrap_or_default();
-            format!("no rule for {next} at this level (there is: {})", told_of(known))
+            let next = entries.get(walk.met.len()).map(text).unwrap_or_default();
+            format!("no rule for {next} at this level (there is: {})", names_text(known))
         }
-        End::NoLimit(below) if !below.some.is_empty() => {
-            format!("the path ends where no limit is set (below it there is: {})", told_of(below))
+        End::NoLimit(below) if !below.names.is_empty() => {
+            format!("the path ends where no limit is set (below it there is: {})", names_text(below))
         }
         End::NoLimit(_) | End::Rule(_) => "the path ends where no limit is set".to_owned(),
     }
 }
 
-fn told_of(known: &Known) -> String {
+fn names_text(known: &NameList) -> String {
     match known {
-        Known { some, .. } if some.is_empty() => "nothing".to_owned(),
-        Known { some, more: 0 } => some.join(", "),
-        Known { some, more } => format!("{} and {} more", some.join(", "), grouped(*more)),
+        NameList { names, .. } if names.is_empty() => "nothing".to_owned(),
+        NameList { names, more: 0 } => names.join(", "),
+        NameList { names, more } => format!("{} and {} more", names.join(", "), grouped(*more)),
     }
 }
 

@@ -12,7 +12,7 @@
 mod algorithm;
 mod counter;
 mod divisor;
-mod kept;
+mod expiry;
 mod search;
 
 pub(crate) mod fixed_window;
@@ -22,13 +22,13 @@ pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
 pub(crate) mod sliding_window_weighted;
 pub(crate) mod token_bucket;
-mod told;
+mod remote;
 
 pub use algorithm::Algorithm;
 pub(crate) use algorithm::with_algorithms;
-pub use counter::Looked;
-pub(crate) use counter::{Ahead, Counter};
-pub use told::{Told, ToldState};
+pub use counter::Preview;
+pub(crate) use counter::{Counter, Pending};
+pub use remote::{RemoteCounter, RemoteState};
 
 use crate::time::{SECOND_NANOS, Timestamp};
 use divisor::Divisor;

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::decision::Verdicts;
 use crate::key::Key;
-use crate::limit::{Ahead, Algorithm, Counter, Limit, Verdict, with_algorithms};
+use crate::limit::{Algorithm, Counter, Limit, Pending, Verdict, with_algorithms};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::reported::{Reported, ReportedTotal};
 use crate::settle::{Settlement, settle};
@@ -26,7 +26,7 @@ use budget::Budget;
 use due::Due;
 use kind::{AnyKind, CHUNK_SHARDS, Kinds};
 use locked::Locked;
-use shard::{Asked, Promised, Room, Shard, ShardOps};
+use shard::{Prepared, Reserved, Room, Shard, ShardOps};
 
 /// How much memory counters may take, and what is answered when that is all taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,39 +189,42 @@ impl MemoryStore {
         if let Some(verdict) = shard.decide_usual(check, now) {
             return verdict;
         }
-        let promised = &mut Promised::default();
-        let asked = shard.look(check, now, Ahead::default(), promised, &self.budget).answered(self.full);
-        let charged = asked.charged(Settlement::PASSES, check, asked.charge_max);
-        let verdict = shard.finish_at(asked.slot, check, now, &asked, charged, 0);
+        let reserved = &mut Reserved::default();
+        let prepared =
+            shard.prepare(check, now, Pending::default(), reserved, &self.budget).answered(self.full);
+        let charged = prepared.charged(Settlement::PASSES, check, prepared.charge_max);
+        let verdict = shard.finish_at(prepared.slot, check, now, &prepared, charged, 0);
         due.note(shard.earliest_secs());
         drop(shard);
-        self.count_full(&asked);
-        self.count_beyond(check, &asked, charged);
+        self.count_full(&prepared);
+        self.count_beyond(check, &prepared, charged);
         verdict
     }
 
     fn apply_many(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
         let mut locked = Locked::new(&self.kinds, plan);
-        let asked = locked.look_all(plan, now, &self.budget, self.full);
-        let settlement =
-            settle(plan, |index| asked.get(index).copied().flatten().is_some_and(|asked| asked.looked.over));
-        let told = |check: &Check<'_>, asked: &Asked, charged| self.count_beyond(check, asked, charged);
-        locked.finish_all(plan, now, &asked, settlement, verdicts, told);
+        let prepared = locked.prepare_all(plan, now, &self.budget, self.full);
+        let settlement = settle(plan, |index| {
+            prepared.get(index).copied().flatten().is_some_and(|prepared| prepared.preview.over)
+        });
+        let observe =
+            |check: &Check<'_>, prepared: &Prepared, charged| self.count_beyond(check, prepared, charged);
+        locked.finish_all(plan, now, &prepared, settlement, verdicts, observe);
         drop(locked);
-        asked.iter().flatten().for_each(|asked| self.count_full(asked));
+        prepared.iter().flatten().for_each(|prepared| self.count_full(prepared));
     }
 
-    fn count_full(&self, asked: &Asked) {
-        match asked.room {
+    fn count_full(&self, prepared: &Prepared) {
+        match prepared.room {
             Room::Full(StoreFull::Deny) => self.full_deny.fetch_add(1, Relaxed),
             Room::Full(StoreFull::Allow) => self.full_allow.fetch_add(1, Relaxed),
             _ => 0,
         };
     }
 
-    fn count_beyond(&self, check: &Check<'_>, asked: &Asked, charged: u64) {
-        if asked.looked.over {
-            self.reported.count(check, asked.looked.left, charged);
+    fn count_beyond(&self, check: &Check<'_>, prepared: &Prepared, charged: u64) {
+        if prepared.preview.over {
+            self.reported.count(check, prepared.preview.left, charged);
         }
     }
 

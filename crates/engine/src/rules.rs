@@ -30,7 +30,7 @@ pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use excerpt::{Excerpt, Ink, excerpts};
 pub use set::{Example, RuleSet};
-pub use walk::{End, Known, Met, Walk};
+pub use walk::{End, Met, NameList, Walk};
 
 pub use crate::metric_name::{MetricName, MetricPath};
 pub use crate::rule::{Cost, Rule, StoreFailure, Sync, Written};

@@ -44,7 +44,7 @@ fn a_decision_allocates_nothing() {
 
 /// One counter that grows and shrinks, of each algorithm whose counters do.
 #[test]
-fn a_counter_holds_what_is_said_of_it() {
+fn a_counter_holds_the_bytes_that_the_store_counts() {
     let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let window = 3_600 * SECOND_NANOS;
     let algorithms = [
@@ -53,24 +53,24 @@ fn a_counter_holds_what_is_said_of_it() {
     ];
     for limit in algorithms {
         // The harness's own thread allocates now and then, beside this one.
-        let least = (0..3).map(|_| bytes_not_told(&limit)).min();
+        let least = (0..3).map(|_| bytes_miscounted(&limit)).min();
         assert_eq!(least, Some(0), "{}", limit.algorithm().name());
     }
 }
 
 /// The most bytes by which what the store says that one counter took or gave back differs from what the allocator says.
-fn bytes_not_told(limit: &Limit) -> usize {
+fn bytes_miscounted(limit: &Limit) -> usize {
     let store = MemoryStore::new(MemoryOptions::new(64 << 20));
     let key = KeySecret::new([7; 16]).seed([b"shop".as_slice()]).key(["alice"]);
     let take = |hits, now| store.take(limit, key, hits, now);
     take(1, NOW);
-    let (told, held) = (store.bytes() as isize, held_bytes());
+    let (counted, held) = (store.bytes() as isize, held_bytes());
     let mut most = 0;
     // Two windows and a half, then a pause after which one hit alone is left.
     for step in 0..9_001 {
         let pause = if step == 9_000 { 2 * limit.window_nanos() } else { 0 };
         take(1 + step % 3, NOW.plus(step * SECOND_NANOS + pause));
-        most = most.max((store.bytes() as isize - told).abs_diff(held_bytes() - held));
+        most = most.max((store.bytes() as isize - counted).abs_diff(held_bytes() - held));
     }
     most
 }

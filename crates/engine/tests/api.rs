@@ -1,6 +1,6 @@
 //! Everything that the crate shows to those who embed it, used once: whatever breaks this breaks them.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails tells where")]
+#![allow(clippy::unwrap_used, reason = "a test that fails shows where")]
 
 use tidegate_engine::{
     Algorithm, Answer, Clock, Code, Decision, Diagnostic, Limited, Limiter, LimiterBuilder, Request, Status,
@@ -59,7 +59,7 @@ fn a_limiter_is_built_asked_reloaded_and_swept() {
 }
 
 #[test]
-fn more_is_told_to_those_who_ask_for_it() {
+fn a_whole_decision_and_an_explanation_can_be_read() {
     let (limiter, now) = (builder().build().unwrap(), Clock::start().now());
     let left = limiter.decide_with(&question("alice"), now, |decision: &Decision<'_>| {
         let Some(Status::Limited(limited)) = decision.statuses.first() else { return None };
@@ -76,7 +76,7 @@ fn more_is_told_to_those_who_ask_for_it() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place_and_rules_stay_in_force() {
+fn bad_rules_are_refused_with_their_place_and_the_old_rules_stay() {
     let bad = "domain: shop\ndescriptors: [{kee: user}]\n";
     let problems: Vec<Diagnostic> = Limiter::builder().file("shop.yaml", bad).build().unwrap_err();
     assert_eq!((&*problems[0].file, problems[0].line), ("shop.yaml", 2));

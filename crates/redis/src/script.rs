@@ -1,14 +1,14 @@
 //! The script that decides inside Redis: its text, composed from one Lua fragment an algorithm, and one more for a
 //! counter that is asked alone; the arguments of a call; and the verdicts that a reply comes to.
 //!
-//! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`Told`]
+//! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`RemoteCounter`]
 //! counters as [`Answered`]. It opens no connection, and knows no keys but as bytes.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use tidegate_engine::limit::{Algorithm, Limit, Told, ToldState, Verdict, gcd};
+use tidegate_engine::limit::{Algorithm, Limit, RemoteCounter, RemoteState, Verdict, gcd};
 use tidegate_engine::plan::{Check, Hits};
 use tidegate_engine::time::Timestamp;
 
@@ -379,7 +379,7 @@ fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
     let limit = &in_micros(&check.limit);
     let over = over != 0;
     let (before, remaining, wanted) = (natural(before)?, natural(left)?, natural(wanted)?);
-    let told = Told { latest: micros(latest)?, state: state(limit, one, other)? };
+    let told = RemoteCounter { latest: micros(latest)?, state: state(limit, one, other)? };
     let hits = match check.hits {
         Hits::Take(hits) => hits,
         Hits::GiveBack(_) => 0,
@@ -406,18 +406,19 @@ fn micros(micros: i64) -> Option<Timestamp> {
 }
 
 /// The two numbers that an algorithm tells.
-fn state(limit: &Limit, one: i64, other: i64) -> Option<ToldState> {
+fn state(limit: &Limit, one: i64, other: i64) -> Option<RemoteState> {
     Some(match (limit.algorithm(), one) {
-        (Algorithm::SlidingLog | Algorithm::SlidingWindow, -1) => ToldState::Room,
-        (Algorithm::SlidingLog | Algorithm::SlidingWindow, -2) => ToldState::Never,
-        (Algorithm::SlidingLog, stamp) => ToldState::Stamp(micros(stamp)?),
-        (Algorithm::SlidingWindow, bucket) => ToldState::Bucket(u64::try_from(bucket).ok()?),
-        (Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow, current) => {
-            ToldState::Counts { current: u64::try_from(current).ok()?, previous: u32::try_from(other).ok()? }
-        }
+        (Algorithm::SlidingLog | Algorithm::SlidingWindow, -1) => RemoteState::Room,
+        (Algorithm::SlidingLog | Algorithm::SlidingWindow, -2) => RemoteState::Never,
+        (Algorithm::SlidingLog, stamp) => RemoteState::Stamp(micros(stamp)?),
+        (Algorithm::SlidingWindow, bucket) => RemoteState::Bucket(u64::try_from(bucket).ok()?),
+        (Algorithm::SlidingWindowWeighted | Algorithm::FixedWindow, current) => RemoteState::Counts {
+            current: u64::try_from(current).ok()?,
+            previous: u32::try_from(other).ok()?,
+        },
         (Algorithm::TokenBucket | Algorithm::LeakyBucket, hits) => {
             let (hits, rest) = (u128::try_from(hits).ok()?, u128::try_from(other).ok()?);
-            ToldState::Level(hits * u128::from(limit.window_nanos()) + rest * 1_000)
+            RemoteState::Level(hits * u128::from(limit.window_nanos()) + rest * 1_000)
         }
     })
 }

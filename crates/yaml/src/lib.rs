@@ -21,7 +21,7 @@ const NODE_BYTES: u64 = 32;
 const VALUE_BYTES_MIN: u64 = 4;
 
 /// So many values are few enough, however short files have to be.
-const VALUES_ENOUGH: u64 = 1 << 20;
+const VALUES_MIN: u64 = 1 << 20;
 
 /// A place in a file, line and column from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +35,8 @@ pub struct Place {
 /// What the files of a set may still hold, all together.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    values: Part,
-    aliased_bytes: Part,
+    values: Allowance,
+    aliased_bytes: Allowance,
 }
 
 impl Place {
@@ -46,7 +46,7 @@ impl Place {
 
 /// How much is left of what there was.
 #[derive(Clone, Debug)]
-struct Part {
+struct Allowance {
     left: u64,
     max: u64,
 }
@@ -148,12 +148,12 @@ impl Budget {
     pub const fn of_set(file_bytes_max: usize) -> Self {
         let bytes = file_bytes_max as u64;
         let values = bytes / VALUE_BYTES_MIN;
-        let values = if values < VALUES_ENOUGH { VALUES_ENOUGH } else { values };
-        Self { values: Part::new(values), aliased_bytes: Part::new(bytes) }
+        let values = if values < VALUES_MIN { VALUES_MIN } else { values };
+        Self { values: Allowance::new(values), aliased_bytes: Allowance::new(bytes) }
     }
 }
 
-impl Part {
+impl Allowance {
     const fn new(max: u64) -> Self {
         Self { left: max, max }
     }
@@ -236,7 +236,7 @@ impl<'t, 'b> Builder<'t, 'b> {
         self.budget.aliased_bytes.take(expanded).map_err(|max| {
             (at, format!("the aliases up to here stand for too much (expected at most {max} bytes)"))
         })?;
-        self.place_into_parent(target);
+        self.attach(target);
         Ok(())
     }
 
@@ -263,11 +263,11 @@ impl<'t, 'b> Builder<'t, 'b> {
         let id = NodeId(self.nodes.len() as u32);
         self.nodes.push(Node { at, content, expanded, height });
         self.anchors.extend((anchor > 0).then_some((anchor, Some(id))));
-        self.place_into_parent(id);
+        self.attach(id);
         Ok(())
     }
 
-    fn place_into_parent(&mut self, id: NodeId) {
+    fn attach(&mut self, id: NodeId) {
         match self.open.last_mut() {
             Some(parent) => parent.children.push(id),
             None => self.root = Some(id),

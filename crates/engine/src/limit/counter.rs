@@ -7,7 +7,7 @@ use crate::time::Timestamp;
 
 /// What one counter says before the request is settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
+pub struct Preview {
     /// The hits do not fit.
     pub over: bool,
     /// Hits that would fit now.
@@ -16,7 +16,7 @@ pub struct Looked {
     pub before: u64,
 }
 
-impl Looked {
+impl Preview {
     /// What the counter says after it was charged: a hit is a hit, by every algorithm.
     #[inline]
     pub fn charged(self, hits: u64) -> Self {
@@ -31,14 +31,14 @@ pub(crate) trait Counter: Default {
     fn advance(&mut self, limit: &Limit, now: Timestamp);
 
     /// Would these hits pass (0 only asks), after what the request brought ahead of them?
-    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked;
+    fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview;
 
     /// Counts these hits, of which [`look`](Self::look) said that they fit; or [`report_max`](Self::report_max) of a
     /// reported cost.
     fn charge(&mut self, limit: &Limit, hits: u64);
 
     /// The most hits that a reported cost adds, whatever fits, after what the request brought ahead of it.
-    fn report_max(&self, _limit: &Limit, _ahead: Ahead) -> u64 {
+    fn report_max(&self, _limit: &Limit, _pending: Pending) -> u64 {
         u64::MAX
     }
 
@@ -51,12 +51,12 @@ pub(crate) trait Counter: Default {
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64;
 
     /// From this time on the state equals the unused one. It may be told up to 2^26 ns (67 ms) late, never early.
-    fn kept_until(&self) -> Timestamp;
+    fn expires_at(&self) -> Timestamp;
 
     /// The nanoseconds that the answer tells, of a counter that says `now`: over, the wait for `hits`; else the time
     /// until capacity comes back.
     #[inline]
-    fn reset_nanos(&self, limit: &Limit, now: Looked, hits: u64, over: bool) -> u64 {
+    fn reset_nanos(&self, limit: &Limit, now: Preview, hits: u64, over: bool) -> u64 {
         match (over, now.before) {
             (true, _) => self.wait_nanos(limit, hits.max(1)),
             (false, 0) => 0,
@@ -66,7 +66,7 @@ pub(crate) trait Counter: Default {
 
     /// What is left, and the nanoseconds that the answer tells.
     fn status(&self, limit: &Limit, hits: u64, over: bool) -> (u64, u64) {
-        let now = self.look(limit, Ahead::default(), 0);
+        let now = self.look(limit, Pending::default(), 0);
         (now.left, self.reset_nanos(limit, now, hits, over))
     }
 
@@ -84,14 +84,14 @@ pub(crate) trait Counter: Default {
 /// What earlier descriptors of the same request do to the same counter if the request passes. It is not in the
 /// counter's state yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ahead {
+pub(crate) struct Pending {
     /// Hits to be charged now.
     pub(crate) taken: u64,
     /// Hits to be taken back from what the state holds.
     pub(crate) given_back: u64,
 }
 
-impl Ahead {
+impl Pending {
     /// Adds hits.
     pub(crate) fn take(&mut self, hits: u64) {
         self.taken = self.taken.saturating_add(hits);
@@ -118,7 +118,7 @@ pub(crate) fn report_max_of_count(count: u64) -> u64 {
 
 /// What a counter of `count` hits says to `hits` more under a capacity; a question asks for one.
 #[inline]
-pub(crate) fn look_at_count(capacity: u32, count: u64, hits: u64) -> Looked {
+pub(crate) fn look_at_count(capacity: u32, count: u64, hits: u64) -> Preview {
     let left = u64::from(capacity).saturating_sub(count);
-    Looked { over: hits.max(1) > left, left, before: count }
+    Preview { over: hits.max(1) > left, left, before: count }
 }

@@ -21,10 +21,9 @@
 //! assert_eq!([passed(limit, 10, 119.0), passed(limit, 10, 121.0)], [10, 10]);
 //! ```
 
-use crate::limit::Limit;
-use crate::limit::Looked;
-use crate::limit::counter::{Ahead, Counter};
-use crate::limit::kept::Kept;
+use crate::limit::counter::{Counter, Pending};
+use crate::limit::expiry::Expiry;
+use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
 
 /// The state: 20 bytes.
@@ -33,13 +32,13 @@ use crate::time::Timestamp;
 pub(crate) struct FixedWindow {
     latest: Timestamp,
     count: u64,
-    kept: Kept,
+    expiry: Expiry,
 }
 
 impl FixedWindow {
     /// A counter of this state, to be asked and then dropped.
-    pub(super) fn told(latest: Timestamp, count: u64) -> Self {
-        Self { latest, count, kept: Kept::default() }
+    pub(super) fn from_parts(latest: Timestamp, count: u64) -> Self {
+        Self { latest, count, expiry: Expiry::default() }
     }
 }
 
@@ -57,15 +56,15 @@ impl Counter for FixedWindow {
     }
 
     #[inline]
-    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
-        let (limit, before) = (u64::from(limit.requests()), ahead.on(self.count));
-        Looked { over: before.saturating_add(hits) > limit, left: limit.saturating_sub(before), before }
+    fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
+        let (limit, before) = (u64::from(limit.requests()), pending.on(self.count));
+        Preview { over: before.saturating_add(hits) > limit, left: limit.saturating_sub(before), before }
     }
 
     #[inline]
     fn charge(&mut self, limit: &Limit, hits: u64) {
         if self.count == 0 {
-            self.kept = Kept::until(window_end(limit, self.latest));
+            self.expiry = Expiry::at(window_end(limit, self.latest));
         }
         self.count = self.count.saturating_add(hits);
     }
@@ -80,12 +79,12 @@ impl Counter for FixedWindow {
     }
 
     #[inline]
-    fn reset_nanos(&self, limit: &Limit, _now: Looked, hits: u64, _over: bool) -> u64 {
+    fn reset_nanos(&self, limit: &Limit, _now: Preview, hits: u64, _over: bool) -> u64 {
         self.wait_nanos(limit, hits)
     }
 
-    fn kept_until(&self) -> Timestamp {
-        if self.count == 0 { Timestamp::default() } else { { self.kept }.time(self.latest) }
+    fn expires_at(&self) -> Timestamp {
+        if self.count == 0 { Timestamp::default() } else { { self.expiry }.time(self.latest) }
     }
 }
 

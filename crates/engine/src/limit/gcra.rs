@@ -9,9 +9,8 @@
 //! - **Source:** ITU-T I.371, in its continuous-state leaky bucket form: the level instead of the theoretical arrival
 //!   time, which is `latest` + level / N.
 
-use crate::limit::Limit;
-use crate::limit::Looked;
-use crate::limit::counter::{Ahead, Counter};
+use crate::limit::counter::{Counter, Pending};
+use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
 
 /// The state: 24 bytes.
@@ -33,10 +32,10 @@ const DEBT_WINDOWS: u128 = 16;
 
 impl Gcra {
     /// A counter of this state, to be asked and then dropped.
-    pub(super) fn told(latest: Timestamp, level: u128, requests: u32) -> Self {
-        let mut told = Self { latest, requests, ..Self::default() };
-        told.set_level(level);
-        told
+    pub(super) fn from_parts(latest: Timestamp, level: u128, requests: u32) -> Self {
+        let mut counter = Self { latest, requests, ..Self::default() };
+        counter.set_level(level);
+        counter
     }
 
     #[inline]
@@ -52,7 +51,7 @@ impl Gcra {
 
     /// N changed: the time until the bucket is empty stays as it is (rounded up, by less than a unit).
     #[inline]
-    fn follow(&mut self, requests: u32) {
+    fn rescale(&mut self, requests: u32) {
         if self.requests != requests && requests > 0 {
             if self.requests > 0 {
                 let scaled = (self.level() * u128::from(requests)).div_ceil(u128::from(self.requests));
@@ -62,19 +61,19 @@ impl Gcra {
         }
     }
 
-    /// The level after what came ahead, in units.
+    /// The level after the pending hits, in units.
     #[inline]
-    fn level_after(&self, limit: &Limit, ahead: Ahead) -> u128 {
+    fn level_after(&self, limit: &Limit, pending: Pending) -> u128 {
         let hit = u128::from(limit.window_nanos());
-        let left = self.level().saturating_sub(hit * u128::from(ahead.given_back));
-        left.saturating_add(hit * u128::from(ahead.taken))
+        let left = self.level().saturating_sub(hit * u128::from(pending.given_back));
+        left.saturating_add(hit * u128::from(pending.taken))
     }
 }
 
 impl Counter for Gcra {
     #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
-        self.follow(limit.requests());
+        self.rescale(limit.requests());
         let latest = self.latest;
         if now <= latest {
             return;
@@ -85,8 +84,8 @@ impl Counter for Gcra {
     }
 
     #[inline]
-    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
-        let level = self.level_after(limit, ahead);
+    fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
+        let level = self.level_after(limit, pending);
         let room = capacity(limit).saturating_sub(level);
         let fitting = whole_hits(limit, room);
         let left = if limit.requests() == 0 { 0 } else { fitting };
@@ -95,7 +94,7 @@ impl Counter for Gcra {
         } else {
             u64::from(limit.burst()) - fitting
         };
-        Looked { over: hits.max(1) > left, left, before }
+        Preview { over: hits.max(1) > left, left, before }
     }
 
     #[inline]
@@ -103,13 +102,13 @@ impl Counter for Gcra {
         self.set_level(self.level().saturating_add(u128::from(hits) * u128::from(limit.window_nanos())));
     }
 
-    fn report_max(&self, limit: &Limit, ahead: Ahead) -> u64 {
+    fn report_max(&self, limit: &Limit, pending: Pending) -> u64 {
         let requests = u128::from(limit.requests());
         if requests == 0 {
             return 0; // It would never drain.
         }
         let most = capacity(limit) + DEBT_WINDOWS * requests * u128::from(limit.window_nanos());
-        whole_hits(limit, most.saturating_sub(self.level_after(limit, ahead)))
+        whole_hits(limit, most.saturating_sub(self.level_after(limit, pending)))
     }
 
     fn refund(&mut self, limit: &Limit, hits: u64) {
@@ -126,7 +125,7 @@ impl Counter for Gcra {
         div_ceil(too_much, u64::from(limit.requests()))
     }
 
-    fn kept_until(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         let nanos = div_ceil(self.level(), u64::from({ self.requests }.max(1)));
         if nanos == 0 { Timestamp::default() } else { { self.latest }.plus(nanos) }
     }

@@ -25,10 +25,9 @@
 mod block;
 mod stamps;
 
-use crate::limit::Limit;
-use crate::limit::Looked;
-use crate::limit::counter::{Ahead, Counter, look_at_count, report_max_of_count};
-use crate::limit::kept::Kept;
+use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
+use crate::limit::expiry::Expiry;
+use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
 use stamps::Stamps;
 
@@ -40,8 +39,8 @@ pub(crate) struct SlidingLog {
 }
 
 impl SlidingLog {
-    fn note_kept(&mut self, limit: &Limit, newest: Timestamp) {
-        self.stamps.set_kept(Kept::until(newest.plus(limit.window_nanos())));
+    fn note_expiry(&mut self, limit: &Limit, newest: Timestamp) {
+        self.stamps.set_expiry(Expiry::at(newest.plus(limit.window_nanos())));
     }
 }
 
@@ -56,8 +55,8 @@ impl Counter for SlidingLog {
         }
     }
 
-    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
-        look_at_count(limit.requests(), ahead.on(self.stamps.total()), hits)
+    fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
+        look_at_count(limit.requests(), pending.on(self.stamps.total()), hits)
     }
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
@@ -66,13 +65,13 @@ impl Counter for SlidingLog {
         if self.stamps.len() < limit.requests().max(1) as usize {
             self.stamps.push(now, hits);
         } else {
-            self.stamps.join_last(now, hits);
+            self.stamps.move_newest(now, hits);
         }
-        self.note_kept(limit, self.latest);
+        self.note_expiry(limit, self.latest);
     }
 
-    fn report_max(&self, _limit: &Limit, ahead: Ahead) -> u64 {
-        report_max_of_count(ahead.on(self.stamps.total()))
+    fn report_max(&self, _limit: &Limit, pending: Pending) -> u64 {
+        report_max_of_count(pending.on(self.stamps.total()))
     }
 
     fn refund(&mut self, _limit: &Limit, hits: u64) {
@@ -92,8 +91,8 @@ impl Counter for SlidingLog {
         stamp.plus(limit.window_nanos()).nanos_since(self.latest)
     }
 
-    fn kept_until(&self) -> Timestamp {
-        if self.stamps.is_empty() { Timestamp::default() } else { self.stamps.kept().time(self.latest) }
+    fn expires_at(&self) -> Timestamp {
+        if self.stamps.is_empty() { Timestamp::default() } else { self.stamps.expiry().time(self.latest) }
     }
 
     fn heap_bytes(&self) -> usize {

@@ -25,10 +25,9 @@
 
 mod cells;
 
-use crate::limit::Limit;
-use crate::limit::Looked;
-use crate::limit::counter::{Ahead, Counter, look_at_count, report_max_of_count};
-use crate::limit::kept::Kept;
+use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
+use crate::limit::expiry::Expiry;
+use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
 use cells::Cells;
 
@@ -40,7 +39,7 @@ pub(crate) struct SlidingWindow {
     first: u64,
     /// Its hits; 0 when nothing counts.
     first_count: u32,
-    kept: Kept,
+    expiry: Expiry,
     /// The buckets after it.
     more: Cells,
 }
@@ -64,7 +63,7 @@ impl SlidingWindow {
 
     /// Hits at `latest`, which no bucket is later than, belong to the newest one.
     #[inline]
-    fn newest_goes_on(&self, limit: &Limit) -> bool {
+    fn newest_is_current(&self, limit: &Limit) -> bool {
         self.first_count > 0 && limit.bucket_ends_after(self.newest(), self.latest)
     }
 
@@ -106,15 +105,15 @@ impl Counter for SlidingWindow {
     }
 
     #[inline]
-    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
-        look_at_count(limit.requests(), ahead.on(u64::from(self.total())), hits)
+    fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
+        look_at_count(limit.requests(), pending.on(u64::from(self.total())), hits)
     }
 
     // Inlined side by side, this and `growth_bytes` look for the newest bucket once.
     #[inline(always)]
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
-        if self.newest_goes_on(limit) {
+        if self.newest_is_current(limit) {
             match self.more.last() {
                 Some(_) => self.more.add_to_last(hits),
                 None => self.first_count = self.first_count.saturating_add(hits),
@@ -127,11 +126,11 @@ impl Counter for SlidingWindow {
         } else {
             self.more.push(bucket as u16, hits);
         }
-        self.kept = Kept::until(counts_until(limit, bucket));
+        self.expiry = Expiry::at(counts_until(limit, bucket));
     }
 
-    fn report_max(&self, _limit: &Limit, ahead: Ahead) -> u64 {
-        report_max_of_count(ahead.on(u64::from(self.total())))
+    fn report_max(&self, _limit: &Limit, pending: Pending) -> u64 {
+        report_max_of_count(pending.on(u64::from(self.total())))
     }
 
     fn refund(&mut self, _limit: &Limit, hits: u64) {
@@ -160,7 +159,7 @@ impl Counter for SlidingWindow {
     }
 
     #[inline]
-    fn reset_nanos(&self, limit: &Limit, now: Looked, hits: u64, over: bool) -> u64 {
+    fn reset_nanos(&self, limit: &Limit, now: Preview, hits: u64, over: bool) -> u64 {
         match (over, now.before, now.left) {
             (true, ..) => self.wait_nanos(limit, hits.max(1)),
             (false, 0, _) => 0,
@@ -170,8 +169,8 @@ impl Counter for SlidingWindow {
         }
     }
 
-    fn kept_until(&self) -> Timestamp {
-        if self.first_count == 0 { Timestamp::default() } else { self.kept.time(self.latest) }
+    fn expires_at(&self) -> Timestamp {
+        if self.first_count == 0 { Timestamp::default() } else { self.expiry.time(self.latest) }
     }
 
     #[inline]
@@ -181,7 +180,7 @@ impl Counter for SlidingWindow {
 
     #[inline(always)]
     fn growth_bytes(&self, limit: &Limit) -> usize {
-        let new_cell = self.first_count > 0 && !self.newest_goes_on(limit);
+        let new_cell = self.first_count > 0 && !self.newest_is_current(limit);
         if new_cell { self.more.growth_bytes() } else { 0 }
     }
 }

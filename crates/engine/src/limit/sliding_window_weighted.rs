@@ -26,10 +26,9 @@
 //! assert_eq!([passed(limit, 100, 299.9), passed(limit, 100, 359.8)], [100, 99]);
 //! ```
 
-use crate::limit::Limit;
-use crate::limit::Looked;
-use crate::limit::counter::{Ahead, Counter, look_at_count, report_max_of_count};
-use crate::limit::kept::Kept;
+use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
+use crate::limit::expiry::Expiry;
+use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
 
 /// The state: 16 bytes, and 4 for when it is over.
@@ -39,13 +38,13 @@ pub(crate) struct SlidingWindowWeighted {
     latest: Timestamp,
     current: u32,
     previous: u32,
-    kept: Kept,
+    expiry: Expiry,
 }
 
 impl SlidingWindowWeighted {
     /// A counter of this state, to be asked and then dropped.
-    pub(super) fn told(latest: Timestamp, current: u32, previous: u32) -> Self {
-        Self { latest, current, previous, kept: Kept::default() }
+    pub(super) fn from_parts(latest: Timestamp, current: u32, previous: u32) -> Self {
+        Self { latest, current, previous, expiry: Expiry::default() }
     }
 
     fn elapsed(&self, limit: &Limit) -> u64 {
@@ -59,10 +58,10 @@ impl SlidingWindowWeighted {
         (current.saturating_sub(hits), previous.saturating_sub(older))
     }
 
-    fn note_kept(&mut self, limit: &Limit) {
+    fn note_expiry(&mut self, limit: &Limit) {
         let windows = if self.current > 0 { 2 } else { 1 };
         let until = { self.latest }.plus(windows * limit.window_nanos() - self.elapsed(limit));
-        self.kept = Kept::until(until);
+        self.expiry = Expiry::at(until);
     }
 }
 
@@ -83,11 +82,11 @@ impl Counter for SlidingWindowWeighted {
     }
 
     #[inline]
-    fn look(&self, limit: &Limit, ahead: Ahead, hits: u64) -> Looked {
-        let (current, previous) = self.without(ahead.given_back);
+    fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview {
+        let (current, previous) = self.without(pending.given_back);
         let window = limit.window_nanos();
         let count = current + share_ceil(previous, window - self.elapsed(limit), window);
-        look_at_count(limit.requests(), count.saturating_add(ahead.taken), hits)
+        look_at_count(limit.requests(), count.saturating_add(pending.taken), hits)
     }
 
     #[inline]
@@ -95,18 +94,18 @@ impl Counter for SlidingWindowWeighted {
         let newly = self.current == 0;
         self.current = { self.current }.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
         if newly {
-            self.note_kept(limit);
+            self.note_expiry(limit);
         }
     }
 
-    fn report_max(&self, _limit: &Limit, ahead: Ahead) -> u64 {
-        report_max_of_count(self.without(ahead.given_back).0.saturating_add(ahead.taken))
+    fn report_max(&self, _limit: &Limit, pending: Pending) -> u64 {
+        report_max_of_count(self.without(pending.given_back).0.saturating_add(pending.taken))
     }
 
     fn refund(&mut self, limit: &Limit, hits: u64) {
         let (current, previous) = self.without(hits);
         (self.current, self.previous) = (current as u32, previous as u32);
-        self.note_kept(limit);
+        self.note_expiry(limit);
     }
 
     /// Within this window the previous one's share falls; if that is not enough, within the next one this one's does.
@@ -121,11 +120,11 @@ impl Counter for SlidingWindowWeighted {
         }
     }
 
-    fn kept_until(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         if self.current == 0 && self.previous == 0 {
             return Timestamp::default();
         }
-        { self.kept }.time(self.latest)
+        { self.expiry }.time(self.latest)
     }
 }
 

@@ -4,12 +4,12 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::decision::Verdicts;
 use crate::key::Key;
-use crate::limit::Ahead;
+use crate::limit::Pending;
 use crate::memory::StoreFull;
 use crate::memory::budget::Budget;
 use crate::memory::due::Due;
 use crate::memory::kind::{Guard, Kinds, Place};
-use crate::memory::shard::{Asked, Promised};
+use crate::memory::shard::{Prepared, Reserved};
 use crate::plan::{Check, Hits, Plan, Step};
 use crate::settle::Settlement;
 use crate::time::Timestamp;
@@ -18,13 +18,13 @@ use crate::time::Timestamp;
 pub(super) struct Locked<'a> {
     guards: SmallVec<[(Place, Guard<'a>, &'a Due); 8]>,
     /// For each step: where its guard is, and the first step on the same counter.
-    seats: SmallVec<[Seat; 8]>,
+    targets: SmallVec<[Target; 8]>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Seat {
+struct Target {
     guard: usize,
-    counter: usize,
+    first_step: usize,
 }
 
 impl<'a> Locked<'a> {
@@ -39,7 +39,7 @@ impl<'a> Locked<'a> {
         }
         order.sort_unstable();
         let mut locked =
-            Self { guards: SmallVec::new(), seats: smallvec![Seat::default(); plan.steps.len()] };
+            Self { guards: SmallVec::new(), targets: smallvec![Target::default(); plan.steps.len()] };
         let mut previous: Option<(Place, Key, usize)> = None;
         for &(place, key, index) in &order {
             if locked.guards.last().is_none_or(|&(last, ..)| last != place) {
@@ -47,65 +47,65 @@ impl<'a> Locked<'a> {
                 locked.guards.push((place, shard, due));
             }
             let same = previous.filter(|&(last, last_key, _)| (last, last_key) == (place, key));
-            let counter = same.map_or(index, |(_, _, first)| first);
-            locked.seats[index] = Seat { guard: locked.guards.len() - 1, counter };
-            previous = Some((place, key, counter));
+            let first_step = same.map_or(index, |(_, _, first)| first);
+            locked.targets[index] = Target { guard: locked.guards.len() - 1, first_step };
+            previous = Some((place, key, first_step));
         }
         locked
     }
 
     /// What each counter says before anything is charged, in request order.
-    pub(super) fn look_all(
+    pub(super) fn prepare_all(
         &mut self,
         plan: &Plan<'_>,
         now: Timestamp,
         budget: &Budget,
         full: StoreFull,
-    ) -> SmallVec<[Option<Asked>; 8]> {
-        let mut ahead: SmallVec<[Ahead; 8]> = smallvec![Ahead::default(); plan.steps.len()];
-        let mut promised: SmallVec<[Promised; 8]> = smallvec![Promised::default(); self.guards.len()];
-        let mut look = |(index, step): (usize, &Step<'_>)| {
+    ) -> SmallVec<[Option<Prepared>; 8]> {
+        let mut pending: SmallVec<[Pending; 8]> = smallvec![Pending::default(); plan.steps.len()];
+        let mut reserved: SmallVec<[Reserved; 8]> = smallvec![Reserved::default(); self.guards.len()];
+        let mut prepare = |(index, step): (usize, &Step<'_>)| {
             let Step::Check(check) = step else { return None };
-            let Seat { guard, counter } = self.seats[index];
-            let asked = self.guards[guard]
+            let Target { guard, first_step } = self.targets[index];
+            let prepared = self.guards[guard]
                 .1
-                .look(check, now, ahead[counter], &mut promised[guard], budget)
+                .prepare(check, now, pending[first_step], &mut reserved[guard], budget)
                 .answered(full);
             match check.hits {
-                Hits::GiveBack(hits) => ahead[counter].give_back(hits),
+                Hits::GiveBack(hits) => pending[first_step].give_back(hits),
                 Hits::Take(_) => {
-                    let charged = asked.charged(Settlement::PASSES, check, asked.charge_max);
-                    ahead[counter].take(charged);
+                    let charged = prepared.charged(Settlement::PASSES, check, prepared.charge_max);
+                    pending[first_step].take(charged);
                 }
             }
-            Some(asked)
+            Some(prepared)
         };
-        plan.steps.iter().enumerate().map(&mut look).collect()
+        plan.steps.iter().enumerate().map(&mut prepare).collect()
     }
 
-    /// Charges what was settled and tells the verdicts, in request order. Calls `told` with each check that is done, what
+    /// Charges what was settled and tells the verdicts, in request order. Calls `observe` with each check that is done, what
     /// its counter said and what was charged.
     pub(super) fn finish_all(
         &mut self,
         plan: &Plan<'_>,
         now: Timestamp,
-        asked: &[Option<Asked>],
+        prepared: &[Option<Prepared>],
         settlement: Settlement,
         verdicts: &mut Verdicts,
-        mut told: impl FnMut(&Check<'_>, &Asked, u64),
+        mut observe: impl FnMut(&Check<'_>, &Prepared, u64),
     ) {
         let mut charged_so_far: SmallVec<[u64; 8]> = smallvec![0; plan.steps.len()];
         for (index, step) in plan.steps.iter().enumerate() {
-            let (Step::Check(check), Some(asked)) = (step, asked[index]) else { continue };
-            let Seat { guard, counter } = self.seats[index];
+            let (Step::Check(check), Some(prepared)) = (step, prepared[index]) else { continue };
+            let Target { guard, first_step } = self.targets[index];
             let (_, shard, due) = &mut self.guards[guard];
             let (slot, charge_max) = shard.find_report_max(check);
-            let charged = asked.charged(settlement, check, charge_max);
-            let uncharged = asked.ahead.taken.saturating_sub(charged_so_far[counter]);
-            verdicts[index] = Some(shard.finish_at(slot, check, now, &asked, charged, uncharged));
+            let charged = prepared.charged(settlement, check, charge_max);
+            let uncharged = prepared.pending.taken.saturating_sub(charged_so_far[first_step]);
+            verdicts[index] = Some(shard.finish_at(slot, check, now, &prepared, charged, uncharged));
             due.note(shard.earliest_secs());
-            charged_so_far[counter] = charged_so_far[counter].saturating_add(charged);
-            told(check, &asked, charged);
+            charged_so_far[first_step] = charged_so_far[first_step].saturating_add(charged);
+            observe(check, &prepared, charged);
         }
     }
 }

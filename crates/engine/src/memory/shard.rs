@@ -2,8 +2,7 @@
 //! shard's lock.
 
 use crate::key::Key;
-use crate::limit::Looked;
-use crate::limit::{Ahead, Algorithm, Counter, Verdict};
+use crate::limit::{Algorithm, Counter, Pending, Preview, Verdict};
 use crate::memory::StoreFull;
 use crate::memory::budget::Budget;
 use crate::memory::due::whole_seconds;
@@ -26,13 +25,13 @@ pub(super) struct Shard<S> {
 
 /// What a counter said to one check before the request was settled.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) looked: Looked,
+pub(super) struct Prepared {
+    pub(super) preview: Preview,
     pub(super) room: Room,
     /// Where the counter was, if there was one.
     pub(super) slot: Option<usize>,
     /// What earlier descriptors of the request do to the counter if the request passes.
-    pub(super) ahead: Ahead,
+    pub(super) pending: Pending,
     /// The most hits that are charged to it.
     pub(super) charge_max: u64,
 }
@@ -50,9 +49,9 @@ pub(super) enum Room {
 /// New counters of one request in one shard for which slots are made before it is settled.
 const INSERTS_AT_ONCE: usize = 8;
 
-/// Room in a shard that a request was promised and has not used yet.
+/// Room in a shard that is reserved for a request and not used yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Promised {
+pub(super) struct Reserved {
     /// Counters; at most [`INSERTS_AT_ONCE`].
     inserts: usize,
     /// Groups for more counters than these.
@@ -63,15 +62,15 @@ pub(super) struct Promised {
 
 /// What a request does with a shard, whatever its algorithm.
 pub(super) trait ShardOps {
-    /// Asks the counter of `check`; makes room for what may be charged, beside what is `promised` already.
-    fn look(
+    /// Asks the counter of `check`; makes room for what may be charged, beside what is `reserved` already.
+    fn prepare(
         &mut self,
         check: &Check<'_>,
         now: Timestamp,
-        ahead: Ahead,
-        promised: &mut Promised,
+        pending: Pending,
+        reserved: &mut Reserved,
         budget: &Budget,
-    ) -> Asked;
+    ) -> Prepared;
 
     /// No counter of the shard is over before this second.
     fn earliest_secs(&self) -> u32;
@@ -86,19 +85,19 @@ pub(super) trait ShardOps {
         slot: Option<usize>,
         check: &Check<'_>,
         now: Timestamp,
-        asked: &Asked,
+        prepared: &Prepared,
         charged: u64,
         uncharged: u64,
     ) -> Verdict;
 }
 
-impl Asked {
+impl Prepared {
     /// The same where a lack of room is the answer: to hits that would have passed.
     pub(super) fn answered(mut self, full: StoreFull) -> Self {
-        if self.room == Room::Short && !self.looked.over {
+        if self.room == Room::Short && !self.preview.over {
             self.room = Room::Full(full);
-            self.looked.over = full == StoreFull::Deny;
-            self.looked.left = 0;
+            self.preview.over = full == StoreFull::Deny;
+            self.preview.left = 0;
         }
         self
     }
@@ -106,13 +105,13 @@ impl Asked {
     /// The hits that are charged when the request is settled so, of at most so many.
     pub(super) fn charged(&self, settlement: Settlement, check: &Check<'_>, charge_max: u64) -> u64 {
         match self.room {
-            Room::Enough => settlement.charged(check, self.looked.over).min(charge_max),
+            Room::Enough => settlement.charged(check, self.preview.over).min(charge_max),
             Room::Short | Room::Full(_) => 0,
         }
     }
 
     fn verdict_when_full(&self, check: &Check<'_>, full: StoreFull) -> Verdict {
-        let Looked { before, .. } = self.looked;
+        let Preview { before, .. } = self.preview;
         let after = before.saturating_add(hits_taken(check));
         match full {
             StoreFull::Deny => Verdict { over: true, before, after, remaining: 0, reset_nanos: SECOND_NANOS },
@@ -156,16 +155,16 @@ impl<S: Counter> Shard<S> {
         let state = self.table.state_mut(self.table.find(check.key)?);
         let heap_bytes = state.heap_bytes() as u64;
         state.advance(limit, now);
-        let looked = state.look(limit, Ahead::default(), hits);
-        let charged = Settlement::PASSES.charged(check, looked.over);
+        let preview = state.look(limit, Pending::default(), hits);
+        let charged = Settlement::PASSES.charged(check, preview.over);
         // What is reported and does not fit has a bound of its own, and is counted.
-        let is_beyond = looked.over && check.reported;
+        let is_beyond = preview.over && check.reported;
         let usual = charged == 0 || !is_beyond && state.growth_bytes(limit) == 0;
         if usual && charged > 0 {
             state.charge(limit, charged);
         }
-        let Looked { over, before, .. } = looked;
-        let now_left = looked.charged(charged);
+        let Preview { over, before, .. } = preview;
+        let now_left = preview.charged(charged);
         let reset_nanos = state.reset_nanos(limit, now_left, hits, over);
         self.heap_bytes = self.heap_bytes - heap_bytes + state.heap_bytes() as u64;
         let after = before.saturating_add(hits);
@@ -180,7 +179,7 @@ impl<S: Counter> Shard<S> {
         }
         let (before, mut heap_bytes, mut earliest) = (self.table.len(), 0, Timestamp::MAX);
         let keep = |state: &S| {
-            let until = state.kept_until();
+            let until = state.expires_at();
             if until > now {
                 earliest = earliest.min(until);
             } else {
@@ -201,10 +200,10 @@ impl<S: Counter> Shard<S> {
         (forgotten, surplus)
     }
 
-    /// Pays for a table of this many groups and for what is promised; a little ahead if there is enough.
-    fn pay_for(&mut self, groups: usize, promised: &Promised, budget: &Budget) -> bool {
-        let table_bytes = Table::<S>::bytes_of(groups + promised.groups) as u64;
-        let needed = (table_bytes + self.heap_bytes + promised.heap_bytes).saturating_sub(self.paid);
+    /// Pays for a table of this many groups and for what is reserved; a little ahead if there is enough.
+    fn pay_for(&mut self, groups: usize, reserved: &Reserved, budget: &Budget) -> bool {
+        let table_bytes = Table::<S>::bytes_of(groups + reserved.groups) as u64;
+        let needed = (table_bytes + self.heap_bytes + reserved.heap_bytes).saturating_sub(self.paid);
         if needed == 0 {
             return true;
         }
@@ -219,10 +218,10 @@ impl<S: Counter> Shard<S> {
         &mut self,
         slot: Option<usize>,
         check: &Check<'_>,
-        promised: &mut Promised,
+        reserved: &mut Reserved,
         budget: &Budget,
     ) -> bool {
-        let mut wanted = *promised;
+        let mut wanted = *reserved;
         wanted.heap_bytes += match slot {
             Some(slot) => self.table.state(slot).growth_bytes(&check.limit) as u64,
             None => S::default().growth_bytes(&check.limit) as u64,
@@ -237,16 +236,16 @@ impl<S: Counter> Shard<S> {
         let slots = slot.is_some() || self.make_slots(&wanted, budget);
         let enough = slots && self.pay_for(self.table.group_count(), &wanted, budget);
         if enough {
-            *promised = wanted;
+            *reserved = wanted;
         }
         enough
     }
 
-    /// Makes slots for the promised counters, if they can be paid.
-    fn make_slots(&mut self, promised: &Promised, budget: &Budget) -> bool {
-        while !self.table.has_room(promised.inserts) {
+    /// Makes slots for the reserved counters, if they can be paid.
+    fn make_slots(&mut self, reserved: &Reserved, budget: &Budget) -> bool {
+        while !self.table.has_room(reserved.inserts) {
             let groups = self.table.groups_grown();
-            if !self.pay_for(groups, promised, budget) {
+            if !self.pay_for(groups, reserved, budget) {
                 return false;
             }
             self.table.grow(groups);
@@ -260,8 +259,8 @@ impl<S: Counter> Shard<S> {
         slot: Option<usize>,
         check: &Check<'_>,
         now: Timestamp,
-        ahead: Ahead,
-    ) -> (Looked, u64) {
+        pending: Pending,
+    ) -> (Preview, u64) {
         let absent;
         let state = match slot {
             Some(slot) => {
@@ -273,15 +272,15 @@ impl<S: Counter> Shard<S> {
                 &absent
             }
         };
-        let looked = match check.hits {
-            Hits::Take(hits) => state.look(&check.limit, ahead, hits),
+        let preview = match check.hits {
+            Hits::Take(hits) => state.look(&check.limit, pending, hits),
             Hits::GiveBack(hits) => {
-                let mut ahead = ahead;
-                ahead.give_back(hits);
-                state.look(&check.limit, ahead, 0)
+                let mut pending = pending;
+                pending.give_back(hits);
+                state.look(&check.limit, pending, 0)
             }
         };
-        (looked, if check.reported { state.report_max(&check.limit, ahead) } else { u64::MAX })
+        (preview, if check.reported { state.report_max(&check.limit, pending) } else { u64::MAX })
     }
 
     /// The counter, made if it is not there.
@@ -296,7 +295,7 @@ impl<S: Counter> Shard<S> {
     /// Notes until when a counter is kept that is new, or whose time may have come closer.
     fn expect_end(&mut self, slot: usize) {
         self.table.earliest_secs =
-            self.table.earliest_secs.min(whole_seconds(self.table.state(slot).kept_until()));
+            self.table.earliest_secs.min(whole_seconds(self.table.state(slot).expires_at()));
     }
 
     /// Changes a counter, and counts the bytes that it takes or gives back by that.
@@ -309,23 +308,23 @@ impl<S: Counter> Shard<S> {
 }
 
 impl<S: Counter> ShardOps for Shard<S> {
-    fn look(
+    fn prepare(
         &mut self,
         check: &Check<'_>,
         now: Timestamp,
-        ahead: Ahead,
-        promised: &mut Promised,
+        pending: Pending,
+        reserved: &mut Reserved,
         budget: &Budget,
-    ) -> Asked {
+    ) -> Prepared {
         let slot = self.table.find(check.key);
-        let (looked, charge_max) = self.look_at(slot, check, now.max(self.swept_at), ahead);
+        let (preview, charge_max) = self.look_at(slot, check, now.max(self.swept_at), pending);
         let may_charge = match check.hits {
             Hits::GiveBack(_) | Hits::Take(0) => false,
             Hits::Take(_) if check.limit.algorithm() == Algorithm::FixedWindow => true,
-            Hits::Take(_) => !looked.over || check.reported && charge_max > 0,
+            Hits::Take(_) => !preview.over || check.reported && charge_max > 0,
         };
-        let enough = !may_charge || self.make_room(slot, check, promised, budget);
-        Asked { looked, room: if enough { Room::Enough } else { Room::Short }, slot, ahead, charge_max }
+        let enough = !may_charge || self.make_room(slot, check, reserved, budget);
+        Prepared { preview, room: if enough { Room::Enough } else { Room::Short }, slot, pending, charge_max }
     }
 
     fn earliest_secs(&self) -> u32 {
@@ -335,8 +334,8 @@ impl<S: Counter> ShardOps for Shard<S> {
     fn find_report_max(&self, check: &Check<'_>) -> (Option<usize>, u64) {
         let slot = self.table.find(check.key);
         let most = match slot {
-            Some(slot) => self.table.state(slot).report_max(&check.limit, Ahead::default()),
-            None => S::default().report_max(&check.limit, Ahead::default()),
+            Some(slot) => self.table.state(slot).report_max(&check.limit, Pending::default()),
+            None => S::default().report_max(&check.limit, Pending::default()),
         };
         (slot, most)
     }
@@ -346,15 +345,15 @@ impl<S: Counter> ShardOps for Shard<S> {
         slot: Option<usize>,
         check: &Check<'_>,
         now: Timestamp,
-        asked: &Asked,
+        prepared: &Prepared,
         charged: u64,
         uncharged: u64,
     ) -> Verdict {
         let now = now.max(self.swept_at);
-        if let Room::Full(full) = asked.room {
-            return asked.verdict_when_full(check, full);
+        if let Room::Full(full) = prepared.room {
+            return prepared.verdict_when_full(check, full);
         }
-        let (limit, Looked { over, before, .. }) = (&check.limit, asked.looked);
+        let (limit, Preview { over, before, .. }) = (&check.limit, prepared.preview);
         let mut slot = slot;
         if charged > 0 {
             let at = self.slot_or_insert(slot, check, now);

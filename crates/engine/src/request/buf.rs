@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(buf.entry(key, write), Ok(value != "none"));
     }
 
-    fn told(buf: &RequestBuf) -> Vec<Vec<(String, String)>> {
+    fn entries_of(buf: &RequestBuf) -> Vec<Vec<(String, String)>> {
         let text = |entry: &Entry<'_>| (entry.key.to_owned(), entry.value.to_owned());
         buf.as_request().descriptors().map(|it| it.entries.iter().map(text).collect()).collect()
     }
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(buf.open_entries(), 1);
         buf.close();
         assert_eq!(buf.as_request().domain(), "shop");
-        assert_eq!(told(&buf), [pairs(&[("user", "alice"), ("path", "")]), pairs(&[("user", "bob")])]);
+        assert_eq!(entries_of(&buf), [pairs(&[("user", "alice"), ("path", "")]), pairs(&[("user", "bob")])]);
     }
 
     #[test]

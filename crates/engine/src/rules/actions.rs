@@ -274,7 +274,7 @@ impl HeaderMatcher {
 impl TextTest {
     /// Whether it holds for a normal path that is made of its own text, or for one with a query that is. No other would
     /// do. A text that begins with a slash is not meant for a query.
-    pub(super) fn can_hold_of_a_normal_path(&self) -> bool {
+    pub(super) fn can_match_a_normal_path(&self) -> bool {
         let within = if self.text.starts_with('/') { &["/x"][..] } else { &["/x", "/x?"][..] };
         let (before, after) = match self.kind {
             TextTestKind::Exact => (&[""][..], ""),

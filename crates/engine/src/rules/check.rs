@@ -13,12 +13,11 @@ use serde_json::Value;
 use crate::limit::Limit;
 use crate::rules::actions::Actions;
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::fields::{Fields, Reader, told};
+use crate::rules::fields::{Fields, Reader, quoted};
 use crate::rules::keys::Section;
 use crate::rules::matcher::ValueMatcher;
 use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, Unit, text};
-use tidegate_yaml::Place;
-use tidegate_yaml::{Budget, Content, Document, NodeId};
+use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 
 /// How deep descriptors may nest.
 const LEVELS_MAX: usize = 32;
@@ -157,7 +156,7 @@ impl Checker<'_, '_> {
             pairs.iter().find(|&&(key, _)| is(key)).map(|&(_, value)| &document.node(value).content)
         };
         match (value("apiVersion"), value("kind")) {
-            (Some(_), Some(Content::Scalar(kind))) => Some(told(&kind.text)),
+            (Some(_), Some(Content::Scalar(kind))) => Some(quoted(&kind.text)),
             _ => None,
         }
     }
@@ -195,7 +194,7 @@ impl Checker<'_, '_> {
             self.reader.warning(*at, || {
                 format!(
                     "`*` in the key {} is an ordinary character (expected wildcards in `value`)",
-                    told(key)
+                    quoted(key)
                 )
             });
         }

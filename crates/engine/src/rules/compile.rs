@@ -13,7 +13,7 @@ use crate::metric_name::{NamedNode, name_of_node};
 use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::fields::told;
+use crate::rules::fields::quoted;
 use crate::rules::matcher::ValueMatcher;
 use crate::rules::set::Domain;
 use crate::rules::tree::{NodeId, Tree};
@@ -27,8 +27,8 @@ pub(super) fn compile(
     errors: &mut Diagnostics,
     warnings: &mut Diagnostics,
 ) -> RuleSet {
-    let (domains, nodes, told) = (HashMap::new(), HashMap::new(), HashSet::new());
-    let mut compiler = Compiler { options, errors, set: empty(options), domains, nodes, told };
+    let (domains, nodes, reported) = (HashMap::new(), HashMap::new(), HashSet::new());
+    let mut compiler = Compiler { options, errors, set: empty(options), domains, nodes, reported };
     for file in files {
         compiler.file(file);
     }
@@ -75,7 +75,7 @@ struct Compiler<'c, 'f> {
     /// Where each node was written.
     nodes: HashMap<NodeId, (&'f str, Place)>,
     /// Nodes of which something is told already.
-    told: HashSet<NodeId>,
+    reported: HashSet<NodeId>,
 }
 
 /// A node on the path to a rule, with what it has in common for all rules below it: so nothing is as large as the
@@ -91,7 +91,7 @@ struct Level<'n> {
 
 /// The file and domain of the nodes that are being compiled.
 #[derive(Clone, Copy)]
-struct Whose<'f, 'd> {
+struct Scope<'f, 'd> {
     file: &'f str,
     /// The same name, shared by all rules of the file.
     shared_file: &'d Arc<str>,
@@ -104,7 +104,7 @@ impl<'f> Compiler<'_, 'f> {
         let root = self.root(domain, actions);
         if let Some(&(first, at)) = self.domains.get(domain).filter(|_| !self.options.merge_domains) {
             self.errors.add(name, *domain_at, || {
-                let (domain, place) = (told(domain), told_place(first, at));
+                let (domain, place) = (quoted(domain), place_text(first, at));
                 format!(
                     "domain {domain} is in {place} too (expected one file a domain, or MERGE_DOMAIN_CONFIG)"
                 )
@@ -113,8 +113,8 @@ impl<'f> Compiler<'_, 'f> {
         if !domain.is_empty() {
             self.domains.entry(domain.clone()).or_insert((name, *domain_at));
         }
-        let whose = Whose { file: name, shared_file: &Arc::from(*name), domain };
-        self.nodes(whose, root, nodes, &mut Vec::new());
+        let scope = Scope { file: name, shared_file: &Arc::from(*name), domain };
+        self.nodes(scope, root, nodes, &mut Vec::new());
     }
 
     /// The root of a domain's nodes, which a file adds actions to.
@@ -132,7 +132,7 @@ impl<'f> Compiler<'_, 'f> {
     /// Recursion is bounded by the depth that `check` lets through.
     fn nodes<'n>(
         &mut self,
-        whose: Whose<'f, '_>,
+        scope: Scope<'f, '_>,
         parent: NodeId,
         nodes: &'n [CheckedNode],
         path: &mut Vec<Level<'n>>,
@@ -140,16 +140,16 @@ impl<'f> Compiler<'_, 'f> {
         for node in nodes {
             match self.set.tree.add(parent, &node.key, &node.value) {
                 Ok(id) => {
-                    self.nodes.insert(id, (whose.file, node.at));
-                    self.told.extend(node.misplaced.then_some(id));
+                    self.nodes.insert(id, (scope.file, node.at));
+                    self.reported.extend(node.misplaced.then_some(id));
                     path.push(self.level(node, path.last()));
                     if let Some(limit) = &node.limit {
-                        self.rule(whose, id, limit, path);
+                        self.rule(scope, id, limit, path);
                     }
-                    self.nodes(whose, id, &node.children, path);
+                    self.nodes(scope, id, &node.children, path);
                     path.pop();
                 }
-                Err(equal) => self.equal_nodes(whose.file, node, equal),
+                Err(equal) => self.equal_nodes(scope.file, node, equal),
             }
         }
     }
@@ -179,7 +179,7 @@ impl<'f> Compiler<'_, 'f> {
                 continue;
             };
             warnings.add(file, at, || {
-                let by = told_place(by_file, by_at);
+                let by = place_text(by_file, by_at);
                 format!("no value leads here: the pattern at {by} takes them all (expected the narrower one first)")
             });
         }
@@ -187,7 +187,7 @@ impl<'f> Compiler<'_, 'f> {
 
     /// Nodes that have no limit, no nodes below them, and nothing beside them that they are an exception of.
     fn warn_of_idle(&self, warnings: &mut Diagnostics) {
-        for node in self.set.tree.idle().filter(|node| !self.told.contains(node)) {
+        for node in self.set.tree.idle().filter(|node| !self.reported.contains(node)) {
             let Some(&(file, at)) = self.nodes.get(&node) else { continue };
             warnings.add(file, at, || {
                 "a key that limits nothing (expected `rate_limit` or `descriptors`)".to_owned()
@@ -196,18 +196,18 @@ impl<'f> Compiler<'_, 'f> {
     }
 
     fn equal_nodes(&mut self, file: &str, node: &CheckedNode, equal: NodeId) {
-        let first = self.nodes.get(&equal).map(|&(file, at)| told_place(file, at)).unwrap_or_default();
-        let key = told(&node.key);
+        let first = self.nodes.get(&equal).map(|&(file, at)| place_text(file, at)).unwrap_or_default();
+        let key = quoted(&node.key);
         self.errors.add(file, node.at, || match node.value.text() {
             Some(value) => {
-                format!("key {key} with value {} is at {first} too (expected one such node)", told(value))
+                format!("key {key} with value {} is at {first} too (expected one such node)", quoted(value))
             }
             None => format!("key {key} without a value is at {first} too (expected one such node)"),
         });
     }
 
-    fn rule(&mut self, whose: Whose<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
-        let Whose { domain, shared_file, .. } = whose;
+    fn rule(&mut self, scope: Scope<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
+        let Scope { domain, shared_file, .. } = scope;
         let Some(Level { node, digest, shared, .. }) = path.last() else { return };
         let limit = checked.limit.as_ref();
         let seed =
@@ -250,7 +250,7 @@ impl<'f> Compiler<'_, 'f> {
     }
 }
 
-fn told_place(file: &str, Place { line, column }: Place) -> String {
+fn place_text(file: &str, Place { line, column }: Place) -> String {
     format!("{file}:{line}:{column}")
 }
 

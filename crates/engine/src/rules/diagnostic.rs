@@ -6,7 +6,7 @@ use crate::text::one_line;
 use tidegate_yaml::Place;
 
 /// How many problems are told. A file that is wrong throughout has hundreds of thousands; nobody reads more.
-const TOLD_MAX: usize = 1_000;
+const REPORTED_MAX: usize = 1_000;
 
 /// Something wrong in a rule file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,14 +31,14 @@ impl fmt::Display for Diagnostic {
 #[derive(Debug, Default)]
 pub(super) struct Diagnostics {
     found: Vec<Diagnostic>,
-    untold: usize,
+    omitted: usize,
 }
 
 impl Diagnostics {
     /// Adds a problem. `message` is only made when it will be told.
     pub(super) fn add(&mut self, file: &str, at: Place, message: impl FnOnce() -> String) {
-        if self.found.len() >= TOLD_MAX {
-            self.untold += 1;
+        if self.found.len() >= REPORTED_MAX {
+            self.omitted += 1;
             return;
         }
         let Place { line, column } = at;
@@ -61,7 +61,7 @@ impl Diagnostics {
             let at = Place { line: problem.line, column: problem.column };
             self.add(&problem.file, at, || problem.message);
         }
-        self.untold += other.untold;
+        self.omitted += other.omitted;
     }
 
     /// All of them by file, line and column; the last one says how many were left out.
@@ -69,8 +69,8 @@ impl Diagnostics {
         self.found.sort();
         // What stands behind several aliases is found several times.
         self.found.dedup();
-        if let Some(last) = self.found.last().filter(|_| self.untold > 0).cloned() {
-            let message = format!("{} more problems (expected none)", self.untold);
+        if let Some(last) = self.found.last().filter(|_| self.omitted > 0).cloned() {
+            let message = format!("{} more problems (expected none)", self.omitted);
             self.found.push(Diagnostic { message, ..last });
         }
         self.found

@@ -11,11 +11,10 @@ use smallvec::SmallVec;
 use crate::rules::diagnostic::Diagnostics;
 use crate::rules::keys::{Known, Section, misplaced_key};
 use crate::rules::{hint, scalar};
-use tidegate_yaml::Place;
-use tidegate_yaml::{Content, Document, Node, NodeId, Scalar, Typing};
+use tidegate_yaml::{Content, Document, Node, NodeId, Place, Scalar, Typing};
 
 /// How much of a text is told in a message, in characters.
-pub(super) const TOLD_CHARS_MAX: usize = 60;
+pub(super) const QUOTED_CHARS_MAX: usize = 60;
 
 /// The fields of one mapping, in the order of their assignment.
 #[derive(Debug)]
@@ -80,12 +79,12 @@ impl<'d> Reader<'d, '_> {
         }
         fields.misplaced = !misplaced.is_empty();
         let has_limit = section != Section::Descriptor || self.is_given(&fields, "rate_limit");
-        self.tell_misplaced(&misplaced, has_limit);
+        self.warn_of_misplaced(&misplaced, has_limit);
         Some(fields)
     }
 
     /// Warns of keys in a wrong place. Those of a limit that is missing are one mistake: it is one level out.
-    fn tell_misplaced(&mut self, misplaced: &[(&'static str, Place)], has_limit: bool) {
+    fn warn_of_misplaced(&mut self, misplaced: &[(&'static str, Place)], has_limit: bool) {
         let is_of_limit =
             |name| !has_limit && Section::RateLimit.key(name).is_some_and(|known| known.is_here);
         let (of_limit, others): (Misplaced, Misplaced) =
@@ -182,9 +181,9 @@ impl<'d> Reader<'d, '_> {
     pub(super) fn flag(&mut self, fields: &Fields, name: &str) -> bool {
         let Some((at, scalar)) = self.scalar(fields, name) else { return false };
         scalar::bool(scalar).unwrap_or_else(|| {
-            self.error(at, || match hint::oddly(&scalar.text) {
+            self.error(at, || match hint::why_suspicious(&scalar.text) {
                 Some(why) => format!("`{name}` {why}"),
-                None => format!("`{name}` is {} (expected true or false)", told_scalar(scalar)),
+                None => format!("`{name}` is {} (expected true or false)", quoted_scalar(scalar)),
             });
             false
         })
@@ -244,7 +243,7 @@ impl<'d> Reader<'d, '_> {
                 _ if is_template => "a template that was not rendered".to_owned(),
                 Content::Scalar(scalar) => match hint::for_key(&scalar.text) {
                     Some(message) => return message,
-                    None => told_scalar(scalar).into_owned(),
+                    None => quoted_scalar(scalar).into_owned(),
                 },
                 Content::Sequence(_) => "a list".to_owned(),
                 Content::Mapping(_) => "a mapping".to_owned(),
@@ -269,7 +268,7 @@ impl Reader<'_, '_> {
 
 /// What is said of a number that is none, or out of its range.
 fn no_number(name: &str, scalar: &Scalar<'_>, range: &RangeInclusive<u32>) -> String {
-    if let Some(why) = hint::oddly(&scalar.text) {
+    if let Some(why) = hint::why_suspicious(&scalar.text) {
         return format!("`{name}` {why}");
     }
     let (least, most) = (range.start(), range.end());
@@ -277,42 +276,42 @@ fn no_number(name: &str, scalar: &Scalar<'_>, range: &RangeInclusive<u32>) -> St
     let instead = fraction.map(|(requests, units)| {
         format!("; `requests_per_unit: {requests}` with `unit_multiplier: {units}` is the same rate")
     });
-    let (number, instead) = (told_scalar(scalar), instead.unwrap_or_default());
+    let (number, instead) = (quoted_scalar(scalar), instead.unwrap_or_default());
     format!("`{name}` is {number} (expected a whole number from {least} to {most}{instead})")
 }
 
 /// What is said of a word that is none of those that are known.
 pub(super) fn not_one_of(name: &str, text: &str, known: &[&str]) -> String {
-    if let Some(why) = hint::oddly(text) {
+    if let Some(why) = hint::why_suspicious(text) {
         return format!("`{name}` {why}");
     }
     let closest = hint::closest(text, known).map(|closest| format!("; the closest is `{closest}`"));
-    format!("`{name}` is {} (expected {}{})", told(text), known.join(", "), closest.unwrap_or_default())
+    format!("`{name}` is {} (expected {}{})", quoted(text), known.join(", "), closest.unwrap_or_default())
 }
 
 /// A text in a message, in backquotes, not all of it when it is long, and nothing in it that cannot be seen or that
 /// steers a terminal.
-pub(super) fn told(text: &str) -> String {
-    let mut told = "`".to_owned();
+pub(super) fn quoted(text: &str) -> String {
+    let mut quoted = "`".to_owned();
     for (at, char) in text.chars().enumerate() {
         match char {
-            _ if at == TOLD_CHARS_MAX => {
-                told.push('…');
+            _ if at == QUOTED_CHARS_MAX => {
+                quoted.push('…');
                 break;
             }
-            char if char.is_control() || hint::is_invisible(char) => told.extend(char.escape_default()),
-            char => told.push(char),
+            char if char.is_control() || hint::is_invisible(char) => quoted.extend(char.escape_default()),
+            char => quoted.push(char),
         }
     }
-    told.push('`');
-    told
+    quoted.push('`');
+    quoted
 }
 
-fn told_scalar(scalar: &Scalar<'_>) -> Cow<'static, str> {
+fn quoted_scalar(scalar: &Scalar<'_>) -> Cow<'static, str> {
     match scalar.typing {
         _ if scalar.is_null() => Cow::Borrowed("nothing"),
-        Typing::Text => Cow::Owned(format!("the text {}", told(&scalar.text))),
-        Typing::Plain | Typing::Tagged => Cow::Owned(told(&scalar.text)),
+        Typing::Text => Cow::Owned(format!("the text {}", quoted(&scalar.text))),
+        Typing::Plain | Typing::Tagged => Cow::Owned(quoted(&scalar.text)),
     }
 }
 
@@ -321,12 +320,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_text_is_not_told_whole() {
-        assert_eq!(told(&"é".repeat(1_000)).chars().count(), TOLD_CHARS_MAX + 3);
+    fn a_long_text_is_cut() {
+        assert_eq!(quoted(&"é".repeat(1_000)).chars().count(), QUOTED_CHARS_MAX + 3);
     }
 
     #[test]
-    fn a_text_that_is_told_steers_no_terminal_and_hides_nothing() {
-        assert_eq!(told("a\u{1b}[2K\u{a0}é\n"), "`a\\u{1b}[2K\\u{a0}é\\n`");
+    fn a_quoted_text_steers_no_terminal_and_hides_nothing() {
+        assert_eq!(quoted("a\u{1b}[2K\u{a0}é\n"), "`a\\u{1b}[2K\\u{a0}é\\n`");
     }
 }

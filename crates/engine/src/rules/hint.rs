@@ -1,6 +1,6 @@
 //! Usual mistakes of people who write rules, recognised in the text that is wrong or strange, and words that help.
 
-use crate::rules::fields::told;
+use crate::rules::fields::quoted;
 use crate::rules::keys::known_key;
 use tidegate_yaml::Place;
 
@@ -56,7 +56,7 @@ pub(super) fn key_without_space(word: &str) -> Option<&'static str> {
 /// The first character that looks like a space or like nothing and is hardly meant. French writes no-break spaces, and
 /// Japanese ideographic ones: in a text with letters beyond ASCII they are what they are, except at its ends, where nobody
 /// sees them.
-fn unmeant(text: &str) -> Option<char> {
+fn suspicious_char(text: &str) -> Option<char> {
     let has_foreign_letters = text.chars().any(|char| !char.is_ascii() && char.is_alphabetic());
     let is_within = |at: usize, char: char| at > 0 && at + char.len_utf8() < text.len();
     let is_meant = |at: usize, char: char| {
@@ -66,13 +66,13 @@ fn unmeant(text: &str) -> Option<char> {
 }
 
 /// Why no domain, key, value or number is meant to be this text, in words that go on after its name.
-pub(super) fn oddly(text: &str) -> Option<String> {
-    if let Some(char) = unmeant(text) {
-        let (text, name) = (told(text), name_of_invisible(char));
+pub(super) fn why_suspicious(text: &str) -> Option<String> {
+    if let Some(char) = suspicious_char(text) {
+        let (text, name) = (quoted(text), name_of_invisible(char));
         return Some(format!("is {text}, with {name} in it (expected visible characters)"));
     }
     if is_template(text) {
-        return Some(format!("is {}, a template that was not rendered (expected its result)", told(text)));
+        return Some(format!("is {}, a template that was not rendered (expected its result)", quoted(text)));
     }
     let glued = text.split_ascii_whitespace().skip(1).find_map(key_without_space)?;
     Some(format!("goes on with the next line (expected a space after `{glued}:`)"))
@@ -81,9 +81,9 @@ pub(super) fn oddly(text: &str) -> Option<String> {
 /// What is said of a text that stands where a known key, or a mapping, belongs.
 pub(super) fn for_key(text: &str) -> Option<String> {
     if let Some(key) = key_without_space(text).filter(|_| !text.contains(is_invisible)) {
-        return Some(format!("{} has no space after its colon (expected `{key}: …`)", told(text)));
+        return Some(format!("{} has no space after its colon (expected `{key}: …`)", quoted(text)));
     }
-    oddly(text).map(|why| format!("what stands here {why}"))
+    why_suspicious(text).map(|why| format!("what stands here {why}"))
 }
 
 /// A rate as whole requests in whole units.
@@ -125,7 +125,7 @@ pub(super) fn of_syntax_error(text: &str, at: Place, message: &str) -> Option<(P
     if (message.contains("anchor") || message.contains("alias"))
         && let Some((column, alias)) = unquoted_star(lines[last])
     {
-        let alias = told(alias);
+        let alias = quoted(alias);
         let message = format!(
             "{alias} begins a YAML alias here (expected it in quotes: a `*` that is a wildcard needs them)"
         );
@@ -166,8 +166,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_means_is_told_in_any_text() {
-        for (text, told) in [
+    fn what_nobody_means_is_found_in_any_text() {
+        for (text, expected) in [
             ("a\u{a0}b", "is `a\\u{a0}b`, with U+00A0 (no-break space) in it (expected visible characters)"),
             ("${USER}", "is `${USER}`, a template that was not rendered (expected its result)"),
             (
@@ -176,11 +176,11 @@ mod tests {
             ),
             ("user value:alice", "goes on with the next line (expected a space after `value:`)"),
         ] {
-            assert_eq!(oddly(text).as_deref(), Some(told));
+            assert_eq!(why_suspicious(text).as_deref(), Some(expected));
         }
         for text in ["alice", "a b", "$5", "{a}", "key:a", "é 日本", "urn:x unit", "a http://x", "x value: y"]
         {
-            assert_eq!(oddly(text), None, "{text}");
+            assert_eq!(why_suspicious(text), None, "{text}");
         }
     }
 
@@ -188,7 +188,7 @@ mod tests {
     fn spaces_of_other_scripts_are_meant_between_their_words_only() {
         for text in ["東京\u{3000}大阪", "\u{c9}t\u{e9}\u{a0}!", "caf\u{e9}\u{a0}*", "東\u{3000}\u{3000}京"]
         {
-            assert_eq!(oddly(text), None, "{text}");
+            assert_eq!(why_suspicious(text), None, "{text}");
         }
         for text in [
             "東京\u{3000}",
@@ -202,18 +202,14 @@ mod tests {
             "東\u{200b}京",
             "caf\u{e9}\u{ad}s",
         ] {
-            let told = oddly(text).unwrap_or_default();
-            assert!(
-                told.contains("in it (expected visible characters)"),
-                "{}: {told}",
-                text.escape_unicode()
-            );
+            let why = why_suspicious(text).unwrap_or_default();
+            assert!(why.contains("in it (expected visible characters)"), "{}: {why}", text.escape_unicode());
         }
-        assert!(oddly("東京\u{3000}").is_some_and(|told| told.contains("U+3000 (ideographic space)")));
+        assert!(why_suspicious("東京\u{3000}").is_some_and(|why| why.contains("U+3000 (ideographic space)")));
     }
 
     #[test]
-    fn a_rate_below_one_is_told_in_whole_numbers() {
+    fn a_rate_below_one_becomes_whole_numbers() {
         for (rate, fraction) in [
             (0.5, (1, 2)),
             (1.5, (3, 2)),

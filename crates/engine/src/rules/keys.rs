@@ -4,7 +4,7 @@
 //! `envoyproxy/ratelimit` loads it silently. Everything that is not of its format (`rate_limits` and what stands in it,
 //! in Envoy's words) is known in its own place only.
 
-use crate::rules::fields::{TOLD_CHARS_MAX, told};
+use crate::rules::fields::{QUOTED_CHARS_MAX, quoted};
 
 /// The kinds of mappings that rule files are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,14 +150,14 @@ impl Section {
             };
             return match OTHER_WORDS_OF_ENVOY.contains(&key) {
                 true => format!("`{key}` of Envoy's is not supported here (expected {expected})"),
-                false => format!("unknown key {} (expected {expected})", told(key)),
+                false => format!("unknown key {} (expected {expected})", quoted(key)),
             };
         }
-        let short: String = key.chars().take(TOLD_CHARS_MAX).collect();
+        let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
         let shared = self.shared_keys().iter().map(|&(name, _)| name).filter(|name| *name != MERGE);
         let known = self.own_keys().iter().copied().chain(shared);
         let closest = known.min_by_key(|name| strsim::levenshtein(name, &short)).unwrap_or_default();
-        format!("unknown key {} (expected a known key; the closest is `{closest}`)", told(key))
+        format!("unknown key {} (expected a known key; the closest is `{closest}`)", quoted(key))
     }
 
     /// It stands in `rate_limits`.
@@ -201,8 +201,8 @@ mod tests {
         for (typo, meant) in
             [("shadow_mod", "shadow_mode"), ("requests_per_units", "requests_per_unit"), ("Key", "key")]
         {
-            let told = Section::Descriptor.unknown_key(typo);
-            assert!(told.ends_with(&format!("the closest is `{meant}`)")), "{told}");
+            let message = Section::Descriptor.unknown_key(typo);
+            assert!(message.ends_with(&format!("the closest is `{meant}`)")), "{message}");
         }
     }
 

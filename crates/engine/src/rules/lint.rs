@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use crate::rules::actions::{Action, Field, TextTest, TextTestKind, Value};
 use crate::rules::check::{CheckedFile, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::fields::told;
+use crate::rules::fields::quoted;
 use crate::rules::hint;
 use crate::rules::matcher::ValueMatcher;
 use tidegate_yaml::Place;
@@ -23,25 +23,25 @@ const VISITS_MAX: usize = 1_000_000;
 
 /// Texts that do not mean what they look like.
 pub(super) fn texts(files: &[CheckedFile<'_>], warnings: &mut Diagnostics) {
-    let brought = brought_values(files);
+    let constants = constants_of_actions(files);
     for file in files {
         let domain = &*file.domain;
-        let mut oddly = |at: Place, name: &str, text: &str| {
-            let why = hint::oddly(text);
+        let mut warn_if_suspicious = |at: Place, name: &str, text: &str| {
+            let why = hint::why_suspicious(text);
             why.iter().for_each(|why| warnings.add(file.name, at, || format!("`{name}` {why}")));
             why.is_some()
         };
-        oddly(file.domain_at, "domain", domain);
+        warn_if_suspicious(file.domain_at, "domain", domain);
         let mut literal = Vec::new();
         every_node(&file.nodes, &mut |node| {
-            oddly(node.at, "key", &node.key);
+            warn_if_suspicious(node.at, "key", &node.key);
             let Some((value, at)) = node.value.text().zip(node.value_at) else { return };
-            if !oddly(at, "value", value) {
+            if !warn_if_suspicious(at, "value", value) {
                 literal.extend(taken_literally(&node.key, value).map(|why| (at, &*node.key, value, why)));
             }
         });
         for (at, _, _, why) in
-            literal.into_iter().filter(|&(_, key, value, _)| !brought.contains(&(domain, key, value)))
+            literal.into_iter().filter(|&(_, key, value, _)| !constants.contains(&(domain, key, value)))
         {
             warnings.add(file.name, at, || format!("`value` {why}"));
         }
@@ -63,7 +63,7 @@ fn every_node<'n>(nodes: &'n [CheckedNode], visit: &mut impl FnMut(&'n CheckedNo
 }
 
 /// The constants that the `rate_limits` of a domain bring: domain, key, value.
-fn brought_values<'f>(files: &'f [CheckedFile<'_>]) -> HashSet<(&'f str, &'f str, &'f str)> {
+fn constants_of_actions<'f>(files: &'f [CheckedFile<'_>]) -> HashSet<(&'f str, &'f str, &'f str)> {
     let actions = files.iter().flat_map(|file| {
         file.actions.0.iter().flatten().map(|action| (&*file.domain, &*action.key, &action.value))
     });
@@ -125,7 +125,7 @@ fn no_descriptors(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
         return;
     }
     warnings.add(first.name, first.domain_at, || {
-        format!("the domain {} limits nothing (expected `descriptors`)", told(&first.domain))
+        format!("the domain {} limits nothing (expected `descriptors`)", quoted(&first.domain))
     });
 }
 
@@ -145,13 +145,14 @@ fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     for file in files {
         every_node(&file.nodes, &mut |node| {
             let Some((value, at)) = node.value.text().zip(node.value_at) else { return };
-            let is_told = || hint::oddly(value).is_some() || taken_literally(&node.key, value).is_some();
-            if is_path_alone.contains_key(&*node.key) && !may_be_of_a_normal_path(value) && !is_told() {
+            let is_reported =
+                || hint::why_suspicious(value).is_some() || taken_literally(&node.key, value).is_some();
+            if is_path_alone.contains_key(&*node.key) && !may_match_a_normal_path(value) && !is_reported() {
                 warnings.add(file.name, at, || {
                     format!(
                         "`value` is {}, which matches no `:path` in its normal form, and `rate_limits` fill this key \
                          with nothing else (expected the normal form, or `normalize_path: false` beside `rate_limits`)",
-                        told(value)
+                        quoted(value)
                     )
                 });
             }
@@ -161,12 +162,12 @@ fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
 
 /// Whether some normal path has this value. What follows the first wildcard may belong to the query, where everything
 /// may stand.
-fn may_be_of_a_normal_path(value: &str) -> bool {
+fn may_match_a_normal_path(value: &str) -> bool {
     let (kind, text) = match value.split_once('*') {
         Some((start, _)) => (TextTestKind::Prefix, start),
         None => (TextTestKind::Exact, value),
     };
-    TextTest { kind, text: text.into(), ignore_case: false }.can_hold_of_a_normal_path()
+    TextTest { kind, text: text.into(), ignore_case: false }.can_match_a_normal_path()
 }
 
 fn replaced_by_nobody(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
@@ -181,7 +182,7 @@ fn replaced_by_nobody(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     }
     for (file, at, name) in replaced.into_iter().filter(|(_, _, name)| !names.contains(&***name)) {
         warnings.add(file, at, || {
-            format!("no limit of this domain has the name {} (expected the `name` of one)", told(name))
+            format!("no limit of this domain has the name {} (expected the `name` of one)", quoted(name))
         });
     }
 }
@@ -197,7 +198,7 @@ fn actions_without_limit(files: &[&CheckedFile<'_>], visits: &mut usize, warning
             if !meets && *visits > 0 {
                 let keys: Vec<&str> = actions.iter().map(|action| &*action.key).collect();
                 warnings.add(file.name, *at, || {
-                    let keys = told(&keys.join(", "));
+                    let keys = quoted(&keys.join(", "));
                     format!("the descriptor {keys} meets no limit (expected `descriptors` with these keys)")
                 });
             }

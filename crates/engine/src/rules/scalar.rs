@@ -25,8 +25,8 @@ pub(super) fn int(scalar: &Scalar<'_>) -> Option<i128> {
 /// An integer without sign and underscores, in the base that its prefix tells.
 fn radix_int(digits: &str) -> Option<i128> {
     let prefixes = [("0x", 16), ("0X", 16), ("0o", 8), ("0O", 8), ("0b", 2), ("0B", 2), ("0", 8)];
-    let told = prefixes.iter().find_map(|&(prefix, radix)| Some((digits.strip_prefix(prefix)?, radix)));
-    let (digits, radix) = told.filter(|(rest, _)| !rest.is_empty()).unwrap_or((digits, 10));
+    let prefixed = prefixes.iter().find_map(|&(prefix, radix)| Some((digits.strip_prefix(prefix)?, radix)));
+    let (digits, radix) = prefixed.filter(|(rest, _)| !rest.is_empty()).unwrap_or((digits, 10));
     // from_str_radix would take a sign.
     let is_number = digits.starts_with(|char: char| char.is_digit(radix));
     is_number.then(|| i128::from_str_radix(digits, radix).ok()).flatten()

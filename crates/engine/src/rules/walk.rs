@@ -8,7 +8,7 @@ use crate::rules::tree::{NodeId, Step};
 use crate::rules::{Rule, RuleSet};
 
 /// Nodes and domains that are named where nothing was met.
-const KNOWN_MAX: usize = 8;
+const NAMES_MAX: usize = 8;
 
 /// The way of one descriptor.
 #[derive(Clone, Debug)]
@@ -36,18 +36,18 @@ pub enum End<'a> {
     /// At a node with a limit.
     Rule(&'a Rule),
     /// At a node without a limit. The nodes below it.
-    NoLimit(Known),
+    NoLimit(NameList),
     /// Before its last entry: there is no node for the next one. Those that there are.
-    NoNode(Known),
+    NoNode(NameList),
     /// The domain has no rules. Those that have.
-    NoDomain(Known),
+    NoDomain(NameList),
 }
 
 /// What there is where something was not met: a node is `key` or `key=value`.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct NameList {
     /// Some of it.
-    pub some: Vec<String>,
+    pub names: Vec<String>,
     /// How much more there is.
     pub more: usize,
 }
@@ -58,9 +58,9 @@ impl RuleSet {
         let Some(&Domain { root, .. }) = self.domains.get(domain) else {
             let mut known: Vec<_> = self.domains().map(str::to_owned).collect();
             known.sort_unstable();
-            let more = known.len().saturating_sub(KNOWN_MAX);
-            known.truncate(KNOWN_MAX);
-            return Walk { met: Vec::new(), end: End::NoDomain(Known { some: known, more }) };
+            let more = known.len().saturating_sub(NAMES_MAX);
+            known.truncate(NAMES_MAX);
+            return Walk { met: Vec::new(), end: End::NoDomain(NameList { names: known, more }) };
         };
         let (mut met, mut node) = (Vec::new(), root);
         for entry in entries {
@@ -79,13 +79,13 @@ impl RuleSet {
     }
 
     /// The nodes right below this one.
-    fn below(&self, node: NodeId) -> Known {
+    fn below(&self, node: NodeId) -> NameList {
         let mut children = self.tree.children(node);
-        let told = |(key, value): (&str, Option<&str>)| match value {
+        let text = |(key, value): (&str, Option<&str>)| match value {
             Some(value) => format!("{key}={value}"),
             None => key.to_owned(),
         };
-        let some = children.by_ref().take(KNOWN_MAX).map(told).collect();
-        Known { some, more: children.count() }
+        let names = children.by_ref().take(NAMES_MAX).map(text).collect();
+        NameList { names, more: children.count() }
     }
 }

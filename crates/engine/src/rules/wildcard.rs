@@ -55,7 +55,7 @@ enum End {
 
 /// Where a pattern is filed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
+enum Placement {
     End(End),
     Piece,
 }
@@ -78,22 +78,22 @@ impl<T: Copy> Wildcards<T> {
     pub(super) fn new<'a>(patterns: impl IntoIterator<Item = (&'a str, T)>) -> Self {
         let (patterns, targets): (Vec<Pattern>, _) =
             (0..).zip(patterns).map(|(order, (text, target))| (Pattern::new(order, text), target)).unzip();
-        let homes = homes(&patterns);
-        let take = |home: Home, patterns: &mut Vec<(Home, Pattern)>| -> Vec<Pattern> {
-            patterns.extract_if(.., |(its, _)| *its == home).map(|(_, pattern)| pattern).collect()
+        let placements = placements(&patterns);
+        let take = |placement: Placement, patterns: &mut Vec<(Placement, Pattern)>| -> Vec<Pattern> {
+            patterns.extract_if(.., |(its, _)| *its == placement).map(|(_, pattern)| pattern).collect()
         };
-        let mut patterns: Vec<_> = homes.into_iter().zip(patterns).collect();
-        let (by_piece, left) = match Pieces::new(take(Home::Piece, &mut patterns)) {
+        let mut patterns: Vec<_> = placements.into_iter().zip(patterns).collect();
+        let (by_piece, left) = match Pieces::new(take(Placement::Piece, &mut patterns)) {
             Ok(pieces) => (pieces, Vec::new()),
             Err(patterns) => (Pieces::default(), patterns),
         };
-        let mut by_prefix = take(Home::End(End::Prefix), &mut patterns);
+        let mut by_prefix = take(Placement::End(End::Prefix), &mut patterns);
         by_prefix.extend(left);
         by_prefix.sort_by_key(|pattern| pattern.order);
         Self {
             targets,
             by_prefix: Affixes::new(End::Prefix, by_prefix),
-            by_suffix: Affixes::new(End::Suffix, take(Home::End(End::Suffix), &mut patterns)),
+            by_suffix: Affixes::new(End::Suffix, take(Placement::End(End::Suffix), &mut patterns)),
             by_piece,
         }
     }
@@ -107,13 +107,13 @@ impl<T: Copy> Wildcards<T> {
 }
 
 /// Where each of these patterns is filed.
-fn homes(patterns: &[Pattern]) -> Vec<Home> {
+fn placements(patterns: &[Pattern]) -> Vec<Placement> {
     let (prefixes, suffixes) = (End::Prefix.counts(patterns), End::Suffix.counts(patterns));
     let count = |counts: &HashMap<&str, usize>, text: &str| counts.get(text).copied().unwrap_or_default();
-    let home = |pattern: &Pattern| {
-        pattern.home(count(&prefixes, &pattern.prefix), count(&suffixes, &pattern.suffix))
+    let placement = |pattern: &Pattern| {
+        pattern.placement(count(&prefixes, &pattern.prefix), count(&suffixes, &pattern.suffix))
     };
-    patterns.iter().map(home).collect()
+    patterns.iter().map(placement).collect()
 }
 
 impl Pattern {
@@ -126,10 +126,14 @@ impl Pattern {
 
     /// Where it is filed, given how many patterns have its prefix and its suffix: under the end that tells more (an
     /// empty one tells nothing), unless that tells too little.
-    fn home(&self, with_prefix: usize, with_suffix: usize) -> Home {
+    fn placement(&self, with_prefix: usize, with_suffix: usize) -> Placement {
         let is_prefix = self.suffix.is_empty() || (!self.prefix.is_empty() && with_prefix <= with_suffix);
         let (end, with_end) = if is_prefix { (End::Prefix, with_prefix) } else { (End::Suffix, with_suffix) };
-        if with_end > WITH_END_MAX && !self.pieces.is_empty() { Home::Piece } else { Home::End(end) }
+        if with_end > WITH_END_MAX && !self.pieces.is_empty() {
+            Placement::Piece
+        } else {
+            Placement::End(end)
+        }
     }
 
     /// Nothing has to be tested once the affix that it is filed under fits.

@@ -42,12 +42,12 @@ pub(crate) fn at(seconds: f64) -> Timestamp {
 }
 
 /// One limit and its counter in a store of its own.
-pub(crate) struct Asker {
+pub(crate) struct TestCounter {
     pub(crate) store: MemoryStore,
     pub(crate) limit: Limit,
 }
 
-impl Asker {
+impl TestCounter {
     pub(crate) fn new(limit: Limit) -> Self {
         Self { store: store(), limit }
     }

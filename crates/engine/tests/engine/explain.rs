@@ -28,7 +28,7 @@ descriptors:
 ";
 
 /// What is told of these descriptors, after each was hit once, for `hits`.
-fn told(descriptors: &[&[(&str, &str)]], hits: u64, modes: Modes) -> (String, serde_json::Value) {
+fn explained(descriptors: &[&[(&str, &str)]], hits: u64, modes: Modes) -> (String, serde_json::Value) {
     let rules = loaded(RULES).rules;
     let (store, now) = (store(), Timestamp::from_secs(1_000_000));
     let request = |hits_addend| {
@@ -47,11 +47,11 @@ fn told(descriptors: &[&[(&str, &str)]], hits: u64, modes: Modes) -> (String, se
 }
 
 fn text(descriptors: &[&[(&str, &str)]], hits: u64) -> String {
-    told(descriptors, hits, Modes::default()).0
+    explained(descriptors, hits, Modes::default()).0
 }
 
 #[test]
-fn a_limit_that_is_met_is_told_with_its_place_and_its_counter() {
+fn a_limit_that_is_met_is_shown_with_its_place_and_its_counter() {
     let expected = "shop: 4 hits would get OK; nothing was counted
 
 user=alice
@@ -62,27 +62,27 @@ user=alice
   capacity  comes back in 60 s
   answer    OK: there is room
 ";
-    let told = text(&[&[("user", "alice")]], 4);
+    let explanation = text(&[&[("user", "alice")]], 4);
     let without_time = |text: &str| {
         let lines = text.lines().filter(|line| !line.starts_with("  capacity"));
         lines.collect::<Vec<_>>().join("\n")
     };
-    assert_eq!(without_time(&told), without_time(expected));
-    assert!(told.contains("\n  capacity  comes back in 6"), "{told}");
+    assert_eq!(without_time(&explanation), without_time(expected));
+    assert!(explanation.contains("\n  capacity  comes back in 6"), "{explanation}");
 }
 
 #[test]
-fn hits_that_do_not_fit_are_told_apart_from_hits_that_never_will() {
-    let told = text(&[&[("user", "alice")]], 5);
-    assert!(told.starts_with("shop: 5 hits would get OVER_LIMIT; "), "{told}");
-    assert!(told.contains("OVER_LIMIT: there is no room now\n"), "{told}");
-    let told = text(&[&[("user", "alice")]], 6);
-    assert!(told.contains("OVER_LIMIT: so many never fit\n"), "{told}");
+fn hits_that_do_not_fit_now_differ_from_hits_that_never_will() {
+    let explanation = text(&[&[("user", "alice")]], 5);
+    assert!(explanation.starts_with("shop: 5 hits would get OVER_LIMIT; "), "{explanation}");
+    assert!(explanation.contains("OVER_LIMIT: there is no room now\n"), "{explanation}");
+    let explanation = text(&[&[("user", "alice")]], 6);
+    assert!(explanation.contains("OVER_LIMIT: so many never fit\n"), "{explanation}");
 }
 
 #[test]
-fn patterns_shadow_mode_and_buckets_are_told() {
-    let told = text(&[&[("plan", "freemium"), ("path", "/api")]], 1);
+fn patterns_shadow_mode_and_buckets_are_shown() {
+    let explanation = text(&[&[("plan", "freemium"), ("path", "/api")]], 1);
     for line in [
         "shop: 1 hit would get OK;",
         "  path      plan=free* (pattern) > path=/api\n",
@@ -90,12 +90,12 @@ fn patterns_shadow_mode_and_buckets_are_told() {
         "  limit     3 per 2 hours, token_bucket, burst 1\n",
         "  answer    OK: there is no room now, but shadow_mode lets it pass\n",
     ] {
-        assert!(told.contains(line), "no {line:?} in {told}");
+        assert!(explanation.contains(line), "no {line:?} in {explanation}");
     }
 }
 
 #[test]
-fn what_meets_nothing_is_told_where_it_went_astray() {
+fn a_descriptor_that_meets_nothing_shows_where_its_walk_ended() {
     for (entries, why) in [
         (
             &[("usr", "alice")][..],
@@ -106,33 +106,36 @@ fn what_meets_nothing_is_told_where_it_went_astray() {
         (&[("plan", "free")], "the path ends where no limit is set (below it there is: path=/api)"),
         (&[], "the path ends where no limit is set (below it there is: user, plan=free*, plan=gold, vip)"),
     ] {
-        let told = text(&[entries], 1);
-        assert!(told.contains(&format!("  limit     none\n  answer    OK: {why}\n")), "{told}");
+        let explanation = text(&[entries], 1);
+        assert!(explanation.contains(&format!("  limit     none\n  answer    OK: {why}\n")), "{explanation}");
     }
 }
 
 #[test]
-fn replaced_and_unlimited_rules_are_told() {
-    let told = text(&[&[("user", "alice")], &[("vip", "bob")], &[("plan", "gold")]], 1);
+fn replaced_and_unlimited_rules_are_shown() {
+    let explanation = text(&[&[("user", "alice")], &[("vip", "bob")], &[("plan", "gold")]], 1);
     assert!(
-        told.contains("OK: not counted: another rule of this request, shop.vip, replaces `per_user`"),
-        "{told}"
+        explanation.contains("OK: not counted: another rule of this request, shop.vip, replaces `per_user`"),
+        "{explanation}"
     );
-    assert!(told.contains("  limit     unlimited\n  answer    OK: the rule has no bound\n"), "{told}");
-    assert!(told.starts_with("shop: 1 hit would get OVER_LIMIT;"), "{told}");
-    assert!(told.contains("in quota mode that denies only"), "{told}");
+    assert!(
+        explanation.contains("  limit     unlimited\n  answer    OK: the rule has no bound\n"),
+        "{explanation}"
+    );
+    assert!(explanation.starts_with("shop: 1 hit would get OVER_LIMIT;"), "{explanation}");
+    assert!(explanation.contains("in quota mode that denies only"), "{explanation}");
 }
 
 #[test]
-fn the_shadow_mode_of_the_process_is_told() {
-    let (told, json) = told(&[&[("user", "a")]], 6, Modes { shadow: true, ..Modes::default() });
-    assert!(told.starts_with("shop: 6 hits would get OK (OVER_LIMIT, but for SHADOW_MODE);"), "{told}");
+fn the_shadow_mode_of_the_process_is_shown() {
+    let (text, json) = explained(&[&[("user", "a")]], 6, Modes { shadow: true, ..Modes::default() });
+    assert!(text.starts_with("shop: 6 hits would get OK (OVER_LIMIT, but for SHADOW_MODE);"), "{text}");
     assert_eq!((&json["code"], &json["shadowed"]), (&"OK".into(), &true.into()));
 }
 
 #[test]
 fn json_holds_what_the_text_does() {
-    let (_, json) = told(&[&[("plan", "freemium"), ("path", "/api")]], 1, Modes::default());
+    let (_, json) = explained(&[&[("plan", "freemium"), ("path", "/api")]], 1, Modes::default());
     let descriptor = &json["descriptors"][0];
     assert_eq!(descriptor["rule"]["path"], "shop.plan_free*.path_/api");
     assert_eq!((&descriptor["rule"]["file"], &descriptor["rule"]["line"]), (&"a.yaml".into(), &8.into()));

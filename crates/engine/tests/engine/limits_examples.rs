@@ -3,7 +3,7 @@
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::time::{SECOND_NANOS, ceil_secs};
 
-use crate::asking::{Asker, at};
+use crate::asking::{TestCounter, at};
 use Algorithm::{
     FixedWindow as FX, LeakyBucket as LB, SlidingLog as SL, SlidingWindow as SW, SlidingWindowWeighted as WT,
     TokenBucket as TB,
@@ -12,8 +12,8 @@ use Algorithm::{
 const ALL: [Algorithm; 6] = [SL, SW, WT, FX, TB, LB];
 
 /// T and F for single hits at these times.
-fn outcome(asker: &Asker, times: &[f64]) -> String {
-    times.iter().map(|&time| if asker.passes(1, time) { 'T' } else { 'F' }).collect()
+fn outcome(counter: &TestCounter, times: &[f64]) -> String {
+    times.iter().map(|&time| if counter.passes(1, time) { 'T' } else { 'F' }).collect()
 }
 
 #[test]
@@ -21,23 +21,23 @@ fn row_1_three_in_ten_seconds() {
     let times = [0.0, 1.0, 2.0, 3.0, 11.0];
     for algorithm in ALL {
         let expected = if algorithm == WT { "TTTFF" } else { "TTTFT" };
-        assert_eq!(outcome(&Asker::of(algorithm, 3, 10), &times), expected, "{algorithm:?}");
+        assert_eq!(outcome(&TestCounter::of(algorithm, 3, 10), &times), expected, "{algorithm:?}");
     }
-    let told = |algorithm| {
-        let asker = Asker::of(algorithm, 3, 10);
-        let verdicts = times.map(|time| asker.take(1, time));
+    let answers = |algorithm| {
+        let counter = TestCounter::of(algorithm, 3, 10);
+        let verdicts = times.map(|time| counter.take(1, time));
         (verdicts.map(|verdict| verdict.remaining), verdicts.map(|verdict| ceil_secs(verdict.reset_nanos)))
     };
-    assert_eq!(told(SL), ([2, 1, 0, 0, 1], [10, 9, 8, 7, 1]));
-    assert_eq!(told(SW).0, [2, 1, 0, 0, 0]);
+    assert_eq!(answers(SL), ([2, 1, 0, 0, 1], [10, 9, 8, 7, 1]));
+    assert_eq!(answers(SW).0, [2, 1, 0, 0, 0]);
 }
 
 #[test]
 fn row_2_the_edge_of_the_window() {
     let full = |algorithm| {
-        let asker = Asker::of(algorithm, 2, 10);
-        assert_eq!(outcome(&asker, &[1.0, 2.0]), "TT");
-        asker
+        let counter = TestCounter::of(algorithm, 2, 10);
+        assert_eq!(outcome(&counter, &[1.0, 2.0]), "TT");
+        counter
     };
     let one_ns_early = 11.0 - 1e-9;
     assert_eq!(outcome(&full(SL), &[one_ns_early, 11.0]), "FT");
@@ -48,8 +48,8 @@ fn row_2_the_edge_of_the_window() {
 #[test]
 fn row_3_around_the_end_of_a_minute() {
     for algorithm in ALL {
-        let asker = Asker::of(algorithm, 10, 60);
-        let passed = (asker.passed(10, 119.0), asker.passed(10, 121.0));
+        let counter = TestCounter::of(algorithm, 10, 60);
+        let passed = (counter.passed(10, 119.0), counter.passed(10, 121.0));
         assert_eq!(passed, (10, if algorithm == FX { 10 } else { 0 }), "{algorithm:?}");
     }
 }
@@ -60,9 +60,9 @@ fn row_4_more_than_the_limit_then_the_next_window() {
         [(FX, 100, 100), (TB, 1, 3), (LB, 1, 3), (SL, 0, 0), (SW, 0, 0), (WT, 0, 1)]
     {
         for (later, expected) in [(60.0, at_60), (61.0, at_61)] {
-            let asker = Asker::of(algorithm, 100, 60);
-            assert_eq!(asker.passed(102, 59.0), 100, "{algorithm:?}");
-            assert_eq!(asker.passed(100, later), expected, "{algorithm:?} at {later}");
+            let counter = TestCounter::of(algorithm, 100, 60);
+            assert_eq!(counter.passed(102, 59.0), 100, "{algorithm:?}");
+            assert_eq!(counter.passed(100, later), expected, "{algorithm:?} at {later}");
         }
     }
 }
@@ -70,8 +70,8 @@ fn row_4_more_than_the_limit_then_the_next_window() {
 #[test]
 fn row_5_exactly_at_the_limit() {
     for algorithm in ALL {
-        let asker = Asker::of(algorithm, 60, 60);
-        let passed = (0..600).filter(|&second| asker.passes(1, f64::from(second))).count();
+        let counter = TestCounter::of(algorithm, 60, 60);
+        let passed = (0..600).filter(|&second| counter.passes(1, f64::from(second))).count();
         assert_eq!(passed, if [SW, WT].contains(&algorithm) { 591 } else { 600 }, "{algorithm:?}");
     }
 }
@@ -79,8 +79,8 @@ fn row_5_exactly_at_the_limit() {
 #[test]
 fn row_6_an_uneven_past() {
     for algorithm in ALL {
-        let asker = Asker::of(algorithm, 100, 60);
-        let passed = (asker.passed(100, 0.0), asker.passed(100, 75.0));
+        let counter = TestCounter::of(algorithm, 100, 60);
+        let passed = (counter.passed(100, 0.0), counter.passed(100, 75.0));
         assert_eq!(passed, (100, if algorithm == WT { 25 } else { 100 }), "{algorithm:?}");
     }
 }
@@ -88,28 +88,29 @@ fn row_6_an_uneven_past() {
 #[test]
 fn row_7_almost_twice_the_limit() {
     for (algorithm, expected) in [(SL, 0), (SW, 0), (WT, 99), (TB, 99), (LB, 99), (FX, 100)] {
-        let asker = Asker::of(algorithm, 100, 60);
-        let passed = (asker.passed(100, 59.9), asker.passed(100, 119.8));
+        let counter = TestCounter::of(algorithm, 100, 60);
+        let passed = (counter.passed(100, 59.9), counter.passed(100, 119.8));
         assert_eq!(passed, (100, expected), "{algorithm:?}");
     }
 }
 
-fn bucket(algorithm: Algorithm) -> Asker {
-    Asker::new(Limit::new(algorithm, 2, SECOND_NANOS).with_burst(10))
+fn bucket(algorithm: Algorithm) -> TestCounter {
+    TestCounter::new(Limit::new(algorithm, 2, SECOND_NANOS).with_burst(10))
 }
 
 #[test]
 fn row_8_a_leaky_bucket_leaks_evenly() {
-    let asker = bucket(LB);
-    assert_eq!(asker.passed(20, 0.0), 10);
-    assert_eq!(outcome(&asker, &[0.49, 0.5, 0.99, 1.0]), "FTFT");
+    let counter = bucket(LB);
+    assert_eq!(counter.passed(20, 0.0), 10);
+    assert_eq!(outcome(&counter, &[0.49, 0.5, 0.99, 1.0]), "FTFT");
 }
 
 #[test]
 fn row_9_a_leaky_bucket_under_steady_load() {
-    let asker = bucket(LB);
-    let passed =
-        |second: usize| (0..5).filter(|&part| asker.passes(1, second as f64 + f64::from(part) * 0.2)).count();
+    let counter = bucket(LB);
+    let passed = |second: usize| {
+        (0..5).filter(|&part| counter.passes(1, second as f64 + f64::from(part) * 0.2)).count()
+    };
     let passed: Vec<usize> = (0..20).map(passed).collect();
     assert_eq!(passed[..3], [5, 5, 5]);
     assert!(passed[3..].iter().all(|&passed| passed == 2), "{passed:?}");
@@ -117,20 +118,20 @@ fn row_9_a_leaky_bucket_under_steady_load() {
 
 #[test]
 fn row_10_a_token_bucket_never_holds_more_than_its_burst() {
-    let asker = bucket(TB);
-    assert_eq!(asker.passed(11, 0.0), 10);
-    assert_eq!(outcome(&asker, &[0.49, 0.5]), "FT");
-    let never = asker.take(11, 100.0);
+    let counter = bucket(TB);
+    assert_eq!(counter.passed(11, 0.0), 10);
+    assert_eq!(outcome(&counter, &[0.49, 0.5]), "FT");
+    let never = counter.take(11, 100.0);
     assert!(never.over);
     assert_eq!(never.reset_nanos, SECOND_NANOS);
-    assert!(asker.passes(10, 100.0));
+    assert!(counter.passes(10, 100.0));
 }
 
 #[test]
 fn row_11_around_the_end_of_a_second() {
     for algorithm in ALL {
-        let asker = Asker::of(algorithm, 5, 1);
-        let passed = (asker.passed(10, 0.9), asker.passed(10, 1.0));
+        let counter = TestCounter::of(algorithm, 5, 1);
+        let passed = (counter.passed(10, 0.9), counter.passed(10, 1.0));
         assert_eq!(passed, (5, if algorithm == FX { 5 } else { 0 }), "{algorithm:?}");
     }
 }
@@ -138,10 +139,11 @@ fn row_11_around_the_end_of_a_second() {
 #[test]
 fn row_12_one_left_and_two_ask_at_once() {
     for algorithm in ALL {
-        let asker = Asker::of(algorithm, 10, 60);
-        assert_eq!(asker.passed(9, 1.0), 9);
+        let counter = TestCounter::of(algorithm, 10, 60);
+        assert_eq!(counter.passed(9, 1.0), 9);
         let passed: usize = std::thread::scope(|scope| {
-            let asking: Vec<_> = (0..2).map(|_| scope.spawn(|| usize::from(asker.passes(1, 2.0)))).collect();
+            let asking: Vec<_> =
+                (0..2).map(|_| scope.spawn(|| usize::from(counter.passes(1, 2.0)))).collect();
             asking.into_iter().map(|thread| thread.join().expect("no panic")).sum()
         });
         assert_eq!(passed, 1, "{algorithm:?}");

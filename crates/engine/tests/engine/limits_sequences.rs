@@ -1,7 +1,7 @@
 //! Random sequences of hits, questions, refunds and reports against the naive oracle: every field of every verdict.
 //! Times are equal, ordered and going back; N changes in between as a reload would change it.
 
-#![allow(clippy::disallowed_methods, reason = "a run of real seconds, as long as its variable tells")]
+#![allow(clippy::disallowed_methods, reason = "a run of real seconds, as long as its variable says")]
 
 use std::collections::VecDeque;
 
@@ -70,7 +70,7 @@ fn run(store: &MemoryStore, algorithm: Algorithm, seed: u64) {
     let today = 1_790_000_000 * SECOND_NANOS + random.below(terms.window);
     let mut now = random.pick(&[0, terms.window, today]);
     let buckets = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
-    let mut told = Vec::new();
+    let mut history = Vec::new();
     for _ in 0..1 + random.below(STEPS_MAX) {
         now = next_time(&mut random, now, terms.window);
         if !buckets && random.one_in(10) {
@@ -88,10 +88,10 @@ fn run(store: &MemoryStore, algorithm: Algorithm, seed: u64) {
         } else {
             naive.take(&terms, now, hits, check.reported)
         };
-        told.push((now, asked, check.reported, terms.requests));
+        history.push((now, asked, check.reported, terms.requests));
         assert!(
             same(verdict, answer),
-            "seed {seed}\n{terms:?}\n{told:#?}\nis     {verdict:?}\nshould {answer:?}"
+            "seed {seed}\n{terms:?}\n{history:#?}\nis     {verdict:?}\nshould {answer:?}"
         );
     }
 }

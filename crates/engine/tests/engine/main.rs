@@ -1,7 +1,7 @@
 //! The engine and the memory store from outside: what files of rules mean, which limit a request meets, what counters
 //! say.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails tells where")]
+#![allow(clippy::unwrap_used, reason = "a test that fails shows where")]
 
 mod explain;
 mod rules;

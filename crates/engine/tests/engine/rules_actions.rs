@@ -59,8 +59,8 @@ fn described(client: &Client, lists: &[&str]) -> Vec<Vec<String>> {
     let mut buf = RequestBuf::new("d");
     let Ok(()) = rules.actions("d").expect("a known domain").describe(client, &mut buf, 1 << 20);
     let request = buf.as_request();
-    let told = |entry: &tidegate_engine::request::Entry<'_>| format!("{}={}", entry.key, entry.value);
-    request.descriptors().map(|descriptor| descriptor.entries.iter().map(told).collect()).collect()
+    let text = |entry: &tidegate_engine::request::Entry<'_>| format!("{}={}", entry.key, entry.value);
+    request.descriptors().map(|descriptor| descriptor.entries.iter().map(text).collect()).collect()
 }
 
 /// The only descriptor of one action, if there is one.

@@ -240,7 +240,7 @@ domain: e
 ";
     let loaded = loaded(text);
     assert!(!loaded.rules.rules()[0].shadow_mode);
-    let told: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     let expected = [
         "a.yaml:2:1: `unit` is ignored here (expected inside `rate_limit`)",
         "a.yaml:4:8: `*` in the key `a*` is an ordinary character (expected wildcards in `value`)",
@@ -249,7 +249,7 @@ domain: e
         "a.yaml:6:71: `key` is ignored here (expected in a descriptor)",
         "a.yaml:8:1: a second YAML document is ignored (expected one a file)",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(messages, expected);
     let strict = load(&[file("a.yaml", text)], &options().strict(true));
     assert_eq!(strict.unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
     for empty in ["---\n", "---\n# nothing\n...\n", "...\n---\n~\n"] {
@@ -259,7 +259,7 @@ domain: e
 }
 
 #[test]
-fn domains_merge_in_file_order_when_told_to() {
+fn domains_merge_in_file_order_when_that_is_allowed() {
     let merging = options().merge_domains(true);
     let node =
         |key: &str| format!("domain: d\ndescriptors: [{{key: {key}, rate_limit: {{unlimited: true}}}}]");

@@ -154,12 +154,12 @@ fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<(&'n Limit, V
 
 /// A descriptor of a request.
 #[derive(Debug)]
-struct Asked {
+struct Descriptor {
     entries: Vec<(&'static str, &'static str)>,
     options: DescriptorOptions,
 }
 
-fn asked(random: &mut Random) -> Asked {
+fn descriptor(random: &mut Random) -> Descriptor {
     let entries = (0..random.pick(&[0, 1, 1, 1, 1, 2, 2, 3]))
         .map(|_| (random.pick(&["a", "a", "b", "b", "a_b", "c", ""]), random.pick(&VALUES)))
         .collect();
@@ -169,21 +169,22 @@ fn asked(random: &mut Random) -> Asked {
         unit_multiplier: 1 + random.below(2) as u32,
     });
     let hits_addend = random.chance(3).then(|| random.below(3));
-    Asked { entries, options: DescriptorOptions { limit, hits_addend, is_negative_hits: random.chance(5) } }
+    let options = DescriptorOptions { limit, hits_addend, is_negative_hits: random.chance(5) };
+    Descriptor { entries, options }
 }
 
-fn expected(nodes: &[Node], asked: &[Asked]) -> Vec<Expected> {
-    let matched: Vec<Option<(&Limit, Vec<String>)>> = asked
+fn expected(nodes: &[Node], descriptors: &[Descriptor]) -> Vec<Expected> {
+    let matched: Vec<Option<(&Limit, Vec<String>)>> = descriptors
         .iter()
-        .map(|asked| if asked.options.limit.is_some() { None } else { walk(nodes, &asked.entries) })
+        .map(|it| if it.options.limit.is_some() { None } else { walk(nodes, &it.entries) })
         .collect();
     let is_replaced = |index: usize, limit: &Limit| {
         let others = matched.iter().enumerate().filter(|(other, _)| *other != index);
         others.filter_map(|(_, other)| other.as_ref()).any(|(other, _)| other.replaces.contains(&limit.name))
     };
-    let of = |(index, asked): (usize, &Asked)| match (&asked.options.limit, &matched[index]) {
+    let of = |(index, descriptor): (usize, &Descriptor)| match (&descriptor.options.limit, &matched[index]) {
         (Some(own), _) => {
-            let counter = format!("override {:?} {:?} {}", asked.entries, own.unit, own.unit_multiplier);
+            let counter = format!("override {:?} {:?} {}", descriptor.entries, own.unit, own.unit_multiplier);
             Expected::Check(None, vec![counter])
         }
         (None, None) => Expected::Unmatched,
@@ -191,15 +192,15 @@ fn expected(nodes: &[Node], asked: &[Asked]) -> Vec<Expected> {
         (None, Some((limit, _))) if is_replaced(index, limit) => Expected::Replaced(limit.id),
         (None, Some((limit, counter))) => Expected::Check(Some(limit.id), counter.clone()),
     };
-    asked.iter().enumerate().map(of).collect()
+    descriptors.iter().enumerate().map(of).collect()
 }
 
 /// "A descriptor's own `hits_addend`, if the field is present; else the request's, where 0 or absent means 1."
-fn expected_hits(asked: &Asked, of_request: u32) -> (Hits, bool) {
-    let hits = asked.options.hits_addend.unwrap_or(if of_request == 0 { 1 } else { of_request.into() });
-    match asked.options.is_negative_hits {
+fn expected_hits(descriptor: &Descriptor, of_request: u32) -> (Hits, bool) {
+    let hits = descriptor.options.hits_addend.unwrap_or(if of_request == 0 { 1 } else { of_request.into() });
+    match descriptor.options.is_negative_hits {
         true => (Hits::GiveBack(hits), false),
-        false => (Hits::Take(hits), matches!(asked.options.hits_addend, Some(1..))),
+        false => (Hits::Take(hits), matches!(descriptor.options.hits_addend, Some(1..))),
     }
 }
 
@@ -223,26 +224,26 @@ impl Counters {
 
 fn compare(rules: &RuleSet, nodes: &[Node], random: &mut Random, counters: &mut Counters) {
     let hits_addend = random.below(3) as u32;
-    let asked: Vec<Asked> = (0..random.below(5)).map(|_| asked(random)).collect();
+    let descriptors: Vec<Descriptor> = (0..random.below(5)).map(|_| descriptor(random)).collect();
     let mut request = Request::new("d", hits_addend);
-    for Asked { entries, options } in &asked {
+    for Descriptor { entries, options } in &descriptors {
         request.push(entries.iter().map(|&(key, value)| Entry { key, value }), *options);
     }
     let plan = rules.plan(&request, Modes { quota: true, ..Modes::default() });
     assert!(plan.domain_known && plan.modes.quota);
-    let expected = expected(nodes, &asked);
+    let expected = expected(nodes, &descriptors);
     assert_eq!(plan.steps.len(), expected.len());
-    for ((step, expected), asked) in plan.steps.iter().zip(&expected).zip(&asked) {
+    for ((step, expected), descriptor) in plan.steps.iter().zip(&expected).zip(&descriptors) {
         match (step, expected) {
             (Step::Unmatched, Expected::Unmatched) => {}
             (Step::Unlimited(rule), Expected::Unlimited(id)) => assert_eq!(rule.id, *id),
             (Step::Replaced(rule), Expected::Replaced(id)) => assert_eq!(rule.id, *id),
             (Step::Check(check), Expected::Check(id, counter)) => {
                 counters.see(check.key, counter);
-                assert_eq!((check.hits, check.reported), expected_hits(asked, hits_addend));
-                assert_eq!(rule_id(check), *id, "{asked:?}");
+                assert_eq!((check.hits, check.reported), expected_hits(descriptor, hits_addend));
+                assert_eq!(rule_id(check), *id, "{descriptor:?}");
             }
-            _ => panic!("{asked:?}: {step:?}, expected {expected:?}"),
+            _ => panic!("{descriptor:?}: {step:?}, expected {expected:?}"),
         }
     }
 }
@@ -279,8 +280,8 @@ fn the_random_cases_are_not_vacuous() {
         let mut random = Random(seed);
         let nodes = nodes(&mut random, 3, &mut 0);
         for _ in 0..50 {
-            let asked: Vec<Asked> = (0..5).map(|_| asked(&mut random)).collect();
-            for expected in expected(&nodes, &asked) {
+            let descriptors: Vec<Descriptor> = (0..5).map(|_| descriptor(&mut random)).collect();
+            for expected in expected(&nodes, &descriptors) {
                 seen[match expected {
                     Expected::Unmatched => 0,
                     Expected::Unlimited(_) => 1,

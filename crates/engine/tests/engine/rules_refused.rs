@@ -1,4 +1,4 @@
-//! Files that do not load: what is told, and where. One row for every way that a file can be bad.
+//! Files that do not load: what is reported, and where. One row for every way that a file can be bad.
 
 use std::time::{Duration, Instant};
 
@@ -121,10 +121,12 @@ fn what_is_no_limit() {
         limit("unit: fortnight\nrequests_per_unit: 1"),
         &["5:11: `unit` is `fortnight` (expected second, minute, hour, day, week, month, year)"],
     );
-    for (number, told) in [("-1", "`-1`"), ("4294967296", "`4294967296`"), ("'5'", "the text `5`")] {
+    for (number, shown) in [("-1", "`-1`"), ("4294967296", "`4294967296`"), ("'5'", "the text `5`")] {
         check(
             limit(&format!("unit: minute\nrequests_per_unit: {number}")),
-            &[&format!("6:24: `requests_per_unit` is {told} (expected a whole number from 0 to 4294967295)")],
+            &[&format!(
+                "6:24: `requests_per_unit` is {shown} (expected a whole number from 0 to 4294967295)"
+            )],
         );
     }
     for name in ["unit: minute", "window: 5s", "unit_multiplier: 2"] {
@@ -280,12 +282,12 @@ fn what_people_often_mean() {
     check("domain: d\ndescriptors: [{key: k, value: *}]", &[&alias("2:31", "*")]);
     check("domain: *x", &[&alias("1:9", "*x")]);
     let units = "second, minute, hour, day, week, month, year";
-    for (unit, told) in [
+    for (unit, hint) in [
         ("minutes", "the closest is `minute`"),
         ("Min", "the closest is `minute`"),
         ("30s", "`window: 30s` says a time"),
     ] {
-        let message = format!("5:11: `unit` is `{unit}` (expected {units}; {told})");
+        let message = format!("5:11: `unit` is `{unit}` (expected {units}; {hint})");
         check(limit(&format!("unit: {unit}\nrequests_per_unit: 1")), &[&message]);
     }
     let algorithms =
@@ -320,15 +322,15 @@ fn a_domain_in_two_files() {
         file("a.yaml", "domain: d\ndescriptors:\n- key: k\n"),
         file("b.yaml", "descriptors:\n- key: l\n- key: k\ndomain: d\n"),
     ];
-    let told = |options: &LoadOptions| {
+    let messages = |options: &LoadOptions| {
         let errors = load(&files, options).map(drop).expect_err("the set loads");
         errors.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let equal = "b.yaml:3:8: key `k` without a value is at a.yaml:3:8 too (expected one such node)";
     let domain =
         "b.yaml:4:9: domain `d` is in a.yaml:1:9 too (expected one file a domain, or MERGE_DOMAIN_CONFIG)";
-    assert_eq!(told(&options()), [equal, domain]);
-    assert_eq!(told(&options().merge_domains(true)), [equal]);
+    assert_eq!(messages(&options()), [equal, domain]);
+    assert_eq!(messages(&options().merge_domains(true)), [equal]);
 }
 
 #[test]
@@ -340,20 +342,26 @@ fn levels_without_end() {
             + "}"
     };
     assert!(load(&[file("a.yaml", nested(32))], &options()).is_ok());
-    let told = refused(nested(33));
-    assert_eq!(told.len(), 1);
-    assert!(told[0].ends_with("`descriptors` nested too deep (expected at most 32 levels)"), "{told:?}");
+    let messages = refused(nested(33));
+    assert_eq!(messages.len(), 1);
+    assert!(
+        messages[0].ends_with("`descriptors` nested too deep (expected at most 32 levels)"),
+        "{messages:?}"
+    );
     for open in ["[", "{a: ", "- ", "? "] {
-        let told = refused(open.repeat(1_000_000));
-        assert!(told.len() == 1 && told[0].contains("not YAML") || told[0].contains("too deep"), "{told:?}");
+        let messages = refused(open.repeat(1_000_000));
+        assert!(
+            messages.len() == 1 && messages[0].contains("not YAML") || messages[0].contains("too deep"),
+            "{messages:?}"
+        );
     }
 }
 
 #[test]
 fn problems_without_end_are_counted() {
-    let told = refused("domain: d\n".to_owned() + &"nonsense: 1\n".repeat(50_000));
-    assert_eq!(told.len(), 1_001);
-    assert_eq!(told[1_000], "1001:1: 49000 more problems (expected none)");
+    let messages = refused("domain: d\n".to_owned() + &"nonsense: 1\n".repeat(50_000));
+    assert_eq!(messages.len(), 1_001);
+    assert_eq!(messages[1_000], "1001:1: 49000 more problems (expected none)");
 }
 
 /// Every value takes more memory than it takes bytes in a file.
@@ -362,10 +370,14 @@ fn a_file_of_nothing_but_brackets_is_refused_before_it_is_read_to_its_end() {
     let short = options().max_file_bytes(4 << 20);
     for what in ["{},", "[],", "a,", "{key: a},"] {
         let text = format!("domain: d\ndescriptors: [{}]", what.repeat((4 << 20) / what.len() - 20));
-        let told = load(&[file("a.yaml", text)], &short).map(drop).expect_err("the file loads");
+        let messages = load(&[file("a.yaml", text)], &short).map(drop).expect_err("the file loads");
         let bound =
             "too many values up to here (expected at most 1048576; MAX_RULES_FILE_BYTES sets the bound)";
-        assert_eq!(told.iter().map(|told| &*told.message).collect::<Vec<_>>(), [bound], "{what}");
+        assert_eq!(
+            messages.iter().map(|diagnostic| &*diagnostic.message).collect::<Vec<_>>(),
+            [bound],
+            "{what}"
+        );
     }
 }
 
@@ -381,8 +393,8 @@ fn the_files_of_a_set_share_one_bound_on_what_aliases_stand_for() {
         })
         .collect();
     assert!(load(&files[..10], &options()).is_ok());
-    let told = load(&files, &options()).map(drop).expect_err("the set loads");
-    assert!(told[0].message.contains("the aliases up to here stand for too much"), "{}", told[0]);
+    let messages = load(&files, &options()).map(drop).expect_err("the set loads");
+    assert!(messages[0].message.contains("the aliases up to here stand for too much"), "{}", messages[0]);
 }
 
 /// Files that are refused without taking time. The bound is generous: it is for machines that are busy.
@@ -417,8 +429,8 @@ fn hostile_files_take_no_time() {
     ];
     for (bomb, expected) in bombs {
         let start = Instant::now();
-        let told = refused(&bomb);
-        assert!(told.iter().any(|told| told.contains(expected)), "{told:?}");
+        let messages = refused(&bomb);
+        assert!(messages.iter().any(|message| message.contains(expected)), "{messages:?}");
         assert!(start.elapsed() < Duration::from_secs(20), "{expected}: {:?}", start.elapsed());
     }
 }

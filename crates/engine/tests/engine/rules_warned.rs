@@ -6,7 +6,7 @@ use crate::rules::{file, loaded, options};
 
 /// Tells what one file is warned of: `line:column: message`.
 fn warned(text: &str) -> Vec<String> {
-    loaded(text).warnings.iter().map(|told| told.to_string().replacen("a.yaml:", "", 1)).collect()
+    loaded(text).warnings.iter().map(|warning| warning.to_string().replacen("a.yaml:", "", 1)).collect()
 }
 
 fn check(text: &str, expected: &[&str]) {
@@ -126,14 +126,14 @@ fn nodes_without_effect_are_warned_of_and_exceptions_are_not() {
 
 /// What was refused is told; what would follow from it is not.
 #[test]
-fn where_something_is_refused_nothing_is_told_of_what_is_left() {
-    let told = |text: &str| {
+fn where_something_is_refused_nothing_else_is_warned_of() {
+    let places = |text: &str| {
         let strict = options().strict(true);
         let errors = load(&[file("a.yaml", text)], &strict).map(drop).expect_err("it does not load");
         errors.iter().map(|error| (error.line, error.column)).collect::<Vec<_>>()
     };
-    assert_eq!(told(&nodes("key: k, rate_limit: {unit: days, requests_per_unit: 1}")), [(3, 31)]);
-    assert_eq!(told(&nodes("key: k\nkey: ''")), [(4, 9)]);
+    assert_eq!(places(&nodes("key: k, rate_limit: {unit: days, requests_per_unit: 1}")), [(3, 31)]);
+    assert_eq!(places(&nodes("key: k\nkey: ''")), [(4, 9)]);
 }
 
 #[test]
@@ -167,14 +167,19 @@ fn rate_limits_that_meet_no_limit_are_warned_of() {
     };
     let generic =
         |value: &str| format!("{{generic_key: {{descriptor_key: kind, descriptor_value: {value}}}}}");
-    let told = |at: &str, keys: &str| {
+    let message = |at: &str, keys: &str| {
         format!("{at}: the descriptor `{keys}` meets no limit (expected `descriptors` with these keys)")
     };
     let (path, user, ip) = (header("path", false), header("user", false), header("ip", false));
     check(&with(&format!("{path}\n{ip}, {user}\n{}", generic("b"))), &[]);
     check(
         &with(&format!("{user}\n{ip}\n{ip}, {user}, {path}\n{}", generic("c"))),
-        &[&told("2:3", "user"), &told("3:3", "ip"), &told("4:3", "ip, user, path"), &told("5:3", "kind")],
+        &[
+            &message("2:3", "user"),
+            &message("3:3", "ip"),
+            &message("4:3", "ip, user, path"),
+            &message("5:3", "kind"),
+        ],
     );
     // What may be left out makes a shorter descriptor.
     check(&with(&format!("{}, {path}\n{ip}, {user}, {}", header("x", true), header("y", true))), &[]);
@@ -229,8 +234,8 @@ fn values_that_no_path_has_are_warned_of_where_a_key_holds_paths_alone() {
         "/login*//x",
         "host:443",
     ] {
-        let told = warned(&brought, value);
-        assert!(!told.iter().any(|told| told.contains("normal form")), "{value}: {told:?}");
+        let warnings = warned(&brought, value);
+        assert!(!warnings.iter().any(|warning| warning.contains("normal form")), "{value}: {warnings:?}");
     }
     // Whatever else fills the key may bring it; and where nothing does, clients do.
     for others in [

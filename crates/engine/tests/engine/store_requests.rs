@@ -31,7 +31,7 @@ struct Ask {
 }
 
 /// What the oracle says of one descriptor: over, before, remaining, and the reset where it is certain.
-type Told = (bool, u64, u64, Option<u64>);
+type Expected = (bool, u64, u64, Option<u64>);
 
 /// A few counters, by definition.
 #[derive(Default)]
@@ -42,19 +42,19 @@ impl World {
         self.0.entry(ask.counter).or_default()
     }
 
-    fn request(&mut self, asks: &[Ask], modes: Modes, now: u64) -> (bool, Vec<Told>) {
+    fn request(&mut self, asks: &[Ask], modes: Modes, now: u64) -> (bool, Vec<Expected>) {
         asks.iter().for_each(|ask| self.naive(ask).ask(now));
         let mut trial = World(self.0.clone());
         let looked: Vec<(bool, u64)> = asks.iter().map(|ask| trial.try_out(ask, now)).collect();
         let over: Vec<bool> = looked.iter().map(|&(over, _)| over).collect();
         let passes = passes(asks, modes, &over);
         let stop = modes.stop_increment_when_over && over.contains(&true);
-        let told = asks.iter().zip(looked).map(|(ask, (over, before))| {
+        let expected = asks.iter().zip(looked).map(|(ask, (over, before))| {
             let alone = asks.iter().filter(|other| other.counter == ask.counter).count() == 1;
             let (remaining, reset) = self.finish(ask, now, over, passes, stop);
             (over, before, remaining, (alone || !over).then_some(reset))
         });
-        (passes, told.collect())
+        (passes, expected.collect())
     }
 
     /// As if the request passed.
@@ -152,10 +152,10 @@ fn run(store: &MemoryStore, seed: u64) {
         plan.modes.stop_increment_when_over = random.one_in(4);
         plan.steps.insert(random.below(plan.steps.len() as u64 + 1) as usize, Step::Unmatched);
         let verdicts = store.apply(&plan, Timestamp::from_nanos(now));
-        let (passes, told) = world.request(&asks, plan.modes, now);
-        let what = format!("seed {seed} at {now}: {plan:#?}\n{verdicts:#?}\n{told:#?}");
+        let (passes, expected) = world.request(&asks, plan.modes, now);
+        let what = format!("seed {seed} at {now}: {plan:#?}\n{verdicts:#?}\n{expected:#?}");
         assert_eq!(conclude(&plan, &verdicts).code == Code::Ok, passes, "{what}");
-        for (verdict, (over, before, remaining, reset)) in verdicts.iter().flatten().zip(told) {
+        for (verdict, (over, before, remaining, reset)) in verdicts.iter().flatten().zip(expected) {
             assert_eq!(
                 (verdict.over, verdict.before, verdict.remaining),
                 (over, before, remaining),

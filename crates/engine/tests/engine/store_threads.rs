@@ -20,7 +20,9 @@ fn a_million_hits_on_one_key_admit_exactly_n() {
         let plan = plan([check(limit, key(1), Hits::Take(1))]);
         let passed = AtomicU64::new(0);
         let ask = || {
-            (0..1_000_000 / THREADS).filter(|_| !store.apply(&plan, at(7.0))[0].expect("asked").over).count()
+            (0..1_000_000 / THREADS)
+                .filter(|_| !store.apply(&plan, at(7.0))[0].expect("a check has a verdict").over)
+                .count()
         };
         thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -44,7 +46,8 @@ fn windows_that_pass_never_hold_more_than_n() {
                 let mut admitted = Vec::new();
                 for _ in 0..50_000 {
                     let now = clock.fetch_add(10_007, Relaxed);
-                    if !store.apply(&plan, Timestamp::from_nanos(now))[0].expect("asked").over {
+                    if !store.apply(&plan, Timestamp::from_nanos(now))[0].expect("a check has a verdict").over
+                    {
                         admitted.push((now, 1));
                     }
                 }
@@ -77,7 +80,8 @@ fn the_log_of_admissions_holds_at_most_n_in_any_window() {
                     let mut admissions = admissions.lock().expect("no panic");
                     admissions.0 += 10_007;
                     let now = admissions.0;
-                    if !store.apply(&plan, Timestamp::from_nanos(now))[0].expect("asked").over {
+                    if !store.apply(&plan, Timestamp::from_nanos(now))[0].expect("a check has a verdict").over
+                    {
                         admissions.1.push((now, 1));
                     }
                 }
@@ -121,7 +125,7 @@ fn mixed_requests_charge_all_or_nothing() {
         let verdict =
             store.apply(&plan([check(limits[number], key(number as u64), Hits::Take(0))]), at(9.0))[0];
         let charged = charged[number].load(Relaxed);
-        assert_eq!(verdict.expect("asked").before, charged, "counter {number}");
+        assert_eq!(verdict.expect("a check has a verdict").before, charged, "counter {number}");
         assert!(
             charged <= u64::from(limits[number].requests()) && charged > 1_000,
             "counter {number}: {charged}"
@@ -143,7 +147,8 @@ fn no_refund_is_lost() {
                 });
             }
         });
-        let left = store.apply(&plan([check(limit, key(1), Hits::Take(0))]), at(9.0))[0].expect("asked");
+        let left = store.apply(&plan([check(limit, key(1), Hits::Take(0))]), at(9.0))[0]
+            .expect("a check has a verdict");
         assert_eq!(left.before, 1_000 + THREADS * 5_000, "{algorithm:?}");
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! It grows by a sixteenth, and is rebuilt without its dead instead when they are a sixteenth of it.
 
-use crate::limit::kept::Kept;
+use crate::limit::expiry::Expiry;
 use crate::limit::search::search;
 
 /// A block of more words than this is given back when its last stamp goes, and made smaller when three quarters of it
@@ -29,7 +29,7 @@ pub(super) struct Block {
     /// The number of extras, dead ones included.
     extras: u32,
     /// The owner's note; here because these four bytes would be padding otherwise.
-    pub(super) kept: Kept,
+    pub(super) expiry: Expiry,
 }
 
 impl Block {
@@ -165,7 +165,7 @@ impl Block {
     }
 
     /// Moves the newest stamp, which has to be there, to `stamp`, which is not before it, and adds hits to it.
-    pub(super) fn join_last(&mut self, stamp: u64, hits: u32) {
+    pub(super) fn move_newest(&mut self, stamp: u64, hits: u32) {
         self.make_room(1);
         let end = self.end();
         self.words[end] = stamp;
@@ -244,7 +244,7 @@ impl Block {
 
     /// Gives the block this size, which is enough, and drops its dead.
     fn rebuild(&mut self, size: usize) {
-        let mut rebuilt = Self { words: vec![0; size].into_boxed_slice(), extras: 0, kept: self.kept };
+        let mut rebuilt = Self { words: vec![0; size].into_boxed_slice(), extras: 0, expiry: self.expiry };
         let (head, base) = (self.head(), self.sum_before(self.head()));
         rebuilt.words[1..1 + self.live().len()].copy_from_slice(self.live());
         rebuilt.set_range(0, self.live().len());

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::limit::kept::Kept;
+use crate::limit::expiry::Expiry;
 use crate::limit::search::search;
 use crate::limit::sliding_log::block::{Block, PUSH_WORDS, WORDS_MAX};
 
@@ -13,7 +13,7 @@ use crate::limit::sliding_log::block::{Block, PUSH_WORDS, WORDS_MAX};
 #[derive(Debug)]
 pub(super) enum Stamps {
     Few(Block),
-    Many(Box<Many>, Kept),
+    Many(Box<Many>, Expiry),
 }
 
 /// Two blocks or more. Only the first has dead stamps, only the last takes new ones, and none is empty.
@@ -48,17 +48,17 @@ impl Default for Stamps {
 
 impl Stamps {
     /// The owner's note. It is kept here because these four bytes would be padding otherwise.
-    pub(super) fn kept(&self) -> Kept {
+    pub(super) fn expiry(&self) -> Expiry {
         match self {
-            Self::Few(block) => block.kept,
-            Self::Many(_, kept) => *kept,
+            Self::Few(block) => block.expiry,
+            Self::Many(_, expiry) => *expiry,
         }
     }
 
-    pub(super) fn set_kept(&mut self, until: Kept) {
+    pub(super) fn set_expiry(&mut self, until: Expiry) {
         match self {
-            Self::Few(block) => block.kept = until,
-            Self::Many(_, kept) => *kept = until,
+            Self::Few(block) => block.expiry = until,
+            Self::Many(_, expiry) => *expiry = until,
         }
     }
 
@@ -96,7 +96,7 @@ impl Stamps {
             Self::Few(block) => block.drop_through(stamp),
             Self::Many(many, _) => {
                 many.drop_through(stamp);
-                self.few_if_one();
+                self.collapse_if_one();
             }
         }
     }
@@ -106,12 +106,12 @@ impl Stamps {
         match self {
             Self::Few(block) if !block.is_full() => block.push(stamp, hits),
             Self::Few(block) => {
-                let (block, kept) = (std::mem::take(block), self.kept());
+                let (block, expiry) = (std::mem::take(block), self.expiry());
                 let mut many = Box::new(Many::default());
                 many.oldest = block.oldest().unwrap_or(stamp);
                 many.add(block, 0);
                 many.push(stamp, hits);
-                *self = Self::Many(many, kept);
+                *self = Self::Many(many, expiry);
             }
             Self::Many(many, _) => many.push(stamp, hits),
         }
@@ -119,10 +119,10 @@ impl Stamps {
 
     /// Moves the newest stamp, which has to be there, to `stamp`, which is not before it, and adds hits to it. Hits of it
     /// that lie in the block before stay where they are, at their own time.
-    pub(super) fn join_last(&mut self, stamp: u64, hits: u32) {
+    pub(super) fn move_newest(&mut self, stamp: u64, hits: u32) {
         match self {
-            Self::Few(block) => block.join_last(stamp, hits),
-            Self::Many(many, _) => many.change(many.parts.len() - 1, |block| block.join_last(stamp, hits)),
+            Self::Few(block) => block.move_newest(stamp, hits),
+            Self::Many(many, _) => many.change(many.parts.len() - 1, |block| block.move_newest(stamp, hits)),
         }
     }
 
@@ -132,17 +132,17 @@ impl Stamps {
             Self::Few(block) => block.drop_hits(hits),
             Self::Many(many, _) => {
                 many.drop_hits(hits);
-                self.few_if_one();
+                self.collapse_if_one();
             }
         }
     }
 
-    fn few_if_one(&mut self) {
-        if let Self::Many(many, kept) = self
+    fn collapse_if_one(&mut self) {
+        if let Self::Many(many, expiry) = self
             && many.parts.len() < 2
         {
             let mut block = many.parts.pop_front().map_or_else(Block::default, |part| part.block);
-            block.kept = *kept;
+            block.expiry = *expiry;
             *self = Self::Few(block);
         }
     }
@@ -315,7 +315,7 @@ mod tests {
             // Hits that came one after the other may lie in two blocks.
             let came_at_once = pushed_at_newest == 1;
             if dice.is_multiple_of(13) && came_at_once && !stamps.is_empty() {
-                stamps.join_last(now, hits as u32);
+                stamps.move_newest(now, hits as u32);
                 let moved = model.back().copied();
                 model
                     .iter_mut()

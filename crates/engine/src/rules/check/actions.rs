@@ -3,10 +3,9 @@
 
 use super::Checker;
 use crate::rules::actions::{Action, Actions, Field, HeaderMatcher, Test, TextTest, TextTestKind, Value};
-use crate::rules::fields::{Fields, told};
+use crate::rules::fields::{Fields, quoted};
 use crate::rules::keys::Section;
-use tidegate_yaml::Place;
-use tidegate_yaml::{Content, NodeId};
+use tidegate_yaml::{Content, NodeId, Place};
 
 /// The kinds of actions: the word that says one, and what stands in it.
 const KINDS: [(&str, Section); 6] = [
@@ -120,14 +119,14 @@ impl Checker<'_, '_> {
 
     /// Warns of a test that no path passes, because its text is not spelt as normal paths are.
     fn warn_of_spelling(&mut self, node: NodeId, field: Option<&Field>, test: Option<&TextTest>) {
-        let Some(test) = test.filter(|test| !test.can_hold_of_a_normal_path()) else { return };
+        let Some(test) = test.filter(|test| !test.can_match_a_normal_path()) else { return };
         if field == Some(&Field::Path) {
             let at = self.reader.at(node);
             self.reader.warning(at, || {
                 format!(
                     "no `:path` in its normal form has {} (expected the normal form, or `normalize_path: false` beside \
                      `rate_limits`)",
-                    told(&test.text)
+                    quoted(&test.text)
                 )
             });
         }
@@ -174,7 +173,7 @@ impl Checker<'_, '_> {
         };
         if field.is_none() {
             self.reader.error(at, || {
-                let text = told(&text);
+                let text = quoted(&text);
                 format!("`{name}` is {text} (expected a header's name, `:path`, `:method` or `:authority`)")
             });
         }

@@ -2,12 +2,11 @@
 
 use super::{CheckedLimit, Checker};
 use crate::limit::{Algorithm, Limit};
-use crate::rules::fields::{Fields, not_one_of, told};
+use crate::rules::fields::{Fields, not_one_of, quoted};
 use crate::rules::keys::Section;
 use crate::rules::{Cost, StoreFailure, Sync, Unit, parse_duration_nanos};
 use crate::time::SECOND_NANOS;
-use tidegate_yaml::Place;
-use tidegate_yaml::{Content, NodeId};
+use tidegate_yaml::{Content, NodeId, Place};
 
 /// The shortest and the longest window, in seconds.
 const WINDOW_SECS: std::ops::RangeInclusive<u64> = 1..=366 * 86_400;
@@ -90,7 +89,7 @@ impl Checker<'_, '_> {
         let Some(unit) = Unit::from_name(text) else {
             self.reader.error(at, || match parse_duration_nanos(text) {
                 Some(_) => {
-                    let (unit, names) = (told(text), names.join(", "));
+                    let (unit, names) = (quoted(text), names.join(", "));
                     format!("`unit` is {unit} (expected {names}; `window: {text}` says a time)")
                 }
                 None => not_one_of("unit", text, &names),
@@ -108,7 +107,10 @@ impl Checker<'_, '_> {
             parse_duration_nanos(text).filter(|nanos| nanos % SECOND_NANOS == 0).map(|it| it / SECOND_NANOS);
         let Some(secs) = secs else {
             self.reader.error(at, || {
-                format!("`window` is {} (expected whole seconds, such as `90s`, `5m` or `1h30m`)", told(text))
+                format!(
+                    "`window` is {} (expected whole seconds, such as `90s`, `5m` or `1h30m`)",
+                    quoted(text)
+                )
             });
             return None;
         };
@@ -143,7 +145,7 @@ impl Checker<'_, '_> {
             let Some((at, name)) = self.required(&item, "name") else { continue };
             if name == own {
                 self.reader.error(at, || {
-                    format!("a limit that replaces itself, {} (expected another's name)", told(own))
+                    format!("a limit that replaces itself, {} (expected another's name)", quoted(own))
                 });
             }
             names.push((at, name));
@@ -205,18 +207,22 @@ impl Checker<'_, '_> {
         }
         let Some(nanos) = parse_duration_nanos(text).filter(|&nanos| nanos > 0) else {
             self.reader.error(at, || {
-                format!("`granularity` is {} (expected a time above 0, such as `1s` or `500ms`)", told(text))
+                format!(
+                    "`granularity` is {} (expected a time above 0, such as `1s` or `500ms`)",
+                    quoted(text)
+                )
             });
             return None;
         };
         let window = window?.nanos;
         if nanos > window {
-            self.reader
-                .error(at, || format!("`granularity` is {} (expected no more than the window)", told(text)));
+            self.reader.error(at, || {
+                format!("`granularity` is {} (expected no more than the window)", quoted(text))
+            });
         }
         if window > nanos.saturating_mul(PARTS_MAX) {
             self.reader.error(at, || {
-                format!("`granularity` is {} (expected at least 1/{PARTS_MAX} of the window)", told(text))
+                format!("`granularity` is {} (expected at least 1/{PARTS_MAX} of the window)", quoted(text))
             });
         }
         Some(nanos)

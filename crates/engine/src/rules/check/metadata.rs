@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::Checker;
-use crate::rules::fields::{Fields, told};
+use crate::rules::fields::{Fields, quoted};
 use crate::rules::scalar;
-use tidegate_yaml::Place;
-use tidegate_yaml::{Content, NodeId};
+use tidegate_yaml::{Content, NodeId, Place};
 
 impl Checker<'_, '_> {
     /// The metadata of a node; null when there is none.
@@ -51,7 +50,7 @@ impl Checker<'_, '_> {
             let at = self.reader.at(key);
             if let Some(Place { line, column }) = own.insert(&text.text, at) {
                 self.reader.warning(at, || {
-                    let key = told(&text.text);
+                    let key = quoted(&text.text);
                     format!("{key} twice in one mapping: the last one counts (expected once; it is at {line}:{column} too)")
                 });
             }

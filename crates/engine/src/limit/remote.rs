@@ -13,16 +13,16 @@ use crate::time::Timestamp;
 
 /// What a shared store tells of one counter after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct RemoteCounter {
     /// The latest time at which the counter was asked.
     pub latest: Timestamp,
     /// What its state comes to, by its algorithm.
-    pub state: ToldState,
+    pub state: RemoteState,
 }
 
 /// The part of a state that says when capacity comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ToldState {
+pub enum RemoteState {
     /// Strict algorithms: there is room now.
     Room,
     /// Strict algorithms: these hits never fit.
@@ -43,24 +43,26 @@ pub enum ToldState {
     Level(u128),
 }
 
-impl Told {
+impl RemoteCounter {
     /// The time that the answer tells, in nanoseconds: over, the wait for `hits`; else until capacity comes back.
     pub fn reset_nanos(&self, limit: &Limit, hits: u64, over: bool) -> u64 {
         let Self { latest, state } = *self;
         match state {
-            ToldState::Room => 0,
-            ToldState::Never => limit.window_nanos(),
-            ToldState::Stamp(stamp) => stamp.plus(limit.window_nanos()).nanos_since(latest),
-            ToldState::Bucket(bucket) => counts_until(limit, bucket).nanos_since(latest),
-            ToldState::Counts { current, previous } => match limit.algorithm() {
-                Algorithm::FixedWindow => FixedWindow::told(latest, current).status(limit, hits, over).1,
+            RemoteState::Room => 0,
+            RemoteState::Never => limit.window_nanos(),
+            RemoteState::Stamp(stamp) => stamp.plus(limit.window_nanos()).nanos_since(latest),
+            RemoteState::Bucket(bucket) => counts_until(limit, bucket).nanos_since(latest),
+            RemoteState::Counts { current, previous } => match limit.algorithm() {
+                Algorithm::FixedWindow => {
+                    FixedWindow::from_parts(latest, current).status(limit, hits, over).1
+                }
                 _ => {
                     let current = u32::try_from(current).unwrap_or(u32::MAX);
-                    SlidingWindowWeighted::told(latest, current, previous).status(limit, hits, over).1
+                    SlidingWindowWeighted::from_parts(latest, current, previous).status(limit, hits, over).1
                 }
             },
-            ToldState::Level(level) => {
-                Gcra::told(latest, level, limit.requests()).status(limit, hits, over).1
+            RemoteState::Level(level) => {
+                Gcra::from_parts(latest, level, limit.requests()).status(limit, hits, over).1
             }
         }
     }

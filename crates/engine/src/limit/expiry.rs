@@ -10,11 +10,11 @@ const TICK_BITS: u32 = 26;
 
 /// The time until which a counter is kept, to be read beside the latest time at which it was asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept(u32);
+pub(crate) struct Expiry(u32);
 
-impl Kept {
+impl Expiry {
     /// Until this time, rounded up to a whole tick.
-    pub(crate) fn until(time: Timestamp) -> Self {
+    pub(crate) fn at(time: Timestamp) -> Self {
         Self(time.as_nanos().div_ceil(1 << TICK_BITS) as u32)
     }
 
@@ -36,7 +36,7 @@ mod tests {
         for latest in [0, 1, 1_790_000_000_000_000_000, u64::MAX - (1 << 60)] {
             for after in [0, 1, 1 << 26, 63_244_800_000_000_000] {
                 let until = Timestamp::from_nanos(latest + after);
-                let read = Kept::until(until).time(Timestamp::from_nanos(latest));
+                let read = Expiry::at(until).time(Timestamp::from_nanos(latest));
                 assert!(read >= until && read.nanos_since(until) < 1 << 26, "{latest} + {after}: {read:?}");
             }
         }
@@ -45,12 +45,12 @@ mod tests {
     #[test]
     fn a_time_that_is_over_is_read_back_too() {
         let until = Timestamp::from_secs(1_000_000);
-        let read = Kept::until(until).time(Timestamp::from_secs(1_000_000 + 86_400 * 366));
+        let read = Expiry::at(until).time(Timestamp::from_secs(1_000_000 + 86_400 * 366));
         assert!(read >= until && read.nanos_since(until) < 1 << 26);
     }
 
     #[test]
     fn the_end_of_time_does_not_overflow() {
-        assert_eq!(Kept::until(Timestamp::MAX).time(Timestamp::MAX), Timestamp::MAX);
+        assert_eq!(Expiry::at(Timestamp::MAX).time(Timestamp::MAX), Timestamp::MAX);
     }
 }

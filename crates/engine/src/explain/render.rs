@@ -67,15 +67,15 @@ fn write_counter(out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Re
     let name = if name.is_empty() { String::new() } else { format!(", named {name}") };
     let window = if multiplier == 1 { unit.to_owned() } else { format!("{multiplier} {unit}s") };
     let (requests, burst) = (limited.limit.requests(), limited.limit.burst());
-    let burst_told =
+    let burst_text =
         if limited.limit.algorithm().is_bucket() { format!(", burst {burst}") } else { String::new() };
     let algorithm = limited.limit.algorithm().name();
     let cost = match limited.origin {
         Origin::Rule(rule) if rule.cost == Cost::Asked => ", cost asked",
         _ => "",
     };
-    let told = format_args!("  limit     {requests} per {window}, {algorithm}{burst_told}{cost}{name}");
-    line(out, told)?;
+    let text = format_args!("  limit     {requests} per {window}, {algorithm}{burst_text}{cost}{name}");
+    line(out, text)?;
     // What was reported counts beyond the limit.
     let beyond = match limited.verdict.before.saturating_sub(u64::from(burst)) {
         0 => String::new(),
@@ -109,7 +109,7 @@ impl Explained<'_> {
             Met::Pattern(pattern) => json!({"met": "pattern", "pattern": pattern}),
             Met::Any => json!({"met": "any"}),
         };
-        let mut told = json!({
+        let mut json = json!({
             "entries": self.entries.iter().map(entry).collect::<Vec<_>>(),
             "path": self.walk.met.iter().map(met).collect::<Vec<_>>(),
             "rule": self.rule.map(rule_json),
@@ -117,14 +117,14 @@ impl Explained<'_> {
             "why": self.why,
         });
         if let Status::Limited(limited) = &self.status {
-            told["limit"] = limit_json(limited);
-            told["counter"] = json!({
+            json["limit"] = limit_json(limited);
+            json["counter"] = json!({
                 "counted": limited.verdict.before,
                 "remaining": limited.remaining(),
                 "capacity_in_seconds": ceil_secs(limited.verdict.reset_nanos),
             });
         }
-        told
+        json
     }
 }
 
