@@ -1,8 +1,8 @@
 //! The only reader of clocks.
 //!
-//! The wall clock is read once, at start; ever after the monotonic clock is added to it. So a step of the wall clock
-//! (NTP, an operator, a leap second) does not exist in the process: time never stands still, never jumps, never goes
-//! back. Tests hand the engine times of their own.
+//! The wall clock is read once, at start. From then on, the time is that reading plus the monotonic clock. So steps of
+//! the wall clock (NTP, an operator, a leap second) do not exist in the process: time never stands still, jumps or
+//! goes back. Tests pass times of their own to the engine.
 
 #![allow(clippy::disallowed_methods, reason = "this is the one place")]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::time::Timestamp;
 
-/// Tells the time of decisions. Copies tell the same time.
+/// The clock of decisions. Copies show the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     unix_nanos_at_start: u64,
@@ -24,12 +24,7 @@ impl Clock {
         Self { unix_nanos_at_start: nanos(since_epoch), started: Instant::now() }
     }
 
-    /// A clock that says `time` at this monotonic reading: for programs with clocks of their own, such as simulations.
-    pub fn new(started: Instant, time: Timestamp) -> Self {
-        Self { unix_nanos_at_start: time.as_nanos(), started }
-    }
-
-    /// A clock for tests, that stands still: it starts later than any test ends.
+    /// A clock for tests that stands still: it starts later than any test ends.
     #[doc(hidden)]
     pub fn standing() -> Self {
         Self { started: Instant::now() + Duration::from_secs(86_400), ..Self::start() }
@@ -41,7 +36,7 @@ impl Clock {
         self.at(monotonic())
     }
 
-    /// The time of a monotonic reading; those from before the start count as the start.
+    /// The time of a monotonic reading. Readings from before the start count as the start.
     #[inline]
     pub fn at(&self, reading: Instant) -> Timestamp {
         let since_start = reading.saturating_duration_since(self.started);
@@ -71,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_tell_the_same_time_and_never_go_back() {
+    fn copies_show_the_same_time_and_never_go_back() {
         let clock = Clock::start();
         let copy = clock;
         let first = clock.now();

@@ -1,6 +1,6 @@
-//! The answer: what the plan and the counters' verdicts come to.
+//! The decision on a request, made from its plan and the verdicts of its counters.
 //!
-//! Everything that is told later (codes, remaining, reset times, headers, metadata, metrics) derives from the
+//! Everything that is reported later (codes, remaining, reset times, headers, metadata, metrics) is derived from the
 //! [`Decision`], in one place.
 
 use smallvec::SmallVec;
@@ -29,45 +29,45 @@ impl Code {
     }
 }
 
-/// The verdicts of a request's counters: one place a step of the plan, `Some` for every [`Step::Check`].
+/// The verdicts of a request's counters, one for each step of the plan: `Some` for every [`Step::Check`].
 pub type Verdicts = SmallVec<[Option<Verdict>; 8]>;
 
-/// The answer to a request.
+/// What becomes of a request.
 #[derive(Clone, Debug)]
 pub struct Decision<'a> {
-    /// The overall code that is told.
+    /// The overall code of the answer.
     pub code: Code,
-    /// The overall code would have been OVER_LIMIT but for the process's shadow mode.
+    /// The overall code would be OVER_LIMIT without the process's shadow mode.
     pub shadowed: bool,
     /// The request's domain has rules.
     pub domain_known: bool,
-    /// A status a descriptor, in request order.
+    /// One status per descriptor, in request order.
     pub statuses: SmallVec<[Status<'a>; 8]>,
 }
 
-/// The answer to one descriptor.
+/// What becomes of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum Status<'a> {
     /// No limit applies: OK and nothing else.
     NoLimit,
-    /// The limit of a rule that another descriptor's rule switches off: OK and nothing else.
+    /// The descriptor's rule is replaced by another descriptor's rule: OK and nothing else.
     Replaced(&'a Rule),
     /// OK, by a rule without a bound.
     Unlimited(&'a Rule),
-    /// A counter was asked.
+    /// A counter was checked.
     Limited(Limited<'a>),
 }
 
-/// The answer of a counter to one descriptor.
+/// A limit, and the verdict of its counter on one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Limited<'a> {
     /// Where the limit comes from.
     pub origin: Origin<'a>,
     /// The limit.
     pub limit: Limit,
-    /// What was asked.
+    /// The hits of the descriptor.
     pub hits: Hits,
-    /// What the counter said.
+    /// What the counter answered.
     pub verdict: Verdict,
     /// The rule's shadow mode.
     pub shadow: bool,
@@ -75,14 +75,14 @@ pub struct Limited<'a> {
     pub quota: bool,
 }
 
-/// Concludes: plan and verdicts become the answer.
+/// Makes the decision from plan and verdicts.
 pub fn conclude<'a>(plan: &Plan<'a>, verdicts: &Verdicts) -> Decision<'a> {
     let mut decision = Decision::empty();
     conclude_into(plan, verdicts, &mut decision);
     decision
 }
 
-/// The same where the decision is to be, for it is too large to be handed around: instead of what is there.
+/// Like [`conclude`], but overwrites `decision` in place to avoid a large move.
 pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Decision<'a>) {
     let verdict_of = |index: usize| verdicts.get(index).copied().flatten();
     let passes = settle(plan, |index| verdict_of(index).is_some_and(|verdict| verdict.over)).passes;
@@ -111,29 +111,29 @@ fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited
 }
 
 impl<'a> Decision<'a> {
-    /// The answer to a request that asks nothing.
+    /// The decision on a request without descriptors.
     #[inline]
     pub fn empty() -> Self {
         Self { code: Code::Ok, shadowed: false, domain_known: false, statuses: SmallVec::new() }
     }
 
-    /// The counter whose numbers (limit, remaining, reset) stand for the whole answer where there is room for one only,
-    /// as in response headers: the last one that is denied and not in quota mode, else the first one of those with the
-    /// least remaining. `None` when no counter was asked.
+    /// The counter whose numbers (limit, remaining, reset) stand for the whole request where only one fits, as in
+    /// response headers: the last one that is denied and not in quota mode, else the first one with the least
+    /// remaining. `None` when no counter was checked.
     pub fn tightest(&self) -> Option<&Limited<'a>> {
         let denied = self.limited().rev().find(|limited| limited.is_denied() && !limited.quota);
         denied.or_else(|| self.limited().min_by_key(|limited| limited.remaining()))
     }
 
-    /// After how many seconds it makes sense to ask again: the longest wait of those denied, when the code that is told
-    /// is OVER_LIMIT.
+    /// Seconds after which a retry makes sense: the longest wait of the denied descriptors. `None` unless the overall
+    /// code is OVER_LIMIT.
     pub fn retry_after_secs(&self) -> Option<u64> {
         let denied = self.limited().filter(|limited| limited.is_denied());
         let wait = denied.map(Limited::reset_secs).max();
         wait.filter(|_| self.code == Code::OverLimit)
     }
 
-    /// The answers of counters, in request order.
+    /// The descriptors with a verdict, in request order.
     fn limited(&self) -> impl DoubleEndedIterator<Item = &Limited<'a>> {
         self.statuses.iter().filter_map(|status| match status {
             Status::Limited(limited) => Some(limited),
@@ -143,7 +143,7 @@ impl<'a> Decision<'a> {
 }
 
 impl Status<'_> {
-    /// The code that is told for this descriptor. Rule shadow mode tells OK.
+    /// The code of this descriptor. In rule shadow mode it is OK.
     #[inline]
     pub fn code(&self) -> Code {
         match self {
@@ -154,7 +154,7 @@ impl Status<'_> {
 }
 
 impl Limited<'_> {
-    /// OVER_LIMIT is told for this descriptor: its hits do not fit, and its rule is not in shadow mode.
+    /// The descriptor's code is OVER_LIMIT: its hits do not fit, and its rule is not in shadow mode.
     #[inline]
     pub fn is_denied(&self) -> bool {
         self.verdict.over && !self.shadow
@@ -180,7 +180,7 @@ mod tests {
     use crate::time::SECOND_NANOS;
     use crate::unit::Unit;
 
-    /// A counter that told this; `requests` tells it from others.
+    /// A counter with this verdict. `requests` identifies it.
     fn counter(requests: u32, remaining: u64, over: bool, reset_secs: u64) -> Limited<'static> {
         let reset_nanos = reset_secs * SECOND_NANOS;
         Limited {
@@ -206,10 +206,8 @@ mod tests {
     #[test]
     fn the_tightest_is_the_first_with_the_least_remaining() {
         assert_eq!(tightest(&[]), None);
-        assert_eq!(
-            tightest(&[counter(1, 5, false, 0), counter(2, 3, false, 0), counter(3, 3, false, 0)]),
-            Some(2)
-        );
+        let counters = [counter(1, 5, false, 0), counter(2, 3, false, 0), counter(3, 3, false, 0)];
+        assert_eq!(tightest(&counters), Some(2));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! An answer explained: which rule each descriptor met, by which path, what its counter says, and what comes of it.
-//! For whoever asks at three in the morning why a request was denied, or why it was not.
+//! Explains a decision: which rule each descriptor matched, by which path, what its counter holds, and what follows.
+//! For people who ask at three in the morning why a request was denied, or why it was not.
 //!
-//! In: rules, a request that only asks (0 hits), its plan and its verdicts. Out: an [`Explanation`], as text or as
-//! JSON. Not of the request path.
+//! In: rules, a request of 0 hits, its plan and its verdicts. Out: an [`Explanation`], as text or JSON. Not used on
+//! the request path.
 
 mod render;
 
@@ -11,17 +11,17 @@ use crate::plan::{Check, Origin, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
 
-/// Why a request would be answered as it would be.
+/// What a request would be answered, and why.
 #[derive(Clone, Debug)]
 pub struct Explanation<'a> {
     domain: String,
-    /// What would be asked of each descriptor.
+    /// The hits that each descriptor would take.
     hits: u64,
     decision: Decision<'a>,
     descriptors: Vec<Explained<'a>>,
 }
 
-/// Why one descriptor would be answered as it would be.
+/// What one descriptor would be answered, and why.
 #[derive(Clone, Debug)]
 struct Explained<'a> {
     entries: Vec<(String, String)>,
@@ -32,8 +32,8 @@ struct Explained<'a> {
     why: String,
 }
 
-/// Explains what `hits` of each descriptor would get now. `verdicts` are what the counters said to a `request` of 0
-/// hits, whose `plan` was made of `rules`.
+/// Explains what `hits` hits on each descriptor would get now. `plan` and `verdicts` are those of a `request` of 0
+/// hits under `rules`.
 pub fn explain<'a>(
     rules: &'a RuleSet,
     request: &Request<'_>,
@@ -42,7 +42,7 @@ pub fn explain<'a>(
     hits: u64,
 ) -> Explanation<'a> {
     for verdict in verdicts.iter_mut().flatten() {
-        // To 0 hits a counter says what it holds, whether 1 hit would be denied, and when that changes.
+        // The verdict on 0 hits says what the counter holds, whether 1 hit would be denied, and when that changes.
         verdict.over |= hits > verdict.remaining;
     }
     let decision = conclude(plan, &verdicts);
@@ -118,7 +118,7 @@ fn names_text(known: &NameList) -> String {
     }
 }
 
-/// A number as people read it: 99,992.
+/// A number with its thousands separated: 99,992.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();

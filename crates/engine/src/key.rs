@@ -1,10 +1,10 @@
 //! Counter keys: which counter a hit belongs to, as 128 bits.
 //!
-//! A counter is domain, path, values, algorithm, window and granularity. The constant part (all but the values) is
-//! hashed once, when rules load, into a [`KeySeed`]; the values of a request are hashed under that seed. What is
-//! hashed is injective (every part is length-prefixed), the hash is SipHash-1-3 with 128 bits under a secret of the
-//! process: nobody outside can aim at a collision or at a shard, and among a billion counters a chance collision has
-//! a probability of about 10^-21.
+//! A key stands for domain, path, values, algorithm, window and granularity. The constant part (all but the values) is
+//! hashed once, when rules load, into a [`KeySeed`]; the values of a request are hashed under that seed. The hashed
+//! bytes are injective: every part is hashed with its length. The hash is SipHash-1-3 with 128 bits under a secret of
+//! the process, so nobody outside can aim at a collision or at a shard. Among a billion counters a chance collision
+//! has a probability of about 10^-21.
 
 use sha2::{Digest, Sha256};
 
@@ -22,13 +22,12 @@ pub struct KeySeed(u64, u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub u128);
 
-/// The constant part of a counter's name wherever several processes have to agree on it: 128 bits of SHA-256, the same
-/// in all of them.
+/// The constant part of a key that several processes have to agree on: 128 bits of SHA-256, the same in all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedId(pub [u8; 16]);
 
 impl SharedId {
-    /// The name of everything whose constant part is this list. Injective as a [`KeySeed`] is.
+    /// The id of this list of constant parts. Injective, like a [`KeySeed`].
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -41,12 +40,12 @@ impl SharedId {
 }
 
 impl KeySecret {
-    /// A secret of these (random) bytes.
+    /// A secret made of these (random) bytes.
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The seed of everything whose constant part is this list.
+    /// The seed of this list of constant parts.
     pub fn seed<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> KeySeed {
         let secret = u128::from_le_bytes(self.0);
         let (high, low) = hash_parts(SipHash13::new(secret as u64, (secret >> 64) as u64), parts);
@@ -63,7 +62,7 @@ impl KeySeed {
     }
 }
 
-/// Secrets stay secret.
+/// Does not print the secret.
 impl std::fmt::Debug for KeySecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeySecret(…)")
@@ -76,8 +75,8 @@ impl std::fmt::Debug for KeySeed {
     }
 }
 
-/// Each part but the last is its length and its bytes, in whole words: so (`ab`, `c`) and (`a`, `bc`) differ. The last
-/// part's length stands in the word that ends every message, where it costs nothing.
+/// Hashes the length and the bytes of each part, in whole words, so (`ab`, `c`) and (`a`, `bc`) differ. The length of
+/// the last part goes into the word that ends every message, where it costs nothing.
 #[inline]
 fn hash_parts<'a>(mut hash: SipHash13, parts: impl IntoIterator<Item = &'a [u8]>) -> (u64, u64) {
     let mut parts = parts.into_iter();
@@ -90,7 +89,7 @@ fn hash_parts<'a>(mut hash: SipHash13, parts: impl IntoIterator<Item = &'a [u8]>
     hash_last(hash, last)
 }
 
-/// A short part's last few bytes stand beside its length in the last word: one word less is one round less.
+/// The last few bytes of a short part share the last word with its length. One word less is one round less.
 #[inline(always)]
 fn hash_last(mut hash: SipHash13, last: &[u8]) -> (u64, u64) {
     let (words, rest) = last.as_chunks();
@@ -103,12 +102,12 @@ fn hash_last(mut hash: SipHash13, last: &[u8]) -> (u64, u64) {
     hash.finish((rest << LENGTH_BITS) | (1 + last.len() as u64))
 }
 
-/// The word that ends a message has 56 bits to fill: this one where no bytes stand in it,
+/// Of the 56 free bits of the last word, this one says that none of the part's bytes are in it.
 const ALL_BEFORE: u64 = 1 << 55;
-/// else these for a length (and one: 0 is no part at all),
+/// The low bits of the last word hold the length plus one; 0 means that there is no part at all.
 const LENGTH_BITS: usize = 15;
 const LENGTH_MAX: usize = (1 << LENGTH_BITS) - 2;
-/// and the others for bytes.
+/// The bits between hold this many bytes.
 const REST_BYTES_MAX: usize = 5;
 
 #[inline]
@@ -120,7 +119,7 @@ fn hash_bytes(hash: &mut SipHash13, bytes: &[u8]) {
     }
 }
 
-/// One to seven bytes, and zeros. Reads of fixed sizes that overlap are several times faster than a copy.
+/// One to seven bytes, then zeros. Overlapping reads of fixed size are several times faster than a copy.
 #[inline]
 fn part_of_word(bytes: &[u8]) -> u64 {
     let last = bytes.len() - 1;
@@ -150,7 +149,7 @@ mod tests {
         assert_ne!(SECRET.seed([b"ab".as_slice(), b"c"]), SECRET.seed([b"a".as_slice(), b"bc"]));
     }
 
-    /// A long value that reads like two shorter ones, their lengths and all.
+    /// A long value whose bytes look like two shorter ones with their lengths.
     #[test]
     fn a_part_that_looks_like_two_differs() {
         let (seed, first) = (SECRET.seed([]), "\0".repeat(1 << 16));

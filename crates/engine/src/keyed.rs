@@ -1,12 +1,12 @@
-//! Tables by counter. A [`Key`] is a hash under a secret already: half of it serves as it is, the half that says in which
-//! part of a memory it lies is another.
+//! Hash tables by counter key. A [`Key`] is already a hash under a secret, so its high half serves as the hash. Shards
+//! are chosen by the low half.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::key::Key;
 
-/// A table whose keys nobody can choose.
+/// A table by key. Clients cannot choose keys, so it needs no hash of its own.
 pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<HighHalf>>;
 
 /// "Hashes" a key to its high half.

@@ -1,5 +1,5 @@
-//! Exact rate limits inside a program: rules from texts, decisions from memory. No server, no runtime, no thread, and
-//! no clock but the caller's.
+//! Exact rate limits inside a program: rules come from text, counters stay in memory. There is no server, no runtime,
+//! no thread, and no clock but the caller's.
 //!
 //! ```
 //! use tidegate_engine::{Limiter, Request, Timestamp};
@@ -18,15 +18,16 @@
 //! assert_eq!([ask(now), ask(now), ask(now)], [true, true, false]);
 //! ```
 //!
-//! A [`Limiter`] is made of files of rules, which are those of the program `tidegate` (its README says how they are
-//! written). It [decides](Limiter::decide) requests, each by one reading of a clock: [`Clock`] is one that no step of the
-//! system's time disturbs. Counters take a bounded amount of memory, and give it back when they are
-//! [swept](Limiter::sweep).
+//! A [`Limiter`] is built from rule files, the same as those of the program `tidegate` (its README describes them). It
+//! [decides](Limiter::decide) requests, each at one time that the caller passes. [`Clock`] gives times that no step of
+//! the system's clock disturbs. Counters take a bounded amount of memory; [`sweep`](Limiter::sweep) frees those that
+//! have expired.
 //!
 //! # Inside
-//! The way of a request, each step a type of its own: [`Request`] → `rules` → `plan` → `memory` → [`Decision`]. All but
-//! `clock` is pure: no I/O, no logs, no metrics, no protocol types; time and randomness are arguments. What has no
-//! documentation here is for the program `tidegate` and its shared store, and changes with them.
+//! A request passes through these steps, each a type of its own: [`Request`] → `rules` → `plan` → `memory` →
+//! [`Decision`]. All modules but `clock` are pure: no I/O, no logs, no metrics, no protocol types; time and randomness
+//! are arguments. Items without documentation here are for the program `tidegate` and its shared store, and change
+//! with them.
 //!
 //! | to … | read |
 //! | --- | --- |

@@ -1,13 +1,13 @@
-//! A limit (N hits per window W, by an algorithm) and what a counter says of it.
+//! A limit (N hits per window W, by an algorithm) and the verdict of a counter.
 //!
-//! The algorithms are pure steps over a small state, one file each. The step is always the same:
+//! Each algorithm is a small state with pure functions, in a file of its own. A check always takes the same steps:
 //!
-//! 1. `advance` moves a counter to the time of the question (never backwards),
-//! 2. `look` tells whether these hits would pass, and what it holds,
-//! 3. [`settle`](crate::settle) decides for the whole request,
-//! 4. `charge` or `refund` changes the counter, and `status` tells what is left and when capacity comes back.
+//! 1. `advance` moves the counter to the time of the request, never backwards.
+//! 2. `look` says whether these hits would pass, and what the counter holds.
+//! 3. [`settle`](crate::settle) decides for the whole request.
+//! 4. `charge` or `refund` changes the counter, and `status` says what is left and when capacity comes back.
 //!
-//! `Counter` is that step as a trait. A counter never holds its limit: N and `burst` may change under it.
+//! `Counter` is the trait with these functions. A counter does not hold its limit: N and `burst` may change under it.
 
 mod algorithm;
 mod counter;
@@ -46,19 +46,19 @@ pub struct Limit {
     buckets_nanos: Divisor,
 }
 
-/// What one counter said to the hits of one descriptor, after the whole request was settled.
+/// What one counter answers to the hits of one descriptor, after the whole request was settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// These hits do not fit (whatever the modes make of that later).
+    /// These hits do not fit. In some modes the request passes nevertheless.
     pub over: bool,
     /// Hits that counted before, rounded up where the algorithm estimates.
     pub before: u64,
-    /// What the count is, or would have been, with these hits.
+    /// The count with these hits, whether they were charged or not.
     pub after: u64,
     /// Hits that would still pass now, after what was charged.
     pub remaining: u64,
-    /// Over: the shortest wait after which the same hits would pass. Else: the time until capacity comes back.
-    /// Not rounded; rounding to whole seconds is the answer's business.
+    /// Over: the shortest wait after which the same hits would pass. Else: the time until capacity comes back. Not
+    /// rounded: the answer rounds it to whole seconds.
     pub reset_nanos: u64,
 }
 
@@ -72,11 +72,11 @@ pub const BUCKETS_MAX: u64 = 3_600;
 pub const WINDOW_NANOS_MAX: u64 = 366 * 86_400 * SECOND_NANOS;
 
 impl Limit {
-    /// N = `requests` hits in any `window_nanos` (1 to [`WINDOW_NANOS_MAX`]; beyond it, the nearest of these), with
-    /// the algorithm's defaults: `burst` = N, and buckets of a sixtieth of the window.
+    /// N = `requests` hits per `window_nanos`, clamped to 1..=[`WINDOW_NANOS_MAX`], with the algorithm's defaults:
+    /// `burst` = N, and buckets of a sixtieth of the window.
     pub fn new(algorithm: Algorithm, requests: u32, window_nanos: u64) -> Self {
         let window_nanos = window_nanos.clamp(1, WINDOW_NANOS_MAX);
-        // Times are whole nanoseconds, so buckets finer than one mean the same as buckets of one.
+        // Times are whole nanoseconds, so buckets shorter than one mean the same as buckets of one.
         let buckets = DEFAULT_BUCKETS.min(window_nanos);
         let divisor = gcd(buckets, window_nanos);
         Self {
@@ -89,8 +89,7 @@ impl Limit {
         }
     }
 
-    /// The same with buckets of `granularity_nanos` (W / [`BUCKETS_MAX`] to W; beyond it, the nearest of these): for
-    /// `sliding_window`.
+    /// Sets the width of the buckets of `sliding_window`, clamped to W / [`BUCKETS_MAX`]..=W.
     #[must_use]
     pub fn with_granularity(mut self, granularity_nanos: u64) -> Self {
         let finest = self.window_nanos().div_ceil(BUCKETS_MAX);
@@ -99,14 +98,14 @@ impl Limit {
         self
     }
 
-    /// The same with this capacity: for `token_bucket` and `leaky_bucket`.
+    /// Sets the capacity of `token_bucket` and `leaky_bucket`.
     #[must_use]
     pub fn with_burst(mut self, burst: u32) -> Self {
         self.burst = burst;
         self
     }
 
-    /// The same with this N: `burst` stays.
+    /// Sets N, and leaves `burst` as it is.
     #[must_use]
     pub fn with_requests(mut self, requests: u32) -> Self {
         self.requests = requests;
@@ -174,7 +173,7 @@ impl Limit {
         }
     }
 
-    /// `bucket` of `sliding_window` ends after `at`. The same as comparing [`bucket_of`](Self::bucket_of), without a
+    /// Whether `bucket` of `sliding_window` ends after `at`. Like comparing [`bucket_of`](Self::bucket_of), without a
     /// division.
     #[inline]
     pub(crate) fn bucket_ends_after(&self, bucket: u64, at: Timestamp) -> bool {

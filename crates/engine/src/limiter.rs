@@ -1,7 +1,7 @@
-//! The face for programs that embed the engine: rules and counters in one value.
+//! The interface for programs that embed the engine: rules and counters in one value.
 //!
 //! In: texts of rules, then requests, each with its time. Out: answers. It starts no thread and reads no clock: the
-//! caller says when it is, and calls [`Limiter::sweep`].
+//! caller passes the time, and calls [`Limiter::sweep`].
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -18,10 +18,12 @@ use crate::request::{DescriptorOptions, Request};
 use crate::rules::{Diagnostic, LoadOptions, RuleSet, SourceFile, load};
 use crate::time::Timestamp;
 
-/// Bytes of all counters, where nothing else is said.
+/// The default bound on the bytes of all counters.
 const MAX_BYTES: u64 = 64 << 20;
+/// The most bytes of one rule file.
+const FILE_BYTES_MAX: usize = 32 << 20;
 
-/// Rules, and the counters of requests under them. To be shared by all threads that ask.
+/// Rules, and the counters of requests under them. All threads share one.
 #[derive(Debug)]
 pub struct Limiter {
     rules: RwLock<Arc<RuleSet>>,
@@ -29,7 +31,7 @@ pub struct Limiter {
     options: LoadOptions,
 }
 
-/// A [`Limiter`] in the making: [`Limiter::builder`].
+/// Builds a [`Limiter`]: see [`Limiter::builder`].
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct LimiterBuilder {
@@ -38,19 +40,19 @@ pub struct LimiterBuilder {
     memory: MemoryOptions,
 }
 
-/// What a request is told.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Answer {
     /// Whether it may pass.
     pub code: Code,
-    /// Hits per window of the tightest limit; `None`, like the next two, where no counter was asked.
+    /// N of the tightest limit. `None`, like the next two, when no counter was checked.
     pub limit: Option<u32>,
     /// Hits that would still pass.
     pub remaining: Option<u32>,
-    /// Seconds until there is room again, where it is denied; until all of the limit is there, where it is not.
+    /// Denied: seconds until there is room again. Else: seconds until capacity comes back.
     pub reset_secs: Option<u64>,
-    /// Seconds after which it makes sense to ask again, where it is denied.
+    /// Denied: seconds after which a retry makes sense.
     pub retry_after_secs: Option<u64>,
 }
 
@@ -60,7 +62,7 @@ impl Answer {
         self.code == Code::Ok
     }
 
-    /// What this decision is told as.
+    /// The answer that a decision gives.
     #[doc(hidden)]
     pub fn of(decision: &Decision<'_>) -> Self {
         let tightest = decision.tightest();
@@ -75,20 +77,20 @@ impl Answer {
 }
 
 impl Limiter {
-    /// A limiter without rules yet, with room for counters of 64 MiB.
+    /// A builder without rules yet, with room for 64 MiB of counters.
     pub fn builder() -> LimiterBuilder {
         let options = LoadOptions::new(KeySecret::new(random())).strict(true);
         let memory = MemoryOptions::new(MAX_BYTES);
         LimiterBuilder { files: Vec::new(), options, memory }
     }
 
-    /// Decides, and charges the hits if the request passes: all of its counters or none. `now` is one reading of the
-    /// caller's clock, which should not go back; [`Clock`](crate::Clock) is one that does not.
+    /// Decides, and charges the hits if the request passes: to all of its counters or to none. `now` is one reading of
+    /// the caller's clock, which should not go back; a [`Clock`](crate::Clock) never does.
     pub fn decide(&self, request: &Request<'_>, now: Timestamp) -> Answer {
         self.decide_with(request, now, Answer::of)
     }
 
-    /// The same, where more of it is wanted than an [`Answer`] tells: what each descriptor met.
+    /// Like [`decide`](Self::decide), but shows `render` the whole decision, with the status of each descriptor.
     pub fn decide_with<T>(
         &self,
         request: &Request<'_>,
@@ -100,8 +102,8 @@ impl Limiter {
         render(&conclude(&plan, &self.store.apply(&plan, now)))
     }
 
-    /// Why the request would be answered as it would be now, for people. It changes nothing. Costs that descriptors bring
-    /// themselves are not looked at: each asks for what the request as a whole says.
+    /// Says, for people, what the request would be answered now, and why. It changes nothing. Descriptors' own hits
+    /// are ignored: each descriptor asks for the hits of the request.
     pub fn explain(&self, request: &Request<'_>, now: Timestamp) -> String {
         let mut question = Request::new(request.domain(), 0);
         for descriptor in request.descriptors() {
@@ -116,11 +118,10 @@ impl Limiter {
         explain(&rules, &question, &plan, verdicts, hits).to_string()
     }
 
-    /// Puts these files in force, each a name and a text, in the place of all that there were. Counters go on counting
-    /// under limits that are still there.
+    /// Replaces all rules by these files, each a name and a text. Counters of limits that stay keep their hits.
     ///
     /// # Errors
-    /// What is wrong with the files, by place. The rules that there were stay in force.
+    /// Every problem of the files, by place. The old rules stay in force.
     pub fn reload<N: Into<String>, T: Into<Vec<u8>>>(
         &self,
         files: impl IntoIterator<Item = (N, T)>,
@@ -128,13 +129,13 @@ impl Limiter {
         let files: Vec<_> = files.into_iter().map(|(name, text)| source(name, text)).collect();
         let rules = Arc::new(load(&files, &self.options)?.rules);
         let old = std::mem::replace(&mut *self.rules.write(), rules);
-        // Many rules take a while to free: not while others wait for the lock.
+        // Freeing many rules takes a while, so the lock is released first.
         drop(old);
         Ok(())
     }
 
-    /// Forgets the counters that equal unused ones at `now`, which gives their memory back. To be called every second or
-    /// so, by any thread; decisions go on meanwhile. Returns how many were forgotten.
+    /// Forgets the counters that have expired at `now`, which frees their memory. Call it every second or so, from any
+    /// thread; decisions go on meanwhile. Returns how many were forgotten.
     pub fn sweep(&self, now: Timestamp) -> u64 {
         let mut forgotten = 0;
         loop {
@@ -146,56 +147,53 @@ impl Limiter {
         }
     }
 
-    /// Those in force at this moment.
+    /// The rules in force.
     fn rules(&self) -> Arc<RuleSet> {
         Arc::clone(&self.rules.read())
     }
 }
 
 impl LimiterBuilder {
-    /// Adds a file of rules. Its name is for diagnostics.
+    /// Adds a rule file. Its name is for diagnostics.
     pub fn file(mut self, name: impl Into<String>, text: impl Into<Vec<u8>>) -> Self {
         self.files.push(source(name, text));
         self
     }
 
-    /// The secret under which the counters' keys are made, against those who would choose values that collide. Random
-    /// unless it is told here.
+    /// Sets the secret under which keys are made, so that nobody can choose values that collide. Random by default.
     pub fn secret(mut self, secret: [u8; 16]) -> Self {
         self.options.secret = KeySecret::new(secret);
         self
     }
 
-    /// The most bytes that all counters together take; 64 MiB unless it is told here.
+    /// Sets the most bytes that all counters take together. 64 MiB by default.
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.memory.max_bytes = max_bytes;
         self
     }
 
-    /// What a request is answered that needs a new counter when there is no room: [`StoreFull::Deny`] unless it is told
-    /// here.
+    /// Sets the answer to a request that needs a new counter when there is no room. [`StoreFull::Deny`] by default.
     pub fn when_full(mut self, full: StoreFull) -> Self {
         self.memory.full = full;
         self
     }
 
-    /// The algorithm of rules that name none: [`Algorithm::SlidingWindow`] unless it is told here.
+    /// Sets the algorithm of rules that name none. [`Algorithm::SlidingWindow`] by default.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.options.default_algorithm = algorithm;
         self
     }
 
-    /// Whether rules are refused that are good, and probably not meant as they are written. They are, unless it is told
-    /// here.
+    /// Sets whether rules are refused that are valid but probably unintended. They are by default.
     pub fn strict(mut self, strict: bool) -> Self {
         self.options.strict = strict;
         self
     }
 
-    /// Reads the files.
+    /// Loads the files.
     ///
     /// # Errors
-    /// All that is wrong with them, each with its place.
+    /// Every problem of the files, each with its place.
     pub fn build(self) -> Result<Limiter, Vec<Diagnostic>> {
         let rules = load(&self.files, &self.options)?.rules;
         let store = MemoryStore::new(self.memory);
@@ -207,7 +205,7 @@ fn source(name: impl Into<String>, text: impl Into<Vec<u8>>) -> SourceFile {
     SourceFile { name: name.into(), bytes: text.into(), presumed: false }
 }
 
-/// What the standard library keeps its own tables safe with: hashes under keys that the system made at random.
+/// Random bytes: hashes by the standard library's `RandomState`, whose keys come from the system.
 fn random() -> [u8; 16] {
     let [high, low] = [RandomState::new(), RandomState::new()].map(|state| state.hash_one(0_u8));
     (u128::from(high) << 64 | u128::from(low)).to_le_bytes()

@@ -1,8 +1,8 @@
 //! The memory store: counters in sharded tables, each behind its own lock.
 //!
 //! In: a plan and a time. Out: verdicts. A request locks the shards of its counters in one fixed order, looks at all
-//! of them, settles, charges, and unlocks. The store is bounded in bytes, expires its counters when it is told to
-//! [`sweep`](MemoryStore::sweep), reads no clock and starts no thread.
+//! of them, settles, charges, and unlocks. The store is bounded in bytes. Its counters expire when
+//! [`sweep`](MemoryStore::sweep) is called. It reads no clock and starts no thread.
 
 mod budget;
 mod due;
@@ -28,7 +28,7 @@ use kind::{AnyKind, CHUNK_SHARDS, Kinds};
 use locked::Locked;
 use shard::{Prepared, Reserved, Room, Shard, ShardOps};
 
-/// How much memory counters may take, and what is answered when that is all taken.
+/// How much memory counters may take, and the answer when none is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryOptions {
@@ -61,20 +61,7 @@ pub enum StoreFull {
     Allow,
 }
 
-impl StoreFull {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Deny, Self::Allow];
-
-    /// Its name in settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Deny => "deny",
-            Self::Allow => "allow",
-        }
-    }
-}
-
-/// How often the store had no room for new state, by the answer that was given.
+/// How often the store had no room for new state, by the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FullTotal {
     /// Answered as over the limit.
@@ -88,7 +75,7 @@ pub struct FullTotal {
 pub struct Swept {
     /// Counters that were forgotten.
     pub forgotten: u64,
-    /// All shards were looked through since the last time that this was true.
+    /// This step was the last of a round through all shards.
     pub round_done: bool,
 }
 
@@ -105,9 +92,9 @@ pub struct MemoryStore {
     sweep_cursor: AtomicU64,
 }
 
-/// Bytes of counters that a shard should hold when the store is full: small enough that growing, sweeping or shrinking
-/// one takes microseconds (the last growth of a full one, 35 µs), large enough that the shards' locks stay in a
-/// processor's cache, and that pages which are not all used are few beside those that are.
+/// Bytes of counters in a shard when the store is full. Small enough that growing, sweeping or shrinking a shard takes
+/// microseconds (the last growth of a full one: 35 µs). Large enough that the shards' locks stay in a processor's
+/// cache, and that most pages are used completely.
 const SHARD_BYTES: u64 = 128 << 10;
 
 impl MemoryStore {
@@ -126,14 +113,14 @@ impl MemoryStore {
         }
     }
 
-    /// Asks and charges all counters of a request, as one step: what [`settle`] decides, all or nothing.
+    /// Checks and charges all counters of a request in one step, as [`settle`] decides: all or nothing.
     pub fn apply(&self, plan: &Plan<'_>, now: Timestamp) -> Verdicts {
         let mut verdicts = Verdicts::new();
         self.apply_into(plan, now, &mut verdicts);
         verdicts
     }
 
-    /// The same where the verdicts are to be, for they are too large to be handed around: instead of what is there.
+    /// Like [`apply`](Self::apply), but overwrites `verdicts` in place to avoid a large move.
     pub fn apply_into(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
         let mut checks = plan.steps.iter().enumerate().filter_map(|(index, step)| match step {
             Step::Check(check) => Some((index, check)),
@@ -148,8 +135,8 @@ impl MemoryStore {
         }
     }
 
-    /// Begins to bring from memory what [`apply`](Self::apply) will look at for these plans, all of it at once: among
-    /// millions of counters, waiting for one after the other is most of what decisions take. Changes nothing.
+    /// Prefetches what [`apply`](Self::apply) will read for these plans, all of it at once. Among millions of
+    /// counters, waiting for one after the other is most of the time that decisions take. Changes nothing.
     pub fn fetch<'a, 'p: 'a>(&self, plans: impl Iterator<Item = &'a Plan<'p>> + Clone) {
         let checks = plans.flat_map(|plan| &plan.steps).filter_map(|step| match step {
             Step::Check(check) => Some((self.kinds.of(check.limit.algorithm()), check.key)),
@@ -159,7 +146,7 @@ impl MemoryStore {
         checks.for_each(|(kind, key)| kind.fetch_counter(key));
     }
 
-    /// [`apply`](Self::apply) for a request that asks one counter only: no mode changes what is charged to it.
+    /// [`apply`](Self::apply) for a request with one check only: no mode changes what it charges.
     pub fn decide(&self, check: &Check<'_>, now: Timestamp) -> Verdict {
         macro_rules! decide {
             ($( $(#[$attribute:meta])* $variant:ident: $module:ident, )+) => {
@@ -171,8 +158,7 @@ impl MemoryStore {
         with_algorithms!(decide)
     }
 
-    /// Takes hits from one counter under a limit: for callers that have a limit and a key, but no rules. 0 hits only
-    /// ask.
+    /// Takes hits from one counter: for callers that have a limit and a key, but no rules. 0 hits only ask.
     pub fn take(&self, limit: &Limit, key: Key, hits: u64, now: Timestamp) -> Verdict {
         let origin = Origin::Override { unit: Unit::Second, unit_multiplier: 1 };
         let hits = Hits::Take(hits);
@@ -204,11 +190,9 @@ impl MemoryStore {
     fn apply_many(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
         let mut locked = Locked::new(&self.kinds, plan);
         let prepared = locked.prepare_all(plan, now, &self.budget, self.full);
-        let settlement = settle(plan, |index| {
-            prepared.get(index).copied().flatten().is_some_and(|prepared| prepared.preview.over)
-        });
-        let observe =
-            |check: &Check<'_>, prepared: &Prepared, charged| self.count_beyond(check, prepared, charged);
+        let settlement =
+            settle(plan, |index| prepared.get(index).copied().flatten().is_some_and(|it| it.preview.over));
+        let observe = |check: &Check<'_>, it: &Prepared, charged| self.count_beyond(check, it, charged);
         locked.finish_all(plan, now, &prepared, settlement, verdicts, observe);
         drop(locked);
         prepared.iter().flatten().for_each(|prepared| self.count_full(prepared));
@@ -228,9 +212,9 @@ impl MemoryStore {
         }
     }
 
-    /// One bounded step of expiry: finds the next chunk of shards where something may be over at `now`, and forgets what
-    /// is. A decision that read the clock before and comes after is treated as of `now`, so nothing is forgotten too
-    /// early. To be called in a loop, at least until [`Swept::round_done`], several times a second.
+    /// One bounded step of expiry: finds the next chunk of shards where a counter may have expired at `now`, and
+    /// forgets those that have. A later decision with an earlier time is treated as of `now`, so nothing is forgotten
+    /// too early. Call it in a loop, at least until [`Swept::round_done`], several times a second.
     pub fn sweep(&self, now: Timestamp) -> Swept {
         let (kinds, chunks) = (self.kinds.all(), self.kinds.chunk_count);
         let start = self.sweep_cursor.load(Relaxed) as usize;
@@ -244,17 +228,17 @@ impl MemoryStore {
         Swept { forgotten, round_done }
     }
 
-    /// Counters that are held.
+    /// The number of counters.
     pub fn counters(&self) -> u64 {
         self.kinds.all().into_iter().map(AnyKind::counters).sum()
     }
 
-    /// Bytes that counters take, table space that is free inside included.
+    /// Bytes that counters take, free slots of tables included.
     pub fn bytes(&self) -> u64 {
         self.kinds.all().into_iter().map(AnyKind::bytes).sum()
     }
 
-    /// Counters that were forgotten because their time was over, since the start.
+    /// Counters that were forgotten, since the start.
     pub fn expired_total(&self) -> u64 {
         self.expired.load(Relaxed)
     }

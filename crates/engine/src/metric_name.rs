@@ -1,7 +1,7 @@
-//! A rule's path in metrics: the names of its nodes, and where values of the request stand in it.
+//! A rule's path in metrics: the names of its nodes, and where it holds values of the request.
 //!
-//! In: the nodes on a rule's path, or the entries of a descriptor. Out: one name a level. Joining the names with
-//! dots, cutting them into labels and bounding how many different ones there are is the business of metrics.
+//! In: the nodes on a rule's path, or the entries of a descriptor. Out: one name per level. Metrics join the names
+//! with dots, make labels of them, and bound how many different ones there are.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::request::Entry;
 /// The names of one path, from the first level to the last.
 pub type MetricPath<'a> = SmallVec<[Cow<'a, str>; 4]>;
 
-/// The path of a rule in metrics: one name a level.
+/// The path of a rule in metrics: one name per level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetricName {
     rolled_up: Vec<Arc<str>>,
-    /// The levels, from the first, that name the series it counts in.
+    /// The first levels, which name the series that the rule counts in.
     counted: usize,
-    /// What is put in the place of the rolled-up names; empty when no value of a request stands in the path.
+    /// What replaces the rolled-up names; empty when no level holds a value of a request.
     dynamic: Vec<Level>,
 }
 
@@ -38,7 +38,7 @@ enum Level {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamedNode<'a> {
     pub(crate) name: &'a Arc<str>,
-    /// Requests with different values come to this node, and it does not make them share a counter.
+    /// Requests with different values match this node, and have different counters.
     pub(crate) varies: bool,
     pub(crate) value_to_metric: bool,
 }
@@ -65,12 +65,12 @@ impl MetricName {
         }
     }
 
-    /// The path of a limit that a descriptor with these entries brings along.
+    /// The path of an override on a descriptor with these entries.
     pub fn of_entries<'a>(entries: &[Entry<'_>]) -> MetricPath<'a> {
         entries.iter().map(|entry| seen(entry, Level::Value)).collect()
     }
 
-    /// Values of the request stand in the path: it has to be [resolved](Self::resolve) for each request.
+    /// The path holds values of the request, so it has to be [resolved](Self::resolve) for each request.
     pub fn is_dynamic(&self) -> bool {
         !self.dynamic.is_empty()
     }
@@ -80,13 +80,13 @@ impl MetricName {
         &self.rolled_up
     }
 
-    /// The part of it that names the series it counts in, also when there are too many different values. Empty where
-    /// `metrics: aggregate` stands at the first level.
+    /// The levels that name the series that the rule counts in, also when there are too many different values. Empty
+    /// with `metrics: aggregate` at the first level.
     pub fn counted(&self) -> &[Arc<str>] {
         self.rolled_up.get(..self.counted).unwrap_or(&self.rolled_up)
     }
 
-    /// The counted path for a request that brought these entries to the rule: as many as the rule's path has levels.
+    /// The counted path for a request whose entries matched this rule; one entry for each level of its path.
     pub fn resolve<'a>(&'a self, entries: &[Entry<'_>]) -> MetricPath<'a> {
         let name = |(index, name): (usize, &'a Arc<str>)| match (self.dynamic.get(index), entries.get(index))
         {
@@ -130,7 +130,7 @@ fn sanitize(name: String) -> String {
     String::from_utf8(bytes).expect("only ASCII characters were replaced by ASCII characters")
 }
 
-/// The length of four numbers of one to three digits, joined by dots, that `bytes` begins with.
+/// The length of the IPv4 address at the front of `bytes`: four numbers of one to three digits, separated by dots.
 fn ipv4_len(bytes: &[u8]) -> Option<usize> {
     let mut len = 0;
     for part in 0..4 {

@@ -1,5 +1,5 @@
-//! What a request comes to under a set of rules: for each descriptor, in order, which limit applies and which
-//! counter holds it. Made by [`RuleSet::plan`](crate::rules::RuleSet::plan), executed by a store.
+//! The plan of a request under a rule set: for each descriptor, in order, which limit applies and which counter holds
+//! it. Made by [`RuleSet::plan`](crate::rules::RuleSet::plan), executed by a store.
 
 use smallvec::SmallVec;
 
@@ -8,10 +8,10 @@ use crate::limit::Limit;
 use crate::rule::Rule;
 use crate::unit::Unit;
 
-/// The plan of one request: a step a descriptor, in request order.
+/// The plan of one request.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// One step a descriptor.
+    /// One step per descriptor, in request order.
     pub steps: SmallVec<[Step<'a>; 8]>,
     /// The request's domain has rules.
     pub domain_known: bool,
@@ -20,14 +20,14 @@ pub struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The plan of a request that asks nothing.
+    /// The plan of a request without descriptors.
     #[inline]
     pub fn empty(modes: Modes) -> Self {
         Self { steps: SmallVec::new(), domain_known: false, modes }
     }
 }
 
-/// What is in force for all requests of the process.
+/// Modes that apply to all requests of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modes {
     /// The overall code is always OK.
@@ -38,20 +38,20 @@ pub struct Modes {
     pub stop_increment_when_over: bool,
 }
 
-/// What one descriptor comes to.
+/// What has to be done for one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {
     /// No limit applies.
     Unmatched,
-    /// A rule without a limit applies.
+    /// An unlimited rule applies.
     Unlimited(&'a Rule),
-    /// A rule applies, but another descriptor's rule switches it off for this request.
+    /// A rule applies, but another descriptor's rule replaces it for this request.
     Replaced(&'a Rule),
-    /// A counter has to be asked.
+    /// A counter has to be checked.
     Check(Check<'a>),
 }
 
-/// A question to one counter.
+/// The check of one counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
     /// Where the limit comes from.
@@ -60,9 +60,9 @@ pub struct Check<'a> {
     pub limit: Limit,
     /// The counter.
     pub key: Key,
-    /// What is asked of it.
+    /// The hits to take or to give back.
     pub hits: Hits,
-    /// The hits are a cost that is reported after the fact: charged in full, whatever the answer, beyond N too.
+    /// The hits are a reported cost: charged in full, whatever the answer, beyond N too.
     pub reported: bool,
     /// Rule shadow mode: count and report, never deny.
     pub shadow: bool,
@@ -88,9 +88,9 @@ pub enum Origin<'a> {
     Rule(&'a Rule),
     /// The request itself.
     Override {
-        /// The unit told in the answer.
+        /// The unit in the answer.
         unit: Unit,
-        /// The multiplier told in the answer.
+        /// The multiplier in the answer.
         unit_multiplier: u32,
     },
 }

@@ -16,7 +16,7 @@ pub struct ReportedTotal {
     pub dropped: u64,
 }
 
-/// The same as it is counted.
+/// The totals as they are counted.
 #[derive(Debug, Default)]
 pub struct Reported {
     beyond: AtomicU64,
@@ -24,7 +24,7 @@ pub struct Reported {
 }
 
 impl Reported {
-    /// Counts a check that is over, of whose hits so many were `charged` where `left` would have fitted.
+    /// Counts a check that is over: `left` hits would have fitted, and `charged` were charged.
     pub fn count(&self, check: &Check<'_>, left: u64, charged: u64) {
         if let (Hits::Take(hits), true) = (check.hits, check.reported) {
             self.beyond.fetch_add(charged.saturating_sub(left), Relaxed);

@@ -1,8 +1,8 @@
-//! What was asked: a domain and descriptors, each a list of (key, value) entries. Built once by a front, never
-//! modified after that. Borrows its text from the message that the front decoded, and keeps all entries in one
-//! list, so that the usual request needs no allocation. [`RequestBuf`] is one that owns its text.
+//! A request: a domain and descriptors, each a list of (key, value) entries. A front builds it once, and nothing
+//! modifies it after that. It borrows its text from the message that the front decoded, and keeps all entries in one
+//! list, so that the usual request needs no allocation. [`RequestBuf`] owns its text.
 //!
-//! Bounds on the number of descriptors, entries and bytes are the front's business.
+//! The front bounds the number of descriptors, entries and bytes.
 
 mod buf;
 
@@ -21,7 +21,7 @@ pub struct Entry<'a> {
     pub value: &'a str,
 }
 
-/// A limit that a descriptor brings along (`RateLimitOverride`), already checked by the front.
+/// A limit that a descriptor brings (`RateLimitOverride`), already checked by the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Override {
     /// N: hits per window.
@@ -32,7 +32,7 @@ pub struct Override {
     pub unit_multiplier: u32,
 }
 
-/// What a descriptor says of itself, beside its entries.
+/// What a descriptor holds beside its entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorOptions {
     /// The limit that it brings, if any.
@@ -43,7 +43,7 @@ pub struct DescriptorOptions {
     pub is_negative_hits: bool,
 }
 
-/// A whole question: may these hits pass?
+/// A request: may these hits pass?
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     domain: &'a str,
@@ -67,7 +67,7 @@ struct Span {
     options: DescriptorOptions,
 }
 
-/// A question that asks nothing yet.
+/// A request without descriptors.
 impl Default for Request<'_> {
     #[inline]
     fn default() -> Self {
@@ -76,7 +76,7 @@ impl Default for Request<'_> {
 }
 
 impl<'a> Request<'a> {
-    /// A question for `domain` without descriptors yet. `hits_addend` is the message's own field: 0 means 1 hit for
+    /// A request for `domain` without descriptors yet. `hits_addend` is the message's own field: 0 means 1 hit for
     /// each descriptor that brings none.
     #[inline]
     pub fn new(domain: &'a str, hits_addend: u32) -> Self {
@@ -90,7 +90,7 @@ impl<'a> Request<'a> {
         self.close(options);
     }
 
-    /// Begins another question where this one is: a question is too large to be handed around.
+    /// Begins another request in place, to avoid a large move.
     #[doc(hidden)]
     #[inline]
     pub fn begin(&mut self, domain: &'a str, hits_addend: u32) {
@@ -99,28 +99,28 @@ impl<'a> Request<'a> {
         self.descriptors.clear();
     }
 
-    /// Adds an entry to the descriptor that is open.
+    /// Adds an entry to the open descriptor.
     #[doc(hidden)]
     #[inline]
     pub fn entry(&mut self, entry: Entry<'a>) {
         self.entries.push(entry);
     }
 
-    /// How many entries the descriptor that is open has.
+    /// How many entries the open descriptor has.
     #[doc(hidden)]
     #[inline]
     pub fn open_entries(&self) -> usize {
         self.entries.len() - self.descriptors.last().map_or(0, |span| span.entries_end)
     }
 
-    /// Completes the descriptor that is open, and opens another one.
+    /// Completes the open descriptor, and opens another one.
     #[doc(hidden)]
     #[inline]
     pub fn close(&mut self, options: DescriptorOptions) {
         self.descriptors.push(Span { entries_end: self.entries.len(), options });
     }
 
-    /// The same, as a builder: a descriptor of these (key, value) pairs with no options.
+    /// Like [`push`](Self::push), as a builder: a descriptor of these (key, value) pairs with no options.
     #[must_use]
     #[inline]
     pub fn descriptor(mut self, entries: &[(&'a str, &'a str)]) -> Self {

@@ -1,4 +1,4 @@
-//! A compiled rule: what a node with a limit means, with everything that a request needs precomputed.
+//! A compiled rule: a node with a limit, with everything precomputed that a request needs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,23 +18,10 @@ pub enum Sync {
     Leased,
 }
 
-impl Sync {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Strict, Self::Leased];
-
-    /// Its name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::Leased => "leased",
-        }
-    }
-}
-
-/// What a cost that a descriptor carries itself (its own `hits_addend`, above 0) means.
+/// What a descriptor's own cost (its `hits_addend`, above 0) means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cost {
-    /// It was spent already: charged in full, whatever the answer.
+    /// It is already spent: charged in full, whatever the answer.
     #[default]
     Reported,
     /// It is asked for: charged if it fits and the request passes.
@@ -108,13 +95,13 @@ pub struct Rule {
     pub written: Written,
     /// Its limit; `None` is `unlimited`.
     pub limit: Option<Limit>,
-    /// The unit that answers tell. With `window`, the largest unit that divides it.
+    /// The unit in answers. With `window`, the largest unit that divides it.
     pub unit: Unit,
     /// The window is this many units.
     pub unit_multiplier: u32,
     /// `name`, or empty.
     pub name: Arc<str>,
-    /// Names of the limits that it switches off when both match one request.
+    /// Names of the limits that it replaces when both match one request.
     pub replaces: Vec<Arc<str>>,
     /// Count and report, never deny.
     pub shadow_mode: bool,
@@ -122,13 +109,13 @@ pub struct Rule {
     pub quota_mode: bool,
     /// Its path in metrics.
     pub metric_name: MetricName,
-    /// `metadata`, handed back as dynamic metadata; null when there is none.
+    /// `metadata`, returned as dynamic metadata; null when there is none.
     pub metadata: serde_json::Value,
-    /// `sync`, if the rule says it.
+    /// `sync`, if the rule sets it.
     pub sync: Option<Sync>,
     /// What a descriptor's own cost means.
     pub cost: Cost,
-    /// `on_store_failure`, if the rule says it.
+    /// `on_store_failure`, if the rule sets it.
     pub on_store_failure: Option<StoreFailure>,
     /// The constant part of its counters' keys: domain, path, algorithm, window, granularity.
     pub seed: KeySeed,
@@ -140,18 +127,18 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// What people call it: its domain and the names of its nodes, joined by dots.
+    /// Its name for people: its domain and the names of its nodes, separated by dots.
     pub fn path(&self) -> String {
         format!("{}.{}", self.domain, self.metric_name.rolled_up().join("."))
     }
 
-    /// The key of the counter for a request that these entries led to this rule.
+    /// The key of the counter for a request whose entries matched this rule.
     #[inline]
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
         self.seed.key(self.keyed_values(entries))
     }
 
-    /// The values that are part of the counter's key, for a request that these entries led to this rule.
+    /// The values that are part of the counter's key, for a request whose entries matched this rule.
     #[inline]
     pub fn keyed_values<'e>(&self, entries: &'e [Entry<'_>]) -> impl Iterator<Item = &'e str> + use<'e> {
         let keyed_levels = self.keyed_levels;

@@ -1,10 +1,11 @@
 //! Rule sets: texts in, a compiled [`RuleSet`] or every problem out; and how a request finds its limits.
 //!
-//! Bytes become text (`text`), raw (the crate `tidegate-yaml`, read through `fields` and `scalar`), checked (`check`) and compiled
-//! (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. A set is loaded whole or not at all.
-//! `lint` warns of what loads and does nothing; `hint` knows what people mean by usual mistakes; `excerpt` shows lines.
+//! Bytes become text (`text`), raw (the crate `tidegate-yaml`, read through `fields` and `scalar`), checked (`check`)
+//! and compiled (`compile` into `set`, `tree`, `wildcard`, `rule`, `actions`): a type and a file each. A set is loaded
+//! whole or not at all. `lint` warns of rules that load but have no effect; `hint` recognises usual mistakes;
+//! `excerpt` shows lines.
 //!
-//! Reading files, watching them and swapping sets is the business of the rule sources.
+//! The rule sources read files, watch them and swap sets.
 
 mod actions;
 mod check;
@@ -47,10 +48,10 @@ use tidegate_yaml::{Budget, Place};
 pub struct SourceFile {
     /// Its name, for diagnostics.
     pub name: String,
-    /// What it holds: at most [`LoadOptions::max_file_bytes`] + 1 bytes need to be read, the rest is never looked at.
+    /// Its contents: at most [`LoadOptions::max_file_bytes`] + 1 bytes need to be read, the rest is never used.
     pub bytes: Vec<u8>,
-    /// Only presumed to be rules, because of where it lies and not of what it is called: skipped with a warning unless
-    /// it is a mapping with a `domain`.
+    /// It is presumed to be rules because of its folder, not its name. It is skipped with a warning unless it is a
+    /// mapping with a `domain`.
     pub presumed: bool,
 }
 
@@ -58,9 +59,9 @@ pub struct SourceFile {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LoadOptions {
-    /// The algorithm of rules that name none, and of limits that requests bring along.
+    /// The algorithm of rules that name none, and of overrides.
     pub default_algorithm: Algorithm,
-    /// What descriptors' own costs mean to rules that do not say it, and to limits that requests bring along.
+    /// What descriptors' own costs mean to rules that do not say it, and to overrides.
     pub default_cost: Cost,
     /// Several files may have the same domain.
     pub merge_domains: bool,
@@ -122,14 +123,14 @@ impl LoadOptions {
 pub struct Loaded {
     /// The rules.
     pub rules: RuleSet,
-    /// What is probably not meant as it is written; by file, line and column.
+    /// Valid but probably unintended; by file, line and column.
     pub warnings: Vec<Diagnostic>,
 }
 
 /// Loads a set of files, in this order, whole or not at all.
 ///
 /// # Errors
-/// Every problem of the set (of a great many, the first ones), by file, line and column.
+/// Every problem of the set (of a great many, the first 1,000), by file, line and column.
 pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let mut errors = Diagnostics::default();
     let mut warnings = Diagnostics::default();
@@ -153,7 +154,7 @@ pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<D
     }
 }
 
-/// One file, from its bytes to what could be checked of it. `None`: nothing could.
+/// Checks one file. `None`: nothing of it could be checked.
 fn check_file<'f>(
     file: &'f SourceFile,
     options: &LoadOptions,

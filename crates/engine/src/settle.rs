@@ -1,4 +1,4 @@
-//! What is charged: decided once for the whole request, from the plan and from what every counter says before
+//! Decides what is charged, once for the whole request, from the plan and from what every counter answers before
 //! anything is charged. All or nothing; every store follows these functions.
 
 use crate::limit::Algorithm;
@@ -13,10 +13,11 @@ pub struct Settlement {
     stop_increment: bool,
 }
 
-/// Decides for the request, given what the counter of step i says (asked once for every [`Step::Check`], in order).
+/// Decides for the request. `over` says whether the check of step i is over; it is called once for every
+/// [`Step::Check`], in order.
 ///
-/// The request passes unless a descriptor is over that is in neither shadow nor quota mode, or there are quota-mode
-/// descriptors and all of them are over. A rule in both modes is a quota-mode descriptor that passed.
+/// The request passes unless a descriptor is over that is in neither shadow nor quota mode, or all quota-mode
+/// descriptors are over (and there are some). A rule in both modes is a quota-mode descriptor that passed.
 pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlement {
     let (mut denied, mut any_over, mut quotas, mut quotas_over) = (false, false, 0_usize, 0_usize);
     for (index, step) in plan.steps.iter().enumerate() {
@@ -46,10 +47,10 @@ impl Settlement {
 
     /// The hits that this check's counter is charged.
     ///
-    /// - Fixed windows count every hit, as `envoyproxy/ratelimit` does (or, when told to stop, only the hits of
-    ///   descriptors that are over as soon as one is).
-    /// - A cost that is reported after the fact: all hits, whatever the answer, because they are spent already. What a
-    ///   counter cannot hold of them is its store's business.
+    /// - Fixed windows count every hit, as `envoyproxy/ratelimit` does (with `stop_increment_when_over`: as soon as
+    ///   one descriptor is over, only the hits of those that are).
+    /// - A reported cost: all hits, whatever the answer, as they are already spent. Stores drop what a counter cannot
+    ///   hold.
     /// - Everything else: all hits if the request passes and they fit, else nothing.
     #[inline]
     pub fn charged(&self, check: &Check<'_>, over: bool) -> u64 {

@@ -1,9 +1,9 @@
-//! SipHash-1-3 with 128 bits, over whole words and seven bytes after them.
+//! SipHash-1-3 with 128 bits, over whole words and a tail of seven bytes.
 //!
-//! The function of the `siphasher` crate, which hashes bytes; keys are made of words, and without a buffer in between
-//! a key of one short value takes half the time. A test holds the two to the same results.
+//! It equals the crate `siphasher`, which hashes bytes. Keys are made of words: without a buffer in between, a key of
+//! one short value takes half the time. A test compares the two.
 
-/// A message being hashed, a word at a time.
+/// A message that is hashed word by word.
 pub(crate) struct SipHash13 {
     state: [u64; 4],
     words: u64,
@@ -28,8 +28,8 @@ impl SipHash13 {
         self.compress(word);
     }
 
-    /// The hash of the message, after the seven low bytes of `tail`: they stand in the word that ends every message,
-    /// beside its length.
+    /// The hash of the message, after the seven low bytes of `tail`: they share the word that ends every message with
+    /// its length.
     // A message of one short value is mostly this: inlined, its state stays in registers.
     #[inline(always)]
     pub(crate) fn finish(mut self, tail: u64) -> (u64, u64) {

@@ -1,5 +1,5 @@
-//! What stores lock and count with. Here in one place, because `tests/models` compiles the memory store with a
-//! scheduler's own in their stead, and tries it in thousands of interleavings.
+//! The locks and atomics of stores. They are in one place because `tests/models` compiles the memory store with those
+//! of a scheduler instead, and tries it in thousands of interleavings.
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
 

@@ -1,8 +1,8 @@
-//! Text from outside: percent-encoding read, and lines that no text can forge.
+//! Text from outside: decodes percent-encoding, and writes lines that no text can forge.
 //!
-//! Values, keys and domains come from anybody's requests. Wherever they meet people (logs, pages, messages) they go
-//! through [`one_line`] or [`json_line`]: a value must not begin a second line, move a terminal's cursor, or turn
-//! around what stands beside it.
+//! Values, keys and domains come from anybody's requests. Where people see them (logs, pages, messages) they go
+//! through [`one_line`] or [`json_line`]: a value must not begin a second line, move a terminal's cursor, or reverse
+//! text.
 
 use std::borrow::Cow;
 
@@ -11,13 +11,13 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     replaced(text, |line, char| line.extend(char.escape_default()))
 }
 
-/// The same for JSON that is written: what a parser reads from it stays the same.
+/// Like [`one_line`], for JSON: a parser reads the same value from it.
 pub fn json_line(json: &str) -> Cow<'_, str> {
     // All of these characters have four hexadecimal digits at most, and only occur within strings.
     replaced(json, |line, char| line.push_str(&format!("\\u{:04x}", u32::from(char))))
 }
 
-/// The first `chars_max` characters of the text, with `…` in the place of the others.
+/// The first `chars_max` characters of the text, with `…` in place of the rest.
 pub fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
@@ -39,8 +39,8 @@ fn replaced(text: &str, replace: impl Fn(&mut String, char)) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
-/// Control characters (U+0085, a line's end, is one), the separators of lines and paragraphs, the marks that turn the
-/// direction of writing, and the byte order mark, which is not seen.
+/// Control characters (U+0085, a line's end, is one), the separators of lines and paragraphs, the marks that change
+/// the direction of writing, and the byte order mark, which is invisible.
 fn is_unsafe(char: char) -> bool {
     matches!(
         char,
@@ -69,7 +69,7 @@ pub fn percent_decoded(text: &str) -> Result<Cow<'_, str>, PercentError> {
     decoded(text, false)
 }
 
-/// The same for a part of a URL's query, where `+` is a space.
+/// Like [`percent_decoded`], for a part of a URL's query, where `+` is a space.
 ///
 /// # Errors
 /// What is wrong with the text.
@@ -96,10 +96,10 @@ fn decoded(text: &str, plus_is_space: bool) -> Result<Cow<'_, str>, PercentError
     String::from_utf8(bytes).map(Cow::Owned).map_err(|_| PercentError::NotUtf8)
 }
 
-/// The byte whose two hexadecimal digits `text` begins with, and what follows.
+/// The byte that the two hexadecimal digits at the front of `text` stand for, and the rest.
 pub fn escaped_byte(text: &[u8]) -> Option<(u8, &[u8])> {
     let (&[high, low], rest) = text.split_first_chunk()?;
-    // Not by parsing a number, which would take a sign.
+    // Parsing a number would accept a sign.
     let digit = |byte: u8| char::from(byte).to_digit(16);
     Some(((digit(high)? << 4 | digit(low)?) as u8, rest))
 }

@@ -1,4 +1,4 @@
-//! Points in time, as the engine sees them: whole nanoseconds of unix time, handed in by the caller.
+//! Points in time, as the engine sees them: whole nanoseconds of unix time, passed in by the caller.
 
 /// Nanoseconds in one second.
 pub const SECOND_NANOS: u64 = 1_000_000_000;
@@ -8,7 +8,7 @@ pub const SECOND_NANOS: u64 = 1_000_000_000;
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The last moment that can be told.
+    /// The last moment that a timestamp can hold.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The moment `nanos` nanoseconds after the unix epoch.
@@ -43,7 +43,7 @@ impl Timestamp {
     }
 }
 
-/// A duration in whole seconds, rounded up: clients wait for what they are told, so never tell them too little.
+/// A duration in whole seconds, rounded up: a client that waits for it never waits too short a time.
 #[inline]
 pub const fn ceil_secs(nanos: u64) -> u64 {
     nanos.div_ceil(SECOND_NANOS)

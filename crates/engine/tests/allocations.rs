@@ -1,7 +1,7 @@
-//! What a decision allocates once its counters are there: nothing, for up to eight descriptors, by every algorithm,
-//! among few rules and among many. And what the store says that a counter holds: what it has allocated.
+//! A decision allocates nothing once its counters are there: for up to eight descriptors, by every algorithm, among
+//! few rules and among many. And the bytes that the store counts for a counter are those that it has allocated.
 //!
-//! A binary of its own, whose tests run one after the other: the allocator counts for the whole process.
+//! A binary of its own, whose tests run one after the other, because the allocator counts for the whole process.
 
 use std::alloc::System;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-/// Whoever counts holds it.
+/// A test holds it while it counts.
 static COUNTING: Mutex<()> = Mutex::new(());
 
 const DESCRIPTORS_MAX: usize = 8;
@@ -33,7 +33,7 @@ fn a_decision_allocates_nothing() {
         for algorithm in Algorithm::ALL {
             let rules = rules(algorithm, rule_count);
             for count in 1..=DESCRIPTORS_MAX {
-                // The harness's own thread allocates now and then, beside this one.
+                // The test harness's own thread allocates now and then.
                 let least = (0..3).map(|_| of_many(&rules, &keys[..count])).min_by_key(|(a, b)| a + b);
                 let name = algorithm.name();
                 assert_eq!(least, Some((0, 0)), "{name}, {count} descriptors, {rule_count} rules");
@@ -52,13 +52,13 @@ fn a_counter_holds_the_bytes_that_the_store_counts() {
         Limit::new(Algorithm::SlidingWindow, u32::MAX, window).with_granularity(SECOND_NANOS),
     ];
     for limit in algorithms {
-        // The harness's own thread allocates now and then, beside this one.
+        // The test harness's own thread allocates now and then.
         let least = (0..3).map(|_| bytes_miscounted(&limit)).min();
         assert_eq!(least, Some(0), "{}", limit.algorithm().name());
     }
 }
 
-/// The most bytes by which what the store says that one counter took or gave back differs from what the allocator says.
+/// The largest difference between the bytes that the store counts for one counter and those that the allocator counts.
 fn bytes_miscounted(limit: &Limit) -> usize {
     let store = MemoryStore::new(MemoryOptions::new(64 << 20));
     let key = KeySecret::new([7; 16]).seed([b"shop".as_slice()]).key(["alice"]);
@@ -81,12 +81,12 @@ fn held_bytes() -> isize {
     stats.bytes_allocated as isize - stats.bytes_deallocated as isize
 }
 
-/// What requests allocate that pass, and those that are denied, after the few that make the counters.
+/// Allocations of requests that pass, and of those that are denied, after the few that make the counters.
 fn of_many(rules: &RuleSet, keys: &[String]) -> (usize, usize) {
     let store = MemoryStore::new(MemoryOptions::new(64 << 20));
     let ask = |wanted| assert_eq!(decide(rules, &store, keys), wanted);
     assert!(allocations(1, || ask(Code::Ok)) > 0, "the first one makes the counters");
-    // A log makes room for the number of hits beside their time.
+    // A log later makes room for the number of hits beside their time.
     (0..2).for_each(|_| ask(Code::Ok));
     (allocations(97, || ask(Code::Ok)), allocations(97, || ask(Code::OverLimit)))
 }
@@ -101,7 +101,7 @@ fn decide(rules: &RuleSet, store: &MemoryStore, keys: &[String]) -> Code {
     conclude(&plan, &store.apply(&plan, NOW)).code
 }
 
-/// Allocations of so many calls.
+/// Allocations of this many calls.
 fn allocations(calls: usize, mut call: impl FnMut()) -> usize {
     let before = ALLOCATOR.stats();
     (0..calls).for_each(|_| call());
@@ -109,7 +109,7 @@ fn allocations(calls: usize, mut call: impl FnMut()) -> usize {
     (after.allocations - before.allocations) + (after.reallocations - before.reallocations)
 }
 
-/// A hundred an hour for each of so many keys.
+/// A hundred an hour for each of this many keys.
 fn rules(algorithm: Algorithm, count: usize) -> RuleSet {
     let mut text = String::from("domain: shop\ndescriptors:\n");
     for number in 0..count {

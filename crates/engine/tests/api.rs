@@ -1,4 +1,4 @@
-//! Everything that the crate shows to those who embed it, used once: whatever breaks this breaks them.
+//! Uses every public item of the crate once: a change that breaks this breaks programs that embed it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails shows where")]
 

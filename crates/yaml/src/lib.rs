@@ -1,8 +1,8 @@
-//! The text of a file → its first YAML document, as a tree with the place of every node.
+//! Parses the text of a file into its first YAML document: a tree with the place of every node.
 //!
-//! Aliases are shared, never copied: the tree is as large as the text, whatever the text expands to. What it expands
-//! to is known before anybody walks it, and bounded, and so are its depth and the number of its values. Scalars keep
-//! their text; what they mean is decided where they are used.
+//! Aliases are shared, never copied, so the tree is as large as the text. How much it holds with all aliases followed
+//! is computed while parsing, and bounded; so are its depth and the number of its values. Scalars keep their text; the
+//! code that uses them decides what they mean.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,15 +12,15 @@ use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 /// How deep collections may nest, aliases followed. Rules that may nest 32 levels deep need 70.
 const DEPTH_MAX: usize = 200;
 
-/// What a node is taken for besides its text, when the bound on aliases is kept: about what a short one takes in a
-/// file, and far less than it takes in memory.
+/// What a node counts besides its text towards the bound on aliases, in bytes: about the size of a short one in a
+/// file, and far less than its size in memory.
 const NODE_BYTES: u64 = 32;
 
-/// So many bytes of the longest file may say one value. Rules written as tersely as possible need five; a value takes
-/// far more memory than that, so a file of nothing but brackets would take more than anybody has.
+/// A set may hold one value for every so many bytes of its longest file. The tersest rules need five bytes a value. A
+/// value takes far more memory, so a file of only brackets would take more than anybody has.
 const VALUE_BYTES_MIN: u64 = 4;
 
-/// So many values are few enough, however short files have to be.
+/// This many values are always allowed, however short files have to be.
 const VALUES_MIN: u64 = 1 << 20;
 
 /// A place in a file, line and column from 1.
@@ -40,11 +40,11 @@ pub struct Budget {
 }
 
 impl Place {
-    /// Where a file begins: for what is wrong with a file as a whole.
+    /// Where a file begins: the place of a problem of the whole file.
     pub const START: Self = Self { line: 1, column: 1 };
 }
 
-/// How much is left of what there was.
+/// What is left of a maximum.
 #[derive(Clone, Debug)]
 struct Allowance {
     left: u64,
@@ -61,7 +61,7 @@ pub struct Document<'t> {
     nodes: Vec<Node<'t>>,
     /// Its outermost node; none in an empty file.
     pub root: Option<NodeId>,
-    /// Where a second document begins that is not empty.
+    /// Where a second document begins, if there is one that is not empty.
     pub second: Option<Place>,
 }
 
@@ -72,9 +72,9 @@ pub struct Node<'t> {
     pub at: Place,
     /// What it holds.
     pub content: Content<'t>,
-    /// How much it holds with all aliases followed, in bytes: its text, and [`NODE_BYTES`] for every node.
+    /// Its size with all aliases followed, in bytes: its text, and [`NODE_BYTES`] for every node.
     expanded: u64,
-    /// How many collections are nested in it, itself included.
+    /// The depth of collections in it, itself included.
     height: usize,
 }
 
@@ -101,16 +101,16 @@ pub struct Scalar<'t> {
 /// What decides the type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Typing {
-    /// What it looks like.
+    /// The look of its text.
     Plain,
     /// It is text: in quotes, a block, or with the tag `!!str` or one that we do not know.
     Text,
-    /// It is told by a tag that the text has to follow: `!!int`, `!!bool`, `!!float`, `!!null`.
+    /// A tag that the text has to follow: `!!int`, `!!bool`, `!!float`, `!!null`.
     Tagged,
 }
 
 impl<'t> Document<'t> {
-    /// Parses the first document of a text, which is taken from the budget. `Err` is a place and what is wrong there.
+    /// Parses the first document of a text, with values from the budget. `Err` is a place and what is wrong there.
     pub fn parse(text: &'t str, budget: &mut Budget) -> Result<Self, (Place, String)> {
         let mut builder = Builder::new(budget);
         let mut events = Parser::new_from_str(text);
@@ -130,7 +130,7 @@ impl<'t> Document<'t> {
     }
 }
 
-/// Where the next document begins that is not empty. What cannot be parsed there is not empty either.
+/// Where the next document begins that is not empty. Text that cannot be parsed is not empty.
 fn second_document<'t>(events: impl Iterator<Item = Result<(Event<'t>, Span), ScanError>>) -> Option<Place> {
     for event in events {
         match event {
@@ -144,7 +144,7 @@ fn second_document<'t>(events: impl Iterator<Item = Result<(Event<'t>, Span), Sc
 }
 
 impl Budget {
-    /// For a set whose longest file may have so many bytes. With aliases its files may say twice as much as one.
+    /// The budget of a set whose longest file may have this many bytes. All its aliases may stand for as many.
     pub const fn of_set(file_bytes_max: usize) -> Self {
         let bytes = file_bytes_max as u64;
         let values = bytes / VALUE_BYTES_MIN;
@@ -158,7 +158,7 @@ impl Allowance {
         Self { left: max, max }
     }
 
-    /// Takes this much; `Err` is how much there was at first.
+    /// Takes this amount; `Err` is the maximum.
     fn take(&mut self, amount: u64) -> Result<(), u64> {
         self.left = self.left.checked_sub(amount).ok_or(self.max)?;
         Ok(())
@@ -240,7 +240,7 @@ impl<'t, 'b> Builder<'t, 'b> {
         Ok(())
     }
 
-    /// A node is complete.
+    /// Adds a complete node.
     fn close(&mut self, content: Content<'t>, anchor: usize, at: Place) -> Result<(), (Place, String)> {
         self.budget.values.take(1).map_err(|max| {
             (
@@ -276,7 +276,7 @@ impl<'t, 'b> Builder<'t, 'b> {
 }
 
 impl Scalar<'_> {
-    /// It stands for nothing.
+    /// It is null.
     pub fn is_null(&self) -> bool {
         self.typing != Typing::Text && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
     }

@@ -11,7 +11,7 @@ use crate::rules::{Cost, Met, Rule};
 use crate::text::one_line;
 use crate::time::ceil_secs;
 
-/// A line of text, whatever stands in it.
+/// Writes one line, whatever the text holds.
 fn line(out: &mut fmt::Formatter<'_>, text: fmt::Arguments<'_>) -> fmt::Result {
     writeln!(out, "{}", one_line(&text.to_string()))
 }
@@ -51,7 +51,7 @@ impl Explained<'_> {
         line(out, format_args!("  answer    {}: {}", self.status.code().name(), self.why))
     }
 
-    /// The nodes that were met: `user (any value) > plan=free* (pattern)`.
+    /// The nodes of the path: `user (any value) > plan=free* (pattern)`.
     fn path(&self) -> String {
         let node = |(met, (key, value)): (&Met<'_>, &(String, String))| match met {
             Met::Exact => format!("{key}={value}"),
@@ -76,7 +76,7 @@ fn write_counter(out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Re
     };
     let text = format_args!("  limit     {requests} per {window}, {algorithm}{burst_text}{cost}{name}");
     line(out, text)?;
-    // What was reported counts beyond the limit.
+    // Reported costs may count beyond the limit.
     let beyond = match limited.verdict.before.saturating_sub(u64::from(burst)) {
         0 => String::new(),
         beyond => format!(", {beyond} beyond the limit"),

@@ -1,14 +1,14 @@
 //! The algorithms, in one list: the enum, the names, the numbers and the memory store's tables all follow from it.
 
-/// Calls a macro with every algorithm: its documentation, its variant (also the type of its counters), its module (also
-/// its name in rule files). Numbers are places in this list.
+/// Calls a macro with every algorithm: documentation, variant (also the type of its counters) and module (also its
+/// name in rule files). The number of an algorithm is its place in this list.
 macro_rules! with_algorithms {
     ($call:ident) => {
         $call! {
             /// Every admitted hit keeps its own timestamp: exact.
             SlidingLog: sliding_log,
-            /// Time is cut into buckets; a bucket counts until all of it has left the window: never more than N in any
-            /// window, at most one bucket late in giving capacity back.
+            /// Time is cut into buckets. A bucket counts until all of it has left the window: never more than N in any
+            /// window, and capacity comes back at most one bucket late.
             #[default]
             SlidingWindow: sliding_window,
             /// The current aligned window and a share of the previous one: an estimate.

@@ -1,11 +1,11 @@
-//! What every algorithm's state can do, and the hits of one request that are not charged yet.
+//! The trait of every algorithm's state, and the pending hits of a request.
 //!
-//! In: a limit, a time, hits. Out: what the counter says. No algorithm knows about requests, modes or stores.
+//! In: a limit, a time, hits. Out: previews and reset times. No algorithm knows about requests, modes or stores.
 
 use crate::limit::Limit;
 use crate::time::Timestamp;
 
-/// What one counter says before the request is settled.
+/// What a counter would answer to a check, before the request is settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Preview {
     /// The hits do not fit.
@@ -17,7 +17,7 @@ pub struct Preview {
 }
 
 impl Preview {
-    /// What the counter says after it was charged: a hit is a hit, by every algorithm.
+    /// The preview after these hits were charged. By every algorithm, a charged hit moves from `left` to `before`.
     #[inline]
     pub fn charged(self, hits: u64) -> Self {
         let (left, before) = (self.left.saturating_sub(hits), self.before.saturating_add(hits));
@@ -27,34 +27,34 @@ impl Preview {
 
 /// The state of one counter. `Default` is the unused state: nothing counts.
 pub(crate) trait Counter: Default {
-    /// Moves to `now`, or stays at the latest time asked when that is later. All other functions speak of that time.
+    /// Moves the state to `now`, unless the latest time is later. All other functions work at the latest time.
     fn advance(&mut self, limit: &Limit, now: Timestamp);
 
-    /// Would these hits pass (0 only asks), after what the request brought ahead of them?
+    /// Whether these hits would pass after the pending ones. 0 hits only ask.
     fn look(&self, limit: &Limit, pending: Pending, hits: u64) -> Preview;
 
-    /// Counts these hits, of which [`look`](Self::look) said that they fit; or [`report_max`](Self::report_max) of a
-    /// reported cost.
+    /// Counts these hits. They fit, as [`look`](Self::look) said, or are a reported cost of at most
+    /// [`report_max`](Self::report_max).
     fn charge(&mut self, limit: &Limit, hits: u64);
 
-    /// The most hits that a reported cost adds, whatever fits, after what the request brought ahead of it.
+    /// The most hits that a reported cost adds after the pending ones, whether they fit or not.
     fn report_max(&self, _limit: &Limit, _pending: Pending) -> u64 {
         u64::MAX
     }
 
-    /// Takes back as many of these hits as count, the oldest first: whichever hits are meant, those that stay then count
-    /// at least as long as the others would have.
+    /// Takes back as many of these hits as still count, the oldest first. Whichever hits the client means, those that
+    /// stay then count at least as long as the others would have.
     fn refund(&mut self, limit: &Limit, hits: u64);
 
-    /// The shortest time in nanoseconds after which these hits, that do not pass now, would pass if nothing else came.
-    /// W when they never do.
+    /// For hits that do not pass now: the shortest time in nanoseconds after which they would, if nothing else came. W
+    /// when they never would.
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64;
 
-    /// From this time on the state equals the unused one. It may be told up to 2^26 ns (67 ms) late, never early.
+    /// From this time on the state equals the unused one. It may be up to 2^26 ns (67 ms) late, never early.
     fn expires_at(&self) -> Timestamp;
 
-    /// The nanoseconds that the answer tells, of a counter that says `now`: over, the wait for `hits`; else the time
-    /// until capacity comes back.
+    /// The reset time of the verdict in nanoseconds, given the preview `now`. Over: the wait for `hits`. Else: the
+    /// time until capacity comes back.
     #[inline]
     fn reset_nanos(&self, limit: &Limit, now: Preview, hits: u64, over: bool) -> u64 {
         match (over, now.before) {
@@ -64,30 +64,30 @@ pub(crate) trait Counter: Default {
         }
     }
 
-    /// What is left, and the nanoseconds that the answer tells.
+    /// The hits that are left, and the reset time in nanoseconds.
     fn status(&self, limit: &Limit, hits: u64, over: bool) -> (u64, u64) {
         let now = self.look(limit, Pending::default(), 0);
         (now.left, self.reset_nanos(limit, now, hits, over))
     }
 
-    /// Bytes that the state holds beside itself.
+    /// Bytes that the state holds on the heap.
     fn heap_bytes(&self) -> usize {
         0
     }
 
-    /// Bytes by which [`heap_bytes`](Self::heap_bytes) grows at most if hits are charged now.
+    /// The most bytes by which [`heap_bytes`](Self::heap_bytes) grows if hits are charged now.
     fn growth_bytes(&self, _limit: &Limit) -> usize {
         0
     }
 }
 
-/// What earlier descriptors of the same request do to the same counter if the request passes. It is not in the
-/// counter's state yet.
+/// What earlier descriptors of the same request do to the same counter if the request passes. The counter's state does
+/// not hold it yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// Hits to be charged now.
     pub(crate) taken: u64,
-    /// Hits to be taken back from what the state holds.
+    /// Hits to be taken back from the state.
     pub(crate) given_back: u64,
 }
 
@@ -97,15 +97,15 @@ impl Pending {
         self.taken = self.taken.saturating_add(hits);
     }
 
-    /// Takes hits back: of those to be charged first. In which order makes no difference to the count: those of now weigh
-    /// as much as any other, or are the first to go (`sliding_window_weighted`).
+    /// Takes hits back, first from those to be charged. The order does not change the count: new hits weigh as much as
+    /// any other, or are the first to be taken back anyway (`sliding_window_weighted`).
     pub(crate) fn give_back(&mut self, hits: u64) {
         let newest = hits.min(self.taken);
         self.taken -= newest;
         self.given_back = self.given_back.saturating_add(hits - newest);
     }
 
-    /// The count after it, of a counter whose hits all weigh the same.
+    /// `count` after the pending hits, for a counter whose hits all weigh the same.
     pub(crate) fn on(self, count: u64) -> u64 {
         count.saturating_sub(self.given_back).saturating_add(self.taken)
     }
@@ -116,7 +116,7 @@ pub(crate) fn report_max_of_count(count: u64) -> u64 {
     u64::from(u32::MAX).saturating_sub(count)
 }
 
-/// What a counter of `count` hits says to `hits` more under a capacity; a question asks for one.
+/// The preview of `hits` on a counter of `count` hits under a capacity. 0 hits ask whether 1 would fit.
 #[inline]
 pub(crate) fn look_at_count(capacity: u32, count: u64, hits: u64) -> Preview {
     let left = u64::from(capacity).saturating_sub(count);

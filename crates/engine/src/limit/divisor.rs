@@ -1,6 +1,6 @@
-//! Division by a number that is known beforehand, in a fraction of the time of the instruction.
+//! Division by a number that is known in advance, in a fraction of the time of the instruction.
 
-/// A divisor and what makes dividing by it fast.
+/// A divisor with its reciprocal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Divisor {
     divisor: u64,

@@ -1,24 +1,25 @@
-//! Until when a counter is kept, in four bytes.
+//! The time at which a counter expires, in four bytes.
 //!
-//! A sweep has to know it without knowing the limit, so it is noted when hits are charged. It is rounded up to whole
-//! ticks of 2^26 ns (67 ms) and kept modulo 2^32 ticks; the latest time asked, which every state holds anyway, tells
-//! which of them is meant: the one within 4.5 years. Windows are at most a year long and count for at most two.
+//! A sweep does not know the limit, so the time is noted when hits are charged. It is rounded up to whole ticks of
+//! 2^26 ns (67 ms) and kept modulo 2^32 ticks. The counter's latest time, which every state holds anyway, says which
+//! of the possible times is meant: the one within 4.5 years. Windows are at most a year long, and hits count for at
+//! most two of them.
 
 use crate::time::Timestamp;
 
 const TICK_BITS: u32 = 26;
 
-/// The time until which a counter is kept, to be read beside the latest time at which it was asked.
+/// The time at which a counter expires. To read it, the counter's latest time is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expiry(u32);
 
 impl Expiry {
-    /// Until this time, rounded up to a whole tick.
+    /// This time, rounded up to a whole tick.
     pub(crate) fn at(time: Timestamp) -> Self {
         Self(time.as_nanos().div_ceil(1 << TICK_BITS) as u32)
     }
 
-    /// The time, given the latest time at which the counter was asked.
+    /// The time, given the counter's latest time.
     pub(crate) fn time(self, latest: Timestamp) -> Timestamp {
         let tick = latest.as_nanos() >> TICK_BITS;
         let ahead = self.0.wrapping_sub(tick as u32) as i32;

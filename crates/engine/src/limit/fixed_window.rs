@@ -7,7 +7,6 @@
 //! - **Error:** up to 2N hits pass within less than W, around the end of a window. Denied hits use the window up.
 //! - **Source:** `envoyproxy/ratelimit`, `INCRBY` on a key that ends in the start of the window.
 //!
-//!
 //! ```
 //! # use tidegate_engine::key::Key;
 //! # use tidegate_engine::limit::{Algorithm, Limit};
@@ -36,7 +35,7 @@ pub(crate) struct FixedWindow {
 }
 
 impl FixedWindow {
-    /// A counter of this state, to be asked and then dropped.
+    /// A counter with this state, to compute its reset time.
     pub(super) fn from_parts(latest: Timestamp, count: u64) -> Self {
         Self { latest, count, expiry: Expiry::default() }
     }

@@ -1,11 +1,10 @@
-//! The generic cell rate algorithm: the machine of `token_bucket` and `leaky_bucket`.
+//! The generic cell rate algorithm, on which `token_bucket` and `leaky_bucket` are built.
 //!
-//! A bucket holds a level of at most `burst` hits and drains continuously at N hits per W. It is kept in units of
-//! which a hit is W and a nanosecond drains N: so every N is exact, in integers, with nothing rounded and nothing
-//! lost over time.
+//! A bucket has a level of at most `burst` hits and drains continuously at N hits per W. The level is kept in units: a
+//! hit is W units, and a nanosecond drains N. So every N is exact, in integers, and nothing is lost to rounding.
 //!
-//! - **Invariant:** `level` is the level at `latest` in those units, for the N in `requests`. At most `burst` × W, and
-//!   what drains in [`DEBT_WINDOWS`] × W where costs are reported: less than 2^96.
+//! - **Invariant:** `level` is the level at `latest` in those units, for the N in `requests`. It is at most `burst` ×
+//!   W, plus what drains in [`DEBT_WINDOWS`] × W where costs are reported: less than 2^96.
 //! - **Source:** ITU-T I.371, in its continuous-state leaky bucket form: the level instead of the theoretical arrival
 //!   time, which is `latest` + level / N.
 
@@ -20,18 +19,18 @@ pub(crate) struct Gcra {
     latest: Timestamp,
     level_low: u64,
     level_high: u32,
-    /// The N for which `level` is told.
+    /// The N that `level` is for.
     requests: u32,
 }
 
 const LEVEL_MAX: u128 = (1 << 96) - 1;
 
-/// A reported cost lifts the level above `burst` by what drains in so many windows at most. More is dropped: nobody would
-/// live to see a bucket drain that was told a cost by mistake.
+/// A reported cost raises the level above `burst` by what drains in this many windows at most. More is dropped: a cost
+/// that was reported by mistake could take a lifetime to drain.
 const DEBT_WINDOWS: u128 = 16;
 
 impl Gcra {
-    /// A counter of this state, to be asked and then dropped.
+    /// A counter with this state, to compute its reset time.
     pub(super) fn from_parts(latest: Timestamp, level: u128, requests: u32) -> Self {
         let mut counter = Self { latest, requests, ..Self::default() };
         counter.set_level(level);
@@ -49,7 +48,7 @@ impl Gcra {
         (self.level_low, self.level_high) = (level as u64, (level >> 64) as u32);
     }
 
-    /// N changed: the time until the bucket is empty stays as it is (rounded up, by less than a unit).
+    /// Adopts a changed N: the time until the bucket is empty stays the same (rounded up, by less than a unit).
     #[inline]
     fn rescale(&mut self, requests: u32) {
         if self.requests != requests && requests > 0 {
@@ -145,7 +144,7 @@ fn whole_hits(limit: &Limit, units: u128) -> u64 {
     }
 }
 
-/// ⌈units / divisor⌉, or the most there can be told.
+/// ⌈units / divisor⌉; saturates.
 #[inline]
 fn div_ceil(units: u128, divisor: u64) -> u64 {
     match u64::try_from(units) {

@@ -1,7 +1,7 @@
-//! A counter that lives elsewhere, as its keeper tells it: just enough to say when capacity comes back.
+//! A counter in the shared store, as its numbers come back: just enough to say when capacity comes back.
 //!
-//! In: a few numbers of a shared store's state after a decision, and the limit. Out: the time that the answer tells,
-//! by the same functions as a counter in memory. It changes no state.
+//! In: a few numbers of the counter's state after a check, and the limit. Out: the reset time, by the same functions
+//! as for a counter in memory. It changes no state.
 
 use crate::limit::counter::Counter;
 use crate::limit::fixed_window::FixedWindow;
@@ -11,12 +11,12 @@ use crate::limit::sliding_window_weighted::SlidingWindowWeighted;
 use crate::limit::{Algorithm, Limit};
 use crate::time::Timestamp;
 
-/// What a shared store tells of one counter after a decision.
+/// What the shared store returns of one counter after a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteCounter {
-    /// The latest time at which the counter was asked.
+    /// The counter's latest time.
     pub latest: Timestamp,
-    /// What its state comes to, by its algorithm.
+    /// The part of its state that is needed, by its algorithm.
     pub state: RemoteState,
 }
 
@@ -39,12 +39,12 @@ pub enum RemoteState {
         /// Of the window before; 0 for `fixed_window`.
         previous: u32,
     },
-    /// The buckets: what is in it, in units of which a hit is W (in nanoseconds) and a nanosecond drains N.
+    /// The bucket algorithms: the level, in units. A hit is W (in nanoseconds) units, and a nanosecond drains N.
     Level(u128),
 }
 
 impl RemoteCounter {
-    /// The time that the answer tells, in nanoseconds: over, the wait for `hits`; else until capacity comes back.
+    /// The reset time of the verdict, in nanoseconds. Over: the wait for `hits`. Else: until capacity comes back.
     pub fn reset_nanos(&self, limit: &Limit, hits: u64, over: bool) -> u64 {
         let Self { latest, state } = *self;
         match state {

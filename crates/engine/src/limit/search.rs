@@ -1,4 +1,4 @@
-//! Binary search over places, for states that keep no slice to search in.
+//! Binary search by index, for states that have no slice to search.
 
 /// The first index of `0..len` that does not satisfy `before`; no later one may satisfy it.
 pub(super) fn search(len: usize, before: impl Fn(usize) -> bool) -> usize {

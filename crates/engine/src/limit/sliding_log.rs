@@ -3,9 +3,10 @@
 //! A hit at s counts at t exactly when s > t − W. Hits pass while the hits that count, after adding them, are at most
 //! N.
 //!
-//! - **Invariant:** the stamps held are the times, in order, of the admitted hits (less those given back) that count at
-//!   `latest`, each with its number of hits. There are at most N (a reported cost moves the newest one on). Questions are binary searches over [`Stamps`], and changes touch one block
-//!   of it: what a decision costs does not depend on N.
+//! - **Invariant:** the stamps are the times, in order, of the admitted hits (less those given back) that count at
+//!   `latest`, each with its number of hits. There are at most N; beyond that, a reported cost moves the newest one.
+//!   Reads are binary searches over [`Stamps`], and changes touch one block of it, so the cost of a decision does not
+//!   depend on N.
 //! - **Error:** none. It is the definition.
 //! - **Source:** the definition; the price is a word for each admitted hit.
 //!
@@ -61,7 +62,7 @@ impl Counter for SlidingLog {
 
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let (now, hits) = (self.latest.as_nanos(), u32::try_from(hits).unwrap_or(u32::MAX));
-        // Hits that fit find less than N stamps. What is reported joins the newest of N.
+        // Hits that fit find less than N stamps. A reported cost is added to the newest of N.
         if self.stamps.len() < limit.requests().max(1) as usize {
             self.stamps.push(now, hits);
         } else {

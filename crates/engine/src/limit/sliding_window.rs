@@ -1,12 +1,12 @@
 //! `sliding_window`: a true sliding window over time that is cut into buckets. The default.
 //!
-//! Time is cut into buckets of g (W/60 unless said otherwise). A bucket counts until all of it has left the window:
-//! while its end > t − W. Hits pass while the sum of the buckets that count, after adding them, is at most N. Only
-//! admitted hits and reported costs count.
+//! Time is cut into buckets of g (W/60 by default). A bucket counts until all of it has left the window, that is while
+//! its end > t − W. Hits pass while the sum of the buckets that count, after adding them, is at most N. Only admitted
+//! hits and reported costs count.
 //!
 //! - **Invariant:** the buckets held are those that count at `latest`, each with at least one hit, in order; `first`
-//!   inline, further ones in [`Cells`] with running sums. So every question is a binary search at most, whatever W, N
-//!   and g are.
+//!   inline, further ones in [`Cells`] with running sums. So every read is a binary search at most, whatever W, N and
+//!   g are.
 //! - **Error:** never more than N in any window W; capacity comes back at most g late.
 //! - **Source:** the exact log (`sliding_log`), its timestamps rounded up to the end of their bucket.
 //!
@@ -50,7 +50,7 @@ impl SlidingWindow {
         self.first_count.saturating_add(self.more.total())
     }
 
-    /// The full number of a bucket, of which a cell holds the low 16 bits. All that count lie within
+    /// The full number of a bucket, whose low 16 bits a cell holds. All that count lie within
     /// [`BUCKETS_MAX`](crate::limit::BUCKETS_MAX) + 1 from the first.
     fn number(&self, low: u16) -> u64 {
         self.first + u64::from(low.wrapping_sub(self.first as u16))
@@ -61,7 +61,7 @@ impl SlidingWindow {
         self.more.last().map_or(self.first, |low| self.number(low))
     }
 
-    /// Hits at `latest`, which no bucket is later than, belong to the newest one.
+    /// Hits at `latest` belong to the newest bucket. No bucket is later than `latest`.
     #[inline]
     fn newest_is_current(&self, limit: &Limit) -> bool {
         self.first_count > 0 && limit.bucket_ends_after(self.newest(), self.latest)
@@ -109,7 +109,7 @@ impl Counter for SlidingWindow {
         look_at_count(limit.requests(), pending.on(u64::from(self.total())), hits)
     }
 
-    // Inlined side by side, this and `growth_bytes` look for the newest bucket once.
+    // Inlined together, this and `growth_bytes` search the newest bucket once.
     #[inline(always)]
     fn charge(&mut self, limit: &Limit, hits: u64) {
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
@@ -164,7 +164,7 @@ impl Counter for SlidingWindow {
             (true, ..) => self.wait_nanos(limit, hits.max(1)),
             (false, 0, _) => 0,
             (false, _, 0) => self.wait_nanos(limit, 1),
-            // The same as waiting for one hit more than is left: the oldest bucket has to go.
+            // The same as the wait for one hit more than is left: the oldest bucket has to go.
             _ => counts_until(limit, self.first).nanos_since(self.latest),
         }
     }

@@ -1,11 +1,11 @@
 //! `sliding_window_weighted`: the current aligned window, and a share of the previous one. An estimate in 16 bytes.
 //!
 //! The count at t is `current + previous × (W − elapsed) / W`, `elapsed` being the time since the current window
-//! began. Hits pass while it, after adding them, is at most N. Only admitted hits count.
+//! began. Hits pass while the count, after adding them, is at most N. Only admitted hits count.
 //!
 //! - **Invariant:** `current` and `previous` are the admitted hits (less those given back) of the aligned window of
-//!   `latest` and of the one before; each is at most the N in force when it grew, and what was reported. The share is compared as integers,
-//!   never rounded in favour of anyone.
+//!   `latest` and of the one before; each is at most the N in force when it grew, plus reported costs. The share is
+//!   compared in integers, so rounding favours nobody.
 //! - **Error:** it assumes that the previous window's hits came evenly. Too many: less than 2N in a window W, and
 //!   almost that (all of N at the end of one window, almost all of N at the end of the next). Too few: after N at the
 //!   start of a window, N/4 a quarter into the next one, where an exact window admits N.
@@ -31,7 +31,7 @@ use crate::limit::expiry::Expiry;
 use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
 
-/// The state: 16 bytes, and 4 for when it is over.
+/// The state: 16 bytes, and 4 for its expiry.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(Rust, packed(4))]
 pub(crate) struct SlidingWindowWeighted {
@@ -42,7 +42,7 @@ pub(crate) struct SlidingWindowWeighted {
 }
 
 impl SlidingWindowWeighted {
-    /// A counter of this state, to be asked and then dropped.
+    /// A counter with this state, to compute its reset time.
     pub(super) fn from_parts(latest: Timestamp, current: u32, previous: u32) -> Self {
         Self { latest, current, previous, expiry: Expiry::default() }
     }
@@ -51,7 +51,7 @@ impl SlidingWindowWeighted {
         limit.elapsed_nanos(self.latest)
     }
 
-    /// The two counts without `hits`: of the current window first.
+    /// The two counts without `hits`. Those of the current window are taken first.
     fn without(&self, hits: u64) -> (u64, u64) {
         let (current, previous) = (u64::from(self.current), u64::from(self.previous));
         let older = hits.saturating_sub(current);
@@ -108,7 +108,7 @@ impl Counter for SlidingWindowWeighted {
         self.note_expiry(limit);
     }
 
-    /// Within this window the previous one's share falls; if that is not enough, within the next one this one's does.
+    /// In this window the previous one's share falls. If that is not enough, its own share falls in the next.
     #[inline]
     fn wait_nanos(&self, limit: &Limit, hits: u64) -> u64 {
         let (window, elapsed) = (limit.window_nanos(), self.elapsed(limit));

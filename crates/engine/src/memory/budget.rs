@@ -1,6 +1,6 @@
-//! The bytes that all shards together may take: one number, taken from and given back to.
+//! The bytes that all shards together may take, as one number.
 //!
-//! Shards take a little ahead (`Prepaid`), so that cores do not pass this cache line around at every new bucket.
+//! Shards take a little in advance, so that cores do not pass this cache line around at every new bucket.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +17,7 @@ impl Budget {
         Self { taken: AtomicU64::new(0), max }
     }
 
-    /// Takes these bytes if there are as many.
+    /// Takes these bytes if as many are left.
     pub(super) fn take(&self, bytes: u64) -> bool {
         let fits = |taken: u64| taken.checked_add(bytes).filter(|&after| after <= self.max);
         self.taken.fetch_update(Relaxed, Relaxed, fits).is_ok()

@@ -1,12 +1,11 @@
-//! When a sweep has to look at some shards again: kept beside them, so that shards with nothing to forget are not even
-//! locked.
+//! When a sweep has to visit some shards again. Shards without expired counters are then not even locked.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::sync::AtomicU32;
 use crate::time::{SECOND_NANOS, Timestamp};
 
-/// No counter of these shards is over before this second.
+/// No counter of these shards expires before this second.
 ///
 /// A shard's counters are noted under its lock. A sweep calls [`clear`](Self::clear) first, and then notes what each
 /// shard still holds, under its lock too. So a counter that comes meanwhile is never missed: either the sweep finds it
@@ -21,19 +20,19 @@ impl Default for Due {
 }
 
 impl Due {
-    /// Notes that something is over at this second.
+    /// Notes that a counter expires in this second.
     pub(super) fn note(&self, secs: u32) {
         if secs < self.0.load(Relaxed) {
             self.0.fetch_min(secs, Relaxed);
         }
     }
 
-    /// Whether something may be over at `now`.
+    /// Whether a counter may have expired at `now`.
     pub(super) fn has_come(&self, now: Timestamp) -> bool {
         self.0.load(Relaxed) <= whole_seconds(now)
     }
 
-    /// Forgets what was noted.
+    /// Resets to the end of time.
     pub(super) fn clear(&self) {
         self.0.store(u32::MAX, Relaxed);
     }

@@ -1,5 +1,5 @@
-//! All counters of one algorithm: shards, made a chunk at a time when the first of a chunk is asked for. And all
-//! algorithms.
+//! All counters of one algorithm, in shards; a chunk of shards is made when the first of them is used. And all
+//! algorithms together.
 
 use std::sync::OnceLock;
 
@@ -15,8 +15,8 @@ use crate::plan::Check;
 use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use crate::time::Timestamp;
 
-/// Shards that are made together and swept together: as many as a sweep visits without letting decisions go first, and
-/// small enough (4 KiB) that a request which is the first to need a chunk waits a microsecond for it.
+/// Shards that are made together and swept together. A sweep visits this many without letting decisions go first. A
+/// chunk is small enough (4 KiB) that the request that has to make it waits a microsecond.
 pub(super) const CHUNK_SHARDS: usize = 64;
 
 macro_rules! define {
@@ -55,7 +55,7 @@ impl Kinds {
         self.all()[usize::from(algorithm.number())]
     }
 
-    /// Which lock holds the counter of this check.
+    /// The lock that holds the counter of this check.
     pub(super) fn place(&self, check: &Check<'_>) -> Place {
         (check.limit.algorithm().number(), shard_of(check.key, self.chunk_count))
     }
@@ -65,21 +65,21 @@ impl Kinds {
     }
 }
 
-/// A [`Kind`], whatever its algorithm.
+/// A [`Kind`] of any algorithm.
 pub(super) trait AnyKind {
-    /// The shard, and where to note until when its counters are kept.
+    /// The shard, locked, and where to note when its counters expire.
     fn lock_any(&self, shard: usize) -> (Guard<'_>, &Due);
 
-    /// Begins to bring the shard of this key from memory.
+    /// Prefetches the shard of this key.
     fn fetch_shard(&self, key: Key);
 
-    /// Begins to bring what the shard has of this key from memory, unless somebody else is busy with the shard.
+    /// Prefetches what the shard holds for this key, unless another thread has locked it.
     fn fetch_counter(&self, key: Key);
 
-    /// Whether a counter of this chunk may be over at `now`.
+    /// Whether a counter of this chunk may have expired at `now`.
     fn is_due(&self, chunk: usize, now: Timestamp) -> bool;
 
-    /// Forgets what is over at `now` in this chunk, if that is due; returns how many counters.
+    /// Forgets what has expired at `now` in this chunk, if that is due. Returns how many counters.
     fn sweep(&self, chunk: usize, now: Timestamp, budget: &Budget) -> u64;
 
     fn counters(&self) -> u64;
@@ -90,14 +90,14 @@ pub(super) trait AnyKind {
 #[derive(Debug)]
 pub(super) struct Kind<S> {
     chunks: Box<[Chunk<S>]>,
-    /// One for each chunk. Beside them, because decisions read `chunks` all the time and new counters write here.
+    /// One for each chunk. Not in `chunks`, because decisions read those all the time, and new counters write here.
     due: Box<[Due]>,
 }
 
-/// Neighbouring shards, made when the first of them is asked for.
+/// Neighbouring shards, made when the first of them is used.
 type Chunk<S> = OnceLock<Box<[Padded<S>]>>;
 
-/// A shard on a cache line of its own: lock, table and accounts are 64 bytes.
+/// A shard on a cache line of its own: lock, table and byte counts take 64 bytes.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Padded<S> {
@@ -127,7 +127,7 @@ impl<S: Counter> Kind<S> {
         (0..CHUNK_SHARDS).map(|_| Padded { shard: Mutex::new(Shard::default()) }).collect()
     }
 
-    /// The shards of a chunk; none if nobody has asked for any of them yet.
+    /// The shards of a chunk; none if it is not made yet.
     fn made(&self, chunk: usize) -> &[Padded<S>] {
         self.chunks[chunk].get().map_or(&[], |shards| shards)
     }
@@ -136,7 +136,7 @@ impl<S: Counter> Kind<S> {
         (0..self.chunks.len()).flat_map(|chunk| self.made(chunk))
     }
 
-    /// The chunk of this key's shard (empty if nobody has asked for any of it yet), and the shard's place there.
+    /// The chunk of this key's shard (empty if it is not made yet), and the shard's place there.
     fn made_shard(&self, key: Key) -> (&[Padded<S>], usize) {
         let shard = shard_of(key, self.chunks.len());
         (self.made(shard / CHUNK_SHARDS), shard % CHUNK_SHARDS)

@@ -1,4 +1,4 @@
-//! A request with several counters: all its shards locked, looked at, settled and charged together.
+//! A request with several checks: all its shards are locked, looked at, settled and charged together.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 /// All shards of one request, locked.
 pub(super) struct Locked<'a> {
     guards: SmallVec<[(Place, Guard<'a>, &'a Due); 8]>,
-    /// For each step: where its guard is, and the first step on the same counter.
+    /// For each step: its guard, and the first step on the same counter.
     targets: SmallVec<[Target; 8]>,
 }
 
@@ -28,8 +28,7 @@ struct Target {
 }
 
 impl<'a> Locked<'a> {
-    /// Locks what the plan's checks need: each shard once, in ascending order, so that no two requests wait for each
-    /// other.
+    /// Locks what the plan's checks need: each shard once, in ascending order, so that requests cannot deadlock.
     pub(super) fn new(kinds: &'a Kinds, plan: &Plan<'_>) -> Self {
         let mut order = SmallVec::<[(Place, Key, usize); 8]>::new();
         for (index, step) in plan.steps.iter().enumerate() {
@@ -54,7 +53,7 @@ impl<'a> Locked<'a> {
         locked
     }
 
-    /// What each counter says before anything is charged, in request order.
+    /// Prepares every check before anything is charged, in request order.
     pub(super) fn prepare_all(
         &mut self,
         plan: &Plan<'_>,
@@ -83,8 +82,8 @@ impl<'a> Locked<'a> {
         plan.steps.iter().enumerate().map(&mut prepare).collect()
     }
 
-    /// Charges what was settled and tells the verdicts, in request order. Calls `observe` with each check that is done, what
-    /// its counter said and what was charged.
+    /// Charges what was settled and sets the verdicts, in request order. Calls `observe` for each check, with what was
+    /// prepared and what was charged.
     pub(super) fn finish_all(
         &mut self,
         plan: &Plan<'_>,

@@ -14,21 +14,21 @@ use crate::time::{SECOND_NANOS, Timestamp};
 #[derive(Debug)]
 pub(super) struct Shard<S> {
     table: Table<S>,
-    /// Bytes that the states hold beside themselves.
+    /// Bytes that the states hold on the heap.
     heap_bytes: u64,
     /// Bytes that were taken from the budget.
     paid: u64,
-    /// The time of the last sweep that forgot something here: a decision that read the clock before is treated as of
-    /// that time, as it would be if the counter were still there.
+    /// The time of the last sweep that forgot something here. A decision with an earlier time is treated as of this
+    /// time, as if the counter were still there.
     swept_at: Timestamp,
 }
 
-/// What a counter said to one check before the request was settled.
+/// A check before the request is settled: the counter was looked at, and room for the charge was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
     pub(super) preview: Preview,
     pub(super) room: Room,
-    /// Where the counter was, if there was one.
+    /// The slot of the counter, if there was one.
     pub(super) slot: Option<usize>,
     /// What earlier descriptors of the request do to the counter if the request passes.
     pub(super) pending: Pending,
@@ -40,13 +40,13 @@ pub(super) struct Prepared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Enough,
-    /// There is none: nothing can be charged.
+    /// There is not: nothing can be charged.
     Short,
-    /// There is none, and that is the answer.
+    /// There is not, and this is the answer.
     Full(StoreFull),
 }
 
-/// New counters of one request in one shard for which slots are made before it is settled.
+/// The most new counters of one request in one shard that get slots before it is settled.
 const INSERTS_AT_ONCE: usize = 8;
 
 /// Room in a shard that is reserved for a request and not used yet.
@@ -54,15 +54,15 @@ const INSERTS_AT_ONCE: usize = 8;
 pub(super) struct Reserved {
     /// Counters; at most [`INSERTS_AT_ONCE`].
     inserts: usize,
-    /// Groups for more counters than these.
+    /// Groups for counters beyond these.
     groups: usize,
-    /// What counters hold beside themselves.
+    /// Bytes that counters hold on the heap.
     heap_bytes: u64,
 }
 
-/// What a request does with a shard, whatever its algorithm.
+/// What a request does with a shard of any algorithm.
 pub(super) trait ShardOps {
-    /// Asks the counter of `check`; makes room for what may be charged, beside what is `reserved` already.
+    /// Looks at the counter of `check`, and makes room for what may be charged, beside what is `reserved` already.
     fn prepare(
         &mut self,
         check: &Check<'_>,
@@ -72,14 +72,14 @@ pub(super) trait ShardOps {
         budget: &Budget,
     ) -> Prepared;
 
-    /// No counter of the shard is over before this second.
+    /// No counter of the shard expires before this second.
     fn earliest_secs(&self) -> u32;
 
-    /// Where the counter is now, and the most hits that a reported cost adds to it.
+    /// The slot of the counter now, and the most hits that a reported cost adds to it.
     fn find_report_max(&self, check: &Check<'_>) -> (Option<usize>, u64);
 
-    /// Charges `charged` hits (or gives hits back) and tells the verdict. `uncharged` are the hits of earlier
-    /// descriptors of the request that were looked at, but not charged.
+    /// Charges `charged` hits (or gives hits back) and returns the verdict. `uncharged` are hits of earlier
+    /// descriptors of the request that were pending, but not charged.
     fn finish_at(
         &mut self,
         slot: Option<usize>,
@@ -92,7 +92,7 @@ pub(super) trait ShardOps {
 }
 
 impl Prepared {
-    /// The same where a lack of room is the answer: to hits that would have passed.
+    /// Makes a lack of room the answer to hits that would have passed.
     pub(super) fn answered(mut self, full: StoreFull) -> Self {
         if self.room == Room::Short && !self.preview.over {
             self.room = Room::Full(full);
@@ -102,7 +102,7 @@ impl Prepared {
         self
     }
 
-    /// The hits that are charged when the request is settled so, of at most so many.
+    /// The hits that are charged under this settlement: at most `charge_max`.
     pub(super) fn charged(&self, settlement: Settlement, check: &Check<'_>, charge_max: u64) -> u64 {
         match self.room {
             Room::Enough => settlement.charged(check, self.preview.over).min(charge_max),
@@ -141,13 +141,13 @@ impl<S: Counter> Shard<S> {
         Table::<S>::bytes_of(self.table.group_count()) as u64 + self.heap_bytes
     }
 
-    /// Begins to bring what there is of this key from memory.
+    /// Prefetches what the table holds for this key.
     pub(super) fn fetch(&self, key: Key) {
         self.table.fetch(key);
     }
 
-    /// A request of this check alone, if that is the usual: the counter is there, hits are taken, and no memory is
-    /// needed. The same as [`look`](ShardOps::look) and [`finish_at`](ShardOps::finish_at), in one go.
+    /// Decides a request of this check alone in the usual case: the counter is there, hits are taken, and no memory is
+    /// needed. Same as [`prepare`](ShardOps::prepare) and [`finish_at`](ShardOps::finish_at), but in one step.
     #[inline]
     pub(super) fn decide_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Verdict> {
         let Hits::Take(hits) = check.hits else { return None };
@@ -157,7 +157,7 @@ impl<S: Counter> Shard<S> {
         state.advance(limit, now);
         let preview = state.look(limit, Pending::default(), hits);
         let charged = Settlement::PASSES.charged(check, preview.over);
-        // What is reported and does not fit has a bound of its own, and is counted.
+        // A reported cost that does not fit has a bound of its own, and is counted.
         let is_beyond = preview.over && check.reported;
         let usual = charged == 0 || !is_beyond && state.growth_bytes(limit) == 0;
         if usual && charged > 0 {
@@ -171,8 +171,8 @@ impl<S: Counter> Shard<S> {
         usual.then_some(Verdict { over, before, after, remaining: now_left.left, reset_nanos })
     }
 
-    /// Takes out the counters that are over at `now`, to be dropped without the lock. Returns how many, and the bytes
-    /// that are the budget's again when they are dropped.
+    /// Takes out the counters that have expired at `now`. The caller drops them without the lock. Returns how many,
+    /// and the bytes to give back to the budget when they are dropped.
     pub(super) fn sweep(&mut self, now: Timestamp, removed: &mut Removed<S>) -> (u64, u64) {
         if whole_seconds(now) < self.table.earliest_secs {
             return (0, 0);
@@ -200,7 +200,7 @@ impl<S: Counter> Shard<S> {
         (forgotten, surplus)
     }
 
-    /// Pays for a table of this many groups and for what is reserved; a little ahead if there is enough.
+    /// Pays for a table of this many groups and for what is reserved; a little in advance if there is enough.
     fn pay_for(&mut self, groups: usize, reserved: &Reserved, budget: &Budget) -> bool {
         let table_bytes = Table::<S>::bytes_of(groups + reserved.groups) as u64;
         let needed = (table_bytes + self.heap_bytes + reserved.heap_bytes).saturating_sub(self.paid);
@@ -213,7 +213,7 @@ impl<S: Counter> Shard<S> {
         taken.is_some()
     }
 
-    /// Makes room for what charging this counter may add; for the counter too, if there is none yet.
+    /// Makes room for what charging this counter may add; and for the counter itself if there is none yet.
     fn make_room(
         &mut self,
         slot: Option<usize>,
@@ -227,7 +227,8 @@ impl<S: Counter> Shard<S> {
             None => S::default().growth_bytes(&check.limit) as u64,
         };
         if slot.is_none() {
-            // More than these are rare in one request: the next so many are paid a group, made when they come.
+            // More than these are rare in one request. For the next as many, a group is paid in advance; it is made
+            // when they come.
             if wanted.inserts == INSERTS_AT_ONCE {
                 (wanted.inserts, wanted.groups) = (0, wanted.groups + 1);
             }
@@ -253,7 +254,7 @@ impl<S: Counter> Shard<S> {
         true
     }
 
-    /// What the counter says, and the most hits that are charged to it.
+    /// The preview, and the most hits that are charged to the counter.
     fn look_at(
         &mut self,
         slot: Option<usize>,
@@ -283,7 +284,7 @@ impl<S: Counter> Shard<S> {
         (preview, if check.reported { state.report_max(&check.limit, pending) } else { u64::MAX })
     }
 
-    /// The counter, made if it is not there.
+    /// The slot of the counter, which is inserted if it is not there.
     fn slot_or_insert(&mut self, slot: Option<usize>, check: &Check<'_>, now: Timestamp) -> usize {
         slot.unwrap_or_else(|| {
             let slot = self.table.insert(check.key);
@@ -292,13 +293,13 @@ impl<S: Counter> Shard<S> {
         })
     }
 
-    /// Notes until when a counter is kept that is new, or whose time may have come closer.
+    /// Notes when a counter expires that is new, or that may now expire earlier.
     fn expect_end(&mut self, slot: usize) {
         self.table.earliest_secs =
             self.table.earliest_secs.min(whole_seconds(self.table.state(slot).expires_at()));
     }
 
-    /// Changes a counter, and counts the bytes that it takes or gives back by that.
+    /// Changes a counter, and updates the bytes that the states hold.
     fn change(&mut self, slot: usize, change: impl FnOnce(&mut S)) {
         let state = self.table.state_mut(slot);
         let before = state.heap_bytes() as u64;
@@ -368,7 +369,7 @@ impl<S: Counter> ShardOps for Shard<S> {
             self.expect_end(slot);
         }
         let hits = hits_taken(check);
-        // Who reports a cost does not ask for it again.
+        // A client that reports a cost does not ask for it again.
         let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(uncharged) };
         let (remaining, reset_nanos) = match slot {
             Some(slot) => self.table.state(slot).status(limit, wanted, over),
@@ -386,7 +387,7 @@ fn hits_taken(check: &Check<'_>) -> u64 {
     }
 }
 
-/// A counter that nobody used, at this time.
+/// An unused counter at this time.
 fn unused<S: Counter>(check: &Check<'_>, now: Timestamp) -> S {
     let mut state = S::default();
     state.advance(&check.limit, now);

@@ -1,20 +1,20 @@
-//! A hash table that stays in the order of its keys, so that it grows by a twelfth, in place, instead of doubling.
+//! A hash table in the order of its keys, so that it grows by a twelfth, in place, instead of doubling.
 //!
-//! Slots come in groups of sixteen, their tags (a byte of the key each) in front. A key's home is the group key / 2^128
-//! × homes, counted from the last group down: keys are uniform (secret-keyed hashes), so homes are too, and they descend
-//! as keys ascend. An entry is in its home, or in the first group below it that had a free slot; every group in between
-//! is full. So
+//! Slots are in groups of sixteen, with their tags (a byte of the key each) in front. The home of a key is the group
+//! key / 2^128 × homes, counted down from the last group. Keys are uniform (hashes under a secret), so homes are too,
+//! and they descend as keys ascend. An entry is in its home, or in the first group below it that had a free slot;
+//! every group in between is full. So:
 //!
-//! - most keys are in the slot of their home that their own bits name: it is read side by side with the tags, and
-//!   waiting for memory once is most of what a decision among many keys takes. For any other, sixteen tags are compared
-//!   at once, and nearly always one slot is looked at;
-//! - more groups move homes up, and fewer entries make room above: so growing and dropping what is over are the same pass,
-//!   from the last group to the first, in cache order, in which no entry moves down;
-//! - there are no tombstones: a slot is a tag, a key and a state, nothing else.
+//! - Most keys are in the slot of their home that their own bits select. It is read together with the tags, so memory
+//!   is waited for once: among many keys, that is most of the time of a decision. For any other key, sixteen tags are
+//!   compared at once, and nearly always one slot is read.
+//! - More groups move homes up, and fewer entries make room above. So growing and expiring are the same pass, from the
+//!   last group to the first, in cache order, and no entry moves down.
+//! - There are no tombstones: a slot is a tag, a key and a state, nothing else.
 //!
-//! Growing by a twelfth keeps nine tenths to five sixths of the slots in use, where doubling would waste half. It moves
-//! about twelve entries for each new one. A table of more than a few pages gets the address space to grow for good: the
-//! system gives the memory page by page as it is used, and nothing is given back that somebody had to tidy up.
+//! Growing by a twelfth keeps five sixths to nine tenths of the slots in use; doubling would waste half. It moves
+//! about twelve entries for each new one. A table of more than a page reserves address space once and grows in it: the
+//! system gives the memory page by page as it is used, and no old table has to be freed.
 
 use std::mem;
 
@@ -27,27 +27,27 @@ use crate::memory::SHARD_BYTES;
 const GROUP: usize = 16;
 /// The tag of a free slot.
 const FREE: u8 = 0;
-/// From this many groups on the first one is no home; it takes what the homes above it push down.
+/// From this many groups on, the first group is no home: it takes what overflows from the homes above.
 const GROUPS_WITH_TAIL: usize = 8;
-/// Groups that are brought from memory ahead of a pass.
+/// Groups that a pass prefetches ahead.
 const FETCHED_AHEAD: usize = 4;
-/// A table of more bytes than this gets room to grow in place. It takes whole pages then.
+/// A table of more bytes than this takes whole pages and gets room to grow in place.
 const BYTES_EXACT: usize = PAGE_BYTES;
-/// What systems give memory by.
+/// The size of a page of memory.
 const PAGE_BYTES: usize = 4 << 10;
-/// That room: what the tables of a full store take, and what chance adds to some of them.
+/// The room to grow in place: what the table of a full store takes, and what chance adds to some of them.
 const BYTES_WITH_ROOM: usize = SHARD_BYTES as usize / 8 * 9;
 
 #[derive(Debug)]
 pub(super) struct Table<S> {
     groups: Vec<Group<S>>,
     len: u32,
-    /// The owner's note: no state's time is over before this second. Here because these four bytes would be padding
+    /// Set by the owner: no state expires before this second. It is here because these four bytes would be padding
     /// otherwise.
     pub(super) earliest_secs: u32,
 }
 
-/// What was taken out of a table: to be dropped when nobody waits for the table any more.
+/// What was taken out of a table, to be dropped once the table is unlocked.
 #[derive(Debug)]
 pub(super) struct Removed<S> {
     states: Vec<S>,
@@ -79,8 +79,8 @@ impl SlotKey {
         Self { high: (key >> 64) as u64, low: key as u64 }
     }
 
-    /// The group that the key belongs to among this many (none is, of none): by the high half of it, for shards use the
-    /// low half.
+    /// The home of the key among this many groups (out of range if there are none), by the key's high half; shards use
+    /// the low half.
     fn home(self, groups: usize) -> usize {
         let from_last = ((u128::from(self.high) * homes(groups) as u128) >> 64) as usize;
         groups.wrapping_sub(1 + from_last)
@@ -98,7 +98,7 @@ impl SlotKey {
 }
 
 impl<S> Group<S> {
-    /// Marks of the slots whose tag may be this one; the lowest is true.
+    /// Marks the slots whose tag may be this one. The lowest mark is right.
     fn marks(&self, tag: u8) -> u128 {
         equal_bytes(u128::from_le_bytes(self.tags), tag)
     }
@@ -124,7 +124,7 @@ impl<S> Default for Removed<S> {
 }
 
 impl<S> Removed<S> {
-    /// Drops it all, and keeps room for more.
+    /// Drops everything, and keeps room for more states.
     pub(super) fn clear(&mut self) {
         self.states.clear();
         self.groups = Vec::new();
@@ -160,14 +160,14 @@ impl<S: Default> Table<S> {
         &mut self.groups[slot / GROUP].slots[slot % GROUP].state
     }
 
-    /// Begins to bring from memory what [`find`](Self::find) reads first.
+    /// Prefetches what [`find`](Self::find) reads first.
     pub(super) fn fetch(&self, key: Key) {
         let key = SlotKey::new(key);
         let Some(group) = self.groups.get(key.home(self.groups.len())) else { return };
         let own = key.own_slot();
         prefetch_index(group.tags.as_slice(), own);
         prefetch_index(group.slots.as_slice(), own);
-        // Where the slot reaches over the end of a cache line.
+        // The slot may reach over the end of a cache line.
         prefetch_index(group.slots.as_slice(), own + 1);
     }
 
@@ -177,14 +177,14 @@ impl<S: Default> Table<S> {
         let key = SlotKey::new(key);
         let home = key.home(self.groups.len());
         let (group, own) = (self.groups.get(home)?, key.own_slot());
-        // Both are always read, so that neither waits for the other to come from memory.
+        // Both are always read, so that the two memory accesses overlap.
         if (group.tags[own] == key.tag()) & (group.slots[own].key == key) {
             return Some(home * GROUP + own);
         }
         self.search(home, key)
     }
 
-    /// The slot of a key that is not in its own.
+    /// The slot of a key that is not in its own slot.
     fn search(&self, home: usize, key: SlotKey) -> Option<usize> {
         for (index, group) in self.groups[..=home].iter().enumerate().rev() {
             let mut marks = group.marks(key.tag());
@@ -202,18 +202,18 @@ impl<S: Default> Table<S> {
         None
     }
 
-    /// `more` keys, whatever they are, can be inserted without growing. At most a group's worth can be asked for.
+    /// Any `more` keys can be inserted without growing; at most as many as a group has slots.
     pub(super) fn has_room(&self, more: usize) -> bool {
         let tail_used = self.groups.first().map_or(GROUP, Group::used);
         self.len() + more <= entries_max(self.groups.len()) && tail_used + more <= GROUP
     }
 
-    /// The groups that the table has after it grew.
+    /// The number of groups after growing.
     pub(super) fn groups_grown(&self) -> usize {
         self.groups.len() + (self.groups.len() / 12).max(1)
     }
 
-    /// Gives the table this many groups, more than it has.
+    /// Grows the table to this many groups.
     pub(super) fn grow(&mut self, group_count: usize) {
         let before = self.groups.len();
         if group_count > self.groups.capacity() {
@@ -226,7 +226,7 @@ impl<S: Default> Table<S> {
         }
     }
 
-    /// The groups that a table of this many gets room for.
+    /// The number of groups that a table of this many reserves room for.
     fn groups_with_room(group_count: usize) -> usize {
         if Self::bytes_of(group_count) <= BYTES_EXACT {
             return group_count;
@@ -235,7 +235,7 @@ impl<S: Default> Table<S> {
         if group_count <= usual { usual } else { group_count + group_count / 8 }
     }
 
-    /// Gives memory back when less than half of the slots are used.
+    /// Shrinks the table when less than half of the slots are used.
     pub(super) fn shrink_if_sparse(&mut self, removed: &mut Removed<S>) {
         if self.len() < self.groups.len() * GROUP / 2 {
             let least = (self.len() + self.len() / 4).div_ceil(GROUP);
@@ -244,7 +244,7 @@ impl<S: Default> Table<S> {
         }
     }
 
-    /// All entries have a place among this many groups.
+    /// All entries fit among this many groups.
     fn fits(&self, group_count: usize) -> bool {
         let mut wanted = vec![0; group_count];
         self.entries().for_each(|slot| wanted[slot.key.home(group_count)] += 1);
@@ -252,7 +252,7 @@ impl<S: Default> Table<S> {
         wanted.iter().rev().fold(0, pushed_down) == 0
     }
 
-    /// Gives the table this many groups, less than it has, among which all entries must fit.
+    /// Shrinks the table to this many groups, among which all entries must fit.
     fn shrink(&mut self, group_count: usize, removed: &mut Removed<S>) {
         let mut fewer = Vec::with_capacity(Self::groups_with_room(group_count));
         fewer.resize_with(group_count, Group::default);
@@ -262,7 +262,7 @@ impl<S: Default> Table<S> {
         }
     }
 
-    /// Inserts a key that is not there, with a new state, and returns its slot. Grows by as little as it can where
+    /// Inserts a key that is not there, with a new state, and returns its slot. Grows by as little as possible when
     /// there is no [room](Self::has_room).
     pub(super) fn insert(&mut self, key: Key) -> usize {
         while !self.has_room(1) {
@@ -281,7 +281,7 @@ impl<S: Default> Table<S> {
         }
     }
 
-    /// Begins to bring a group from memory, if there is one; past the caches that others share, for it is looked at once.
+    /// Prefetches a group, if it exists. Bypasses the shared caches, because a pass reads it once.
     fn fetch_group(&self, index: usize) {
         if let Some(group) = self.groups.get(index) {
             prefetch_index_nta(group.tags.as_slice(), 0);
@@ -305,7 +305,7 @@ impl<S: Default> Table<S> {
     }
 
     /// Moves the entries of a group to better places: their own slots, or groups closer to their homes. Those of all
-    /// groups above must have moved.
+    /// groups above must have been moved.
     fn raise(&mut self, index: usize) {
         for slot in 0..GROUP {
             if self.groups[index].tags[slot] == FREE {
@@ -357,8 +357,8 @@ fn entries_max(groups: usize) -> usize {
     groups * GROUP - groups * GROUP / 10
 }
 
-/// Marks with its highest bit each byte of `group` that equals `byte`. Above a byte that does, one that does not may
-/// be marked too, so all marks but the lowest only say where to look.
+/// Marks each byte of `group` that equals `byte`, by its highest bit. Above an equal byte, another one may be marked
+/// too, so all marks but the lowest only say where to look.
 fn equal_bytes(group: u128, byte: u8) -> u128 {
     const ONES: u128 = u128::MAX / 255;
     let zero_where_equal = group ^ (ONES * u128::from(byte));
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(places.len(), 1);
     }
 
-    /// Keys that all have one home: what nobody can aim at still works.
+    /// Keys that all have one home. Nobody can aim at that, but it works.
     #[test]
     fn it_is_a_map_even_for_keys_of_one_home() {
         let mut table = Table::<u64>::default();

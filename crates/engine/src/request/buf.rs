@@ -1,13 +1,13 @@
-//! A question that owns its text: for fronts whose bytes do not hold it as it is meant (escapes, headers). Filled
-//! entry by entry, then lent as a [`Request`]. One buffer holds all of the text.
+//! A request that owns its text, for fronts that have to decode it first (escapes, headers). It is filled entry by
+//! entry, then lent as a [`Request`]. One buffer holds all of the text.
 //!
-//! Bounds are the business of whoever fills it.
+//! The caller that fills it bounds it.
 
 use smallvec::SmallVec;
 
 use crate::request::{DescriptorOptions, Entry, Request};
 
-/// What the keys and values of the usual question take.
+/// Bytes of the keys and values of the usual request.
 const TEXT_BYTES: usize = 120;
 
 /// A [`Request`] that owns its text.
@@ -24,23 +24,23 @@ pub struct RequestBuf {
 }
 
 impl RequestBuf {
-    /// A question for `domain` without descriptors yet.
+    /// A request for `domain` without descriptors yet.
     pub fn new(domain: &str) -> Self {
         let mut text = String::with_capacity(domain.len() + TEXT_BYTES);
         text.push_str(domain);
         Self { text, domain_end: domain.len(), ..Self::default() }
     }
 
-    /// What each descriptor costs, instead of 1; 0 only asks.
+    /// Sets the hits of each descriptor, instead of 1; 0 only asks.
     pub fn set_hits(&mut self, hits: u32) {
         self.hits = Some(hits);
     }
 
-    /// Adds an entry to the descriptor that is open, unless `write`, which appends the value, says that there is none.
-    /// Whether it was added.
+    /// Adds an entry to the open descriptor. `write` appends its value, or returns `false` when there is none; then
+    /// nothing is added. Returns whether the entry was added.
     ///
     /// # Errors
-    /// That of `write`. What was begun must not be asked then.
+    /// The error of `write`. The request must not be used after that.
     pub fn entry<E>(
         &mut self,
         key: &str,
@@ -57,23 +57,23 @@ impl RequestBuf {
         Ok(added)
     }
 
-    /// Completes the descriptor that is open, and opens another one.
+    /// Completes the open descriptor, and opens another one.
     pub fn close(&mut self) {
         self.descriptors.push(self.entries.len());
     }
 
-    /// Drops the entries of the descriptor that is open.
+    /// Drops the entries of the open descriptor.
     pub fn reopen(&mut self) {
         self.entries.truncate(self.descriptors.last().copied().unwrap_or_default());
         self.text.truncate(self.entries.last().map_or(self.domain_end, |&(_, end)| end));
     }
 
-    /// How many entries the descriptor that is open has.
+    /// How many entries the open descriptor has.
     pub fn open_entries(&self) -> usize {
         self.entries.len() - self.descriptors.last().copied().unwrap_or_default()
     }
 
-    /// How many entries each descriptor has that is complete.
+    /// How many entries each complete descriptor has.
     pub fn entries_of_each(&self) -> impl ExactSizeIterator<Item = usize> {
         let mut first = 0;
         self.descriptors.iter().map(move |&end| end - std::mem::replace(&mut first, end))
@@ -89,7 +89,7 @@ impl RequestBuf {
         self.text.len()
     }
 
-    /// The question, of all descriptors that are complete.
+    /// The request, with all complete descriptors.
     pub fn as_request(&self) -> Request<'_> {
         let mut request = Request::new(self.domain(), self.hits.unwrap_or(1));
         let hits_addend = self.hits.filter(|&hits| hits == 0).map(u64::from);

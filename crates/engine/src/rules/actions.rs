@@ -1,10 +1,11 @@
-//! A domain's `rate_limits`: what a described client request is asked for, in the words of Envoy's routes.
+//! A domain's `rate_limits`: which descriptors a client's request gets, in the words of Envoy's routes.
 //!
-//! In: a request as a proxy described it ([`ClientRequest`]; parsing what the proxy sent is the front's business). Out:
-//! descriptors. `:path` is taken in its normal form (`path`), unless the rules want it as it was spelt. As in Envoy, an action that has no value drops the whole descriptor that it is part of, and with
-//! `skip_if_absent` only itself; what is left of a descriptor may be nothing, which meets no rule.
+//! In: a request as a proxy described it ([`ClientRequest`]; the front parses what the proxy sent). Out: descriptors.
+//! `:path` is taken in its normal form (`path`), unless the rules want the client's spelling. As in Envoy, an action
+//! without a value drops its whole descriptor, or with `skip_if_absent` only itself. An empty descriptor matches no
+//! rule.
 
-// Of `core`, which has addresses and no sockets.
+// From `core`, which has addresses and no sockets.
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -17,20 +18,20 @@ use crate::rules::path::normalized;
 #[derive(Clone, Debug, Default)]
 pub struct Actions(pub(super) Vec<Vec<Action>>);
 
-/// What a proxy said of the request that its client sent. An error means that it cannot be said, and that nothing must
-/// be decided then.
+/// What a proxy says about the request of its client. An error means that a fact is unknown; then nothing must be
+/// decided.
 pub trait ClientRequest {
-    /// Why a fact cannot be told.
+    /// Why a fact cannot be known.
     type Error;
 
-    /// The fact; `None`: the client did not send it. Of a header that came several times, the first.
+    /// The value of the field; `None`: the client did not send it. The first one of a header that is repeated.
     fn first(&self, field: &Field) -> Result<Option<&str>, Self::Error>;
 
-    /// Whether `test` holds for the fact, or for one of the values of a header that came several times; `None`: the
-    /// client did not send it.
+    /// Whether `test` holds for the value, or for one of the values of a header that is repeated; `None`: the client
+    /// did not send it.
     fn any(&self, field: &Field, test: impl Fn(&str) -> bool) -> Result<Option<bool>, Self::Error>;
 
-    /// Appends the value of the first parameter of this name in the query, decoded, to `text`. Whether there is one.
+    /// Appends the decoded value of the query's first parameter of this name to `text`. Returns whether there is one.
     fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, Self::Error>;
 
     /// The address of the client.
@@ -40,7 +41,7 @@ pub trait ClientRequest {
 /// What a header's name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// `:path`: with its query. Rules match its normal form; what a request says of it may be spelt otherwise.
+    /// `:path`, with its query. Rules match its normal form; the client may have spelt it otherwise.
     Path,
     /// `:path` as the client spelt it.
     RawPath,
@@ -52,7 +53,7 @@ pub enum Field {
     Header(Box<str>),
 }
 
-/// What makes one entry of a descriptor.
+/// Makes one entry of a descriptor.
 #[derive(Clone, Debug)]
 pub(super) struct Action {
     pub(super) key: Box<str>,
@@ -65,7 +66,7 @@ pub(super) struct Action {
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     RemoteAddress,
-    /// The network of that address, of so many bits.
+    /// The network of that address, of this many bits.
     MaskedRemoteAddress {
         v4_bits: u8,
         v6_bits: u8,
@@ -91,7 +92,7 @@ pub(super) struct HeaderMatcher {
 
 #[derive(Clone, Debug)]
 pub(super) enum Test {
-    /// It is there, or it is not.
+    /// Whether it has to be there.
     Present(bool),
     Text(TextTest),
 }
@@ -131,10 +132,10 @@ impl Actions {
         self.0.is_empty()
     }
 
-    /// Adds to `buf` the descriptors that `request` has, until its text has more than `bytes_max` bytes.
+    /// Adds the descriptors of `request` to `buf`, until its text has more than `bytes_max` bytes.
     ///
     /// # Errors
-    /// When a fact that is needed cannot be told.
+    /// When a fact that is needed cannot be known.
     pub fn describe<R: ClientRequest>(
         &self,
         request: &R,
@@ -152,7 +153,7 @@ impl Actions {
     }
 }
 
-/// A request whose `:path` is in the normal form, which is worked out once and only if an action asks for it.
+/// A request with `:path` in the normal form, which is computed once and only if an action needs it.
 struct WithNormalPath<'r, R> {
     request: &'r R,
     path: OnceCell<Cow<'r, str>>,
@@ -188,7 +189,7 @@ impl<R: ClientRequest> ClientRequest for WithNormalPath<'_, R> {
     }
 }
 
-/// Adds the entries of one descriptor. Whether every action had a value that needs one.
+/// Adds the entries of one descriptor. Returns whether every action had a value that needs one.
 fn describe_one<R: ClientRequest>(
     actions: &[Action],
     request: &R,
@@ -257,7 +258,7 @@ fn holds<R: ClientRequest>(matchers: &[HeaderMatcher], request: &R) -> Result<bo
 }
 
 impl HeaderMatcher {
-    /// Inverting a condition on the text of a header that is absent does not make it hold.
+    /// A condition on the text of an absent header does not hold, inverted or not.
     fn holds<R: ClientRequest>(&self, request: &R) -> Result<bool, R::Error> {
         Ok(match &self.test {
             Test::Present(expected) => {
@@ -272,8 +273,8 @@ impl HeaderMatcher {
 }
 
 impl TextTest {
-    /// Whether it holds for a normal path that is made of its own text, or for one with a query that is. No other would
-    /// do. A text that begins with a slash is not meant for a query.
+    /// Whether the test holds for some path in the normal form. Paths made of its own text, without and with a query,
+    /// are enough to find out. A text that begins with a slash is not meant for a query.
     pub(super) fn can_match_a_normal_path(&self) -> bool {
         let within = if self.text.starts_with('/') { &["/x"][..] } else { &["/x", "/x?"][..] };
         let (before, after) = match self.kind {

@@ -1,6 +1,6 @@
 //! The raw tree of a file → checked nodes: every field has its type, and everything that one node says makes sense.
 //!
-//! What only shows when all nodes are seen together (equal nodes, a domain in two files) is left to `compile`.
+//! What only all nodes together show (equal nodes, a domain in two files) is left to `compile`.
 
 mod actions;
 mod limit;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::limit::Limit;
 use crate::rules::actions::Actions;
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::fields::{Fields, Reader, quoted};
+use crate::rules::fields::{Fields, Reader, quote};
 use crate::rules::keys::Section;
 use crate::rules::matcher::ValueMatcher;
 use crate::rules::{Cost, LoadOptions, StoreFailure, Sync, Unit, text};
@@ -32,12 +32,12 @@ pub(super) struct CheckedFile<'f> {
     pub(super) actions: Actions,
     /// Where each of the actions' descriptors stands.
     pub(super) actions_at: Vec<Place>,
-    /// Something was ignored that stands in a wrong place, which is told already.
+    /// Something in a wrong place was ignored, and is already reported.
     pub(super) misplaced: bool,
     pub(super) nodes: Vec<CheckedNode>,
 }
 
-/// A node: what stands beside a `key`.
+/// A node: a mapping with a `key`.
 #[derive(Debug)]
 pub(super) struct CheckedNode {
     pub(super) at: Place,
@@ -53,7 +53,7 @@ pub(super) struct CheckedNode {
     pub(super) aggregates_metrics: bool,
     pub(super) metadata: Value,
     pub(super) limit: Option<CheckedLimit>,
-    /// Something was ignored that stands in a wrong place, which is told already.
+    /// Something in a wrong place was ignored, and is already reported.
     pub(super) misplaced: bool,
     pub(super) children: Vec<CheckedNode>,
 }
@@ -73,7 +73,7 @@ pub(super) struct CheckedLimit {
 }
 
 impl CheckedNode {
-    /// Requests with different values come to this node and have different counters.
+    /// Requests with different values match this node, and have different counters.
     pub(super) fn varies(&self) -> bool {
         match self.value {
             ValueMatcher::Any => true,
@@ -83,7 +83,7 @@ impl CheckedNode {
     }
 }
 
-/// Checks the text of a file. `Err`: it is no YAML, where and why. Everything else that is wrong goes to `errors`.
+/// Checks the text of a file. `Err`: it is not YAML, where and why. All other problems go to `errors`.
 pub(super) fn check<'f>(
     file: &'f str,
     text: &str,
@@ -98,7 +98,7 @@ pub(super) fn check<'f>(
     Ok(checker.file(file))
 }
 
-/// These bytes are a YAML mapping with a `domain`, whatever else is wrong with them.
+/// Whether these bytes are a YAML mapping with a `domain`, whatever else is wrong with them.
 pub(super) fn is_rules(bytes: &[u8], budget: &Budget) -> bool {
     let has_domain = |text: &str| {
         let document = Document::parse(text, &mut budget.clone()).ok()?;
@@ -115,7 +115,7 @@ pub(super) fn is_rules(bytes: &[u8], budget: &Budget) -> bool {
 struct Checker<'d, 't> {
     reader: Reader<'d, 't>,
     options: &'d LoadOptions,
-    /// `:path` in the file's `rate_limits` is the normal form.
+    /// `:path` in the file's `rate_limits` means the normal form.
     normalize_path: bool,
 }
 
@@ -146,7 +146,7 @@ impl Checker<'_, '_> {
         Some(CheckedFile { name, domain: domain.into(), domain_at, actions, actions_at, misplaced, nodes })
     }
 
-    /// The kind of a resource of Kubernetes.
+    /// The kind of a Kubernetes resource.
     fn kind_of_manifest(&self, root: NodeId) -> Option<String> {
         let document = self.reader.document;
         let Content::Mapping(pairs) = &document.node(root).content else { return None };
@@ -156,12 +156,12 @@ impl Checker<'_, '_> {
             pairs.iter().find(|&&(key, _)| is(key)).map(|&(_, value)| &document.node(value).content)
         };
         match (value("apiVersion"), value("kind")) {
-            (Some(_), Some(Content::Scalar(kind))) => Some(quoted(&kind.text)),
+            (Some(_), Some(Content::Scalar(kind))) => Some(quote(&kind.text)),
             _ => None,
         }
     }
 
-    /// A text that has to be there.
+    /// A required text.
     fn required(&mut self, fields: &Fields, name: &str) -> Option<(Place, String)> {
         let text = self.reader.text(fields, name).map(|(at, text)| (at, text.to_owned()));
         if !self.reader.is_given(fields, name) {
@@ -194,7 +194,7 @@ impl Checker<'_, '_> {
             self.reader.warning(*at, || {
                 format!(
                     "`*` in the key {} is an ordinary character (expected wildcards in `value`)",
-                    quoted(key)
+                    quote(key)
                 )
             });
         }

@@ -1,6 +1,6 @@
-//! Checked files → a [`RuleSet`]: the tree of nodes, and a [`Rule`] for every node with a limit. What only shows
-//! when all files are seen together is refused here: equal nodes, and a domain in two files. What only shows in the
-//! whole tree is warned of here: nodes that nothing leads to, and nodes that lead nowhere.
+//! Checked files → a [`RuleSet`]: the tree of nodes, and a [`Rule`] for every node with a limit. Refuses what only all
+//! files together show: equal nodes, and a domain in two files. Warns of what only the whole tree shows: nodes that no
+//! value leads to, and nodes without effect.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::metric_name::{NamedNode, name_of_node};
 use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::fields::quoted;
+use crate::rules::fields::quote;
 use crate::rules::matcher::ValueMatcher;
 use crate::rules::set::Domain;
 use crate::rules::tree::{NodeId, Tree};
@@ -55,7 +55,7 @@ pub(super) fn empty(options: &LoadOptions) -> RuleSet {
     }
 }
 
-/// A question for the rule at the end of this path.
+/// An example request for the rule at the end of this path.
 fn example(domain: &Arc<str>, path: &[Level<'_>]) -> Example {
     let value = |node: &CheckedNode| match &node.value {
         ValueMatcher::Wildcard(pattern) => pattern.replace('*', "x"),
@@ -74,12 +74,12 @@ struct Compiler<'c, 'f> {
     domains: HashMap<Arc<str>, (&'f str, Place)>,
     /// Where each node was written.
     nodes: HashMap<NodeId, (&'f str, Place)>,
-    /// Nodes of which something is told already.
+    /// Nodes with a problem that is already reported.
     reported: HashSet<NodeId>,
 }
 
-/// A node on the path to a rule, with what it has in common for all rules below it: so nothing is as large as the
-/// number of rules times the length of their paths.
+/// A node on the path to a rule, with what all rules below it share. So nothing is as large as the number of rules
+/// times the length of their paths.
 struct Level<'n> {
     node: &'n CheckedNode,
     name: Arc<str>,
@@ -104,7 +104,7 @@ impl<'f> Compiler<'_, 'f> {
         let root = self.root(domain, actions);
         if let Some(&(first, at)) = self.domains.get(domain).filter(|_| !self.options.merge_domains) {
             self.errors.add(name, *domain_at, || {
-                let (domain, place) = (quoted(domain), place_text(first, at));
+                let (domain, place) = (quote(domain), place_text(first, at));
                 format!(
                     "domain {domain} is in {place} too (expected one file a domain, or MERGE_DOMAIN_CONFIG)"
                 )
@@ -117,7 +117,7 @@ impl<'f> Compiler<'_, 'f> {
         self.nodes(scope, root, nodes, &mut Vec::new());
     }
 
-    /// The root of a domain's nodes, which a file adds actions to.
+    /// The root of a domain's nodes. Adds the file's actions to the domain.
     fn root(&mut self, domain: &Arc<str>, actions: &Actions) -> NodeId {
         let tree = &mut self.set.tree;
         if domain.is_empty() {
@@ -154,7 +154,8 @@ impl<'f> Compiler<'_, 'f> {
         }
     }
 
-    /// A level is a key, a value or pattern, and what that is, below another level: all of them length-prefixed.
+    /// A level is the level above, its key, the kind of its value, and the value or pattern: each with its length in
+    /// front.
     fn level<'n>(&self, node: &'n CheckedNode, above: Option<&Level<'_>>) -> Level<'n> {
         let kind = match &node.value {
             ValueMatcher::Any => "any",
@@ -171,7 +172,7 @@ impl<'f> Compiler<'_, 'f> {
         Level { node, name: name_of_node(&node.key, value), digest, shared: SharedId::of(below(&shared)) }
     }
 
-    /// Nodes that no value leads to, because a pattern before them takes all of theirs.
+    /// Warns of nodes that no value leads to, because an earlier pattern takes all of their values.
     fn warn_of_shadowed(&self, warnings: &mut Diagnostics) {
         for (node, by) in self.set.tree.shadowed() {
             let (Some(&(file, at)), Some(&(by_file, by_at))) = (self.nodes.get(&node), self.nodes.get(&by))
@@ -185,7 +186,7 @@ impl<'f> Compiler<'_, 'f> {
         }
     }
 
-    /// Nodes that have no limit, no nodes below them, and nothing beside them that they are an exception of.
+    /// Warns of nodes that have no limit and no nodes below them, and are no exception to a node beside them.
     fn warn_of_idle(&self, warnings: &mut Diagnostics) {
         for node in self.set.tree.idle().filter(|node| !self.reported.contains(node)) {
             let Some(&(file, at)) = self.nodes.get(&node) else { continue };
@@ -197,10 +198,10 @@ impl<'f> Compiler<'_, 'f> {
 
     fn equal_nodes(&mut self, file: &str, node: &CheckedNode, equal: NodeId) {
         let first = self.nodes.get(&equal).map(|&(file, at)| place_text(file, at)).unwrap_or_default();
-        let key = quoted(&node.key);
+        let key = quote(&node.key);
         self.errors.add(file, node.at, || match node.value.text() {
             Some(value) => {
-                format!("key {key} with value {} is at {first} too (expected one such node)", quoted(value))
+                format!("key {key} with value {} is at {first} too (expected one such node)", quote(value))
             }
             None => format!("key {key} without a value is at {first} too (expected one such node)"),
         });

@@ -1,11 +1,11 @@
-//! Problems of rule files, each with its place; and their collection, which is bounded.
+//! Problems of rule files, each with its place; and a bounded collection of them.
 
 use std::fmt;
 
 use crate::text::one_line;
 use tidegate_yaml::Place;
 
-/// How many problems are told. A file that is wrong throughout has hundreds of thousands; nobody reads more.
+/// The most problems that are reported. A file that is wrong throughout has hundreds of thousands; nobody reads more.
 const REPORTED_MAX: usize = 1_000;
 
 /// Something wrong in a rule file, and where.
@@ -35,7 +35,7 @@ pub(super) struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// Adds a problem. `message` is only made when it will be told.
+    /// Adds a problem. `message` is only called when the problem is reported.
     pub(super) fn add(&mut self, file: &str, at: Place, message: impl FnOnce() -> String) {
         if self.found.len() >= REPORTED_MAX {
             self.omitted += 1;
@@ -67,7 +67,7 @@ impl Diagnostics {
     /// All of them by file, line and column; the last one says how many were left out.
     pub(super) fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort();
-        // What stands behind several aliases is found several times.
+        // A problem behind several aliases is found several times.
         self.found.dedup();
         if let Some(last) = self.found.last().filter(|_| self.omitted > 0).cloned() {
             let message = format!("{} more problems (expected none)", self.omitted);

@@ -1,6 +1,6 @@
 //! Durations as people write them: `90s`, `1h30m`, `1.5h`, `250ms`; the format is that of Go.
 
-/// Nanoseconds of a duration without a sign. `None`: it is none, or longer than 584 years.
+/// Nanoseconds of a duration without a sign. `None`: it is no duration, or longer than 584 years.
 pub fn parse_duration_nanos(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);
@@ -38,7 +38,7 @@ fn times(number: &str, unit: u64) -> Option<u64> {
         return None;
     }
     let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()? };
-    // More digits than this say less than a nanosecond.
+    // Further digits are less than a nanosecond.
     let fraction = &fraction[..fraction.len().min(18)];
     let parts = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? };
     let part_nanos = u128::from(parts) * u128::from(unit) / 10_u128.pow(fraction.len() as u32);

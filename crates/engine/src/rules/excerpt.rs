@@ -1,6 +1,6 @@
-//! The lines that diagnostics are about, with a caret beneath the place, for people who read them.
+//! Shows the lines of diagnostics to people, with a caret beneath the place.
 //!
-//! In: the files as they were read, and what was said of them. Lines are looked for only then, so a set without problems
+//! In: the files as they were read, and their diagnostics. Lines are searched only here, so a set without problems
 //! pays nothing.
 
 use std::collections::HashMap;
@@ -13,20 +13,20 @@ const WIDTH_MAX: usize = 110;
 /// How much of a long line is shown before the place.
 const BEFORE_MAX: usize = 70;
 
-/// So many problems come with their lines; nobody reads more.
+/// The most problems that are shown with their lines; nobody reads more.
 const SHOWN_MAX: usize = 100;
 
 /// A line of a file, and a place in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     line: u32,
-    /// Without anything that cannot be seen or that steers a terminal; not all of it when it is long.
+    /// Cut when it is long; without characters that cannot be seen or that control a terminal.
     text: String,
     /// Characters before the place.
     before: usize,
 }
 
-/// What an excerpt is drawn with.
+/// How an excerpt is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ink {
     /// Characters alone.
@@ -36,14 +36,14 @@ pub enum Ink {
 }
 
 impl Ink {
-    /// What a terminal, or what is none, is written to with. `variable` is the environment: see <https://no-color.org>.
+    /// The ink for an output that is a terminal or not. `variable` reads the environment: see <https://no-color.org>.
     pub fn new(is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> Self {
         let refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = variable("TERM").is_some_and(|value| value == "dumb");
         if is_terminal && !refused && !dumb { Self::Coloured } else { Self::Plain }
     }
 
-    /// A text in this ink and a colour: an SGR code, such as `1;31`.
+    /// The text in this ink. `colour` is an SGR code, such as `1;31`.
     pub fn paint(self, colour: &str, text: &str) -> String {
         match self {
             Self::Plain => text.to_owned(),
@@ -65,7 +65,7 @@ impl Excerpt {
     }
 }
 
-/// The line that each of these is about, in their order, where there is one.
+/// The excerpt of each diagnostic, in their order; `None` where there is no line to show.
 pub fn excerpts(files: &[SourceFile], diagnostics: &[Diagnostic]) -> Vec<Option<Excerpt>> {
     let mut found = vec![None; diagnostics.len()];
     let mut wanted: HashMap<&str, Vec<(u32, usize)>> = HashMap::new();
@@ -93,7 +93,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Excerpt {
-    /// `None`: there is nothing to see.
+    /// `None`: the line is blank.
     fn of(line: u32, text: &str, column: u32) -> Option<Self> {
         let column = column.saturating_sub(1) as usize;
         let from = if column < WIDTH_MAX { 0 } else { column - BEFORE_MAX };
@@ -113,7 +113,7 @@ impl Excerpt {
     }
 }
 
-/// One column for each character, which can be seen and does nothing to a terminal.
+/// A character of one column that can be seen and does not control a terminal.
 fn visible(char: char) -> char {
     match char {
         '\t' => ' ',

@@ -1,7 +1,7 @@
 //! Mappings of a rule file → their known fields, with merges (`<<`) followed; and the values of fields, typed.
 //!
-//! Merging follows Go's yaml.v2: what is assigned later wins, a merge counts where it stands, and of a list of
-//! merged mappings the first one wins. What is wrong is reported with its place, and reading goes on.
+//! Merging follows Go's yaml.v2: a later assignment wins, a merge counts where it stands, and of a list of merged
+//! mappings the first one wins. Problems are reported with their place, and reading goes on.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use crate::rules::keys::{Known, Section, misplaced_key};
 use crate::rules::{hint, scalar};
 use tidegate_yaml::{Content, Document, Node, NodeId, Place, Scalar, Typing};
 
-/// How much of a text is told in a message, in characters.
+/// The most characters of a text that a message quotes.
 pub(super) const QUOTED_CHARS_MAX: usize = 60;
 
 /// The fields of one mapping, in the order of their assignment.
@@ -21,7 +21,7 @@ pub(super) const QUOTED_CHARS_MAX: usize = 60;
 pub(super) struct Fields {
     /// Where the mapping begins.
     pub(super) at: Place,
-    /// A known key stands in it that belongs elsewhere, which is told.
+    /// It holds a known key that belongs elsewhere, which is reported.
     pub(super) misplaced: bool,
     assigned: SmallVec<[(&'static str, NodeId); 8]>,
 }
@@ -50,12 +50,12 @@ impl Fields {
 }
 
 impl<'d> Reader<'d, '_> {
-    /// Reports what is wrong.
+    /// Reports an error.
     pub(super) fn error(&mut self, at: Place, message: impl FnOnce() -> String) {
         self.errors.add(self.file, at, message);
     }
 
-    /// Reports what is probably not meant.
+    /// Reports a warning: valid but probably unintended.
     pub(super) fn warning(&mut self, at: Place, message: impl FnOnce() -> String) {
         self.warnings.add(self.file, at, message);
     }
@@ -65,7 +65,7 @@ impl<'d> Reader<'d, '_> {
         self.document.node(node).at
     }
 
-    /// The fields of these mappings together (the usual one, or several that merges assign to one field).
+    /// The fields of these mappings together (usually one; several if merges assign them to one field).
     pub(super) fn fields(&mut self, mappings: &[NodeId], section: Section) -> Option<Fields> {
         let at = self.at(*mappings.last()?);
         let mut fields = Fields { at, misplaced: false, assigned: SmallVec::new() };
@@ -83,7 +83,7 @@ impl<'d> Reader<'d, '_> {
         Some(fields)
     }
 
-    /// Warns of keys in a wrong place. Those of a limit that is missing are one mistake: it is one level out.
+    /// Warns of keys in a wrong place. Keys of a missing `rate_limit` are one mistake: they are one level too far out.
     fn warn_of_misplaced(&mut self, misplaced: &[(&'static str, Place)], has_limit: bool) {
         let is_of_limit =
             |name| !has_limit && Section::RateLimit.key(name).is_some_and(|known| known.is_here);
@@ -132,7 +132,7 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
-    /// Calls `assign` for every mapping that a `<<` brings in, the one that wins last.
+    /// Calls `assign` for every mapping that a `<<` merges. The one that wins comes last.
     pub(super) fn merge(&mut self, merged: NodeId, mut assign: impl FnMut(&mut Self, NodeId)) {
         let document = self.document;
         match &document.node(merged).content {
@@ -164,7 +164,7 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
-    /// The field is there, and neither null nor empty.
+    /// Whether the field is there, and neither null nor empty.
     pub(super) fn is_given(&self, fields: &Fields, name: &str) -> bool {
         fields.last(name).is_some_and(|node| match &self.document.node(node).content {
             Content::Scalar(scalar) => !scalar.is_null() && !scalar.text.is_empty(),
@@ -177,13 +177,13 @@ impl<'d> Reader<'d, '_> {
         self.scalar(fields, name).map(|(at, scalar)| (at, &*scalar.text))
     }
 
-    /// A switch; off when it is not there.
+    /// A boolean; false when it is not there.
     pub(super) fn flag(&mut self, fields: &Fields, name: &str) -> bool {
         let Some((at, scalar)) = self.scalar(fields, name) else { return false };
         scalar::bool(scalar).unwrap_or_else(|| {
             self.error(at, || match hint::why_suspicious(&scalar.text) {
                 Some(why) => format!("`{name}` {why}"),
-                None => format!("`{name}` is {} (expected true or false)", quoted_scalar(scalar)),
+                None => format!("`{name}` is {} (expected true or false)", quote_scalar(scalar)),
             });
             false
         })
@@ -234,7 +234,7 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
-    /// Reports a node that is something else than what belongs there.
+    /// Reports a node of the wrong kind.
     pub(super) fn expected(&mut self, node: NodeId, what: &str) {
         let node = self.document.node(node);
         let is_template = self.is_template(node);
@@ -243,7 +243,7 @@ impl<'d> Reader<'d, '_> {
                 _ if is_template => "a template that was not rendered".to_owned(),
                 Content::Scalar(scalar) => match hint::for_key(&scalar.text) {
                     Some(message) => return message,
-                    None => quoted_scalar(scalar).into_owned(),
+                    None => quote_scalar(scalar).into_owned(),
                 },
                 Content::Sequence(_) => "a list".to_owned(),
                 Content::Mapping(_) => "a mapping".to_owned(),
@@ -254,7 +254,7 @@ impl<'d> Reader<'d, '_> {
 }
 
 impl Reader<'_, '_> {
-    /// `{{ … }}`, as YAML reads it: a mapping whose only key is one.
+    /// `{{ … }}`, as YAML reads it: a mapping whose only key is a mapping.
     fn is_template(&self, node: &Node<'_>) -> bool {
         match &node.content {
             Content::Mapping(pairs) => match pairs[..] {
@@ -266,7 +266,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// What is said of a number that is none, or out of its range.
+/// The message for a value that is no number, or out of its range.
 fn no_number(name: &str, scalar: &Scalar<'_>, range: &RangeInclusive<u32>) -> String {
     if let Some(why) = hint::why_suspicious(&scalar.text) {
         return format!("`{name}` {why}");
@@ -276,22 +276,22 @@ fn no_number(name: &str, scalar: &Scalar<'_>, range: &RangeInclusive<u32>) -> St
     let instead = fraction.map(|(requests, units)| {
         format!("; `requests_per_unit: {requests}` with `unit_multiplier: {units}` is the same rate")
     });
-    let (number, instead) = (quoted_scalar(scalar), instead.unwrap_or_default());
+    let (number, instead) = (quote_scalar(scalar), instead.unwrap_or_default());
     format!("`{name}` is {number} (expected a whole number from {least} to {most}{instead})")
 }
 
-/// What is said of a word that is none of those that are known.
+/// The message for an unknown word.
 pub(super) fn not_one_of(name: &str, text: &str, known: &[&str]) -> String {
     if let Some(why) = hint::why_suspicious(text) {
         return format!("`{name}` {why}");
     }
     let closest = hint::closest(text, known).map(|closest| format!("; the closest is `{closest}`"));
-    format!("`{name}` is {} (expected {}{})", quoted(text), known.join(", "), closest.unwrap_or_default())
+    format!("`{name}` is {} (expected {}{})", quote(text), known.join(", "), closest.unwrap_or_default())
 }
 
-/// A text in a message, in backquotes, not all of it when it is long, and nothing in it that cannot be seen or that
-/// steers a terminal.
-pub(super) fn quoted(text: &str) -> String {
+/// The text in backquotes, for a message: cut when it is long, and with everything escaped that cannot be seen or that
+/// controls a terminal.
+pub(super) fn quote(text: &str) -> String {
     let mut quoted = "`".to_owned();
     for (at, char) in text.chars().enumerate() {
         match char {
@@ -307,11 +307,11 @@ pub(super) fn quoted(text: &str) -> String {
     quoted
 }
 
-fn quoted_scalar(scalar: &Scalar<'_>) -> Cow<'static, str> {
+fn quote_scalar(scalar: &Scalar<'_>) -> Cow<'static, str> {
     match scalar.typing {
         _ if scalar.is_null() => Cow::Borrowed("nothing"),
-        Typing::Text => Cow::Owned(format!("the text {}", quoted(&scalar.text))),
-        Typing::Plain | Typing::Tagged => Cow::Owned(quoted(&scalar.text)),
+        Typing::Text => Cow::Owned(format!("the text {}", quote(&scalar.text))),
+        Typing::Plain | Typing::Tagged => Cow::Owned(quote(&scalar.text)),
     }
 }
 
@@ -321,11 +321,11 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut() {
-        assert_eq!(quoted(&"é".repeat(1_000)).chars().count(), QUOTED_CHARS_MAX + 3);
+        assert_eq!(quote(&"é".repeat(1_000)).chars().count(), QUOTED_CHARS_MAX + 3);
     }
 
     #[test]
     fn a_quoted_text_steers_no_terminal_and_hides_nothing() {
-        assert_eq!(quoted("a\u{1b}[2K\u{a0}é\n"), "`a\\u{1b}[2K\\u{a0}é\\n`");
+        assert_eq!(quote("a\u{1b}[2K\u{a0}é\n"), "`a\\u{1b}[2K\\u{a0}é\\n`");
     }
 }

@@ -1,16 +1,16 @@
-//! Usual mistakes of people who write rules, recognised in the text that is wrong or strange, and words that help.
+//! Recognises usual mistakes in rules, by the text that is wrong or strange, and words messages that help.
 
-use crate::rules::fields::quoted;
+use crate::rules::fields::quote;
 use crate::rules::keys::known_key;
 use tidegate_yaml::Place;
 
-/// How alike two words have to be (Jaro) for one to be named instead of the other.
+/// The least similarity (Jaro) at which a word is suggested for another.
 const ALIKE_MIN: f64 = 0.7;
 
-/// The most units that a rate below one a unit is spread over.
+/// The most units that a fractional rate is spread over.
 const UNITS_MAX: u32 = 1_000;
 
-/// Lines before the one where the parser gave up that may hold the mistake: a text goes on until the next `key:`.
+/// The mistake may be this many lines before the parser's error: a text goes on until the next `key:`.
 const LINES_BEFORE: usize = 3;
 
 /// Characters that look like a space or like nothing. Joiners are not among them: scripts and emoji need them.
@@ -20,7 +20,7 @@ pub(super) const fn is_invisible(char: char) -> bool {
         | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{2064}' | '\u{2066}'..='\u{206f}' | '\u{3000}' | '\u{feff}')
 }
 
-/// What people call it.
+/// The usual name of an invisible character.
 pub(super) fn name_of_invisible(char: char) -> String {
     let name = match char {
         '\u{a0}' => "no-break space",
@@ -37,7 +37,7 @@ pub(super) fn name_of_invisible(char: char) -> String {
 
 /// Something that a template engine should have replaced: `${LIMIT}`, `{{ .Values.limit }}`.
 pub(super) fn is_template(text: &str) -> bool {
-    // Not what somebody wants to find: `*${jndi:*}*`.
+    // A pattern that looks for templates is none: `*${jndi:*}*`.
     let is_variable = |rest: &str| {
         let end = rest.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(rest.len());
         let after = &rest[end..];
@@ -47,15 +47,15 @@ pub(super) fn is_template(text: &str) -> bool {
     text.split("${").skip(1).any(is_variable) || text.split("{{").skip(1).any(is_action)
 }
 
-/// The known key at the front of a word like `domain:shop`, which is one word for want of a space.
+/// The known key at the front of a word like `domain:shop`, which lacks a space.
 pub(super) fn key_without_space(word: &str) -> Option<&'static str> {
     let (key, value) = word.split_once(':')?;
     known_key(key).filter(|_| !value.is_empty())
 }
 
-/// The first character that looks like a space or like nothing and is hardly meant. French writes no-break spaces, and
-/// Japanese ideographic ones: in a text with letters beyond ASCII they are what they are, except at its ends, where nobody
-/// sees them.
+/// The first character that looks like a space or like nothing and is probably unintended. French uses no-break
+/// spaces, and Japanese ideographic ones: both are accepted in a text with letters beyond ASCII, except at its ends,
+/// where nobody sees them.
 fn suspicious_char(text: &str) -> Option<char> {
     let has_foreign_letters = text.chars().any(|char| !char.is_ascii() && char.is_alphabetic());
     let is_within = |at: usize, char: char| at > 0 && at + char.len_utf8() < text.len();
@@ -65,23 +65,23 @@ fn suspicious_char(text: &str) -> Option<char> {
     text.char_indices().find(|&(at, char)| is_invisible(char) && !is_meant(at, char)).map(|(_, char)| char)
 }
 
-/// Why no domain, key, value or number is meant to be this text, in words that go on after its name.
+/// Why this text is probably unintended as a domain, key, value or number: words that go on after the field's name.
 pub(super) fn why_suspicious(text: &str) -> Option<String> {
     if let Some(char) = suspicious_char(text) {
-        let (text, name) = (quoted(text), name_of_invisible(char));
+        let (text, name) = (quote(text), name_of_invisible(char));
         return Some(format!("is {text}, with {name} in it (expected visible characters)"));
     }
     if is_template(text) {
-        return Some(format!("is {}, a template that was not rendered (expected its result)", quoted(text)));
+        return Some(format!("is {}, a template that was not rendered (expected its result)", quote(text)));
     }
     let glued = text.split_ascii_whitespace().skip(1).find_map(key_without_space)?;
     Some(format!("goes on with the next line (expected a space after `{glued}:`)"))
 }
 
-/// What is said of a text that stands where a known key, or a mapping, belongs.
+/// The message for a text in the place of a known key, or of a mapping.
 pub(super) fn for_key(text: &str) -> Option<String> {
     if let Some(key) = key_without_space(text).filter(|_| !text.contains(is_invisible)) {
-        return Some(format!("{} has no space after its colon (expected `{key}: …`)", quoted(text)));
+        return Some(format!("{} has no space after its colon (expected `{key}: …`)", quote(text)));
     }
     why_suspicious(text).map(|why| format!("what stands here {why}"))
 }
@@ -97,14 +97,14 @@ pub(super) fn as_fraction(rate: f64) -> Option<(u32, u32)> {
         .map(|units| (requests(units).round() as u32, units))
 }
 
-/// The word that is most alike, if one is.
+/// The most similar word, if one is similar enough.
 pub(super) fn closest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
     let text = text.to_ascii_lowercase();
     let alike = words.iter().map(|word| (strsim::jaro(&text, word), *word));
     alike.filter(|(alike, _)| *alike > ALIKE_MIN).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, word)| word)
 }
 
-/// A better place and better words for a syntax error, where the lines that lead to it tell what was meant.
+/// A better place and message for a syntax error, if the lines that lead to it show what was meant.
 pub(super) fn of_syntax_error(text: &str, at: Place, message: &str) -> Option<(Place, String)> {
     // Other errors say what is wrong themselves.
     if !message.starts_with("not YAML") {
@@ -125,7 +125,7 @@ pub(super) fn of_syntax_error(text: &str, at: Place, message: &str) -> Option<(P
     if (message.contains("anchor") || message.contains("alias"))
         && let Some((column, alias)) = unquoted_star(lines[last])
     {
-        let alias = quoted(alias);
+        let alias = quote(alias);
         let message = format!(
             "{alias} begins a YAML alias here (expected it in quotes: a `*` that is a wildcard needs them)"
         );

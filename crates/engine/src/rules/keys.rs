@@ -1,10 +1,10 @@
-//! The keys of rule files: which there are, where each may stand, and what is said of one that is not known.
+//! The keys of rule files: which there are, where each may stand, and the message for an unknown one.
 //!
-//! Two vocabularies. Descriptors and limits: a known key in a wrong place is only warned of, because
-//! `envoyproxy/ratelimit` loads it silently. Everything that is not of its format (`rate_limits` and what stands in it,
-//! in Envoy's words) is known in its own place only.
+//! There are two vocabularies. Of descriptors and limits, a known key in a wrong place is only warned of, because
+//! `envoyproxy/ratelimit` loads it silently. Keys that its format does not have (`rate_limits` and everything in it,
+//! in Envoy's words) are known in their own place only.
 
-use crate::rules::fields::{QUOTED_CHARS_MAX, quoted};
+use crate::rules::fields::{QUOTED_CHARS_MAX, quote};
 
 /// The kinds of mappings that rule files are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +65,10 @@ const KEYS: [(&str, &[Section]); 26] = [
     (MERGE, &[]),
 ];
 
-/// What brings the fields of another mapping in, everywhere.
+/// Merges the fields of another mapping; allowed everywhere.
 pub(super) const MERGE: &str = "<<";
 
-/// Words of Envoy's route configuration that stand beside those that are known, and do something that is not done here.
+/// Words of Envoy's route configuration that have no support here.
 const OTHER_WORDS_OF_ENVOY: [&str; 27] = [
     "stage",
     "disable_key",
@@ -141,7 +141,7 @@ impl Section {
         })
     }
 
-    /// What is said of a key that the section does not know.
+    /// The message for a key that the section does not know.
     pub(super) fn unknown_key(self, key: &str) -> String {
         if self.is_of_envoy() {
             let expected = match self.own_keys() {
@@ -150,14 +150,14 @@ impl Section {
             };
             return match OTHER_WORDS_OF_ENVOY.contains(&key) {
                 true => format!("`{key}` of Envoy's is not supported here (expected {expected})"),
-                false => format!("unknown key {} (expected {expected})", quoted(key)),
+                false => format!("unknown key {} (expected {expected})", quote(key)),
             };
         }
         let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
         let shared = self.shared_keys().iter().map(|&(name, _)| name).filter(|name| *name != MERGE);
         let known = self.own_keys().iter().copied().chain(shared);
         let closest = known.min_by_key(|name| strsim::levenshtein(name, &short)).unwrap_or_default();
-        format!("unknown key {} (expected a known key; the closest is `{closest}`)", quoted(key))
+        format!("unknown key {} (expected a known key; the closest is `{closest}`)", quote(key))
     }
 
     /// It stands in `rate_limits`.
@@ -166,12 +166,12 @@ impl Section {
     }
 }
 
-/// The key of this name that some section of a file has, but for [`MERGE`].
+/// The key of this name in any section, except [`MERGE`].
 pub(super) fn known_key(name: &str) -> Option<&'static str> {
     KEYS.iter().map(|&(known, _)| known).find(|&known| known == name && known != MERGE)
 }
 
-/// What is said of a key of [`KEYS`] in a section where it does not belong.
+/// The message for a key of [`KEYS`] in a section where it does not belong.
 pub(super) fn misplaced_key(name: &str) -> String {
     let sections = KEYS.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, sections)| *sections);
     let places: Vec<&str> = sections

@@ -1,7 +1,6 @@
-//! What loads and yet does nothing, or something else than it seems to: warnings.
+//! Warns of rules that load but have no effect, or another effect than it seems.
 //!
-//! In: the checked nodes of all files, and the tree that was compiled of them. Only what is certain is told: whoever
-//! loads under STRICT_RULES cannot overrule a warning.
+//! In: the checked files. Only what is certain is reported, because nobody can overrule a warning under STRICT_RULES.
 
 mod spelled;
 
@@ -10,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use crate::rules::actions::{Action, Field, TextTest, TextTestKind, Value};
 use crate::rules::check::{CheckedFile, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
-use crate::rules::fields::quoted;
+use crate::rules::fields::quote;
 use crate::rules::hint;
 use crate::rules::matcher::ValueMatcher;
 use tidegate_yaml::Place;
@@ -18,10 +17,10 @@ use tidegate_yaml::Place;
 /// The key of the action `masked_remote_address`, whose values are address ranges.
 const MASKED_REMOTE_ADDRESS: &str = "masked_remote_address";
 
-/// Nodes that are looked at to find out whether `rate_limits` meet any, in one set. Beyond it nothing is told.
+/// The most nodes of a set that are visited to find out whether `rate_limits` match any. Beyond it none is reported.
 const VISITS_MAX: usize = 1_000_000;
 
-/// Texts that do not mean what they look like.
+/// Warns of texts that do not mean what they look like.
 pub(super) fn texts(files: &[CheckedFile<'_>], warnings: &mut Diagnostics) {
     let constants = constants_of_actions(files);
     for file in files {
@@ -62,7 +61,7 @@ fn every_node<'n>(nodes: &'n [CheckedNode], visit: &mut impl FnMut(&'n CheckedNo
     }
 }
 
-/// The constants that the `rate_limits` of a domain bring: domain, key, value.
+/// The constants that the `rate_limits` of a domain make: domain, key, value.
 fn constants_of_actions<'f>(files: &'f [CheckedFile<'_>]) -> HashSet<(&'f str, &'f str, &'f str)> {
     let actions = files.iter().flat_map(|file| {
         file.actions.0.iter().flatten().map(|action| (&*file.domain, &*action.key, &action.value))
@@ -75,7 +74,7 @@ fn constants_of_actions<'f>(files: &'f [CheckedFile<'_>]) -> HashSet<(&'f str, &
         .collect()
 }
 
-/// What has no effect, in files without errors (where something was refused, what is left proves nothing).
+/// Warns of what has no effect, in files without errors. Where something was refused, what is left proves nothing.
 pub(super) fn without_effect(files: &[CheckedFile<'_>], warnings: &mut Diagnostics) {
     let mut domains: HashMap<&str, Vec<&CheckedFile<'_>>> = HashMap::new();
     for file in files {
@@ -91,16 +90,16 @@ pub(super) fn without_effect(files: &[CheckedFile<'_>], warnings: &mut Diagnosti
     }
 }
 
-/// What belongs to a limit, where there is none.
+/// Warns of what belongs to a limit, where there is none.
 fn flags_without_limit(file: &str, node: &CheckedNode, warnings: &mut Diagnostics) {
-    // A node without both is told as a whole.
+    // A node without both gets one warning as a whole.
     if node.limit.is_some() || node.children.is_empty() {
         return;
     }
     let flags = [
         ("shadow_mode", node.shadow_mode),
         ("quota_mode", node.quota_mode),
-        // Where nodes below count here, it is this node's series that they count in.
+        // With `metrics: aggregate`, nodes below count in this node's series.
         (
             "detailed_metric",
             node.detailed_metric && !node.children.iter().any(|child| child.aggregates_metrics),
@@ -125,13 +124,13 @@ fn no_descriptors(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
         return;
     }
     warnings.add(first.name, first.domain_at, || {
-        format!("the domain {} limits nothing (expected `descriptors`)", quoted(&first.domain))
+        format!("the domain {} limits nothing (expected `descriptors`)", quote(&first.domain))
     });
 }
 
-/// Values that no `:path` has, under keys that `rate_limits` fill with nothing else. A client of gRPC may send such a
-/// key too, with paths as they were spelt; a value for those belongs under a key of its own, as no request over HTTP
-/// meets it.
+/// Warns of values that no `:path` has, under keys that `rate_limits` fill with nothing else. A gRPC client may send
+/// such a key too, with paths in its own spelling. A value for those belongs under a key of its own, because no HTTP
+/// request matches it.
 fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     let mut is_path_alone: HashMap<&str, bool> = HashMap::new();
     for action in files.iter().flat_map(|file| file.actions.0.iter().flatten()) {
@@ -152,7 +151,7 @@ fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
                     format!(
                         "`value` is {}, which matches no `:path` in its normal form, and `rate_limits` fill this key \
                          with nothing else (expected the normal form, or `normalize_path: false` beside `rate_limits`)",
-                        quoted(value)
+                        quote(value)
                     )
                 });
             }
@@ -160,8 +159,8 @@ fn values_of_no_path(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     }
 }
 
-/// Whether some normal path has this value. What follows the first wildcard may belong to the query, where everything
-/// may stand.
+/// Whether some normal path has this value. What follows the first wildcard may belong to the query, which may hold
+/// anything.
 fn may_match_a_normal_path(value: &str) -> bool {
     let (kind, text) = match value.split_once('*') {
         Some((start, _)) => (TextTestKind::Prefix, start),
@@ -182,12 +181,12 @@ fn replaced_by_nobody(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
     }
     for (file, at, name) in replaced.into_iter().filter(|(_, _, name)| !names.contains(&***name)) {
         warnings.add(file, at, || {
-            format!("no limit of this domain has the name {} (expected the `name` of one)", quoted(name))
+            format!("no limit of this domain has the name {} (expected the `name` of one)", quote(name))
         });
     }
 }
 
-/// Descriptors of `rate_limits` that cannot meet a limit, whatever the request.
+/// Warns of descriptors of `rate_limits` that cannot match a limit, whatever the request.
 fn actions_without_limit(files: &[&CheckedFile<'_>], visits: &mut usize, warnings: &mut Diagnostics) {
     if files.iter().all(|file| file.nodes.is_empty()) {
         return;
@@ -198,7 +197,7 @@ fn actions_without_limit(files: &[&CheckedFile<'_>], visits: &mut usize, warning
             if !meets && *visits > 0 {
                 let keys: Vec<&str> = actions.iter().map(|action| &*action.key).collect();
                 warnings.add(file.name, *at, || {
-                    let keys = quoted(&keys.join(", "));
+                    let keys = quote(&keys.join(", "));
                     format!("the descriptor {keys} meets no limit (expected `descriptors` with these keys)")
                 });
             }
@@ -216,7 +215,7 @@ fn may_meet(nodes: &[CheckedNode], actions: &[Action], visits: &mut usize) -> bo
         if node.key != *action.key || !may_have(node, &action.value) {
             continue;
         }
-        // What may be left out may be left out to the end.
+        // All remaining actions may be left out.
         let ends = rest.iter().all(|action| action.skip_if_absent) && node.limit.is_some();
         if ends || may_meet(&node.children, rest, visits) {
             return true;

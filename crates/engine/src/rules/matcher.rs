@@ -1,13 +1,13 @@
-//! Which values a node takes: made once, when the node is checked.
+//! Which values a node matches. Made once, when the node is checked.
 
-/// The values of entries that a node takes.
+/// The values of entries that a node matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ValueMatcher {
     /// Every value, each of them with a counter of its own.
     Any,
     /// This value alone.
     Exact(String),
-    /// Whatever matches a text in which every `*` stands for zero or more characters.
+    /// Every value that matches this text, in which each `*` stands for zero or more characters.
     Wildcard(String),
 }
 

@@ -1,13 +1,13 @@
-//! The normal form of a path: one spelling of all that proxies and applications take for the same.
+//! The normal form of a path: one spelling for all paths that proxies and applications treat as the same.
 //!
-//! In: the target of a request, as its client spelt it. Out: what Envoy makes of it by `normalize_path` and
-//! `merge_slashes`, so that `/%6Cogin`, `//login` and `/x/../login` meet the rule for `/login`. The query stays as it
-//! is, and so do upper case, parameters after `;`, and escapes of other characters than letters, digits and `-._~`.
+//! In: the target of a request, as its client spelt it. Out: the path that Envoy makes of it by `normalize_path` and
+//! `merge_slashes`, so that `/%6Cogin`, `//login` and `/x/../login` match the rule for `/login`. Unchanged are the
+//! query, upper case, parameters after `;`, and escapes of characters other than letters, digits and `-._~`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// What begins the query.
+/// Begins the query.
 const QUERY: char = '?';
 
 /// Applications on Windows take both for a slash; so does Envoy.
@@ -34,7 +34,7 @@ pub(super) fn normalized(target: &str) -> Cow<'_, str> {
     Cow::Owned(normal)
 }
 
-/// What follows `http://host` in a target that begins so.
+/// The rest of a target that begins with `http://host`.
 fn after_authority(target: &str) -> Option<&str> {
     let (scheme, rest) = target.split_once("://")?;
     let is_scheme = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphabetic());
@@ -62,8 +62,8 @@ fn is_spelt_normally(segment: &[u8]) -> bool {
     segment.iter().enumerate().all(is_normal)
 }
 
-/// The path with its segments spelt normally, and without those that are dots. `..` also takes the segment before it
-/// away, which may be an empty one: slashes are merged after that, as in Envoy.
+/// The path with normal spelling and without dot segments. `..` also removes the segment before it, even an empty one:
+/// slashes are merged after that, as in Envoy.
 fn without_dot_segments(path: &str) -> String {
     let mut normal = String::with_capacity(path.len() + 1);
     normal.push('/');
@@ -87,7 +87,7 @@ fn without_dot_segments(path: &str) -> String {
     normal
 }
 
-/// How many dots a segment is: one or two. They may be escaped; or have parameters, and then may not.
+/// The number of dots (one or two) that a segment consists of. They may be escaped, or have parameters, but not both.
 fn dots(segment: &str) -> Option<usize> {
     if let Some((name @ ("." | ".."), _)) = segment.split_once(';') {
         return Some(name.len());
@@ -119,19 +119,19 @@ fn merge_slashes(path: &mut String) {
     path.retain(|char| !(std::mem::replace(&mut is_after_slash, char == '/') && char == '/'));
 }
 
-/// The byte that two hexadecimal digits at the beginning of `text` say.
+/// The byte that two hexadecimal digits at the front of `text` stand for.
 fn escaped(text: &[u8]) -> Option<u8> {
     let &[high, low] = text.first_chunk()?;
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()
 }
 
-/// What means the same escaped and not.
+/// Means the same with and without an escape.
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// What stands in a normal path as itself.
+/// Is not escaped in a normal path.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && byte != b'%' && !ALWAYS_ESCAPED.contains(&byte)
 }
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// As Envoy 1.40 has it (`tests/blackbox/paths.rs` asks it), but for the last few.
+    /// As Envoy 1.40 does (`tests/blackbox/paths.rs` compares), except the last few.
     #[test]
     fn other_spellings_get_the_normal_form() {
         for (target, expected) in [

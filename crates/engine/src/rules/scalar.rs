@@ -17,17 +17,17 @@ pub(super) fn int(scalar: &Scalar<'_>) -> Option<i128> {
         return None;
     }
     let value = radix_int(&magnitude.replace('_', ""))?;
-    // What fits into no 64 bits is no integer there.
+    // What does not fit into 64 bits is no integer there.
     let range = i128::from(i64::MIN)..=i128::from(u64::MAX);
     Some(if negative { -value } else { value }).filter(|value| range.contains(value))
 }
 
-/// An integer without sign and underscores, in the base that its prefix tells.
+/// An integer without sign and underscores, in the base that its prefix says.
 fn radix_int(digits: &str) -> Option<i128> {
     let prefixes = [("0x", 16), ("0X", 16), ("0o", 8), ("0O", 8), ("0b", 2), ("0B", 2), ("0", 8)];
     let prefixed = prefixes.iter().find_map(|&(prefix, radix)| Some((digits.strip_prefix(prefix)?, radix)));
     let (digits, radix) = prefixed.filter(|(rest, _)| !rest.is_empty()).unwrap_or((digits, 10));
-    // from_str_radix would take a sign.
+    // from_str_radix would accept a sign.
     let is_number = digits.starts_with(|char: char| char.is_digit(radix));
     is_number.then(|| i128::from_str_radix(digits, radix).ok()).flatten()
 }
@@ -44,7 +44,7 @@ pub(super) fn bool(scalar: &Scalar<'_>) -> Option<bool> {
     }
 }
 
-/// A scalar of free data, by what it looks like. Infinities and NaN, which JSON does not have, stay text.
+/// A scalar of free data, typed by its look. Infinities and NaN, which JSON does not have, stay text.
 pub(super) fn value(scalar: &Scalar<'_>) -> Value {
     if scalar.is_null() {
         return Value::Null;

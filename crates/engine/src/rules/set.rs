@@ -1,4 +1,4 @@
-//! The compiled set of rules, and the plan of a request under it: which limit applies to each descriptor, and which
+//! The compiled rule set, and the plan of a request under it: which limit applies to each descriptor, and which
 //! counter holds it. Planning allocates nothing for the usual request, and costs the same for any number of rules.
 
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::rules::actions::Actions;
 use crate::rules::tree::{NodeId, Tree};
 use crate::rules::{Cost, LoadOptions, Rule, compile};
 
-/// Keeps the counters of limits that requests bring along apart from those of rules.
+/// Separates the counters of overrides from those of rules.
 const OVERRIDE_TAG: &[u8] = b"override";
 
-/// The longest window of a limit that a request brings along: 500 years. No counter lives to tell the difference.
+/// The longest window of an override: 500 years. No counter lives to show the difference.
 const OVERRIDE_WINDOW_MAX_NANOS: u64 = 500 * 365 * 86_400 * 1_000_000_000;
 
-/// A compiled set of rules. Never changed: a reload makes a new one.
+/// A compiled rule set. Never changed: a reload makes a new one.
 #[derive(Debug)]
 pub struct RuleSet {
     pub(super) default_algorithm: Algorithm,
@@ -35,12 +35,12 @@ pub struct RuleSet {
 /// What all files of one domain say together.
 #[derive(Debug)]
 pub(super) struct Domain {
-    /// Of its nodes.
+    /// The root of its nodes.
     pub(super) root: NodeId,
     pub(super) actions: Actions,
 }
 
-/// A question for people to try.
+/// An example request for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Example {
     /// The domain.
@@ -77,7 +77,7 @@ impl RuleSet {
         self.domains.get(domain).map(|domain| &domain.actions)
     }
 
-    /// A question that the first rule is meant for, if there is a rule.
+    /// An example request for the first rule, if there is a rule.
     pub fn example(&self) -> Option<&Example> {
         self.example.as_ref()
     }
@@ -90,8 +90,7 @@ impl RuleSet {
         plan
     }
 
-    /// The same where the plan is to be, for it is too large to be handed around: instead of what is there, but for the
-    /// modes.
+    /// Like [`plan`](Self::plan), but overwrites `plan` in place to avoid a large move. Its modes stay.
     pub fn plan_into<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         let root = self.domains.get(request.domain()).map(|domain| domain.root);
         let step = |descriptor: Descriptor<'_, '_>| {
@@ -151,8 +150,8 @@ impl RuleSet {
     }
 }
 
-/// A limit whose name is replaced by another descriptor's rule is dropped. A dropped one still drops others, so a
-/// cycle drops all that are in it. One without a bound replaces, but is never dropped.
+/// Drops each limit whose name another descriptor's rule replaces. A dropped one still drops others, so a cycle drops
+/// all that are in it. An unlimited one replaces, but is never dropped.
 fn drop_replaced(steps: &mut [Step<'_>]) {
     if !steps.iter().filter_map(rule_of).any(|rule| !rule.replaces.is_empty()) {
         return;

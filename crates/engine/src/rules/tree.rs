@@ -25,7 +25,7 @@ pub(super) struct Tree {
     families: Vec<Family>,
     /// Indexes of `families`, by parent and key.
     family_table: HashTable<u32>,
-    /// Nodes with a value, by family and value. Wildcards too: a request may bring the pattern's very text.
+    /// Nodes with a value, by family and value. Patterns too: a request's value may be the text of the pattern itself.
     exact_table: HashTable<NodeId>,
 }
 
@@ -51,7 +51,7 @@ struct Family {
     wildcards: Option<Box<Wildcards<NodeId>>>,
 }
 
-/// A step of a walk, for those who ask how it went.
+/// A step of a walk, for explanations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<'t> {
     pub(super) to: NodeId,
@@ -59,10 +59,10 @@ pub(super) struct Step<'t> {
     pub(super) value: Option<&'t str>,
 }
 
-/// Patterns of which it is found out whether others take all of their values. Nobody has so many by hand.
+/// The most patterns that are tested for being shadowed. Nobody writes so many by hand.
 const SHADOWED_MAX: usize = 100_000;
 
-/// Stands for whatever a `*` matches: a character that is in no text.
+/// Stands for what a `*` matches: a character that is in no text.
 const ANYTHING: &str = "\u{10FFFF}";
 
 /// The family of a root: there is none.
@@ -110,12 +110,12 @@ impl Tree {
         Ok(id)
     }
 
-    /// Says that a node has a rule.
+    /// Sets the rule of a node.
     pub(super) fn set_rule(&mut self, node: NodeId, rule: u32) {
         self.nodes[node.0 as usize].rule = Some(rule);
     }
 
-    /// Compiles the wildcards: to be called once, when all nodes are there.
+    /// Compiles the wildcards. Called once, when all nodes are there.
     pub(super) fn complete(&mut self) {
         let nodes = &self.nodes;
         for family in self.families.iter_mut().filter(|family| !family.patterns.is_empty()) {
@@ -138,11 +138,11 @@ impl Tree {
         self.nodes[node.0 as usize].rule
     }
 
-    /// Nodes that no value leads to (but their own pattern's very text), each with the pattern before it that takes all
-    /// of its values.
+    /// Nodes that no value leads to (except the text of their own pattern), each with the earlier pattern that takes
+    /// all of its values.
     ///
-    /// A pattern takes all values of another one exactly when it matches that one's text with a character for each `*`
-    /// that it does not hold itself: only its own `*` can match that character.
+    /// A pattern takes all values of another one exactly when it matches the other's text with each `*` replaced by a
+    /// character that it does not hold itself: only its own `*` can match that character.
     pub(super) fn shadowed(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
         let several = |family: &&Family| family.patterns.len() + usize::from(family.any.is_some()) > 1;
         let nodes = self.families.iter().filter(several).flat_map(|family| {
@@ -156,7 +156,7 @@ impl Tree {
         })
     }
 
-    /// Nodes without a rule and without children that take no value away from a node beside them.
+    /// Nodes that have no rule and no children, and take no value away from a node beside them.
     pub(super) fn idle(&self) -> impl Iterator<Item = NodeId> {
         (0..).map(NodeId).zip(&self.nodes).filter_map(|(id, node)| {
             let family = self.families.get(node.family as usize)?;
@@ -168,13 +168,13 @@ impl Tree {
         })
     }
 
-    /// What an entry leads to from a node.
+    /// The step that an entry makes from a node.
     pub(super) fn step(&self, from: NodeId, entry: &Entry<'_>) -> Option<Step<'_>> {
         let to = self.child(from, entry)?;
         Some(Step { to, value: self.nodes[to.0 as usize].value.as_deref() })
     }
 
-    /// The children of a node, key and value, in the order of the files. It looks at all nodes.
+    /// The children of a node, key and value, in the order of the files. It visits all nodes.
     pub(super) fn children(&self, parent: NodeId) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.nodes.iter().filter_map(move |node| {
             let family = self.families.get(node.family as usize).filter(|family| family.parent == parent)?;

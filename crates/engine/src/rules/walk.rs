@@ -1,25 +1,25 @@
-//! The way of a descriptor down the rules, for people: which node each entry came to, and where and why it ended.
+//! The walk of a descriptor down the rules, for people: which node each entry matched, and where and why it ended.
 //!
-//! Not of the request path, which only needs the end: see `tree`.
+//! The request path only needs the end: see `tree`.
 
 use crate::request::Entry;
 use crate::rules::set::Domain;
 use crate::rules::tree::{NodeId, Step};
 use crate::rules::{Rule, RuleSet};
 
-/// Nodes and domains that are named where nothing was met.
+/// The most nodes or domains that are listed where nothing matched.
 const NAMES_MAX: usize = 8;
 
-/// The way of one descriptor.
+/// The walk of one descriptor.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
-    /// What each entry met, as far as the walk came.
+    /// How each entry matched, as far as the walk came.
     pub met: Vec<Met<'a>>,
     /// Where it ended.
     pub end: End<'a>,
 }
 
-/// What an entry met.
+/// How an entry matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met<'a> {
     /// A node with exactly this value.
@@ -35,25 +35,25 @@ pub enum Met<'a> {
 pub enum End<'a> {
     /// At a node with a limit.
     Rule(&'a Rule),
-    /// At a node without a limit. The nodes below it.
+    /// At a node without a limit. With the nodes below it.
     NoLimit(NameList),
-    /// Before its last entry: there is no node for the next one. Those that there are.
+    /// Before its last entry, because no node matches the next one. With the nodes that there are.
     NoNode(NameList),
-    /// The domain has no rules. Those that have.
+    /// The domain has no rules. With the domains that have.
     NoDomain(NameList),
 }
 
-/// What there is where something was not met: a node is `key` or `key=value`.
+/// Names of what there is where nothing matched. A node is `key` or `key=value`.
 #[derive(Clone, Debug, Default)]
 pub struct NameList {
-    /// Some of it.
+    /// The first names.
     pub names: Vec<String>,
-    /// How much more there is.
+    /// How many more there are.
     pub more: usize,
 }
 
 impl RuleSet {
-    /// The way of a descriptor with these entries.
+    /// The walk of a descriptor with these entries.
     pub fn walk(&self, domain: &str, entries: &[Entry<'_>]) -> Walk<'_> {
         let Some(&Domain { root, .. }) = self.domains.get(domain) else {
             let mut known: Vec<_> = self.domains().map(str::to_owned).collect();

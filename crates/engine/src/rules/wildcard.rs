@@ -1,13 +1,13 @@
 //! Wildcards: which of many patterns is the first, in file order, that matches a value.
 //!
 //! A pattern is text in which every `*` stands for zero or more characters. Patterns are classified when they are
-//! compiled. One that is nothing but a prefix (`a*`) or a suffix (`*a`) is found without being tested: by binary
-//! search among all prefixes, and the first in file order of every chain of prefixes is known beforehand. Of the
-//! others (`a*b`, `*a*`, `a*b*c`) those are tested whose literal start (or end, when fewer patterns have it) fits; or,
-//! where many patterns have that too, those of which a literal piece stands in the value (`pieces`).
+//! compiled. A plain prefix (`a*`) or suffix (`*a`) needs no test: a binary search among all prefixes finds it, and
+//! for every chain of prefixes the first pattern in file order is precomputed. The others (`a*b`, `*a*`, `a*b*c`) are
+//! filed under their literal start, or under their end if fewer patterns have it, and are tested when that fits. Where
+//! many patterns have the same start and end, they are filed under a literal piece of their middle (`pieces`).
 //!
-//! Testing a pattern is greedy: each piece between two stars is searched once, from where the last one ended. That
-//! is right (an earlier find leaves more room for the rest), does not backtrack, and is linear in the value.
+//! Testing a pattern is greedy: each piece between two stars is searched once, from the end of the last one. That is
+//! right, because an earlier match leaves more room for the rest. It does not backtrack, and is linear in the value.
 
 mod pieces;
 
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use self::pieces::Pieces;
 
-/// An end that more patterns than this have tells too little: a piece of their middle is looked for instead.
+/// If more patterns than this have the same end, they are filed under a piece of their middle instead.
 const WITH_END_MAX: usize = 16;
 
 /// The patterns beside each other under one key, in file order; `T` is what a pattern leads to.
@@ -28,7 +28,7 @@ pub(super) struct Wildcards<T> {
     by_piece: Pieces,
 }
 
-/// A pattern that is more than a prefix or a suffix.
+/// A pattern, split at its stars.
 #[derive(Debug)]
 struct Pattern {
     /// Its place in file order.
@@ -65,7 +65,7 @@ struct Affix {
     text: Box<str>,
     /// The longest of the other affixes that this one begins with.
     parent: Option<u32>,
-    /// The first in file order of the patterns that are nothing but this affix, or but one of its ancestors.
+    /// The first in file order of the patterns that are only this affix, or only one of its ancestors.
     plain: Option<u32>,
     /// The patterns with this affix that have to be tested, in file order.
     tested: Vec<Pattern>,
@@ -98,7 +98,7 @@ impl<T: Copy> Wildcards<T> {
         }
     }
 
-    /// What the first pattern that matches leads to.
+    /// The target of the first pattern that matches.
     pub(super) fn find(&self, value: &str) -> Option<T> {
         let first = self.by_suffix.first_match(value, self.by_prefix.first_match(value, None));
         let first = self.by_piece.first_match(value, first)?;
@@ -124,19 +124,16 @@ impl Pattern {
         Self { order, prefix: prefix.into(), suffix: suffix.into(), pieces }
     }
 
-    /// Where it is filed, given how many patterns have its prefix and its suffix: under the end that tells more (an
-    /// empty one tells nothing), unless that tells too little.
+    /// Where it is filed, given how many patterns have its prefix and its suffix: under the end that fewer have and
+    /// that is not empty, or under a piece if many have that too.
     fn placement(&self, with_prefix: usize, with_suffix: usize) -> Placement {
         let is_prefix = self.suffix.is_empty() || (!self.prefix.is_empty() && with_prefix <= with_suffix);
         let (end, with_end) = if is_prefix { (End::Prefix, with_prefix) } else { (End::Suffix, with_suffix) };
-        if with_end > WITH_END_MAX && !self.pieces.is_empty() {
-            Placement::Piece
-        } else {
-            Placement::End(end)
-        }
+        let is_common = with_end > WITH_END_MAX && !self.pieces.is_empty();
+        if is_common { Placement::Piece } else { Placement::End(end) }
     }
 
-    /// Nothing has to be tested once the affix that it is filed under fits.
+    /// It matches whenever the affix that it is filed under fits.
     fn is_plain(&self) -> bool {
         self.pieces.is_empty() && (self.prefix.is_empty() || self.suffix.is_empty())
     }
@@ -181,7 +178,7 @@ impl Affixes {
         }
     }
 
-    /// An affix that comes after all others, with what it takes over from its parent.
+    /// An affix that comes after all others, with what it inherits from its parent.
     fn child(&self, text: &str) -> Affix {
         let last = self.sorted.len().checked_sub(1).map(|last| last as u32);
         let parent = self.chain(last).find(|&(_, affix)| self.end.fits(&affix.text, text));
@@ -218,8 +215,8 @@ impl Affixes {
         first
     }
 
-    /// The longest affix that the value has. All others that it has are this one's ancestors: whatever sorts between
-    /// an affix of the value and the value itself has that affix too.
+    /// The longest affix that the value has. All others that it has are ancestors of this one: everything that sorts
+    /// between an affix of the value and the value itself has that affix too.
     fn longest_fitting(&self, value: &str) -> Option<&Affix> {
         let after = self.sorted.partition_point(|affix| self.end.compare(&affix.text, value).is_le());
         let last = self.sorted.get(..after)?.last()?;
@@ -314,7 +311,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
-        /// So many with the same ends that pieces are searched; some of the pieces are longer than what is searched.
+        /// Enough patterns with the same ends that pieces are searched. Some pieces are longer than what is searched.
         #[test]
         fn the_first_of_many_patterns_with_the_same_ends_is_found(
             patterns in prop::collection::vec("(a|)\\*[abc]{1,4}(\\*[abc*]{0,4}|(ab){20})\\*(c|)", 40..80),

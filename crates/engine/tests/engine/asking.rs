@@ -1,4 +1,4 @@
-//! How the tests of limits and stores ask: plans made by hand, without rules.
+//! What the tests of limits and stores share: plans made by hand, without rules.
 
 use tidegate_engine::decision::conclude;
 use tidegate_engine::key::{Key, KeySecret};
@@ -71,12 +71,12 @@ impl TestCounter {
         self.verdict(Hits::Take(hits), at(seconds))
     }
 
-    /// Do these hits pass?
+    /// Whether these hits pass.
     pub(crate) fn passes(&self, hits: u64, seconds: f64) -> bool {
         !self.take(hits, seconds).over
     }
 
-    /// Of `count` single hits at one time, how many pass?
+    /// How many of `count` single hits at one time pass.
     pub(crate) fn passed(&self, count: usize, seconds: f64) -> usize {
         (0..count).filter(|_| self.passes(1, seconds)).count()
     }

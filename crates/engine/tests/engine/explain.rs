@@ -1,4 +1,4 @@
-//! Explanations name the rule, the way to it, the counter and the reason.
+//! Explanations name the rule, the path to it, the counter and the reason.
 
 use tidegate_engine::explain::explain;
 use tidegate_engine::plan::Modes;
@@ -27,7 +27,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: per_user}]}
 ";
 
-/// What is told of these descriptors, after each was hit once, for `hits`.
+/// The explanation of `hits` hits on these descriptors, after each was hit once: as text and as JSON.
 fn explained(descriptors: &[&[(&str, &str)]], hits: u64, modes: Modes) -> (String, serde_json::Value) {
     let rules = loaded(RULES).rules;
     let (store, now) = (store(), Timestamp::from_secs(1_000_000));
@@ -62,27 +62,27 @@ user=alice
   capacity  comes back in 60 s
   answer    OK: there is room
 ";
-    let explanation = text(&[&[("user", "alice")]], 4);
+    let shown = text(&[&[("user", "alice")]], 4);
     let without_time = |text: &str| {
         let lines = text.lines().filter(|line| !line.starts_with("  capacity"));
         lines.collect::<Vec<_>>().join("\n")
     };
-    assert_eq!(without_time(&explanation), without_time(expected));
-    assert!(explanation.contains("\n  capacity  comes back in 6"), "{explanation}");
+    assert_eq!(without_time(&shown), without_time(expected));
+    assert!(shown.contains("\n  capacity  comes back in 6"), "{shown}");
 }
 
 #[test]
 fn hits_that_do_not_fit_now_differ_from_hits_that_never_will() {
-    let explanation = text(&[&[("user", "alice")]], 5);
-    assert!(explanation.starts_with("shop: 5 hits would get OVER_LIMIT; "), "{explanation}");
-    assert!(explanation.contains("OVER_LIMIT: there is no room now\n"), "{explanation}");
-    let explanation = text(&[&[("user", "alice")]], 6);
-    assert!(explanation.contains("OVER_LIMIT: so many never fit\n"), "{explanation}");
+    let shown = text(&[&[("user", "alice")]], 5);
+    assert!(shown.starts_with("shop: 5 hits would get OVER_LIMIT; "), "{shown}");
+    assert!(shown.contains("OVER_LIMIT: there is no room now\n"), "{shown}");
+    let shown = text(&[&[("user", "alice")]], 6);
+    assert!(shown.contains("OVER_LIMIT: so many never fit\n"), "{shown}");
 }
 
 #[test]
 fn patterns_shadow_mode_and_buckets_are_shown() {
-    let explanation = text(&[&[("plan", "freemium"), ("path", "/api")]], 1);
+    let shown = text(&[&[("plan", "freemium"), ("path", "/api")]], 1);
     for line in [
         "shop: 1 hit would get OK;",
         "  path      plan=free* (pattern) > path=/api\n",
@@ -90,7 +90,7 @@ fn patterns_shadow_mode_and_buckets_are_shown() {
         "  limit     3 per 2 hours, token_bucket, burst 1\n",
         "  answer    OK: there is no room now, but shadow_mode lets it pass\n",
     ] {
-        assert!(explanation.contains(line), "no {line:?} in {explanation}");
+        assert!(shown.contains(line), "no {line:?} in {shown}");
     }
 }
 
@@ -106,24 +106,21 @@ fn a_descriptor_that_meets_nothing_shows_where_its_walk_ended() {
         (&[("plan", "free")], "the path ends where no limit is set (below it there is: path=/api)"),
         (&[], "the path ends where no limit is set (below it there is: user, plan=free*, plan=gold, vip)"),
     ] {
-        let explanation = text(&[entries], 1);
-        assert!(explanation.contains(&format!("  limit     none\n  answer    OK: {why}\n")), "{explanation}");
+        let shown = text(&[entries], 1);
+        assert!(shown.contains(&format!("  limit     none\n  answer    OK: {why}\n")), "{shown}");
     }
 }
 
 #[test]
 fn replaced_and_unlimited_rules_are_shown() {
-    let explanation = text(&[&[("user", "alice")], &[("vip", "bob")], &[("plan", "gold")]], 1);
+    let shown = text(&[&[("user", "alice")], &[("vip", "bob")], &[("plan", "gold")]], 1);
     assert!(
-        explanation.contains("OK: not counted: another rule of this request, shop.vip, replaces `per_user`"),
-        "{explanation}"
+        shown.contains("OK: not counted: another rule of this request, shop.vip, replaces `per_user`"),
+        "{shown}"
     );
-    assert!(
-        explanation.contains("  limit     unlimited\n  answer    OK: the rule has no bound\n"),
-        "{explanation}"
-    );
-    assert!(explanation.starts_with("shop: 1 hit would get OVER_LIMIT;"), "{explanation}");
-    assert!(explanation.contains("in quota mode that denies only"), "{explanation}");
+    assert!(shown.contains("  limit     unlimited\n  answer    OK: the rule has no bound\n"), "{shown}");
+    assert!(shown.starts_with("shop: 1 hit would get OVER_LIMIT;"), "{shown}");
+    assert!(shown.contains("in quota mode that denies only"), "{shown}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The worked sequences, row by row, for every algorithm that a row names.
+//! The worked examples, row by row, for every algorithm that a row names.
 
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::time::{SECOND_NANOS, ceil_secs};
@@ -142,9 +142,8 @@ fn row_12_one_left_and_two_ask_at_once() {
         let counter = TestCounter::of(algorithm, 10, 60);
         assert_eq!(counter.passed(9, 1.0), 9);
         let passed: usize = std::thread::scope(|scope| {
-            let asking: Vec<_> =
-                (0..2).map(|_| scope.spawn(|| usize::from(counter.passes(1, 2.0)))).collect();
-            asking.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+            let asks: Vec<_> = (0..2).map(|_| scope.spawn(|| usize::from(counter.passes(1, 2.0)))).collect();
+            asks.into_iter().map(|thread| thread.join().expect("no panic")).sum()
         });
         assert_eq!(passed, 1, "{algorithm:?}");
     }

@@ -1,5 +1,5 @@
-//! A naive oracle for every algorithm: it keeps every hit in a list and recomputes each answer from the definition,
-//! in rationals. It shares no code with the engine, and makes no attempt to be fast.
+//! A naive oracle for every algorithm: it keeps every hit in a list and recomputes each answer from the definition, in
+//! rationals. It shares no code with the engine, and is not meant to be fast.
 
 use std::collections::BTreeSet;
 
@@ -31,17 +31,17 @@ pub(crate) struct Answer {
 pub(crate) struct Naive {
     /// (time, hits) of everything that was charged; negative hits (buckets only) were given back.
     events: Vec<(u64, i128)>,
-    /// The latest time at which the counter was asked since it exists.
+    /// The latest time since the counter exists.
     latest: Option<u64>,
 }
 
 impl Naive {
-    /// The time that counts when it is asked at `now`.
+    /// The time that counts at `now`: never before the latest one.
     pub(crate) fn time(&self, now: u64) -> u64 {
         self.latest.map_or(now, |latest| latest.max(now))
     }
 
-    /// An existing counter remembers that it was asked.
+    /// An existing counter keeps the latest time.
     pub(crate) fn ask(&mut self, now: u64) {
         self.latest = self.latest.map(|latest| latest.max(now));
     }
@@ -208,12 +208,12 @@ impl Naive {
         } else if reported {
             self.charge(terms, at, hits.min(self.report_max(terms, at)));
         }
-        // Who reports a cost does not ask for it again.
+        // A client that reports a cost does not ask for it again.
         let (remaining, reset_nanos) = self.status(terms, at, if reported { 1 } else { hits }, over);
         Answer { over, before, after: before.saturating_add(hits), remaining, reset_nanos }
     }
 
-    /// The same, giving back.
+    /// Like [`take`](Self::take), but gives hits back.
     pub(crate) fn give_back(&mut self, terms: &Terms, now: u64, hits: u64) -> Answer {
         self.ask(now);
         let at = self.time(now);

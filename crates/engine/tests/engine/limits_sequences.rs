@@ -1,5 +1,5 @@
-//! Random sequences of hits, questions, refunds and reports against the naive oracle: every field of every verdict.
-//! Times are equal, ordered and going back; N changes in between as a reload would change it.
+//! Compares random sequences of hits, questions, refunds and reports with the naive oracle: every field of every
+//! verdict. Times are equal, ordered and going back; N changes in between as a reload would change it.
 
 #![allow(clippy::disallowed_methods, reason = "a run of real seconds, as long as its variable says")]
 
@@ -62,7 +62,7 @@ fn same(verdict: Verdict, answer: Answer) -> bool {
     Answer { over, before, after, remaining, reset_nanos } == answer
 }
 
-/// One random sequence on a counter of its own; panics with all that it takes to repeat it.
+/// One random sequence on a counter of its own. Panics with everything that is needed to repeat it.
 fn run(store: &MemoryStore, algorithm: Algorithm, seed: u64) {
     let mut random = Random(seed);
     let mut terms = terms(&mut random, algorithm);
@@ -134,7 +134,7 @@ fn as_many_more_as_there_is_time_for() {
 fn long_runs_keep_their_counts() {
     for (algorithm, width) in [(Algorithm::SlidingLog, 0), (Algorithm::SlidingWindow, 50)] {
         let window = 100_000;
-        // When a hit stops to count: W after it, or after the end of its bucket.
+        // When a hit stops counting: W after it, or after the end of its bucket.
         let gone_at =
             |time: u64| time.checked_div(width).map_or(time, |bucket| (bucket + 1) * width) + window;
         let limit = Limit::new(algorithm, 3_000, window).with_granularity(width);
@@ -165,7 +165,7 @@ fn long_runs_keep_their_counts() {
                 admitted.push_back((now, hits));
                 continue;
             }
-            // As many hits have to go as are too many, the oldest first.
+            // As many hits as are too many have to go, the oldest first.
             let mut too_many = before + hits - 3_000;
             let enough = |hit: &&(u64, u64)| {
                 too_many = too_many.saturating_sub(hit.1);

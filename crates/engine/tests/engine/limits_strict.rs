@@ -9,7 +9,7 @@ use crate::limits_oracle::Terms;
 use crate::limits_sequences::{next_hits, next_time, terms};
 use crate::random::Random;
 
-/// The most hits in any window of this length. A window that holds the most can be moved to start at a hit.
+/// The most hits in any window of this length. Some window that holds the most starts at a hit.
 pub(crate) fn most_in_any_window(admitted: &[(u64, u64)], window: u64) -> u64 {
     let mut ordered = admitted.to_vec();
     ordered.sort_unstable();
@@ -31,7 +31,7 @@ fn worst_of(algorithm: Algorithm, sequences: u64, steps: u64) -> f64 {
     for seed in 0..sequences {
         let mut random = Random(seed ^ 0xA11);
         let terms = terms(&mut random, algorithm);
-        // A counter remembers the latest time at which it was asked, from its first hit on.
+        // A counter keeps the latest time from its first hit on.
         let (mut now, mut latest, mut admitted) = (random.below(3 * terms.window), None, Vec::new());
         for _ in 0..steps {
             now = next_time(&mut random, now, terms.window);
@@ -156,7 +156,7 @@ fn metered(algorithm: Algorithm, times: u64) {
 #[test]
 fn what_is_reported_stays_within_n_and_what_was_under_way() {
     [Algorithm::SlidingLog, Algorithm::SlidingWindow].into_iter().for_each(|it| metered(it, 1));
-    // What an estimate, the edge of a window or a full bucket lets through beside N.
+    // The excess that an estimate, the edge of a window or a full bucket lets through beside N.
     let others = [Algorithm::SlidingWindowWeighted, Algorithm::FixedWindow, Algorithm::TokenBucket];
     others.into_iter().chain([Algorithm::LeakyBucket]).for_each(|it| metered(it, 2));
 }

@@ -1,5 +1,4 @@
-//! The engine and the memory store from outside: what files of rules mean, which limit a request meets, what counters
-//! say.
+//! The engine and the memory store from outside: what rule files mean, which limit a request meets, what counters say.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails shows where")]
 

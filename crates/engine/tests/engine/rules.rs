@@ -1,4 +1,4 @@
-//! What the tests of rules share: loading texts under the usual options.
+//! What the tests of rules share: they load texts under the usual options.
 
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::{LoadOptions, Loaded, SourceFile, load};
@@ -18,7 +18,7 @@ pub(crate) fn loaded(text: &str) -> Loaded {
     load(&[file("a.yaml", text)], &options()).unwrap_or_else(|errors| panic!("{text}\n{errors:#?}"))
 }
 
-/// What is told of one file that does not load: `line:column: message`.
+/// The problems of one file that does not load: `line:column: message`.
 pub(crate) fn refused(text: impl AsRef<[u8]>) -> Vec<String> {
     let errors = load(&[file("a.yaml", text)], &options()).expect_err("the file loads");
     errors.iter().map(|error| error.to_string().replacen("a.yaml:", "", 1)).collect()

@@ -1,4 +1,4 @@
-//! `rate_limits`: what loads, what a request comes to by it, and what is told of one that is bad.
+//! `rate_limits`: what loads, which descriptors a request gets by it, and the errors of a bad one.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -52,7 +52,7 @@ impl ClientRequest for Client {
     }
 }
 
-/// What a request comes to under `rate_limits` with these lists of actions: `key=value` of each entry.
+/// The descriptors of a request under `rate_limits` with these lists of actions: `key=value` of each entry.
 fn described(client: &Client, lists: &[&str]) -> Vec<Vec<String>> {
     let lists = lists.iter().map(|list| format!("  - actions: [{list}]\n")).collect::<String>();
     let rules = loaded(&format!("domain: d\nrate_limits:\n{lists}")).rules;
@@ -262,7 +262,7 @@ fn files_of_one_domain_add_to_each_other_and_merges_are_followed() {
     assert!(loaded("domain: d").rules.actions("d").unwrap().is_empty());
 }
 
-/// Tells what is wrong with one action; it begins at 4:7.
+/// Checks the problems of one action; it begins at 4:7.
 fn check(action: &str, expected: &[&str]) {
     assert_eq!(
         refused(format!("domain: d\nrate_limits:\n- actions:\n    - {{{action}}}\n")),

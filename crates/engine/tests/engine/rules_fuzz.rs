@@ -1,5 +1,5 @@
-//! Files and requests that nobody writes: nothing panics, nothing hangs. The same seeds every time, and new ones for as
-//! long as there is time.
+//! Files and requests that nobody writes: nothing panics, nothing hangs. The same seeds every time, then new ones for
+//! as long as there is time.
 
 use proptest::prelude::*;
 use tidegate_engine::plan::Modes;
@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::rules::{file, options};
 use crate::seeds::seeds_while_there_is_time;
 
-/// A file with everything in it that rules know; small changes of it reach all of the code.
+/// A file with everything that rules know. Small changes of it reach all of the code.
 const EVERYTHING: &str = "%YAML 1.1
 ---
 domain: shop
@@ -40,7 +40,7 @@ descriptors: &all
 ...
 ";
 
-/// What is put in somewhere.
+/// Texts that are inserted somewhere.
 const PIECES: [&str; 28] = [
     "*limit",
     "&all",

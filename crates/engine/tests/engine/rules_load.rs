@@ -73,7 +73,7 @@ fn what_is_not_said_has_its_default() {
     assert_eq!(rules.rules()[0].limit.map(|limit| limit.algorithm()), Some(Algorithm::FixedWindow));
 }
 
-/// Only a descriptor's own cost is reported; and only where the rule, or else the default, does not say `asked`.
+/// Only a descriptor's own cost is reported; and only if the rule, or else the default, does not say `asked`.
 #[test]
 fn what_a_descriptors_own_cost_means_is_said_by_its_rule_or_by_the_default() {
     let text = "domain: d

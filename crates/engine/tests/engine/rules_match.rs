@@ -1,5 +1,5 @@
-//! Which limit a request meets, and which counter: random sets and requests against an oracle that follows the
-//! words of the specification and shares no code with the product.
+//! Which limit a request meets, and which counter: random sets and requests are compared with an oracle that follows
+//! the words of the specification and shares no code with the engine.
 
 use std::collections::HashMap;
 
@@ -30,13 +30,13 @@ struct Limit {
     unlimited: bool,
 }
 
-/// What a descriptor comes to.
+/// What has to be done for a descriptor.
 #[derive(Debug, PartialEq)]
 enum Expected {
     Unmatched,
     Unlimited(usize),
     Replaced(usize),
-    /// The rule (none: an override) and what its counter is.
+    /// The rule (`None`: an override), and what its counter is.
     Check(Option<usize>, Vec<String>),
 }
 
@@ -272,7 +272,7 @@ proptest! {
     }
 }
 
-/// The oracle's cases do occur: none of the comparisons above is empty.
+/// All cases of the oracle occur, so none of the comparisons above is empty.
 #[test]
 fn the_random_cases_are_not_vacuous() {
     let mut seen = [0; 4];

@@ -1,4 +1,4 @@
-//! Files that do not load: what is reported, and where. One row for every way that a file can be bad.
+//! Files that do not load: what is reported, and where. One row for each way in which a file can be bad.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use tidegate_engine::rules::{LoadOptions, load};
 
 use crate::rules::{file, options, refused};
 
-/// Tells what is wrong with a file.
+/// Checks the problems of a file.
 fn check(text: impl AsRef<[u8]>, expected: &[&str]) {
     assert_eq!(refused(text.as_ref()), expected, "{}", String::from_utf8_lossy(text.as_ref()));
 }
@@ -121,12 +121,10 @@ fn what_is_no_limit() {
         limit("unit: fortnight\nrequests_per_unit: 1"),
         &["5:11: `unit` is `fortnight` (expected second, minute, hour, day, week, month, year)"],
     );
-    for (number, shown) in [("-1", "`-1`"), ("4294967296", "`4294967296`"), ("'5'", "the text `5`")] {
+    for (number, text) in [("-1", "`-1`"), ("4294967296", "`4294967296`"), ("'5'", "the text `5`")] {
         check(
             limit(&format!("unit: minute\nrequests_per_unit: {number}")),
-            &[&format!(
-                "6:24: `requests_per_unit` is {shown} (expected a whole number from 0 to 4294967295)"
-            )],
+            &[&format!("6:24: `requests_per_unit` is {text} (expected a whole number from 0 to 4294967295)")],
         );
     }
     for name in ["unit: minute", "window: 5s", "unit_multiplier: 2"] {
@@ -217,7 +215,7 @@ fn words_that_are_none() {
     }
 }
 
-/// Usual mistakes, each told once, in words that help.
+/// Usual mistakes, each reported once, in words that help.
 #[test]
 fn what_people_often_mean() {
     let rate = |number: &str, same: &str| {
@@ -322,15 +320,15 @@ fn a_domain_in_two_files() {
         file("a.yaml", "domain: d\ndescriptors:\n- key: k\n"),
         file("b.yaml", "descriptors:\n- key: l\n- key: k\ndomain: d\n"),
     ];
-    let messages = |options: &LoadOptions| {
+    let found = |options: &LoadOptions| {
         let errors = load(&files, options).map(drop).expect_err("the set loads");
         errors.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let equal = "b.yaml:3:8: key `k` without a value is at a.yaml:3:8 too (expected one such node)";
     let domain =
         "b.yaml:4:9: domain `d` is in a.yaml:1:9 too (expected one file a domain, or MERGE_DOMAIN_CONFIG)";
-    assert_eq!(messages(&options()), [equal, domain]);
-    assert_eq!(messages(&options().merge_domains(true)), [equal]);
+    assert_eq!(found(&options()), [equal, domain]);
+    assert_eq!(found(&options().merge_domains(true)), [equal]);
 }
 
 #[test]
@@ -342,26 +340,23 @@ fn levels_without_end() {
             + "}"
     };
     assert!(load(&[file("a.yaml", nested(32))], &options()).is_ok());
-    let messages = refused(nested(33));
-    assert_eq!(messages.len(), 1);
-    assert!(
-        messages[0].ends_with("`descriptors` nested too deep (expected at most 32 levels)"),
-        "{messages:?}"
-    );
+    let found = refused(nested(33));
+    assert_eq!(found.len(), 1);
+    assert!(found[0].ends_with("`descriptors` nested too deep (expected at most 32 levels)"), "{found:?}");
     for open in ["[", "{a: ", "- ", "? "] {
-        let messages = refused(open.repeat(1_000_000));
+        let found = refused(open.repeat(1_000_000));
         assert!(
-            messages.len() == 1 && messages[0].contains("not YAML") || messages[0].contains("too deep"),
-            "{messages:?}"
+            found.len() == 1 && found[0].contains("not YAML") || found[0].contains("too deep"),
+            "{found:?}"
         );
     }
 }
 
 #[test]
 fn problems_without_end_are_counted() {
-    let messages = refused("domain: d\n".to_owned() + &"nonsense: 1\n".repeat(50_000));
-    assert_eq!(messages.len(), 1_001);
-    assert_eq!(messages[1_000], "1001:1: 49000 more problems (expected none)");
+    let found = refused("domain: d\n".to_owned() + &"nonsense: 1\n".repeat(50_000));
+    assert_eq!(found.len(), 1_001);
+    assert_eq!(found[1_000], "1001:1: 49000 more problems (expected none)");
 }
 
 /// Every value takes more memory than it takes bytes in a file.
@@ -370,18 +365,14 @@ fn a_file_of_nothing_but_brackets_is_refused_before_it_is_read_to_its_end() {
     let short = options().max_file_bytes(4 << 20);
     for what in ["{},", "[],", "a,", "{key: a},"] {
         let text = format!("domain: d\ndescriptors: [{}]", what.repeat((4 << 20) / what.len() - 20));
-        let messages = load(&[file("a.yaml", text)], &short).map(drop).expect_err("the file loads");
+        let found = load(&[file("a.yaml", text)], &short).map(drop).expect_err("the file loads");
         let bound =
             "too many values up to here (expected at most 1048576; MAX_RULES_FILE_BYTES sets the bound)";
-        assert_eq!(
-            messages.iter().map(|diagnostic| &*diagnostic.message).collect::<Vec<_>>(),
-            [bound],
-            "{what}"
-        );
+        assert_eq!(found.iter().map(|it| &*it.message).collect::<Vec<_>>(), [bound], "{what}");
     }
 }
 
-/// Ten thousand small bombs would be one large one.
+/// Ten thousand small bombs are as bad as a large one.
 #[test]
 fn the_files_of_a_set_share_one_bound_on_what_aliases_stand_for() {
     let list = |at: usize| format!("    a{at}: &a{at} [{}]\n", vec![format!("*a{}", at - 1); 10].join(","));
@@ -393,11 +384,11 @@ fn the_files_of_a_set_share_one_bound_on_what_aliases_stand_for() {
         })
         .collect();
     assert!(load(&files[..10], &options()).is_ok());
-    let messages = load(&files, &options()).map(drop).expect_err("the set loads");
-    assert!(messages[0].message.contains("the aliases up to here stand for too much"), "{}", messages[0]);
+    let found = load(&files, &options()).map(drop).expect_err("the set loads");
+    assert!(found[0].message.contains("the aliases up to here stand for too much"), "{}", found[0]);
 }
 
-/// Files that are refused without taking time. The bound is generous: it is for machines that are busy.
+/// Files that are refused quickly. The bound is generous, for busy machines.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
 fn hostile_files_take_no_time() {
@@ -429,8 +420,8 @@ fn hostile_files_take_no_time() {
     ];
     for (bomb, expected) in bombs {
         let start = Instant::now();
-        let messages = refused(&bomb);
-        assert!(messages.iter().any(|message| message.contains(expected)), "{messages:?}");
+        let found = refused(&bomb);
+        assert!(found.iter().any(|message| message.contains(expected)), "{found:?}");
         assert!(start.elapsed() < Duration::from_secs(20), "{expected}: {:?}", start.elapsed());
     }
 }

@@ -4,7 +4,7 @@ use tidegate_engine::rules::load;
 
 use crate::rules::{file, loaded, options};
 
-/// Tells what one file is warned of: `line:column: message`.
+/// The warnings of one file: `line:column: message`.
 fn warned(text: &str) -> Vec<String> {
     loaded(text).warnings.iter().map(|warning| warning.to_string().replacen("a.yaml:", "", 1)).collect()
 }
@@ -53,7 +53,7 @@ fn values_that_look_like_patterns_of_another_kind_are_warned_of() {
     check(&nodes("key: path, value: /api/*, LIMIT\nkey: host, value: '*.example.com', LIMIT"), &[]);
 }
 
-/// What `rate_limits` say themselves is no mistake.
+/// A value that `rate_limits` make themselves is no mistake.
 #[test]
 fn values_that_the_domains_rate_limits_bring_are_not_warned_of() {
     let text = nodes("key: net, value: 10.0.0.0/8, LIMIT\nkey: header_match, value: ^a, LIMIT");
@@ -124,7 +124,7 @@ fn nodes_without_effect_are_warned_of_and_exceptions_are_not() {
     );
 }
 
-/// What was refused is told; what would follow from it is not.
+/// A refused part is reported; what would follow from it is not.
 #[test]
 fn where_something_is_refused_nothing_else_is_warned_of() {
     let places = |text: &str| {
@@ -167,21 +167,16 @@ fn rate_limits_that_meet_no_limit_are_warned_of() {
     };
     let generic =
         |value: &str| format!("{{generic_key: {{descriptor_key: kind, descriptor_value: {value}}}}}");
-    let message = |at: &str, keys: &str| {
+    let line = |at: &str, keys: &str| {
         format!("{at}: the descriptor `{keys}` meets no limit (expected `descriptors` with these keys)")
     };
     let (path, user, ip) = (header("path", false), header("user", false), header("ip", false));
     check(&with(&format!("{path}\n{ip}, {user}\n{}", generic("b"))), &[]);
     check(
         &with(&format!("{user}\n{ip}\n{ip}, {user}, {path}\n{}", generic("c"))),
-        &[
-            &message("2:3", "user"),
-            &message("3:3", "ip"),
-            &message("4:3", "ip, user, path"),
-            &message("5:3", "kind"),
-        ],
+        &[&line("2:3", "user"), &line("3:3", "ip"), &line("4:3", "ip, user, path"), &line("5:3", "kind")],
     );
-    // What may be left out makes a shorter descriptor.
+    // Actions that may be left out make a shorter descriptor.
     check(&with(&format!("{}, {path}\n{ip}, {user}, {}", header("x", true), header("y", true))), &[]);
 }
 
@@ -237,7 +232,7 @@ fn values_that_no_path_has_are_warned_of_where_a_key_holds_paths_alone() {
         let warnings = warned(&brought, value);
         assert!(!warnings.iter().any(|warning| warning.contains("normal form")), "{value}: {warnings:?}");
     }
-    // Whatever else fills the key may bring it; and where nothing does, clients do.
+    // Another action that fills the key may make the value; and if none fills it, clients do.
     for others in [
         format!("{brought}{}", action("x-path", "path")),
         format!(
@@ -249,7 +244,7 @@ fn values_that_no_path_has_are_warned_of_where_a_key_holds_paths_alone() {
     ] {
         assert_eq!(warned(&others, "//login"), [""; 0], "{others}");
     }
-    // It is told once what is wrong with it.
+    // A value with another problem is reported once.
     assert_eq!(warned(&brought, "/a\\.b").len(), 1);
     // Files of one domain count together.
     let merging = options().merge_domains(true);
@@ -261,7 +256,7 @@ fn values_that_no_path_has_are_warned_of_where_a_key_holds_paths_alone() {
     assert_eq!((warnings(""), warnings("normalize_path: false\n")), (1, 0));
 }
 
-/// The time that it takes to find out grows with the rules, not with their square.
+/// The time grows with the number of rules, not with its square.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
 fn many_patterns_take_no_time() {

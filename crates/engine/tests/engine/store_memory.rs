@@ -1,4 +1,4 @@
-//! The memory store's bounds: expiry that is never early, bytes that never pass the maximum, memory that goes back.
+//! The memory store's bounds: expiry is never early, bytes never exceed the maximum, and memory is given back.
 
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull};
@@ -26,7 +26,7 @@ fn sweep_all(store: &MemoryStore, now: Timestamp) {
     while !store.sweep(now).round_done {}
 }
 
-/// Sweeps after every step, at the latest time there was: nothing that is said changes by it.
+/// Sweeps after every step, at the latest time of all. That changes no answer.
 #[test]
 fn nothing_is_forgotten_early() {
     let mut expired = 0;
@@ -167,8 +167,8 @@ fn a_request_of_thousands_of_descriptors_is_counted_whole() {
     }
 }
 
-/// A decision reads the clock, a sweep of a later time comes first: what the sweep forgot must not count as never
-/// having been, or more than N would pass in a window.
+/// A decision reads the clock, then a sweep with a later time comes first. What the sweep forgot must still have
+/// counted, or more than N would pass in a window.
 #[test]
 fn a_decision_that_comes_after_a_sweep_is_not_before_it() {
     const WINDOW: u64 = 10 * SECOND_NANOS;

@@ -1,5 +1,5 @@
-//! Random requests of several descriptors (mixed algorithms, the same counter more than once, every mode) against the
-//! naive oracle: it tries the request on copies of its counters first, then charges what was settled.
+//! Random requests of several descriptors (mixed algorithms, the same counter more than once, every mode) are compared
+//! with the naive oracle, which tries the request on copies of its counters first, then charges what was settled.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::LeakyBucket,
 ];
 
-/// One descriptor of a request: which counter, and what is asked of it.
+/// One descriptor of a request: its counter and its hits.
 struct Ask {
     counter: u64,
     terms: Terms,
@@ -57,7 +57,7 @@ impl World {
         (passes, expected.collect())
     }
 
-    /// As if the request passed.
+    /// Over and before, as if the request passed.
     fn try_out(&mut self, ask: &Ask, now: u64) -> (bool, u64) {
         let (naive, terms) = (self.naive(ask), &ask.terms);
         let at = naive.time(now);
@@ -174,7 +174,7 @@ fn requests_charge_as_a_whole() {
     }
 }
 
-/// What the descriptor before it takes and the next gives back is not there to be given back when the request is denied.
+/// One descriptor takes hits, the next gives them back. If the request is denied, there is nothing to give back.
 #[test]
 fn a_refund_of_what_is_not_charged_makes_room() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow] {

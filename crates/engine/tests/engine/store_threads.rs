@@ -1,4 +1,4 @@
-//! Threads: never N + 1, none lost, nobody waits for ever.
+//! Many threads: never N + 1, no hit lost, no deadlock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -21,7 +21,7 @@ fn a_million_hits_on_one_key_admit_exactly_n() {
         let passed = AtomicU64::new(0);
         let ask = || {
             (0..1_000_000 / THREADS)
-                .filter(|_| !store.apply(&plan, at(7.0))[0].expect("a check has a verdict").over)
+                .filter(|_| !store.apply(&plan, at(7.0))[0].expect("checked").over)
                 .count()
         };
         thread::scope(|scope| {
@@ -46,8 +46,7 @@ fn windows_that_pass_never_hold_more_than_n() {
                 let mut admitted = Vec::new();
                 for _ in 0..50_000 {
                     let now = clock.fetch_add(10_007, Relaxed);
-                    if !store.apply(&plan, Timestamp::from_nanos(now))[0].expect("a check has a verdict").over
-                    {
+                    if !store.apply(&plan, Timestamp::from_nanos(now))[0].expect("checked").over {
                         admitted.push((now, 1));
                     }
                 }
@@ -66,7 +65,7 @@ fn windows_that_pass_never_hold_more_than_n() {
     }
 }
 
-/// One thread at a time holds the clock while it asks: then the times that it wrote down are those that count.
+/// Each thread holds the clock while it asks, so the times that it writes down are those that count.
 #[test]
 fn the_log_of_admissions_holds_at_most_n_in_any_window() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow] {
@@ -80,8 +79,7 @@ fn the_log_of_admissions_holds_at_most_n_in_any_window() {
                     let mut admissions = admissions.lock().expect("no panic");
                     admissions.0 += 10_007;
                     let now = admissions.0;
-                    if !store.apply(&plan, Timestamp::from_nanos(now))[0].expect("a check has a verdict").over
-                    {
+                    if !store.apply(&plan, Timestamp::from_nanos(now))[0].expect("checked").over {
                         admissions.1.push((now, 1));
                     }
                 }
@@ -125,7 +123,7 @@ fn mixed_requests_charge_all_or_nothing() {
         let verdict =
             store.apply(&plan([check(limits[number], key(number as u64), Hits::Take(0))]), at(9.0))[0];
         let charged = charged[number].load(Relaxed);
-        assert_eq!(verdict.expect("a check has a verdict").before, charged, "counter {number}");
+        assert_eq!(verdict.expect("checked").before, charged, "counter {number}");
         assert!(
             charged <= u64::from(limits[number].requests()) && charged > 1_000,
             "counter {number}: {charged}"
@@ -147,8 +145,7 @@ fn no_refund_is_lost() {
                 });
             }
         });
-        let left = store.apply(&plan([check(limit, key(1), Hits::Take(0))]), at(9.0))[0]
-            .expect("a check has a verdict");
+        let left = store.apply(&plan([check(limit, key(1), Hits::Take(0))]), at(9.0))[0].expect("checked");
         assert_eq!(left.before, 1_000 + THREADS * 5_000, "{algorithm:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! How a model is tried.
+//! Runs a model under several schedulers.
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, Runner};
@@ -6,8 +6,8 @@ use shuttle::{Config, FailurePersistence, Runner};
 /// Interleavings that each scheduler tries of each model.
 const TRIES: usize = 2_000;
 
-/// Tries a model at random, and with a few priorities that change at few moments: that finds what needs one thread to
-/// be held up for long.
+/// Tries a model at random, and with a few priorities that change at few moments: the latter finds bugs that need one
+/// thread to be held up for long.
 pub(crate) fn explore(model: fn()) {
     run(RandomScheduler::new(TRIES), model);
     run(PctScheduler::new(3, TRIES), model);

@@ -1,5 +1,5 @@
-//! The memory store's own code under a scheduler that decides who runs between any two steps of its locks and
-//! counters: the same question in thousands of interleavings, and a deadlock is a failure.
+//! The memory store's code under a scheduler that decides which thread runs between any two steps of its locks and
+//! atomics: the same requests in thousands of interleavings. A deadlock is a failure.
 //!
 //! The modules are compiled here a second time, with `shuttle`'s locks and atomics in the place of `src/sync.rs`.
 //! A failure prints the schedule that leads to it, for `shuttle::replay`.

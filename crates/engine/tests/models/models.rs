@@ -16,7 +16,7 @@ fn store(max_bytes: u64) -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(MemoryOptions::new(max_bytes)))
 }
 
-/// N hits an hour, where the hour of every test's times is one and the same.
+/// N hits an hour. All times of a test lie in the same hour.
 fn limit(algorithm: Algorithm, requests: u32) -> Limit {
     Limit::new(algorithm, requests, 3_600 * SECOND_NANOS)
 }
@@ -29,7 +29,7 @@ fn key(shard: u64, number: u64) -> Key {
     Key(u128::from(home) << 64 | u128::from(low))
 }
 
-/// Takes a hit from each counter, in this order, in one request; tells whether it passed.
+/// Takes a hit from each counter, in this order, in one request. Returns whether it passed.
 fn request(store: &MemoryStore, counters: &[(Limit, Key)], now: Timestamp) -> bool {
     let check = |&(limit, key): &(Limit, Key)| {
         Step::Check(Check {
@@ -47,7 +47,7 @@ fn request(store: &MemoryStore, counters: &[(Limit, Key)], now: Timestamp) -> bo
     verdicts.iter().flatten().all(|verdict| !verdict.over)
 }
 
-/// Each thread makes these requests in turn; tells how many passed.
+/// Each thread makes these requests in turn. Returns how many passed.
 fn passed(store: &Arc<MemoryStore>, threads: Vec<Vec<Vec<(Limit, Key)>>>) -> usize {
     let ask = |requests: Vec<Vec<(Limit, Key)>>| {
         let store = Arc::clone(store);
@@ -116,8 +116,8 @@ fn the_bound_holds_between_shards() {
     });
 }
 
-/// One an hour, and a hit an hour ago. A decision that read the clock just before that was over, one that read it
-/// after, and a sweep in between: however they come, one of the two passes and not both.
+/// One hit an hour, and a hit an hour ago. One decision reads the clock just before that hit expires, one after, and a
+/// sweep comes in between. In any order, exactly one of the two passes.
 #[test]
 fn a_sweep_beside_decisions_lets_nothing_through_twice() {
     explore(|| {

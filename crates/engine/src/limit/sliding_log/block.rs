@@ -1,25 +1,25 @@
 //! A few hundred timestamps in order, eight bytes each, and the number of hits of each.
 //!
 //! Most stamps have one hit, so the place of a stamp is also the number of hits up to it. A stamp with more has an
-//! *extra*: its place, and the running sum of all hits beyond the first of their stamp (it wraps and starts anywhere;
-//! only differences mean something). One block of words holds it all:
+//! *extra*: its place, and the running sum of all hits beyond the first of each stamp. The sum wraps and starts at any
+//! number; only differences have a meaning. One block of words holds it all:
 //!
 //! ```text
 //! [ head, end | dead stamps … | live stamps … | free … | extras, the newest first ]
 //! ```
 //!
-//! It grows by a sixteenth, and is rebuilt without its dead instead when they are a sixteenth of it.
+//! A block grows by a sixteenth. When a sixteenth of it is dead, it is rebuilt without the dead instead.
 
 use crate::limit::expiry::Expiry;
 use crate::limit::search::search;
 
-/// A block of more words than this is given back when its last stamp goes, and made smaller when three quarters of it
-/// are of no use.
+/// A block of more words than this is freed when its last stamp goes, and shrinks when three quarters of it are
+/// unused.
 const WORDS_KEPT: usize = 16;
 /// Words that one push needs at most: a stamp and an extra.
 pub(super) const PUSH_WORDS: usize = 2;
 
-/// A block of this many words takes no more.
+/// A block does not grow beyond this many words.
 pub(super) const WORDS_MAX: usize = 512;
 
 /// A queue of (timestamp, hits).
@@ -28,7 +28,7 @@ pub(super) struct Block {
     words: Box<[u64]>,
     /// The number of extras, dead ones included.
     extras: u32,
-    /// The owner's note; here because these four bytes would be padding otherwise.
+    /// Set by the owner. It is here because these four bytes would be padding otherwise.
     pub(super) expiry: Expiry,
 }
 
@@ -89,7 +89,7 @@ impl Block {
         count as u64 + u64::from(self.sum_before(head + count).wrapping_sub(self.sum_before(head)))
     }
 
-    /// The first live stamp up to which there are at least `hits`.
+    /// The index of the first live stamp such that it and those before it have at least `hits`.
     fn index_through(&self, hits: u64) -> usize {
         search(self.live().len(), |index| self.hits_of_first(index + 1) < hits)
     }
@@ -130,7 +130,7 @@ impl Block {
             return;
         }
         let gone = |&live: &u64| live <= stamp;
-        // Usually one leaves for each that comes.
+        // Usually one stamp goes for each that comes.
         let one = self.live().get(1).is_some_and(|second| !gone(second));
         let dead = if one { 1 } else { self.live().partition_point(gone) };
         self.set_range(self.head() + dead, self.end());
@@ -164,7 +164,7 @@ impl Block {
         self.put_extra(self.extras as usize - 1, place, sum);
     }
 
-    /// Moves the newest stamp, which has to be there, to `stamp`, which is not before it, and adds hits to it.
+    /// Moves the newest stamp to `stamp` and adds hits to it. There has to be one, and not a later one.
     pub(super) fn move_newest(&mut self, stamp: u64, hits: u32) {
         self.make_room(1);
         let end = self.end();
@@ -199,7 +199,7 @@ impl Block {
         words * size_of::<u64>()
     }
 
-    /// The next [`push`](Self::push) would make it too large.
+    /// The next [`push`](Self::push) would make the block too large.
     pub(super) fn is_full(&self) -> bool {
         self.free() < PUSH_WORDS && self.words_after(PUSH_WORDS) > WORDS_MAX
     }
@@ -209,13 +209,13 @@ impl Block {
         self.head()
     }
 
-    /// Gives back what the dead and the free take.
+    /// Frees the dead and the free words.
     pub(super) fn compact(&mut self) {
         let dead = self.head() + self.extras_before(self.head());
         self.rebuild(self.words.len() - self.free() - dead);
     }
 
-    /// Words that neither a stamp nor an extra takes, dead or alive.
+    /// Words that hold neither a stamp nor an extra, dead or alive.
     fn free(&self) -> usize {
         (self.words.len() - self.extras as usize).saturating_sub(1 + self.end())
     }
@@ -242,7 +242,7 @@ impl Block {
         self.rebuild(size);
     }
 
-    /// Gives the block this size, which is enough, and drops its dead.
+    /// Resizes the block to `size` words, which have to be enough, and drops the dead.
     fn rebuild(&mut self, size: usize) {
         let mut rebuilt = Self { words: vec![0; size].into_boxed_slice(), extras: 0, expiry: self.expiry };
         let (head, base) = (self.head(), self.sum_before(self.head()));

@@ -1,7 +1,7 @@
 //! Any number of timestamps in order, eight bytes each, and the number of hits of each: one block, or a queue of them.
 //!
-//! No step handles more than a few blocks' worth of stamps (those that are dropped aside: a block at a time), so what a
-//! decision costs does not depend on how many there are.
+//! No step touches more than a few blocks of stamps, except that dropping them goes block by block. So the cost of a
+//! decision does not depend on how many there are.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::limit::expiry::Expiry;
 use crate::limit::search::search;
 use crate::limit::sliding_log::block::{Block, PUSH_WORDS, WORDS_MAX};
 
-/// A queue of (timestamp, hits), and its owner's note: when all of it is over.
+/// A queue of (timestamp, hits), and the expiry that its owner sets.
 #[derive(Debug)]
 pub(super) enum Stamps {
     Few(Block),
@@ -33,11 +33,11 @@ pub(super) struct Many {
 #[derive(Debug)]
 struct Part {
     block: Block,
-    /// The running sum of hits before this block. It starts anywhere, and is of no use in the first.
+    /// The running sum of hits before this block. It starts at any number, and the first block's is unused.
     sum: u64,
 }
 
-/// Places in the queue of blocks that are made at once, at least.
+/// The least number of places by which the queue of blocks grows.
 const PARTS_MORE: usize = 4;
 
 impl Default for Stamps {
@@ -47,7 +47,7 @@ impl Default for Stamps {
 }
 
 impl Stamps {
-    /// The owner's note. It is kept here because these four bytes would be padding otherwise.
+    /// The owner's expiry. It is here because these four bytes would be padding otherwise.
     pub(super) fn expiry(&self) -> Expiry {
         match self {
             Self::Few(block) => block.expiry,
@@ -66,7 +66,7 @@ impl Stamps {
         matches!(self, Self::Few(block) if block.is_empty())
     }
 
-    /// The number of stamps. One whose hits lie in two blocks counts twice.
+    /// The number of stamps. A stamp whose hits lie in two blocks counts twice.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Few(block) => block.len(),
@@ -117,8 +117,8 @@ impl Stamps {
         }
     }
 
-    /// Moves the newest stamp, which has to be there, to `stamp`, which is not before it, and adds hits to it. Hits of it
-    /// that lie in the block before stay where they are, at their own time.
+    /// Moves the newest stamp to `stamp` and adds hits to it. There has to be one, and not a later one. Its hits in
+    /// the block before, if any, keep their time.
     pub(super) fn move_newest(&mut self, stamp: u64, hits: u32) {
         match self {
             Self::Few(block) => block.move_newest(stamp, hits),
@@ -225,7 +225,7 @@ impl Many {
 
     /// Drops stamps of the first block, but not all.
     fn change_first(&mut self, drop: impl FnOnce(&mut Block)) {
-        // The dead may take a sixteenth of what the others take.
+        // Dead stamps may take a sixteenth of the bytes of all blocks.
         let dead_max = self.block_bytes / (16 * size_of::<u64>());
         self.change(0, |block| {
             drop(block);
@@ -251,7 +251,7 @@ impl Many {
         }
     }
 
-    /// Changes a block, and counts the stamps, hits and bytes that it takes or gives back by that.
+    /// Changes a block, and updates the totals of stamps, hits and bytes.
     fn change(&mut self, index: usize, change: impl FnOnce(&mut Block)) {
         if let Some(Part { block, .. }) = self.parts.get_mut(index) {
             self.len -= block.len();
@@ -280,7 +280,7 @@ impl Many {
         self.parts.push_back(Part { block, sum });
     }
 
-    /// The words that the next block begins with: a sixteenth of what is there.
+    /// The words that the next block begins with: a sixteenth of all words.
     fn words_at_once(&self) -> usize {
         (self.block_bytes / size_of::<u64>() / 16).min(WORDS_MAX)
     }
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(size_of::<Stamps>(), size_of::<Block>());
     }
 
-    /// Thousands of stamps against a list: pushed, moved on, dropped, taken back.
+    /// Thousands of stamps against a list: pushed, moved, dropped, taken back.
     #[test]
     fn it_is_a_queue_of_any_length() {
         let (mut stamps, mut model, mut random) = (Stamps::default(), VecDeque::new(), 1_u64);

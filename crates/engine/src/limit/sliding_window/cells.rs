@@ -1,8 +1,8 @@
 //! Buckets in order, six bytes each: the low 16 bits of the bucket's number, and the running sum of hits up to it.
 //!
-//! The sums wrap and start anywhere; only differences mean something. The oldest are dropped by moving `head`; the
-//! cell before `head`, if there is one, still tells where the sums start. One block of memory holds head, length and
-//! cells; it grows by an eighth, and moves its cells down instead when an eighth of it is dead.
+//! The sums wrap and start at any number; only differences have a meaning. The oldest cells are dropped by moving
+//! `head`. The cell before `head`, if there is one, still says where the sums start. One block of memory holds head,
+//! length and cells. It grows by an eighth; when an eighth of it is dead, its cells move down instead.
 
 use crate::limit::search::search;
 
@@ -10,7 +10,7 @@ use crate::limit::search::search;
 const HEADER: usize = 2;
 /// Words of a cell.
 const CELL: usize = 3;
-/// A block of more cells than this is given back when its last cell goes.
+/// A block of more cells than this is freed when its last cell goes.
 const CELLS_KEPT: usize = 6;
 
 /// A queue of (low bits of the bucket's number, hits).
@@ -97,7 +97,7 @@ impl Cells {
         search(self.len(), |index| dead(self.at(self.head() + index).0))
     }
 
-    /// The first cell up to which there are at least `hits`.
+    /// The index of the first cell such that it and those before it have at least `hits`.
     pub(crate) fn index_through(&self, hits: u32) -> usize {
         search(self.len(), |index| self.sum_through(index) < hits)
     }
@@ -157,7 +157,7 @@ impl Cells {
         size_of::<u16>() * (grown(self.capacity()) * CELL + HEADER) - self.heap_bytes()
     }
 
-    /// An eighth of the full block is dead: move down rather than grow. The cell before `head` comes along.
+    /// An eighth of the full block is dead: move down rather than grow. The cell before `head` moves too.
     fn moves_down(&self) -> bool {
         self.head() > (self.capacity() / 8).max(1)
     }

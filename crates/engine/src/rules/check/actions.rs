@@ -1,13 +1,13 @@
-//! `rate_limits`: lists of actions, in Envoy's words, checked. What Envoy would refuse is refused here, and what it
-//! would do and Tidegate does not, too.
+//! Checks `rate_limits`: lists of actions, in Envoy's words. It refuses what Envoy refuses, and what Envoy does but
+//! Tidegate does not.
 
 use super::Checker;
 use crate::rules::actions::{Action, Actions, Field, HeaderMatcher, Test, TextTest, TextTestKind, Value};
-use crate::rules::fields::{Fields, quoted};
+use crate::rules::fields::{Fields, quote};
 use crate::rules::keys::Section;
 use tidegate_yaml::{Content, NodeId, Place};
 
-/// The kinds of actions: the word that says one, and what stands in it.
+/// The kinds of actions: the key of each, and the section of its value.
 const KINDS: [(&str, Section); 6] = [
     ("remote_address", Section::RemoteAddress),
     ("masked_remote_address", Section::MaskedRemoteAddress),
@@ -117,7 +117,7 @@ impl Checker<'_, '_> {
         Some(TextTest { kind, text, ignore_case })
     }
 
-    /// Warns of a test that no path passes, because its text is not spelt as normal paths are.
+    /// Warns of a test that no path passes, because its text is not in the normal form.
     fn warn_of_spelling(&mut self, node: NodeId, field: Option<&Field>, test: Option<&TextTest>) {
         let Some(test) = test.filter(|test| !test.can_match_a_normal_path()) else { return };
         if field == Some(&Field::Path) {
@@ -126,13 +126,13 @@ impl Checker<'_, '_> {
                 format!(
                     "no `:path` in its normal form has {} (expected the normal form, or `normalize_path: false` beside \
                      `rate_limits`)",
-                    quoted(&test.text)
+                    quote(&test.text)
                 )
             });
         }
     }
 
-    /// The one field of several that is there.
+    /// The one field of several that is given.
     fn only_one<T: Copy>(
         &mut self,
         fields: &Fields,
@@ -173,7 +173,7 @@ impl Checker<'_, '_> {
         };
         if field.is_none() {
             self.reader.error(at, || {
-                let text = quoted(&text);
+                let text = quote(&text);
                 format!("`{name}` is {text} (expected a header's name, `:path`, `:method` or `:authority`)")
             });
         }
@@ -188,7 +188,7 @@ impl Checker<'_, '_> {
         if self.reader.is_given(fields, name) { self.reader.flag(fields, name) } else { default }
     }
 
-    /// The length of a prefix of an address; all of it unless told.
+    /// The length of an address's prefix; the whole address by default.
     fn bits(&mut self, fields: &Fields, name: &str, all: u8) -> u8 {
         let bits = self.reader.number(fields, name, 0..=u32::from(all));
         bits.and_then(|(_, bits)| u8::try_from(bits).ok()).unwrap_or(all)

@@ -2,7 +2,7 @@
 
 use super::{CheckedLimit, Checker};
 use crate::limit::{Algorithm, Limit};
-use crate::rules::fields::{Fields, not_one_of, quoted};
+use crate::rules::fields::{Fields, not_one_of, quote};
 use crate::rules::keys::Section;
 use crate::rules::{Cost, StoreFailure, Sync, Unit, parse_duration_nanos};
 use crate::time::SECOND_NANOS;
@@ -17,11 +17,11 @@ const PARTS_MAX: u64 = 3_600;
 /// The largest N of `sliding_log`: a counter keeps a time for each hit.
 const LOG_REQUESTS_MAX: u32 = 100_000;
 
-/// The longest time in which a bucket may fill: far more than anybody waits, and times do not overflow.
+/// The longest time in which a bucket may fill: nobody waits so long, and times do not overflow.
 const FILL_YEARS_MAX: u128 = 500;
 const YEAR_NANOS: u128 = 365 * 86_400 * SECOND_NANOS as u128;
 
-/// A window, and how answers tell it.
+/// A window, and its unit in answers.
 #[derive(Clone, Copy)]
 struct Window {
     unit: Unit,
@@ -30,7 +30,7 @@ struct Window {
 }
 
 impl Checker<'_, '_> {
-    /// The limit of a node. There are several mappings when merges assign them too; they count together.
+    /// The limit of a node. Merges may assign several mappings to it; they count together.
     pub(super) fn limit(&mut self, mappings: &[NodeId]) -> Option<CheckedLimit> {
         let fields = self.reader.fields(self.since_last_null(mappings), Section::RateLimit)?;
         let unlimited = self.reader.flag(&fields, "unlimited");
@@ -52,7 +52,7 @@ impl Checker<'_, '_> {
         Some(CheckedLimit { limit, unit, unit_multiplier, name, replaces, sync, on_store_failure, cost })
     }
 
-    /// A null takes back what was assigned before.
+    /// A null discards what was assigned before it.
     fn since_last_null<'n>(&self, nodes: &'n [NodeId]) -> &'n [NodeId] {
         let is_null = |&node: &NodeId| match &self.reader.document.node(node).content {
             Content::Scalar(scalar) => scalar.is_null(),
@@ -62,7 +62,7 @@ impl Checker<'_, '_> {
         nodes.get(start..).unwrap_or_default()
     }
 
-    /// The window of a limit that has none.
+    /// The window of an unlimited rule: fields that set one are refused.
     fn no_window(&mut self, fields: &Fields) -> Option<Window> {
         for name in ["unit", "unit_multiplier", "window"] {
             self.refuse(fields, name, || {
@@ -89,7 +89,7 @@ impl Checker<'_, '_> {
         let Some(unit) = Unit::from_name(text) else {
             self.reader.error(at, || match parse_duration_nanos(text) {
                 Some(_) => {
-                    let (unit, names) = (quoted(text), names.join(", "));
+                    let (unit, names) = (quote(text), names.join(", "));
                     format!("`unit` is {unit} (expected {names}; `window: {text}` says a time)")
                 }
                 None => not_one_of("unit", text, &names),
@@ -109,7 +109,7 @@ impl Checker<'_, '_> {
             self.reader.error(at, || {
                 format!(
                     "`window` is {} (expected whole seconds, such as `90s`, `5m` or `1h30m`)",
-                    quoted(text)
+                    quote(text)
                 )
             });
             return None;
@@ -121,7 +121,7 @@ impl Checker<'_, '_> {
         Some(Window { unit, multiplier: u32::try_from(nanos / unit.nanos()).ok()?, nanos })
     }
 
-    /// A window of so many seconds, in nanoseconds.
+    /// A window of this many seconds, in nanoseconds.
     fn window_of_secs(&mut self, at: Place, secs: u64) -> Option<u64> {
         if !WINDOW_SECS.contains(&secs) {
             self.reader.error(at, || format!("a window of {secs} seconds (expected 1 second to 366 days)"));
@@ -145,7 +145,7 @@ impl Checker<'_, '_> {
             let Some((at, name)) = self.required(&item, "name") else { continue };
             if name == own {
                 self.reader.error(at, || {
-                    format!("a limit that replaces itself, {} (expected another's name)", quoted(own))
+                    format!("a limit that replaces itself, {} (expected another's name)", quote(own))
                 });
             }
             names.push((at, name));
@@ -207,22 +207,18 @@ impl Checker<'_, '_> {
         }
         let Some(nanos) = parse_duration_nanos(text).filter(|&nanos| nanos > 0) else {
             self.reader.error(at, || {
-                format!(
-                    "`granularity` is {} (expected a time above 0, such as `1s` or `500ms`)",
-                    quoted(text)
-                )
+                format!("`granularity` is {} (expected a time above 0, such as `1s` or `500ms`)", quote(text))
             });
             return None;
         };
         let window = window?.nanos;
         if nanos > window {
-            self.reader.error(at, || {
-                format!("`granularity` is {} (expected no more than the window)", quoted(text))
-            });
+            self.reader
+                .error(at, || format!("`granularity` is {} (expected no more than the window)", quote(text)));
         }
         if window > nanos.saturating_mul(PARTS_MAX) {
             self.reader.error(at, || {
-                format!("`granularity` is {} (expected at least 1/{PARTS_MAX} of the window)", quoted(text))
+                format!("`granularity` is {} (expected at least 1/{PARTS_MAX} of the window)", quote(text))
             });
         }
         Some(nanos)
@@ -238,7 +234,7 @@ impl Checker<'_, '_> {
         self.reader.number(fields, "burst", 1..=u32::MAX).map(|(_, burst)| burst)
     }
 
-    /// How long an empty bucket takes to fill has to stay within what times can hold.
+    /// Refuses a bucket that takes longer to fill than times can hold.
     fn fill_time(&mut self, fields: &Fields, burst: u32, window_nanos: u64, requests: u32) {
         let fill_nanos = u128::from(burst) * u128::from(window_nanos) / u128::from(requests.max(1));
         if requests > 0 && fill_nanos > FILL_YEARS_MAX * YEAR_NANOS {

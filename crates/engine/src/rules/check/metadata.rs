@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::Checker;
-use crate::rules::fields::{Fields, quoted};
+use crate::rules::fields::{Fields, quote};
 use crate::rules::scalar;
 use tidegate_yaml::{Content, NodeId, Place};
 
@@ -50,7 +50,7 @@ impl Checker<'_, '_> {
             let at = self.reader.at(key);
             if let Some(Place { line, column }) = own.insert(&text.text, at) {
                 self.reader.warning(at, || {
-                    let key = quoted(&text.text);
+                    let key = quote(&text.text);
                     format!("{key} twice in one mapping: the last one counts (expected once; it is at {line}:{column} too)")
                 });
             }

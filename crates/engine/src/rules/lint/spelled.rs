@@ -1,13 +1,13 @@
-//! Values that are taken literally and look as if they were not: regular expressions and address ranges. Each function
-//! says why, in words that go on after the name of a field.
+//! Recognises values that are taken literally but do not look so: regular expressions and address ranges. Each
+//! function says why, in words that go on after the name of a field.
 
-// Of `core`, which has addresses and no sockets.
+// From `core`, which has addresses and no sockets.
 use core::net::IpAddr;
 use std::str::FromStr;
 
 /// A regular expression.
 pub(super) fn like_a_regex(value: &str) -> Option<&'static str> {
-    // Most values have none of what makes one.
+    // Most values have none of these characters.
     if !value.contains(['^', '$', '[', '(', '|', '\\', '+', '.']) {
         return None;
     }
@@ -26,7 +26,7 @@ pub(super) fn like_a_regex(value: &str) -> Option<&'static str> {
     )
 }
 
-/// `.*` or `.+` that stands for itself. After a letter or digit the point may be one of a name: `api.*`.
+/// `.*` or `.+` as a regular expression. After a letter or digit the dot may be part of a name: `api.*`.
 fn has_any_text(value: &str) -> bool {
     value.match_indices(['*', '+']).any(|(at, quantifier)| {
         let Some(before) = value[..at].strip_suffix('.') else { return false };
@@ -49,7 +49,7 @@ fn has_class(value: &str) -> bool {
     })
 }
 
-/// Nothing but ranges that everybody writes, and perhaps punctuation.
+/// Only usual ranges, and perhaps punctuation.
 fn is_of_usual_ranges(class: &str) -> bool {
     let ranges = ["a-z", "A-Z", "0-9", "a-f", "A-F"];
     let rest = ranges.iter().fold(class.to_owned(), |rest, range| rest.replace(range, ""));

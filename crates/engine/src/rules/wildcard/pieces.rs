@@ -1,11 +1,11 @@
-//! Patterns that neither of their ends tells apart (`*a*`, `user-*-a-*`), filed under a literal piece of their middle.
+//! Patterns that share their ends with many others (`*a*`, `user-*-a-*`), filed under a literal piece of their middle.
 //!
 //! The pieces of all patterns are searched in a value at once (Aho-Corasick), so a look-up is linear in the value and
-//! not in the number of patterns. A pattern that is nothing but its piece (`*a*`) matches where the piece is found;
-//! the others are tested then, each once a value.
+//! not in the number of patterns. A pattern that is only its piece (`*a*`) matches where the piece is found; the
+//! others are tested then, each once per value.
 //!
-//! A piece in the automaton is short, so its memory is bounded by the number of patterns, and so is the number of
-//! pieces that end at one byte of a value.
+//! Pieces in the automaton are short. So the number of patterns bounds its memory, and the number of pieces that end
+//! at one byte of a value is bounded too.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::{Pattern, earlier};
 
-/// The bytes of a piece that are searched; the end of a longer one.
+/// The most bytes of a piece that are searched; of a longer one, its end.
 const SEARCHED_BYTES_MAX: usize = 32;
 
 /// Patterns by a piece of their middle.
@@ -32,7 +32,7 @@ pub(super) struct Pieces {
 /// The patterns that are filed under one piece.
 #[derive(Debug, Default)]
 struct Piece {
-    /// The first in file order of the patterns that are nothing but this piece.
+    /// The first in file order of the patterns that are only this piece.
     plain: Option<u32>,
     /// The patterns that have to be tested, in file order.
     tested: Vec<Pattern>,
@@ -44,7 +44,7 @@ struct Seen(SmallVec<[u64; 128]>);
 
 impl Pieces {
     /// Files patterns (in file order), each under the piece that the fewest others have. They all have pieces. `Err`
-    /// are the same patterns, when they are too many for an automaton.
+    /// returns the patterns, when they are too many for an automaton.
     pub(super) fn new(patterns: Vec<Pattern>) -> Result<Self, Vec<Pattern>> {
         if patterns.is_empty() {
             return Ok(Self::default());
@@ -85,7 +85,7 @@ impl Pieces {
     }
 }
 
-/// The different pieces under which these patterns are filed, and which of them each pattern has.
+/// The different pieces under which these patterns are filed, and the number of each pattern's piece.
 fn number_pieces(patterns: &[Pattern]) -> (Vec<Box<[u8]>>, Vec<usize>) {
     let mut patterns_with = HashMap::<&[u8], usize>::new();
     for piece in patterns.iter().flat_map(|pattern| &pattern.pieces) {
@@ -109,7 +109,7 @@ fn rarest<'p>(pattern: &'p Pattern, patterns_with: &HashMap<&[u8], usize>) -> &'
     pieces.min_by_key(|piece| (patterns_with.get(piece), Reverse(piece.len()))).unwrap_or_default()
 }
 
-/// The end of a piece tells most: what is long often begins alike (`https://…`).
+/// The part of a piece that is searched: its end, because long pieces often begin alike (`https://…`).
 fn searched(piece: &str) -> &[u8] {
     let bytes = piece.as_bytes();
     &bytes[bytes.len().saturating_sub(SEARCHED_BYTES_MAX)..]
