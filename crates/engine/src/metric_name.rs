@@ -70,7 +70,7 @@ impl MetricName {
         entries.iter().map(|entry| seen(entry, Level::Value)).collect()
     }
 
-    /// The path holds values of the request, so it has to be [resolved](Self::resolve) for each request.
+    /// Whether the path holds values of the request, so that it has to be [resolved](Self::resolve) for each one.
     pub fn is_dynamic(&self) -> bool {
         !self.dynamic.is_empty()
     }

@@ -1,7 +1,7 @@
 //! SipHash-1-3 with 128 bits, over whole words and a tail of seven bytes.
 //!
-//! It equals the crate `siphasher`, which hashes bytes. Keys are made of words: without a buffer in between, a key of
-//! one short value takes half the time. A test compares the two.
+//! The same function as in the crate `siphasher`, which hashes bytes. Keys are made of words: without a buffer in
+//! between, a key of one short value takes half the time. A test compares the two.
 
 /// A message that is hashed word by word.
 pub(crate) struct SipHash13 {

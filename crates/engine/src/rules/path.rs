@@ -126,12 +126,12 @@ fn escaped(text: &[u8]) -> Option<u8> {
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()
 }
 
-/// Means the same with and without an escape.
+/// Whether the byte means the same with and without an escape.
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// Is not escaped in a normal path.
+/// Whether the byte stands in a normal path without an escape.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && byte != b'%' && !ALWAYS_ESCAPED.contains(&byte)
 }

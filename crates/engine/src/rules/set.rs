@@ -17,7 +17,7 @@ use crate::rules::{Cost, LoadOptions, Rule, compile};
 /// Separates the counters of overrides from those of rules.
 const OVERRIDE_TAG: &[u8] = b"override";
 
-/// The longest window of an override: 500 years. No counter lives to show the difference.
+/// The longest window of an override: 500 years. No counter lives that long.
 const OVERRIDE_WINDOW_MAX_NANOS: u64 = 500 * 365 * 86_400 * 1_000_000_000;
 
 /// A compiled rule set. Never changed: a reload makes a new one.
