@@ -24,6 +24,11 @@ impl Clock {
         Self { unix_nanos_at_start: nanos(since_epoch), started: Instant::now() }
     }
 
+    /// A clock that shows `time` at this monotonic reading: for programs with clocks of their own, such as simulations.
+    pub fn new(started: Instant, time: Timestamp) -> Self {
+        Self { unix_nanos_at_start: time.as_nanos(), started }
+    }
+
     /// A clock for tests that stands still: it starts later than any test ends.
     #[doc(hidden)]
     pub fn standing() -> Self {

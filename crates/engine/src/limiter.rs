@@ -20,8 +20,6 @@ use crate::time::Timestamp;
 
 /// The default bound on the bytes of all counters.
 const MAX_BYTES: u64 = 64 << 20;
-/// The most bytes of one rule file.
-const FILE_BYTES_MAX: usize = 32 << 20;
 
 /// Rules, and the counters of requests under them. All threads share one.
 #[derive(Debug)]

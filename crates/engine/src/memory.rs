@@ -61,6 +61,19 @@ pub enum StoreFull {
     Allow,
 }
 
+impl StoreFull {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Deny, Self::Allow];
+
+    /// Its name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Allow => "allow",
+        }
+    }
+}
+
 /// How often the store had no room for new state, by the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FullTotal {

@@ -18,6 +18,19 @@ pub enum Sync {
     Leased,
 }
 
+impl Sync {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Strict, Self::Leased];
+
+    /// Its name in rule files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Leased => "leased",
+        }
+    }
+}
+
 /// What a descriptor's own cost (its `hits_addend`, above 0) means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cost {
