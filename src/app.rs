@@ -28,7 +28,7 @@ use crate::app::tls::PortsTls;
 use crate::clock::{Clock, monotonic};
 use crate::configuration::Configuration;
 use crate::decisions::DecisionLog;
-use crate::front::Seam;
+use crate::front::Handler;
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcFrontKind, GrpcServer, Listener, Port, Workers, serve_pages,
 };
@@ -157,15 +157,15 @@ async fn serve(
         () = signals.end.received() => return Ok(()),
     };
     app.await_shared_store();
-    let seam = app.seam();
-    let workers = app.start_workers(&seam)?;
+    let handler = app.handler();
+    let workers = app.start_workers(&handler)?;
     app.announce(&ports);
     if rules.is_ready() {
         app.health.serve();
     }
     control::lower_priority(CONTROL_NICENESS);
     tls.register(&app.metrics);
-    app.until_the_end(ports, (workers, seam), rules, tls, signals).await
+    app.until_the_end(ports, (workers, handler), rules, tls, signals).await
 }
 
 impl App {
@@ -225,16 +225,16 @@ impl App {
         }
     }
 
-    fn seam(&self) -> Arc<Seam> {
+    fn handler(&self) -> Arc<Handler> {
         let Configuration { bounds, telling, .. } = &self.configuration;
-        let seam = Seam::new(Arc::clone(&self.service), Arc::clone(&self.metrics), *bounds);
-        Arc::new(seam.telling(telling.clone()).traced(self.tracer.clone()))
+        let handler = Handler::new(Arc::clone(&self.service), Arc::clone(&self.metrics), *bounds);
+        Arc::new(handler.telling(telling.clone()).traced(self.tracer.clone()))
     }
 
-    fn start_workers(&self, seam: &Arc<Seam>) -> io::Result<Arc<Workers>> {
+    fn start_workers(&self, handler: &Arc<Handler>) -> io::Result<Arc<Workers>> {
         let fronts = Fronts {
-            grpc: self.grpc_server(Arc::clone(seam)),
-            http: HttpFront::new(Arc::clone(seam), Arc::clone(&self.health), self.configuration.check),
+            grpc: self.grpc_server(Arc::clone(handler)),
+            http: HttpFront::new(Arc::clone(handler), Arc::clone(&self.health), self.configuration.check),
             service: Arc::clone(&self.service),
         };
         let bounds = ConnectionBounds {
@@ -244,16 +244,16 @@ impl App {
         Workers::start(self.configuration.workers, bounds, &fronts).map(Arc::new)
     }
 
-    fn grpc_server(&self, seam: Arc<Seam>) -> GrpcServer {
+    fn grpc_server(&self, handler: Arc<Handler>) -> GrpcServer {
         let health = Arc::clone(&self.health);
         match self.configuration.grpc_front {
             // Spans need the text of headers, which the lane does not keep.
             GrpcFrontKind::Lane if self.tracer.is_some() => {
                 tracing::info!("tracing is on: tonic serves the gRPC port (the lane does not trace)");
-                GrpcServer::tonic(seam, health)
+                GrpcServer::tonic(handler, health)
             }
-            GrpcFrontKind::Lane => GrpcServer::lane(seam, health),
-            GrpcFrontKind::Tonic => GrpcServer::tonic(seam, health),
+            GrpcFrontKind::Lane => GrpcServer::lane(handler, health),
+            GrpcFrontKind::Tonic => GrpcServer::tonic(handler, health),
         }
     }
 
@@ -291,14 +291,14 @@ impl App {
     async fn until_the_end(
         self,
         ports: Ports,
-        (workers, seam): (Arc<Workers>, Arc<Seam>),
+        (workers, handler): (Arc<Workers>, Arc<Handler>),
         rules: Following,
         tls: PortsTls,
         signals: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
-        let mut control = self.serve_pages((ports.metrics, ports.debug), seam, &switch);
+        let mut control = self.serve_pages((ports.metrics, ports.debug), handler, &switch);
         let sent = &self.configuration.metrics;
         let mut sending = Sending::start(sent.receivers.clone(), &self.metrics, sent.flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
@@ -336,7 +336,7 @@ impl App {
     fn serve_pages(
         &self,
         (metrics, debug): (Option<Listener>, Option<Listener>),
-        seam: Arc<Seam>,
+        handler: Arc<Handler>,
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
@@ -351,7 +351,7 @@ impl App {
             let gate =
                 Gate::new(&self.configuration.listeners.debug.host, token.map(|token| token.0.as_str()));
             let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-            let front = AdminFront::new(service, seam, metrics, gate);
+            let front = AdminFront::new(service, handler, metrics, gate);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }

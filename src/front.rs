@@ -1,7 +1,7 @@
-//! What all fronts share: the seam, the bounds on what comes in, and what a refusal is.
+//! What all fronts share: the handler, the bounds on what comes in, and what a refusal is.
 //!
 //! Past a front, a call is (the bytes of a `RateLimitRequest`, how long its caller waits) → the bytes of its answer,
-//! now or later ([`Reply`]). No type of tonic, hyper or HTTP goes further. The seam decodes, asks the [`Service`],
+//! now or later ([`Reply`]). No type of tonic, hyper or HTTP goes further. The handler decodes, asks the [`Service`],
 //! renders and counts, and this is the one place where each of these happens. It knows no transport; what a refusal
 //! looks like there is the front's business.
 
@@ -142,9 +142,9 @@ impl RefusalCode {
     }
 }
 
-/// The seam behind every front.
+/// The handler behind every front.
 #[derive(Clone)]
-pub struct Seam {
+pub struct Handler {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     bounds: Bounds,
@@ -152,20 +152,20 @@ pub struct Seam {
     tracer: Option<Tracer>,
 }
 
-impl Seam {
-    /// The seam before `service`: lets in what is within `bounds`, counts into `metrics`.
+impl Handler {
+    /// The handler before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
         Self { service, metrics, bounds, telling: Telling::default(), tracer: None }
     }
 
-    /// The same seam, whose answers tell this beside codes and limits.
+    /// The same handler, whose answers tell this beside codes and limits.
     #[must_use]
     pub fn telling(self, telling: Telling) -> Self {
         Self { telling, ..self }
     }
 
-    /// The bounds that the seam keeps. A front uses them to stop reading early.
+    /// The bounds that the handler keeps. A front uses them to stop reading early.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
     }
@@ -283,10 +283,10 @@ impl Seam {
         mut span: Option<CallSpan>,
     ) -> impl Future<Output = Result<Answer, Refusal>> + Send + use<> {
         let began = clock::monotonic();
-        let (seam, message) = (self.clone(), Box::<[u8]>::from(message));
+        let (handler, message) = (self.clone(), Box::<[u8]>::from(message));
         async move {
-            let answer = seam.finish_decision((front, &mut span), &message, timeout).await;
-            seam.count(front, outcome(answer.as_ref().map(|answer| answer.code)), 1, began);
+            let answer = handler.finish_decision((front, &mut span), &message, timeout).await;
+            handler.count(front, outcome(answer.as_ref().map(|answer| answer.code)), 1, began);
             answer.inspect_err(|refusal| trace::refused_message((front, span), &message, refusal))
         }
     }
@@ -353,7 +353,7 @@ impl Seam {
         });
         match asked {
             Ok(Err((question, live))) => {
-                let seam = self.clone();
+                let handler = self.clone();
                 Reply::Later(Box::pin(async move {
                     let read = |request: &mut _| {
                         *request = question.as_request();
@@ -361,8 +361,9 @@ impl Seam {
                     };
                     let render =
                         |_: &Request<'_>, decision: &Decision<'_>| checked((front, span.take()), decision);
-                    let answer = seam.service.finish(live.in_force(), read, None, render).await;
-                    seam.counted(front, answer, began)
+                    let answer = handler.service.finish(live.in_force(), read, None, render).await;
+                    handler
+                        .counted(front, answer, began)
                         .inspect_err(|refusal| trace::refused((front, span), refusal))
                 }))
             }

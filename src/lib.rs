@@ -61,7 +61,7 @@
 //! - **Workers**: a thread a core, each with a runtime of its own; a connection belongs to the worker that had the
 //!   fewest. A decision is made where its bytes were read, without a hop. Everything else (scrapes, expiry, reloads)
 //!   runs on other threads at a lower priority.
-//! - **The hot call stands on an HTTP/2 of our own** (`crates/grpc`, driven by `front/lane`), behind the seam of `front` (bytes in, bytes out): a
+//! - **The hot call stands on an HTTP/2 of our own** (`crates/grpc`, driven by `front/lane`), behind the handler of `front` (bytes in, bytes out): a
 //!   state machine without I/O, written for small unary calls. `docs/lane.md` says why, what it leaves out, and how it is
 //!   held to what hyper does. A generic server costs many times what the decision does.
 //! - **Or on hyper directly** (GRPC_FRONT=tonic, and wherever traces are wanted); tonic serves health and reflection
@@ -108,7 +108,7 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 
-/// The seam behind the fronts, and the lane without sockets, for the benchmarks that measure them alone.
+/// The handler behind the fronts, and the lane without sockets, for the benchmarks that measure them alone.
 #[doc(hidden)]
 pub use front::bare::{answerer, lane};
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.

@@ -1,4 +1,4 @@
-//! The seam and the lane without a server, for the benchmarks that measure them alone: no sockets, no runtime, no
+//! The handler and the lane without a server, for the benchmarks that measure them alone: no sockets, no runtime, no
 //! settings.
 
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::lane::{LaneFront, bare};
-use super::{Bounds, Reply, Seam};
+use super::{Bounds, Handler, Reply};
 use crate::health::Health;
 use crate::metrics::Front;
 use crate::service::fixture;
 
-fn seam(rules: &str) -> Seam {
+fn handler(rules: &str) -> Handler {
     let metrics = fixture::metrics();
     let service = fixture::service(Some(rules), &metrics).into();
-    Seam::new(service, metrics, Bounds::default())
+    Handler::new(service, metrics, Bounds::default())
 }
 
 /// A connection of the lane: takes whole frames off what it is given, appends what it has to say, and returns how many
@@ -26,7 +26,7 @@ pub type BareConnection = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> usize>;
 /// # Panics
 /// When the rules are bad.
 pub fn lane(rules: &str) -> impl Fn() -> BareConnection + use<> {
-    let front = LaneFront::new(Arc::new(seam(rules)), Arc::new(Health::starting()));
+    let front = LaneFront::new(Arc::new(handler(rules)), Arc::new(Health::starting()));
     move || Box::new(bare(front.clone()))
 }
 
@@ -35,8 +35,8 @@ pub fn lane(rules: &str) -> impl Fn() -> BareConnection + use<> {
 /// # Panics
 /// When the rules are bad.
 pub fn answerer(rules: &str) -> impl Fn(&[u8]) -> Option<Bytes> + use<> {
-    let seam = seam(rules);
-    move |request| match seam.answer(Front::Grpc, request, None, None) {
+    let handler = handler(rules);
+    move |request| match handler.answer(Front::Grpc, request, None, None) {
         Reply::Now(answer) => answer.ok().map(|answer| answer.message),
         Reply::Later(_) => None,
     }

@@ -45,7 +45,7 @@ use self::stream_tasks::StreamTasks;
 pub use self::tls::{Identity, Tls, TlsError};
 pub use self::workers::{ConnectionBounds, Fronts, Port, Workers};
 
-use crate::front::Seam;
+use crate::front::Handler;
 use crate::front::grpc::GrpcFront;
 use crate::front::http::Respond;
 use crate::front::lane::{self, LaneFront};
@@ -92,16 +92,16 @@ pub enum GrpcServer {
 }
 
 impl GrpcServer {
-    /// hyper and tonic: calls are answered by `seam`, and questions about health by `health`.
+    /// hyper and tonic: calls are answered by `handler`, and questions about health by `health`.
     #[must_use]
-    pub fn tonic(seam: Arc<Seam>, health: Arc<Health>) -> Self {
-        Self::Tonic(GrpcFront::new(seam, health))
+    pub fn tonic(handler: Arc<Handler>, health: Arc<Health>) -> Self {
+        Self::Tonic(GrpcFront::new(handler, health))
     }
 
     /// The same on our own HTTP/2.
     #[must_use]
-    pub fn lane(seam: Arc<Seam>, health: Arc<Health>) -> Self {
-        Self::Lane(LaneFront::new(seam, health))
+    pub fn lane(handler: Arc<Handler>, health: Arc<Health>) -> Self {
+        Self::Lane(LaneFront::new(handler, health))
     }
 
     /// Serves one connection to its end, once its client has said what it speaks.

@@ -20,7 +20,7 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
 use self::unfinished::Unfinished;
-use crate::front::{Seam, proto};
+use crate::front::{Handler, proto};
 use crate::health::Health;
 
 /// Bytes of a question about health or about services, which are names. (tonic's own bound is 4 MiB, and a connection
@@ -33,14 +33,14 @@ pub(in crate::front) const SHOULD_RATE_LIMIT: &str =
 /// What answers on the gRPC port. Clones share everything.
 #[derive(Clone)]
 pub struct GrpcFront {
-    seam: Arc<Seam>,
+    handler: Arc<Handler>,
     others: Routes,
 }
 
 impl GrpcFront {
-    /// Answers calls by `seam`, and questions about health by `health`.
+    /// Answers calls by `handler`, and questions about health by `health`.
     #[must_use]
-    pub fn new(seam: Arc<Seam>, health: Arc<Health>) -> Self {
+    pub fn new(handler: Arc<Handler>, health: Arc<Health>) -> Self {
         let reflection = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
@@ -48,11 +48,11 @@ impl GrpcFront {
         };
         let v1 = reflection().build_v1().expect("our own descriptors decode");
         let v1alpha = reflection().build_v1alpha().expect("our own descriptors decode");
-        let others = Routes::new(health::service(health, Arc::clone(&seam.metrics)))
+        let others = Routes::new(health::service(health, Arc::clone(&handler.metrics)))
             .add_service(v1.max_decoding_message_size(QUESTION_BYTES_MAX))
             .add_service(v1alpha.max_decoding_message_size(QUESTION_BYTES_MAX))
             .prepare();
-        Self { seam, others }
+        Self { handler, others }
     }
 
     /// What answers on one connection.
@@ -71,9 +71,9 @@ pub struct GrpcConnection {
 impl GrpcConnection {
     /// Answers one call.
     pub async fn respond(&self, request: Request<Incoming>) -> Response<GrpcBody> {
-        let GrpcFront { seam, others } = &self.front;
+        let GrpcFront { handler, others } = &self.front;
         if request.uri().path() == SHOULD_RATE_LIMIT {
-            return unary::respond(seam, &self.unfinished, request).await.map(GrpcBody::Unary);
+            return unary::respond(handler, &self.unfinished, request).await.map(GrpcBody::Unary);
         }
         match others.clone().call(request).await {
             Ok(response) => response.map(GrpcBody::Other),

@@ -25,7 +25,7 @@ pub use self::gate::Gate;
 pub use self::page::Page;
 
 use self::page::{not_allowed, text};
-use crate::front::{Bounds, Refusal, RefusalCode, Seam};
+use crate::front::{Bounds, Handler, Refusal, RefusalCode};
 use crate::health::Health;
 use crate::metrics::Front;
 
@@ -45,16 +45,16 @@ pub trait Respond: Clone + Send + Sync + 'static {
 /// The port of decisions and probes. Clones share everything.
 #[derive(Clone)]
 pub struct HttpFront {
-    seam: Arc<Seam>,
+    handler: Arc<Handler>,
     health: Arc<Health>,
     check: CheckOptions,
 }
 
 impl HttpFront {
-    /// Answers calls by `seam` (`/check` under `check`), and probes by `health`.
+    /// Answers calls by `handler` (`/check` under `check`), and probes by `health`.
     #[must_use]
-    pub fn new(seam: Arc<Seam>, health: Arc<Health>, check: CheckOptions) -> Self {
-        Self { seam, health, check }
+    pub fn new(handler: Arc<Handler>, health: Arc<Health>, check: CheckOptions) -> Self {
+        Self { handler, health, check }
     }
 }
 
@@ -62,16 +62,16 @@ impl Respond for HttpFront {
     async fn respond(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Page {
         if request.uri().path().starts_with(check::PATH) {
             let (head, _ignored) = request.into_parts();
-            return check::respond(&self.seam, self.check, &head, peer.map(|peer| peer.ip())).await;
+            return check::respond(&self.handler, self.check, &head, peer.map(|peer| peer.ip())).await;
         }
         let method = request.method();
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {
             // The Go service's own handler never looks at the method, and its documentation shows a GET with a body.
             ("/json", _) if method == Method::POST || method == Method::GET => {
-                let span = self.seam.begin_span(Front::Json, request.headers());
-                match read_body(request.into_body(), self.seam.bounds()).await {
-                    Ok(body) => json::respond(&self.seam, &body, span).await,
-                    Err(refusal) => refused(&self.seam.refuse(Front::Json, refusal)),
+                let span = self.handler.begin_span(Front::Json, request.headers());
+                match read_body(request.into_body(), self.handler.bounds()).await {
+                    Ok(body) => json::respond(&self.handler, &body, span).await,
+                    Err(refusal) => refused(&self.handler.refuse(Front::Json, refusal)),
                 }
             }
             ("/json", _) => not_allowed("GET, POST"),

@@ -16,13 +16,13 @@ use std::sync::Arc;
 pub use self::driver::{bare, serve};
 
 use self::peer_log::PeerLog;
-use crate::front::Seam;
+use crate::front::Handler;
 use crate::health::Health;
 
 /// The lane, as a front of the gRPC port. Clones share everything.
 #[derive(Clone)]
 pub struct LaneFront {
-    handler: Arc<Seam>,
+    handler: Arc<Handler>,
     health: Arc<Health>,
     peer_log: Arc<PeerLog>,
 }
@@ -30,7 +30,7 @@ pub struct LaneFront {
 impl LaneFront {
     /// A front that answers decisions by `handler`, and health checks by `health`.
     #[must_use]
-    pub fn new(handler: Arc<Seam>, health: Arc<Health>) -> Self {
+    pub fn new(handler: Arc<Handler>, health: Arc<Health>) -> Self {
         Self { handler, health, peer_log: Arc::default() }
     }
 }

@@ -5,7 +5,7 @@ mod connections;
 mod grpc;
 mod http;
 mod lane;
-mod seam;
+mod handler;
 mod telling;
 mod tls;
 
@@ -20,7 +20,7 @@ use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
 };
 use crate::front::http::{AdminFront, CheckOptions, Gate, HttpFront, MetricsFront, Proxy};
-use crate::front::{Bounds, Seam};
+use crate::front::{Bounds, Handler};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -62,12 +62,12 @@ pub(super) fn fronts(service: Arc<Service>, metrics: Arc<Metrics>) -> (Fronts, A
 }
 
 fn fronts_with(service: Arc<Service>, metrics: Arc<Metrics>, check: CheckOptions) -> (Fronts, Arc<Health>) {
-    let seam = Arc::new(Seam::new(Arc::clone(&service), metrics, Bounds::default()));
+    let handler = Arc::new(Handler::new(Arc::clone(&service), metrics, Bounds::default()));
     let health = Arc::new(Health::starting());
     health.serve();
     let fronts = Fronts {
-        grpc: GrpcServer::tonic(Arc::clone(&seam), Arc::clone(&health)),
-        http: HttpFront::new(seam, Arc::clone(&health), check),
+        grpc: GrpcServer::tonic(Arc::clone(&handler), Arc::clone(&health)),
+        http: HttpFront::new(handler, Arc::clone(&health), check),
         service,
     };
     (fronts, health)
@@ -103,9 +103,9 @@ impl Server {
         };
         let (grpc, http) = (listen(Port::Grpc).await, listen(Port::Http).await);
         let (listener, admin) = bind().await;
-        let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
+        let handler = Arc::new(Handler::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
         let front =
-            AdminFront::new(service, seam, Arc::clone(&metrics), Gate::new("0.0.0.0", Some("let me in")));
+            AdminFront::new(service, handler, Arc::clone(&metrics), Gate::new("0.0.0.0", Some("let me in")));
         let serving = serve_pages(listener, front, 4, pages.drain());
         tasks.spawn(async move { match serving.await {} });
         let (listener, metrics_page) = bind().await;

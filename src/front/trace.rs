@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use prost::Message;
 
-use super::{Refusal, Seam};
+use super::{Handler, Refusal};
 use crate::front::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::metrics::Front;
 use crate::spans::{CallSpan, Tracer};
@@ -11,7 +11,7 @@ use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::plan::Origin;
 use tidegate_engine::rules::Rule;
 
-impl Seam {
+impl Handler {
     /// Traces calls from now on, if there is something to trace to.
     #[must_use]
     pub fn traced(self, tracer: Option<Tracer>) -> Self {

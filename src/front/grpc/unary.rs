@@ -1,4 +1,4 @@
-//! One unary call of gRPC over HTTP/2: a framed message in, the seam, a framed message and trailers out. Nothing but
+//! One unary call of gRPC over HTTP/2: a framed message in, the handler, a framed message and trailers out. Nothing but
 //! what `ShouldRateLimit` needs: no compression, no metadata, no streams.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use hyper::body::{Body, Frame, Incoming};
 
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
 use super::unfinished::Unfinished;
-use crate::front::{Bounds, Refusal, Seam};
+use crate::front::{Bounds, Handler, Refusal};
 use crate::metrics::Front;
 use crate::spans::CallSpan;
 use tidegate_grpc::message::{ONLY_GRPC, ONLY_POST, is_content_type, percent_encoded};
@@ -27,7 +27,7 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// Answers one call of `ShouldRateLimit`.
 pub(super) async fn respond(
-    seam: &Seam,
+    handler: &Handler,
     unfinished: &Unfinished,
     request: Request<Incoming>,
 ) -> Response<UnaryBody> {
@@ -35,8 +35,8 @@ pub(super) async fn respond(
         return response;
     }
     let timeout = timeout_of(request.headers());
-    let span = seam.begin_span(Front::Grpc, request.headers());
-    match answer(seam, unfinished, request.into_body(), timeout, span).await {
+    let span = handler.begin_span(Front::Grpc, request.headers());
+    match answer(handler, unfinished, request.into_body(), timeout, span).await {
         Ok(message) => answered(&message),
         Err(refusal) => refused(&refusal),
     }
@@ -48,17 +48,17 @@ fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
 }
 
 async fn answer(
-    seam: &Seam,
+    handler: &Handler,
     unfinished: &Unfinished,
     body: Incoming,
     timeout: Option<Duration>,
     span: Option<CallSpan>,
 ) -> Result<Bytes, Refusal> {
-    let reading = tokio::time::timeout(READ_TIMEOUT, read(body, unfinished, seam.bounds()));
+    let reading = tokio::time::timeout(READ_TIMEOUT, read(body, unfinished, handler.bounds()));
     let message = reading.await.unwrap_or_else(|_| Err(Refusal::late("the request did not arrive in time")));
     let answer = match message {
-        Ok(message) => seam.answer(Front::Grpc, &message, timeout, span).ready().await,
-        Err(refusal) => Err(seam.refuse_call(Front::Grpc, refusal, span)),
+        Ok(message) => handler.answer(Front::Grpc, &message, timeout, span).ready().await,
+        Err(refusal) => Err(handler.refuse_call(Front::Grpc, refusal, span)),
     };
     answer.map(|answer| answer.message)
 }

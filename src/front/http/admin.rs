@@ -15,7 +15,7 @@ use super::gate::Gate;
 use super::page::{JSON, Page, TEXT, not_allowed, page, pieces, text};
 use super::rlconfig::{Format, Listing};
 use super::{Respond, json, read_body, refused};
-use crate::front::Seam;
+use crate::front::Handler;
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -93,16 +93,16 @@ impl Respond for MetricsFront {
 #[derive(Clone)]
 pub struct AdminFront {
     service: Arc<Service>,
-    seam: Arc<Seam>,
+    handler: Arc<Handler>,
     metrics: Arc<Metrics>,
     gate: Gate,
 }
 
 impl AdminFront {
-    /// Shows the rules of `service`, what `seam` would answer, and `metrics`. Whom `gate` lets pass may change state.
+    /// Shows the rules of `service`, what `handler` would answer, and `metrics`. Whom `gate` lets pass may change state.
     #[must_use]
-    pub fn new(service: Arc<Service>, seam: Arc<Seam>, metrics: Arc<Metrics>, gate: Gate) -> Self {
-        Self { service, seam, metrics, gate }
+    pub fn new(service: Arc<Service>, handler: Arc<Handler>, metrics: Arc<Metrics>, gate: Gate) -> Self {
+        Self { service, handler, metrics, gate }
     }
 
     async fn rlconfig(&self, query: &str) -> Page {
@@ -119,13 +119,13 @@ impl AdminFront {
     /// Explains the answer to a request, given as to `/json`.
     async fn ask(&self, query: &str, body: Incoming) -> Page {
         let as_json = parameter(query, "format") == Some("json");
-        let asked = read_body(body, self.seam.bounds()).await.and_then(|body| json::to_request(&body));
+        let asked = read_body(body, self.handler.bounds()).await.and_then(|body| json::to_request(&body));
         let tell = |told: &Explanation<'_>| match as_json {
             true => page(StatusCode::OK, JSON, format!("{}\n", json_line(&told.json().to_string()))),
             false => text(StatusCode::OK, told.to_string()),
         };
         let explained = match asked {
-            Ok(request) => self.seam.explain(&request, tell).await,
+            Ok(request) => self.handler.explain(&request, tell).await,
             Err(refusal) => Err(refusal),
         };
         explained.unwrap_or_else(|refusal| refused(&refusal))
@@ -187,8 +187,9 @@ mod tests {
     fn the_log_level_is_state() {
         let metrics = crate::service::fixture::metrics();
         let service = Arc::new(crate::service::fixture::service(None, &metrics));
-        let seam = Seam::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
-        let front = AdminFront::new(service, Arc::new(seam), metrics, Gate::new("::", Some("open")));
+        let handler =
+            Handler::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
+        let front = AdminFront::new(service, Arc::new(handler), metrics, Gate::new("::", Some("open")));
         let stranger = Some("10.0.0.1:1".parse().expect("an address"));
         // A bad level: none of the process's own is changed by a test.
         let set = |request: Request<()>| {

@@ -16,7 +16,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use self::client::Described;
 use self::query::{Form, Question};
 use super::page::{Page, empty, not_allowed, text};
-use crate::front::{CheckAnswer, Refusal, RefusalCode, Seam, trace};
+use crate::front::{CheckAnswer, Handler, Refusal, RefusalCode, trace};
 use crate::metrics::Front;
 use tidegate_engine::decision::Code;
 use tidegate_engine::request::RequestBuf;
@@ -51,26 +51,31 @@ pub enum Proxy {
 }
 
 /// Answers one question. `peer` is `None` on a unix socket.
-pub(super) async fn respond(seam: &Seam, options: CheckOptions, head: &Parts, peer: Option<IpAddr>) -> Page {
+pub(super) async fn respond(
+    handler: &Handler,
+    options: CheckOptions,
+    head: &Parts,
+    peer: Option<IpAddr>,
+) -> Page {
     if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) {
         return not_allowed("GET, HEAD, POST");
     }
-    let mut span = seam.begin_span(Front::Check, &head.headers);
-    match query::parse(&head.uri, seam.bounds()) {
+    let mut span = handler.begin_span(Front::Check, &head.headers);
+    match query::parse(&head.uri, handler.bounds()) {
         Ok(Question { buf, form, deny_status }) => {
             trace::asked(&mut span, buf.domain());
             let client = Described { head, peer, options };
-            let bytes_max = seam.bounds().request_bytes_max;
+            let bytes_max = handler.bounds().request_bytes_max;
             let ask = |rules: &RuleSet| match form {
                 Form::Told => Ok(buf),
                 Form::Described => describe(rules.actions(buf.domain()), &client, buf, bytes_max),
             };
-            match seam.check(Front::Check, ask, span).ready().await {
+            match handler.check(Front::Check, ask, span).ready().await {
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),
                 Err(refusal) => refused(&refusal),
             }
         }
-        Err(refusal) => refused(&seam.refuse_call(Front::Check, refusal, span)),
+        Err(refusal) => refused(&handler.refuse_call(Front::Check, refusal, span)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `/json`: the gRPC call as protobuf JSON. A transcoder before the seam, so that both fronts decide alike: JSON to
+//! `/json`: the gRPC call as protobuf JSON. A transcoder before the handler, so that both fronts decide alike: JSON to
 //! the bytes of a `RateLimitRequest`, and the bytes of its answer to JSON.
 //!
 //! Takes camelCase and snake_case, enumerations by name and by number, 64-bit numbers as numbers and as strings.
@@ -16,7 +16,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use self::keys::UniqueKeys;
 use super::page::{JSON, Page, page};
 use super::refused;
-use crate::front::{Refusal, Seam, proto};
+use crate::front::{Handler, Refusal, proto};
 use crate::metrics::Front;
 use crate::spans::CallSpan;
 use tidegate_engine::decision::Code;
@@ -36,10 +36,10 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
 });
 
 /// Answers one call.
-pub(super) async fn respond(seam: &Seam, body: &[u8], span: Option<CallSpan>) -> Page {
+pub(super) async fn respond(handler: &Handler, body: &[u8], span: Option<CallSpan>) -> Page {
     let answer = match to_request(body) {
-        Ok(request) => seam.answer(Front::Json, &request, None, span).ready().await,
-        Err(refusal) => Err(seam.refuse_call(Front::Json, refusal, span)),
+        Ok(request) => handler.answer(Front::Json, &request, None, span).ready().await,
+        Err(refusal) => Err(handler.refuse_call(Front::Json, refusal, span)),
     };
     match answer {
         Ok(answer) => {
@@ -65,8 +65,8 @@ pub(super) fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
 
 /// The JSON of the `RateLimitResponse` that these bytes are.
 fn from_response(response: &[u8]) -> Vec<u8> {
-    let message =
-        DynamicMessage::decode(MESSAGES.response.clone(), response).expect("the seam encodes this message");
+    let message = DynamicMessage::decode(MESSAGES.response.clone(), response)
+        .expect("the handler encodes this message");
     serde_json::to_vec(&message).expect("a message has a JSON form")
 }
 

@@ -348,13 +348,13 @@ mod tests {
     use super::*;
     use crate::front::connections::DrainSwitch;
     use crate::front::tests::{metrics, service};
-    use crate::front::{Bounds, Seam};
+    use crate::front::{Bounds, Handler};
     use crate::health::Health;
     use tidegate_grpc::frames::{self, PREFACE, flag};
 
     fn front() -> LaneFront {
         let metrics = metrics();
-        let handler = Seam::new(service(None, &metrics).into(), metrics, Bounds::default());
+        let handler = Handler::new(service(None, &metrics).into(), metrics, Bounds::default());
         LaneFront::new(handler.into(), Health::starting().into())
     }
 

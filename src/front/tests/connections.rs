@@ -18,7 +18,7 @@ use crate::front::connections::{
     DrainSwitch, GrpcServer, Life, Listener, serve_grpc, serve_http, serve_pages,
 };
 use crate::front::http::{AdminFront, Gate};
-use crate::front::{Bounds, Seam};
+use crate::front::{Bounds, Handler};
 use crate::health::Health;
 use tidegate_grpc::frames::{self, flag};
 
@@ -104,8 +104,8 @@ async fn serve(listener: &Listener, by: By) {
     let life = Life::until(switch.drain());
     let service = Arc::new(service(None, &metrics));
     if by == By::Lane {
-        let seam = Seam::new(service, metrics, Bounds::default());
-        return serve_grpc(arrival, GrpcServer::lane(seam.into(), Health::starting().into()), life).await;
+        let handler = Handler::new(service, metrics, Bounds::default());
+        return serve_grpc(arrival, GrpcServer::lane(handler.into(), Health::starting().into()), life).await;
     }
     let (fronts, _) = fronts(service, metrics);
     match by {
@@ -249,8 +249,8 @@ async fn a_page_that_nobody_takes_is_not_kept() {
     let (listener, address) = bind().await;
     let (metrics, switch) = (metrics(), DrainSwitch::new());
     let service = Arc::new(service(Some(RULES), &metrics));
-    let seam = Arc::new(Seam::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
-    let front = AdminFront::new(service, seam, metrics, Gate::new("::", None));
+    let handler = Arc::new(Handler::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
+    let front = AdminFront::new(service, handler, metrics, Gate::new("::", None));
     let serving = tokio::spawn(serve_pages(listener, front, 4, switch.drain()));
     // Nothing of it may be sent, or its beginning.
     for window in [0, 100] {

@@ -19,7 +19,7 @@ use crate::front::grpc::SHOULD_RATE_LIMIT;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::front::{Bounds, Seam};
+use crate::front::{Bounds, Handler};
 use crate::health::Health;
 use tidegate_grpc::frames::{HEAD_BYTES, Head, PREFACE, flag, kind};
 use tidegate_grpc::hpack::text::TextDecoder;
@@ -64,7 +64,7 @@ enum Pace {
 /// What a fresh server answers to these parts.
 async fn ask(server: Server, parts: &[&[u8]], pace: Pace) -> Received {
     let metrics = metrics();
-    let handler = Arc::new(Seam::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()));
+    let handler = Arc::new(Handler::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()));
     let health = Arc::new(Health::starting());
     health.serve();
     let switch = DrainSwitch::new();

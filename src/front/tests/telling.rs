@@ -11,7 +11,7 @@ use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_de
     Entry, RateLimitOverride,
 };
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::front::{Bounds, LimitHeaders, Reply, Seam, Telling};
+use crate::front::{Bounds, Handler, LimitHeaders, Reply, Telling};
 use crate::metrics::Front;
 
 const RULES: &str = "
@@ -36,13 +36,13 @@ descriptors:
     metadata: {seen: unlimited}
 ";
 
-fn seam(telling: Telling) -> Seam {
+fn handler(telling: Telling) -> Handler {
     let metrics = metrics();
-    Seam::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()).telling(telling)
+    Handler::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()).telling(telling)
 }
 
-fn answer(seam: &Seam, request: &RateLimitRequest) -> RateLimitResponse {
-    match seam.answer(Front::Grpc, &request.encode_to_vec(), None, None) {
+fn answer(handler: &Handler, request: &RateLimitRequest) -> RateLimitResponse {
+    match handler.answer(Front::Grpc, &request.encode_to_vec(), None, None) {
         Reply::Now(answer) => RateLimitResponse::decode(answer.expect("an answer").message).expect("encoded"),
         Reply::Later(_) => panic!("the memory store never waits"),
     }
@@ -76,36 +76,36 @@ fn fields(of: &Struct) -> Json {
 
 #[test]
 fn what_is_off_is_not_told() {
-    let told = answer(&seam(Telling::default()), &request(&["user"]));
+    let told = answer(&handler(Telling::default()), &request(&["user"]));
     assert_eq!((told.response_headers_to_add.len(), told.dynamic_metadata), (0, None));
 }
 
-fn headers(seam: &Seam, keys: &[&str]) -> Vec<(String, String)> {
-    let told = answer(seam, &request(keys)).response_headers_to_add;
+fn headers(handler: &Handler, keys: &[&str]) -> Vec<(String, String)> {
+    let told = answer(handler, &request(keys)).response_headers_to_add;
     told.into_iter().map(|header| (header.key, header.value)).collect()
 }
 
 #[test]
 fn headers_tell_the_tightest_limit_under_the_names_that_were_set() {
     let names = LimitHeaders { limit: "L".into(), remaining: "M".into(), reset: "R".into() };
-    let seam = seam(Telling { headers: Some(names), dynamic_metadata: false });
-    let told = headers(&seam, &["user", "path"]);
+    let handler = handler(Telling { headers: Some(names), dynamic_metadata: false });
+    let told = headers(&handler, &["user", "path"]);
     assert_eq!(told[..2], [("L".into(), "2".into()), ("M".into(), "1".into())]);
     // A bucket of the default algorithm is a sixtieth of the window.
     let within = |text: &str| (3_600..=3_660).contains(&text.parse::<u64>().expect("plain seconds"));
     assert!(told.len() == 3 && told[2].0 == "R" && within(&told[2].1), "{told:?}");
-    headers(&seam, &["path"]);
-    let denied = headers(&seam, &["user", "path"]);
+    headers(&handler, &["path"]);
+    let denied = headers(&handler, &["user", "path"]);
     let named: Vec<_> = denied.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(named, ["L", "M", "R", "Retry-After"]);
     assert_eq!((&*denied[1].1, &denied[3].1), ("0", &denied[2].1));
     assert!(within(&denied[3].1), "{denied:?}");
-    assert_eq!(headers(&seam, &["unlimited", "nowhere"]), [], "no counter was asked");
+    assert_eq!(headers(&handler, &["unlimited", "nowhere"]), [], "no counter was asked");
 }
 
 fn metadata(request: &RateLimitRequest) -> Json {
-    let seam = seam(Telling { headers: None, dynamic_metadata: true });
-    fields(&answer(&seam, request).dynamic_metadata.expect("it is on"))
+    let handler = handler(Telling { headers: None, dynamic_metadata: true });
+    fields(&answer(&handler, request).dynamic_metadata.expect("it is on"))
 }
 
 #[test]

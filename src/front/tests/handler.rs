@@ -1,4 +1,4 @@
-//! The seam takes any bytes.
+//! The handler takes any bytes.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -7,23 +7,23 @@ use prost::Message;
 
 use super::{metrics, service, service_at};
 use crate::clock::Clock;
-use crate::front::{Answer, Bounds, Refusal, RefusalCode, Reply, Seam, proto};
+use crate::front::{Answer, Bounds, Handler, Refusal, RefusalCode, Reply, proto};
 use crate::metrics::Front;
 use crate::service::BATCH_MAX;
 use proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
-fn seam(bounds: Bounds) -> Seam {
-    seam_at(Clock::start(), bounds)
+fn handler(bounds: Bounds) -> Handler {
+    handler_at(Clock::start(), bounds)
 }
 
-fn seam_at(clock: Clock, bounds: Bounds) -> Seam {
+fn handler_at(clock: Clock, bounds: Bounds) -> Handler {
     let metrics = metrics();
-    Seam::new(service_at(clock, Some(super::RULES), &metrics).into(), metrics, bounds)
+    Handler::new(service_at(clock, Some(super::RULES), &metrics).into(), metrics, bounds)
 }
 
-/// What a seam with these bounds answers at once.
+/// What a handler with these bounds answers at once.
 fn answered(bounds: Bounds, request: &[u8]) -> Result<Answer, Refusal> {
-    match seam(bounds).answer(Front::Grpc, request, None, None) {
+    match handler(bounds).answer(Front::Grpc, request, None, None) {
         Reply::Now(answer) => answer,
         Reply::Later(_) => panic!("the memory store never waits"),
     }
@@ -60,8 +60,8 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// What one and the same limiter answers to these, one by one.
-fn alone(seam: &Seam, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>, Refusal>>> {
-    let answer = |request: &Vec<u8>| match seam.answer(Front::Grpc, request, None, None) {
+fn alone(handler: &Handler, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>, Refusal>>> {
+    let answer = |request: &Vec<u8>| match handler.answer(Front::Grpc, request, None, None) {
         Reply::Now(answer) => answer.map(|answer| answer.message.to_vec()),
         Reply::Later(_) => panic!("the memory store never waits"),
     };
@@ -69,10 +69,10 @@ fn alone(seam: &Seam, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>
 }
 
 /// The same in one batch, in which some places have no request.
-fn together(seam: &Seam, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>, Refusal>>> {
+fn together(handler: &Handler, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>, Refusal>>> {
     let mut answers = vec![None; requests.len()];
     let messages: Vec<Option<&[u8]>> = requests.iter().map(Option::as_deref).collect();
-    seam.answer_batch(Front::Grpc, &messages, |place, answer| {
+    handler.answer_batch(Front::Grpc, &messages, |place, answer| {
         let answer = answer.expect("the memory store never waits");
         assert_eq!(answers[place].replace(answer.map(<[u8]>::to_vec)), None, "answered once");
     });
@@ -82,8 +82,8 @@ fn together(seam: &Seam, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<
 #[test]
 fn without_rules_all_that_came_together_are_refused() {
     let metrics = metrics();
-    let seam = Seam::new(service(None, &metrics).into(), metrics, Bounds::default());
-    for answer in together(&seam, &vec![Some(ALICE.to_vec()); 3]) {
+    let handler = Handler::new(service(None, &metrics).into(), metrics, Bounds::default());
+    for answer in together(&handler, &vec![Some(ALICE.to_vec()); 3]) {
         assert_eq!(answer.expect("answered").expect_err("no rules").code, RefusalCode::Unavailable);
     }
 }
@@ -94,7 +94,7 @@ proptest! {
         requests in vec(option::of(prop_oneof![3 => Just(ALICE.to_vec()), 1 => bytes()]), 0..=BATCH_MAX),
     ) {
         let clock = Clock::standing();
-        let [one, other] = [(), ()].map(|()| seam_at(clock, Bounds::default()));
+        let [one, other] = [(), ()].map(|()| handler_at(clock, Bounds::default()));
         prop_assert_eq!(together(&one, &requests), alone(&other, &requests));
     }
 
@@ -112,7 +112,7 @@ proptest! {
 
 #[test]
 fn what_waits_is_small() {
-    let waiting = seam(Bounds::default()).finish(Front::Grpc, ALICE, None, None);
+    let waiting = handler(Bounds::default()).finish(Front::Grpc, ALICE, None, None);
     let bytes = size_of_val(&waiting);
     assert!(bytes <= 2_048, "{bytes} bytes");
 }

@@ -1,5 +1,5 @@
-//! `cargo bench --bench seam`: what one call allocates behind the transport, from the bytes of the request to the bytes
-//! of the answer, and beside it what decoding the request by prost would, which the seam does without.
+//! `cargo bench --bench handler`: what one call allocates behind the transport, from the bytes of the request to the bytes
+//! of the answer, and beside it what decoding the request by prost would, which the handler does without.
 
 use std::alloc::System;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ fn main() {
     println!("allocations a call, after the first of its kind");
     println!(
         "{:>8} {:>12} {:>6} {:>22} {:>22}",
-        "rules", "descriptors", "seam", "the request, by prost", "bytes, seam"
+        "rules", "descriptors", "handler", "the request, by prost", "bytes, handler"
     );
     for rules in [1, 1_000, 100_000] {
         let answer = answerer(&rules_text(rules));
@@ -34,9 +34,9 @@ fn main() {
 fn row(rules: usize, descriptors: usize, answer: impl Fn(&[u8]) -> Option<bytes::Bytes>) {
     let request = request(descriptors);
     assert!(answer(&request).is_some_and(|message| message.len() > 10 * descriptors), "a decision");
-    let (seam, bytes) = counted(|| drop(black_box(answer(black_box(&request)))));
+    let (handler, bytes) = counted(|| drop(black_box(answer(black_box(&request)))));
     let (decoded, _) = counted(|| drop(black_box(RateLimitRequest::decode(black_box(&request[..])))));
-    println!("{rules:>8} {descriptors:>12} {seam:>6} {decoded:>22} {bytes:>22}");
+    println!("{rules:>8} {descriptors:>12} {handler:>6} {decoded:>22} {bytes:>22}");
 }
 
 /// Allocations (and reallocations) and their bytes, of one call.
