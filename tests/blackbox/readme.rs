@@ -1,33 +1,52 @@
-//! What README.md shows is what happens.
+//! What README.md and the pages of docs/ show is what happens, and their links lead somewhere.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::harness::tidegate::Setup;
 use crate::harness::{eventually, grpc, http};
 
 const README: &str = include_str!("../../README.md");
+const RULES: &str = include_str!("../../docs/rules.md");
+const CONTRIBUTING: &str = include_str!("../../CONTRIBUTING.md");
 
-/// The only fenced block of README.md that begins so.
-fn block(beginning: &str) -> &'static str {
+/// The first fenced block of `page` that begins so.
+fn block(page: &'static str, beginning: &str) -> &'static str {
     let mut blocks =
-        README.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').expect("a line").1);
+        page.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').expect("a line").1);
     let found = blocks.find(|block| block.starts_with(beginning));
-    found.unwrap_or_else(|| panic!("no block of README.md begins with {beginning:?}"))
+    found.unwrap_or_else(|| panic!("no block begins with {beginning:?}"))
 }
 
 #[test]
 fn the_line_to_try_gets_the_answer_that_is_shown() {
     let limiter = Setup::new().directory(env!("CARGO_MANIFEST_DIR")).env("CONFIG_PATH", "").start();
-    let question = block("curl -s localhost:8080/json").split('\'').nth(1).expect("a body in quotes");
+    let question = block(README, "curl -s localhost:8080/json").split('\'').nth(1).expect("a body in quotes");
     let mut client = http::Client::new(limiter.ports().http);
     let mut ask = || client.send("POST", "/json", &[], question).expect("an answer");
     let but_time = |body: &str| body.split("\"durationUntilReset\"").next().map(str::to_owned);
-    assert_eq!(but_time(&ask().body), but_time(block("{\"overallCode\"")));
+    assert_eq!(but_time(&ask().body), but_time(block(README, "{\"overallCode\"")));
     let denied = (2..).find(|_| ask().status == 429);
     assert_eq!(denied, Some(101), "README.md names the first that is denied");
 }
 
 #[test]
+fn check_answers_as_the_comment_beside_its_line_says() {
+    let limiter = Setup::new().directory(env!("CARGO_MANIFEST_DIR")).env("CONFIG_PATH", "").start();
+    let line = block(README, "curl -i ").split('\'').nth(1).expect("a URL in quotes");
+    let path = line.strip_prefix("localhost:8080").expect("the HTTP port");
+    let mut client = http::Client::new(limiter.ports().http);
+    for (status, retries_after) in [(200, false); 100].into_iter().chain([(429, true)]) {
+        let answer = client.get(path);
+        assert_eq!((answer.status, answer.header("retry-after").is_some()), (status, retries_after));
+        assert_eq!(answer.number("ratelimit-limit"), 100);
+    }
+}
+
+#[test]
 fn the_rule_file_does_what_is_said_of_it() {
-    let limiter = Setup::new().rules("shop.yaml", block("domain: shop")).start();
+    let limiter = Setup::new().rules("shop.yaml", block(RULES, "domain: shop")).start();
     let client = limiter.client();
     let limit = |entries| {
         let status = client.ask(grpc::question("shop", &[entries])).statuses.remove(0);
@@ -42,11 +61,11 @@ fn the_rule_file_does_what_is_said_of_it() {
 
 #[test]
 fn the_error_that_is_shown_is_what_a_typo_gets() {
-    let typo = block("domain: shop").replacen("unit: minute ", "unit: minutes ", 1);
+    let typo = block(RULES, "domain: shop").replacen("unit: minute ", "unit: minutes ", 1);
     let setup = Setup::new().rules("shop.yaml", &typo);
     let mut process = setup.spawn();
     eventually("the start to be refused", || process.ended());
-    let shown = block("config/shop.yaml:").trim_end().strip_prefix("config/").expect("it begins so");
+    let shown = block(RULES, "config/shop.yaml:").trim_end().strip_prefix("config/").expect("it begins so");
     let first = shown.lines().next().expect("three lines");
     assert_eq!(process.lines_with(first), 1, "{first}\n{:#?}", process.output());
     let checked = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
@@ -63,7 +82,7 @@ fn what_is_asked_gets_the_explanation_that_is_shown() {
     let limiter = Setup::new().directory(env!("CARGO_MANIFEST_DIR")).env("CONFIG_PATH", "").start();
     let client = limiter.client();
     (0..100).for_each(|_| drop(client.ask(grpc::question("shop", &[&[("user", "alice")]]))));
-    let words = block("tidegate ask ").split_whitespace().skip(1);
+    let words = block(RULES, "tidegate ask ").split_whitespace().skip(1);
     let asked = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(words)
         .args(["--debug-host=127.0.0.1", &format!("--debug-port={}", limiter.ports().debug)])
@@ -73,5 +92,70 @@ fn what_is_asked_gets_the_explanation_that_is_shown() {
     let but_time = |text: &str| {
         text.lines().map(|line| line.split(" in ").next().map(str::to_owned)).collect::<Vec<_>>()
     };
-    assert_eq!(but_time(&told), but_time(block("shop: 1 hit")));
+    assert_eq!(but_time(&told), but_time(block(RULES, "shop: 1 hit")));
+}
+
+/// All pages in Markdown below this folder, except those that were built or installed.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let paths =
+        fs::read_dir(folder).expect("the tree can be read").map(|entry| entry.expect("as before").path());
+    let is_ours = |path: &PathBuf| ![".git", ".work", "target"].iter().any(|name| path.ends_with(name));
+    let of = |path: PathBuf| match path.is_dir() {
+        true => pages(&path),
+        false => {
+            Some(path).filter(|path| path.extension().is_some_and(|end| end == "md")).into_iter().collect()
+        }
+    };
+    paths.filter(is_ours).flat_map(of).collect()
+}
+
+/// The anchors of a page: its headings, as GitHub writes them.
+fn anchors(text: &str) -> HashSet<String> {
+    let headings = outside_blocks(text).filter_map(|line| line.strip_prefix('#'));
+    let kept = |char: &char| char.is_alphanumeric() || matches!(char, ' ' | '-' | '_');
+    headings
+        .map(|heading| heading.trim_start_matches('#').trim().chars().filter(kept).collect::<String>())
+        .map(|heading| heading.to_lowercase().replace(' ', "-"))
+        .collect()
+}
+
+fn outside_blocks(text: &str) -> impl Iterator<Item = &str> {
+    text.split("```").step_by(2).flat_map(str::lines)
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut links = 0;
+    for page in pages(Path::new(env!("CARGO_MANIFEST_DIR"))) {
+        let text = fs::read_to_string(&page).expect("the tree can be read");
+        let targets = outside_blocks(&text).flat_map(|line| line.split("](").skip(1));
+        for target in targets.filter_map(|rest| rest.split(')').next()) {
+            if target.starts_with("https://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if file.is_empty() { page.clone() } else { page.with_file_name(file) };
+            assert!(path.exists(), "{}: {target}", page.display());
+            if !anchor.is_empty() {
+                let anchors = anchors(&fs::read_to_string(&path).expect("a page"));
+                assert!(anchors.contains(anchor), "{}: {target}: {anchors:?}", page.display());
+            }
+            links += 1;
+        }
+    }
+    assert!(links > 50, "{links} links");
+}
+
+#[test]
+fn every_file_that_the_map_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let quoted = outside_blocks(CONTRIBUTING).flat_map(|line| line.split('`').skip(1).step_by(2));
+    let folders = ["src/", "crates/", "tests/", "benches/", "docs/"];
+    let is_path = |name: &&str| folders.iter().any(|at| name.starts_with(at)) && !name.contains([' ', '*']);
+    let (mut named, mut missing) = (0, Vec::new());
+    for name in quoted.filter(is_path).filter(|name| !name.contains("NAME")) {
+        named += 1;
+        missing.extend(Some(name).filter(|name| !root.join(name).exists()));
+    }
+    assert!(named > 50 && missing.is_empty(), "{named} named, missing: {missing:?}");
 }
