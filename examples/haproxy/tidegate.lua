@@ -3,13 +3,13 @@
 --   http-request lua.tidegate <address> <domain>
 --
 -- Sets txn.tidegate to the status of the answer (200, 429 and so on; 0: there was none) and txn.tidegate_limit,
--- _remaining, _reset and _retry_after to its headers. Only the headers below reach Tidegate, so that a client describes
--- nothing but what it is asked for.
+-- _remaining, _reset and _retry_after to its headers. Only the headers below reach Tidegate, so that a client can describe
+-- nothing else.
 
 -- Headers of the client that the rules name in `request_headers` or `header_value_match`.
 local CLIENT_HEADERS = { "x-api-key" }
 
--- How long an answer may take at most, in milliseconds. What decides is `timeout server` of the way to Tidegate.
+-- How long an answer may take at most, in milliseconds. `timeout server` in `listen tidegate` is shorter and ends it first.
 local TIMEOUT = 1000
 
 local ANSWER = {
