@@ -1,4 +1,4 @@
-//! The limiter inside another program: rules from a text, decisions from memory. No server and no runtime.
+//! The engine inside another program: rules from a text, counters in memory. No server and no runtime.
 //!
 //! `cargo run --release --example embed`
 
@@ -16,7 +16,7 @@ fn main() {
         Ok(limiter) => limiter,
         Err(problems) => return problems.iter().for_each(|problem| eprintln!("{problem}")),
     };
-    // Once every second or so, on any thread: `limiter.sweep(clock.now())` gives back what has expired.
+    // Once every second or so, on any thread: `limiter.sweep(clock.now())` frees the memory of expired counters.
     let clock = Clock::start();
 
     for number in 1..=4 {
