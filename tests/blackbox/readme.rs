@@ -45,6 +45,15 @@ fn check_answers_as_the_comment_beside_its_line_says() {
 }
 
 #[test]
+fn the_lines_for_nginx_are_those_of_its_recipe() {
+    let recipe = include_str!("../../examples/nginx/nginx.conf");
+    for line in block(README, "location / {").lines() {
+        let line = line.split('#').next().expect("a line").trim();
+        assert!(recipe.lines().any(|of_recipe| of_recipe.trim() == line), "{line}");
+    }
+}
+
+#[test]
 fn the_rule_file_does_what_is_said_of_it() {
     let limiter = Setup::new().rules("shop.yaml", block(RULES, "domain: shop")).start();
     let client = limiter.client();
