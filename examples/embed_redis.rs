@@ -17,7 +17,7 @@ use tidegate_engine::request::Request;
 use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
 use tidegate_redis::address::Place;
 use tidegate_redis::{Contact, RedisOptions, RedisStore};
-use tidegate_redis::{FailoverOptions, SharedStore};
+use tidegate_redis::{SharedStore, SharedStoreOptions};
 
 const RULES: &str = "
 domain: shop
@@ -34,8 +34,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let redis = RedisStore::new(RedisOptions::new(Place::parse("single", &url, "")?.kind));
     let mut contact = redis.contact();
     // Decides while Redis does not answer, with StoreFailure::Local.
-    let local = MemoryStore::new(MemoryOptions { max_bytes: 64 << 20, full: StoreFull::Deny });
-    let options = FailoverOptions { mode: StoreFailure::Local, ..FailoverOptions::default() };
+    let local = MemoryStore::new(MemoryOptions::new(64 << 20));
+    let options = SharedStoreOptions::default().mode(StoreFailure::Local);
     let store = Arc::new(SharedStore::new(redis, None, Arc::new(local), Clock::start(), options));
     store.attach();
     tokio::time::timeout(Duration::from_secs(5), contact.wait_for(|it| *it == Contact::Up)).await??;
@@ -67,6 +67,6 @@ fn rules() -> Result<RuleSet, Box<dyn Error>> {
         secret: KeySecret::new(secret),
     };
     let file = SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.into(), presumed: false };
-    let told = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    Ok(load(&[file], &options).map_err(told)?.rules)
+    let report = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    Ok(load(&[file], &options).map_err(report)?.rules)
 }

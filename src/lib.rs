@@ -37,7 +37,7 @@
 //! | add an algorithm | `limit/<name>.rs` in `crates/engine/src`, a variant in `limit.rs`, one `.lua` in `crates/redis/src/lua`, a line in the property and contract tests |
 //! | add a key of the rule files | `crates/engine/src/rules/fields.rs` → `check.rs` → `compile.rs` → `rule.rs`; the compiler leads |
 //! | add an action of `rate_limits` | `crates/engine/src/rules/keys.rs` → `check/actions.rs` → `actions.rs`, a line in its tests |
-//! | change what happens when Redis does not answer | `crates/redis/src/failover/alone.rs` |
+//! | change what happens when Redis does not answer | `crates/redis/src/shared_store/fallback.rs` |
 //! | add a setting | a row in `settings/table.rs`, a line in `configuration.rs` or a part of it, how it compares in `settings/switching.rs`; then `tidegate settings --markdown > docs/settings.md`, and a test in `tests/blackbox` of what it does |
 //! | add a kind of value that settings take | a file of `settings/value`, by kind; an enumeration belongs to the module that acts by it |
 //! | add a command | `cli/<command>.rs` |
@@ -82,9 +82,9 @@
 //!   question: so a node may decide alone and the limit stays strict. One that is asked for a lot is renewed before it is
 //!   spent (`lease/counter.rs`): nobody waits for it. Renewals wait 2 ms at most for each other, and ask
 //!   together.
-//! - **Calls that come together go to Redis in one command** (`crates/redis/src/joined.rs`), and each is decided as if it had
+//! - **Calls that come together go to Redis in one command** (`crates/redis/src/call_batches.rs`), and each is decided as if it had
 //!   come by itself: a command costs both sides more than what it asks.
-//! - **What waits for Redis is small** (`crates/redis/src/failover/question.rs`): a usual request is read and planned again when its
+//! - **What waits for Redis is small** (`crates/redis/src/shared_store/question.rs`): a usual request is read and planned again when its
 //!   answer is there, because that takes less than to copy both into whatever waits.
 //! - **Connections to Redis belong to workers**, who route to the slots of a Cluster themselves: a server that hangs
 //!   costs its own slots, and no request waits for a connection.

@@ -282,7 +282,7 @@ impl Service {
         let without_room = handles.without_room();
         self.live.install(Some(Loaded { rules, handles, denials, by_path: OnceLock::new() }));
         if let Counters::Shared(shared) = &self.counters {
-            shared.forget_over();
+            shared.clear_deny_cache();
         }
         without_room
     }

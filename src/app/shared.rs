@@ -115,7 +115,7 @@ fn register_round_trips(metrics: &Metrics, shared: &Arc<SharedStore>) {
     });
 }
 
-/// Shows what is without an answer, and what needs no question.
+/// Shows calls without an answer, and checks that needed no call.
 fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
     let failures = Arc::clone(shared);
     let help = "Calls without an answer, by kind.";
@@ -138,11 +138,11 @@ fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
     let (hits, entries) = (Arc::clone(shared), Arc::clone(shared));
     let help = "Descriptors that were answered from the memory of what is over.";
     metrics.register("ratelimit_localcache_hitCount", help, Kind::Counter, move |samples| {
-        samples.push(&[], hits.over().0);
+        samples.push(&[], hits.deny_cache_totals().0);
     });
     let help = "Counters that are remembered as over.";
     metrics.register("ratelimit_localcache_entryCount", help, Kind::Gauge, move |samples| {
-        samples.push(&[], entries.over().1);
+        samples.push(&[], entries.deny_cache_totals().1);
     });
 }
 

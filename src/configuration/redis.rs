@@ -7,7 +7,7 @@ use crate::settings::value::{FilePath, Secret};
 use crate::settings::{Problem, Settings};
 use tidegate_redis::address::{Kind, Login, Place};
 use tidegate_redis::key::KeyStyle;
-use tidegate_redis::{Access, FailoverOptions, RedisOptions};
+use tidegate_redis::{Access, RedisOptions, SharedStoreOptions};
 
 /// A pool of this many connections is what `envoyproxy/ratelimit` makes of 0.
 const POOL_SIZE_OF_0: usize = 4;
@@ -24,7 +24,7 @@ pub struct Redis {
     /// With TLS, the chain of a server is verified, and its name is not.
     pub tls_any_name: bool,
     /// What happens where Redis does not answer, and which hits are leased.
-    pub failover: FailoverOptions,
+    pub failover: SharedStoreOptions,
     /// How long Redis may be out of reach at start; `None`: as long as it likes.
     pub startup_timeout: Option<Duration>,
     /// The process is not ready while Redis does not answer.
@@ -66,10 +66,10 @@ pub(super) fn resolve(
             key: path(&settings.redis_tls_client_key),
         },
         tls_any_name: settings.redis_tls_skip_hostname_verification,
-        failover: FailoverOptions::default()
+        failover: SharedStoreOptions::default()
             .mode(settings.redis_failure_mode)
             .local_share(settings.redis_local_share.0)
-            .over_bytes(settings.local_cache_size_in_bytes.0)
+            .deny_cache_bytes(settings.local_cache_size_in_bytes.0)
             .counter_bytes(usize::try_from(counter_bytes).unwrap_or(usize::MAX))
             .sync(settings.redis_sync)
             .lease_time(settings.redis_lease_time),

@@ -1,7 +1,7 @@
-//! Where Redis is and who we are there, as the settings write it.
+//! Where Redis is, and the login, as settings write them.
 //!
-//! In: the texts of settings. Out: a [`Place`], or what was expected. Nothing here prints a password: not in an error,
-//! not in `Debug`.
+//! In: the texts of settings. Out: a [`Place`], or the form that was expected. No error and no `Debug` prints a
+//! password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// User and password; neither is ever shown.
+/// User and password. `Debug` shows neither.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user; none is Redis' default user.
+    /// The user. `None`: Redis' default user.
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
@@ -35,7 +35,7 @@ pub struct Access {
     pub login: Login,
     /// The database.
     pub database: i64,
-    /// TLS, if it is wanted.
+    /// TLS. `None`: the connection is not encrypted.
     pub tls: Option<Arc<rustls::ClientConfig>>,
 }
 
@@ -51,18 +51,18 @@ impl Access {
 pub enum Kind {
     /// One server.
     Single(Address),
-    /// The master of this name, as these sentinels know it.
+    /// The master of this name, known to these sentinels.
     Sentinel(String, Vec<Address>),
-    /// The masters of a Cluster that these nodes know.
+    /// The masters of the Cluster that these nodes belong to.
     Cluster(Vec<Address>),
 }
 
-/// What a URL comes to.
+/// What a URL says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The servers.
     pub kind: Kind,
-    /// The login that the URL brings: with Sentinel, that of the sentinels.
+    /// The login in the URL. With Sentinel it is the sentinels' login.
     pub login: Login,
     /// The database of a single server.
     pub database: i64,
@@ -78,7 +78,7 @@ struct Item {
     tls: bool,
 }
 
-/// What was expected. The URL is not repeated: it may hold a password.
+/// The expected form. The URL is not repeated, because it may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
@@ -104,7 +104,7 @@ impl Place {
     /// nothing).
     ///
     /// # Errors
-    /// What was expected.
+    /// The form that was expected.
     pub fn parse(kind: &str, url: &str, socket_type: &str) -> Result<Self, PlaceError> {
         match kind.to_ascii_lowercase().as_str() {
             "single" | "" => Self::single(url, socket_type),
@@ -171,7 +171,7 @@ fn item(text: &str) -> Option<Item> {
     let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
     let parameter =
         |name: &str| query.split('&').find_map(|pair| pair.split_once('=').filter(|pair| pair.0 == name));
-    // A malformed escape is refused: whoever wrote it would wait for a login that never works.
+    // A malformed escape is refused: a login that was read wrongly would never work.
     let text_of = |name: &str| match parameter(name) {
         Some((_, value)) => percent_decoded(value).ok().map(|value| Some(value.into_owned())),
         None => Some(None),
@@ -213,7 +213,7 @@ impl Login {
         Self { user: given(user), password: given(password) }
     }
 
-    /// Nothing is said.
+    /// Whether there is neither a user nor a password.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -1,27 +1,27 @@
-//! When a server counts as gone: after several calls in a row without an answer, on whatever connection.
+//! The circuit breaker of one server: it opens after several calls in a row without an answer, on any connection.
 //!
-//! In: calls that were answered or not, and when. Out: whether the breaker opens now. It reads no clock, and whoever
-//! asks it gives the connections up.
+//! In: calls with and without an answer, and when. Out: whether the breaker opens now. It reads no clock. Its
+//! caller closes the connections.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// So many calls in a row without an answer, and nobody waits for this server any more.
+/// The breaker opens after so many calls in a row without an answer.
 const UNANSWERED_MAX: u32 = 5;
-/// A call that waited for less says nothing about the server by itself: its caller was in a hurry.
+/// A call that waited for less proves nothing by itself: its caller had little time left.
 const PROOF: Duration = Duration::from_millis(10);
 
 /// The breaker of one server.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    /// There is a silence: an answer to a server without one costs a look, and no lock.
+    /// Whether there is a silence. An answer while there is none takes no lock.
     doubted: AtomicBool,
     silence: Mutex<Option<Silence>>,
 }
 
-/// Calls without an answer since the last answer.
+/// The calls without an answer since the last answer.
 #[derive(Debug)]
 struct Silence {
     /// When the first of them was sent.
@@ -39,8 +39,9 @@ impl Breaker {
         }
     }
 
-    /// A call has no answer at `now`, for which its caller waited so long. Whether the breaker opens: it begins anew
-    /// then. A caller that waits less than `budget` may be in a hurry; but nothing answered for a whole budget is proof.
+    /// Notes a call without an answer at `now`, after `waited`. Returns whether the breaker opens; it starts anew
+    /// then. A call that waited for less than `budget` may prove nothing, but a whole budget without any answer
+    /// does.
     pub(super) fn unanswered(&self, now: Instant, waited: Duration, budget: Duration) -> bool {
         let mut silence = self.silence.lock();
         let sent = now.checked_sub(waited).unwrap_or(now);
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn five_in_a_row_open_it_and_an_answer_in_between_does_not() {
+    fn five_calls_without_an_answer_in_a_row_open_it() {
         let (breaker, now) = (Breaker::default(), monotonic());
         let unanswered = || breaker.unanswered(now, BUDGET, BUDGET);
         assert_eq!([(); 4].map(|()| unanswered()), [false; 4]);
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_in_a_hurry_prove_nothing_until_a_whole_budget_was_silent() {
+    fn short_waits_prove_nothing_until_a_whole_budget_had_no_answer() {
         let (breaker, began) = (Breaker::default(), monotonic());
         let hurried = |at: u64| breaker.unanswered(began + millis(at), millis(5), BUDGET);
         assert!((5..100).all(|at| !hurried(at)), "each waited for less than the server may take");
@@ -93,9 +94,9 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_shorter_than_a_hurry_is_proof_enough() {
+    fn a_whole_budget_is_proof_even_if_it_is_short() {
         let (breaker, now) = (Breaker::default(), monotonic());
-        let told = [(); 5].map(|()| breaker.unanswered(now, millis(2), millis(2)));
-        assert_eq!(told, [false, false, false, false, true]);
+        let opened = [(); 5].map(|()| breaker.unanswered(now, millis(2), millis(2)));
+        assert_eq!(opened, [false, false, false, false, true]);
     }
 }

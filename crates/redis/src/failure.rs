@@ -1,23 +1,23 @@
-//! Why a shared store gives no answer.
+//! Why the shared store has no answer.
 
-/// The shared store gave no answer, and its rules say that then there is none.
+/// The shared store has no answer, and the rule wants an error then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the shared store does not answer: {0}")]
 pub struct StoreError(pub Failure);
 
-/// Why a call to a shared store has no answer.
+/// Why a call to the shared store has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Not in time.
+    /// The answer was not there in time.
     #[error("it took too long")]
     Timeout,
-    /// It reached the server when nobody waited any more, and did nothing.
+    /// The call reached the server after its deadline and did nothing.
     #[error("it came too late")]
     Late,
-    /// There is no connection; it was not sent.
+    /// There is no connection. The call was not sent.
     #[error("there is no connection")]
     Down,
-    /// Too many wait already; it was not sent.
+    /// Too many decisions wait already. The call was not sent.
     #[error("too many requests are waiting for it")]
     Overloaded,
     /// The connection ended.
@@ -29,28 +29,28 @@ pub enum Failure {
     /// The server is a replica.
     #[error("the server is a replica")]
     ReadOnly,
-    /// The server reads its memory.
+    /// The server is still loading its data.
     #[error("the server is loading")]
     Loading,
-    /// The Cluster does not serve, or the master is down.
+    /// The Cluster does not serve the slot, or the master is down.
     #[error("the cluster is down")]
     ClusterDown,
     /// The server's memory is full.
     #[error("the server's memory is full")]
     Full,
-    /// It was charged, but too few replicas said in time that they have it.
+    /// The hits were charged, but too few replicas acknowledged them in time.
     #[error("too few replicas have it")]
     Unreplicated,
-    /// Any other error of the server's.
+    /// The server answered with another error.
     #[error("the server refused the call")]
     Refused,
-    /// Something that is no answer.
+    /// The reply is malformed.
     #[error("the answer is garbage")]
     Garbage,
 }
 
 impl Failure {
-    /// All of them.
+    /// All failures.
     pub const ALL: [Self; 13] = [
         Self::Timeout,
         Self::Late,
@@ -67,7 +67,7 @@ impl Failure {
         Self::Garbage,
     ];
 
-    /// Its name in metrics.
+    /// The name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -86,7 +86,7 @@ impl Failure {
         }
     }
 
-    /// Whether the call has certainly changed nothing, and never will.
+    /// Whether the call certainly changed nothing, and never will.
     pub const fn did_nothing(self) -> bool {
         match self {
             Self::Late | Self::Down | Self::Overloaded | Self::Moved | Self::Full => true,

@@ -1,5 +1,6 @@
-//! Whether a server still remembers: a key that the first node to come writes, and every node knows by its value. Gone
-//! or changed, the server has lost what it knew: FLUSHALL, a failover that lost writes, a new server.
+//! Whether a server still has its memory. The first node writes a random value under a key, the generation, and all
+//! nodes read it. When it is gone or has changed, the server has lost its memory: by FLUSHALL, by a failover that
+//! lost writes, or because it is a new server.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -9,43 +10,43 @@ use std::time::Duration;
 
 use crate::address::Kind;
 use crate::connect_error::ConnectError;
-use crate::link::Link;
+use crate::connection::Connection;
 use crate::routes::Routes;
 use crate::runtime::Runtime;
 use crate::script::Memory;
 use crate::state::Shared;
 use crate::topology::slot_of;
 
-/// It outlives the longest window twice, and is prolonged by every node that connects.
+/// How long a generation lives: twice the longest window. Every node that connects prolongs it.
 const LIFE: Duration = Duration::from_secs(3 * 366 * 86_400);
 
-/// Names that are tried to find one whose slot a server holds: enough unless it holds a few slots in a thousand, and
-/// then it is not watched.
+/// How many names are tried to find one in a slot of the server. It is enough unless the server holds only a few
+/// slots in a thousand; such a server is not watched.
 const NAMES_MAX: usize = 4_096;
 
-/// Another node may have replaced it already.
+/// Checks the type again: another node may have replaced the key already.
 const REMOVE_WRONG_TYPE: &str = "if redis.call('TYPE', KEYS[1]).ok == 'string' then return 0 end \
     return redis.call('DEL', KEYS[1])";
 
-/// What is known of the servers' generations: by key, because slots outlive servers.
+/// The known generations, by key, because slots move between servers.
 #[derive(Default)]
 pub(super) struct Generation(HashMap<String, String>);
 
 impl Generation {
-    /// Asks a server for its generation; tells, and counts, a change. One that was `just_reached` is also asked whether
-    /// it may be written to, and whether it may evict.
+    /// Reads a server's generation, and logs and counts a change. If the server was `just_reached`, checks also
+    /// that it takes writes and that it evicts nothing.
     pub(super) async fn check<R: Runtime>(
         &mut self,
         shared: &Shared<R>,
         routes: &Routes<R>,
-        link: &Arc<Link<R>>,
+        connection: &Arc<Connection<R>>,
         just_reached: bool,
     ) -> Result<(), ConnectError> {
-        let Some(key) = key(shared, |slot| routes.holds(link, slot)) else {
-            return link.ask::<String>(shared, &redis::cmd("PING")).await.map(drop);
+        let Some(key) = key(shared, |slot| routes.holds(connection, slot)) else {
+            return connection.ask::<String>(shared, &redis::cmd("PING")).await.map(drop);
         };
-        match self.look(shared, link, key, just_reached).await {
-            // The slot is on its way to another server.
+        match self.look(shared, connection, key, just_reached).await {
+            // The slot is moving to another server.
             Err(error) if matches!(error.code(), Some("MOVED" | "ASK")) => Ok(()),
             looked => looked,
         }
@@ -54,83 +55,89 @@ impl Generation {
     async fn look<R: Runtime>(
         &mut self,
         shared: &Shared<R>,
-        link: &Link<R>,
+        connection: &Connection<R>,
         key: String,
         just_reached: bool,
     ) -> Result<(), ConnectError> {
         if just_reached {
-            prolong(shared, link, &key).await?;
-            warn_of_eviction(shared, link).await;
+            prolong(shared, connection, &key).await?;
+            warn_of_eviction(shared, connection).await;
         }
-        let now = match read(shared, link, &key).await? {
+        let now = match read(shared, connection, &key).await? {
             Some(now) => now,
             None => {
                 let (one, other) = (shared.runtime.random(), shared.runtime.random());
                 let mut set = redis::cmd("SET");
                 set.arg(&key).arg(format!("{one:016x}{other:016x}"));
                 set.arg("NX").arg("EX").arg(LIFE.as_secs());
-                link.ask::<Option<String>>(shared, &set).await?;
-                read(shared, link, &key).await?.unwrap_or_default()
+                connection.ask::<Option<String>>(shared, &set).await?;
+                read(shared, connection, &key).await?.unwrap_or_default()
             }
         };
         let memory = Memory { key: key.clone().into_bytes(), generation: now.clone().into_bytes() };
-        link.remember(memory);
+        connection.remember(memory);
         let before = self.0.insert(key, now.clone());
         if before.is_some_and(|before| before != now) {
             shared.stats.memory_lost.fetch_add(1, Relaxed);
             shared.memory_lost.notify_one();
-            tracing::warn!("redis: {} has lost its memory; its counts begin anew", link.wire.address);
+            tracing::warn!("redis: {} has lost its memory; its counts begin anew", connection.wire.address);
         }
         Ok(())
     }
 }
 
-/// Prolongs the life of a generation. That is a write, which a server refuses that may not be written to: a replica
-/// answers every question and decides nothing.
-async fn prolong<R: Runtime>(shared: &Shared<R>, link: &Link<R>, key: &str) -> Result<(), ConnectError> {
+/// Prolongs the life of a generation. It is a write, which a server that takes no writes refuses: a replica answers
+/// reads, but cannot decide.
+async fn prolong<R: Runtime>(
+    shared: &Shared<R>,
+    connection: &Connection<R>,
+    key: &str,
+) -> Result<(), ConnectError> {
     let mut command = redis::cmd("EXPIRE");
     command.arg(key).arg(LIFE.as_secs());
-    match link.ask::<i64>(shared, &command).await {
-        // Scripts may write all the same.
+    match connection.ask::<i64>(shared, &command).await {
+        // Scripts may be allowed to write all the same.
         Err(error) if error.code() == Some("NOPERM") => Ok(()),
-        told => told.map(drop),
+        answer => answer.map(drop),
     }
 }
 
-/// Whether as many replicas as there have to be have what is written to a server that holds these slots.
+/// Checks that enough replicas have everything written to a server of these slots.
 pub(super) async fn check_replicas<R: Runtime>(
     shared: &Shared<R>,
-    link: &Link<R>,
+    connection: &Connection<R>,
     slots: &RangeInclusive<u16>,
 ) -> Result<(), ConnectError> {
     let Some(key) = key(shared, |slot| slots.contains(&slot)) else { return Ok(()) };
-    prolong(shared, link, &key).await?;
-    let replicated = link.replicate(shared, shared.runtime.monotonic() + shared.options.timeout).await;
-    replicated
-        .map_err(|_| ConnectError::Unreplicated(shared.options.wait_replicas, link.wire.address.clone()))
+    prolong(shared, connection, &key).await?;
+    let replicated = connection.replicate(shared, shared.runtime.monotonic() + shared.options.timeout).await;
+    replicated.map_err(|_| {
+        ConnectError::Unreplicated(shared.options.wait_replicas, connection.wire.address.clone())
+    })
 }
 
-/// The generation under this key, if there is one. What is no text is none of ours, and makes way.
+/// The generation under this key, if there is one. A value that is no text was written by another program, and is
+/// replaced.
 async fn read<R: Runtime>(
     shared: &Shared<R>,
-    link: &Link<R>,
+    connection: &Connection<R>,
     key: &str,
 ) -> Result<Option<String>, ConnectError> {
-    match link.ask(shared, redis::cmd("GET").arg(key)).await {
+    match connection.ask(shared, redis::cmd("GET").arg(key)).await {
         Err(error) if error.code() == Some("WRONGTYPE") => {
             tracing::warn!(
                 "redis: {}: {key} is not a text: somebody else wrote it; it is replaced",
-                link.wire.address
+                connection.wire.address
             );
             let mut command = redis::cmd("EVAL");
             command.arg(REMOVE_WRONG_TYPE).arg(1).arg(key);
-            link.ask::<i64>(shared, &command).await.map(|_| None)
+            connection.ask::<i64>(shared, &command).await.map(|_| None)
         }
-        told => told,
+        answer => answer,
     }
 }
 
-/// The key of a server that holds these slots: the same for all who ask.
+/// The key of the generation of a server that holds these slots. All nodes find the same one.
 fn key<R: Runtime>(shared: &Shared<R>, holds: impl Fn(u16) -> bool) -> Option<String> {
     let name = format!("{}tidegate:generation", shared.options.keys.prefix);
     match shared.options.kind {
@@ -142,16 +149,18 @@ fn key<R: Runtime>(shared: &Shared<R>, holds: impl Fn(u16) -> bool) -> Option<St
     }
 }
 
-/// Eviction is forgetting.
-async fn warn_of_eviction<R: Runtime>(shared: &Shared<R>, link: &Link<R>) {
+/// Warns when the server may evict counters: it would lose hits.
+async fn warn_of_eviction<R: Runtime>(shared: &Shared<R>, connection: &Connection<R>) {
     let mut command = redis::cmd("CONFIG");
     command.arg("GET").arg("maxmemory-policy");
-    // Who may not ask is not told.
-    let told: Result<Vec<String>, _> = link.ask(shared, &command).await;
-    if let Some(policy) = told.ok().and_then(|told| told.into_iter().nth(1)).filter(|it| it != "noeviction") {
+    // A login without the right to ask gets no warning.
+    let policy: Result<Vec<String>, _> = connection.ask(shared, &command).await;
+    if let Some(policy) =
+        policy.ok().and_then(|policy| policy.into_iter().nth(1)).filter(|it| it != "noeviction")
+    {
         tracing::warn!(
             "redis: {} may evict counters, and so forget hits: maxmemory-policy is {policy} (expected noeviction)",
-            link.wire.address
+            connection.wire.address
         );
     }
 }

@@ -1,8 +1,8 @@
 //! The key of a counter in Redis: the same on all nodes, and different for different counters.
 //!
 //! `<prefix><domain>|<the rule, 128 bits in hex>|<value>…` for the counters of a rule, and
-//! `<prefix><domain>|~<unit>*<multiplier>.<algorithm>|<key>|<value>…` for those of limits that requests bring along.
-//! Every part is escaped, so that the text is unambiguous and no value can choose a slot of a Cluster.
+//! `<prefix><domain>|~<unit>*<multiplier>.<algorithm>|<key>|<value>…` for limits that requests bring along. Every
+//! part is escaped. So the key is unambiguous, and no value can choose a slot of a Cluster.
 
 use std::fmt::Write as _;
 
@@ -15,9 +15,9 @@ use tidegate_engine::request::Entry;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct KeyStyle {
-    /// Put before every key, as it is.
+    /// Put before every key, unescaped.
     pub prefix: String,
-    /// The rest is the SHA-256 of the whole, so that no value reaches Redis.
+    /// Replaces the rest of the key by the SHA-256 of the whole, so that no value reaches Redis.
     pub hash: bool,
 }
 
@@ -27,7 +27,7 @@ impl KeyStyle {
         Self { prefix: prefix.to_owned(), hash }
     }
 
-    /// The key of this check's counter, for the descriptor of these entries in a request of this domain.
+    /// The key of this check's counter, for a descriptor of these entries in a request of this domain.
     pub fn key(&self, domain: &str, check: &Check<'_>, entries: &[Entry<'_>]) -> Vec<u8> {
         let mut key = self.prefix.clone();
         escape(&mut key, domain);
@@ -58,7 +58,7 @@ fn part(key: &mut String, text: &str) {
     escape(key, text);
 }
 
-/// What would be read as something else, and what a terminal should not print, as `%XX`.
+/// Escapes separators, and characters that a terminal should not print, as `%XX`.
 fn escape(key: &mut String, text: &str) {
     for char in text.chars() {
         match char {
@@ -85,7 +85,7 @@ mod tests {
     use tidegate_engine::request::{DescriptorOptions, Override, Request};
     use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, Unit, load};
 
-    /// Rules that come close to each other: values, patterns and nodes without a value, one below another.
+    /// Rules that are easily confused: values, patterns and nodes without a value, one below another.
     const RULES: &str = "
 domain: '{a|b}'
 descriptors:
@@ -108,7 +108,7 @@ descriptors:
 
     type Descriptor = (Vec<(String, String)>, bool);
 
-    /// The process's key and the shared one of a descriptor, if a counter holds it.
+    /// The key in the engine and the key in Redis of a descriptor, if it has a counter.
     fn keys(rules: &RuleSet, (entries, overridden): &Descriptor, hash: bool) -> Option<(u128, Vec<u8>)> {
         let limit = Override { requests_per_unit: 1, unit: Unit::Day, unit_multiplier: 1 };
         let limit = overridden.then_some(limit);
@@ -131,7 +131,7 @@ descriptors:
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
         #[test]
-        fn two_counters_share_a_key_exactly_when_they_are_one(one in descriptor(), other in descriptor()) {
+        fn keys_are_equal_exactly_when_counters_are(one in descriptor(), other in descriptor()) {
             thread_local!(static RULES: [RuleSet; 2] = [rules(1), rules(2)]);
             RULES.with(|[rules, elsewhere]| {
                 let (Some((own, key)), Some((others, other_key))) =

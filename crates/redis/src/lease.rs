@@ -1,14 +1,14 @@
 //! Leases: hits of one counter that this node takes from Redis at once and then spends alone.
 //!
-//! A lease is n hits, valid for T. Redis counts them as if they all happened when it **ends**, and from the moment at
-//! which it was taken; the node measures T from before it asked. So whenever a hit is spent, Redis counts it, and does
-//! so until a whole window after: no window ever holds more than N, as without leases. The price is capacity that
+//! A lease is n hits, valid for T. Redis counts them from the moment at which they are taken, as if they all
+//! happened when the lease **ends**. The node measures T from before it asked. So whenever a hit is spent, Redis
+//! counts it, and counts it until a whole window later: no window ever holds more than N. The price is room that
 //! comes back up to T later.
 //!
-//! In: checks, what Redis granted, and times of a clock that runs while the machine sleeps. Out: hits that are held,
-//! how many to ask for, and what is to be given back, each hit once. Leases that are asked for a lot are to be renewed
-//! before they are spent, so that nobody has to wait. It reads no clock and talks to nobody. Bounded: so many counters,
-//! of which each has a few leases and one demand under way.
+//! In: checks, what Redis granted, and times of a clock that runs while the machine sleeps. Out: held hits, demands
+//! for leases, and hits to give back, each once. A lease in much use is renewed before it is spent, so that no
+//! request waits for the next. It reads no clock and talks to no server. Bounded: so many counters, each with a few
+//! leases and one demand.
 
 mod counter;
 
@@ -29,27 +29,27 @@ use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::limit::Verdict;
 use tidegate_engine::plan::{Check, Hits};
 
-/// Parts of the table, each behind a lock of its own.
+/// Parts of the table, each with its own lock.
 const SHARDS: usize = 64;
-/// Counters of one part; those beyond it are asked for one hit at a time. An entry takes some 300 bytes.
+/// The most counters of one part. Others are asked for hit by hit. An entry takes about 300 bytes.
 const SHARD_COUNTERS_MAX: usize = 1_024;
-/// A window is at least so many times T, or its limit would lose too much of what it allows.
+/// A window is at least so many times T. With a shorter one the limit would lose too much room.
 const WINDOW_TIMES_MIN: u64 = 4;
 
-/// Every lease of the process.
+/// All leases of the node.
 pub(super) struct Leases {
     shards: Vec<Mutex<Shard>>,
     /// In nanoseconds.
     time: u64,
-    /// Those of which it is time for the next.
+    /// Leases that it is time to renew.
     due: Mutex<Vec<Due>>,
-    /// There is one more of them.
+    /// Notified when it is time to renew one more.
     pub(super) came_due: Notify,
-    /// Demands that are under way, or due.
+    /// Demands on their way, or due.
     demands: watch::Sender<usize>,
     /// Leases that were taken.
     pub(super) taken: AtomicU64,
-    /// Hits of them.
+    /// Hits that were taken.
     pub(super) hits_taken: AtomicU64,
     /// Hits that were not spent.
     pub(super) hits_given_back: AtomicU64,
@@ -68,7 +68,7 @@ pub(super) struct Unspent {
     pub(super) hits: u64,
 }
 
-/// Hits of a lease that one request holds: spent, unless they are released.
+/// Hits of a lease that one request holds. They are spent, unless they are released.
 pub(super) struct Held {
     key: Key,
     source: Arc<Source>,
@@ -76,23 +76,24 @@ pub(super) struct Held {
     pub(super) verdict: Verdict,
 }
 
-/// A lease of which it is time for the next, and how many hits that should have.
+/// A lease that it is time to renew, and the hits of the next.
 struct Due {
     key: Key,
     source: Arc<Source>,
     hits: u64,
 }
 
-/// The only demand for a lease of a counter, as long as it lives.
+/// The only demand for a lease of a counter, until it is dropped.
 pub(super) struct Demand<'l> {
     leases: &'l Leases,
     pub(super) key: Key,
-    /// How many hits to ask for.
+    /// The hits to ask for.
     pub(super) hits: u64,
 }
 
 impl Leases {
-    /// No leases yet, of this T (cut to whole microseconds, in which Redis counts; 0: none ever).
+    /// An empty table of leases that last `time`, cut to whole microseconds, in which Redis counts. 0: there are no
+    /// leases.
     pub(super) fn new(time: Duration) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -138,8 +139,8 @@ impl Leases {
         Some(Held { key: check.key, source, hits, verdict })
     }
 
-    /// Spends the hits of a check that is a whole request, if a lease has them at `now`: it passes, because nothing
-    /// else has a say. If none has, nothing is noted.
+    /// Spends the hits of a request's only check, if a lease has them at `now`. It passes, because no other check
+    /// has a say. If no lease has them, nothing is noted.
     pub(super) fn spend(&self, check: &Check<'_>, now: Duration) -> Option<Verdict> {
         let Hits::Take(hits) = check.hits else { return None };
         let now = nanos(now);
@@ -152,14 +153,14 @@ impl Leases {
         Some(verdict)
     }
 
-    /// Whether a lease has the hits at `now`. This is not noted.
+    /// Whether a lease has the hits at `now`. Notes nothing.
     pub(super) fn has(&self, check: &Check<'_>, now: Duration) -> bool {
         let Hits::Take(hits) = check.hits else { return false };
         let counters = &mut self.shard(check.key).counters;
         counters.get_mut(&check.key).is_some_and(|counter| counter.lease(check, hits, nanos(now)).is_some())
     }
 
-    /// Sees to it that the next lease of this counter is asked for, if it is time for it.
+    /// Renews the counter's lease if it is time.
     fn renew(&self, key: Key, counter: &mut Counter, now: u64) {
         let Some((source, hits)) = counter.next(now, self.time) else { return };
         self.due.lock().push(Due { key, source: Arc::clone(source), hits });
@@ -172,19 +173,19 @@ impl Leases {
         self.demands.send_modify(|demands| *demands += 1);
     }
 
-    /// Waits until no lease is asked for any more.
+    /// Waits until no demand is on its way.
     pub(super) async fn all_answered(&self) {
         let _ = self.demands.subscribe().wait_for(|&demands| demands == 0).await;
     }
 
-    /// Demands for what is due, and where from.
+    /// The demands for leases that are due, and the lease before of each.
     pub(super) fn take_due(&self) -> impl Iterator<Item = (Demand<'_>, Arc<Source>)> {
         let due = std::mem::take(&mut *self.due.lock());
         due.into_iter().map(|Due { key, source, hits }| (Demand { leases: self, key, hits }, source))
     }
 
-    /// How many hits to ask Redis for, beside those that the check itself takes: as many as are seen in T. `None`: too
-    /// few to be worth it, or somebody asks already.
+    /// The hits to ask Redis for in addition to those of the check: as many as came within T. `None`: they are too
+    /// few, or another demand is on its way.
     pub(super) fn demand(&self, check: &Check<'_>) -> Option<Demand<'_>> {
         let window_min = self.time.saturating_mul(WINDOW_TIMES_MIN);
         if !matches!(check.hits, Hits::Take(_)) || check.limit.window_nanos() < window_min {
@@ -197,7 +198,7 @@ impl Leases {
         Some(Demand { leases: self, key: check.key, hits })
     }
 
-    /// Holds so many of these hits no longer. What is told has to be given back: their lease is over.
+    /// Releases so many held hits. Returns hits to give back, if their lease has ended.
     pub(super) fn release(&self, held: &Held, hits: u64) -> Option<Unspent> {
         let counters = &mut self.shard(held.key).counters;
         let counter = counters.get_mut(&held.key);
@@ -211,13 +212,14 @@ impl Leases {
         }
     }
 
-    /// Counts so many of these hits as spent.
+    /// Counts so many held hits as spent.
     pub(super) fn spent(&self, held: &Held, hits: u64) {
         let spent = &mut self.shard(held.key).hits_spent;
         *spent = spent.wrapping_add(hits);
     }
 
-    /// Ends what is over at `now`, and tells what was not spent. Forgets counters that are not asked any more.
+    /// Ends leases that are over at `now`, and calls `unspent` with the rest. Forgets counters that are not
+    /// asked any more.
     pub(super) fn sweep(&self, now: Duration, mut unspent: impl FnMut(Key, Unspent)) {
         let now = nanos(now);
         for shard in &self.shards {
@@ -244,8 +246,8 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Demand<'_> {
-    /// Redis granted this, beside what it said in `verdict` to a question that was asked after `taken`. What is told is
-    /// left of leases before, and has to be given back.
+    /// Adds what Redis granted, along with `verdict`, to a question that was asked after `taken`. Returns hits of
+    /// earlier leases to give back.
     pub(super) fn granted(
         &self,
         source: Source,

@@ -1,50 +1,52 @@
-//! Counters that several programs share, in Redis or whatever speaks its protocol.
+//! Counters that several nodes share, in Redis or in a server that speaks its protocol.
 //!
 //! In: requests and their [`Plan`](tidegate_engine::plan::Plan)s. Out, later:
-//! [`Verdicts`](tidegate_engine::decision::Verdicts), the same that the memory store of `tidegate-engine` answers. All
-//! counters of a request are looked at, settled and charged as one step that no other request can come between, by one
-//! script under the clock of Redis. It knows nothing of codes, modes' meaning, headers or metrics.
+//! [`Verdicts`](tidegate_engine::decision::Verdicts), equal to those of the memory store of `tidegate-engine`. One
+//! script checks, settles and charges all counters of a request in one step, under the clock of Redis. No other
+//! request can come in between. The crate knows nothing of codes, headers or metrics.
 //!
-//! A [`SharedStore`] asks a [`RedisStore`], and says what happens when that does not answer.
+//! A [`SharedStore`] asks a [`RedisStore`], and decides what requests get while Redis does not answer.
 //!
-//! - `store`: Redis, as it is asked; `failure`: why there is no answer
+//! - `store`: asks Redis; `failure`: why there is no answer
 //! - [`runtime`]: clocks, timers, tasks and connections, of tokio or of a simulation
-//! - [`address`], `options`, `topology`, [`tls`]: where Redis is, and how it is reached
-//! - `wire`, `link`, `routes`, `lane`: a connection, the way to each slot, and all of one worker's; `joined`: calls that share a command
-//! - `peer`, `breaker`: a server, as all connections to it know it, and when it counts as gone
-//! - [`script`], [`key`]: what is asked, and of which key
-//! - `generation`: whether it still remembers; `server_clock`: what time it is there
-//! - `lease`: hits that a node holds and spends alone; `failover`: what becomes of requests, with an answer or without
+//! - [`address`], `options`, `topology`, [`tls`]: where the servers are, and how to reach them
+//! - `wire`, `connection`, `routes`, `worker_connections`: one connection, the connection for each slot, and all
+//!   connections of one worker
+//! - `call_batches`: several calls in one command
+//! - `server`, `breaker`: what all connections to one server share, and when the circuit breaker opens
+//! - [`script`], [`key`]: the scripts, their arguments and replies, and the keys of counters
+//! - `generation`: whether a server still has its memory; `server_clock`: a server's time
+//! - `lease`: hits that a node spends alone; `shared_store`: a request's verdicts, with Redis or without
 
-mod clock;
-mod connect_error;
-mod failure;
-pub mod address;
-mod breaker;
-mod generation;
-mod joined;
-pub mod key;
-mod lane;
-mod link;
-mod options;
-mod peer;
-mod routes;
-pub mod runtime;
-pub mod script;
-mod server_clock;
-mod state;
 mod store;
-pub mod tls;
+mod failure;
+pub mod runtime;
+mod clock;
+pub mod address;
+mod options;
+mod connect_error;
 mod topology;
+pub mod tls;
 mod wire;
+mod connection;
+mod call_batches;
+mod routes;
+mod worker_connections;
+mod server;
+mod breaker;
+mod state;
+pub mod script;
+pub mod key;
+mod generation;
+mod server_clock;
 mod lease;
-mod failover;
+mod shared_store;
 mod sync;
 
 pub use address::Access;
 pub use connect_error::ConnectError;
-pub use failover::{Applied, FailoverOptions, LeaseTotals, Moment, Question, SharedStore};
 pub use failure::{Failure, StoreError};
 pub use options::RedisOptions;
+pub use shared_store::{Applied, LeaseTotals, Moment, Question, SharedStore, SharedStoreOptions};
 pub use state::{Contact, RoundTrips, Stats};
 pub use store::RedisStore;

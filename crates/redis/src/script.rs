@@ -1,8 +1,8 @@
-//! The script that decides inside Redis: its text, composed from one Lua fragment an algorithm, and one more for a
-//! counter that is asked alone; the arguments of a call; and the verdicts that a reply comes to.
+//! The scripts that decide inside Redis: their texts, the arguments of a call, and the verdicts in a reply. A
+//! script is composed of one Lua fragment for each algorithm, and of a short way for a counter that is asked alone.
 //!
-//! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and of a reply [`RemoteCounter`]
-//! counters as [`Answered`]. It opens no connection, and knows no keys but as bytes.
+//! In: checks of one plan whose counters live in one slot. Out: [`Call`]s, and [`Answered`] from the numbers of a
+//! reply. It opens no connection, and keys are only bytes to it.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use tidegate_engine::limit::{Algorithm, Limit, RemoteCounter, RemoteState, Verdi
 use tidegate_engine::plan::{Check, Hits};
 use tidegate_engine::time::Timestamp;
 
-/// Where the script takes its time from.
+/// The clock of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// Redis: the only clock that all nodes share.
     Redis,
-    /// Two more arguments: the time in microseconds, and the milliseconds by which expiry is moved. For tests.
+    /// Two more arguments, for tests: the time in microseconds, and the milliseconds by which expiry is moved.
     Arguments,
 }
 
@@ -26,15 +26,15 @@ pub enum Clock {
 pub enum Purpose {
     /// Decides a request.
     Decide,
-    /// Decides several requests of one check each, each by itself.
+    /// Decides several requests of one check each, independently.
     DecideEach,
-    /// Takes leases of several counters, and nothing else.
+    /// Takes leases of several counters and does nothing else.
     Renew,
-    /// Gives back what a request was charged that was denied in another slot, and what leases did not spend.
+    /// Gives back what one slot charged for a request that another slot denied, and what leases did not spend.
     GiveBack,
 }
 
-/// A whole script.
+/// The text of a script.
 pub fn source(purpose: Purpose, clock: Clock) -> String {
     let prelude = match clock {
         Clock::Redis => include_str!("lua/prelude.lua"),
@@ -82,15 +82,15 @@ fn counter(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// Hits beyond this are as good as infinitely many: a script counts in doubles, which are exact up to here.
+/// Hits beyond this count as this many. A script counts in doubles, which are exact up to here.
 const MOST: u64 = 1 << 53;
 
-/// What is told of the whole request, packed.
+/// The bytes of [`Whole`].
 const WHOLE_BYTES: usize = 11;
-/// The first argument.
+/// The bytes of the first argument.
 pub(super) const FIRST_ARG_BYTES: usize = 8 + WHOLE_BYTES;
 
-/// Numbers of a reply for each check; those of a bucket are one more.
+/// The numbers of a reply for each check. Buckets have one more.
 const NUMBERS: usize = 8;
 
 const GIVES: u8 = 1;
@@ -98,38 +98,38 @@ const REPORTED: u8 = 2;
 const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
-/// Where a packed check has its algorithm, its flags, its buckets per microsecond, and its hits.
+/// The offsets in a packed check of the algorithm, the flags, the buckets per microsecond, and the hits.
 const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
 const NUMERATOR: usize = 22;
 const DENOMINATOR: Range<usize> = 23..31;
 const HITS: Range<usize> = 31..39;
-/// The bytes of one that asks for a lease and carries nothing.
+/// The bytes of a check that asks for a lease and holds no unsynced hits.
 const LEASE_BYTES: usize = HITS.end + 16;
 
-/// What is told of the whole request, of which a call may be a part.
+/// What a call has to know of the whole request, of which it may be a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whole {
     /// Fixed windows: when one descriptor is over, the others are not charged.
     pub stop_increment_when_over: bool,
     /// Every descriptor is in quota mode.
     pub quota: bool,
-    /// Known of the descriptors that this call does not ask: one is over.
+    /// A descriptor outside of this call is over.
     pub any_over: bool,
-    /// One of them denies the request.
+    /// A descriptor outside of this call denies the request.
     pub denied: bool,
-    /// So many of them are in quota mode.
+    /// Descriptors outside of this call in quota mode.
     pub quotas: u32,
-    /// So many of those are over.
+    /// Those of them that are over.
     pub quotas_over: u32,
 }
 
-/// A server's memory: the key of its generation, and what stands there as long as nothing is forgotten.
+/// A server's memory: the key of its generation, and the value that stays as long as the server forgets nothing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Memory {
-    /// The key.
+    /// The key of the generation.
     pub key: Vec<u8>,
-    /// What stands there.
+    /// The value of the generation.
     pub generation: Vec<u8>,
 }
 
@@ -138,14 +138,14 @@ pub struct Memory {
 pub struct Call {
     /// The keys, each once.
     pub keys: SmallVec<[Vec<u8>; 1]>,
-    /// What is told of the whole request.
+    /// What the call has to know of the whole request.
     whole: [u8; WHOLE_BYTES],
-    /// The arguments but for the first: one for each check.
+    /// The arguments after the first: one for each check.
     pub args: SmallVec<[Vec<u8>; 1]>,
 }
 
 impl Call {
-    /// A call without checks yet.
+    /// A call without checks.
     pub fn new(whole: &Whole) -> Self {
         let Whole { stop_increment_when_over, any_over, denied, quotas, quotas_over, .. } = *whole;
         let [a, b, c, d] = quotas.to_le_bytes();
@@ -161,12 +161,12 @@ impl Call {
         Self { args, ..Self::default() }
     }
 
-    /// Names the memory's key among those of a call that gives back.
+    /// Adds the memory's key to the keys of a call that gives back.
     pub(super) fn name_memory(&mut self) {
         self.keys.extend(self.args.first().cloned());
     }
 
-    /// The first argument: after this time, in microseconds of Redis' clock, nothing is done.
+    /// The first argument. After `deadline_micros` of Redis' clock the call does nothing.
     pub fn first_arg(&self, deadline_micros: u64) -> [u8; FIRST_ARG_BYTES] {
         let mut packed = [0; FIRST_ARG_BYTES];
         let (deadline, whole) = packed.split_at_mut(FIRST_ARG_BYTES - WHOLE_BYTES);
@@ -175,7 +175,7 @@ impl Call {
         packed
     }
 
-    /// Adds what one counter was charged under a stamp: `hits` of it go back.
+    /// Adds `hits` to give back to a counter, which were charged under this stamp.
     pub fn push_give_back(&mut self, key: Vec<u8>, limit: &Limit, stamp: Stamp, hits: u64) {
         let mut packed = packed(0, limit, 0, hits);
         let Stamp { at, level, rest, taken_back } = stamp;
@@ -184,7 +184,7 @@ impl Call {
         self.args.push(packed);
     }
 
-    /// Adds a check of the counter under `key`; `quota` is the whole process's quota mode.
+    /// Adds a check of the counter under `key`. `quota`: every descriptor is in quota mode.
     pub fn push(&mut self, key: Vec<u8>, check: &Check<'_>, quota: bool) {
         let place = self.keys.iter().position(|known| *known == key).unwrap_or_else(|| {
             self.keys.push(key);
@@ -202,8 +202,8 @@ impl Call {
         self.args.push(packed(place, &check.limit, flags, hits));
     }
 
-    /// Asks for up to so many hits more on the counter of the check that was pushed last, to be spent within a time in
-    /// microseconds. Strict algorithms only, and before anything is carried.
+    /// Asks for a lease along with the last check: up to `hits` more, to be spent within `micros`. Strict
+    /// algorithms only, and before unsynced hits are added.
     pub fn lease(&mut self, hits: u64, micros: u64) {
         if let Some(check) = self.args.last_mut() {
             check[FLAGS] |= LEASE;
@@ -212,7 +212,7 @@ impl Call {
         }
     }
 
-    /// Whether it asks for leases of several counters and for nothing else, in a way that has a script of its own.
+    /// Whether the call only asks for leases of several counters, and the script for renewals can do it.
     pub fn only_renews(&self) -> bool {
         let renews = |check: &Vec<u8>| {
             let known = check[ALGORITHM] == Algorithm::SlidingWindow.number() && has_exact_places(check);
@@ -222,8 +222,8 @@ impl Call {
         each_its_own && self.whole == [0; WHOLE_BYTES] && self.args.iter().all(renews)
     }
 
-    /// Adds hits to the check that was pushed last that are charged unasked: (microseconds ago, hits).
-    pub fn carry(&mut self, (age_micros, hits): (u64, u64)) {
+    /// Adds unsynced hits to the last check. They are charged in any case: (microseconds ago, hits).
+    pub fn add_unsynced(&mut self, (age_micros, hits): (u64, u64)) {
         if let Some(check) = self.args.last_mut() {
             check.extend(double(age_micros));
             check.extend(double(hits.min(MOST)));
@@ -231,13 +231,13 @@ impl Call {
     }
 }
 
-/// Whether the short way knows the bucket of every time: its products are below 2^53.
+/// Whether the short way can compute the bucket of every time: its products are below 2^53.
 fn has_exact_places(check: &[u8]) -> bool {
     let denominator = check[DENOMINATOR].try_into().map_or(f64::MAX, f64::from_le_bytes);
     f64::from(check[NUMERATOR]) * denominator < MOST as f64
 }
 
-/// A check as the script unpacks it.
+/// A check in the form that the script unpacks.
 fn packed(place: usize, limit: &Limit, flags: u8, hits: u64) -> Vec<u8> {
     let limit = in_micros(limit);
     let (numerator, denominator) = buckets_per_micro(&limit);
@@ -258,8 +258,8 @@ fn double(number: u64) -> [u8; 8] {
     (number as f64).to_le_bytes()
 }
 
-/// The limit as Redis counts it: buckets in whole microseconds, rounded up, so that nothing counts shorter than its rule
-/// says. Only a granularity that is told in nanoseconds is not as good as whole already.
+/// The limit as Redis counts it: buckets in whole microseconds, rounded up, so that nothing counts shorter than the
+/// rule says. Only a granularity given in nanoseconds needs rounding.
 fn in_micros(limit: &Limit) -> Limit {
     let (numerator, denominator) = buckets_per_micro(limit);
     match u8::try_from(numerator) {
@@ -275,60 +275,60 @@ fn buckets_per_micro(limit: &Limit) -> (u64, u64) {
     (numerator * 1_000 / divisor, denominator / divisor)
 }
 
-/// What a call was answered.
+/// The reply to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// The time of the decision, in microseconds of Redis' clock.
     pub now_micros: u64,
-    /// An answer a check, in order; none when the call came too late and did nothing.
+    /// One answer for each check, in order. Empty when the call came too late and did nothing.
     pub counters: Vec<CounterAnswered>,
-    /// An answer a lease that was asked for, in order.
+    /// One answer for each lease that was asked for, in order.
     pub leases: Vec<Granted>,
 }
 
-/// A lease: hits that count as if they happened when it ends.
+/// A lease: hits that count as if they happened when the lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// How many, at most as many as were asked for; 0: no lease.
+    /// At most as many as were asked for. 0: no lease.
     pub hits: u64,
-    /// Under which stamp they count: a time, or a bucket's number.
+    /// The stamp under which they count: a time, or a bucket's number.
     pub stamp: u64,
 }
 
-/// What one check was answered.
+/// The answer to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterAnswered {
     /// The counter's verdict.
     pub verdict: Verdict,
     /// Hits that were charged.
     pub charged: u64,
-    /// Under which stamp.
+    /// The stamp of the charge.
     pub stamp: Stamp,
-    /// For so long nothing was charged, as far as the counter tells.
+    /// For how long nothing was charged before, as far as the counter knows.
     pub quiet_nanos: u64,
 }
 
-/// Under what a charge is found again.
+/// Where a charge is found again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// A time, or a bucket's or a window's number.
+    /// A time, or the number of a bucket or window.
     pub at: u64,
-    /// The buckets: the whole hits that were in it afterwards.
+    /// Token and leaky bucket: the whole hits in the bucket after the charge.
     pub level: u64,
-    /// The buckets: what was in it beside them, in units of which a hit is W (in microseconds).
+    /// Token and leaky bucket: the rest in the bucket, in units of which a hit has W (in microseconds).
     pub rest: u64,
-    /// The buckets: so many hits had been taken back of it by then. Only differences of this number mean something.
+    /// Token and leaky bucket: the hits taken back so far. Only differences of this number mean something.
     pub taken_back: u64,
 }
 
-/// The numbers of a reply; `None` when it is none of ours.
+/// The numbers of a reply. `None`: the reply is malformed.
 pub fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
     let (numbers, odd) = reply.as_chunks::<8>();
     odd.is_empty().then(|| numbers.iter().map(|&bytes| f64::from_le_bytes(bytes) as i64).collect())
 }
 
 impl Answered {
-    /// Reads the numbers of a reply to these checks; `None` when they are not a reply to them.
+    /// Reads the numbers of a reply to these checks. `None`: they are not a reply to them.
     pub fn read<'c>(numbers: &[i64], checks: impl IntoIterator<Item = &'c Check<'c>>) -> Option<Self> {
         let (&now, rest) = numbers.split_first()?;
         let now_micros = u64::try_from(now).ok()?;
@@ -339,8 +339,8 @@ impl Answered {
         let mut rest = rest;
         for check in checks {
             let numbers = NUMBERS + usize::from(check.limit.algorithm().is_bucket());
-            let (told, further) = rest.split_at_checked(numbers)?;
-            counters.push(read_one(told, check)?);
+            let (own, further) = rest.split_at_checked(numbers)?;
+            counters.push(read_one(own, check)?);
             rest = further;
         }
         let (leases, odd) = rest.as_chunks::<2>();
@@ -351,14 +351,14 @@ impl Answered {
         odd.is_empty().then_some(Self { now_micros, counters, leases })
     }
 
-    /// Whether any hit was admitted, or may be admitted by a lease.
+    /// Whether any hit was admitted, by a charge or by a lease.
     pub fn admits(&self) -> bool {
         self.counters.iter().any(CounterAnswered::admits) || self.leases.iter().any(|lease| lease.hits > 0)
     }
 }
 
 impl Stamp {
-    /// Of an algorithm that needs no more.
+    /// The stamp of an algorithm that needs only a place.
     pub fn of(at: u64) -> Self {
         Self { at, ..Self::default() }
     }
@@ -405,7 +405,7 @@ fn micros(micros: i64) -> Option<Timestamp> {
     Some(Timestamp::from_nanos(u64::try_from(micros).ok()?.checked_mul(1_000)?))
 }
 
-/// The two numbers that an algorithm tells.
+/// The state in the two numbers of an algorithm.
 fn state(limit: &Limit, one: i64, other: i64) -> Option<RemoteState> {
     Some(match (limit.algorithm(), one) {
         (Algorithm::SlidingLog | Algorithm::SlidingWindow, -1) => RemoteState::Room,
@@ -423,7 +423,7 @@ fn state(limit: &Limit, one: i64, other: i64) -> Option<RemoteState> {
     })
 }
 
-/// The stamp under which a charge would be found again.
+/// The stamp of a charge.
 fn stamp(limit: &Limit, latest: i64, [one, other]: [i64; 2], taken_back: Option<&i64>) -> Option<Stamp> {
     let natural = |number: i64| u64::try_from(number).unwrap_or(0);
     let latest = u64::try_from(latest).ok()?;

@@ -1,36 +1,36 @@
-//! A server's clock, as one connection knows it from replies that tell the time.
+//! A server's clock, as one connection knows it from replies that hold the time.
 //!
-//! In: when a call was sent, when its reply was there, and the server's time in it. Out: the server's time at a moment,
-//! never earlier than it is there, and later by no more than a call took to the server: the fastest of the last 10 to
-//! 20 seconds. (So a reply to a call that was long on its way does not make later calls valid for longer.) It reads no
-//! clock itself.
+//! In: when a call was sent, when its reply came, and the server's time in the reply. Out: the server's time at a
+//! moment. It is never earlier than the real one. It is later by at most the time that the fastest call of the last
+//! 10 to 20 seconds took to the server. So a reply to a slow call does not make later calls valid for longer. It
+//! reads no clock itself.
 
 use std::time::{Duration, Instant};
 
-/// Calls of this period and of the one before it are compared.
+/// The fastest call of this period and of the one before counts.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// What is known. Offsets are the server's microseconds at `base`.
+/// The known offsets: the server's microseconds at `base`.
 #[derive(Debug)]
 pub(super) struct ServerClock {
     base: Instant,
     began: Instant,
-    /// The least offset of this period that may be, and of the period before.
+    /// The smallest possible offset of this period, and of the period before.
     now: i64,
     before: i64,
 }
 
 impl ServerClock {
-    /// The server said `micros` in its reply to a call.
+    /// Starts from the server's time in the reply to a call.
     pub(super) fn new(sent: Instant, micros: u64) -> Self {
         let offset = i64::try_from(micros).unwrap_or(i64::MAX);
         Self { base: sent, began: sent, now: offset, before: offset }
     }
 
-    /// It said `micros` in another reply.
+    /// Notes the server's time in another reply.
     pub(super) fn note(&mut self, (sent, received): (Instant, Instant), micros: u64) {
         let micros = i64::try_from(micros).unwrap_or(i64::MAX);
-        // It read its clock in between.
+        // The server read its clock between these two moments.
         let most = micros.saturating_sub(self.since_base(sent));
         let least = micros.saturating_sub(self.since_base(received));
         if received.saturating_duration_since(self.began) >= PERIOD {
@@ -38,13 +38,13 @@ impl ServerClock {
         } else {
             self.now = self.now.min(most);
         }
-        // Its clock has gone forward: what was known before is too early now.
+        // The server's clock was set forward: the older offsets are too early now.
         if self.offset() < least {
             (self.before, self.now) = (most, most);
         }
     }
 
-    /// Its time at this moment, in microseconds.
+    /// The server's time at this moment, in microseconds.
     pub(super) fn at(&self, moment: Instant) -> u64 {
         self.offset().saturating_add(self.since_base(moment)).unsigned_abs()
     }
@@ -63,11 +63,11 @@ mod tests {
     use super::*;
     use crate::clock::monotonic;
 
-    /// A server whose clock says a million at `began`, and a connection that asks it.
+    /// A server whose clock shows a million at `began`, and a connection that asks it.
     struct Asked {
         began: Instant,
         clock: ServerClock,
-        /// By so many microseconds the server's clock has gone forward.
+        /// How many microseconds the server's clock was set forward.
         stepped: i64,
     }
 
@@ -81,14 +81,14 @@ mod tests {
             self.began + Duration::from_micros(micros)
         }
 
-        /// A call that is sent then, and takes so long there and back.
+        /// A call that is sent at this moment and takes so long there and back.
         fn ask(&mut self, sent: u64, there: u64, back: u64) {
             let micros = (1_000_000 + sent + there).saturating_add_signed(self.stepped);
             let times = (self.after(sent), self.after(sent + there + back));
             self.clock.note(times, micros);
         }
 
-        /// By how much the server's time is known as later than it is.
+        /// How much later than the real time the known time is.
         fn late(&self, at: u64) -> i64 {
             self.clock.at(self.after(at)) as i64 - (1_000_000 + at) as i64 - self.stepped
         }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_fast_long_ago_is_forgotten() {
+    fn a_fast_call_long_ago_is_forgotten() {
         let mut asked = Asked::new();
         for second in 1..40 {
             asked.ask(second * 1_000_000, if second < 10 { 50 } else { 300 }, 10);

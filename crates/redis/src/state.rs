@@ -1,4 +1,4 @@
-//! What all connections to one Redis share: how to reach it, the scripts, what is counted, and whether it is there.
+//! What all connections to one Redis share: the options, the scripts, the counts, and whether Redis answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use crate::address::Address;
 use crate::connect_error::ConnectError;
 use crate::failure::Failure;
 use crate::options::RedisOptions;
-use crate::peer::Peer;
 use crate::runtime::Runtime;
 use crate::script::{Clock, Purpose, source};
+use crate::server::Server;
 
-/// With so many servers, those without connections are forgotten: addresses come and go.
-const PEERS_MAX: usize = 1_024;
+/// At this number of servers, those without connections are forgotten, because addresses change.
+const SERVERS_MAX: usize = 1_024;
 
-/// Whether a shared store is there.
+/// Whether Redis answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Contact {
-    /// It was never reached; why, if an attempt has failed.
+    /// It has never answered. Holds the last error, if an attempt has failed.
     Never(Option<ConnectError>),
     /// It answers.
     Up,
-    /// It was lost, because of this.
+    /// It answered before, and does not now.
     Lost(ConnectError),
-    /// It can never be used, because of this.
+    /// It can never be used.
     Unusable(ConnectError),
 }
 
-/// A script, and the name that Redis knows it by.
+/// A script, and the hash that Redis knows it by.
 pub(super) struct Script {
     pub(super) name: String,
     pub(super) text: String,
@@ -47,21 +47,21 @@ pub(super) struct Shared<R: Runtime> {
     renew: Script,
     give_back: Script,
     pub(super) contact: watch::Sender<Contact>,
-    /// Servers to which there are or were connections.
-    peers: Mutex<HashMap<Address, Arc<Peer<R>>>>,
-    /// A server has lost its memory.
+    /// The servers that connections were opened to.
+    servers: Mutex<HashMap<Address, Arc<Server<R>>>>,
+    /// Notified when a server has lost its memory.
     pub(super) memory_lost: Notify,
-    /// Lanes to which all servers answer.
-    lanes_up: AtomicUsize,
-    /// Give-backs that are under way.
+    /// The workers that all servers answer.
+    workers_up: AtomicUsize,
+    /// The number of give-backs on their way.
     pub(super) giving_back: watch::Sender<usize>,
     pub(super) stats: Stats,
 }
 
-/// What is counted.
+/// The counts of one store.
 #[derive(Default)]
 pub struct Stats {
-    /// Calls that were sent, by how long they took.
+    /// Calls that were sent, by duration.
     pub round_trips: RoundTrips,
     /// Decisions that wait now.
     pub in_flight: AtomicUsize,
@@ -71,7 +71,7 @@ pub struct Stats {
     pub connections_opened: AtomicU64,
     /// Connections that were given up.
     pub connections_closed: AtomicU64,
-    /// Times that the server had lost its memory.
+    /// How often a server had lost its memory.
     pub memory_lost: AtomicU64,
     /// Give-backs that were sent.
     pub given_back: AtomicU64,
@@ -79,16 +79,17 @@ pub struct Stats {
     failures: [AtomicU64; Failure::ALL.len()],
 }
 
-/// Durations of round trips.
+/// The durations of round trips.
 #[derive(Default)]
 pub struct RoundTrips {
-    /// Those up to each bound, and those beyond the last.
+    /// Calls up to each bound, and those beyond the last.
     counts: [AtomicU64; RoundTrips::BOUNDS.len() + 1],
     nanos: AtomicU64,
 }
 
 impl RoundTrips {
-    /// Inclusive upper bounds in nanoseconds, from what a Redis beside the node takes to more than anybody waits.
+    /// Inclusive upper bounds in nanoseconds, from the round trip to a Redis on the same machine to the longest
+    /// timeout.
     pub const BOUNDS: [u64; 14] = {
         const MICRO: u64 = 1_000;
         const MILLI: u64 = 1_000_000;
@@ -110,7 +111,7 @@ impl RoundTrips {
         ]
     };
 
-    /// Counts one that has taken so long.
+    /// Counts a round trip of this duration.
     pub(super) fn ended(&self, taken: Duration) {
         let nanos = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
         let bucket = Self::BOUNDS.partition_point(|&bound| bound < nanos);
@@ -118,12 +119,12 @@ impl RoundTrips {
         self.nanos.fetch_add(nanos, Relaxed);
     }
 
-    /// How many there were up to each bound and beyond the last, and what they took together, in nanoseconds.
+    /// The number of round trips up to each bound and beyond the last, and their sum in nanoseconds.
     pub fn read(&self) -> ([u64; Self::BOUNDS.len() + 1], u64) {
         (self.counts.each_ref().map(|count| count.load(Relaxed)), self.nanos.load(Relaxed))
     }
 
-    /// All of them.
+    /// The number of all round trips.
     pub fn count(&self) -> u64 {
         self.read().0.iter().sum()
     }
@@ -134,7 +135,7 @@ impl Stats {
         self.failures[failure as usize].fetch_add(1, Relaxed);
     }
 
-    /// Calls without an answer, of this kind.
+    /// The number of calls without an answer, of this kind.
     pub fn failures(&self, failure: Failure) -> u64 {
         self.failures[failure as usize].load(Relaxed)
     }
@@ -150,9 +151,9 @@ impl<R: Runtime> Shared<R> {
             renew: Script::of(Purpose::Renew),
             give_back: Script::of(Purpose::GiveBack),
             contact: watch::Sender::new(Contact::Never(None)),
-            peers: Mutex::default(),
+            servers: Mutex::default(),
             memory_lost: Notify::new(),
-            lanes_up: AtomicUsize::new(0),
+            workers_up: AtomicUsize::new(0),
             giving_back: watch::Sender::new(0),
             stats: Stats::default(),
         }
@@ -168,31 +169,32 @@ impl<R: Runtime> Shared<R> {
     }
 
     /// What all connections to this server share.
-    pub(super) fn peer(&self, address: &Address) -> Arc<Peer<R>> {
-        let mut peers = self.peers.lock();
-        if peers.len() >= PEERS_MAX {
-            peers.retain(|_, peer| Arc::strong_count(peer) > 1);
+    pub(super) fn server(&self, address: &Address) -> Arc<Server<R>> {
+        let mut servers = self.servers.lock();
+        if servers.len() >= SERVERS_MAX {
+            servers.retain(|_, server| Arc::strong_count(server) > 1);
         }
-        Arc::clone(peers.entry(address.clone()).or_default())
+        Arc::clone(servers.entry(address.clone()).or_default())
     }
 
-    /// How long connecting may take: it happens in the background.
-    pub(super) fn connect_patience(&self) -> Duration {
+    /// How long connecting may take. It happens in the background, so it may take longer than a decision.
+    pub(super) fn connect_timeout(&self) -> Duration {
         self.options.timeout.max(Duration::from_secs(1))
     }
 
-    /// All servers answer a lane, which `was_up` before or not. The store is there when they answer every lane.
+    /// Notes that all servers answer a worker; `was_up`: they did before. Contact is up when they answer every
+    /// worker.
     pub(super) fn reached(&self, was_up: bool) {
-        let up = self.lanes_up.fetch_add((!was_up).into(), Relaxed) + usize::from(!was_up);
+        let up = self.workers_up.fetch_add((!was_up).into(), Relaxed) + usize::from(!was_up);
         if up < self.options.workers.min(self.options.pool_size) {
             return;
         }
         self.contact.send_if_modified(|contact| std::mem::replace(contact, Contact::Up) != Contact::Up);
     }
 
-    /// A server does not answer a lane, which `was_up`: before, all did.
+    /// Notes that a server does not answer a worker; `was_up`: all did before.
     pub(super) fn lost(&self, was_up: bool, why: ConnectError) {
-        self.lanes_up.fetch_sub(was_up.into(), Relaxed);
+        self.workers_up.fetch_sub(was_up.into(), Relaxed);
         self.contact.send_if_modified(|contact| {
             let turned = matches!(contact, Contact::Up | Contact::Never(None));
             *contact = match contact {
@@ -204,7 +206,7 @@ impl<R: Runtime> Shared<R> {
         });
     }
 
-    /// It can never be used. One that could be, once, is only lost.
+    /// Notes that Redis can never be used. If it was used before, it counts as lost.
     pub(super) fn unusable(&self, was_up: bool, why: ConnectError) {
         let never = matches!(&*self.contact.borrow(), Contact::Never(_));
         match never {
@@ -228,7 +230,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[test]
-    fn the_store_is_there_when_every_lane_is_and_not_now_and_then() {
+    fn contact_is_up_only_while_every_worker_is() {
         let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
         let shared = Shared::new(Tokio, RedisOptions::new(kind).workers(2));
         let contact = || shared.contact.borrow().clone();

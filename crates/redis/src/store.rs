@@ -1,7 +1,7 @@
-//! The shared store: counters in Redis, or whatever speaks its protocol, under one clock, in one script.
+//! Counters in Redis, or in a server that speaks its protocol, decided by one script under the server's clock.
 //!
-//! In: calls for one slot each and the moment until which somebody waits. Out: numbers, or a [`Failure`]. What becomes
-//! of a request without an answer is the business of `failover`, not of this.
+//! In: calls for one slot each, with a deadline. Out: numbers, or a [`Failure`]. `shared_store` decides what a
+//! request without an answer gets.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -9,29 +9,29 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::lane::Lane;
-use crate::link::Link;
 use crate::options::RedisOptions;
 use crate::runtime::{Runtime, Tokio};
 use crate::script::{Call, Memory, Purpose};
 use crate::state::{Contact, Shared, Stats};
+use crate::worker_connections::WorkerConnections;
 use crate::{address, topology};
 
 /// Counters in one Redis: a server, a master behind sentinels, or a Cluster.
 pub struct RedisStore<R: Runtime = Tokio> {
     shared: Arc<Shared<R>>,
-    /// Workers in the order in which they attached.
+    /// The workers, in the order in which they attached.
     attached: Box<[OnceLock<Attached<R>>]>,
 }
 
 /// A worker's number, and its connections.
 struct Attached<R: Runtime> {
     worker: usize,
-    lane: Arc<Lane<R>>,
+    connections: Arc<WorkerConnections<R>>,
 }
 
-/// A decision that waits, as long as it lives.
+/// A decision that waits, until it is dropped.
 pub(super) struct Waiting<'s>(&'s Stats);
 
 impl Drop for Waiting<'_> {
@@ -48,58 +48,60 @@ impl RedisStore {
 }
 
 impl<R: Runtime> RedisStore<R> {
-    /// A store on another runtime than tokio's. It is not connected yet.
+    /// A store on another runtime than tokio. It is not connected yet.
     pub fn on(runtime: R, options: RedisOptions) -> Self {
         let attached = (0..options.workers.max(1)).map(|_| OnceLock::new()).collect();
         Self { shared: Arc::new(Shared::new(runtime, options)), attached }
     }
 
-    /// Connects for the calling worker, in the background. Workers beyond the size of the pool share connections.
+    /// Connects for the calling worker, in the background. Workers beyond `pool_size` share connections. With [`Tokio`],
+    /// the caller must be in a tokio runtime.
     pub fn attach(&self) {
         let (worker, pool_size) = (self.shared.runtime.worker(), self.shared.options.pool_size.max(1));
         for (place, attached) in self.attached.iter().enumerate() {
-            let shared = || Some(Arc::clone(&self.attached[place.checked_sub(pool_size)?].get()?.lane));
-            let lane = || shared().unwrap_or_else(|| self.new_lane(place == 0));
-            if attached.get_or_init(|| Attached { worker, lane: lane() }).worker == worker {
+            let shared =
+                || Some(Arc::clone(&self.attached[place.checked_sub(pool_size)?].get()?.connections));
+            let connections = || shared().unwrap_or_else(|| self.connect(place == 0));
+            if attached.get_or_init(|| Attached { worker, connections: connections() }).worker == worker {
                 return;
             }
         }
     }
 
-    /// The calling worker's connections; those of the first worker for a thread that has none.
-    fn lane(&self) -> Option<&Arc<Lane<R>>> {
+    /// The calling worker's connections. A thread that did not attach uses those of the first worker.
+    fn worker_connections(&self) -> Option<&Arc<WorkerConnections<R>>> {
         let worker = self.shared.runtime.worker();
         let own = self.attached.iter().map_while(OnceLock::get).find(|attached| attached.worker == worker);
-        own.or_else(|| self.attached.first()?.get()).map(|attached| &attached.lane)
+        own.or_else(|| self.attached.first()?.get()).map(|attached| &attached.connections)
     }
 
-    fn new_lane(&self, leads: bool) -> Arc<Lane<R>> {
-        let lane = Arc::new(Lane::new(Arc::clone(&self.shared), leads));
-        let keeping = Arc::clone(&lane);
-        self.shared.runtime.spawn(async move { match keeping.keep().await {} });
-        lane
+    fn connect(&self, watches_memory: bool) -> Arc<WorkerConnections<R>> {
+        let connections = Arc::new(WorkerConnections::new(Arc::clone(&self.shared), watches_memory));
+        let kept = Arc::clone(&connections);
+        self.shared.runtime.spawn(async move { match kept.keep().await {} });
+        connections
     }
 
     pub(super) fn runtime(&self) -> &R {
         &self.shared.runtime
     }
 
-    /// Whether it is there, and every change of that.
+    /// Whether Redis answers. The receiver sees every change.
     pub fn contact(&self) -> watch::Receiver<Contact> {
         self.shared.contact.subscribe()
     }
 
-    /// What is counted.
+    /// The counts of this store.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
     }
 
-    /// How it is used.
+    /// The options of this store.
     pub fn options(&self) -> &RedisOptions {
         &self.shared.options
     }
 
-    /// The slot of a key; all keys of a single server are in one.
+    /// The slot of a key. A single server has only one.
     pub(super) fn slot(&self, key: &[u8]) -> u16 {
         match self.shared.options.kind {
             address::Kind::Cluster(_) => topology::slot_of(key),
@@ -107,7 +109,7 @@ impl<R: Runtime> RedisStore<R> {
         }
     }
 
-    /// One more decision waits, unless too many do.
+    /// Counts one more decision that waits. An error if there are too many.
     pub(super) fn wait(&self) -> Result<Waiting<'_>, Failure> {
         let before = self.shared.stats.in_flight.fetch_add(1, Relaxed);
         let waiting = Waiting(&self.shared.stats);
@@ -121,82 +123,87 @@ impl<R: Runtime> RedisStore<R> {
 
     /// Asks the server of this slot to decide.
     pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Reply<R>, Failure> {
-        let lane = self.lane().ok_or(Failure::Down)?;
-        let link = lane.route(slot).ok_or(Failure::Down)?;
+        let connections = self.worker_connections().ok_or(Failure::Down)?;
+        let connection = connections.route(slot).ok_or(Failure::Down)?;
         let purpose = if call.only_renews() { Purpose::Renew } else { Purpose::Decide };
-        let error = match link.call(&self.shared, purpose, (slot, call), until).await {
-            Ok(numbers) => return Ok(Reply { numbers, link }),
+        let error = match connection.call(&self.shared, purpose, (slot, call), until).await {
+            Ok(numbers) => return Ok(Reply { numbers, connection }),
             Err(error) => error,
         };
-        // A slot on its way to another server: that one is asked, once.
-        let to = error.to.and_then(|(address, asking)| Some((lane.link_to(&address)?, asking)));
-        let (link, asking) = to.ok_or(error.failure)?;
-        let asked = Box::pin(link.call_alone(&self.shared, purpose, call, until, asking)).await;
-        asked.map(|numbers| Reply { numbers, link }).map_err(|error| error.failure)
+        // The slot is moving to another server, which is asked once.
+        let to = error.to.and_then(|(address, asking)| Some((connections.connection_to(&address)?, asking)));
+        let (connection, asking) = to.ok_or(error.failure)?;
+        let asked = Box::pin(connection.call_alone(&self.shared, purpose, call, until, asking)).await;
+        asked.map(|numbers| Reply { numbers, connection }).map_err(|error| error.failure)
     }
 
-    /// Waits until as many replicas as there have to be have what that reply says was charged.
+    /// Waits until enough replicas have what this reply charged.
     pub(super) async fn replicate(&self, reply: &Reply<R>, until: Instant) -> Result<(), Failure> {
         match self.shared.options.wait_replicas {
             0 => Ok(()),
             _ => {
-                let replicated = reply.link.replicate(&self.shared, until).await;
+                let replicated = reply.connection.replicate(&self.shared, until).await;
                 replicated.inspect_err(|&failure| self.failed(failure))
             }
         }
     }
 
-    /// The memory in which the server of this slot charges now, or one that it has lost since. `None`: not known yet.
+    /// The memory of the server of this slot, as it was last read. `None`: it was not read yet.
     pub(super) fn memory(&self, slot: u16) -> Option<Arc<Memory>> {
-        self.lane()?.route(slot)?.memory()
+        self.worker_connections()?.route(slot)?.memory()
     }
 
-    /// The server has lost its memory, since this was told last.
+    /// Waits until a server loses its memory, or has since the last call.
     pub(super) async fn memory_lost(&self) {
         self.shared.memory_lost.notified().await;
     }
 
-    /// Whether any server can be asked.
+    /// Whether any connection is open.
     pub(super) fn reaches_any(&self) -> bool {
-        self.lane().is_some_and(|lane| lane.leads_anywhere())
+        self.worker_connections().is_some_and(|connections| connections.reaches_any())
     }
 
-    /// Whether the server of this slot can be asked.
+    /// Whether there is an open connection for this slot.
     pub(super) fn reaches(&self, slot: u16) -> bool {
-        self.lane().is_some_and(|lane| lane.route(slot).is_some())
+        self.worker_connections().is_some_and(|connections| connections.route(slot).is_some())
     }
 
-    /// Gives back, once, in the background. `until_done` is kept until that has happened, or never will.
+    /// Gives back hits once, in the background. Drops `until_done` when that has ended, with success or not.
     pub(super) fn give_back(&self, slot: u16, mut call: Call, until_done: impl Send + 'static) {
         if !matches!(self.shared.options.kind, address::Kind::Cluster(_)) {
-            // In a Cluster it may be of another slot: a call may read it there, but not name it.
+            // A single server needs every key that a script reads named. In a Cluster the memory's key may be in
+            // another slot, so it cannot be named.
             call.name_memory();
         }
-        let Some(link) = self.lane().and_then(|lane| lane.route(slot)) else { return };
+        let Some(connection) = self.worker_connections().and_then(|connections| connections.route(slot))
+        else {
+            return;
+        };
         let shared = Arc::clone(&self.shared);
-        let until = shared.runtime.monotonic() + GIVE_BACK_PATIENCE;
+        let until = shared.runtime.monotonic() + GIVE_BACK_TIMEOUT;
         shared.stats.given_back.fetch_add(1, Relaxed);
         let under_way = UnderWay::one_more(&self.shared);
         self.shared.runtime.spawn(async move {
-            // Without an answer it may have happened or not: never again, or others could see too much room.
-            let _ = link.call_alone(&shared, Purpose::GiveBack, &call, until, false).await;
+            // Not repeated: without an answer the hits may be back already, and giving them back twice would admit
+            // too many.
+            let _ = connection.call_alone(&shared, Purpose::GiveBack, &call, until, false).await;
             drop((until_done, under_way));
         });
     }
 
-    /// Waits for all give-backs that are under way, each of which has an end.
+    /// Waits until no give-back is on its way. Each of them ends in time.
     pub(super) async fn all_given_back(&self) {
         let _ = self.shared.giving_back.subscribe().wait_for(|&under_way| under_way == 0).await;
     }
 }
 
-/// A reply, and the connection that it came by.
+/// A reply, and the connection that it came on.
 pub(super) struct Reply<R: Runtime> {
     pub(super) numbers: Vec<i64>,
-    link: Arc<Link<R>>,
+    connection: Arc<Connection<R>>,
 }
 
-/// A give-back that is under way, as long as it lives.
+/// A give-back on its way, until it is dropped.
 struct UnderWay<R: Runtime>(Arc<Shared<R>>);
 
 impl<R: Runtime> UnderWay<R> {
@@ -212,5 +219,5 @@ impl<R: Runtime> Drop for UnderWay<R> {
     }
 }
 
-/// After this a give-back does nothing.
-pub(super) const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(1);
+/// A give-back does nothing after this time.
+pub(super) const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);

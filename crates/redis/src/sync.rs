@@ -1,5 +1,5 @@
-//! What the shared store locks and counts with what is carried to Redis. Here in one place, because `tests/models`
-//! compiles that with a scheduler's own in their stead, and tries it in thousands of interleavings.
+//! The locks and atomics of `unsynced`. They have a module of their own because `tests/models` compiles `unsynced`
+//! with a scheduler's locks and atomics instead, and tries thousands of interleavings.
 
 pub(crate) use std::sync::atomic::AtomicU64;
 

@@ -1,4 +1,4 @@
-//! TLS to Redis: whom we trust, who we are, and whether names are verified.
+//! TLS to Redis: trusted certificates, our own certificate, and whether names are verified.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// What TLS to Redis is made of: files in PEM.
+/// The files of TLS to Redis, in PEM.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct TlsFiles {
-    /// Certificates that are trusted beside the system's.
+    /// Certificates that are trusted in addition to the system's.
     pub authority: Option<Vec<u8>>,
-    /// Our chain and its key.
+    /// Our certificate chain and its key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The chain is verified, the name is not.
+    /// Verifies the chain but not the name.
     pub any_name: bool,
 }
 
 impl TlsFiles {
-    /// Files of a trusted authority and of our identity, if there are any. `any_name`: the name is not verified.
+    /// Trusted certificates and our own, if there are any. `any_name`: the name is not verified.
     pub fn new(authority: Option<Vec<u8>>, identity: Option<(Vec<u8>, Vec<u8>)>, any_name: bool) -> Self {
         Self { authority, identity, any_name }
     }
@@ -33,23 +33,23 @@ impl TlsFiles {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The certificates of the authority.
+    /// The trusted certificates.
     #[error("authority: {0}")]
     Authority(Cause),
-    /// Neither the system nor a file has a trusted authority.
+    /// Neither the system nor a file has a trusted certificate.
     #[error("no authority is trusted: {0}")]
     NoAuthority(Cause),
-    /// Our chain, or our key does not belong to it.
+    /// Our chain is malformed, or the key does not belong to it.
     #[error("chain: {0}")]
     Chain(Cause),
-    /// Our key.
+    /// Our key is malformed.
     #[error("key: {0}")]
     Key(Cause),
 }
 
 type Cause = Box<dyn StdError + Send + Sync>;
 
-/// The configuration for these files.
+/// The configuration of these files.
 ///
 /// # Errors
 /// A file is wrong.
@@ -83,7 +83,7 @@ pub fn config(files: &TlsFiles) -> Result<Arc<ClientConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// Verifies the chain, and the name unless it may be any.
+/// Verifies the chain, and the name unless any name is allowed.
 #[derive(Debug)]
 struct Verifier {
     by_chain: Arc<WebPkiServerVerifier>,
@@ -99,7 +99,7 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // The name is looked at last: an error about it says that the chain is good.
+        // The name is verified last: an error about the name means that the chain is good.
         match self.by_chain.verify_server_cert(certificate, intermediates, name, ocsp, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },

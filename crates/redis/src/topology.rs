@@ -1,4 +1,4 @@
-//! Which servers hold which slots: asked of sentinels or of the nodes of a Cluster. One server holds them all.
+//! Which server holds which slots. Sentinels or the nodes of a Cluster know; a single server holds all.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -7,27 +7,27 @@ use redis::{Cmd, FromRedisValue};
 
 use crate::address::{Access, Address, Kind};
 use crate::connect_error::ConnectError;
-use crate::link::{Link, ask};
+use crate::connection::{Connection, ask};
 use crate::runtime::Runtime;
 use crate::state::Shared;
 
-/// Slots of a Cluster.
+/// The slots of a Cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// A master, and the slots that it holds.
+/// A master and its slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Server {
+pub(super) struct Master {
     pub(super) address: Address,
     pub(super) slots: RangeInclusive<u16>,
 }
 
-impl Server {
+impl Master {
     fn of_all(address: Address) -> Self {
         Self { address, slots: 0..=SLOTS - 1 }
     }
 }
 
-/// The slot of a key. Keys hold no braces that would mean a part of them.
+/// The slot of a key. Keys of this crate have no braces, which would limit it to a part of the key.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
     let open = key.iter().position(|&byte| byte == b'{');
     let tagged = open.and_then(|open| {
@@ -37,7 +37,7 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
     crc16(tagged.unwrap_or(key)) % SLOTS
 }
 
-/// CRC-16/XMODEM, as the Cluster specification has it.
+/// CRC-16/XMODEM, as in the Cluster specification.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, &byte| {
         (0..8).fold(
@@ -49,22 +49,22 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// The masters now. Any of the `known` links may tell; else those that settings name are asked.
-pub(super) async fn servers<R: Runtime>(
+/// The masters now. Asks the `known` connections first, then the configured addresses.
+pub(super) async fn masters<R: Runtime>(
     shared: &Shared<R>,
-    known: &[Arc<Link<R>>],
-) -> Result<Vec<Server>, ConnectError> {
+    known: &[Arc<Connection<R>>],
+) -> Result<Vec<Master>, ConnectError> {
     match &shared.options.kind {
-        Kind::Single(address) => Ok(vec![Server::of_all(address.clone())]),
+        Kind::Single(address) => Ok(vec![Master::of_all(address.clone())]),
         Kind::Sentinel(name, sentinels) => {
             let master = master(shared, name, sentinels).await;
-            Ok(vec![Server::of_all(master.map_err(ConnectError::of_a_sentinel)?)])
+            Ok(vec![Master::of_all(master.map_err(ConnectError::of_a_sentinel)?)])
         }
         Kind::Cluster(seeds) => cluster(shared, known, seeds).await,
     }
 }
 
-/// The master of this name, as the first sentinel that answers knows it.
+/// The master of this name, from the first sentinel that answers.
 async fn master<R: Runtime>(
     shared: &Shared<R>,
     name: &str,
@@ -80,79 +80,82 @@ async fn master<R: Runtime>(
     known.ok_or_else(|| ConnectError::UnknownMaster(name.to_owned()))
 }
 
-/// The masters of a Cluster: asked over a connection that there is, if one answers.
+/// The masters of a Cluster, from an open connection if one answers.
 async fn cluster<R: Runtime>(
     shared: &Shared<R>,
-    known: &[Arc<Link<R>>],
+    known: &[Arc<Connection<R>>],
     seeds: &[Address],
-) -> Result<Vec<Server>, ConnectError> {
+) -> Result<Vec<Master>, ConnectError> {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
-    for link in known.iter().filter(|link| !link.wire.is_broken()) {
-        if let Ok(ranges) = link.ask::<Vec<SlotRange>>(shared, &command).await {
-            return masters(ranges, &link.wire.address);
+    for connection in known.iter().filter(|connection| !connection.wire.is_broken()) {
+        if let Ok(ranges) = connection.ask::<Vec<SlotRange>>(shared, &command).await {
+            return of_ranges(ranges, &connection.wire.address);
         }
     }
     let mut addresses = seeds.to_vec();
-    addresses.extend(known.iter().map(|link| link.wire.address.clone()));
-    let (told_by, ranges) = ask_any(shared, &addresses, &shared.options.access, &command).await?;
-    masters(ranges, told_by)
+    addresses.extend(known.iter().map(|connection| connection.wire.address.clone()));
+    let (answered_by, ranges) = ask_any(shared, &addresses, &shared.options.access, &command).await?;
+    of_ranges(ranges, answered_by)
 }
 
-/// Whom these lines of CLUSTER SLOTS mean, when this server told them.
-fn masters(ranges: Vec<SlotRange>, told_by: &Address) -> Result<Vec<Server>, ConnectError> {
+/// The masters in these lines of CLUSTER SLOTS, which this server answered.
+fn of_ranges(ranges: Vec<SlotRange>, answered_by: &Address) -> Result<Vec<Master>, ConnectError> {
     if ranges.is_empty() {
         return Err(ConnectError::NoSlots);
     }
-    Ok(ranges.into_iter().map(|range| range.server(told_by)).collect())
+    Ok(ranges.into_iter().map(|range| range.master(answered_by)).collect())
 }
 
-/// A master that was put down may not know it yet.
-pub(super) async fn check_role<R: Runtime>(shared: &Shared<R>, link: &Link<R>) -> Result<(), ConnectError> {
-    let role: Vec<redis::Value> = link.ask(shared, &redis::cmd("ROLE")).await?;
+/// Checks that the server is a master. One that was replaced may not know it yet.
+pub(super) async fn check_role<R: Runtime>(
+    shared: &Shared<R>,
+    connection: &Connection<R>,
+) -> Result<(), ConnectError> {
+    let role: Vec<redis::Value> = connection.ask(shared, &redis::cmd("ROLE")).await?;
     match role.first() {
         Some(redis::Value::BulkString(role)) if role == b"master" => Ok(()),
-        _ => Err(ConnectError::NotMaster(link.wire.address.clone())),
+        _ => Err(ConnectError::NotMaster(connection.wire.address.clone())),
     }
 }
 
-/// The first answer of these, and whose it is.
+/// The first answer, and the address that it came from.
 async fn ask_any<'a, T: FromRedisValue, R: Runtime>(
     shared: &Shared<R>,
     addresses: &'a [Address],
     access: &Access,
     command: &Cmd,
 ) -> Result<(&'a Address, T), ConnectError> {
-    let patience = shared.connect_patience();
+    let budget = shared.connect_timeout();
     let mut last = ConnectError::NoAddress;
     for address in addresses {
         let asking = async { ask(&shared.runtime.connect(address, access).await?, command).await };
-        match shared.runtime.timeout(patience, asking).await {
+        match shared.runtime.timeout(budget, asking).await {
             Some(Ok(answer)) => return Ok((address, answer)),
             Some(Err(error)) => last = ConnectError::from(error),
-            None => last = ConnectError::Timeout(patience),
+            None => last = ConnectError::Timeout(budget),
         }
     }
     Err(last)
 }
 
-/// One line of CLUSTER SLOTS: the first slot, the last, the master, its replicas.
+/// A line of CLUSTER SLOTS: the first slot, the last, the master, its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SlotRange {
     slots: RangeInclusive<u16>,
-    /// Empty, absent or `?`: the one that was asked, as whoever asked knows it.
+    /// Empty, absent or `?`: the server that was asked, at the address that was used to ask it.
     host: Option<String>,
     port: u16,
 }
 
 impl SlotRange {
-    fn server(self, told_by: &Address) -> Server {
-        let own = match told_by {
+    fn master(self, answered_by: &Address) -> Master {
+        let own = match answered_by {
             Address::Tcp(host, _) => host.clone(),
             Address::Unix(_) => "localhost".to_owned(),
         };
         let host = self.host.filter(|host| !host.is_empty() && host != "?").unwrap_or(own);
-        Server { address: Address::Tcp(host, self.port), slots: self.slots }
+        Master { address: Address::Tcp(host, self.port), slots: self.slots }
     }
 }
 
@@ -183,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn a_master_without_a_name_is_known_as_whoever_told_of_it() {
+    fn a_master_without_a_host_has_the_host_that_was_asked() {
         use redis::Value::{self, Array, BulkString, Int, Nil};
-        let told_by = Address::Tcp("redis.test".to_owned(), 7_000);
+        let answered_by = Address::Tcp("redis.test".to_owned(), 7_000);
         let line = |host: Value| {
             let replica =
                 Array(vec![BulkString(b"10.0.0.9".to_vec()), Int(7_009), BulkString(b"id".to_vec())]);
@@ -193,7 +196,7 @@ mod tests {
             let ranges: Vec<SlotRange> =
                 redis::from_redis_value(Array(vec![Array(vec![Int(0), Int(99), master, replica])]))
                     .expect("a line");
-            masters(ranges, &told_by).expect("one")
+            of_ranges(ranges, &answered_by).expect("one")
         };
         for (host, known) in [
             (BulkString(b"10.0.0.1".to_vec()), "10.0.0.1"),
@@ -202,7 +205,7 @@ mod tests {
             (BulkString(b"?".to_vec()), "redis.test"),
         ] {
             let address = Address::Tcp(known.to_owned(), 7_001);
-            assert_eq!(line(host), [Server { address, slots: 0..=99 }]);
+            assert_eq!(line(host), [Master { address, slots: 0..=99 }]);
         }
     }
 }

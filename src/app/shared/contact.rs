@@ -43,7 +43,7 @@ pub(in crate::app) async fn watch(
                 State::Up | State::Lost(_) => {}
             }
         }
-        tell(&health, health_follows, &now);
+        report(&health, health_follows, &now);
         let changes = contacts.iter_mut().map(|watched| Box::pin(watched.contact.changed()));
         let changed = futures_util::future::select_all(changes);
         match startup_timeout.filter(|_| !reached) {
@@ -56,7 +56,7 @@ pub(in crate::app) async fn watch(
 }
 
 /// What these contacts mean for readiness.
-fn tell(health: &Health, health_follows: bool, states: &[State]) {
+fn report(health: &Health, health_follows: bool, states: &[State]) {
     let trouble = states.iter().find_map(|state| match state {
         State::Never(why) => Some((true, why.as_deref().unwrap_or("not reached yet"))),
         State::Lost(why) | State::Unusable(why) => Some((false, why.as_str())),

@@ -28,12 +28,12 @@ fn source(limit: Limit, stamp: u64) -> Source {
     Source { unit: Unit::Second, slot: 0, key: b"k".to_vec(), limit, stamp, memory: None }
 }
 
-/// What Redis tells whose counter has room for so many.
+/// The verdict of a counter with room for so many.
 fn room(remaining: u64) -> Verdict {
     Verdict { over: false, before: 0, after: 1, remaining, reset_nanos: WINDOW.as_nanos() as u64 }
 }
 
-/// A table where the counter was seen twice, and a lease of so many hits was taken at 1 s.
+/// A table in which the counter was seen twice, and a lease of so many hits was taken at 1 s.
 fn leased(hits: u64) -> Leases {
     let leases = Leases::new(T);
     let asked = check(1_000, 1);
@@ -42,7 +42,7 @@ fn leased(hits: u64) -> Leases {
     assert!(leases.hold(&asked, millis(1_000)).is_none());
     let demand = leases.demand(&asked).expect("seen twice");
     assert_eq!(demand.hits, 2);
-    assert!(leases.demand(&asked).is_none(), "somebody asks already");
+    assert!(leases.demand(&asked).is_none(), "a demand is on its way");
     let granted = Granted { hits, stamp: 5 };
     assert!(demand.granted(source(asked.limit, 5), granted, &room(900), millis(1_000)).is_empty());
     drop(demand);
@@ -56,13 +56,13 @@ fn swept(leases: &Leases, now: u64) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn hits_are_spent_until_the_lease_ends_and_what_is_left_goes_back_once() {
+fn hits_are_spent_until_the_lease_ends_and_the_rest_goes_back_once() {
     let leases = leased(3);
-    let told = leases.hold(&check(1_000, 2), millis(1_050)).expect("held").verdict;
-    assert_eq!((told.before, told.after, told.remaining, told.over), (100, 102, 898, false));
-    assert_eq!(told.reset_nanos, millis(9_950).as_nanos() as u64);
+    let verdict = leases.hold(&check(1_000, 2), millis(1_050)).expect("held").verdict;
+    assert_eq!((verdict.before, verdict.after, verdict.remaining, verdict.over), (100, 102, 898, false));
+    assert_eq!(verdict.reset_nanos, millis(9_950).as_nanos() as u64);
     assert!(leases.hold(&check(1_000, 2), millis(1_050)).is_none(), "one is left");
-    assert!(leases.hold(&check(1_000, 0), millis(1_099)).is_some(), "a question takes none");
+    assert!(leases.hold(&check(1_000, 0), millis(1_099)).is_some(), "0 hits take none");
     assert!(leases.hold(&check(1_000, 1), millis(1_100)).is_none(), "it has ended");
     assert_eq!(swept(&leases, 1_099), []);
     assert_eq!(swept(&leases, 1_100), [(5, 1)]);
@@ -104,7 +104,7 @@ fn a_request_that_is_denied_returns_what_it_held() {
     assert_eq!(leases.release(&held, 3), None, "the lease has it again");
     let held = leases.hold(&check(1_000, 3), millis(1_020)).expect("held again");
     assert_eq!(held.verdict.remaining, 897);
-    assert_eq!(swept(&leases, 1_100), [], "what is held is not given back");
+    assert_eq!(swept(&leases, 1_100), [], "held hits are not given back");
     let late = leases.release(&held, 3).expect("the lease has ended meanwhile");
     assert_eq!((late.source.stamp, late.hits), (5, 3));
     assert_eq!((leases.hits_taken.load(Relaxed), leases.hits_given_back.load(Relaxed)), (3, 3));
@@ -112,7 +112,7 @@ fn a_request_that_is_denied_returns_what_it_held() {
 
 #[test]
 fn the_next_lease_is_due_when_little_is_left_and_the_one_before_is_spent_first() {
-    // 34 seen, less 8 that are left; 3 seen, of which it has enough.
+    // 34 hits were seen, less 8 that are left. Or 3 were seen, and it has enough.
     for (hits, at, due, wanted) in [(40, 1_000, 32, 26), (40, 1_080, 1, 1), (7, 1_000, u64::MAX, 0)] {
         let leases = leased(hits);
         let spend = || leases.spend(&check(1_000, 1), millis(at)).expect("there are some");
@@ -122,7 +122,7 @@ fn the_next_lease_is_due_when_little_is_left_and_the_one_before_is_spent_first()
         }
         let Some((demand, from)) = leases.take_due().next() else { continue };
         assert_eq!((demand.hits, from.stamp), (wanted, 5));
-        assert!(leases.demand(&check(1_000, 1)).is_none(), "somebody asks already");
+        assert!(leases.demand(&check(1_000, 1)).is_none(), "a demand is on its way");
         let granted = Granted { hits: 40, stamp: 6 };
         assert!(demand.granted(source(from.limit, 6), granted, &room(500), millis(at)).is_empty());
         drop(demand);
@@ -182,7 +182,7 @@ fn a_demand_that_comes_to_nothing_lets_others_ask() {
 }
 
 #[test]
-fn what_a_lease_did_not_spend_goes_over_to_the_next_of_its_stamp() {
+fn the_rest_of_a_lease_goes_over_to_the_next_of_its_stamp() {
     for (stamp, gone_over, back) in [(5, 37, vec![(5, 76)]), (6, 0, vec![(5, 37), (6, 39)])] {
         let leases = leased(40);
         let spend = |at: u64| leases.spend(&check(1_000, 1), millis(at)).map(|verdict| verdict.remaining);
@@ -198,7 +198,7 @@ fn what_a_lease_did_not_spend_goes_over_to_the_next_of_its_stamp() {
     }
 }
 
-/// One Redis: how many hits at what place, which is a number of milliseconds over the length of a bucket.
+/// One Redis: hits by place. A place is the time in milliseconds over the length of a bucket.
 struct Redis {
     bucket: u64,
     places: Vec<(u64, u64)>,
@@ -223,7 +223,7 @@ impl Redis {
         place
     }
 
-    /// Takes so many hits, one or none, if there is room for one, and then a part of what is left.
+    /// Takes so many hits, one or none, if there is room for one; then a lease of a part of the rest.
     fn ask(&mut self, now: u64, own: u64, wanted: Option<u64>) -> (Verdict, Granted) {
         let left = N.saturating_sub(self.count(now));
         let none = Granted { hits: 0, stamp: 0 };
@@ -239,7 +239,7 @@ impl Redis {
         (room(left - own), Granted { hits, stamp })
     }
 
-    /// Takes one of the hits that count back, from the first place or the last.
+    /// Takes back one hit that counts, from the first place or the last.
     fn refund(&mut self, now: u64, order: Order) {
         self.count(now);
         self.places.sort_unstable();
@@ -266,14 +266,14 @@ enum Order {
     NewestFirst,
 }
 
-/// What happens in a simulation.
+/// The kind of a simulation.
 #[derive(Clone, Copy)]
 struct Course {
-    /// Milliseconds of a bucket.
+    /// The length of a bucket in milliseconds.
     bucket: u64,
-    /// Leases wrongly begin when the answer comes.
+    /// Wrongly starts leases when the answer comes.
     from_reply: bool,
-    /// Forty hits of a hundred are given back while they count, by whichever node.
+    /// Gives back forty hits of a hundred while they count, from any node.
     refunds: Option<Order>,
 }
 
@@ -293,7 +293,7 @@ struct Asking<'l> {
     answer: Option<(Verdict, Granted)>,
 }
 
-/// Some seconds of three nodes; the times of all admissions that were not given back, in order.
+/// Some seconds of three nodes. Returns the times of all admissions that were not given back, in order.
 fn simulate(seed: u64, Course { bucket, from_reply, refunds }: Course) -> Vec<u64> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut below = move |bound: u64| {
@@ -313,7 +313,7 @@ fn simulate(seed: u64, Course { bucket, from_reply, refunds }: Course) -> Vec<u6
             percent = [1, 5, 10, 20, 60][below(5) as usize];
         }
         for ((leases, offset), asking) in tables.iter().zip(&mut asking) {
-            // Every node has a clock of its own.
+            // Every node has its own clock.
             let own = |now: u64| millis(now + offset);
             if below(100) < percent {
                 if leases.hold(&asked, own(now)).is_some() {

@@ -1,14 +1,15 @@
--- What all algorithms share. Times are whole microseconds of unix time. Numbers are doubles, exact to 2^53: products
--- that may be larger are split, and a number becomes text by redis.call alone, which keeps all of its digits.
+-- What all algorithms share. Times are whole microseconds of unix time. Numbers are doubles, exact to 2^53: larger
+-- products are split, and only redis.call turns a number into text, because it keeps all digits.
 --
--- kinds[algorithm] makes the functions of one algorithm when it is first asked for. They are the twin of the engine's
--- trait Counter: open (read it), advance, look, charge, report_max (the most hits that a reported cost adds), refund (the
--- oldest hits first), tell (what the answer's times are computed from), save.
+-- kinds[algorithm] makes the functions of one algorithm when they are first needed. They are the twin of the
+-- engine's trait Counter: open (read the counter), advance, look, charge, charge_at (another time), report_max (the
+-- most hits that a reported cost adds), refund (the oldest hits first), give_back, state (the numbers that the
+-- answer's times are computed from), save.
 local floor, max, min = math.floor, math.max, math.min
 local MOST = 9007199254740992
 local kinds = {}
 
--- floor(a * b / n) and what is left, for b < 2^56 and n < 2^45: at once, or digit by digit in base 128.
+-- floor(a * b / n) and the rest, for b < 2^56 and n < 2^45: at once, or digit by digit in base 128.
 local function muldiv(a, b, n)
   local whole = floor(a / n)
   local rest, quotient, left = a - whole * n, 0, 0
@@ -38,20 +39,20 @@ local function after_ahead(s, count)
   return max(count - s.given, 0) + s.taken
 end
 
--- over, left, before: of a counter of `count` hits, to `hits` more. A question asks for one.
+-- over, left, before: for `hits` more on a counter of `count` hits. A check of 0 hits looks for room for one.
 local function look_at_count(capacity, count, hits)
   local left = max(capacity - count, 0)
   return max(hits, 1) > left, left, count
 end
 
--- The most hits that are added, unasked, to a count of 32 bits.
+-- The most hits that are added in any case to a count of 32 bits.
 local function room_of_count(count)
   return max(4294967295 - count, 0)
 end
 
--- What both strict algorithms tell: the place whose end brings room for `hits` (-1: there is room already, -2: never),
--- and the newest. reaching(s, sum) is the place of the first entry whose sum is as large.
-local function tell_place(s, c, hits, over, reaching)
+-- The state of both strict algorithms: the place whose end brings room for `hits` (-1: there is room already, -2:
+-- never), and the newest place. reaching(s, sum) is the place of the first entry with at least this sum.
+local function place_state(s, c, hits, over, reaching)
   local total = s.sum - s.base
   if total == 0 and not over then return -1, -1 end
   if hits > c.requests then return -2, s.newest or -1 end
@@ -61,7 +62,7 @@ local function tell_place(s, c, hits, over, reaching)
   return reaching(s, through), s.newest
 end
 
--- A state that is one short string: `format` packs these fields. `kept` is set when its expiry moves.
+-- A state in one short string: `format` packs these fields. `kept` is set when its expiry moves.
 local function packed(format, fields)
   local kind = {}
   function kind.open(key)

@@ -1,11 +1,11 @@
--- One request, or the part of it whose counters live in one slot: look at all, settle, charge. The twin of the
--- engine's settle.rs and of how the memory store follows it.
+-- One request, or the part of it whose counters live in one slot: look at all counters, settle, charge. The twin of
+-- the engine's settle.rs and of the memory store.
 --
--- KEYS: the counters. ARGV: see alone.lua. The reply is doubles: now, then for each check over, before, left, charged,
--- latest, wanted, and two numbers that its algorithm tells, three of a bucket; then for each lease that was asked for its
--- hits and its stamp. Only now: it was too late.
+-- KEYS: the counters. ARGV: see alone.lua. The reply is doubles: now; then for each check over, before, left,
+-- charged, latest, wanted, and the two numbers of its algorithm's state, three for a bucket; then for each lease
+-- that was asked for its hits and its stamp. When the call came too late: now alone.
 local GIVES, REPORTED, SHADOW, QUOTA, LEASE = 1, 2, 4, 8, 16
--- A lease is at most this part of what is left: near the limit hits are asked for one at a time.
+-- A lease is at most this part of the rest: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
 local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
 
@@ -36,18 +36,18 @@ local function charged(c, s, passes, stopping)
   return passes and not c.over and c.hits or 0
 end
 
--- Charges what a node admitted while it was alone: pairs of microseconds since then, and hits.
-local function carry(c, s, packed, at)
+-- Charges unsynced hits: pairs of microseconds since they were admitted, and hits.
+local function charge_unsynced(c, s, packed, at)
   while at < #packed do
     local age, hits
     age, hits, at = struct.unpack('<dd', packed, at)
-    s.kind.carry(s, c, now - age, hits)
+    s.kind.charge_at(s, c, now - age, hits)
   end
 end
 
 local function look(c, s)
   s.kind.advance(s, c)
-  carry(c, s, c.packed, c.carried_at)
+  charge_unsynced(c, s, c.packed, c.unsynced_at)
   c.ahead = s.taken
   if c.gives then
     local newest = min(c.hits, s.taken)
@@ -59,15 +59,15 @@ local function look(c, s)
   end
 end
 
--- What stands under a key may be somebody else's: all are read before anything is written, so that a call that fails
--- has done nothing.
+-- Another program may have written a value under a key. All are read before anything is written, so that a call
+-- that fails has done nothing.
 for i = 2, #ARGV do
   local c, at = { packed = ARGV[i] }
   c.place, c.algorithm, c.flags, c.requests, c.burst, c.window, c.numerator, c.denominator, c.hits, at =
     struct.unpack('<I4BBI4I4dBdd', c.packed)
   c.gives, c.reported = has(c.flags, GIVES), has(c.flags, REPORTED)
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', c.packed, at) end
-  c.carried_at = at
+  c.unsynced_at = at
   open(c)
   checks[#checks + 1] = c
 end
@@ -91,7 +91,7 @@ for _, c in ipairs(checks) do
   local s = counters[c.place]
   local charge = charged(c, s, passes, stop == 1 and any_over)
   local wanted = max(c.gives and 0 or c.hits, 1) + max(c.ahead - s.charged, 0)
-  -- Who reports a cost does not ask for it again.
+  -- A client that reports a cost does not ask for it again.
   if c.reported and c.over then wanted = 1 end
   if charge > 0 then
     s.kind.charge(s, c, charge)
@@ -99,20 +99,20 @@ for _, c in ipairs(checks) do
   end
   if c.gives and s.exists then s.kind.refund(s, c, c.hits) end
   local _, left = s.kind.look(s, c, 0)
-  local one, other, third = s.kind.tell(s, c, c.over and wanted or left + 1, c.over)
+  local one, other, third = s.kind.state(s, c, c.over and wanted or left + 1, c.over)
   for _, number in ipairs({ c.over and 1 or 0, c.before, left, charge, s.latest, wanted, one, other, third }) do
     reply[#reply + 1] = number
   end
 end
--- Hits that a node will spend without asking count as if they all happened when their lease ends. They come last, so
--- that they take nothing from the request itself.
+-- The hits of a lease count as if they all happened when it ends. They are charged last, so that they take no room
+-- from the request itself.
 for _, c in ipairs(checks) do
   if c.lease then
     local s = counters[c.place]
     local _, left = s.kind.look(s, c, 0)
     local hits = c.over and 0 or min(c.lease, floor(left / LEASE_PART))
     if hits < 2 then hits = 0 end
-    if hits > 0 then s.kind.carry(s, c, s.latest + c.lease_time, hits) end
+    if hits > 0 then s.kind.charge_at(s, c, s.latest + c.lease_time, hits) end
     reply[#reply + 1] = hits
     reply[#reply + 1] = hits > 0 and s.newest or 0
   end
@@ -120,7 +120,7 @@ end
 for _, s in pairs(counters) do
   if s.kind.save then s.kind.save(s) end
 end
--- So many at a time fit on Lua's stack.
+-- So many numbers at a time fit on Lua's stack.
 local packed = {}
 for first = 1, #reply, 500 do
   local last = min(first + 499, #reply)

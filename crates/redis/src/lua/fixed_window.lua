@@ -22,7 +22,7 @@ kinds[FIXED_WINDOW] = function()
     s.count, s.exists, s.dirty = min(s.count + hits, MOST), true, true
   end
 
-  function kind.carry(s, c, time, hits)
+  function kind.charge_at(s, c, time, hits)
     if floor(time / c.window) >= floor(s.latest / c.window) then kind.charge(s, c, hits) end
   end
 
@@ -30,7 +30,7 @@ kinds[FIXED_WINDOW] = function()
     s.count, s.dirty = max(s.count - hits, 0), true
   end
 
-  function kind.tell(s)
+  function kind.state(s)
     return s.count, 0
   end
 

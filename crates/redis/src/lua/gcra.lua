@@ -1,7 +1,8 @@
--- token_bucket and leaky_bucket: the level at the latest time, as whole hits and a rest of which a hit has W units and
--- a microsecond drains N; with the N that this is told for; and how many hits were taken back so far. 36 bytes.
+-- token_bucket and leaky_bucket: the level at the latest time, in whole hits and a rest. A hit has W units of the
+-- rest, and a microsecond drains N. Then the N that the level is computed for, and how many hits were taken back so
+-- far. 36 bytes.
 local function gcra()
-  -- A reported cost lifts the level above burst by what drains in so many windows at most.
+  -- A reported cost lifts the level above burst by at most what drains in so many windows.
   local DEBT_WINDOWS = 16
   local kind = packed('<dddI4d', { 'latest', 'hits', 'rest', 'requests', 'taken_back' })
 
@@ -11,8 +12,8 @@ local function gcra()
     s.taken_back = (s.taken_back + min(hits, ROUND / 2)) % ROUND
   end
 
-  -- N changed: the time until the bucket is empty stays as it is, rounded up by less than a unit. Of what is in it
-  -- nothing goes back any more: it was charged in hits of another size.
+  -- N has changed: the time until the bucket is empty stays the same, rounded up by less than a unit. None of the
+  -- hits in it can go back any more, because they were charged in hits of another size.
   local function follow(s, c)
     if s.requests == c.requests or c.requests == 0 then return end
     if s.requests > 0 then
@@ -69,13 +70,13 @@ local function gcra()
   end
 
   function kind.report_max(s, c)
-    -- A limit of 0 denies everything, and a counter of it would be kept without an end.
+    -- A limit of 0 denies everything, and its counter would never expire.
     if c.requests == 0 then return 0 end
     local whole, rest = without(s, s.given)
     return max(c.burst + DEBT_WINDOWS * c.requests - whole - s.taken - (rest > 0 and 1 or 0), 0)
   end
 
-  function kind.carry(s, c, time, hits)
+  function kind.charge_at(s, c, time, hits)
     hits = min(hits, kind.report_max(s, c))
     if hits > 0 then kind.charge(s, c, hits) end
   end
@@ -86,15 +87,15 @@ local function gcra()
     keep(s, c)
   end
 
-  function kind.tell(s)
+  function kind.state(s)
     return s.hits, s.rest, s.taken_back
   end
 
-  -- Hits that were charged at this time, when they brought the level to `level` hits and `rest`, and so many had been
-  -- taken back. A bucket drains the oldest hits first, so what is left of that level are these hits, and before them
-  -- older ones. All of them go back, unless less than that is left: what has drained, or was taken back since, is not
-  -- there any more, and what was charged later is others'. (Hits taken back since may be younger than these; then some of
-  -- these stay, at most as many, and drain.)
+  -- Gives back hits that were charged at this time. The charge brought the level to `level` hits and `rest`, and
+  -- `taken_back` hits had been taken back by then. A bucket drains the oldest hits first, so the rest of that
+  -- level is these hits, and before them older ones. All of the hits go back, unless less than that is left: hits
+  -- that have drained or were taken back since are gone, and later hits belong to other requests. (Hits taken back
+  -- since may be younger than these. Then at most as many of these stay, and drain.)
   function kind.give_back(s, c, time, hits, level, rest, taken_back)
     if s.requests ~= c.requests then return end
     local left = { hits = level, rest = rest, requests = s.requests }

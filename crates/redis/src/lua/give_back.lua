@@ -1,14 +1,15 @@
--- Gives back what leases did not spend, and what one slot charged for a request that another slot denied: from the stamp
--- under which it was charged, at most what is there. It asks nothing and moves no counter's time.
+-- Gives back what leases did not spend, and what one slot charged for a request that another slot denied: from the
+-- stamp of the charge, and at most what is there. It checks nothing and moves no counter's time.
 --
--- KEYS: the counters. ARGV: the time after which nothing is done; the key of the server's generation, and the one under
--- which hits were charged; for each counter a check, and the stamp: a place, and what a bucket told beside it.
+-- KEYS: the counters. ARGV: the deadline of the call; the key of the server's generation, and the generation in
+-- which the hits were charged; for each counter a check and its stamp: a place, and the further numbers of a
+-- bucket.
 if now > struct.unpack('<d', ARGV[1]) then return struct.pack('<d', now) end
--- The server has lost its memory since: what would go back is not there, and others' hits may be.
+-- The server has lost its memory since: these hits are gone, and other hits may be in their place.
 if redis.pcall('GET', ARGV[2]) ~= ARGV[3] then return struct.pack('<dd', now, 0) end
 
--- The short way, for most of what leases give back: hits of the newest entry of a sliding window (see window.lua), some
--- of which stay. Whether that was it.
+-- The short way, for most leases: hits of the newest entry of a sliding window (see window.lua), of which some
+-- stay. Returns whether it was possible.
 local function from_newest(key, place, hits)
   local text = redis.call('GETRANGE', key, '0', '55')
   if #text <= 16 then return false end
@@ -37,6 +38,6 @@ local function give_back(key, packed)
   if kind.save then kind.save(s) end
 end
 
--- One that fails does so alone: others may have come along.
+-- One that fails does so alone: others may be in the same call.
 for i = 1, #ARGV - 3 do pcall(give_back, KEYS[i], ARGV[i + 3]) end
 return struct.pack('<dd', now, 1)

@@ -1,2 +1,2 @@
--- leaky_bucket: the same machine, told as what is in it.
+-- leaky_bucket: the same algorithm, where the level is what is in the bucket.
 kinds[LEAKY_BUCKET] = gcra

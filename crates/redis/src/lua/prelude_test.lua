@@ -1,4 +1,4 @@
--- The clock of the contract suite: its last two arguments are the time in microseconds, and the milliseconds by which
--- expiry is moved, so that no key goes while the suite's own time stands still.
+-- The clock of the contract suite is in the last two arguments: the time in microseconds, and the milliseconds by
+-- which expiry is moved, so that no key expires while the suite's time stands still.
 local shift = tonumber(table.remove(ARGV))
 local now = tonumber(table.remove(ARGV))

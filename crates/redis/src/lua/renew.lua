@@ -1,12 +1,13 @@
--- Leases of many counters, and nothing else: each by itself, the short way. One that fails does so alone, and has none.
+-- Leases of many counters and nothing else, each by itself, the short way. One that fails does so alone, and has no
+-- lease.
 --
--- KEYS: the counters. ARGV, and the reply: as decide.lua has them, for checks of sliding windows that take no hits.
+-- KEYS: the counters. ARGV and reply: as for decide.lua, for checks of sliding windows that take no hits.
 if now > parse('<d', ARGV[1]) then return pack('<d', now) end
-local told, granted = { pack('<d', now) }, {}
+local replies, granted = { pack('<d', now) }, {}
 for i, key in ipairs(KEYS) do
   local _, _, _, requests, _, window, numerator, denominator, _, lease, lease_time = parse('<I4BBI4I4dBdddd', ARGV[i + 1])
   local fine, reply, hits = pcall(decide_window, key, requests, window, numerator, denominator, 0, lease, lease_time)
-  told[i + 1] = fine and reply or pack('<dddddddd', 1, 0, 0, 0, now, 1, -1, -1)
+  replies[i + 1] = fine and reply or pack('<dddddddd', 1, 0, 0, 0, now, 1, -1, -1)
   granted[i] = fine and hits or pack('<dd', 0, 0)
 end
-return table.concat(told) .. table.concat(granted)
+return table.concat(replies) .. table.concat(granted)

@@ -1,6 +1,6 @@
--- sliding_log: hits in order. A list of latest, base, then time and sum of each entry. Sums run on, and only differences
--- mean something; base is the sum before the oldest entry. So every question is a binary search at most, and dropping
--- what is dead frees whole blocks.
+-- sliding_log: hits in order. A list of latest, base, then time and sum of each entry. Sums run on, and only
+-- differences mean something; base is the sum before the oldest entry. So a check is at most a binary search, and
+-- dropping dead entries frees whole blocks.
 kinds[SLIDING_LOG] = function()
   local kind = {}
 
@@ -9,7 +9,8 @@ kinds[SLIDING_LOG] = function()
     return tonumber(redis.call('LINDEX', s.key, 2 + 2 * index + field))
   end
 
-  -- The first entry after the oldest whose number is over `bound`; the newest one's is. The first few are tried first.
+  -- The first entry after the oldest whose number is over `bound`, or else the newest. The first few are tried
+  -- first.
   local function first_over(s, field, bound)
     local last = redis.call('LLEN', s.key) / 2 - 2
     local low, high = 0, 1
@@ -44,7 +45,7 @@ kinds[SLIDING_LOG] = function()
 
   -- Drops so many of the oldest entries, but not all.
   local function drop(s, dead)
-    -- The newest of the dead makes way for the head: its sum is the new base.
+    -- The newest of the dead becomes the head: its sum is the new base.
     redis.call('LTRIM', s.key, 2 * dead, -1)
     redis.call('LSET', s.key, 0, s.latest)
     local head = redis.call('LRANGE', s.key, 1, 3)
@@ -69,14 +70,14 @@ kinds[SLIDING_LOG] = function()
     return room_of_count(after_ahead(s, s.sum - s.base))
   end
 
-  -- As many entries as a counter may have. Hits that fit find less.
+  -- Whether the counter has as many entries as it may have. Hits that fit find fewer.
   local function is_full(s, c)
     local most = max(c.requests, 1)
     return s.sum - s.base >= most and redis.call('LLEN', s.key) / 2 - 1 >= most
   end
 
-  -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short. They go there
-  -- too when there are as many entries as there may be; its stamp becomes theirs then.
+  -- Hits go to the newest entry when it is not earlier: the order holds, and nothing counts too short. They also go
+  -- there when there are as many entries as there may be; the entry takes their time then.
   local function put(s, c, time, hits)
     hits = min(hits, room_of_count(s.sum - s.base))
     if hits < 1 then return end
@@ -108,7 +109,7 @@ kinds[SLIDING_LOG] = function()
     put(s, c, s.latest, hits)
   end
 
-  function kind.carry(s, c, time, hits)
+  function kind.charge_at(s, c, time, hits)
     if time > s.latest - c.window then put(s, c, time, hits) end
   end
 
@@ -125,12 +126,12 @@ kinds[SLIDING_LOG] = function()
     return at(s, first_over(s, 1, sum - 1), 0)
   end
 
-  function kind.tell(s, c, hits, over)
-    return tell_place(s, c, hits, over, reaching)
+  function kind.state(s, c, hits, over)
+    return place_state(s, c, hits, over, reaching)
   end
 
-  -- Takes hits back that were charged at this time, unless so many entries came after it that their sums would take
-  -- too long to correct.
+  -- Takes back hits that were charged at this time. Nothing happens when too many entries came after it: correcting
+  -- their sums would take too long.
   function kind.give_back(s, c, time, hits)
     if not s.first or time < s.first or time > s.newest then return end
     local last = redis.call('LLEN', s.key) / 2 - 2

@@ -1,5 +1,5 @@
--- sliding_window, all that may be asked of it: a place is the number of a bucket, floor(time * numerator / denominator).
--- The text is the one of window.lua.
+-- sliding_window, the long way, for all checks. A place is the number of a bucket: floor(time * numerator /
+-- denominator). The text is that of window.lua.
 kinds[SLIDING_WINDOW] = function()
   local kind = {}
 
@@ -16,8 +16,8 @@ kinds[SLIDING_WINDOW] = function()
     return whole + (rest > 0 and 1 or 0) + c.window
   end
 
-  -- The entries that count, before the newest; they are read when they are needed. What is put at the end meanwhile is
-  -- `pushed`.
+  -- The entries that count, before the newest. They are read when they are needed. Entries that are appended
+  -- meanwhile are in `pushed`.
   local function older(s)
     if not s.older then
       s.older = s.written and redis.call('GETRANGE', s.key, 56 + 16 * s.dead, '-1') or ''
@@ -26,7 +26,7 @@ kinds[SLIDING_WINDOW] = function()
     return s.older
   end
 
-  -- The index of the newest; the oldest is 0.
+  -- The index of the newest entry. The oldest has 0.
   local function last_of(s)
     return #older(s) / 16
   end
@@ -38,7 +38,7 @@ kinds[SLIDING_WINDOW] = function()
     return place, sum
   end
 
-  -- The first entry whose number (1: place, 2: sum) is over `bound`; the newest one's is.
+  -- The first entry whose number (1: place, 2: sum) is over `bound`, or else the newest.
   local function first_over(s, field, bound)
     local low, high = -1, last_of(s)
     while high - low > 1 do
@@ -49,7 +49,7 @@ kinds[SLIDING_WINDOW] = function()
     return high
   end
 
-  -- `cut`: the text has to be written anew.
+  -- `cut`: the text has to be rewritten.
   function kind.open(key)
     local text = redis.call('GETRANGE', key, '0', '55')
     local s = { key = key, latest = 0, base = 0, sum = 0, dead = 0, pushed = '', older = '' }
@@ -80,7 +80,7 @@ kinds[SLIDING_WINDOW] = function()
     if s.kept then expire(s.key, s.kept) end
   end
 
-  -- The entries are these from now on, the newest of which comes last.
+  -- Replaces the entries by these. The newest comes last.
   local function become(s, all)
     s.cut, s.newest, s.first, s.older = true, nil, nil, ''
     if #all == 0 then
@@ -92,7 +92,7 @@ kinds[SLIDING_WINDOW] = function()
     end
   end
 
-  -- So many of the oldest entries, but not all, are dead.
+  -- Marks so many of the oldest entries, but not all, as dead.
   local function drop(s, dead)
     s.first, s.first_sum = entry(s, dead)
     s.dead, s.older = s.dead + dead, older(s):sub(16 * dead + 1)
@@ -120,7 +120,7 @@ kinds[SLIDING_WINDOW] = function()
     return room_of_count(after_ahead(s, s.sum - s.base))
   end
 
-  -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
+  -- Hits go to the newest entry when it is not earlier: the order holds, and nothing counts too short.
   local function put(s, c, place, hits)
     hits = min(hits, room_of_count(s.sum - s.base))
     if hits < 1 then return end
@@ -140,7 +140,7 @@ kinds[SLIDING_WINDOW] = function()
     put(s, c, bucket_of(c, s.latest), hits)
   end
 
-  function kind.carry(s, c, time, hits)
+  function kind.charge_at(s, c, time, hits)
     local place = bucket_of(c, time)
     if place > gone_at(c, s.latest) then put(s, c, place, hits) end
   end
@@ -161,12 +161,12 @@ kinds[SLIDING_WINDOW] = function()
     return (entry(s, first_over(s, 2, sum - 1)))
   end
 
-  function kind.tell(s, c, hits, over)
-    return tell_place(s, c, hits, over, reaching)
+  function kind.state(s, c, hits, over)
+    return place_state(s, c, hits, over, reaching)
   end
 
-  -- Takes hits back that were charged under this place, unless so many entries came after it that their sums would take
-  -- too long to correct.
+  -- Takes back hits that were charged under this place. Nothing happens when too many entries came after it:
+  -- correcting their sums would take too long.
   function kind.give_back(s, c, place, hits)
     if not s.newest or place < s.first or place > s.newest then return end
     local index, last = first_over(s, 1, place - 1), last_of(s)

@@ -36,7 +36,7 @@ kinds[SLIDING_WINDOW_WEIGHTED] = function()
     if newly then keep(s, c) end
   end
 
-  function kind.carry(s, c, time, hits)
+  function kind.charge_at(s, c, time, hits)
     local windows_ago = floor(s.latest / c.window) - floor(time / c.window)
     if windows_ago > 1 then return end
     local field = windows_ago < 1 and 'current' or 'previous'
@@ -49,7 +49,7 @@ kinds[SLIDING_WINDOW_WEIGHTED] = function()
     keep(s, c)
   end
 
-  function kind.tell(s)
+  function kind.state(s)
     return s.current, s.previous
   end
 

@@ -1,2 +1,2 @@
--- token_bucket: told as what is taken out.
+-- token_bucket: the level is what is taken out.
 kinds[TOKEN_BUCKET] = gcra

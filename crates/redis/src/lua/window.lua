@@ -1,18 +1,18 @@
--- sliding_window, the short way: all that is asked of one counter, in two commands for most calls. What it comes to is
--- what sliding_window.lua comes to, and what decide.lua would reply.
+-- sliding_window, the short way: for one counter that is asked alone, mostly in two commands. Its results equal
+-- those of sliding_window.lua and decide.lua.
 --
--- A counter is one text, of doubles: latest, base; the newest entry, the oldest; how many entries are dead; and the
--- entries before the newest in order, the dead ones first. An entry is a place (a bucket's number) and a sum. Sums run
--- on, and only differences mean something; base is the sum before the oldest entry that counts. So a call reads and
--- writes no more than the front, and puts new entries at the end. Without entries it is latest and base alone.
+-- A counter is one text of doubles: latest, base; the newest entry, the oldest entry; the number of dead entries;
+-- and the entries before the newest in order, the dead ones first. An entry is a place (a bucket's number) and a
+-- sum. Sums run on, and only differences mean something; base is the sum before the oldest entry that counts. So a
+-- call reads and writes only the front, and appends new entries. Without entries the text is latest and base alone.
 local call, floor, ceil = redis.call, math.floor, math.ceil
 local pack, parse = struct.pack, struct.unpack
 
--- With so many dead entries the text is written anew.
+-- With so many dead entries the text is rewritten.
 local DEAD_MAX = 16
 
--- The first entry of `entries` after the first one whose number (1: place, 9: sum) is over `bound`, from 0; their
--- count when none is.
+-- The first entry of `entries` after the first one whose number (1: place, 9: sum) is over `bound`, from 0. Without
+-- one, the number of entries.
 local function first_over(entries, number, bound)
   local low, high = 0, #entries / 16
   while high - low > 1 do
@@ -22,14 +22,14 @@ local function first_over(entries, number, bound)
   return high
 end
 
--- The bucket of a time. One denominator holds `numerator` buckets: nothing here is over 2^53.
+-- The bucket of a time. `numerator` buckets last one denominator: no product here is over 2^53.
 local function place_of(time, numerator, denominator)
   local whole = floor(time / denominator)
   return whole * numerator + floor((time - whole * denominator) * numerator / denominator)
 end
 
--- Takes `hits`, and afterwards up to `lease` more for `lease_time`. The reply to the check, and to the lease if there is
--- one; none, and nothing is changed, where a reported cost does not fit.
+-- Takes `hits`, and then up to `lease` more for `lease_time`. Returns the reply to the check, and to the lease if
+-- there is one. Where a reported cost does not fit, it returns nothing and changes nothing.
 local function decide_window(key, requests, window, numerator, denominator, hits, lease, lease_time, reported)
   local text = call('GETRANGE', key, '0', '55')
   local latest, base, sum, dead, newest, first, first_sum = 0, 0, 0, 0
@@ -42,13 +42,13 @@ local function decide_window(key, requests, window, numerator, denominator, hits
   local exists, moves, anew = #text > 0, now > latest
   if moves then latest = now end
 
-  -- `anew`: the entries before the newest, where the text is written anew.
+  -- `anew`: the entries before the newest, when the text is rewritten.
   local gone = place_of(latest - window, numerator, denominator) - 1
   if moves and first and first <= gone then
     if newest <= gone then
       base, sum, dead, newest, first, anew = 0, 0, 0, nil, nil, ''
     else
-      -- The first few are tried first.
+      -- The first few entries are tried first.
       local from = 56 + 16 * dead
       local entries = call('GETRANGE', key, from, from + 127)
       local index = first_over(entries, 1, gone)
@@ -69,7 +69,7 @@ local function decide_window(key, requests, window, numerator, denominator, hits
   if wanted > left then
     if reported then return end
     over, charged, lease = 1, 0, lease and 0
-    -- The place whose end brings room: the oldest, unless many are wanted or the count is over the limit.
+    -- The place whose end brings room: the oldest, unless many hits are wanted or the count is over the limit.
     one = wanted > requests and -2 or first
     local through = sum + wanted - requests
     if one == first and first_sum < through then
@@ -80,7 +80,7 @@ local function decide_window(key, requests, window, numerator, denominator, hits
     end
   end
 
-  -- Hits go to the newest entry when that is not earlier: the order holds, and nothing counts too short.
+  -- Hits go to the newest entry when it is not earlier: the order holds, and nothing counts too short.
   local pushed, ends = ''
   if charged > 0 then
     local place = place_of(latest, numerator, denominator)
@@ -96,7 +96,7 @@ local function decide_window(key, requests, window, numerator, denominator, hits
   local reply = pack('<dddddddd', over, before, left, charged, latest, wanted, one or first or -1, newest or -1)
   local granted = lease and pack('<dd', 0, 0)
   if lease then
-    -- As decide.lua has it: at most this part of what is left.
+    -- At most this part of the rest, as in decide.lua.
     local most = floor(left / 8)
     if lease > most then lease = most end
     if lease > 1 then

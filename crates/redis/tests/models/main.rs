@@ -1,16 +1,16 @@
-//! The shared store's own code under a scheduler that decides who runs between any two steps of its locks and
-//! counters: the same question in thousands of interleavings, and a deadlock is a failure.
+//! The shared store's own code under a scheduler that switches between any two steps of its locks and counters. It
+//! tries the same test in thousands of interleavings, and a deadlock is a failure.
 //!
-//! The module is compiled here a second time, with `shuttle`'s locks and atomics in the place of `src/sync.rs`.
-//! A failure prints the schedule that leads to it, for `shuttle::replay`.
+//! The module is compiled a second time here, with `shuttle`'s locks and atomics instead of `src/sync.rs`. A
+//! failure prints the schedule that leads to it, for `shuttle::replay`.
 
 #[path = "../../src"]
 #[allow(dead_code)]
 mod src {
-    pub mod failover {
-        pub mod carried;
+    pub mod shared_store {
+        pub mod unsynced;
 
-        #[path = "../../tests/models/carried.rs"]
+        #[path = "../../tests/models/unsynced.rs"]
         mod model;
     }
 }

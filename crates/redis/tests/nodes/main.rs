@@ -16,7 +16,7 @@ use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, loa
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Kind};
 use tidegate_redis::runtime::Runtime;
-use tidegate_redis::{Contact, FailoverOptions, RedisOptions, RedisStore, SharedStore};
+use tidegate_redis::{Contact, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
 
 use world::{Node, World};
 
@@ -38,11 +38,11 @@ fn store(node: &Node, wall_secs: u64) -> Arc<SharedStore<Node>> {
     let main = RedisStore::on(node.clone(), RedisOptions::new(kind));
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
     let clock = Clock::new(node.monotonic(), Timestamp::from_secs(wall_secs));
-    let options = FailoverOptions::default().mode(StoreFailure::Local);
+    let options = SharedStoreOptions::default().mode(StoreFailure::Local);
     Arc::new(SharedStore::new(main, None, Arc::new(local), clock, options))
 }
 
-/// The code of a request for so many hits, and what is left.
+/// The code of a request for so many hits, and the remaining hits.
 async fn ask(store: &SharedStore<Node>, rules: &RuleSet, user: &str, hits: u64) -> (Code, u64) {
     let mut request = Request::new("shop", 1);
     let options = DescriptorOptions { hits_addend: Some(hits), ..DescriptorOptions::default() };

@@ -236,7 +236,7 @@ impl Redis {
             }
             [b"EVALSHA", _, b"1", key, _, check] => self.decide(key, check, now),
             _ => panic!(
-                "what is {:?}?",
+                "unknown command {:?}",
                 args.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<_>>()
             ),
         }
@@ -246,10 +246,10 @@ impl Redis {
     fn decide(&mut self, key: &[u8], check: &[u8], now: Duration) -> Value {
         let double = |at: usize| f64::from_le_bytes(check[at..at + 8].try_into().expect("8 bytes")) as u64;
         let limit = u64::from(u32::from_le_bytes(check[6..10].try_into().expect("4 bytes")));
-        let (hits, carried) =
+        let (hits, unsynced) =
             (double(31), (39..check.len()).step_by(16).map(|at| double(at + 8)).sum::<u64>());
         let count = self.hits.entry(key.to_vec()).or_default();
-        *count += carried;
+        *count += unsynced;
         let (before, over) = (*count, *count + hits > limit);
         *count += if over { 0 } else { hits };
         let (left, charged) = (limit.saturating_sub(*count), *count - before);

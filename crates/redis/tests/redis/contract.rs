@@ -1,5 +1,5 @@
-//! The contract suite: the same random sequences, in whole microseconds, to the memory store and to the script inside
-//! a real Redis or Valkey; every field of every verdict is the same. Single server and Cluster.
+//! The contract suite: random sequences, in whole microseconds, run on the memory store and on the script in a real
+//! Redis or Valkey, single or Cluster. Every field of every verdict is the same.
 
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::limit::{Algorithm, Limit};
@@ -15,7 +15,7 @@ use crate::server::{Server, cluster};
 const SECOND: u64 = 1_000_000;
 const YEAR: u64 = 366 * 86_400 * SECOND;
 const TODAY: u64 = 1_790_000_000 * SECOND;
-/// Beyond this the script counts as if it were infinitely many.
+/// The script counts no further than this.
 const HITS_MAX: u64 = 1 << 48;
 
 /// A limit of every kind, its window in microseconds.
@@ -55,7 +55,7 @@ fn next_hits(random: &mut Random, limit: &Limit) -> u64 {
     random.pick(&[0, 1, 1, 1, 1, 2, 3, capacity / 2, capacity, capacity + 1, HITS_MAX])
 }
 
-/// What the stores are asked, and in what modes.
+/// The requests to the stores, and their modes.
 fn next_check(random: &mut Random, limit: Limit, counter: u64) -> Check<'static> {
     let (hits, gives) = (next_hits(random, &limit), random.one_in(6));
     let mut check = check(limit, key(counter), if gives { Hits::GiveBack(hits) } else { Hits::Take(hits) });
@@ -66,7 +66,7 @@ fn next_check(random: &mut Random, limit: Limit, counter: u64) -> Check<'static>
 }
 
 fn begin(random: &mut Random, window: u64) -> u64 {
-    // Where windows are tiny, buckets of today have numbers that only whole nanoseconds could tell.
+    // With tiny windows, only whole nanoseconds could hold the numbers of today's buckets.
     let today = if window < SECOND { 3 * window } else { TODAY + random.below(window) };
     random.pick(&[0, window, today])
 }
@@ -83,7 +83,7 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         .collect();
     let window = limits[0].1;
     let mut now = begin(&mut random, limits.iter().map(|limit| limit.1).min().unwrap());
-    let mut told = Vec::new();
+    let mut steps = Vec::new();
     for _ in 0..1 + random.below(20) {
         now = next_time(&mut random, now, window);
         if random.one_in(10) && !limits[0].0.algorithm().is_bucket() {
@@ -102,8 +102,8 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         let name = |index: usize| format!("{{{seed}}}:{}", counters[index]);
         let memory = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
         let redis = asked.apply(&plan, name, now);
-        told.push(format!("at {now}: {}", short(&plan)));
-        assert_eq!(redis, memory, "redis is left, memory is right; seed {seed}\n{}", told.join("\n"));
+        steps.push(format!("at {now}: {}", short(&plan)));
+        assert_eq!(redis, memory, "redis is left, memory is right; seed {seed}\n{}", steps.join("\n"));
     }
 }
 
@@ -140,7 +140,7 @@ fn run_all_on(server: &Server, algorithms: &[Algorithm], seeds: std::ops::Range<
     every_key_expires(&mut asked);
 }
 
-/// Every key has a time to live, and not only what the suite adds to it.
+/// Every key expires by itself, and not only by what the suite adds.
 fn every_key_expires(asked: &mut Asked) {
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(asked.connection()).unwrap();
     assert!(keys.len() > 100, "most sequences must have counted something: {}", keys.len());
@@ -205,7 +205,7 @@ fn a_cluster_of_valkey_answers_the_same() {
     a_cluster_of("valkey-server");
 }
 
-/// More counters than fit into a byte, each of which denies or admits for itself.
+/// More counters than a byte can number. Each denies or admits for itself.
 #[test]
 fn a_request_of_many_counters_is_the_same_in_redis() {
     let server = Server::start(&[]);
@@ -218,12 +218,12 @@ fn a_request_of_many_counters_is_the_same_in_redis() {
     };
     for (later, shadow) in [(0, true), (1, false), (2, true), (3, true)] {
         let (now, plan) = (TODAY + later * SECOND, plan(checks(shadow)));
-        let told = asked.apply(&plan, |index| format!("many{index}"), now);
-        assert_eq!(told, memory.apply(&plan, Timestamp::from_nanos(now * 1_000)), "{later} s later");
+        let answer = asked.apply(&plan, |index| format!("many{index}"), now);
+        assert_eq!(answer, memory.apply(&plan, Timestamp::from_nanos(now * 1_000)), "{later} s later");
     }
 }
 
-/// Thousands of entries alive at once: searches, and dropping many at a time.
+/// Thousands of entries at once: searching them, and dropping many at a time.
 #[test]
 fn long_logs_are_the_same_in_redis() {
     let server = Server::start(&[]);
@@ -236,13 +236,13 @@ fn long_logs_are_the_same_in_redis() {
             let hits = random.pick(&[1, 1, 1, 2, 3]);
             let many = if random.one_in(50) { 900 } else { hits };
             let hits = if random.one_in(9) { Hits::GiveBack(many) } else { Hits::Take(hits) };
-            // Among others it takes the long way through the script.
+            // With other counters it takes the long way through the script.
             let other = Limit::new(Algorithm::FixedWindow, u32::MAX, YEAR * 1_000);
             let beside = random.one_in(3).then(|| check(other, key(99), Hits::Take(1)));
             let plan = plan([check(limit, key(number as u64), hits)].into_iter().chain(beside));
-            let told: Verdicts = asked.apply(&plan, |step| format!("long{}", [number, 99][step]), now);
+            let answer: Verdicts = asked.apply(&plan, |step| format!("long{}", [number, 99][step]), now);
             assert_eq!(
-                told,
+                answer,
                 memory.apply(&plan, Timestamp::from_nanos(now * 1_000)),
                 "{algorithm:?} at {now}"
             );
@@ -250,9 +250,9 @@ fn long_logs_are_the_same_in_redis() {
     }
 }
 
-/// What a node admitted alone is charged at its own times: the count is as if Redis had been asked then.
+/// Unsynced hits are charged at their own times: the count is as if Redis had been asked then.
 #[test]
-fn carried_hits_count_from_their_own_times() {
+fn unsynced_hits_count_from_their_own_times() {
     use tidegate_redis::script::{Call, Whole};
     let server = Server::start(&[]);
     let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
@@ -265,23 +265,23 @@ fn carried_hits_count_from_their_own_times() {
             memory.apply(&plan([check(limit, counter, Hits::Take(hits))]), at);
         }
         let mut call = Call::new(&Whole::default());
-        call.push(format!("carried{number}").into_bytes(), &question, false);
+        call.push(format!("unsynced{number}").into_bytes(), &question, false);
         for (age, hits) in [(50, 3), (20, 2), (1, 1)] {
-            call.carry((age * SECOND, hits));
+            call.add_unsynced((age * SECOND, hits));
         }
         asked.invoke(&call, u64::MAX, TODAY);
         for later in [0, 9, 11, 39, 41, 58, 60, 70, 120] {
             let (now, plan) = (TODAY + later * SECOND, plan([question]));
-            let told = asked.apply(&plan, |_| format!("carried{number}"), now);
+            let answer = asked.apply(&plan, |_| format!("unsynced{number}"), now);
             let should = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
-            assert_eq!(told, should, "{algorithm:?} {later} s later");
+            assert_eq!(answer, should, "{algorithm:?} {later} s later");
         }
     }
 }
 
-/// What was reported while Redis was away is charged beyond N when it is back, as it would have been; with the same bound.
+/// Unsynced reported hits are charged beyond N as they would have been at once, with the same bound.
 #[test]
-fn carried_costs_count_beyond_the_limit() {
+fn unsynced_costs_count_beyond_the_limit() {
     use tidegate_redis::script::{Call, Whole};
     let server = Server::start(&[]);
     let (memory, mut asked) = (store(), Asked::new(vec![server.connect()]));
@@ -289,7 +289,7 @@ fn carried_costs_count_beyond_the_limit() {
         for (cost, hits) in [7, 35, 500, HITS_MAX].into_iter().enumerate() {
             let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
             let (counter, name) = (key((number * 10 + cost) as u64), format!("costs{number}:{cost}"));
-            // A bucket is told what it has at the time of the call.
+            // The hits for a bucket are what it still has at the time of the call.
             let costs: &[(u64, u64)] =
                 if algorithm.is_bucket() { &[(0, hits)] } else { &[(50, 6), (20, hits)] };
             let question = check(limit, counter, Hits::Take(0));
@@ -298,23 +298,23 @@ fn carried_costs_count_beyond_the_limit() {
             for &(age, hits) in costs {
                 let report = Check { reported: true, ..check(limit, counter, Hits::Take(hits)) };
                 memory.apply(&plan([report]), Timestamp::from_nanos((TODAY - age * SECOND) * 1_000));
-                call.carry((age * SECOND, hits));
+                call.add_unsynced((age * SECOND, hits));
             }
             asked.invoke(&call, u64::MAX, TODAY);
             for later in [0, 9, 11, 39, 41, 58, 60, 70, 120, 900, 3_600] {
                 let (now, plan) = (TODAY + later * SECOND, plan([question]));
-                let told = asked.apply(&plan, |_| name.clone(), now);
+                let answer = asked.apply(&plan, |_| name.clone(), now);
                 let should = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
-                assert_eq!(told, should, "{hits} to {algorithm:?}, {later} s later");
+                assert_eq!(answer, should, "{hits} to {algorithm:?}, {later} s later");
             }
         }
     }
 }
 
-/// What a bucket was charged for a request that another slot denied goes back to the last hit, but for what has drained
-/// since: it is as if the request had never come.
+/// A bucket gives back the hits of a request that another slot denied, except those that have drained since: it is
+/// as if the request had never come.
 #[test]
-fn what_goes_back_to_a_bucket_is_all_that_was_charged() {
+fn a_bucket_gets_back_all_that_was_charged() {
     use tidegate_redis::script::{Answered, Call, Memory, Whole};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
@@ -327,11 +327,12 @@ fn what_goes_back_to_a_bucket_is_all_that_was_charged() {
             let limit = Limit::new(algorithm, requests, 10 * 1_000_000_000).with_burst(burst);
             let memory = store();
             let (name, counter, mut now) = (format!("{algorithm:?}{seed}"), key(seed), TODAY);
-            // Others take hits before, between and after; memory never sees the request that is denied elsewhere.
+            // Other requests take hits before, between and after. Memory never sees the request that is denied
+            // elsewhere.
             let others = |asked: &mut Asked, now: u64, hits| {
                 let plan = plan([check(limit, counter, Hits::Take(hits))]);
-                let told = asked.apply(&plan, |_| name.clone(), now)[0].expect("a verdict");
-                (told, memory.apply(&plan, Timestamp::from_nanos(now * 1_000))[0].expect("a verdict"))
+                let answer = asked.apply(&plan, |_| name.clone(), now)[0].expect("a verdict");
+                (answer, memory.apply(&plan, Timestamp::from_nanos(now * 1_000))[0].expect("a verdict"))
             };
             for _ in 0..20 {
                 now += random.below(4 * SECOND);
@@ -344,7 +345,7 @@ fn what_goes_back_to_a_bucket_is_all_that_was_charged() {
                 let charged = Answered::read(&reply, [&denied]).expect("a reply").counters[0];
                 now += random.below(3_000);
                 if random.one_in(2) {
-                    // Somebody only asks. The level drains meanwhile, maybe to nothing.
+                    // Another request only asks. The level drains meanwhile, maybe to nothing.
                     others(&mut asked, now, 0);
                     now += random.below(2 * SECOND);
                     others(&mut asked, now, 0);
@@ -354,17 +355,17 @@ fn what_goes_back_to_a_bucket_is_all_that_was_charged() {
                     back.push_give_back(name.clone().into_bytes(), &limit, charged.stamp, charged.charged);
                     asked.give_back(&back, now);
                 }
-                let (told, should) = others(&mut asked, now, 0);
-                assert_eq!(told, should, "seed {seed}: {limit:?}");
+                let (answer, should) = others(&mut asked, now, 0);
+                assert_eq!(answer, should, "seed {seed}: {limit:?}");
             }
         }
     }
 }
 
-/// Denied requests of several nodes, whose hits go back in any order, some of them late: whatever drained or went back in
-/// between, others' hits stay. What is not given back for that reason is little, and drains.
+/// Requests of several nodes are denied, and their hits go back in any order, some late. Hits of other requests
+/// stay, whatever drained or went back in between. The hits that do not go back for that reason are few, and drain.
 #[test]
-fn what_goes_back_to_a_bucket_is_never_what_others_were_charged() {
+fn a_bucket_never_gets_back_hits_of_other_requests() {
     use tidegate_redis::script::{Answered, Call, Memory, Whole};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
@@ -402,16 +403,16 @@ fn what_goes_back_to_a_bucket_is_never_what_others_were_charged() {
                     asked.give_back(&back, now);
                 }
                 2 if random.one_in(8) => limit = changed,
-                // Others. Memory is told what they were charged; it never sees what was denied elsewhere.
+                // Other requests. Memory sees what they were charged, and nothing of what was denied elsewhere.
                 _ => {
                     let hits = random.below(4);
                     let plan = plan([check(limit, counter, Hits::Take(hits))]);
-                    let told = asked.apply(&plan, |_| name.clone(), now)[0].expect("a verdict");
-                    if !told.over {
+                    let answer = asked.apply(&plan, |_| name.clone(), now)[0].expect("a verdict");
+                    if !answer.over {
                         let should =
                             memory.apply(&plan, Timestamp::from_nanos(now * 1_000))[0].expect("a verdict");
                         assert!(!should.over, "seed {seed}: {hits} of {limit:?} after {should:?}");
-                        assert!(told.remaining <= should.remaining, "seed {seed}: {told:?}, {should:?}");
+                        assert!(answer.remaining <= should.remaining, "seed {seed}: {answer:?}, {should:?}");
                     }
                 }
             }
@@ -419,7 +420,7 @@ fn what_goes_back_to_a_bucket_is_never_what_others_were_charged() {
     }
 }
 
-/// A call that the server refuses because of one key has done nothing to the others, so that it may be made again.
+/// A call that the server refuses because of one key did nothing to the others, so it may be repeated.
 #[test]
 fn a_call_that_is_refused_has_charged_nothing() {
     use tidegate_redis::script::{Call, Whole};
@@ -430,12 +431,12 @@ fn a_call_that_is_refused_has_charged_nothing() {
         let limit = Limit::new(algorithm, 10, 60 * 1_000_000_000);
         let question = check(limit, key(1), Hits::Take(0));
         let name = format!("{algorithm:?}");
-        // There is something already, with which what is carried may be joined.
+        // There are hits already, which the unsynced hits may be merged with.
         let taken = plan([check(limit, key(1), Hits::Take(2))]);
         asked.apply(&taken, |_| name.clone(), TODAY);
         let mut call = Call::new(&Whole::default());
         call.push(name.clone().into_bytes(), &question, false);
-        call.carry((0, 3));
+        call.add_unsynced((0, 3));
         call.push(b"theirs".to_vec(), &check(limit, key(2), Hits::Take(0)), false);
         asked.try_invoke(&call, u64::MAX, TODAY + 1_000).expect_err("no counter stands there");
         let left = asked.apply(&plan([question]), |_| name.clone(), TODAY + 1_000)[0];
@@ -443,9 +444,10 @@ fn a_call_that_is_refused_has_charged_nothing() {
     }
 }
 
-/// The shortest way through the script, the long one, and many calls in one command come to the same, leases included.
+/// The short way through the script, the long way, and many calls in one command have the same results, leases
+/// included.
 #[test]
-fn a_counter_that_is_asked_alone_is_told_the_same() {
+fn a_counter_that_is_asked_alone_has_the_same_answer() {
     use tidegate_redis::script::{Call, Whole, numbers};
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
@@ -460,7 +462,7 @@ fn a_counter_that_is_asked_alone_is_told_the_same() {
             check.reported = check.hits != Hits::Take(0) && random.one_in(4);
             let leases = algorithm.is_strict() && random.one_in(3);
             let lease = leases.then(|| (2 + random.below(50), 1 + window / 10));
-            // A descriptor in quota mode that nothing limits: nothing follows from it, but the counter is not alone.
+            // A descriptor in quota mode without a limit changes nothing, but the counter is not alone.
             let call = |name: &str, quotas| {
                 let mut call = Call::new(&Whole { quotas, ..Whole::default() });
                 call.push(format!("{name}:{seed}").into_bytes(), &check, false);
@@ -470,8 +472,8 @@ fn a_counter_that_is_asked_alone_is_told_the_same() {
             let alone = asked.invoke(&call("alone", 0), u64::MAX, now);
             let among_others = asked.invoke(&call("among others", 1), u64::MAX, now);
             assert_eq!(alone, among_others, "seed {seed} at {now}, {lease:?} of {check:?}");
-            let joined = ["joined", "once more"].map(|name| call(name, 0));
-            let replies = asked.invoke_each(&joined.each_ref().map(|call| (call, u64::MAX)), now);
+            let batch = ["batch", "once more"].map(|name| call(name, 0));
+            let replies = asked.invoke_each(&batch.each_ref().map(|call| (call, u64::MAX)), now);
             for reply in replies {
                 let redis::Value::BulkString(reply) = reply else { panic!("{reply:?}") };
                 assert_eq!(
@@ -484,8 +486,8 @@ fn a_counter_that_is_asked_alone_is_told_the_same() {
     }
 }
 
-/// Leases of several counters that are asked for together are what each counter would be told by itself, and the counters
-/// are the same afterwards, whichever way they were asked before.
+/// Leases that are asked for together equal those that are asked for one by one, and the counters are the same
+/// afterwards, whichever way they were asked before.
 #[test]
 fn leases_that_are_asked_for_together_are_the_same() {
     use tidegate_redis::script::{Call, Whole};
@@ -513,8 +515,8 @@ fn leases_that_are_asked_for_together_are_the_same() {
                 call.push(format!("{name}:{seed}:{counter}").into_bytes(), &taken, false);
                 call
             });
-            let told = takes.map(|call| asked.invoke(&call, u64::MAX, now));
-            assert_eq!(told[0], told[1], "seed {seed} at {now}: {taken:?}");
+            let replies = takes.map(|call| asked.invoke(&call, u64::MAX, now));
+            assert_eq!(replies[0], replies[1], "seed {seed} at {now}: {taken:?}");
             now = next_time(&mut random, now, window);
             let leases: Vec<_> =
                 limits.iter().map(|(_, window)| (2 + random.below(50), 1 + window / 10)).collect();
@@ -533,8 +535,8 @@ fn leases_that_are_asked_for_together_are_the_same() {
                 });
             together += u64::from(renewals.only_renews());
             assert!(!decisions.only_renews());
-            let told = [renewals, decisions].map(|call| asked.invoke(&call, u64::MAX, now));
-            assert_eq!(told[0], told[1], "seed {seed} at {now}: {leases:?} of {limits:?}");
+            let replies = [renewals, decisions].map(|call| asked.invoke(&call, u64::MAX, now));
+            assert_eq!(replies[0], replies[1], "seed {seed} at {now}: {leases:?} of {limits:?}");
             for counter in 0..limits.len() {
                 let lives = ["one", "other"].map(|name| -> i64 {
                     let key = format!("{name}:{seed}:{counter}");
@@ -547,7 +549,7 @@ fn leases_that_are_asked_for_together_are_the_same() {
     assert!(together > 1_000, "{together}");
 }
 
-/// Of leases that are asked for together, one that fails is none, and the others are taken once.
+/// One of several leases fails: it is none, and the others are taken once.
 #[test]
 fn leases_that_are_asked_for_together_fail_each_for_itself() {
     use tidegate_redis::script::{Answered, Call, Whole};
@@ -562,19 +564,19 @@ fn leases_that_are_asked_for_together_fail_each_for_itself() {
         call.lease(50, 100_000);
     }
     assert!(call.only_renews());
-    let told = asked.invoke(&call, u64::MAX, TODAY);
-    let answered = Answered::read(&told, [&question; 3]).expect("a reply to these");
+    let reply = asked.invoke(&call, u64::MAX, TODAY);
+    let answered = Answered::read(&reply, [&question; 3]).expect("a reply to these");
     assert_eq!(answered.leases.iter().map(|lease| lease.hits).collect::<Vec<_>>(), [50, 0, 50]);
     let mut left = |name: &str| {
         let mut call = Call::new(&Whole::default());
         call.push(name.into(), &question, false);
-        let told = asked.invoke(&call, u64::MAX, TODAY);
-        Answered::read(&told, [&question]).expect("a reply to it").counters[0].verdict.remaining
+        let reply = asked.invoke(&call, u64::MAX, TODAY);
+        Answered::read(&reply, [&question]).expect("a reply to it").counters[0].verdict.remaining
     };
     assert_eq!([left("one"), left("other")], [950, 950]);
 }
 
-/// Of calls in one command, one that fails and one that comes too late leave the others alone.
+/// In one command, a call that fails and a call that comes too late leave the others alone.
 #[test]
 fn calls_in_one_command_fail_each_for_itself() {
     fail_each_for_itself(&Server::start(&[]));

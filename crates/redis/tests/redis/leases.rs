@@ -1,5 +1,5 @@
-//! Leases inside a real Redis: hits that count from when they are taken until a window after they end, whatever comes
-//! between; and what goes back.
+//! Leases inside a real Redis: leased hits count from when they are taken until a window after the lease ends. And
+//! hits that go back.
 
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::plan::Hits;
@@ -31,7 +31,7 @@ impl Counter {
         Self { _server: server, asked, limit }
     }
 
-    /// Takes hits, and a lease of so many more.
+    /// Takes hits, and asks for a lease of so many more.
     fn take(&mut self, hits: u64, leased: Option<u64>, micros: u64) -> (CounterAnswered, Option<Granted>) {
         let check = check(self.limit, key(1), Hits::Take(hits));
         let mut call = Call::new(&Whole::default());
@@ -51,7 +51,7 @@ impl Counter {
         self.give_back_in("now", stamp, hits, micros);
     }
 
-    /// The same of what was charged in this generation; the server's is `now`.
+    /// Gives back what was charged in this generation; the server's is `now`.
     fn give_back_in(&mut self, generation: &str, stamp: u64, hits: u64, micros: u64) {
         redis::cmd("SET").arg("generation").arg("now").exec(self.asked.connection()).expect("Redis answers");
         let memory = Memory { key: b"generation".to_vec(), generation: generation.into() };
@@ -66,10 +66,10 @@ fn leased_hits_count_at_once_and_until_a_window_after_their_end() {
     for algorithm in STRICT {
         let mut counter = Counter::new(algorithm, 1_000);
         let (own, lease) = counter.take(1, Some(50), 0);
-        assert_eq!((own.verdict.remaining, own.charged), (999, 1), "told without the lease");
+        assert_eq!((own.verdict.remaining, own.charged), (999, 1), "without the lease");
         assert_eq!(lease.map(|lease| lease.hits), Some(50));
         assert_eq!(counter.left(0), 949);
-        // The hit itself leaves a window after it was taken, the leased ones T later.
+        // The hit itself stops to count a window after it was taken, the leased hits T later.
         let late = if algorithm == Algorithm::SlidingLog { 0 } else { 20_000 };
         assert_eq!(counter.left(WINDOW - 1), 949);
         assert_eq!(counter.left(WINDOW + late), 950);
@@ -83,7 +83,7 @@ fn the_end_of_a_lease_does_not_move_the_time_of_its_counter() {
     for algorithm in STRICT {
         let mut counter = Counter::new(algorithm, 1_000);
         counter.take(1, Some(50), 0);
-        // Hits after it join it at its end: they count longer, never shorter.
+        // Later hits join the lease's entry at its end: they count longer, never shorter.
         counter.take(10, None, 30_000);
         assert_eq!(counter.left(WINDOW + 50_000), 940);
         assert_eq!(counter.left(WINDOW + T + 20_000), 1_000);
@@ -91,7 +91,7 @@ fn the_end_of_a_lease_does_not_move_the_time_of_its_counter() {
 }
 
 #[test]
-fn what_goes_back_comes_from_its_own_stamp_and_once() {
+fn hits_go_back_from_their_own_stamp_and_once() {
     for algorithm in STRICT {
         let mut counter = Counter::new(algorithm, 1_000);
         let (_, lease) = counter.take(1, Some(50), 0);
@@ -107,7 +107,7 @@ fn what_goes_back_comes_from_its_own_stamp_and_once() {
         counter.give_back_in("before", stamp, 1_000, 110_000);
         assert_eq!(counter.left(110_000), 1_000 - 42, "of a memory that is lost");
         counter.give_back(stamp, 1_000, 110_000);
-        // All that stands there, the hit that joined it included; nothing of the later lease.
+        // All that is there goes back, the hit that joined it included, and nothing of the later lease.
         assert_eq!(counter.left(110_000), 1_000 - 21);
         counter.give_back(other, 20, 160_000);
         assert_eq!(counter.left(160_000), 999);

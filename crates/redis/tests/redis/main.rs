@@ -1,7 +1,7 @@
 //! The shared store against real Redis and Valkey servers, started here on loopback: single, and a Cluster of three
 //! masters.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails tells where")]
+#![allow(clippy::unwrap_used, reason = "a test that fails shows where")]
 #![allow(dead_code, reason = "shared with the tests of the memory store")]
 
 #[path = "../../../engine/tests/engine/asking.rs"]

@@ -1,14 +1,14 @@
-//! How tests ask the script: with a time of their own, on servers that hold one or several slots each.
+//! How tests call the scripts: at times of their own, on servers that hold one or several slots each.
 
 use redis::{Connection, ConnectionLike, RedisResult, Script};
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Check, Plan, Step};
 use tidegate_redis::script::{Answered, Call, Clock, Purpose, Whole, numbers, source};
 
-/// How far expiry is moved: no key goes while a test runs, whatever time it tells.
+/// How far expiry is moved: no key expires while a test runs, at any time of the test's clock.
 pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
 
-/// The script on some servers, asked at times that the test tells.
+/// The scripts on some servers, called at times of the test's clock.
 pub(crate) struct Asked {
     connections: Vec<Connection>,
     script: Script,
@@ -29,7 +29,7 @@ impl Asked {
         Self { connections, script, script_of_each, script_of_renewals, began_millis }
     }
 
-    /// The verdicts of a plan; the counter of a step is named by `name`. All of them live in one slot.
+    /// The verdicts of a plan. `name` names the counter of a step. All counters live in one slot.
     pub(crate) fn apply(
         &mut self,
         plan: &Plan<'static>,
@@ -58,12 +58,12 @@ impl Asked {
         verdicts
     }
 
-    /// One call, wherever its slot is, of the script that is asked for it.
+    /// Calls the script for this call, on the server of its slot.
     pub(crate) fn invoke(&mut self, call: &Call, deadline_micros: u64, now_micros: u64) -> Vec<i64> {
         self.try_invoke(call, deadline_micros, now_micros).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The same of a call that the server may refuse.
+    /// Like `invoke`, for a call that the server may refuse.
     pub(crate) fn try_invoke(
         &mut self,
         call: &Call,
@@ -104,7 +104,7 @@ impl Asked {
         invocation.invoke::<Vec<u8>>(&mut self.connections[0]).expect("Redis answers");
     }
 
-    /// Calls of one check each in one command, on the first connection: the reply to each.
+    /// Sends calls of one check each in one command, on the first connection. Returns the reply to each.
     pub(crate) fn invoke_each(&mut self, calls: &[(&Call, u64)], now_micros: u64) -> Vec<redis::Value> {
         let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
         let mut command = redis::cmd("EVAL");

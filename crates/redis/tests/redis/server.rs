@@ -1,4 +1,4 @@
-//! Redis and Valkey servers for tests: on free ports of loopback, in folders of their own, ended with the test.
+//! Redis and Valkey servers for tests: on free ports of loopback, each in its own folder, ended with the test.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -15,12 +15,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a Redis with these arguments more.
+    /// Starts a Redis with these additional arguments.
     pub(crate) fn start(more: &[&str]) -> Self {
         Self::of("redis-server", more)
     }
 
-    /// The same of what has taken over from Redis.
+    /// Starts a Valkey.
     pub(crate) fn valkey() -> Self {
         Self::of("valkey-server", &[])
     }
@@ -45,11 +45,11 @@ impl Server {
     #[allow(clippy::disallowed_methods, reason = "a real server takes real time to start")]
     pub(crate) fn connect(&self) -> Connection {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a good URL");
-        let patience = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             match client.get_connection() {
                 Ok(connection) => return connection,
-                _ if Instant::now() > patience => panic!("no Redis on port {}", self.port),
+                _ if Instant::now() > deadline => panic!("no Redis on port {}", self.port),
                 _ => std::thread::sleep(Duration::from_millis(10)),
             }
         }
@@ -63,7 +63,7 @@ impl Drop for Server {
     }
 }
 
-/// Three masters that share the slots, each of this program.
+/// Three masters of this program that share the slots.
 pub(crate) fn cluster(program: &str) -> Vec<Server> {
     let settings = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
     let servers: Vec<Server> = (0..3).map(|_| Server::of(program, &settings)).collect();
@@ -85,19 +85,19 @@ pub(crate) fn cluster(program: &str) -> Vec<Server> {
 #[allow(clippy::disallowed_methods, reason = "real servers take real time to meet")]
 fn wait_for_cluster(server: &Server) {
     let mut connection = server.connect();
-    let patience = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut connection).expect("it answers");
         let all = ["cluster_state:ok", "cluster_known_nodes:3", "cluster_slots_assigned:16384"];
         if all.iter().all(|fact| info.contains(fact)) {
             return;
         }
-        assert!(Instant::now() < patience, "the cluster is not up: {info}");
+        assert!(Instant::now() < deadline, "the cluster is not up: {info}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// A port that was free a moment ago, and whose bus port is one too.
+/// A port that was free a moment ago, like the port of its Cluster bus.
 fn free_port() -> u16 {
     loop {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();

@@ -9,7 +9,7 @@ if alone == SLIDING_LOG and wanted <= requests then
     newest, sum = tonumber(tail[1]), tonumber(tail[2])
   end
   local moves = not latest or now > latest
-  -- Nothing counts any more, or the oldest entry does not.
+  -- No entry counts any more, or the oldest does not.
   local anew = moves and hits > 0 and (not first or newest <= gone)
   local drops = not anew and first and moves and first <= gone
   if anew then
@@ -19,7 +19,7 @@ if alone == SLIDING_LOG and wanted <= requests then
   end
 
   local before = first and sum - base
-  -- The oldest entry that counts is the one that brings room: nothing has to be searched.
+  -- The oldest entry that counts brings room: nothing has to be searched.
   local at_once = first and (first > gone or not moves) and before + wanted - requests <= first_sum - base
   local leaves = reported and before and before + wanted > requests
   if anew or at_once and now >= latest and not leaves then
@@ -42,7 +42,7 @@ if alone == SLIDING_LOG and wanted <= requests then
     end
     local stamp = newest
     if lease then
-      -- As decide.lua has it: at most this part of what is left.
+      -- At most this part of the rest, as in decide.lua.
       local most = floor(left / 8)
       if lease > most then lease = most end
       if lease < 2 then lease = 0 end

@@ -1,11 +1,11 @@
-//! What is answered where Redis does not: as each rule says, which may mean that this node decides alone.
+//! The fallback: what requests get when Redis does not answer, by each rule. This node may decide alone.
 //!
-//! In: a plan, what became of its checks, and the verdicts that are known. Out: the verdicts that were missing, or an
-//! error where a rule wants one. What is admitted alone is noted, so that Redis is told later.
+//! In: a plan, the answers to its checks, and the known verdicts. Out: the missing verdicts, or an error where a
+//! rule wants one. Hits that this node admits alone are noted as unsynced, and reported to Redis later.
 
 use smallvec::SmallVec;
 
-use super::carried::Place;
+use super::unsynced::Place;
 use super::{KEY_BYTES_MAX, Outcome, Part, SharedStore, check_at, checks};
 use crate::failure::{Failure, StoreError};
 use crate::runtime::Runtime;
@@ -16,12 +16,12 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::settle::settle;
 use tidegate_engine::time::SECOND_NANOS;
 
-/// Steps that this node decides alone, and why.
+/// Steps that this node decides alone, and the failure of each.
 type Alone = SmallVec<[(usize, Failure); 4]>;
 
 impl<R: Runtime> SharedStore<R> {
-    /// The answers of those that have none from Redis. Whether there are any.
-    pub(super) fn fail_over(
+    /// Adds the verdicts of checks without an answer from Redis. Returns whether there are any.
+    pub(super) fn fall_back(
         &self,
         plan: &Plan<'_>,
         parts: &[Part<'_, R>],
@@ -50,13 +50,13 @@ impl<R: Runtime> SharedStore<R> {
         Ok(failed)
     }
 
-    /// Keeps a cost that was spent already, whatever is answered, until Redis is told.
+    /// Notes a reported cost as unsynced: it was spent, whatever the answer is.
     fn keep_reported(&self, check: &Check<'_>, failure: Failure, place: impl FnOnce() -> Option<Place>) {
         let Hits::Take(hits) = check.hits else { return };
-        // One that too few replicas have was charged.
+        // An unreplicated charge is in Redis already.
         if check.reported
             && failure != Failure::Unreplicated
-            && !self.carried.note(check.key, &check.limit, hits, self.runtime.monotonic(), place)
+            && !self.unsynced.note(check.key, &check.limit, hits, self.runtime.monotonic(), place)
         {
             self.reported.count(check, 0, 0);
         }
@@ -80,16 +80,17 @@ impl<R: Runtime> SharedStore<R> {
             verdicts[index] = Some(verdict);
             let now = self.runtime.monotonic();
             match (check.hits, settlement.charged(check, verdict.over)) {
-                // What Redis may have given back already must not be given back once more.
+                // Redis may have given these back already. Unless it certainly did not, they are not given back
+                // again.
                 (Hits::GiveBack(hits), _) if failure.did_nothing() => {
-                    self.carried.lower(check.key, &check.limit, hits, now);
+                    self.unsynced.give_back(check.key, &check.limit, hits, now);
                 }
                 (Hits::GiveBack(_), _) | (Hits::Take(_), 0) => {}
-                // What is reported is kept already.
+                // `keep_reported` has noted these.
                 (Hits::Take(_), _) if check.reported => {}
                 (Hits::Take(_), charged) => {
                     let place = || place_of(plan, parts, index);
-                    self.carried.note(check.key, &check.limit, charged, now, place);
+                    self.unsynced.note(check.key, &check.limit, charged, now, place);
                 }
             }
         }
@@ -103,16 +104,16 @@ impl<R: Runtime> SharedStore<R> {
     }
 }
 
-/// A check that says what is known of this one, and counts nothing: what the request comes to depends on all of them.
-/// A log that the node keeps under the same key is looked at too, so the window has to be its own: a shorter one would
-/// make it forget.
+/// A check that counts nothing and whose verdict is known: the decision depends on all checks of the request. It
+/// reads the log that this node keeps under the same key. So it has the same window; a shorter one would make the
+/// log forget.
 pub(super) fn stand_in<'p>(check: &Check<'p>, over: bool) -> Check<'p> {
     let limit =
         Limit::new(Algorithm::SlidingLog, if over { 0 } else { u32::MAX }, check.limit.window_nanos());
     Check { limit, hits: Hits::Take(0), reported: false, ..*check }
 }
 
-/// Where the counter of this step lives.
+/// The place of this step's counter in Redis. `None`: its key is too long to keep.
 fn place_of<R: Runtime>(plan: &Plan<'_>, parts: &[Part<'_, R>], step: usize) -> Option<Place> {
     let check = check_at(plan, step)?;
     let part = parts.iter().find(|part| part.steps.contains(&step))?;

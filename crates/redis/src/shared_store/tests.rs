@@ -1,6 +1,6 @@
-//! The shared store where no Redis is: what a node answers and remembers alone.
+//! The shared store without a Redis: what a node answers alone.
 
-mod carried;
+mod unsynced;
 
 use super::*;
 use crate::address::{Address, Kind};
@@ -35,15 +35,15 @@ fn rules() -> RuleSet {
 fn store() -> SharedStore {
     let main = RedisStore::new(RedisOptions::new(Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1))));
     let local = MemoryStore::new(MemoryOptions::new(1 << 20));
-    let options = FailoverOptions {
+    let options = SharedStoreOptions {
         mode: StoreFailure::Local,
         lease_time: Duration::from_secs(3_600),
-        ..FailoverOptions::default()
+        ..SharedStoreOptions::default()
     };
     SharedStore::new(main, None, Arc::new(local), Clock::start(), options)
 }
 
-/// Hits of one each; negative ones are given back.
+/// A request of so many hits for each key. Negative hits are given back.
 fn request<'a>(keys: &[&'a str], hits: i64) -> Request<'a> {
     let mut request = Request::new("shop", 1);
     for &key in keys {
@@ -57,7 +57,7 @@ fn request<'a>(keys: &[&'a str], hits: i64) -> Request<'a> {
     request
 }
 
-/// The overall code, and what is left of each.
+/// The overall code, and the remaining hits of each descriptor.
 async fn ask(
     store: &SharedStore,
     rules: &RuleSet,
@@ -67,23 +67,23 @@ async fn ask(
 ) -> (Code, Vec<u64>) {
     let request = request(keys, hits);
     let plan = rules.plan(&request, modes);
-    let told = store.apply(&request, &plan, None).await.expect("it decides alone");
-    let left = told.verdicts.iter().flatten().map(|verdict| verdict.remaining).collect();
-    (conclude(&plan, &told.verdicts).code, left)
+    let applied = store.apply(&request, &plan, None).await.expect("it decides alone");
+    let left = applied.verdicts.iter().flatten().map(|verdict| verdict.remaining).collect();
+    (conclude(&plan, &applied.verdicts).code, left)
 }
 
-/// Hits that Redis would be told of a counter.
-fn carried(store: &SharedStore, rules: &RuleSet, key: &str) -> u64 {
+/// The unsynced hits of a counter.
+fn unsynced(store: &SharedStore, rules: &RuleSet, key: &str) -> u64 {
     let request = request(&[key], 0);
     let plan = rules.plan(&request, Modes::default());
     let check = check_at(&plan, 0).expect("a rule");
     let now = monotonic();
-    let mut taken = store.carried.take(std::iter::once((check.key, &check.limit)), now).expect("no call");
-    taken.of(check.key).iter().map(|entry| entry.told(&check.limit, now).1).sum()
+    let mut taken = store.unsynced.take(std::iter::once((check.key, &check.limit)), now).expect("no call");
+    taken.of(check.key).iter().map(|entry| entry.age_and_hits(&check.limit, now).1).sum()
 }
 
 #[tokio::test]
-async fn alone_a_descriptor_that_quota_mode_lets_pass_is_charged() {
+async fn alone_a_descriptor_in_quota_mode_is_charged() {
     let (store, rules) = (store(), rules());
     let modes = Modes { quota: true, ..Modes::default() };
     let mut codes = Vec::new();
@@ -93,12 +93,12 @@ async fn alone_a_descriptor_that_quota_mode_lets_pass_is_charged() {
     let ok = |left: [u64; 2]| (Code::Ok, left.to_vec());
     assert_eq!(codes[..3], [ok([0, 2]), ok([0, 1]), ok([0, 0])], "one is over, but not all");
     assert_eq!(codes[3].0, Code::OverLimit);
-    assert_eq!((carried(&store, &rules, "one"), carried(&store, &rules, "three")), (1, 3));
+    assert_eq!((unsynced(&store, &rules, "one"), unsynced(&store, &rules, "three")), (1, 3));
 }
 
-/// Where Redis answers for a counter, and for another of the request it does not.
+/// Redis answers for one counter of a request, and not for another.
 #[test]
-fn a_log_that_is_kept_alone_is_whole_after_a_question_that_redis_answered() {
+fn a_local_log_keeps_its_hits_when_redis_answers_another_check() {
     let (store, rules) = (store(), rules());
     let request = request(&["log"], 3);
     let plan = rules.plan(&request, Modes::default());
@@ -107,24 +107,24 @@ fn a_log_that_is_kept_alone_is_whole_after_a_question_that_redis_answered() {
     };
     assert!(!is_over(&plan, 0));
     let mut answered = plan.clone();
-    answered.steps[0] = Step::Check(alone::stand_in(check_at(&plan, 0).expect("a rule"), false));
+    answered.steps[0] = Step::Check(fallback::stand_in(check_at(&plan, 0).expect("a rule"), false));
     assert!(!is_over(&answered, 10));
     assert!(is_over(&plan, 11), "all three are in the window");
 }
 
 #[tokio::test]
-async fn what_is_given_back_alone_is_not_told_later() {
+async fn hits_given_back_alone_are_not_reported_later() {
     let (store, rules) = (store(), rules());
     let modes = Modes::default();
     assert_eq!(ask(&store, &rules, &["three"], 3, modes).await, (Code::Ok, vec![0]));
     assert_eq!(ask(&store, &rules, &["three"], -2, modes).await, (Code::Ok, vec![2]));
-    assert_eq!(carried(&store, &rules, "three"), 1);
+    assert_eq!(unsynced(&store, &rules, "three"), 1);
     assert_eq!(ask(&store, &rules, &["three"], -9, modes).await, (Code::Ok, vec![3]));
-    assert_eq!(carried(&store, &rules, "three"), 0);
+    assert_eq!(unsynced(&store, &rules, "three"), 0);
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_waits_for_any_more_spends_nothing_of_a_lease() {
+async fn a_request_that_was_given_up_spends_nothing_of_a_lease() {
     let (store, rules) = (store(), rules());
     let request = request(&["leased"], 1);
     let plan = rules.plan(&request, Modes::default());
@@ -154,6 +154,6 @@ async fn a_request_that_nobody_waits_for_any_more_spends_nothing_of_a_lease() {
     reported.steps[0] = Step::Check(Check { reported: true, ..*check });
     let mut verdicts = smallvec![None];
     drop(store.hold(&reported, now, &mut verdicts));
-    assert_eq!(verdicts[0], None, "what is reported is asked of Redis: it must not go back to a lease");
+    assert_eq!(verdicts[0], None, "a reported cost is asked of Redis: it must not go back to a lease");
     assert_eq!(store.end_leases(Duration::MAX), 2);
 }

@@ -1,16 +1,15 @@
-//! The shared store as the service asks it: one round trip whatever a request needs, and what is answered when Redis
-//! does not answer.
+//! The shared store as requests use it: one round trip to Redis, and what requests get when Redis does not answer.
 //!
-//! In: a request, its plan, how long its caller waits. Out: verdicts, or a [`StoreError`] where a rule says that
-//! without Redis there is no answer. Counters of one slot are asked in one call, all calls at once; what one slot
-//! charged for a request that another denied goes back, and no answer waits for that.
+//! In: a request, its plan, and how long its caller waits. Out: verdicts, or a [`StoreError`] where the rule wants
+//! an error without Redis. The counters of one slot are asked in one call, and all calls are sent at once. When one
+//! slot charged a request that another slot denied, the hits go back; no answer waits for that.
 
-mod alone;
-mod carried;
-mod debts;
+mod fallback;
+mod unsynced;
+mod report_unsynced;
 mod known;
 mod leased;
-mod over;
+mod deny_cache;
 mod part;
 mod question;
 
@@ -27,11 +26,10 @@ use crate::failure::{Failure, StoreError};
 use crate::lease::Leases;
 use crate::runtime::{Runtime, Tokio};
 use crate::script::{Answered, Call, CounterAnswered};
-use crate::store::{GIVE_BACK_PATIENCE, RedisStore};
-use carried::{Carried, Taken};
+use crate::store::{GIVE_BACK_TIMEOUT, RedisStore};
+use deny_cache::{DenyCache, Refunds};
 pub use known::Moment;
 pub use leased::LeaseTotals;
-use over::{OverMemory, Refunds};
 use part::Part;
 pub use question::Question;
 use tidegate_engine::clock::Clock;
@@ -44,30 +42,31 @@ use tidegate_engine::reported::{Reported, ReportedTotal};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::{StoreFailure, Sync, Unit};
 use tidegate_engine::settle::settle;
+use unsynced::{Taken, UnsyncedHits};
 
-/// So long before its caller gives up an answer has to be on its way.
+/// An answer has to be on its way so long before its caller gives up.
 const HEAD_START: Duration = Duration::from_millis(3);
 
-/// Longer keys are not held: what a lease or a debt holds is bounded in bytes too.
+/// Longer keys are not kept, so that leases and unsynced hits are bounded in bytes too.
 const KEY_BYTES_MAX: usize = 1_024;
 
-/// What is over by hits that may yet go back is asked for again after so long.
+/// How long a counter stays in the deny cache when the hits that filled it may yet go back.
 const PROVISIONAL: Duration = Duration::from_millis(100);
 
-/// A leased counter that is over is asked for again after so many lease times.
+/// How many lease times a leased counter stays in the deny cache.
 const OVER_LEASES: u32 = 10;
 
-/// What happens beside asking Redis.
+/// How a node uses the shared store.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct FailoverOptions {
+pub struct SharedStoreOptions {
     /// What a rule without `on_store_failure` answers when Redis does not.
     pub mode: StoreFailure,
-    /// This node's share of a limit while it decides alone: 0 to 1.
+    /// This node's share of a limit while it decides alone, from 0 to 1.
     pub local_share: f64,
-    /// Bytes of memory for what is over; 0: only what is over of leased limits.
-    pub over_bytes: usize,
-    /// The most bytes that all counters take.
+    /// The bytes of the deny cache. 0: it keeps only leased counters.
+    pub deny_cache_bytes: usize,
+    /// The most bytes of all counters.
     pub counter_bytes: usize,
     /// How counters of a rule without `sync` are shared.
     pub sync: Sync,
@@ -75,13 +74,13 @@ pub struct FailoverOptions {
     pub lease_time: Duration,
 }
 
-impl Default for FailoverOptions {
-    /// What the program does unless told otherwise: no answer from Redis is an error, nothing is leased or remembered.
+impl Default for SharedStoreOptions {
+    /// Without Redis a request gets an error, and there are no leases and no deny cache.
     fn default() -> Self {
         Self {
             mode: StoreFailure::Error,
             local_share: 1.0,
-            over_bytes: 0,
+            deny_cache_bytes: 0,
             counter_bytes: 64 << 20,
             sync: Sync::Strict,
             lease_time: Duration::from_millis(100),
@@ -89,26 +88,26 @@ impl Default for FailoverOptions {
     }
 }
 
-impl FailoverOptions {
+impl SharedStoreOptions {
     /// Sets what a rule without `on_store_failure` answers when Redis does not.
     #[must_use]
     pub fn mode(self, mode: StoreFailure) -> Self {
         Self { mode, ..self }
     }
 
-    /// Sets this node's share of a limit while it decides alone: 0 to 1.
+    /// Sets this node's share of a limit while it decides alone, from 0 to 1.
     #[must_use]
     pub fn local_share(self, local_share: f64) -> Self {
         Self { local_share, ..self }
     }
 
-    /// Sets the bytes of memory for what is over; 0: only what is over of leased limits.
+    /// Sets the bytes of the deny cache. 0: it keeps only leased counters.
     #[must_use]
-    pub fn over_bytes(self, over_bytes: usize) -> Self {
-        Self { over_bytes, ..self }
+    pub fn deny_cache_bytes(self, deny_cache_bytes: usize) -> Self {
+        Self { deny_cache_bytes, ..self }
     }
 
-    /// Sets the most bytes that all counters take.
+    /// Sets the most bytes of all counters.
     #[must_use]
     pub fn counter_bytes(self, counter_bytes: usize) -> Self {
         Self { counter_bytes, ..self }
@@ -131,46 +130,46 @@ impl FailoverOptions {
 pub struct SharedStore<R: Runtime = Tokio> {
     runtime: R,
     main: RedisStore<R>,
-    /// Limits whose unit is second, if they live elsewhere.
+    /// Limits per second, if they have a Redis of their own.
     per_second: Option<RedisStore<R>>,
-    /// Decides while Redis does not.
+    /// Decides while Redis does not answer.
     local: Arc<MemoryStore>,
     clock: Clock,
-    options: FailoverOptions,
-    over: Arc<OverMemory>,
-    carried: Carried,
-    /// By the counters in Redis.
+    options: SharedStoreOptions,
+    deny_cache: Arc<DenyCache>,
+    unsynced: UnsyncedHits,
+    /// Reported hits that did not fit, by the counters in Redis.
     reported: Reported,
     leases: Leases,
-    /// Workers that are attached.
+    /// The number of attached workers.
     workers: watch::Sender<usize>,
     sweeping: AtomicBool,
 }
 
-/// What applying a plan came to.
+/// The verdicts of a plan.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// One place a step of the plan.
+    /// One for each step of the plan.
     pub verdicts: Verdicts,
-    /// The steps that were answered from the memory of what is over.
+    /// The steps that the deny cache answered.
     pub remembered: SmallVec<[usize; 4]>,
 }
 
-/// What became of one check.
+/// The answer to one check. `None`: it was not asked.
 type Outcome = Option<Result<CounterAnswered, Failure>>;
 
-/// One place a step. Room for more would be copied along with every future that waits.
+/// One for each step. It holds one inline: more would be copied with every future that waits.
 type Outcomes = SmallVec<[Outcome; 1]>;
 
 impl<R: Runtime> SharedStore<R> {
-    /// A store of counters in `main`, those per second in `per_second` if it is there, on the runtime of `main`. `local`
-    /// decides while they do not, under the times of `clock`.
+    /// A store of counters in `main`, and of those per second in `per_second` if there is one. It uses the runtime
+    /// of `main`. While Redis does not answer, `local` decides, by the time of `clock`.
     pub fn new(
         main: RedisStore<R>,
         per_second: Option<RedisStore<R>>,
         local: Arc<MemoryStore>,
         clock: Clock,
-        options: FailoverOptions,
+        options: SharedStoreOptions,
     ) -> Self {
         Self {
             runtime: main.runtime().clone(),
@@ -179,11 +178,11 @@ impl<R: Runtime> SharedStore<R> {
             local,
             clock,
             options,
-            over: Arc::new(OverMemory::new(match options.over_bytes {
+            deny_cache: Arc::new(DenyCache::new(match options.deny_cache_bytes {
                 0 => options.counter_bytes,
                 bytes => bytes,
             })),
-            carried: Carried::default(),
+            unsynced: UnsyncedHits::default(),
             reported: Reported::default(),
             leases: Leases::new(options.lease_time),
             workers: watch::Sender::new(0),
@@ -197,42 +196,42 @@ impl<R: Runtime> SharedStore<R> {
         std::iter::once(("main", &self.main)).chain(per_second)
     }
 
-    /// Connects for the calling worker. The first one looks after leases too.
+    /// Connects for the calling worker. The first worker also starts the tasks in the background.
     pub fn attach(self: &Arc<Self>) {
         self.workers.send_modify(|workers| *workers += 1);
         self.stores().for_each(|(_, store)| store.attach());
         if !self.sweeping.swap(true, Relaxed) {
             self.runtime.spawn(Arc::clone(self).keep_leases());
-            self.runtime.spawn(Arc::clone(self).charge_debts());
+            self.runtime.spawn(Arc::clone(self).report_unsynced());
             self.runtime.spawn(Arc::clone(self).forget_with_redis());
         }
     }
 
-    /// Forgets what is over: limits may have changed.
-    pub fn forget_over(&self) {
-        self.over.clear(self.runtime.monotonic());
+    /// Clears the deny cache: limits may have changed.
+    pub fn clear_deny_cache(&self) {
+        self.deny_cache.clear(self.runtime.monotonic());
     }
 
-    /// Forgets what is over whenever Redis has forgotten it, for ever.
+    /// Clears the deny cache whenever a server has lost its memory, for ever.
     async fn forget_with_redis(self: Arc<Self>) {
         loop {
             let losses = self.stores().map(|(_, store)| Box::pin(store.memory_lost()));
             select_all(losses).await;
-            self.forget_over();
+            self.clear_deny_cache();
         }
     }
 
-    /// Hits of reported costs that did not fit, by the counters in Redis.
+    /// Reported hits that did not fit, by the counters in Redis.
     pub fn reported_total(&self) -> ReportedTotal {
         self.reported.total()
     }
 
-    /// What is remembered of what is over: questions that were answered from there, and counters.
-    pub fn over(&self) -> (u64, u64) {
-        self.over.totals()
+    /// The checks that the deny cache answered, and the counters in it.
+    pub fn deny_cache_totals(&self) -> (u64, u64) {
+        self.deny_cache.totals()
     }
 
-    /// Asks and charges all counters of a request whose caller waits for `patience`.
+    /// Checks and charges all counters of a request. Its caller waits for `caller_timeout`.
     ///
     /// # Errors
     /// When Redis does not answer for a counter whose rule has no other answer.
@@ -240,9 +239,9 @@ impl<R: Runtime> SharedStore<R> {
         &self,
         request: &Request<'_>,
         plan: &Plan<'_>,
-        patience: Option<Duration>,
+        caller_timeout: Option<Duration>,
     ) -> Result<Applied, StoreError> {
-        let times = self.times(patience);
+        let times = self.times(caller_timeout);
         let Times { began, leases_from, .. } = times;
         let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
         let held = self.hold(plan, leases_from, &mut verdicts);
@@ -259,8 +258,8 @@ impl<R: Runtime> SharedStore<R> {
         Ok(Applied { verdicts, remembered })
     }
 
-    /// Puts what Redis told, was asked at `began`, among the verdicts; and for what it did not tell, what is answered
-    /// then. Whether there was any such.
+    /// Adds the verdicts of Redis, which was asked at `began`, and the fallback's for checks without an answer.
+    /// Returns whether there were any of these.
     fn take_in(
         &self,
         plan: &Plan<'_>,
@@ -277,20 +276,20 @@ impl<R: Runtime> SharedStore<R> {
                 self.reported.count(check, left, *charged);
             }
         }
-        let failed = self.fail_over(plan, parts, outcomes, verdicts)?;
+        let failed = self.fall_back(plan, parts, outcomes, verdicts)?;
         self.learn(plan, outcomes, began);
         Ok(failed)
     }
 
-    /// Counters that a request gives hits back to are over no more.
+    /// Removes from the deny cache the counters that the request gives hits back to.
     fn begin_refunds(&self, plan: &Plan<'_>) -> Option<Refunds<R>> {
         let gives =
             |(_, check): (usize, &Check<'_>)| matches!(check.hits, Hits::GiveBack(_)).then_some(check.key);
-        Refunds::begin(&self.runtime, &self.over, checks(plan).filter_map(gives).collect())
+        Refunds::begin(&self.runtime, &self.deny_cache, checks(plan).filter_map(gives).collect())
     }
 
-    /// What Redis says now to a request that only asks (0 hits). Nothing is answered from what this node remembers, and
-    /// nothing is learned.
+    /// Asks Redis for the verdicts of a request of 0 hits. Neither leases nor the deny cache answer, and the deny
+    /// cache learns nothing.
     ///
     /// # Errors
     /// When Redis does not answer for one of the counters.
@@ -298,25 +297,25 @@ impl<R: Runtime> SharedStore<R> {
         let times = self.times(None);
         let unknown: Verdicts = smallvec![None; plan.steps.len()];
         let parts = self.parts(request, plan, &unknown);
-        let told = |outcome: Outcome| outcome.transpose().map(|counter| Some(counter?.verdict));
+        let verdict = |outcome: Outcome| outcome.transpose().map(|counter| Some(counter?.verdict));
         let outcomes = self.ask_all(plan, &parts, &unknown, times).await;
-        outcomes.into_iter().map(told).collect::<Result<_, _>>().map_err(StoreError)
+        outcomes.into_iter().map(verdict).collect::<Result<_, _>>().map_err(StoreError)
     }
 
-    /// Answers what is known to be over.
+    /// Answers checks from the deny cache.
     fn remember(&self, plan: &Plan<'_>, now: Instant, verdicts: &mut Verdicts) -> SmallVec<[usize; 4]> {
         let mut remembered = SmallVec::new();
         for (index, check) in checks(plan) {
             if verdicts[index].is_none() {
-                verdicts[index] = self.over.answer(check, now);
+                verdicts[index] = self.deny_cache.answer(check, now);
                 remembered.extend(verdicts[index].map(|_| index));
             }
         }
         remembered
     }
 
-    fn times(&self, patience: Option<Duration>) -> Times {
-        Times { began: self.runtime.monotonic(), leases_from: self.runtime.since_boot(), patience }
+    fn times(&self, caller_timeout: Option<Duration>) -> Times {
+        Times { began: self.runtime.monotonic(), leases_from: self.runtime.since_boot(), caller_timeout }
     }
 
     fn store_of(&self, unit: Unit) -> &RedisStore<R> {
@@ -379,7 +378,7 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// What one slot answered, and whether enough replicas have what it charged.
+    /// The answer of one slot, and whether enough replicas have what it charged.
     async fn ask_slot(
         &self,
         plan: &Plan<'_>,
@@ -390,12 +389,12 @@ impl<R: Runtime> SharedStore<R> {
         let until = times.until(part.store);
         let _waiting = part.store.wait()?;
         let asked = || part.steps.iter().filter_map(|&step| check_at(plan, step));
-        let mut carried = self.take_carried(asked().map(|check| (check.key, &check.limit)), until).await?;
-        let call = self.call(plan, part, known, &mut carried);
-        // In a box, because the futures around it are copied as they are made.
+        let mut taken = self.take_unsynced(asked().map(|check| (check.key, &check.limit)), until).await?;
+        let call = self.call(plan, part, known, &mut taken);
+        // Boxed, because the futures around it are copied when they are made.
         let reply = Box::pin(part.store.decide(part.slot, &call, until)).await?;
         let answered = Answered::read(&reply.numbers, asked()).ok_or(Failure::Garbage)?;
-        carried.charged();
+        taken.charged();
         let replicated = if answered.admits() { part.store.replicate(&reply, until).await } else { Ok(()) };
         if replicated.is_ok() {
             self.take_leases(plan, part, &answered, times.leases_from);
@@ -403,16 +402,16 @@ impl<R: Runtime> SharedStore<R> {
         Ok((answered, replicated))
     }
 
-    /// What these counters are to be charged of what this node admitted alone. Another call may be telling Redis right
-    /// now; this one must not overtake it.
-    async fn take_carried<'l>(
+    /// Takes the unsynced hits of these counters for a call. While another call has them, this one waits: Redis
+    /// would answer it without these hits.
+    async fn take_unsynced<'l>(
         &self,
         counters: impl Iterator<Item = (Key, &'l Limit)> + Clone,
         until: Instant,
     ) -> Result<Taken<'_>, Failure> {
         loop {
             let now = self.runtime.monotonic();
-            match self.carried.take(counters.clone(), now) {
+            match self.unsynced.take(counters.clone(), now) {
                 Ok(taken) => return Ok(taken),
                 Err(landed) => {
                     let left = until.saturating_duration_since(now);
@@ -422,39 +421,40 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Notes which counters Redis called over.
+    /// Puts counters that are over into the deny cache.
     fn learn(&self, plan: &Plan<'_>, outcomes: &[Outcome], asked: Instant) {
         for (index, check) in checks(plan) {
             let Some(Ok(counter)) = &outcomes[index] else { continue };
-            // Where a request asks a counter twice, it may be over for that reason alone.
+            // A request that asks a counter twice may be over for that reason alone.
             let is_only = || checks(plan).filter(|(_, other)| other.key == check.key).count() == 1;
             let is_leased = self.is_leased(check);
-            let is_kept = self.options.over_bytes > 0 || is_leased;
+            let is_kept = self.options.deny_cache_bytes > 0 || is_leased;
             if counter.verdict.over && is_kept && is_only() {
-                // What other nodes do not spend of their leases should not be missed until the window ends.
-                let patience = if is_leased { self.options.lease_time * OVER_LEASES } else { Duration::MAX };
+                // Other nodes give back what they do not spend of their leases: room may come before the window
+                // ends.
+                let lasts = if is_leased { self.options.lease_time * OVER_LEASES } else { Duration::MAX };
                 let provisional = self.may_be_provisional(plan, check, counter);
-                let patience = if provisional { patience.min(PROVISIONAL) } else { patience };
-                self.over.learn(check, &counter.verdict, asked, patience);
+                let lasts = if provisional { lasts.min(PROVISIONAL) } else { lasts };
+                self.deny_cache.learn(check, &counter.verdict, asked, lasts);
             }
         }
     }
 
-    /// Whether a counter may be over by hits of another node's request that is denied in another slot, and which go
-    /// back. That takes a request's budget and a give-back's time at most: what was charged before that stays.
+    /// Whether another slot may yet deny the request whose hits filled this counter, so that they go back. That
+    /// takes at most one request's budget and a give-back's time. Hits that were charged before that stay.
     fn may_be_provisional(&self, plan: &Plan<'_>, check: &Check<'_>, counter: &CounterAnswered) -> bool {
         let is_fixed = check.limit.algorithm() == Algorithm::FixedWindow;
         let goes_back = !is_fixed || plan.modes.stop_increment_when_over;
-        let until = self.store_of(check.unit()).options().timeout + GIVE_BACK_PATIENCE;
+        let until = self.store_of(check.unit()).options().timeout + GIVE_BACK_TIMEOUT;
         self.has_slots() && goes_back && u128::from(counter.quiet_nanos) < until.as_nanos()
     }
 
-    /// Whether counters of one request may live in different slots.
+    /// Whether the counters of one request may live in different slots.
     fn has_slots(&self) -> bool {
         self.per_second.is_some() || matches!(self.main.options().kind, Kind::Cluster(_))
     }
 
-    /// Gives back what a slot charged and the whole request does not owe.
+    /// Gives back what a slot charged although the whole request does not owe it.
     fn give_back(
         &self,
         plan: &Plan<'_>,
@@ -480,7 +480,7 @@ impl<R: Runtime> SharedStore<R> {
                 }
             }
             if !call.keys.is_empty() {
-                let refunds = Refunds::begin(&self.runtime, &self.over, counters);
+                let refunds = Refunds::begin(&self.runtime, &self.deny_cache, counters);
                 part.store.give_back(part.slot, call, refunds);
             }
         }
@@ -491,16 +491,16 @@ impl<R: Runtime> SharedStore<R> {
 #[derive(Clone, Copy)]
 struct Times {
     began: Instant,
-    /// Leases that it takes last from here.
+    /// Leases that the request takes start here.
     leases_from: Duration,
-    patience: Option<Duration>,
+    caller_timeout: Option<Duration>,
 }
 
 impl Times {
-    /// Until when an answer is waited for: as long as the store's budget lasts and the caller waits.
+    /// The deadline of the answer: the store's budget, or the caller's timeout if that is shorter.
     fn until<R: Runtime>(self, store: &RedisStore<R>) -> Instant {
-        let patience = self.patience.map_or(Duration::MAX, |patience| patience.saturating_sub(HEAD_START));
-        self.began + store.options().timeout.min(patience)
+        let caller = self.caller_timeout.map_or(Duration::MAX, |caller| caller.saturating_sub(HEAD_START));
+        self.began + store.options().timeout.min(caller)
     }
 }
 
@@ -518,7 +518,7 @@ fn check_at<'p, 'a>(plan: &'p Plan<'a>, index: usize) -> Option<&'p Check<'a>> {
     }
 }
 
-/// The verdict of a counter to which this much goes back.
+/// The verdict of a counter after so many hits have gone back.
 fn uncharged(check: &Check<'_>, verdict: &Verdict, hits: u64) -> Verdict {
     let remaining = verdict.remaining.saturating_add(hits).min(u64::from(check.limit.burst()));
     let reset_nanos = if verdict.before == 0 { 0 } else { verdict.reset_nanos };

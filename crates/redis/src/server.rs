@@ -1,7 +1,7 @@
-//! What all connections of the process to one server share: whether that server answers, and which memory it has.
+//! What all connections of this node to one server share: whether the server answers, and its memory.
 //!
-//! In: calls that were answered or not, and waits for its replicas, on any connection. Out: all connections are cut at once when the server counts
-//! as gone, so that whoever waits for an answer is told.
+//! In: calls and waits for replicas, answered or not, on any connection. Out: when the circuit breaker opens, all
+//! connections are closed, so that every waiting call fails at once.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -15,19 +15,19 @@ use crate::runtime::Runtime;
 use crate::script::Memory;
 use crate::wire::Wire;
 
-/// A server, as all of its connections know it.
-pub(super) struct Peer<R: Runtime> {
+/// A server that all of its connections share.
+pub(super) struct Server<R: Runtime> {
     calls: Breaker,
-    /// Waits for its replicas.
+    /// The breaker of waits for replicas.
     replicas: Breaker,
-    /// It was given up.
+    /// Whether its connections were closed.
     cut: AtomicBool,
     wires: Mutex<Vec<Weak<Wire<R>>>>,
     memory: Mutex<Option<Arc<Memory>>>,
 }
 
-// Derived, it would want a default runtime.
-impl<R: Runtime> Default for Peer<R> {
+// `derive` would ask for a default runtime.
+impl<R: Runtime> Default for Server<R> {
     fn default() -> Self {
         Self {
             calls: Breaker::default(),
@@ -39,50 +39,50 @@ impl<R: Runtime> Default for Peer<R> {
     }
 }
 
-impl<R: Runtime> Peer<R> {
-    /// There is one more connection.
+impl<R: Runtime> Server<R> {
+    /// Adds a connection's wire.
     pub(super) fn add(&self, wire: &Arc<Wire<R>>) {
         let mut wires = self.wires.lock();
         wires.retain(|wire| wire.strong_count() > 0);
         wires.push(Arc::downgrade(wire));
     }
 
-    /// A call was answered in time.
+    /// Notes a call that was answered in time.
     pub(super) fn answered(&self) {
         self.calls.answered();
     }
 
-    /// A call has no answer at `now`, for which its caller waited so long.
+    /// Notes a call without an answer at `now`, after `waited`.
     pub(super) fn unanswered(&self, now: Instant, waited: Duration, budget: Duration) {
         if self.calls.unanswered(now, waited, budget) {
             self.cut(&ConnectError::Unanswered);
         }
     }
 
-    /// As many replicas as there have to be had all in time.
+    /// Notes that enough replicas acknowledged in time.
     pub(super) fn replicated(&self) {
         self.replicas.answered();
         self.cut.store(false, Relaxed);
     }
 
-    /// Too few replicas had it at `now`, for which somebody waited so long.
+    /// Notes that too few replicas acknowledged by `now`, after `waited`.
     pub(super) fn unreplicated(&self, now: Instant, waited: Duration, budget: Duration) {
         if self.replicas.unanswered(now, waited, budget) {
             self.cut(&ConnectError::ReplicasBehind);
         }
     }
 
-    /// It was given up, and its replicas did not have all in time since then.
+    /// Whether connections were closed, and replicas have not acknowledged in time since.
     pub(super) fn was_cut(&self) -> bool {
         self.cut.load(Relaxed)
     }
 
-    /// Its memory, as it was when it was asked last.
+    /// The memory, as it was last read.
     pub(super) fn memory(&self) -> Option<Arc<Memory>> {
         self.memory.lock().clone()
     }
 
-    /// Its memory is this.
+    /// Keeps the memory that was read.
     pub(super) fn remember(&self, memory: Memory) {
         let mut known = self.memory.lock();
         if known.as_deref() != Some(&memory) {
@@ -90,7 +90,7 @@ impl<R: Runtime> Peer<R> {
         }
     }
 
-    /// Ends all connections that there are, and all calls that wait on them.
+    /// Closes all connections, and so fails all calls that wait.
     fn cut(&self, why: &ConnectError) {
         self.cut.store(true, Relaxed);
         let wires = std::mem::take(&mut *self.wires.lock());

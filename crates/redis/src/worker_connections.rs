@@ -1,10 +1,9 @@
-//! The connections of one worker: to every server that holds counters, looked up again whenever something about them
-//! changes.
+//! The connections of one worker, one to each server that holds counters.
 //!
-//! In: what [`Shared`] says, and links that break. Out: the link for a slot, if there is one now. A task of the
-//! worker's own runtime connects, probes once a second, and waits longer and longer between attempts that fail, at once
-//! or soon after. A
-//! request never waits for any of this: without a link there is no answer.
+//! In: the options in [`Shared`], and connections that break. Out: the connection for a slot, if there is one now.
+//! A task of the worker's runtime looks the servers up when something has changed, connects, and probes once a
+//! second. It waits longer after each attempt that fails, at once or soon after. A request never waits for a
+//! connection: without one there is no answer.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,48 +16,49 @@ use tokio::sync::Notify;
 
 use crate::address::{Address, Kind};
 use crate::connect_error::ConnectError;
+use crate::connection::Connection;
 use crate::generation::{Generation, check_replicas};
-use crate::link::Link;
 use crate::routes::Routes;
 use crate::runtime::Runtime;
 use crate::state::{Contact, Shared};
-use crate::topology::{Server, check_role, servers};
+use crate::topology::{Master, check_role, masters};
 
-/// How often servers are asked whether they are still the same.
+/// How often connections are probed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Pauses between attempts after the first contact: the first, and the longest.
+/// The first and the longest pause between attempts after the first contact.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// One worker's connections.
-pub(super) struct Lane<R: Runtime> {
+pub(super) struct WorkerConnections<R: Runtime> {
     shared: Arc<Shared<R>>,
     routes: Mutex<Arc<Routes<R>>>,
     changed: Arc<Notify>,
-    /// It looks after what one lane has to: whether servers still remember.
-    leads: bool,
+    /// Whether these connections check that servers still have their memory. One worker's connections do it for
+    /// all.
+    watches_memory: bool,
 }
 
-impl<R: Runtime> Lane<R> {
-    pub(super) fn new(shared: Arc<Shared<R>>, leads: bool) -> Self {
-        Self { shared, routes: Mutex::default(), changed: Arc::default(), leads }
+impl<R: Runtime> WorkerConnections<R> {
+    pub(super) fn new(shared: Arc<Shared<R>>, watches_memory: bool) -> Self {
+        Self { shared, routes: Mutex::default(), changed: Arc::default(), watches_memory }
     }
 
-    /// The link to the server of this slot.
-    pub(super) fn route(&self, slot: u16) -> Option<Arc<Link<R>>> {
+    /// The open connection for this slot.
+    pub(super) fn route(&self, slot: u16) -> Option<Arc<Connection<R>>> {
         self.routes.lock().of(slot).cloned()
     }
 
-    /// Whether there is a link to any slot.
-    pub(super) fn leads_anywhere(&self) -> bool {
-        self.routes.lock().lead_anywhere()
+    /// Whether any connection is open.
+    pub(super) fn reaches_any(&self) -> bool {
+        self.routes.lock().reach_any()
     }
 
-    /// The link to this server.
-    pub(super) fn link_to(&self, address: &Address) -> Option<Arc<Link<R>>> {
+    /// The open connection to this server.
+    pub(super) fn connection_to(&self, address: &Address) -> Option<Arc<Connection<R>>> {
         self.routes.lock().to(address)
     }
 
-    /// Keeps the connections, for ever.
+    /// Keeps the connections open, for ever.
     pub(super) async fn keep(&self) -> Infallible {
         let runtime = &self.shared.runtime;
         let mut pauses = Pauses::new(self.shared.options.startup_pauses);
@@ -74,7 +74,8 @@ impl<R: Runtime> Lane<R> {
                     }
                     let changed = runtime.timeout(PROBE_INTERVAL, self.changed.notified()).await;
                     if changed.is_none() {
-                        // Only what has served for a while is good: a replica answers every probe, and no call.
+                        // Failures are forgotten only after a whole interval: a replica answers every probe and no
+                        // call.
                         (failures, pauses) = (0, Pauses::new(PAUSES));
                         continue;
                     }
@@ -92,46 +93,46 @@ impl<R: Runtime> Lane<R> {
             }
             failures += 1;
             runtime.sleep(pauses.next(runtime.random())).await;
-            // The next look sees what has come up to here.
+            // The next look sees all changes up to here.
             let _ = self.changed.notified().now_or_never();
         }
     }
 
     /// Why a connection was given up, if one was.
     fn broken_by(&self) -> Option<ConnectError> {
-        self.routes.lock().links.iter().find_map(|link| link.wire.broken_by().cloned())
+        self.routes.lock().connections.iter().find_map(|connection| connection.wire.broken_by().cloned())
     }
 
-    /// Looks the servers up and connects to those that there is no good link to. After `failures` in a row another
-    /// server is asked first: the one before may know less than the others.
+    /// Looks the servers up, and connects to those without an open connection. After `failures` in a row it asks
+    /// another server first, because the one before may know less.
     async fn look_again(&self, generation: &mut Generation, failures: usize) -> Result<(), ConnectError> {
         let first = *self.shared.contact.borrow() != Contact::Up;
         let old = Arc::clone(&self.routes.lock());
-        let servers = match (&self.shared.options.kind, old.links.first()) {
-            // One server is where it always was; the others may have moved.
-            (Kind::Single(_), Some(link)) if !link.wire.is_broken() => None,
+        let masters = match (&self.shared.options.kind, old.connections.first()) {
+            // A single server does not move. The others may.
+            (Kind::Single(_), Some(connection)) if !connection.wire.is_broken() => None,
             _ => {
-                let mut known = old.links.clone();
+                let mut known = old.connections.clone();
                 let asked_last = failures.checked_rem(known.len()).unwrap_or(0);
                 known.rotate_left(asked_last);
-                Some(servers(&self.shared, &known).await?)
+                Some(masters(&self.shared, &known).await?)
             }
         };
         let mut failed = None;
-        if let Some(servers) = servers {
+        if let Some(masters) = masters {
             let (mut routes, mut opened, mut silent) = (Routes::default(), 0, Vec::new());
-            for server in servers {
-                // One that does not answer may hold many ranges.
-                if silent.contains(&server.address) {
+            for master in masters {
+                // A server may hold many ranges. It is tried once.
+                if silent.contains(&master.address) {
                     continue;
                 }
-                match self.link(&old, &routes, &server).await {
-                    Ok((link, is_new)) => {
+                match self.connection(&old, &routes, &master).await {
+                    Ok((connection, is_new)) => {
                         opened += u64::from(is_new);
-                        routes.add(server.slots, link);
+                        routes.add(master.slots, connection);
                     }
                     Err(error) => {
-                        silent.push(server.address);
+                        silent.push(master.address);
                         failed = Some(error);
                     }
                 }
@@ -139,43 +140,43 @@ impl<R: Runtime> Lane<R> {
             self.publish(&old, routes, opened);
         }
         let routes = Arc::clone(&self.routes.lock());
-        for link in &routes.links {
-            if self.leads {
-                generation.check(&self.shared, &routes, link, first).await?;
+        for connection in &routes.connections {
+            if self.watches_memory {
+                generation.check(&self.shared, &routes, connection, first).await?;
             } else {
-                link.ask::<String>(&self.shared, &redis::cmd("PING")).await?;
+                connection.ask::<String>(&self.shared, &redis::cmd("PING")).await?;
             }
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// The link to this server, and whether it is a new one.
-    async fn link(
+    /// The connection to this server, and whether it is new.
+    async fn connection(
         &self,
         old: &Routes<R>,
         new: &Routes<R>,
-        server: &Server,
-    ) -> Result<(Arc<Link<R>>, bool), ConnectError> {
-        let (link, is_new) = match new.to(&server.address).or_else(|| old.to(&server.address)) {
-            Some(link) => (link, false),
+        master: &Master,
+    ) -> Result<(Arc<Connection<R>>, bool), ConnectError> {
+        let (connection, is_new) = match new.to(&master.address).or_else(|| old.to(&master.address)) {
+            Some(connection) => (connection, false),
             None => {
-                let link = Link::open(&server.address, &self.shared, &self.changed).await?;
-                if self.shared.options.wait_replicas > 0 && link.was_given_up() {
-                    check_replicas(&self.shared, &link, &server.slots).await?;
+                let connection = Connection::open(&master.address, &self.shared, &self.changed).await?;
+                if self.shared.options.wait_replicas > 0 && connection.was_given_up() {
+                    check_replicas(&self.shared, &connection, &master.slots).await?;
                 }
-                (link, true)
+                (connection, true)
             }
         };
         if let Kind::Sentinel(..) = self.shared.options.kind {
-            check_role(&self.shared, &link).await?;
+            check_role(&self.shared, &connection).await?;
         }
-        Ok((link, is_new))
+        Ok((connection, is_new))
     }
 
     fn publish(&self, old: &Routes<R>, routes: Routes<R>, opened: u64) {
         let stats = &self.shared.stats;
         stats.connections_opened.fetch_add(opened, Relaxed);
-        let (had, has) = (old.links.len(), routes.links.len());
+        let (had, has) = (old.connections.len(), routes.connections.len());
         stats.connections.fetch_add(has, Relaxed);
         stats.connections.fetch_sub(had, Relaxed);
         stats.connections_closed.fetch_add((had as u64 + opened).saturating_sub(has as u64), Relaxed);
@@ -183,7 +184,7 @@ impl<R: Runtime> Lane<R> {
     }
 }
 
-/// Longer and longer pauses, each up to a half shorter by chance, so that nodes do not come all at once.
+/// Pauses that double, each shortened at random by up to a half, so that nodes do not connect all at once.
 struct Pauses {
     next: Duration,
     longest: Duration,

@@ -1,8 +1,8 @@
-//! What Redis called over, remembered until the time at which Redis said that capacity comes back.
+//! The deny cache: counters that Redis called over, until the time at which Redis said that there is room again.
 //!
-//! In: verdicts of Redis. Out: the same verdict to requests for at least as many hits under the same N. Bounded in
-//! bytes; where there is no room nothing is remembered, and Redis is asked. What Redis said before a counter was given
-//! hits back is never learned after it.
+//! In: verdicts of Redis. Out: the same verdict for requests of as many hits or more under the same limit. It is
+//! bounded in bytes; a counter without room in it is asked in Redis. It never learns a verdict that Redis gave
+//! before hits were given back to the counter.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::limit::Verdict;
 use tidegate_engine::plan::{Check, Hits};
 
-/// Parts of the memory, each behind a lock of its own.
+/// Parts of the cache, each with its own lock.
 const SHARDS: usize = 64;
-/// What one entry takes, with the table around it.
+/// The bytes of one entry in the table.
 const ENTRY_BYTES: usize = 160;
 
 /// A counter that is over.
@@ -26,44 +26,44 @@ const ENTRY_BYTES: usize = 160;
 struct Over {
     requests: u32,
     burst: u32,
-    /// To so many hits or more.
+    /// Requests for so many hits or more are denied.
     hits: u64,
     until: Instant,
-    /// Redis is asked again from here on, though it may say the same.
+    /// After this, Redis is asked again, even if it may say the same.
     asked_again: Instant,
     remaining: u64,
 }
 
-/// A part of the memory.
+/// A part of the cache.
 #[derive(Debug, Default)]
 struct Shard {
     counters: KeyMap<Over>,
-    /// When one of them was forgotten: what was asked up to then may have been answered before that.
+    /// When a counter was last forgotten. A question before that may have been answered before it too.
     forgot: Option<Instant>,
-    /// Questions that were answered from here.
+    /// Checks that were answered.
     answered: u64,
 }
 
-/// Counters that hits go back to, as long as that takes. What is learned of them before it has happened is forgotten: at
-/// the beginning, so that a request that gives back is not answered by it, and in the end, whatever the end is.
+/// Counters that hits are being given back to, until it is dropped. They are forgotten at the beginning, so that
+/// the request itself is not answered from the cache, and again at the end, whether the hits went back or not.
 pub(super) struct Refunds<R: Runtime> {
     runtime: R,
-    over: Arc<OverMemory>,
+    deny_cache: Arc<DenyCache>,
     keys: SmallVec<[Key; 1]>,
 }
 
 impl<R: Runtime> Refunds<R> {
-    pub(super) fn begin(runtime: &R, over: &Arc<OverMemory>, keys: SmallVec<[Key; 1]>) -> Option<Self> {
+    pub(super) fn begin(runtime: &R, deny_cache: &Arc<DenyCache>, keys: SmallVec<[Key; 1]>) -> Option<Self> {
         if keys.is_empty() {
             return None;
         }
-        let refunds = Self { runtime: runtime.clone(), over: Arc::clone(over), keys };
+        let refunds = Self { runtime: runtime.clone(), deny_cache: Arc::clone(deny_cache), keys };
         refunds.forget();
         Some(refunds)
     }
 
     fn forget(&self) {
-        self.keys.iter().for_each(|&key| self.over.forget(key, self.runtime.monotonic()));
+        self.keys.iter().for_each(|&key| self.deny_cache.forget(key, self.runtime.monotonic()));
     }
 }
 
@@ -73,15 +73,15 @@ impl<R: Runtime> Drop for Refunds<R> {
     }
 }
 
-/// All that is remembered.
+/// The cache of counters that are over.
 #[derive(Debug, Default)]
-pub(super) struct OverMemory {
+pub(super) struct DenyCache {
     shards: Vec<Mutex<Shard>>,
     shard_entries_max: usize,
 }
 
-impl OverMemory {
-    /// A memory of at most `bytes`; of 0, none.
+impl DenyCache {
+    /// A cache of at most `bytes`. 0: it keeps nothing.
     pub(super) fn new(bytes: usize) -> Self {
         if bytes == 0 {
             return Self::default();
@@ -94,12 +94,12 @@ impl OverMemory {
         self.shards.get(key.0 as usize % SHARDS)
     }
 
-    /// Whether the counter is known to be over at `now`.
+    /// Whether the cache has the counter as over at `now`.
     pub(super) fn knows(&self, check: &Check<'_>, now: Instant) -> bool {
         self.shard(check.key).is_some_and(|shard| shard.lock().entry(check, now).is_some())
     }
 
-    /// The verdict, if the counter is known to be over at `now`.
+    /// The verdict, if the cache has the counter as over at `now`.
     pub(super) fn answer(&self, check: &Check<'_>, now: Instant) -> Option<Verdict> {
         let mut shard = self.shard(check.key)?.lock();
         let (over, hits) = shard.entry(check, now)?;
@@ -116,16 +116,16 @@ impl OverMemory {
         })
     }
 
-    /// Notes what Redis said when it was asked at `asked`: capacity comes back no earlier than it said, unless somebody
-    /// gives hits back. Redis is asked again when `patience` is over.
-    pub(super) fn learn(&self, check: &Check<'_>, verdict: &Verdict, asked: Instant, patience: Duration) {
+    /// Learns a verdict to a question that was asked at `asked`. There is no room earlier than Redis said, unless
+    /// hits are given back. After `lasts` Redis is asked again.
+    pub(super) fn learn(&self, check: &Check<'_>, verdict: &Verdict, asked: Instant, lasts: Duration) {
         let (Some(shard), Hits::Take(hits), true) = (self.shard(check.key), check.hits, verdict.over) else {
             return;
         };
         let Some(until) = asked.checked_add(Duration::from_nanos(verdict.reset_nanos)) else { return };
         let (requests, burst) = (check.limit.requests(), check.limit.burst());
-        let asked_again = asked.checked_add(patience).map_or(until, |again| again.min(until));
-        // Where a cost was reported, the wait that was told is that of one hit.
+        let asked_again = asked.checked_add(lasts).map_or(until, |again| again.min(until));
+        // The wait in the verdict of a reported cost is that of one hit.
         let (hits, remaining) = (if check.reported { 1 } else { hits.max(1) }, verdict.remaining);
         let over = Over { requests, burst, hits, until, asked_again, remaining };
         let Shard { counters, forgot, .. } = &mut *shard.lock();
@@ -141,7 +141,7 @@ impl OverMemory {
         counters.insert(check.key, over);
     }
 
-    /// Forgets one counter: it is or was given hits back at `now`.
+    /// Forgets one counter: hits are given back to it at `now`, or were.
     pub(super) fn forget(&self, key: Key, now: Instant) {
         if let Some(shard) = self.shard(key) {
             let Shard { counters, forgot, .. } = &mut *shard.lock();
@@ -150,7 +150,7 @@ impl OverMemory {
         }
     }
 
-    /// Forgets all at `now`.
+    /// Forgets all counters at `now`.
     pub(super) fn clear(&self, now: Instant) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -158,7 +158,7 @@ impl OverMemory {
         }
     }
 
-    /// Questions that were answered from here, and counters that are remembered.
+    /// The checks that were answered, and the counters in the cache.
     pub(super) fn totals(&self) -> (u64, u64) {
         let totals = |(answered, counters): (u64, u64), shard: &Mutex<Shard>| {
             let shard = shard.lock();
@@ -169,7 +169,7 @@ impl OverMemory {
 }
 
 impl Shard {
-    /// What holds at `now` for as many hits as are asked for; and these.
+    /// The entry that answers this check at `now`, and the hits that the check asks for.
     fn entry(&self, check: &Check<'_>, now: Instant) -> Option<(Over, u64)> {
         let Hits::Take(hits) = check.hits else { return None };
         let over = *self.counters.get(&check.key)?;
@@ -207,34 +207,31 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_before_hits_went_back_is_not_learned_after_it() {
-        let (memory, check, asked) = (OverMemory::new(1 << 20), check(Key(7)), monotonic());
+    fn a_verdict_from_before_a_refund_is_not_learned_after_it() {
+        let (cache, check, asked) = (DenyCache::new(1 << 20), check(Key(7)), monotonic());
         let after = |millis| asked + Duration::from_millis(millis);
-        memory.learn(&check, &over(), asked, HOUR);
-        assert!(memory.answer(&check, after(1)).is_some());
-        memory.forget(check.key, after(2));
-        memory.learn(&check, &over(), after(1), HOUR);
-        memory.learn(&check, &over(), after(2), HOUR);
-        assert!(memory.answer(&check, after(3)).is_none(), "it was under way when hits went back");
-        memory.learn(&check, &over(), after(3), HOUR);
-        assert!(memory.answer(&check, after(4)).is_some(), "asked afterwards, it is true");
-        memory.clear(after(5));
-        memory.learn(&check, &over(), after(4), HOUR);
-        assert!(memory.answer(&check, after(6)).is_none());
+        cache.learn(&check, &over(), asked, HOUR);
+        assert!(cache.answer(&check, after(1)).is_some());
+        cache.forget(check.key, after(2));
+        cache.learn(&check, &over(), after(1), HOUR);
+        cache.learn(&check, &over(), after(2), HOUR);
+        assert!(cache.answer(&check, after(3)).is_none(), "it was under way when hits went back");
+        cache.learn(&check, &over(), after(3), HOUR);
+        assert!(cache.answer(&check, after(4)).is_some(), "asked afterwards, it is true");
+        cache.clear(after(5));
+        cache.learn(&check, &over(), after(4), HOUR);
+        assert!(cache.answer(&check, after(6)).is_none());
     }
 
     #[test]
-    fn what_is_learned_while_hits_go_back_is_forgotten_when_they_are_back() {
-        let (memory, check) = (Arc::new(OverMemory::new(1 << 20)), check(Key(7)));
-        let refunds = Refunds::begin(&Tokio, &memory, SmallVec::from_elem(check.key, 1));
+    fn a_verdict_learned_during_a_refund_is_forgotten_at_its_end() {
+        let (cache, check) = (Arc::new(DenyCache::new(1 << 20)), check(Key(7)));
+        let refunds = Refunds::begin(&Tokio, &cache, SmallVec::from_elem(check.key, 1));
         let asked = monotonic() + HOUR / 2;
-        memory.learn(&check, &over(), asked, HOUR);
-        assert!(memory.answer(&check, asked).is_some());
+        cache.learn(&check, &over(), asked, HOUR);
+        assert!(cache.answer(&check, asked).is_some());
         drop(refunds);
-        assert!(memory.answer(&check, asked).is_none());
-        assert!(
-            Refunds::begin(&Tokio, &memory, SmallVec::new()).is_none(),
-            "the usual request costs nothing"
-        );
+        assert!(cache.answer(&check, asked).is_none());
+        assert!(Refunds::begin(&Tokio, &cache, SmallVec::new()).is_none(), "the usual request costs nothing");
     }
 }

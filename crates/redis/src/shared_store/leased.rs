@@ -1,8 +1,8 @@
-//! How the shared store uses leases: which checks may, what a request that is denied returns, and what goes back to
-//! Redis when a lease ends.
+//! How the shared store uses leases: which checks may be leased, what a denied request returns, and what goes back
+//! to Redis when a lease ends.
 //!
-//! In: a plan, and afterwards its verdicts. Out: verdicts of counters that need no question, demands that go along with
-//! one, and give-backs, which nobody waits for and which are never repeated.
+//! In: a plan, and then its verdicts. Out: verdicts without a question to Redis, demands for leases along with a
+//! question, and give-backs. No request waits for a give-back, and none is repeated.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -22,42 +22,41 @@ use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::rules::{Sync, Unit};
 use tidegate_engine::settle::settle;
 
-/// Pauses between looks at what has ended: the shortest, and the longest.
+/// The shortest and the longest pause between sweeps of leases that have ended.
 const SWEEPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// Leases that come due within this part of T are asked for together, or within so long: a counter whose lease is spent
-/// before the next is there is asked about hit by hit.
+/// Leases that come due within this part of T, or within this time if it is shorter, are asked for together. It is
+/// short because a counter whose lease is spent before the next one comes is asked for hit by hit.
 const GATHERED_PART: u32 = 50;
 const GATHERED_MAX: Duration = Duration::from_millis(2);
-/// Leases that one question asks for: all of them together take Redis a fraction of a millisecond.
+/// Leases of one call. Together they take Redis a fraction of a millisecond.
 const RENEWED_MAX: usize = 32;
-/// Counters that one call gives back.
+/// Counters of one give-back.
 const GIVEN_BACK_MAX: usize = 64;
 
 /// Whether it is the store of limits per second, the slot, and the memory of its server.
 type To = (bool, u16, Arc<Memory>);
 
-/// What the leases of a process came to.
+/// The leases of this node since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTotals {
     /// Leases that were taken.
     pub taken: u64,
-    /// Hits of them.
+    /// Hits that were leased.
     pub hits_taken: u64,
-    /// Hits that passed without asking Redis.
+    /// Hits that were spent without asking Redis.
     pub hits_spent: u64,
-    /// Hits that went back unspent.
+    /// Hits that went back.
     pub hits_given_back: u64,
 }
 
-/// Hits that a request holds, by step. Those that it does not settle, because nobody waits for it any more, others may
-/// spend.
+/// Hits that a request holds, by step. Dropping it without [`settle`](Self::settle) lets other requests spend them.
 pub(super) struct AllHeld<'s, R: Runtime> {
     store: &'s SharedStore<R>,
     held: SmallVec<[(usize, Held); 2]>,
 }
 
 impl<R: Runtime> AllHeld<'_, R> {
-    /// Spends what was held, if the request owes it; what it does not owe, others may spend.
+    /// Spends what the request owes. Other requests may spend the rest.
     pub(super) fn settle(mut self, plan: &Plan<'_>, verdicts: &mut Verdicts) {
         if self.held.is_empty() {
             return;
@@ -91,8 +90,8 @@ impl<R: Runtime> SharedStore<R> {
         own.unwrap_or(self.options.sync) == Sync::Leased && check.limit.algorithm().is_strict()
     }
 
-    /// Holds what leases have, and answers it. A reported cost is not held: what is held goes back where the request comes
-    /// to nothing, and what is reported was spent all the same.
+    /// Holds hits of leases, and answers their checks. A reported cost is not held: held hits go back when the
+    /// request is denied, but reported hits were spent all the same.
     pub(super) fn hold(&self, plan: &Plan<'_>, now: Duration, verdicts: &mut Verdicts) -> AllHeld<'_, R> {
         let mut all = AllHeld { store: self, held: SmallVec::new() };
         for (index, check) in checks(plan).filter(|(_, check)| self.is_leased(check) && !check.reported) {
@@ -104,16 +103,17 @@ impl<R: Runtime> SharedStore<R> {
         all
     }
 
-    /// Asks for a lease along with this check of the counter under `key`, if one is due.
+    /// Asks for a lease along with this check of the counter under `key`, if one is wanted.
     pub(super) fn demand(&self, check: &Check<'_>, key: &[u8]) -> Option<Demand<'_>> {
-        // A question takes nothing. Who only asks and reports would be told by a lease that there is room, and never spend
-        // it: a metered limit would be N and all that is begun in T.
+        // A check of 0 hits spends nothing, and reported costs spend nothing of a lease. A client that only asks
+        // and reports would be answered from the lease and never spend it: the limit would be N and all that begins
+        // within T.
         let takes = check.hits != Hits::Take(0) && !check.reported;
         let may = takes && key.len() <= KEY_BYTES_MAX && self.is_leased(check);
         if may { self.leases.demand(check) } else { None }
     }
 
-    /// Puts what was granted into the table. The question was sent after `taken`.
+    /// Adds the granted leases to the table. The question was sent after `taken`.
     pub(super) fn take_leases(
         &self,
         plan: &Plan<'_>,
@@ -137,13 +137,13 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Lets others spend what was held, or Redis have it back.
+    /// Returns held hits to their lease, or to Redis if the lease has ended.
     pub(super) fn release(&self, held: &Held, hits: u64) {
         let unspent = self.leases.release(held, hits);
         unspent.into_iter().for_each(|unspent| self.return_one(&unspent));
     }
 
-    /// T, as Redis counts.
+    /// T in microseconds, in which Redis counts.
     pub(super) fn lease_micros(&self) -> u64 {
         u64::try_from(self.leases.time().as_micros()).unwrap_or(u64::MAX)
     }
@@ -153,13 +153,13 @@ impl<R: Runtime> SharedStore<R> {
         let pause = self.leases.time().clamp(SWEEPS.0, SWEEPS.1);
         let mut paused = pin!(self.runtime.sleep(Duration::ZERO));
         let mut renewing = FuturesUnordered::new();
-        // Timers are in milliseconds: what is to be sooner is at once.
-        let patience = (self.leases.time() / GATHERED_PART).min(GATHERED_MAX);
-        let patience = Some(patience).filter(|&patience| patience >= Duration::from_millis(1));
+        // Timers have whole milliseconds. A shorter time is no time.
+        let gathering = (self.leases.time() / GATHERED_PART).min(GATHERED_MAX);
+        let gathering = Some(gathering).filter(|&time| time >= Duration::from_millis(1));
         let mut gathered = pin!(self.runtime.sleep(Duration::ZERO));
         let mut gathers = false;
         loop {
-            // What was begun goes on before more is begun.
+            // What has begun goes on before anything else begins.
             tokio::select! {
                 biased;
                 () = &mut paused => {
@@ -171,9 +171,9 @@ impl<R: Runtime> SharedStore<R> {
                     renewing.extend(self.renewals());
                     gathers = false;
                 }
-                () = self.leases.came_due.notified(), if !gathers => match patience {
-                    Some(patience) => {
-                        gathered.set(self.runtime.sleep(patience));
+                () = self.leases.came_due.notified(), if !gathers => match gathering {
+                    Some(time) => {
+                        gathered.set(self.runtime.sleep(time));
                         gathers = true;
                     }
                     None => renewing.extend(self.renewals()),
@@ -182,7 +182,7 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// Questions about what is due, to one slot each, that ask several counters for a lease and nothing else.
+    /// The questions for leases that are due: one slot each, several counters, and nothing else.
     fn renewals(&self) -> impl Iterator<Item = impl Future<Output = ()>> {
         let mut due: Vec<_> = self.leases.take_due().collect();
         due.sort_by_key(|(_, source)| (source.unit == Unit::Second, source.slot));
@@ -212,17 +212,17 @@ impl<R: Runtime> SharedStore<R> {
 
     /// Asks for leases and nothing else.
     async fn renew(&self, plan: Plan<'_>, part: Part<'_, R>) {
-        // A failure is no decision's: whoever asks next is told.
+        // A failure is no failure of a decision. The next question fails by itself.
         let unknown = smallvec![None; plan.steps.len()];
         let _ = self.ask_slot(&plan, &part, &unknown, self.times(None)).await;
     }
 
-    /// Gives back what is left of leases that are over at `now`; how many hits that is.
+    /// Gives back the rest of leases that have ended at `now`. Returns the number of hits.
     pub(super) fn end_leases(&self, now: Duration) -> u64 {
         let mut hits = 0;
         let mut calls: BTreeMap<To, Call> = BTreeMap::new();
         self.leases.sweep(now, |key, unspent| {
-            self.over.forget(key, self.runtime.monotonic());
+            self.deny_cache.forget(key, self.runtime.monotonic());
             hits += unspent.hits;
             let Some(to) = to(&unspent.source) else { return };
             let (_, _, memory) = &to;
@@ -236,12 +236,13 @@ impl<R: Runtime> SharedStore<R> {
         hits
     }
 
-    /// A worker that was attached has served everything. The last one gives back what leases still have; the others
-    /// wait for that, because some of them may share its connections.
+    /// Detaches a worker that has served all its requests. The last one gives back what leases still have. The
+    /// others wait for it, because it may share their connections.
     pub async fn detach(&self) {
         self.workers.send_modify(|workers| *workers = workers.saturating_sub(1));
         let _ = self.workers.subscribe().wait_for(|&workers| workers == 0).await;
-        // Nobody would spend what is due. What is asked for lasts as long as a decision may.
+        // Leases that are due are not asked for any more. A question that is on its way takes at most the budget of
+        // a decision.
         self.leases.take_due().for_each(drop);
         let _ = self.runtime.timeout(self.main.options().timeout, self.leases.all_answered()).await;
         match self.end_leases(Duration::MAX) {
@@ -266,7 +267,7 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// What leases came to.
+    /// The leases since the node started.
     pub fn leases(&self) -> LeaseTotals {
         use std::sync::atomic::Ordering::Relaxed;
         LeaseTotals {
@@ -278,7 +279,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 }
 
-/// Where hits go back to. `None`: nobody knows in which memory they were charged, so they stay.
+/// Where hits go back to. `None`: the memory in which they were charged is unknown, so they stay.
 fn to(source: &Source) -> Option<To> {
     Some((source.unit == Unit::Second, source.slot, source.memory.clone()?))
 }

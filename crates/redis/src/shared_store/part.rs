@@ -1,13 +1,13 @@
-//! What has to be asked of a request, by store and slot: a part is what one call asks.
+//! The checks of a request by store and slot: a part is what one call asks.
 //!
-//! In: a plan, and what is known of it already. Out: parts with the keys of their counters and the leases that are asked
-//! for along with them; and the call that asks one.
+//! In: a plan, and its known verdicts. Out: parts, with the keys of their counters and the leases to ask for; and
+//! the call of each part.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::carried::Taken;
+use super::unsynced::Taken;
 use super::{SharedStore, check_at};
 use crate::lease::Demand;
 use crate::runtime::Runtime;
@@ -17,15 +17,15 @@ use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Plan, Step};
 use tidegate_engine::request::Request;
 
-/// The counters of a request that live in one slot of one Redis.
+/// The checks of a request whose counters live in one slot of one Redis.
 pub(super) struct Part<'s, R: Runtime> {
     pub(super) store: &'s RedisStore<R>,
     pub(super) slot: u16,
     pub(super) steps: SmallVec<[usize; 4]>,
     pub(super) keys: SmallVec<[Vec<u8>; 4]>,
-    /// Leases that are asked for along with these, by place.
+    /// The leases to ask for, by place.
     pub(super) demands: SmallVec<[(usize, Demand<'s>); 1]>,
-    /// The server's memory before it is asked, where something of it may go back.
+    /// The server's memory before it is asked, if something that it charges may go back.
     pub(super) memory: Option<Arc<Memory>>,
 }
 
@@ -35,7 +35,7 @@ impl<'s, R: Runtime> Part<'s, R> {
         Self { store, slot, steps, keys, demands, memory: None }
     }
 
-    /// Adds what one step asks of the counter under `key`, and the lease that is asked for along with it.
+    /// Adds a step's check of the counter under `key`, and the lease to ask for along with it.
     pub(super) fn add(&mut self, step: usize, key: Vec<u8>, demand: Option<Demand<'s>>) {
         if demand.is_some() {
             self.may_go_back();
@@ -45,19 +45,19 @@ impl<'s, R: Runtime> Part<'s, R> {
         self.keys.push(key);
     }
 
-    /// What the server charges may go back, if it is still there then.
+    /// Notes the server's memory: hits may go back, if the server still has that memory then.
     fn may_go_back(&mut self) {
         self.memory = self.memory.take().or_else(|| self.store.memory(self.slot));
     }
 
-    /// The hits that a lease is asked for along with the check at this place.
+    /// The hits of the lease to ask for along with the check at this place.
     fn demanded(&self, place: usize) -> Option<u64> {
         self.demands.iter().find(|demand| demand.0 == place).map(|(_, demand)| demand.hits)
     }
 }
 
 impl<R: Runtime> SharedStore<R> {
-    /// Groups what has to be asked by store and slot.
+    /// Groups the checks without a verdict by store and slot.
     pub(super) fn parts<'s>(
         &'s self,
         request: &Request<'_>,
@@ -81,35 +81,37 @@ impl<R: Runtime> SharedStore<R> {
             let demand = self.demand(check, &key);
             part.add(index, key, demand);
         }
-        // What one slot charges goes back where another denies, or this node knows that the request is denied.
+        // Hits go back when another slot denies the request, or when a known verdict denies it.
         if parts.len() > 1 || known.iter().any(Option::is_some) {
             parts.iter_mut().for_each(Part::may_go_back);
         }
         parts
     }
 
-    /// The call that asks what this part asks.
+    /// The call of a part.
     pub(super) fn call(
         &self,
         plan: &Plan<'_>,
         part: &Part<'_, R>,
         known: &Verdicts,
-        carried: &mut Taken<'_>,
+        taken: &mut Taken<'_>,
     ) -> Call {
         let mut call = Call::new(&whole(plan, part, known));
         for (place, (&step, key)) in part.steps.iter().zip(&part.keys).enumerate() {
             let Some(check) = check_at(plan, step) else { continue };
             call.push(key.clone(), check, plan.modes.quota);
             part.demanded(place).into_iter().for_each(|hits| call.lease(hits, self.lease_micros()));
-            let admitted = carried.of(check.key);
-            admitted.iter().for_each(|entry| call.carry(entry.told(&check.limit, self.runtime.monotonic())));
+            let admitted = taken.of(check.key);
+            admitted.iter().for_each(|entry| {
+                call.add_unsynced(entry.age_and_hits(&check.limit, self.runtime.monotonic()))
+            });
         }
         call
     }
 }
 
-/// What a part has to know of the descriptors that it does not ask. Those of other slots count as not over: what they
-/// turn out to be is settled afterwards.
+/// What a part has to know of the other descriptors. Those of other slots count as not over; `give_back` settles
+/// the request when all have answered.
 fn whole<R: Runtime>(plan: &Plan<'_>, part: &Part<'_, R>, known: &Verdicts) -> Whole {
     let mut whole = Whole {
         stop_increment_when_over: plan.modes.stop_increment_when_over,

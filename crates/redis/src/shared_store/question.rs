@@ -1,13 +1,13 @@
 //! The usual request, which asks one counter: one call, and little to keep while Redis is asked.
 //!
-//! In: a request and its plan; and the same plan again when Redis has answered. Plans are large, and what waits is copied
-//! on its way into the runtime: to make one twice takes less than to keep it.
+//! In: a request and its plan, and the same plan again when Redis has answered. Plans are large, and what waits is
+//! copied on its way into the runtime. Recomputing the plan is cheaper than holding it across the await.
 
 use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::carried::Taken;
+use super::unsynced::Taken;
 use super::{Applied, Outcomes, Part, SharedStore, Times, checks};
 use crate::failure::{Failure, StoreError};
 use crate::runtime::{Runtime, Tokio};
@@ -20,12 +20,12 @@ use tidegate_engine::request::Request;
 pub struct Question<'s, R: Runtime = Tokio> {
     part: Part<'s, R>,
     call: Call,
-    carried: Taken<'s>,
+    taken: Taken<'s>,
     times: Times,
 }
 
 impl<R: Runtime> Question<'_, R> {
-    /// Asks it: the numbers of the reply.
+    /// Sends the call, and returns the numbers of the reply.
     pub async fn ask(&self) -> Result<Vec<i64>, Failure> {
         let Part { store, slot, .. } = self.part;
         let _waiting = store.wait()?;
@@ -34,20 +34,20 @@ impl<R: Runtime> Question<'_, R> {
 }
 
 impl<R: Runtime> SharedStore<R> {
-    /// The question of a request whose caller waits for `patience`. `None`: [`apply`](Self::apply) it. There is more
-    /// than one counter to ask, or none; hits go back; replicas have to be waited for; or another call has to come first.
+    /// The question of a request whose caller waits for `caller_timeout`. `None`: use [`apply`](Self::apply). The
+    /// request asks no counter or several, gives hits back, or has to wait for replicas or for another call.
     pub fn question(
         &self,
         request: &Request<'_>,
         plan: &Plan<'_>,
-        patience: Option<Duration>,
+        caller_timeout: Option<Duration>,
     ) -> Option<Question<'_, R>> {
-        let times = self.times(patience);
+        let times = self.times(caller_timeout);
         let mut all = checks(plan);
         let (Some((step, check)), None) = (all.next(), all.next()) else { return None };
         let store = self.store_of(check.unit());
         let waits = store.options().wait_replicas > 0;
-        if waits || !matches!(check.hits, Hits::Take(_)) || self.over.knows(check, times.began) {
+        if waits || !matches!(check.hits, Hits::Take(_)) || self.deny_cache.knows(check, times.began) {
             return None;
         }
         let held = if self.is_leased(check) { self.leases.hold(check, times.leases_from) } else { None };
@@ -55,32 +55,32 @@ impl<R: Runtime> SharedStore<R> {
             self.release(&held, held.hits);
             return None;
         }
-        let mut carried = self.carried.take(std::iter::once((check.key, &check.limit)), times.began).ok()?;
+        let mut taken = self.unsynced.take(std::iter::once((check.key, &check.limit)), times.began).ok()?;
         let entries = request.descriptors().nth(step)?.entries;
         let key = store.options().keys.key(request.domain(), check, entries);
         let (mut part, demand) = (Part::new(store, store.slot(&key)), self.demand(check, &key));
         part.add(step, key, demand);
         let unknown: Verdicts = smallvec![None; plan.steps.len()];
-        let call = self.call(plan, &part, &unknown, &mut carried);
-        Some(Question { part, call, carried, times })
+        let call = self.call(plan, &part, &unknown, &mut taken);
+        Some(Question { part, call, taken, times })
     }
 
-    /// The verdicts of the request, of the same plan, from what its question was told.
+    /// The verdicts of the request, of the same plan, from the reply to its question.
     ///
     /// # Errors
-    /// When Redis did not answer, and the rule has no other answer.
+    /// When Redis did not answer, and the rule wants an error then.
     pub fn answered(
         &self,
         plan: &Plan<'_>,
         question: Question<'_, R>,
-        told: Result<Vec<i64>, Failure>,
+        reply: Result<Vec<i64>, Failure>,
     ) -> Result<Applied, StoreError> {
-        let Question { part, carried, times, .. } = question;
+        let Question { part, taken, times, .. } = question;
         let asked = checks(plan).map(|(_, check)| check);
-        let answered = told.and_then(|numbers| Answered::read(&numbers, asked).ok_or(Failure::Garbage));
+        let answered = reply.and_then(|numbers| Answered::read(&numbers, asked).ok_or(Failure::Garbage));
         let counter = match &answered {
             Ok(answered) => {
-                carried.charged();
+                taken.charged();
                 self.take_leases(plan, &part, answered, times.leases_from);
                 answered.counters.first().copied().ok_or(Failure::Late)
             }

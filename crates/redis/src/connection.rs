@@ -1,6 +1,6 @@
-//! One connection to one server, with what is known of that server's clock.
+//! One connection to one server, with the server's clock.
 //!
-//! In: calls of a script and the moment until which somebody waits. Out: the numbers of a reply, or why there is none.
+//! In: calls of a script, each with a deadline. Out: the numbers of a reply, or why there is none.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,73 +10,73 @@ use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 
 use crate::address::{Address, Kind};
+use crate::call_batches::{CallBatches, Sent, fits_batch};
 use crate::connect_error::{ConnectError, VERSION_MIN};
 use crate::failure::Failure;
-use crate::joined::{Joined, Sent, joins};
-use crate::peer::Peer;
 use crate::runtime::{Runtime, Transport};
 use crate::script::{self, Call, Memory, Purpose};
+use crate::server::Server;
 use crate::server_clock::ServerClock;
 use crate::state::Shared;
 use crate::wire::Wire;
 
-/// How often a new connection asks for the time.
+/// How often a new connection asks for the server's time.
 const TIMES: usize = 3;
 
 /// A connection.
-pub(super) struct Link<R: Runtime> {
+pub(super) struct Connection<R: Runtime> {
     pub(super) wire: Arc<Wire<R>>,
-    joined: Joined<R>,
+    batches: CallBatches<R>,
     clock: Mutex<ServerClock>,
     /// What all connections to this server share.
-    peer: Arc<Peer<R>>,
+    server: Arc<Server<R>>,
 }
 
-impl<R: Runtime> Link<R> {
-    /// Opens a connection and asks what has to be known before the first call: the version, the time.
+impl<R: Runtime> Connection<R> {
+    /// Opens a connection, and asks for the version and the time.
     pub(super) async fn open(
         address: &Address,
         shared: &Arc<Shared<R>>,
         changed: &Arc<Notify>,
     ) -> Result<Arc<Self>, ConnectError> {
-        let (patience, runtime) = (shared.connect_patience(), &shared.runtime);
+        let (budget, runtime) = (shared.connect_timeout(), &shared.runtime);
         let opening = async {
             let transport = runtime.connect(address, &shared.options.access).await?;
             let info: String = ask(&transport, redis::cmd("INFO").arg("server")).await?;
             check_version(&info)?;
             check_mode(&info, address, &shared.options.kind)?;
             let clock = Mutex::new(server_clock(runtime, &transport, shared.options.timeout).await?);
-            let peer = shared.peer(address);
+            let server = shared.server(address);
             let wire = Arc::new(Wire::new(address.clone(), transport, Arc::clone(changed)));
-            peer.add(&wire);
-            let joined = Joined::new(Arc::clone(&wire), Arc::clone(shared), Arc::clone(&peer));
-            Ok(Arc::new(Self { wire, joined, clock, peer }))
+            server.add(&wire);
+            let batches = CallBatches::new(Arc::clone(&wire), Arc::clone(shared), Arc::clone(&server));
+            Ok(Arc::new(Self { wire, batches, clock, server }))
         };
-        runtime.timeout(patience, opening).await.unwrap_or(Err(ConnectError::Timeout(patience)))
+        runtime.timeout(budget, opening).await.unwrap_or(Err(ConnectError::Timeout(budget)))
     }
 
-    /// The server's memory, as it was when it was asked last.
+    /// The server's memory, as it was last read.
     pub(super) fn memory(&self) -> Option<Arc<Memory>> {
-        self.peer.memory()
+        self.server.memory()
     }
 
-    /// The server's memory is this.
+    /// Keeps the server's memory that was read.
     pub(super) fn remember(&self, memory: Memory) {
-        self.peer.remember(memory);
+        self.server.remember(memory);
     }
 
-    /// Asks any command, outside of decisions.
+    /// Sends any command, and reads its reply.
     pub(super) async fn ask<T: FromRedisValue>(
         &self,
         shared: &Shared<R>,
         command: &Cmd,
     ) -> Result<T, ConnectError> {
-        let patience = shared.connect_patience();
+        let budget = shared.connect_timeout();
         let (error, is_dropped) =
-            match shared.runtime.timeout(patience, ask(&self.wire.transport, command)).await {
+            match shared.runtime.timeout(budget, ask(&self.wire.transport, command)).await {
                 Some(Ok(answer)) => return Ok(answer),
                 Some(Err(error)) => (error.clone().into(), error.is_connection_dropped()),
-                None => (ConnectError::Timeout(patience), true),
+                None => (ConnectError::Timeout(budget), true),
             };
         if is_dropped {
             self.wire.give_up(error.clone());
@@ -84,8 +84,9 @@ impl<R: Runtime> Link<R> {
         Err(error)
     }
 
-    /// Calls a script for a slot that this link's server holds: once more when the server does not know it or found the
-    /// call too late by a clock that was known badly. Nothing happens after `until`.
+    /// Calls a script for a slot of this connection's server. Calls once more when the server does not know the
+    /// script, or when the call came too late because the server's clock was known badly. Nothing happens after
+    /// `until`.
     pub(super) async fn call(
         &self,
         shared: &Shared<R>,
@@ -93,17 +94,17 @@ impl<R: Runtime> Link<R> {
         (slot, call): (u16, &Call),
         until: Instant,
     ) -> Result<Vec<i64>, CallError> {
-        if purpose != Purpose::Decide || !joins(call) {
+        if purpose != Purpose::Decide || !fits_batch(call) {
             return Box::pin(self.call_alone(shared, purpose, call, until, false)).await;
         }
         for _ in 0..2 {
-            let asked = self.joined.ask(&shared.runtime, slot, call, self.time_at(until));
+            let asked = self.batches.ask(&shared.runtime, slot, call, self.time_at(until));
             match self.answer(shared, purpose, until, asked).await {
                 Ok(numbers) if numbers.len() == 1 => {}
                 Ok(numbers) => return Ok(numbers),
                 Err(Refused::NoScript) => return Err(Failure::Refused.into()),
-                // Told of several keys, some of which may have moved and others not. Nothing was done: what holds for
-                // this one it is told when it asks alone.
+                // The redirect applies to all keys of the command, of which only some may have moved. Nothing was
+                // done. A command of its own shows what applies to this key.
                 Err(Refused::Call(CallError { failure: Failure::Moved, .. })) => {
                     return Box::pin(self.call_alone(shared, purpose, call, until, false)).await;
                 }
@@ -113,7 +114,7 @@ impl<R: Runtime> Link<R> {
         Err(Failure::Late.into())
     }
 
-    /// The same in a command of its own, of a server that may be taking the slot over (`asking`).
+    /// Like [`call`](Self::call), in a command of its own. `asking`: the server may still be taking the slot over.
     pub(super) async fn call_alone(
         &self,
         shared: &Shared<R>,
@@ -136,32 +137,33 @@ impl<R: Runtime> Link<R> {
         Err(Failure::Late.into())
     }
 
-    /// Waits until so many replicas have everything that this connection has changed. It is asked after the change was
-    /// told, by itself: so one answer serves all that was under way, and nobody waits for replicas in vain.
+    /// Waits until enough replicas have everything that this connection has changed. It is asked after the reply to
+    /// the change, in a command of its own. So one answer serves all changes before it, and no request waits for
+    /// replicas without a change.
     pub(super) async fn replicate(&self, shared: &Shared<R>, until: Instant) -> Result<(), Failure> {
         let (replicas, runtime) = (shared.options.wait_replicas, &shared.runtime);
         let left = until.saturating_duration_since(runtime.monotonic());
-        // 0 would be without an end, and hold up the whole connection.
+        // 0 would wait for ever, and block the whole connection.
         let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1);
         let mut command = redis::cmd("WAIT");
         command.arg(replicas).arg(millis);
-        let told = runtime.timeout(left, ask::<u32>(&self.wire.transport, &command)).await;
-        if matches!(told, Some(Ok(told)) if told >= replicas) {
-            self.peer.replicated();
+        let acknowledged = runtime.timeout(left, ask::<u32>(&self.wire.transport, &command)).await;
+        if matches!(acknowledged, Some(Ok(count)) if count >= replicas) {
+            self.server.replicated();
             return Ok(());
         }
         if !self.wire.is_broken() {
-            self.peer.unreplicated(runtime.monotonic(), left, shared.options.timeout);
+            self.server.unreplicated(runtime.monotonic(), left, shared.options.timeout);
         }
         Err(Failure::Unreplicated)
     }
 
-    /// Whether the server was given up before: what was missing has to be there again.
+    /// Whether the server was given up before. Its replicas have to acknowledge again before it is used.
     pub(super) fn was_given_up(&self) -> bool {
-        self.peer.was_cut()
+        self.server.was_cut()
     }
 
-    /// Waits for the reply to a call, and takes from it what it says of the server.
+    /// Waits for the reply to a call. Notes the server's time, and whether the server answers.
     async fn answer(
         &self,
         shared: &Shared<R>,
@@ -179,7 +181,7 @@ impl<R: Runtime> Link<R> {
         shared.stats.round_trips.ended(runtime.monotonic().saturating_duration_since(sent));
         match reply.map(|(_, reply)| reply.and_then(numbers)) {
             Some(Ok(numbers)) => {
-                self.peer.answered();
+                self.server.answered();
                 if let Some(&micros) = numbers.first().filter(|_| purpose != Purpose::GiveBack) {
                     self.clock.lock().note((sent, runtime.monotonic()), micros.unsigned_abs());
                 }
@@ -188,7 +190,7 @@ impl<R: Runtime> Link<R> {
             Some(Err(error)) => Err(self.refused(error)),
             None => {
                 if !self.wire.is_broken() {
-                    self.peer.unanswered(runtime.monotonic(), left, shared.options.timeout);
+                    self.server.unanswered(runtime.monotonic(), left, shared.options.timeout);
                 }
                 Err(Failure::Timeout.into())
             }
@@ -216,12 +218,12 @@ impl<R: Runtime> Link<R> {
         command
     }
 
-    /// The server's time at this moment, as far as it is known: never earlier than it is there.
+    /// The server's time at this moment. It is never earlier than the real one.
     fn time_at(&self, moment: Instant) -> u64 {
         self.clock.lock().at(moment)
     }
 
-    /// What an error means for the call, and for the link.
+    /// What an error means for the call and for the connection.
     fn refused(&self, error: RedisError) -> Refused {
         let failure = match error.code() {
             Some("NOSCRIPT") => return Refused::NoScript,
@@ -255,7 +257,7 @@ enum Refused {
 /// Why a call has no answer here.
 pub(super) struct CallError {
     pub(super) failure: Failure,
-    /// Who would answer, and whether it has to be asked as one that is only taking over.
+    /// The server to ask instead, and whether it needs `ASKING`.
     pub(super) to: Option<(Address, bool)>,
 }
 
@@ -277,8 +279,8 @@ pub(super) async fn ask<T: FromRedisValue>(transport: &impl Transport, command: 
     Ok(redis::from_redis_value(value)?)
 }
 
-/// Asks the time a few times: the fastest question tells it best. A server that takes longer than a decision may is as
-/// good as none.
+/// Asks for the time a few times, because the fastest reply is the most exact. A server that takes longer than a
+/// decision may is not used.
 async fn server_clock<R: Runtime>(
     runtime: &R,
     transport: &R::Transport,
@@ -312,7 +314,7 @@ fn check_version(info: &str) -> Result<(), ConnectError> {
     }
 }
 
-/// One server that is part of something larger would refuse the keys that it does not hold, or all of them.
+/// A node of a Cluster would refuse keys of other nodes, and a sentinel all keys.
 fn check_mode(info: &str, address: &Address, kind: &Kind) -> Result<(), ConnectError> {
     let mode = info.lines().find_map(|line| {
         line.strip_prefix("redis_mode:").or_else(|| line.strip_prefix("server_mode:")).map(str::trim)

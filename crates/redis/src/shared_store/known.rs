@@ -1,7 +1,7 @@
-//! What this node can answer without asking Redis: hits that it holds a lease for, and what it remembers as over.
+//! What this node can answer without asking Redis: from its leases, and from the deny cache.
 //!
-//! In: a plan. Out: the verdicts at once, if every counter of the plan is known; else none that counts, and no hit is
-//! spent.
+//! In: a plan. Out: the verdicts, if the node knows all counters of the plan. Otherwise no verdict counts, and no
+//! hit is spent.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::{Applied, SharedStore, checks};
 use crate::runtime::Runtime;
 use tidegate_engine::plan::{Check, Plan};
 
-/// A moment by both clocks: what is over ends by the one, leases end by the other.
+/// A moment by both clocks: entries of the deny cache end by one, leases by the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     monotonic: Instant,
@@ -18,18 +18,17 @@ pub struct Moment {
 }
 
 impl<R: Runtime> SharedStore<R> {
-    /// Now, where the monotonic clock was read a moment ago.
+    /// The moment of a reading of the monotonic clock just now.
     pub fn moment(&self, monotonic: Instant) -> Moment {
         Moment { monotonic, since_boot: self.runtime.since_boot() }
     }
 
-    /// Whether there may be anything that this node knows.
+    /// Whether the node may know any counter.
     pub fn remembers(&self) -> bool {
-        self.options.over_bytes > 0 || self.leases.taken.load(Relaxed) > 0
+        self.options.deny_cache_bytes > 0 || self.leases.taken.load(Relaxed) > 0
     }
 
-    /// Whether this node knows all counters of a request. Its verdicts are put where `applied` is then, which is too large
-    /// to be handed around.
+    /// Whether this node knows all counters of a request. Fills `applied` in place to avoid a large move.
     pub fn apply_known(&self, plan: &Plan<'_>, now: Moment, applied: &mut Applied) -> bool {
         applied.remembered.clear();
         applied.verdicts.clear();
@@ -41,12 +40,12 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
-    /// The same for a request that asks one counter: nothing has to be settled.
+    /// Like [`know_all`](Self::know_all), for a request of one counter: nothing has to be settled.
     fn know_one(&self, index: usize, check: &Check<'_>, now: Moment, applied: &mut Applied) -> bool {
         let Applied { verdicts, remembered } = applied;
         verdicts[index] = if self.is_leased(check) { self.leases.spend(check, now.since_boot) } else { None };
         if verdicts[index].is_none() {
-            verdicts[index] = self.over.answer(check, now.monotonic);
+            verdicts[index] = self.deny_cache.answer(check, now.monotonic);
             remembered.push(index);
         }
         verdicts[index].is_some()
@@ -54,14 +53,14 @@ impl<R: Runtime> SharedStore<R> {
 
     fn know_all(&self, plan: &Plan<'_>, now: Moment, applied: &mut Applied) -> bool {
         let leased = |check| self.is_leased(check) && self.leases.has(check, now.since_boot);
-        if !checks(plan).all(|(_, check)| self.over.knows(check, now.monotonic) || leased(check)) {
+        if !checks(plan).all(|(_, check)| self.deny_cache.knows(check, now.monotonic) || leased(check)) {
             return false;
         }
         let Applied { verdicts, remembered } = applied;
         let held = self.hold(plan, now.since_boot, verdicts);
         *remembered = self.remember(plan, now.monotonic, verdicts);
         if checks(plan).any(|(index, _)| verdicts[index].is_none()) {
-            // Another worker was faster. What was held goes back to its leases.
+            // Another worker was faster. The held hits go back to their leases.
             return false;
         }
         held.settle(plan, verdicts);

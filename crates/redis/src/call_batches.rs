@@ -1,9 +1,9 @@
-//! Calls that come together go to Redis together: one command and one script for many, with a reply for each of them.
+//! Calls that come together go to Redis in one command and one script, with one reply for each call.
 //!
-//! In: calls of one check each, one after the other, for one connection. Out: Redis' reply to each, as if it had come by
-//! itself: one that fails does so alone, but for redirects, which are told of the keys of a command together. Calls wait
-//! for nobody: what has come when the connection's task has its turn is sent then. In a Cluster only calls for one slot
-//! share a command. How long its caller waits is the caller's business; a call that nobody waits for any more is not sent.
+//! In: calls of one check each, for one connection. Out: the reply to each, as if it had a command of its own. A
+//! call that fails does so alone; only a redirect applies to all keys of a command. A call waits for no other: the
+//! connection's task sends what has come when it runs. In a Cluster only calls of one slot share a command. Callers
+//! apply their own timeouts; a call whose caller has given up is not sent.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,22 +15,23 @@ use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
 
-use crate::peer::Peer;
 use crate::runtime::{Runtime, Task, Transport};
 use crate::script::{Call, FIRST_ARG_BYTES, Purpose};
+use crate::server::Server;
 use crate::state::Shared;
 use crate::wire::Wire;
 
-/// Calls of one command: all of them together take Redis a fraction of a millisecond, for which everybody else waits.
+/// Calls of one command. Together they take Redis a fraction of a millisecond, during which other clients wait.
 const CALLS_MAX: usize = 32;
-/// With so many commands under way nothing more is sent. Calls wait here then, where those are forgotten that nobody
-/// waits for any more: what a server that hangs is sent has a bound.
+/// Commands on their way. At this number calls wait in the queue, which drops those whose callers have given up. So
+/// a server that hangs is sent a bounded number of commands.
 const COMMANDS_MAX: usize = 1_024;
-/// Bytes of a check that is joined. A longer one carries hits along, and takes as long as many.
+/// Bytes of a check that shares a command. A longer check holds unsynced hits, and takes Redis as long as many
+/// calls.
 const CHECK_BYTES_MAX: usize = 96;
 
-/// The calls of one connection. Dropped, they have no answer.
-pub(super) struct Joined<R: Runtime> {
+/// The calls of one connection. Dropping this fails those that wait.
+pub(super) struct CallBatches<R: Runtime> {
     queue: Arc<Queue>,
     task: R::Task,
 }
@@ -50,7 +51,7 @@ impl Default for Queue {
 /// When a call was sent, and the reply to it.
 pub(super) type Sent = (Instant, RedisResult<Value>);
 
-/// A call, and who waits for its reply.
+/// A call, and the channel for its reply.
 struct Waiting {
     slot: u16,
     key: Vec<u8>,
@@ -59,27 +60,28 @@ struct Waiting {
     reply: oneshot::Sender<Sent>,
 }
 
-impl<R: Runtime> Drop for Joined<R> {
+impl<R: Runtime> Drop for CallBatches<R> {
     fn drop(&mut self) {
         self.task.abort();
         *self.queue.waiting.lock() = None;
     }
 }
 
-/// Whether this is one of those that are joined: not much work.
-pub(super) fn joins(call: &Call) -> bool {
+/// Whether the call is small enough to share a command.
+pub(super) fn fits_batch(call: &Call) -> bool {
     matches!(&*call.args, [check] if check.len() <= CHECK_BYTES_MAX)
 }
 
-impl<R: Runtime> Joined<R> {
-    /// Carries the calls of this connection, by a task of the calling runtime.
-    pub(super) fn new(wire: Arc<Wire<R>>, shared: Arc<Shared<R>>, peer: Arc<Peer<R>>) -> Self {
+impl<R: Runtime> CallBatches<R> {
+    /// Starts the task that sends the calls of this connection.
+    pub(super) fn new(wire: Arc<Wire<R>>, shared: Arc<Shared<R>>, server: Arc<Server<R>>) -> Self {
         let (queue, runtime) = (Arc::<Queue>::default(), shared.runtime.clone());
-        let task = runtime.spawn(carry(Arc::clone(&queue), wire, shared, peer));
+        let task = runtime.spawn(run(Arc::clone(&queue), wire, shared, server));
         Self { queue, task }
     }
 
-    /// The reply to a call for this slot, which does nothing after a time of the server's clock.
+    /// Sends a call for this slot, and waits for the reply. The call does nothing after `deadline_micros` of the
+    /// server's clock.
     pub(super) async fn ask(&self, runtime: &R, slot: u16, call: &Call, deadline_micros: u64) -> Sent {
         let gone = || (runtime.monotonic(), Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()));
         let ([key], [check]) = (&*call.keys, &*call.args) else { return gone() };
@@ -111,12 +113,12 @@ impl Waiting {
     }
 }
 
-/// Sends what comes, and hands out the replies, for ever.
-async fn carry<R: Runtime>(
+/// Sends calls and hands out replies, for ever.
+async fn run<R: Runtime>(
     queue: Arc<Queue>,
     wire: Arc<Wire<R>>,
     shared: Arc<Shared<R>>,
-    peer: Arc<Peer<R>>,
+    server: Arc<Server<R>>,
 ) {
     let mut under_way = FuturesUnordered::new();
     loop {
@@ -124,7 +126,7 @@ async fn carry<R: Runtime>(
             biased;
             () = queue.came.notified(), if under_way.len() < COMMANDS_MAX => {
                 let waiting = queue.waiting.lock().as_mut().map(std::mem::take).unwrap_or_default();
-                let sent = |calls| send(&wire.transport, &shared, &peer, calls);
+                let sent = |calls| send(&wire.transport, &shared, &server, calls);
                 under_way.extend(commands(waiting).into_iter().map(sent));
             }
             Some(()) = under_way.next() => {}
@@ -132,14 +134,14 @@ async fn carry<R: Runtime>(
     }
 }
 
-/// The calls that somebody waits for, by command: of one slot each, in the order in which they came.
+/// Sorts calls whose callers wait into commands: one slot each, in the order in which they came.
 fn commands(mut waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
     waiting.retain(Waiting::is_awaited);
     waiting.sort_by_key(|call| call.slot);
     let mut commands: Vec<Vec<Waiting>> = Vec::new();
     for call in waiting {
-        let joins = |calls: &&mut Vec<Waiting>| calls.len() < CALLS_MAX && calls[0].slot == call.slot;
-        match commands.last_mut().filter(joins) {
+        let has_room = |calls: &&mut Vec<Waiting>| calls.len() < CALLS_MAX && calls[0].slot == call.slot;
+        match commands.last_mut().filter(has_room) {
             Some(calls) => calls.push(call),
             None => commands.push(vec![call]),
         }
@@ -148,21 +150,26 @@ fn commands(mut waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
 }
 
 /// Sends these calls in one command, and hands out the replies.
-async fn send<R: Runtime>(transport: &R::Transport, shared: &Shared<R>, peer: &Peer<R>, calls: Vec<Waiting>) {
+async fn send<R: Runtime>(
+    transport: &R::Transport,
+    shared: &Shared<R>,
+    server: &Server<R>,
+    calls: Vec<Waiting>,
+) {
     let purpose = if calls.len() == 1 { Purpose::Decide } else { Purpose::DecideEach };
     let script = shared.script(purpose);
     let mut sent = shared.runtime.monotonic();
-    let mut told = reply(transport, &command("EVALSHA", &script.name, &calls)).await;
-    if told.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
+    let mut answer = reply(transport, &command("EVALSHA", &script.name, &calls)).await;
+    if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
         sent = shared.runtime.monotonic();
-        told = reply(transport, &command("EVAL", &script.text, &calls)).await;
+        answer = reply(transport, &command("EVAL", &script.text, &calls)).await;
     }
-    // An answer that nobody waited for shows too that the server is there, if it came while somebody might have.
-    let is_answer = told.as_ref().map_or_else(|error| !error.is_connection_dropped(), |_| true);
+    // A reply within the budget shows that the server answers, even if all callers have given up.
+    let is_answer = answer.as_ref().map_or_else(|error| !error.is_connection_dropped(), |_| true);
     if is_answer && shared.runtime.monotonic().saturating_duration_since(sent) <= shared.options.timeout {
-        peer.answered();
+        server.answered();
     }
-    let replies = match (told, purpose) {
+    let replies = match (answer, purpose) {
         (Ok(Value::Array(replies)), Purpose::DecideEach) if replies.len() == calls.len() => {
             replies.into_iter().map(Ok).collect()
         }
@@ -171,7 +178,7 @@ async fn send<R: Runtime>(transport: &R::Transport, shared: &Shared<R>, peer: &P
         (Err(error), _) => vec![Err(error); calls.len()],
     };
     for (call, reply) in calls.into_iter().zip(replies) {
-        // Who waits no more does not want it.
+        // The caller may have given up.
         let _ = call.reply.send((sent, reply));
     }
 }
@@ -195,7 +202,7 @@ fn command(how: &str, script: &str, calls: &[Waiting]) -> Cmd {
 mod tests {
     use super::*;
 
-    /// Calls for these slots, and who waits for them.
+    /// Calls for these slots, and the receivers of their replies.
     fn calls(slots: impl IntoIterator<Item = u16>) -> (Vec<Waiting>, Vec<oneshot::Receiver<Sent>>) {
         let call = |(number, slot): (usize, u16)| {
             let (reply, waits) = oneshot::channel();
@@ -205,7 +212,7 @@ mod tests {
         slots.into_iter().enumerate().map(call).unzip()
     }
 
-    fn told(commands: &[Vec<Waiting>]) -> Vec<Vec<String>> {
+    fn keys(commands: &[Vec<Waiting>]) -> Vec<Vec<String>> {
         let key = |call: &Waiting| String::from_utf8_lossy(&call.key).into_owned();
         commands.iter().map(|calls| calls.iter().map(key).collect()).collect()
     }
@@ -213,7 +220,7 @@ mod tests {
     #[test]
     fn calls_of_one_slot_share_commands_in_their_order() {
         let (waiting, _waits) = calls([7, 3, 7, 3, 3]);
-        assert_eq!(told(&commands(waiting)), [vec!["1", "3", "4"], vec!["0", "2"]]);
+        assert_eq!(keys(&commands(waiting)), [vec!["1", "3", "4"], vec!["0", "2"]]);
     }
 
     #[test]
@@ -224,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_nobody_waits_for_take_no_room() {
+    fn calls_that_were_given_up_take_no_room() {
         let queue = Queue::default();
         let (kept, _waits) = calls([0; 5]);
         kept.into_iter().for_each(|call| queue.push(call));
@@ -240,9 +247,9 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_not_sent() {
+    fn a_call_that_was_given_up_is_not_sent() {
         let (waiting, mut waits) = calls([0, 0, 0]);
         drop(waits.remove(1));
-        assert_eq!(told(&commands(waiting)), [vec!["0", "2"]]);
+        assert_eq!(keys(&commands(waiting)), [vec!["0", "2"]]);
     }
 }
