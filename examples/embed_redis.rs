@@ -10,11 +10,10 @@ use std::time::Duration;
 use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::{Code, Status, conclude};
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::limit::Algorithm;
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
+use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, StoreFailure, load};
 use tidegate_redis::address::Place;
 use tidegate_redis::{Contact, RedisOptions, RedisStore};
 use tidegate_redis::{SharedStore, SharedStoreOptions};
@@ -58,14 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 fn rules() -> Result<RuleSet, Box<dyn Error>> {
     let mut secret = [0; 16];
     getrandom::fill(&mut secret)?;
-    let options = LoadOptions {
-        default_algorithm: Algorithm::SlidingWindow,
-        default_cost: Cost::default(),
-        merge_domains: false,
-        strict: true,
-        max_file_bytes: 1 << 20,
-        secret: KeySecret::new(secret),
-    };
+    let options = LoadOptions::new(KeySecret::new(secret)).strict(true);
     let file = SourceFile { name: "shop.yaml".to_owned(), bytes: RULES.into(), presumed: false };
     let report = |problems: Vec<_>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     Ok(load(&[file], &options).map_err(report)?.rules)
