@@ -95,3 +95,26 @@ impl From<RedisError> for ConnectError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(reply: &str) -> ConnectError {
+        let reply = redis::parse_redis_value(reply.as_bytes()).expect("a reply");
+        reply.extract_error().expect_err("an error").into()
+    }
+
+    #[test]
+    fn a_refused_login_and_a_wrong_kind_are_recognised() {
+        for reply in ["-WRONGPASS no\r\n", "-NOAUTH no\r\n", "-NOPERM no\r\n"] {
+            assert!(matches!(error(reply), ConnectError::AuthenticationRefused(_)), "{reply}");
+            let of_a_sentinel = error(reply).of_a_sentinel();
+            assert!(matches!(of_a_sentinel, ConnectError::SentinelAuthenticationRefused(_)), "{reply}");
+        }
+        let disabled = error("-ERR This instance has cluster support disabled\r\n");
+        assert!(matches!(disabled, ConnectError::WrongKind { expected: "single", .. }), "{disabled:?}");
+        let other = error("-MOVED 1 127.0.0.1:7000\r\n");
+        assert_eq!((other.code(), matches!(other, ConnectError::Redis(_))), (Some("MOVED"), true));
+    }
+}

@@ -156,3 +156,17 @@ impl SettingNames {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_setting_that_helps() {
+        let wrong =
+            ConnectError::WrongKind { found: "redis:1 is a sentinel".to_owned(), expected: "sentinel" };
+        let explained = |store| SettingNames::of(store).explain(&wrong);
+        assert_eq!(explained("main"), "redis:1 is a sentinel (expected REDIS_TYPE=sentinel)");
+        assert_eq!(explained("per_second"), "redis:1 is a sentinel (expected REDIS_PERSECOND_TYPE=sentinel)");
+    }
+}
