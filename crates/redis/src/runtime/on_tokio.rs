@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisResult, Value};
 use rustls::pki_types::ServerName;
@@ -60,6 +61,15 @@ impl Runtime for Tokio {
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
         tokio::time::sleep(duration)
+    }
+
+    // Smaller than the provided one, which holds the future twice: whatever waits for Redis is copied with it.
+    fn timeout<F: Future + Send>(
+        &self,
+        budget: Duration,
+        future: F,
+    ) -> impl Future<Output = Option<F::Output>> + Send {
+        tokio::time::timeout(budget, future).map(Result::ok)
     }
 
     /// Outside of a tokio runtime nothing is started: a lease that is dropped while the runtime ends comes too late.
