@@ -23,7 +23,7 @@ descriptors:
 
 /// As on a large machine: what is made ahead for so many counters would be seen.
 fn setup() -> Setup {
-    Setup::new().env("MAX_COUNTER_BYTES", "16000000000").env("WORKER_THREADS", "2")
+    Setup::in_a_quiet_place().env("MAX_COUNTER_BYTES", "16000000000").env("WORKER_THREADS", "2")
 }
 
 /// Memory that is the process's own, in bytes.

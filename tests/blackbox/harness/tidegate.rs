@@ -40,7 +40,15 @@ pub struct Tidegate {
 impl Setup {
     /// With an empty folder of rules, and leave to start with it. It ends as soon as it is told to.
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder can be made");
+        Self::of(tempfile::tempdir().expect("a folder can be made"))
+    }
+
+    /// The same where few others write: a limiter watches all folders above its rules, and wakes with each event.
+    pub fn in_a_quiet_place() -> Self {
+        Self::of(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder can be made"))
+    }
+
+    fn of(folder: TempDir) -> Self {
         let rules = folder.path().join("rules");
         fs::create_dir(&rules).expect("a folder can be made");
         let ports = Ports { grpc: free_port(), http: free_port(), debug: free_port(), metrics: free_port() };
