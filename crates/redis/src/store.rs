@@ -36,7 +36,8 @@ pub(super) struct Waiting<'s>(&'s Stats);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        let before = self.0.in_flight.fetch_sub(1, Relaxed);
+        debug_assert!(before > 0, "more decisions have ended than began");
     }
 }
 

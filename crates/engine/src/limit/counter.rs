@@ -70,6 +70,11 @@ pub(crate) trait Counter: Default {
         (now.left, self.reset_nanos(limit, now, hits, over))
     }
 
+    /// What is wrong with the state, if anything is: checked after every change in builds with assertions.
+    fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
+        Ok(())
+    }
+
     /// Bytes that the state holds on the heap.
     fn heap_bytes(&self) -> usize {
         0

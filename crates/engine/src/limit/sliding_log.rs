@@ -96,6 +96,22 @@ impl Counter for SlidingLog {
         if self.stamps.is_empty() { Timestamp::default() } else { self.stamps.expiry().time(self.latest) }
     }
 
+    fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
+        let total = self.stamps.total();
+        if total == 0 || self.stamps.is_empty() {
+            return if total == 0 && self.stamps.is_empty() {
+                Ok(())
+            } else {
+                Err("hits without a time, or the reverse")
+            };
+        }
+        let (oldest, newest) = (self.stamps.stamp_through(1), self.stamps.stamp_through(total));
+        match (oldest, newest) {
+            (Some(oldest), Some(newest)) if oldest <= newest && newest <= self.latest.as_nanos() => Ok(()),
+            _ => Err("the times are not in order"),
+        }
+    }
+
     fn heap_bytes(&self) -> usize {
         self.stamps.heap_bytes()
     }

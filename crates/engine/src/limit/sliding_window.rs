@@ -27,7 +27,7 @@ mod cells;
 
 use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
 use crate::limit::expiry::Expiry;
-use crate::limit::{Limit, Preview};
+use crate::limit::{BUCKETS_MAX, Limit, Preview};
 use crate::time::Timestamp;
 use cells::Cells;
 
@@ -171,6 +171,19 @@ impl Counter for SlidingWindow {
 
     fn expires_at(&self) -> Timestamp {
         if self.first_count == 0 { Timestamp::default() } else { self.expiry.time(self.latest) }
+    }
+
+    fn invariants(&self, limit: &Limit) -> Result<(), &'static str> {
+        if self.first_count == 0 {
+            return if self.more.len() == 0 { Ok(()) } else { Err("buckets follow an empty one") };
+        }
+        if self.newest() > limit.bucket_of(self.latest) {
+            return Err("a bucket is later than the latest time");
+        }
+        if self.newest() - self.first > BUCKETS_MAX + 1 {
+            return Err("buckets span more than a window");
+        }
+        self.more.invariants(self.first as u16)
     }
 
     #[inline]

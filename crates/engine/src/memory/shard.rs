@@ -2,7 +2,7 @@
 //! shard's lock.
 
 use crate::key::Key;
-use crate::limit::{Algorithm, Counter, Pending, Preview, Verdict};
+use crate::limit::{Algorithm, Counter, Limit, Pending, Preview, Verdict};
 use crate::memory::StoreFull;
 use crate::memory::budget::Budget;
 use crate::memory::due::whole_seconds;
@@ -48,6 +48,10 @@ pub(super) enum Room {
 
 /// The most new counters of one request in one shard that get slots before it is settled.
 const INSERTS_AT_ONCE: usize = 8;
+
+/// Bytes that may be used before they are paid, which they are with the next ones: a request that gives hits back and
+/// takes others of the same counter frees its memory first, and then needs some again.
+const UNPAID_MAX: u64 = 256;
 
 /// Room in a shard that is reserved for a request and not used yet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -163,6 +167,7 @@ impl<S: Counter> Shard<S> {
         if usual && charged > 0 {
             state.charge(limit, charged);
         }
+        debug_assert_eq!(state_invariants(state, limit, now), Ok(()));
         let Preview { over, before, .. } = preview;
         let now_left = preview.charged(charged);
         let reset_nanos = state.reset_nanos(limit, now_left, hits, over);
@@ -197,6 +202,7 @@ impl<S: Counter> Shard<S> {
         if forgotten > 0 {
             self.swept_at = self.swept_at.max(now);
         }
+        debug_assert_eq!(self.invariants(), Ok(()));
         (forgotten, surplus)
     }
 
@@ -265,7 +271,7 @@ impl<S: Counter> Shard<S> {
         let absent;
         let state = match slot {
             Some(slot) => {
-                self.change(slot, |state| state.advance(&check.limit, now));
+                self.change(slot, &check.limit, |state| state.advance(&check.limit, now));
                 self.table.state(slot)
             }
             None => {
@@ -300,11 +306,29 @@ impl<S: Counter> Shard<S> {
     }
 
     /// Changes a counter, and updates the bytes that the states hold.
-    fn change(&mut self, slot: usize, change: impl FnOnce(&mut S)) {
+    fn change(&mut self, slot: usize, limit: &Limit, change: impl FnOnce(&mut S)) {
         let state = self.table.state_mut(slot);
         let before = state.heap_bytes() as u64;
         change(state);
         self.heap_bytes = self.heap_bytes - before + state.heap_bytes() as u64;
+        debug_assert_eq!(state.invariants(limit), Ok(()));
+        debug_assert!(
+            self.bytes() <= self.paid + UNPAID_MAX,
+            "{} of {} bytes are paid",
+            self.paid,
+            self.bytes()
+        );
+    }
+
+    /// What is wrong with the shard, if anything is. It looks at every counter.
+    fn invariants(&self) -> Result<(), &'static str> {
+        if self.table.states().map(|state| state.heap_bytes() as u64).sum::<u64>() != self.heap_bytes {
+            return Err("the bytes of the counters are miscounted");
+        }
+        if self.table.states().any(|state| whole_seconds(state.expires_at()) < self.table.earliest_secs) {
+            return Err("a counter expires before the earliest one");
+        }
+        if self.bytes() > self.paid + UNPAID_MAX { Err("bytes are not paid") } else { Ok(()) }
     }
 }
 
@@ -358,14 +382,14 @@ impl<S: Counter> ShardOps for Shard<S> {
         let mut slot = slot;
         if charged > 0 {
             let at = self.slot_or_insert(slot, check, now);
-            self.change(at, |state| state.charge(limit, charged));
+            self.change(at, limit, |state| state.charge(limit, charged));
             if slot.is_none() {
                 self.expect_end(at);
             }
             slot = Some(at);
         }
         if let (Hits::GiveBack(hits), Some(slot)) = (check.hits, slot) {
-            self.change(slot, |state| state.refund(limit, hits));
+            self.change(slot, limit, |state| state.refund(limit, hits));
             self.expect_end(slot);
         }
         let hits = hits_taken(check);
@@ -377,6 +401,15 @@ impl<S: Counter> ShardOps for Shard<S> {
         };
         Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos }
     }
+}
+
+/// What is wrong with a counter at `now`, if anything is.
+fn state_invariants<S: Counter>(state: &S, limit: &Limit, now: Timestamp) -> Result<(), &'static str> {
+    let counts = state.look(limit, Pending::default(), 0).before > 0;
+    if counts && state.expires_at() <= now {
+        return Err("a counter expires while hits count");
+    }
+    state.invariants(limit)
 }
 
 /// The hits that a check takes; none when it gives back.

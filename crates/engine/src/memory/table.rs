@@ -224,6 +224,7 @@ impl<S: Default> Table<S> {
             self.fetch_group(index.wrapping_sub(FETCHED_AHEAD));
             self.raise(index);
         }
+        debug_assert_eq!(self.invariants(), Ok(()));
     }
 
     /// The number of groups that a table of this many reserves room for.
@@ -260,6 +261,7 @@ impl<S: Default> Table<S> {
         for group in &mut removed.groups {
             mem::take(group).into_entries().for_each(|entry| _ = self.put(entry));
         }
+        debug_assert_eq!(self.invariants(), Ok(()));
     }
 
     /// Inserts a key that is not there, with a new state, and returns its slot. Grows by as little as possible when
@@ -269,7 +271,9 @@ impl<S: Default> Table<S> {
             self.grow(self.groups.len() + 1);
         }
         self.len += 1;
-        self.put(Slot { key: SlotKey::new(key), state: S::default() })
+        let slot = self.put(Slot { key: SlotKey::new(key), state: S::default() });
+        debug_assert_eq!(self.find(key), Some(slot), "a key that was inserted is found");
+        slot
     }
 
     /// Takes out what `keep` does not keep; the rest moves as close to its home as it can.
@@ -279,6 +283,7 @@ impl<S: Default> Table<S> {
             self.retain_in(index, &mut keep, removed);
             self.raise(index);
         }
+        debug_assert_eq!(self.invariants(), Ok(()));
     }
 
     /// Prefetches a group, if it exists. Bypasses the shared caches, because a pass reads it once.
@@ -339,6 +344,32 @@ impl<S: Default> Table<S> {
             return Some((home, own));
         }
         (lowest..=home).rev().find_map(|index| Some((index, self.groups[index].first_free()?)))
+    }
+
+    /// All states.
+    pub(super) fn states(&self) -> impl Iterator<Item = &S> {
+        self.entries().map(|slot| &slot.state)
+    }
+
+    /// What is wrong with the table, if anything is: every entry is where a search for its key looks.
+    fn invariants(&self) -> Result<(), &'static str> {
+        let mut entries = 0;
+        for (index, group) in self.groups.iter().enumerate() {
+            for (slot, tag) in group.slots.iter().zip(group.tags).filter(|&(_, tag)| tag != FREE) {
+                let home = slot.key.home(self.groups.len());
+                if tag != slot.key.tag() {
+                    return Err("a tag is another key's");
+                }
+                if home < index {
+                    return Err("an entry is above its home");
+                }
+                if self.groups[index + 1..=home].iter().any(|group| group.marks(FREE) != 0) {
+                    return Err("there is a free slot between an entry and its home");
+                }
+                entries += 1;
+            }
+        }
+        if entries == self.len() { Ok(()) } else { Err("the number of entries is wrong") }
     }
 
     fn entries(&self) -> impl Iterator<Item = &Slot<S>> {

@@ -144,6 +144,7 @@ impl Lease {
 
     /// Spends hits of a counter of this limit.
     pub(super) fn spend(&mut self, limit: &Limit, hits: u64, now: u64) -> Verdict {
+        debug_assert!(hits <= self.left, "a lease has only the hits that are left");
         let before = u64::from(limit.requests()).saturating_sub(self.remaining);
         self.left -= hits;
         self.remaining = self.remaining.saturating_sub(hits);

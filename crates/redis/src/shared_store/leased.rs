@@ -239,6 +239,7 @@ impl<R: Runtime> SharedStore<R> {
     /// Detaches a worker that has served all its requests. The last one gives back what leases still have. The
     /// others wait for it, because it may share their connections.
     pub async fn detach(&self) {
+        debug_assert!(*self.workers.borrow() > 0, "a worker is detached that was not attached");
         self.workers.send_modify(|workers| *workers = workers.saturating_sub(1));
         let _ = self.workers.subscribe().wait_for(|&workers| workers == 0).await;
         // Leases that are due are not asked for any more. A question that is on its way takes at most the budget of

@@ -13,6 +13,9 @@ const CELL: usize = 3;
 /// A block of more cells than this is freed when its last cell goes.
 const CELLS_KEPT: usize = 6;
 
+/// So many cells are checked after a change, so that checking does not depend on how many there are.
+const CELLS_CHECKED: usize = 16;
+
 /// A queue of (low bits of the bucket's number, hits).
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
@@ -142,6 +145,29 @@ impl Cells {
         let sum = self.base().wrapping_add(self.total()).wrapping_add(hits);
         self.put(self.end(), low, sum);
         self.set_range(self.head(), self.end() + 1);
+    }
+
+    /// What is wrong with the cells after bucket `first`, if anything is. Of many cells only the newest are looked at.
+    pub(crate) fn invariants(&self, first: u16) -> Result<(), &'static str> {
+        if self.end() > self.capacity() || self.head() > self.end() {
+            return Err("the cells are outside of their block");
+        }
+        let looked_at = self.len().saturating_sub(CELLS_CHECKED)..self.len();
+        let mut before = match looked_at.start.checked_sub(1) {
+            Some(index) => (self.at(self.head() + index).0.wrapping_sub(first), self.sum_through(index)),
+            None => (0, 0),
+        };
+        for index in looked_at {
+            let cell = (self.at(self.head() + index).0.wrapping_sub(first), self.sum_through(index));
+            if cell.0 <= before.0 {
+                return Err("buckets are not in order");
+            }
+            if cell.1 <= before.1 {
+                return Err("a bucket has no hits");
+            }
+            before = cell;
+        }
+        Ok(())
     }
 
     #[inline]
