@@ -44,7 +44,7 @@ use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::{Diagnostic, Example, Ink, StoreFailure};
 
 /// How long running calls may take after the listeners have closed.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections of decisions, in all. Each costs some 10 KiB; proxies open a few a core.
 const CONNECTIONS_MAX: usize = 10_000;
 /// Connections of scrapers and of people, at a time, on each of two ports.
@@ -209,7 +209,7 @@ impl App {
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
         let installer = Installer::new(rules.load.clone(), service, metrics, self.clock);
         let installer = match rules.health_needs_domain {
-            true => installer.turning(Arc::clone(&self.health)),
+            true => installer.with_health(Arc::clone(&self.health)),
             false => installer,
         };
         // Whoever asks for JSON has a program that reads it.
@@ -226,9 +226,9 @@ impl App {
     }
 
     fn handler(&self) -> Arc<Handler> {
-        let Configuration { bounds, telling, .. } = &self.configuration;
+        let Configuration { bounds, answer_options, .. } = &self.configuration;
         let handler = Handler::new(Arc::clone(&self.service), Arc::clone(&self.metrics), *bounds);
-        Arc::new(handler.telling(telling.clone()).traced(self.tracer.clone()))
+        Arc::new(handler.with_answer_options(answer_options.clone()).traced(self.tracer.clone()))
     }
 
     fn start_workers(&self, handler: &Arc<Handler>) -> io::Result<Arc<Workers>> {
@@ -311,7 +311,7 @@ impl App {
         }
         files.extend(tls.watch(&mut control)?);
         let Signals { mut end, hangup } = signals;
-        control.spawn(async move { match take_again(files, hangup).await {} });
+        control.spawn(async move { match reread_on_hangup(files, hangup).await {} });
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
@@ -361,9 +361,9 @@ impl App {
     async fn drain(&self, workers: &Workers, mut accepting: Essential) {
         tokio::time::sleep(self.configuration.listeners.drain_grace).await;
         accepting.shutdown().await;
-        match workers.drain(DRAIN_PATIENCE).await {
+        match workers.drain(DRAIN_TIMEOUT).await {
             true => tracing::info!("drained"),
-            false => tracing::warn!("ended with connections that were still open after {DRAIN_PATIENCE:?}"),
+            false => tracing::warn!("ended with connections that were still open after {DRAIN_TIMEOUT:?}"),
         }
     }
 }
@@ -413,7 +413,7 @@ fn connections_max(open_files: usize) -> usize {
 }
 
 /// Takes files of rules and of TLS again whenever somebody hangs up (SIGHUP).
-async fn take_again(files: Vec<Reread>, mut hangup: Signal) -> Infallible {
+async fn reread_on_hangup(files: Vec<Reread>, mut hangup: Signal) -> Infallible {
     while hangup.recv().await.is_some() {
         tracing::info!("SIGHUP: rules and certificates in files are read again");
         files.iter().for_each(Reread::now);

@@ -67,18 +67,18 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<
         Err(error) => return usage(&error),
     };
     if let Some(problem) = no_rules_there(&matches) {
-        complain(format_args!("{problem}"));
+        print_error(format_args!("{problem}"));
         return ExitCode::from(EXIT_USAGE);
     }
     let done: Done = match matches.subcommand() {
         None => return serve(&matches, variable, mistakes()),
-        Some(("check", own)) => check::run(own, said(own, &matches), variable),
-        Some(("ask", own)) => ask::run(own, said(own, &matches), variable),
+        Some(("check", own)) => check::run(own, flag_of(own, &matches), variable),
+        Some(("ask", own)) => ask::run(own, flag_of(own, &matches), variable),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => Ok((man::run(own), ExitCode::SUCCESS)),
         Some((_, own)) => {
-            mistakes().iter().for_each(|mistake| complain(format_args!("warning: {mistake}")));
-            settings::run(own, said(own, &matches), variable)
+            mistakes().iter().for_each(|mistake| print_error(format_args!("warning: {mistake}")));
+            settings::run(own, flag_of(own, &matches), variable)
         }
     };
     match done {
@@ -96,7 +96,7 @@ fn written(written: io::Result<()>, code: ExitCode) -> ExitCode {
         Ok(()) => code,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => code,
         Err(error) => {
-            complain(format_args!("the output cannot be written: {error}"));
+            print_error(format_args!("the output cannot be written: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -123,7 +123,7 @@ fn serve(
     let mut configuration = match Configuration::read(|row| flag(matches, row), &variable) {
         Ok(configuration) => configuration,
         Err(problems) => {
-            mistakes.iter().for_each(|mistake| complain(format_args!("warning: {mistake}")));
+            mistakes.iter().for_each(|mistake| print_error(format_args!("warning: {mistake}")));
             return bad_settings(&problems);
         }
     };
@@ -231,7 +231,7 @@ fn help(row: &Row) -> String {
 }
 
 /// What the command line says of a setting: behind the name of a command, or before it.
-fn said<'a>(own: &'a ArgMatches, before: &'a ArgMatches) -> impl Fn(&Row) -> Option<String> + 'a {
+fn flag_of<'a>(own: &'a ArgMatches, before: &'a ArgMatches) -> impl Fn(&Row) -> Option<String> + 'a {
     |row| flag(own, row).or_else(|| flag(before, row))
 }
 
@@ -251,12 +251,12 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn bad_settings(problems: &[Problem]) -> ExitCode {
-    problems.iter().for_each(|problem| complain(format_args!("{problem}")));
+    problems.iter().for_each(|problem| print_error(format_args!("{problem}")));
     ExitCode::from(EXIT_USAGE)
 }
 
 /// Tells people that something is wrong.
-fn complain(what: std::fmt::Arguments<'_>) {
+fn print_error(what: std::fmt::Arguments<'_>) {
     // Nothing is left to tell where the terminal is gone.
     let _ = writeln!(io::stderr(), "tidegate: {what}");
 }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_rules_and_a_command_that_is_misspelt_is_told() {
+    fn a_path_is_rules_and_a_command_that_is_misspelt_is_reported() {
         let path = |arguments: &[&str]| {
             let matches = command().try_get_matches_from(arguments).expect("good");
             let row = TABLE.iter().find(|row| row.name == "CONFIG_PATH").expect("a setting");

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use crate::front::connections::{GrpcFrontKind, MaxAge};
 use crate::front::http::CheckOptions;
-use crate::front::{Bounds, LimitHeaders, Telling};
+use crate::front::{AnswerOptions, Bounds, LimitHeaders};
 use crate::logging::LogLevel;
 use crate::settings::value::{Backend, Secret};
 use crate::settings::{Problem, Row, Settings};
@@ -63,7 +63,7 @@ pub struct Configuration {
     /// Bounds of one request.
     pub bounds: Bounds,
     /// What answers say beside codes and limits.
-    pub telling: Telling,
+    pub answer_options: AnswerOptions,
     /// Counters in memory.
     pub memory: MemoryOptions,
     /// The shared store, if there is one.
@@ -120,7 +120,7 @@ impl Configuration {
 
 /// What the program finds out where nobody sets it: the value of this setting, as it would be written. `None` where
 /// other settings are bad.
-pub fn found_out(
+pub fn detected(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
     name: &str,
@@ -185,7 +185,7 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
             entries_max: settings.max_entries.0,
             request_bytes_max: settings.max_request_bytes.0,
         },
-        telling: telling(settings),
+        answer_options: answer_options(settings),
         memory: MemoryOptions::new(counter_bytes).full(settings.store_full_mode),
         redis,
         metrics: metrics::resolve(settings, workers),
@@ -199,13 +199,13 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
     })
 }
 
-fn telling(settings: &Settings) -> Telling {
+fn answer_options(settings: &Settings) -> AnswerOptions {
     let names = LimitHeaders {
         limit: settings.limit_limit_header.0.clone(),
         remaining: settings.limit_remaining_header.0.clone(),
         reset: settings.limit_reset_header.0.clone(),
     };
-    Telling {
+    AnswerOptions {
         headers: settings.limit_response_headers_enabled.then_some(names),
         dynamic_metadata: settings.response_dynamic_metadata,
     }

@@ -17,7 +17,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use wire::{LimitHeaders, Telling};
+pub use wire::{AnswerOptions, LimitHeaders};
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ pub struct Handler {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     bounds: Bounds,
-    telling: Telling,
+    answer_options: AnswerOptions,
     tracer: Option<Tracer>,
 }
 
@@ -156,13 +156,13 @@ impl Handler {
     /// The handler before `service`: lets in what is within `bounds`, counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
-        Self { service, metrics, bounds, telling: Telling::default(), tracer: None }
+        Self { service, metrics, bounds, answer_options: AnswerOptions::default(), tracer: None }
     }
 
     /// The same handler, whose answers tell this beside codes and limits.
     #[must_use]
-    pub fn telling(self, telling: Telling) -> Self {
-        Self { telling, ..self }
+    pub fn with_answer_options(self, answer_options: AnswerOptions) -> Self {
+        Self { answer_options, ..self }
     }
 
     /// The bounds that the handler keeps. A front uses them to stop reading early.
@@ -180,17 +180,17 @@ impl Handler {
         &self,
         front: Front,
         messages: &[Option<&[u8]>],
-        mut tell: impl FnMut(usize, Option<Result<&[u8], Refusal>>),
+        mut write: impl FnMut(usize, Option<Result<&[u8], Refusal>>),
     ) {
         let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
         self.decide(front, messages, |place, decided| match decided {
             Some(Ok((request, decision))) => {
                 message.clear();
-                wire::encode(&self.telling, request, decision, &mut message);
-                tell(place, Some(Ok(&message)));
+                wire::encode(&self.answer_options, request, decision, &mut message);
+                write(place, Some(Ok(&message)));
             }
-            Some(Err(refusal)) => tell(place, Some(Err(refusal))),
-            None => tell(place, None),
+            Some(Err(refusal)) => write(place, Some(Err(refusal))),
+            None => write(place, None),
         });
     }
 
@@ -327,7 +327,7 @@ impl Handler {
         trace::asked(&mut span, request.domain());
         trace::decided((front, span), decision);
         let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
-        wire::encode(&self.telling, request, decision, &mut message);
+        wire::encode(&self.answer_options, request, decision, &mut message);
         Answer { code: decision.code, message: message.into() }
     }
 
@@ -404,7 +404,7 @@ impl Handler {
     pub async fn explain<T>(
         &self,
         message: &[u8],
-        tell: impl FnOnce(&Explanation<'_>) -> T,
+        render: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, Refusal> {
         let mut message = self.decode(message)?;
         for descriptor in &mut message.descriptors {
@@ -413,7 +413,7 @@ impl Handler {
         let hits = u64::from(message.hits_addend.max(1));
         let request = self.parse(&message)?;
         let live = self.service.snapshot()?;
-        Ok(self.service.explain(live.in_force(), &request, hits, tell).await?)
+        Ok(self.service.explain(live.in_force(), &request, hits, render).await?)
     }
 
     fn decode(&self, message: &[u8]) -> Result<RateLimitRequest, Refusal> {

@@ -189,7 +189,7 @@ impl Service {
         &self,
         live: InForce<'_>,
         read: impl Fn(&mut Request<'r>) -> Result<(), E>,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
     ) -> Result<T, E> {
         let (shared, began) = (self.counters.shared(), monotonic());
@@ -197,10 +197,10 @@ impl Service {
             let mut request = Request::default();
             read(&mut request)?;
             let plan = live.rules().plan(&request, self.modes);
-            shared.and_then(|shared| Some((shared, shared.question(&request, &plan, patience)?)))
+            shared.and_then(|shared| Some((shared, shared.question(&request, &plan, timeout)?)))
         };
         let Some((shared, question)) = question else {
-            return Box::pin(self.finish_whole(live, read, patience, render)).await;
+            return Box::pin(self.finish_any(live, read, timeout, render)).await;
         };
         let asked = nanos_since(began);
         let reply = question.ask().await;
@@ -215,11 +215,11 @@ impl Service {
     }
 
     /// The same for any request: what asks several counters, gives hits back, or has to wait for another call.
-    async fn finish_whole<'r, T, E: From<ServiceError>>(
+    async fn finish_any<'r, T, E: From<ServiceError>>(
         &self,
         live: InForce<'_>,
         read: impl Fn(&mut Request<'r>) -> Result<(), E>,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
     ) -> Result<T, E> {
         let began = monotonic();
@@ -227,7 +227,7 @@ impl Service {
         read(&mut request)?;
         let plan = live.rules().plan(&request, self.modes);
         let planned = nanos_since(began);
-        let applied = self.counters.finish(&request, &plan, patience, &self.clock).await;
+        let applied = self.counters.finish(&request, &plan, timeout, &self.clock).await;
         let applied = applied.map_err(ServiceError::from)?;
         self.metrics.decisions_took(planned, 1);
         let render = |decision: &Decision<'_>| render(&request, decision);

@@ -21,7 +21,7 @@ pub use page::markdown;
 pub use table::{Row, Settings, TABLE};
 
 use crate::settings::refused::refused;
-use crate::settings::together::{alone, unheeded};
+use crate::settings::together::{ignored, lacking};
 
 /// Something wrong with one setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,11 +64,11 @@ impl Settings {
         problems.extend(refused(&variable));
         let text = |row: &Row| flag(row).or_else(|| variable(row.name));
         let settings = Self::read_table(text, problems);
-        problems.extend(alone(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
+        problems.extend(lacking(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
         let mut settings = settings?;
         settings.mogrifiers = mogrifiers::read(&settings.use_dog_statsd_mogrifiers.0, &variable, problems);
         settings.backend_type = settings.backend_type.or_else(|| backend::backend(text, &variable));
-        settings.warnings = unheeded(&settings, &variable);
+        settings.warnings = ignored(&settings, &variable);
         Some(settings)
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn all_bad_settings_are_told_at_once_with_name_value_and_what_was_expected() {
+    fn all_bad_settings_are_reported_at_once_with_name_value_and_what_was_expected() {
         let problems =
             read(&[("GRPC_PORT", "tcp://10.0.0.1:8081"), ("SHADOW_MODE", "yes")]).expect_err("bad");
         let texts: Vec<_> = problems.iter().map(Problem::to_string).collect();

@@ -71,14 +71,14 @@ impl Report {
     fn of(
         offer: &Offer<'_>,
         found: &[Diagnostic],
-        tell: impl Fn(&Diagnostic) -> String,
+        text: impl Fn(&Diagnostic) -> String,
         colour: &str,
     ) -> Self {
         let draw = |ink| {
             let drawn = excerpts(offer.files, found).into_iter();
             drawn.map(|excerpt| Some(excerpt?.draw(ink, colour))).collect()
         };
-        Self { messages: found.iter().map(tell).collect(), lines: offer.lines.map(draw).unwrap_or_default() }
+        Self { messages: found.iter().map(text).collect(), lines: offer.lines.map(draw).unwrap_or_default() }
     }
 
     /// Logs each message with `log`; the lines beneath it are for the terminal alone, and no part of the log.
@@ -164,23 +164,23 @@ impl Installer {
     }
 
     /// From now on, the process is unhealthy while no domain is loaded.
-    pub(super) fn turning(self, health: Arc<Health>) -> Self {
+    pub(super) fn with_health(self, health: Arc<Health>) -> Self {
         health.refuse(NO_DOMAIN);
         Self { health: Some(health), ..self }
     }
 
     /// Puts this set in force, or logs every problem, as `tell` has it, and returns them.
-    fn take(&self, offer: &Offer<'_>, tell: impl Fn(&Diagnostic) -> String) -> Result<(), Vec<String>> {
+    fn take(&self, offer: &Offer<'_>, text: impl Fn(&Diagnostic) -> String) -> Result<(), Vec<String>> {
         let (mut warnings, mut problems) = (Report::default(), Report::default());
         let loaded = match rules::load(offer.files, &self.options) {
             Ok(loaded) => {
-                warnings = Report::of(offer, &loaded.warnings, tell, WARNING_COLOUR);
+                warnings = Report::of(offer, &loaded.warnings, text, WARNING_COLOUR);
                 let is_empty = loaded.rules.domains().next().is_none();
                 problems.messages.extend(offer.empty_refused.filter(|_| is_empty).map(str::to_owned));
                 Some(loaded.rules)
             }
             Err(found) => {
-                problems = Report::of(offer, &found, tell, ERROR_COLOUR);
+                problems = Report::of(offer, &found, text, ERROR_COLOUR);
                 None
             }
         };
@@ -232,16 +232,16 @@ impl Installer {
         problems.log(|problem| tracing::error!(target: REPORT, "{problem}"));
         self.metrics.config_failed();
         let count = problems.messages.len();
-        tracing::error!("rules: refused for {}; {}", counted(count, "problem"), self.instead());
+        tracing::error!("rules: refused for {}; {}", counted(count, "problem"), self.rules_left());
     }
 
     fn unreadable(&self, error: &SourceError, remedy: &str) {
         self.metrics.config_failed();
-        tracing::error!("rules: cannot be read; {}: {error} ({remedy})", self.instead());
+        tracing::error!("rules: cannot be read; {}: {error} ({remedy})", self.rules_left());
     }
 
     /// What is in force when a set is not taken.
-    fn instead(&self) -> &'static str {
+    fn rules_left(&self) -> &'static str {
         match self.service.with_rules(|rules| rules.is_some()) {
             true => "the rules in force stay",
             false => "no rules are in force",

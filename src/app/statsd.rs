@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::statsd::{Address, Dialect, Sender};
 
 /// How long the last metrics may take.
-const LAST_METRICS_PATIENCE: Duration = Duration::from_secs(2);
+const LAST_METRICS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Metrics on their way, a task a receiver, on the thread that started them.
 pub(super) struct Sending {
@@ -44,6 +44,6 @@ impl Sending {
     pub(super) async fn finish(mut self) {
         self.end.send_replace(());
         let all = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(LAST_METRICS_PATIENCE, all).await;
+        let _ = tokio::time::timeout(LAST_METRICS_TIMEOUT, all).await;
     }
 }

@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::TcpStream;
 
-use super::{Done, arguments_of, complain, read_only};
+use super::{Done, arguments_of, print_error, read_only};
 use crate::clock::Clock;
 use crate::configuration::{Configuration, HostPort, no_rules};
 use crate::settings::{Problem, Row};
@@ -41,7 +41,7 @@ const SETTINGS: &[&str] = &[
 ];
 
 /// How long a limiter may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// The word between two descriptors.
@@ -107,7 +107,7 @@ pub(super) fn run(
     Ok(match answer {
         Ok(text) => (text, ExitCode::SUCCESS),
         Err(problem) => {
-            complain(format_args!("{}", one_line(&problem.to_string())));
+            print_error(format_args!("{}", one_line(&problem.to_string())));
             (String::new(), ExitCode::FAILURE)
         }
     })
@@ -166,8 +166,12 @@ fn offline(question: &Question, folder: PathBuf, configuration: &Configuration) 
     }
     let plan = rules.plan(&request, configuration.modes);
     let verdicts = store.apply(&plan, Clock::start().now());
-    let told = explain(&rules, &request, &plan, verdicts, question.hits.into());
-    Ok(if question.as_json { format!("{}\n", json_line(&told.json().to_string())) } else { told.to_string() })
+    let explanation = explain(&rules, &request, &plan, verdicts, question.hits.into());
+    Ok(if question.as_json {
+        format!("{}\n", json_line(&explanation.json().to_string()))
+    } else {
+        explanation.to_string()
+    })
 }
 
 /// Asks a running limiter.
@@ -179,7 +183,7 @@ fn online(question: &Question, debug: &HostPort) -> Result<String, AskError> {
     let port = debug.port;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let exchanged = runtime.and_then(|runtime| {
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, post((host, port), question)).await? })
+        runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, post((host, port), question)).await? })
     });
     let (status, body) =
         exchanged.map_err(|error| AskError::Silent { host: host.to_owned(), port, error })?;

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::{Done, EXIT_USAGE, argument, complain};
-use crate::configuration::{Configuration, found_out};
+use super::{Done, EXIT_USAGE, argument, print_error};
+use crate::configuration::{Configuration, detected};
 use crate::settings::{Row, TABLE, markdown};
 
 /// What stands for what nobody may see.
@@ -52,7 +52,7 @@ pub(super) fn run(
     Ok(match read {
         Ok(_) => (lines, ExitCode::SUCCESS),
         Err(problems) => {
-            problems.iter().for_each(|problem| complain(format_args!("{problem}")));
+            problems.iter().for_each(|problem| print_error(format_args!("{problem}")));
             (lines, ExitCode::from(EXIT_USAGE))
         }
     })
@@ -80,7 +80,7 @@ impl InForce {
         let found = || {
             let flag = |other: &Row| if other.name == row.name { None } else { flag(other) };
             let variable = |name: &str| if name == row.name { None } else { variable(name) };
-            found_out(flag, variable, row.name)
+            detected(flag, variable, row.name)
         };
         let default = row.default.map(str::to_owned).or_else(found);
         match (given.filter(|(value, _)| set(value)), default) {

@@ -148,19 +148,19 @@ mod tests {
 
     #[test]
     fn what_names_the_service_wins_over_general_attributes() {
-        let told = |pairs: &[(&str, &str)], name: &str| {
+        let attribute = |pairs: &[(&str, &str)], name: &str| {
             let resource = tracing(pairs).options.resource;
             let mut found = resource.into_iter().filter(|(known, _)| known == name).map(|(_, text)| text);
             (found.next(), found.next())
         };
         let one = |text: &str| (Some(text.to_owned()), None);
-        assert_eq!(told(&[], "service.name"), one("RateLimit"));
+        assert_eq!(attribute(&[], "service.name"), one("RateLimit"));
         let attributes = ("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,service.instance.id=b,c=d");
-        assert_eq!(told(&[attributes], "service.name"), one("RateLimit"));
-        assert_eq!(told(&[attributes], "c"), one("d"));
+        assert_eq!(attribute(&[attributes], "service.name"), one("RateLimit"));
+        assert_eq!(attribute(&[attributes], "c"), one("d"));
         let no_name = ("TRACING_SERVICE_NAME", "");
-        assert_eq!(told(&[attributes, no_name], "service.name"), one("a"));
-        assert_eq!(told(&[attributes, no_name, ("OTEL_SERVICE_NAME", "e")], "service.name"), one("e"));
+        assert_eq!(attribute(&[attributes, no_name], "service.name"), one("a"));
+        assert_eq!(attribute(&[attributes, no_name, ("OTEL_SERVICE_NAME", "e")], "service.name"), one("e"));
         assert_eq!(tracing(&[]).instance, None);
         assert_eq!(tracing(&[("TRACING_SERVICE_INSTANCE_ID", "f")]).instance.as_deref(), Some("f"));
     }

@@ -139,7 +139,7 @@ async fn serve_tonic(
     // Its streams may stand still: a Watch of health has no news for days.
     let mut http2 = http2(TokioExecutor::new(), GRPC_STREAMS_MAX);
     let connection = http2.auto_date_header(false).serve_connection(TokioIo::new(stream), service);
-    to_its_end(connection, life).await;
+    run_to_end(connection, life).await;
 }
 
 /// Serves one connection of HTTP/1.1 or HTTP/2, whichever it begins with.
@@ -158,9 +158,9 @@ async fn serve_streams(arrival: Arrival, front: impl Respond, streams_max: u32, 
     });
     let stream = TokioIo::new(stream);
     match protocol {
-        Protocol::Http1 => to_its_end(http1().serve_connection(stream, service), life).await,
+        Protocol::Http1 => run_to_end(http1().serve_connection(stream, service), life).await,
         Protocol::Http2 => {
-            to_its_end(http2(StreamTasks, streams_max).serve_connection(stream, service), life).await;
+            run_to_end(http2(StreamTasks, streams_max).serve_connection(stream, service), life).await;
         }
     }
 }
@@ -218,7 +218,7 @@ pub async fn serve_pages(
 }
 
 /// Runs a connection until it ends; asks it to end once its life is over, and drops it when that takes too long.
-async fn to_its_end<C: GracefulConnection>(connection: C, mut life: Life) {
+async fn run_to_end<C: GracefulConnection>(connection: C, mut life: Life) {
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         biased;

@@ -6,7 +6,7 @@ mod grpc;
 mod http;
 mod lane;
 mod handler;
-mod telling;
+mod answer_options;
 mod tls;
 
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use crate::service::Service;
 pub(in crate::front) use crate::service::fixture::{metrics, service, service_at};
 
 /// Much longer than anything takes that works.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 const RULES: &str = "
 domain: shop

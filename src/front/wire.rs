@@ -24,7 +24,7 @@ pub(super) const ANSWER_BYTES: usize = 256;
 
 /// What answers tell beside codes and limits. What is off costs nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Telling {
+pub struct AnswerOptions {
     /// Headers for the answer to the client.
     pub headers: Option<LimitHeaders>,
     /// Dynamic metadata for the next filters.
@@ -85,9 +85,14 @@ fn unit(number: i32) -> Option<Unit> {
 }
 
 /// Appends the decision on this request to `out`, as an encoded `RateLimitResponse`.
-pub(super) fn encode(telling: &Telling, request: &Request<'_>, decision: &Decision<'_>, out: &mut Vec<u8>) {
+pub(super) fn encode(
+    options: &AnswerOptions,
+    request: &Request<'_>,
+    decision: &Decision<'_>,
+    out: &mut Vec<u8>,
+) {
     answer::encode(decision, out);
-    let Telling { headers, dynamic_metadata } = telling;
+    let AnswerOptions { headers, dynamic_metadata } = options;
     if headers.is_none() && !dynamic_metadata {
         return;
     }
@@ -190,15 +195,15 @@ mod tests {
     }
 
     #[test]
-    fn every_status_is_told_as_the_protocol_has_it() {
+    fn every_status_is_encoded_as_the_protocol_has_it() {
         let rules = rules("domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true}}]");
         let unlimited = Status::Unlimited(&rules.rules()[0]);
         let statuses = smallvec![Status::NoLimit, unlimited, limited(false, 1), limited(true, 2)];
         let decision = Decision { code: Code::OverLimit, shadowed: false, domain_known: true, statuses };
         let mut message = Vec::new();
-        encode(&Telling::default(), &Request::new("shop", 0), &decision, &mut message);
-        let told = RateLimitResponse::decode(&*message).expect("it was just encoded");
-        assert_eq!(told.encode_to_vec(), message, "what prost would write");
+        encode(&AnswerOptions::default(), &Request::new("shop", 0), &decision, &mut message);
+        let decoded = RateLimitResponse::decode(&*message).expect("it was just encoded");
+        assert_eq!(decoded.encode_to_vec(), message, "what prost would write");
         let (ok, over) = (1, 2);
         let bare = DescriptorStatus { code: ok, ..DescriptorStatus::default() };
         let hour = 3;
@@ -226,6 +231,6 @@ mod tests {
             ],
             ..RateLimitResponse::default()
         };
-        assert_eq!(told, expected);
+        assert_eq!(decoded, expected);
     }
 }

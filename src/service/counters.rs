@@ -81,14 +81,14 @@ impl Counters {
         &self,
         request: &Request<'_>,
         plan: &Plan<'_>,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         clock: &Clock,
     ) -> Result<Applied, StoreError> {
         match self {
             Self::Memory(store) => {
                 Ok(Applied { verdicts: store.apply(plan, clock.now()), ..Applied::default() })
             }
-            Self::Shared(shared) => shared.apply(request, plan, patience).await,
+            Self::Shared(shared) => shared.apply(request, plan, timeout).await,
         }
     }
 

@@ -21,9 +21,9 @@ pub(super) fn backend(
     text: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Option<Backend> {
-    let said = |value: Option<String>| value.is_some_and(|value| !value.is_empty());
+    let is_given = |value: Option<String>| value.is_some_and(|value| !value.is_empty());
     let mut rows = TABLE.iter().filter(|row| row.name.starts_with("REDIS_"));
-    let redis = rows.any(|row| said(text(row))) || OTHERS.iter().any(|name| said(variable(name)));
+    let redis = rows.any(|row| is_given(text(row))) || OTHERS.iter().any(|name| is_given(variable(name)));
     Some(if redis { Backend::Redis } else { Backend::Memory })
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use crate::settings::fixture::read;
 
     #[test]
-    fn anything_said_of_redis_means_redis() {
+    fn any_variable_of_redis_means_redis() {
         let backend = |pairs: &[(&str, &str)]| read(pairs).expect("good").backend_type;
         assert_eq!(backend(&[]), Some(Backend::Memory));
         assert_eq!(backend(&[("REDIS_PORT", "tcp://10.0.0.1:6379")]), Some(Backend::Memory));

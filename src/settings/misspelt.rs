@@ -45,7 +45,7 @@ const EXACT_LETTERS_MAX: usize = 4;
 /// From so many letters on, two may be wrong; before that, one.
 const TWO_WRONG_LETTERS_MIN: usize = 8;
 /// Mistakes that are told; there may be any number of variables.
-const TOLD_MAX: usize = 20;
+const REPORTED_MAX: usize = 20;
 
 /// A warning for each variable that nobody reads and that looks like a setting.
 pub fn misspelt<'a>(
@@ -55,8 +55,8 @@ pub fn misspelt<'a>(
     let is_set_to_an_address = |name: &str| variable(name).is_some_and(|value| is_service_address(&value));
     let mut mistakes: Vec<_> = names.filter_map(|name| mistake(name, is_set_to_an_address)).collect();
     mistakes.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-    let left_out = mistakes.len().saturating_sub(TOLD_MAX);
-    mistakes.truncate(TOLD_MAX);
+    let left_out = mistakes.len().saturating_sub(REPORTED_MAX);
+    mistakes.truncate(REPORTED_MAX);
     if let Some(last) = mistakes.last_mut().filter(|_| left_out > 0) {
         last.what += &format!("; and {left_out} more variables like these");
     }
@@ -137,13 +137,13 @@ fn closest(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn told(pairs: &[(&str, &str)]) -> Vec<String> {
+    fn reported(pairs: &[(&str, &str)]) -> Vec<String> {
         let value = |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
         misspelt(pairs.iter().map(|pair| pair.0), value).iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn a_name_near_to_a_setting_is_told_with_that_setting_and_without_its_value() {
+    fn a_name_near_to_a_setting_is_reported_with_that_setting_and_without_its_value() {
         for (wrong, meant) in [
             ("REDIS_ULR", "REDIS_URL"),
             ("LOG_LEVL", "LOG_LEVEL"),
@@ -155,21 +155,24 @@ mod tests {
             ("DD_ENVV", "DD_ENV"),
         ] {
             let expected = format!("{wrong}: has no effect: no setting has this name (closest is {meant})");
-            assert_eq!(told(&[(wrong, "hunter2")]), [expected]);
+            assert_eq!(reported(&[(wrong, "hunter2")]), [expected]);
         }
     }
 
     #[test]
-    fn a_name_of_our_families_that_nobody_reads_is_told() {
+    fn a_name_of_our_families_that_nobody_reads_is_reported() {
         for name in ["REDIS_HOST", "REDIS_PASSWORD", "GRPC_KEEPALIVE", "LIMIT_BODY", "CONFIG_FOLDER"] {
-            let told = told(&[(name, "hunter2")]);
-            assert!(told.len() == 1 && told[0].starts_with(&format!("{name}: has no effect")), "{told:?}");
-            assert!(!told[0].contains("hunter2"), "{told:?}");
+            let reported = reported(&[(name, "hunter2")]);
+            assert!(
+                reported.len() == 1 && reported[0].starts_with(&format!("{name}: has no effect")),
+                "{reported:?}"
+            );
+            assert!(!reported[0].contains("hunter2"), "{reported:?}");
         }
     }
 
     #[test]
-    fn what_somebody_reads_or_kubernetes_sets_is_not_told() {
+    fn what_somebody_reads_or_kubernetes_sets_is_not_reported() {
         let read = TABLE.iter().map(|row| row.name);
         let known = ["SSL_CERT_FILE", "DOG_STATSD_MOGRIFIER_HITS_NAME", "GRPC_GO_LOG_SEVERITY_LEVEL"];
         let others =
@@ -182,16 +185,19 @@ mod tests {
         ];
         let ports = ["REDIS_PORT", "LIMIT_PORT", "REDIS_PORT_6379_TCP", "GRPCS_PORT", "CONFIG_MAP_PORT"];
         for name in read.chain(known).chain(others).chain(service).chain(ports) {
-            assert!(told(&[(name, "tcp://10.0.0.1:6379")]).is_empty(), "{name}");
+            assert!(reported(&[(name, "tcp://10.0.0.1:6379")]).is_empty(), "{name}");
         }
-        assert!(told(&[("REDIS_PORT", "6379")]).is_empty());
+        assert!(reported(&[("REDIS_PORT", "6379")]).is_empty());
     }
 
     #[test]
-    fn any_number_of_mistakes_is_told_in_a_bounded_number_of_lines() {
+    fn any_number_of_mistakes_is_reported_in_a_bounded_number_of_lines() {
         let names: Vec<_> = (0..100).map(|number| format!("REDIS_HOST_{number:02}")).collect();
-        let told = misspelt(names.iter().map(String::as_str), |_| None);
-        assert_eq!(told.len(), TOLD_MAX);
-        assert!(told[TOLD_MAX - 1].what.ends_with("; and 80 more variables like these"), "{told:?}");
+        let reported = misspelt(names.iter().map(String::as_str), |_| None);
+        assert_eq!(reported.len(), REPORTED_MAX);
+        assert!(
+            reported[REPORTED_MAX - 1].what.ends_with("; and 80 more variables like these"),
+            "{reported:?}"
+        );
     }
 }

@@ -19,11 +19,11 @@ const NEEDS: &[(&str, &str)] = &[
 ];
 
 /// A problem for each setting that lacks one that it needs. `text` is what a setting was given.
-pub(super) fn alone(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
+pub(super) fn lacking(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
     let is_on =
         |name: &str| text(name).is_some_and(|text| !text.is_empty() && bool::parse(&text) != Some(false));
-    let alone = NEEDS.iter().filter(|(name, needed)| is_on(name) && !is_on(needed));
-    alone
+    let in_vain = NEEDS.iter().filter(|(name, needed)| is_on(name) && !is_on(needed));
+    in_vain
         .map(|(name, needed)| Problem {
             name: (*name).to_owned(),
             what: format!("means nothing without {needed}, which is not set (expected both)"),
@@ -35,7 +35,7 @@ pub(super) fn alone(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
 const PROXIES: &[&str] = &["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
 /// A warning for each variable that `envoyproxy/ratelimit` would heed with these settings, and that is not heeded here.
-pub(super) fn unheeded(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
+pub(super) fn ignored(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
     if settings.config_type == ConfigType::File && !settings.tracing_enabled {
         return Vec::new();
     }
@@ -53,23 +53,23 @@ mod tests {
     use crate::settings::TABLE;
     use crate::settings::fixture::{read, variables};
 
-    fn told(pairs: &[(&str, &str)]) -> Vec<String> {
-        alone(variables(pairs)).iter().map(|problem| problem.name.clone()).collect()
+    fn reported(pairs: &[(&str, &str)]) -> Vec<String> {
+        lacking(variables(pairs)).iter().map(|problem| problem.name.clone()).collect()
     }
 
     #[test]
-    fn a_setting_that_needs_another_is_told_when_it_is_alone() {
+    fn a_setting_that_needs_another_is_reported_when_it_is_alone() {
         for (name, needed) in NEEDS {
-            assert!(told(&[(name, "true")]).contains(&(*name).to_owned()), "{name}");
-            assert!(told(&[(name, "true"), (needed, "")]).contains(&(*name).to_owned()), "{name}");
+            assert!(reported(&[(name, "true")]).contains(&(*name).to_owned()), "{name}");
+            assert!(reported(&[(name, "true"), (needed, "")]).contains(&(*name).to_owned()), "{name}");
             for unset in ["", "false"] {
-                assert!(told(&[(name, unset)]).is_empty(), "{name}");
+                assert!(reported(&[(name, unset)]).is_empty(), "{name}");
             }
         }
-        assert!(told(&[("GRPC_SERVER_TLS_CERT", "/c"), ("GRPC_SERVER_TLS_KEY", "/k")]).is_empty());
-        assert!(told(&[("HTTP_SERVER_TLS_CERT", "/c"), ("HTTP_SERVER_TLS_KEY", "/k")]).is_empty());
+        assert!(reported(&[("GRPC_SERVER_TLS_CERT", "/c"), ("GRPC_SERVER_TLS_KEY", "/k")]).is_empty());
+        assert!(reported(&[("HTTP_SERVER_TLS_CERT", "/c"), ("HTTP_SERVER_TLS_KEY", "/k")]).is_empty());
         let off = [("GRPC_CLIENT_TLS_CACERT", "/ca"), ("GRPC_SERVER_USE_TLS", "false")];
-        assert_eq!(told(&off), ["GRPC_CLIENT_TLS_CACERT"]);
+        assert_eq!(reported(&off), ["GRPC_CLIENT_TLS_CACERT"]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(in crate::app) async fn watch(
     let mut contacts: Vec<Watched> = shared.stores().map(|(name, store)| Watched::new(name, store)).collect();
     let began = monotonic();
     loop {
-        let now: Vec<State> = contacts.iter_mut().map(Watched::look).collect();
+        let now: Vec<State> = contacts.iter_mut().map(Watched::update).collect();
         let mut reached = true;
         for state in &now {
             match state {
@@ -93,7 +93,7 @@ impl Watched {
     }
 
     /// What it is now. The log has a line for each change.
-    fn look(&mut self) -> State {
+    fn update(&mut self) -> State {
         let contact = self.contact.borrow_and_update();
         let explain = |error| self.names.explain(error);
         let state = match &*contact {

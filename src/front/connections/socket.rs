@@ -57,7 +57,7 @@ macro_rules! with_stream {
 
 impl Socket {
     /// The outcome of a write, unless it has waited for too long.
-    fn within_patience(
+    fn within_timeout(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
@@ -88,7 +88,7 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = with_stream!(&mut self.kind, stream => Pin::new(stream).poll_write(context, bytes));
-        self.within_patience(context, written)
+        self.within_timeout(context, written)
     }
 
     fn poll_write_vectored(
@@ -98,7 +98,7 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         let written =
             with_stream!(&mut self.kind, stream => Pin::new(stream).poll_write_vectored(context, slices));
-        self.within_patience(context, written)
+        self.within_timeout(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -46,7 +46,7 @@ pub(super) enum Transport {
 #[derive(Debug)]
 struct Greeting {
     bytes: [u8; PREFACE.len()],
-    said: usize,
+    len: usize,
     handed_out: usize,
 }
 
@@ -56,11 +56,11 @@ impl Stream {
     /// # Errors
     /// When the client ends the connection before.
     pub(super) async fn greeted(mut transport: Transport) -> io::Result<(Self, Protocol)> {
-        let mut greeting = Greeting { bytes: [0; PREFACE.len()], said: 0, handed_out: 0 };
-        while greeting.said < PREFACE.len() && PREFACE.starts_with(greeting.text()) {
-            match transport.read(&mut greeting.bytes[greeting.said..]).await? {
+        let mut greeting = Greeting { bytes: [0; PREFACE.len()], len: 0, handed_out: 0 };
+        while greeting.len < PREFACE.len() && PREFACE.starts_with(greeting.text()) {
+            match transport.read(&mut greeting.bytes[greeting.len..]).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                length => greeting.said += length,
+                length => greeting.len += length,
             }
         }
         let protocol = if greeting.text() == PREFACE { Protocol::Http2 } else { Protocol::Http1 };
@@ -70,12 +70,12 @@ impl Stream {
 
 impl Greeting {
     fn text(&self) -> &[u8] {
-        &self.bytes[..self.said]
+        &self.bytes[..self.len]
     }
 
     /// Hands out what fits of what is left.
     fn hand_out(&mut self, buffer: &mut ReadBuf<'_>) {
-        let left = &self.bytes[self.handed_out..self.said];
+        let left = &self.bytes[self.handed_out..self.len];
         let fits = left.len().min(buffer.remaining());
         buffer.put_slice(&left[..fits]);
         self.handed_out += fits;
@@ -88,7 +88,7 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.greeting.handed_out < self.greeting.said {
+        if self.greeting.handed_out < self.greeting.len {
             self.greeting.hand_out(buffer);
             return Poll::Ready(Ok(()));
         }
@@ -168,20 +168,20 @@ mod tests {
     use crate::front::connections::socket::Detached;
 
     #[tokio::test]
-    async fn whoever_has_much_to_say_says_it_in_turns() {
+    async fn a_client_that_sends_a_lot_is_read_in_turns() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let mut client = tokio::net::TcpStream::connect(address).await.expect("it listens");
-        let said = vec![b'x'; 10 * TURN_BYTES];
-        client.write_all(&said).await.expect("buffered");
+        let sent = vec![b'x'; 10 * TURN_BYTES];
+        client.write_all(&sent).await.expect("buffered");
         let socket = listener.accept().await.expect("a connection").0.into_std().expect("it is open");
         let transport = Transport::Plain(Detached::Tcp(socket).attach().expect("a runtime"));
-        let (mut stream, _) = Stream::greeted(transport).await.expect("it said something");
-        let (mut heard, mut turns) = (0, 0);
-        while heard < said.len() {
+        let (mut stream, _) = Stream::greeted(transport).await.expect("it sent something");
+        let (mut received, mut turns) = (0, 0);
+        while received < sent.len() {
             let turn = std::future::poll_fn(|context| Poll::Ready(a_turn(&mut stream, context))).await;
             assert!(turn <= 2 * TURN_BYTES, "{turn} bytes in one turn");
-            (heard, turns) = (heard + turn, turns + usize::from(turn > 0));
+            (received, turns) = (received + turn, turns + usize::from(turn > 0));
             tokio::task::yield_now().await;
         }
         assert!(turns >= 5, "{turns} turns");

@@ -137,9 +137,9 @@ impl Workers {
 
     /// Tells every connection to finish what it has begun, and waits for that, but no longer than `patience`. What is
     /// still open then is left to the end of the process. Returns whether all had ended.
-    pub async fn drain(&self, patience: Duration) -> bool {
+    pub async fn drain(&self, timeout: Duration) -> bool {
         self.switch.throw();
-        tokio::time::timeout(patience, self.switch.all_ended()).await.is_ok()
+        tokio::time::timeout(timeout, self.switch.all_ended()).await.is_ok()
     }
 }
 
@@ -169,9 +169,9 @@ async fn serve_all(
     grpc_max_age: MaxAge,
     mut drain: Drain,
 ) {
-    let told = drain.clone();
+    let of_connections = drain.clone();
     let mut serving = JoinSet::new();
-    let serve = |connection| serve(connection, fronts.clone(), grpc_max_age, told.clone());
+    let serve = |connection| serve(connection, fronts.clone(), grpc_max_age, of_connections.clone());
     loop {
         tokio::select! {
             Some(connection) = arrivals.recv() => drop(serving.spawn(serve(connection))),

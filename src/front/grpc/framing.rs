@@ -21,7 +21,7 @@ const MORE: &str = "the call brought more than one message";
 #[derive(Default)]
 pub(super) struct Partial {
     /// The only piece, which nearly every message comes in.
-    whole: Bytes,
+    only_piece: Bytes,
     /// All pieces, where there is more than one. A copy: a piece that waited for the next would keep all of what was
     /// read from the socket with it.
     pieces: BytesMut,
@@ -31,7 +31,7 @@ impl Partial {
     /// Takes the next piece.
     pub(super) fn push(&mut self, data: Bytes, is_last: bool, bounds: &Bounds) -> Result<(), Refusal> {
         if is_last && self.pieces.is_empty() {
-            self.whole = data;
+            self.only_piece = data;
         } else {
             self.pieces.extend_from_slice(&data);
         }
@@ -41,12 +41,12 @@ impl Partial {
     /// The message, now that nothing more will come.
     pub(super) fn finish(self) -> Result<Bytes, Refusal> {
         message(self.bytes())?;
-        let whole = if self.pieces.is_empty() { self.whole } else { self.pieces.freeze() };
-        Ok(whole.slice(PREFIX_BYTES..))
+        let framed = if self.pieces.is_empty() { self.only_piece } else { self.pieces.freeze() };
+        Ok(framed.slice(PREFIX_BYTES..))
     }
 
     fn bytes(&self) -> &[u8] {
-        if self.pieces.is_empty() { &self.whole } else { &self.pieces }
+        if self.pieces.is_empty() { &self.only_piece } else { &self.pieces }
     }
 }
 
@@ -94,12 +94,12 @@ mod tests {
 
     #[test]
     fn a_message_may_come_in_any_pieces() {
-        let whole: &[u8] = b"\0\0\0\0\x04wave";
-        assert_eq!(read(&[whole]).as_deref(), Ok(&b"wave"[..]));
-        for cut in 0..=whole.len() {
-            assert_eq!(read(&[&whole[..cut], b"", &whole[cut..]]).as_deref(), Ok(&b"wave"[..]), "{cut}");
+        let framed: &[u8] = b"\0\0\0\0\x04wave";
+        assert_eq!(read(&[framed]).as_deref(), Ok(&b"wave"[..]));
+        for cut in 0..=framed.len() {
+            assert_eq!(read(&[&framed[..cut], b"", &framed[cut..]]).as_deref(), Ok(&b"wave"[..]), "{cut}");
         }
-        let bytes: Vec<&[u8]> = whole.chunks(1).collect();
+        let bytes: Vec<&[u8]> = framed.chunks(1).collect();
         assert_eq!(read(&bytes).as_deref(), Ok(&b"wave"[..]));
         assert_eq!(read(&[b"\0\0\0\0\0"]).as_deref(), Ok(&b""[..]));
     }

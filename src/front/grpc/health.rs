@@ -56,14 +56,14 @@ async fn follow(
     mut watcher: watch::Receiver<Status>,
     reports: mpsc::Sender<Result<HealthCheckResponse, tonic::Status>>,
 ) {
-    let mut told = None;
+    let mut reported = None;
     loop {
         let status = watcher.borrow_and_update().clone();
         let now = report(&status);
-        if told != Some(now) && reports.send(Ok(now)).await.is_err() {
+        if reported != Some(now) && reports.send(Ok(now)).await.is_err() {
             return;
         }
-        told = Some(now);
+        reported = Some(now);
         if status == Status::Draining {
             return;
         }

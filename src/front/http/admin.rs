@@ -120,12 +120,12 @@ impl AdminFront {
     async fn ask(&self, query: &str, body: Incoming) -> Page {
         let as_json = parameter(query, "format") == Some("json");
         let asked = read_body(body, self.handler.bounds()).await.and_then(|body| json::to_request(&body));
-        let tell = |told: &Explanation<'_>| match as_json {
-            true => page(StatusCode::OK, JSON, format!("{}\n", json_line(&told.json().to_string()))),
-            false => text(StatusCode::OK, told.to_string()),
+        let render = |explanation: &Explanation<'_>| match as_json {
+            true => page(StatusCode::OK, JSON, format!("{}\n", json_line(&explanation.json().to_string()))),
+            false => text(StatusCode::OK, explanation.to_string()),
         };
         let explained = match asked {
-            Ok(request) => self.handler.explain(&request, tell).await,
+            Ok(request) => self.handler.explain(&request, render).await,
             Err(refusal) => Err(refusal),
         };
         explained.unwrap_or_else(|refusal| refused(&refusal))

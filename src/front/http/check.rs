@@ -67,8 +67,8 @@ pub(super) async fn respond(
             let client = Described { head, peer, options };
             let bytes_max = handler.bounds().request_bytes_max;
             let ask = |rules: &RuleSet| match form {
-                Form::Told => Ok(buf),
-                Form::Described => describe(rules.actions(buf.domain()), &client, buf, bytes_max),
+                Form::Query => Ok(buf),
+                Form::Headers => describe(rules.actions(buf.domain()), &client, buf, bytes_max),
             };
             match handler.check(Front::Check, ask, span).ready().await {
                 Ok(answer) => answered(&answer, deny_status.unwrap_or(options.deny_status)),

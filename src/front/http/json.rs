@@ -84,7 +84,7 @@ mod tests {
         Ok(RateLimitRequest::decode(&bytes[..]).expect("it was just encoded"))
     }
 
-    fn whole() -> RateLimitRequest {
+    fn every_field() -> RateLimitRequest {
         let limit = RateLimitOverride { requests_per_unit: 5, unit: 3, unit_multiplier: Some(2) };
         RateLimitRequest {
             domain: "shop".to_owned(),
@@ -104,8 +104,8 @@ mod tests {
             "limit":{"requestsPerUnit":5,"unit":"HOUR","unitMultiplier":2},"hitsAddend":"7","isNegativeHits":true}]}"#;
         let snake = r#"{"domain":"shop","hits_addend":"4","descriptors":[{"entries":[{"key":"user","value":"alice"}],
             "limit":{"requests_per_unit":5,"unit":3,"unit_multiplier":2},"hits_addend":7,"is_negative_hits":true}]}"#;
-        assert_eq!(parsed(camel).expect("a request"), whole());
-        assert_eq!(parsed(snake).expect("a request"), whole());
+        assert_eq!(parsed(camel).expect("a request"), every_field());
+        assert_eq!(parsed(snake).expect("a request"), every_field());
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) struct Listing {
     rules: Option<Snapshot>,
     format: Format,
     /// So many limits are told. `None`: all that there is to tell.
-    told: Option<usize>,
+    listed: Option<usize>,
 }
 
 impl Listing {
@@ -37,7 +37,7 @@ impl Listing {
             rules.as_ref().map(Snapshot::by_path);
             rules
         });
-        Self { rules: sorting.await.expect("sorting does not panic"), format, told: Some(0) }
+        Self { rules: sorting.await.expect("sorting does not panic"), format, listed: Some(0) }
     }
 }
 
@@ -45,12 +45,12 @@ impl Iterator for Listing {
     type Item = String;
 
     fn next(&mut self) -> Option<String> {
-        let mut told = self.told?;
+        let mut listed = self.listed?;
         let order = self.rules.as_ref().map_or(&[][..], Snapshot::by_path);
         let rules = self.rules.as_ref().map_or(&[][..], |rules| rules.rules().rules());
         let (begin, end) = if self.format == Format::Json { ("{\"limits\":[", "]}\n") } else { ("", "") };
-        let mut piece = if told == 0 { begin.to_owned() } else { String::new() };
-        while let Some(&id) = order.get(told)
+        let mut piece = if listed == 0 { begin.to_owned() } else { String::new() };
+        while let Some(&id) = order.get(listed)
             && piece.len() < PIECE_BYTES
         {
             let (rule, path) = (&rules[id], rules[id].path());
@@ -58,14 +58,14 @@ impl Iterator for Listing {
                 Format::Lines => piece += &line(&path, rule),
                 Format::Yaml => piece += &yaml(&limit(&path, rule)),
                 Format::Json => {
-                    piece += if told == 0 { "" } else { "," };
+                    piece += if listed == 0 { "" } else { "," };
                     piece += &json_line(&limit(&path, rule).to_string());
                 }
             }
-            told += 1;
+            listed += 1;
         }
-        self.told = (told < order.len()).then_some(told);
-        if self.told.is_none() {
+        self.listed = (listed < order.len()).then_some(listed);
+        if self.listed.is_none() {
             piece += end;
         }
         Some(piece)
@@ -92,7 +92,7 @@ fn line(path: &str, rule: &Rule) -> String {
 /// All that is known of a limit.
 fn limit(path: &str, rule: &Rule) -> Value {
     let written = &rule.written;
-    let mut told = json!({
+    let mut shown = json!({
         "path": path,
         "domain": &*rule.domain,
         "file": &*written.file,
@@ -105,13 +105,13 @@ fn limit(path: &str, rule: &Rule) -> Value {
         "metadata": rule.metadata,
     });
     if let Some(limit) = &rule.limit {
-        told["unit"] = rule.unit.name().to_uppercase().into();
-        told["unit_multiplier"] = rule.unit_multiplier.into();
-        told["requests_per_unit"] = limit.requests().into();
-        told["burst"] = limit.burst().into();
-        told["algorithm"] = limit.algorithm().name().into();
+        shown["unit"] = rule.unit.name().to_uppercase().into();
+        shown["unit_multiplier"] = rule.unit_multiplier.into();
+        shown["requests_per_unit"] = limit.requests().into();
+        shown["burst"] = limit.burst().into();
+        shown["algorithm"] = limit.algorithm().name().into();
     }
-    told
+    shown
 }
 
 /// An item of a list. Its values are JSON, which YAML holds.
@@ -198,8 +198,8 @@ descriptors:
             assert!(pieces.len() > 10, "{} pieces", pieces.len());
             assert!(pieces.iter().all(|piece| piece.len() < PIECE_BYTES + 1_024), "{format:?}");
             let page = pieces.concat();
-            let told: Vec<_> = page.split("shop.k").skip(1).map(|rest| &rest[..4]).collect();
-            assert!(told.len() == 2_000 && told.is_sorted(), "{format:?}");
+            let paths: Vec<_> = page.split("shop.k").skip(1).map(|rest| &rest[..4]).collect();
+            assert!(paths.len() == 2_000 && paths.is_sorted(), "{format:?}");
             if format == Format::Json {
                 let limits: Value = serde_json::from_str(&page).expect("JSON");
                 assert_eq!(limits["limits"].as_array().map(Vec::len), Some(2_000));

@@ -73,7 +73,7 @@ async fn start() -> Server {
 }
 
 #[tokio::test]
-async fn n_pass_and_the_next_is_told_when_to_come_back() {
+async fn n_pass_and_the_next_gets_the_time_to_wait() {
     let server = start().await;
     for (method, remaining) in [("GET", 2), ("HEAD", 1), ("POST", 0)] {
         let (status, head, body) =
@@ -99,7 +99,7 @@ async fn an_empty_parameter_begins_another_descriptor() {
     assert_eq!(left(&server, "/check/shop?path=/x").await, 49);
     let (_, head, _) =
         send(server.http, "GET /check/shop?path=/x&&user=alice&&user=bob&~hits=0", "", "").await;
-    assert_eq!(number(&head, "ratelimit-remaining"), 2, "the tightest is told");
+    assert_eq!(number(&head, "ratelimit-remaining"), 2, "the tightest is shown");
 }
 
 #[tokio::test]
@@ -173,8 +173,8 @@ async fn every_url_that_is_not_one_question_is_refused() {
             "65 descriptors are too many (at most 64)".to_owned(),
         ),
     ] {
-        let told = refused(server.http, &format!("GET {url}"), "").await;
-        assert!(told.contains(&named), "{url}: {told}");
+        let refusal = refused(server.http, &format!("GET {url}"), "").await;
+        assert!(refusal.contains(&named), "{url}: {refusal}");
     }
     let passes = format!("GET /check/shop?{}&&{}", many(32), many(31));
     assert_eq!(send(server.http, &passes, "", "").await.0, 200, "as many as there may be");
@@ -257,8 +257,8 @@ async fn without_rules_there_is_no_decision() {
 #[tokio::test]
 async fn a_domain_without_rate_limits_cannot_describe() {
     let server = Server::start().await;
-    let told = refused(server.http, "GET /check/shop?~hits=1", CLIENT).await;
-    assert!(told.contains("no `rate_limits`"), "{told}");
+    let refusal = refused(server.http, "GET /check/shop?~hits=1", CLIENT).await;
+    assert!(refusal.contains("no `rate_limits`"), "{refusal}");
 }
 
 #[tokio::test]
@@ -311,8 +311,8 @@ async fn a_description_that_is_not_exactly_one_is_refused() {
             "x-original-uri is missing",
         ),
     ] {
-        let told = refused(server.http, "GET /check/shop", headers).await;
-        assert!(told.contains(named), "{headers:?}: {told}");
+        let refusal = refused(server.http, "GET /check/shop", headers).await;
+        assert!(refusal.contains(named), "{headers:?}: {refusal}");
     }
     assert_eq!(left(&server, "/check/shop?remote_address=127.0.0.1").await, 1_000, "nothing was counted");
 }
@@ -386,14 +386,14 @@ async fn the_clients_address_is_the_entry_before_the_trusted_ones() {
 }
 
 #[tokio::test]
-async fn the_other_family_of_headers_is_read_when_told() {
+async fn the_other_family_of_headers_is_read_when_it_is_set() {
     let server = Server::with(Some(RULES), CheckOptions { proxy: Proxy::Forwarded, ..CHECK }).await;
     let headers = "x-forwarded-uri: /p?q=1\r\nx-forwarded-method: PUT\r\nx-forwarded-host: h\r\n";
     let forged = "x-original-uri: /\r\nx-original-uri: /\r\nx-original-method: GET\r\n";
     assert_eq!(described(&server, &format!("{headers}{forged}")).await, 19);
     assert_eq!(left(&server, "/check/shop?path=/p%3Fq=1&method=PUT&host=h&q=1").await, 19);
-    let told = refused(server.http, "GET /check/shop", CLIENT).await;
-    assert!(told.contains("x-forwarded-uri is missing"), "{told}");
+    let refusal = refused(server.http, "GET /check/shop", CLIENT).await;
+    assert!(refusal.contains("x-forwarded-uri is missing"), "{refusal}");
 }
 
 #[tokio::test]

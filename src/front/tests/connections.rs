@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::{PATIENCE, RULES, Server, bind, fronts, metrics, service};
+use super::{RULES, Server, TIMEOUT, bind, fronts, metrics, service};
 use crate::clock;
 use crate::front::connections::{
     DrainSwitch, GrpcServer, Life, Listener, serve_grpc, serve_http, serve_pages,
@@ -40,7 +40,7 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect(what);
+    tokio::time::timeout(TIMEOUT, waiting).await.expect(what);
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn draining_finishes_what_was_begun_and_closes_the_rest() {
 
     server.tasks.shutdown().await;
     assert!(TcpStream::connect(server.http).await.is_err(), "the listener is closed");
-    let drained = tokio::spawn(async move { server.workers.drain(PATIENCE).await });
+    let drained = tokio::spawn(async move { server.workers.drain(TIMEOUT).await });
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).await.expect("closed in order");
     assert!(rest.is_empty());
@@ -67,7 +67,7 @@ async fn draining_finishes_what_was_begun_and_closes_the_rest() {
 }
 
 #[tokio::test]
-async fn draining_does_not_wait_longer_than_it_is_told() {
+async fn draining_does_not_wait_longer_than_its_timeout() {
     let server = Server::start().await;
     let mut stuck = TcpStream::connect(server.http).await.expect("it listens");
     stuck.write_all(b"POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{").await.expect("it reads");
@@ -86,7 +86,7 @@ async fn connections_are_bounded_and_given_back() {
     eventually("a hundred connections", || server.workers.connections() == 100).await;
     let mut refused = TcpStream::connect(server.http).await.expect("the system accepts it");
     let mut rest = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, refused.read_to_end(&mut rest)).await.expect("in time");
+    let read = tokio::time::timeout(TIMEOUT, refused.read_to_end(&mut rest)).await.expect("in time");
     assert!(read.is_err() || rest.is_empty());
     drop(open);
     eventually("all given back", || server.workers.connections() == 0).await;
@@ -115,10 +115,10 @@ async fn serve(listener: &Listener, by: By) {
 }
 
 /// A connection on which a client has said only this, served to its end. Returns what the client was answered.
-async fn stalled(by: By, said: &[u8]) -> String {
+async fn stalled(by: By, sent: &[u8]) -> String {
     let (listener, address) = bind().await;
     let mut client = TcpStream::connect(address).await.expect("it listens");
-    client.write_all(said).await.expect("buffered");
+    client.write_all(sent).await.expect("buffered");
     serve(&listener, by).await;
     let mut answer = Vec::new();
     // An end or a reset, when the server leaves something unread: that it came this far is what counts.
@@ -128,9 +128,9 @@ async fn stalled(by: By, said: &[u8]) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_says_nothing_is_not_kept() {
-    for said in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"] {
+    for sent in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"] {
         for by in [By::Lane, By::Tonic, By::Http] {
-            assert_eq!(stalled(by, said).await, "", "{by:?}");
+            assert_eq!(stalled(by, sent).await, "", "{by:?}");
         }
     }
 }
@@ -234,7 +234,7 @@ async fn connections_that_are_left_open_do_not_keep_a_scrape_out() {
         answer
     };
     // The head of a request may take longer than this: nobody has gone by then.
-    let answer = tokio::time::timeout(PATIENCE, scrape).await.expect("the oldest makes room");
+    let answer = tokio::time::timeout(TIMEOUT, scrape).await.expect("the oldest makes room");
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
     // The newest of them is still there.
     let mut newest = left.pop().expect("four");

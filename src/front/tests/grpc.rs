@@ -16,21 +16,21 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-use super::{PATIENCE, Server};
+use super::{Server, TIMEOUT};
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code as Told, DescriptorStatus, RateLimit,
+    Code as AnsweredCode, DescriptorStatus, RateLimit,
 };
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 async fn channel(address: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
-    endpoint.timeout(PATIENCE).connect().await.expect("it listens")
+    endpoint.timeout(TIMEOUT).connect().await.expect("it listens")
 }
 
 fn user(name: &str) -> RateLimitDescriptor {
@@ -54,15 +54,15 @@ async fn ten_pass_and_the_eleventh_does_not() {
     for left in (0..10).rev() {
         let answer = client.should_rate_limit(request("shop", vec![user("alice")])).await.expect("an answer");
         let answer = answer.into_inner();
-        assert_eq!(answer.overall_code(), Told::Ok);
+        assert_eq!(answer.overall_code(), AnsweredCode::Ok);
         assert_eq!(answer.statuses[0].limit_remaining, left);
     }
     let answer =
         ask(server.grpc, request("shop", vec![user("bob"), user("alice")])).await.expect("an answer");
-    assert_eq!(answer.overall_code(), Told::OverLimit);
+    assert_eq!(answer.overall_code(), AnsweredCode::OverLimit);
     assert_eq!(
         answer.statuses.iter().map(|status| status.code()).collect::<Vec<_>>(),
-        [Told::Ok, Told::OverLimit]
+        [AnsweredCode::Ok, AnsweredCode::OverLimit]
     );
 }
 
@@ -72,11 +72,11 @@ fn plan(name: &str) -> RateLimitDescriptor {
 }
 
 #[tokio::test]
-async fn every_kind_of_limit_is_told_as_the_rules_have_it() {
+async fn every_kind_of_limit_is_answered_as_the_rules_have_it() {
     let server = Server::start().await;
     let descriptors = vec![plan("free"), plan("gold"), plan("unheard of")];
     let answer = ask(server.grpc, request("shop", descriptors)).await.expect("an answer");
-    let bare = DescriptorStatus { code: Told::Ok.into(), ..DescriptorStatus::default() };
+    let bare = DescriptorStatus { code: AnsweredCode::Ok.into(), ..DescriptorStatus::default() };
     let [free, gold, unknown] = &answer.statuses[..] else { panic!("{answer:?}") };
     let limit = RateLimit {
         name: "free_plan".to_owned(),
@@ -170,7 +170,7 @@ async fn send(server: &Server, content_type: &str, body: &'static [u8]) -> (u16,
 }
 
 #[tokio::test]
-async fn what_is_not_a_call_is_told_so() {
+async fn what_is_not_a_call_is_refused_as_that() {
     let server = Server::start().await;
     let grpc = |code: &str| (200, Some(code.to_owned()));
     // "\x0a\x04shop" + one descriptor that is empty.
@@ -220,12 +220,12 @@ async fn health_is_the_same_under_both_names_and_under_no_other() {
 }
 
 #[tokio::test]
-async fn a_watch_is_told_of_changes_and_ended_by_draining() {
+async fn a_watch_is_sent_changes_and_ended_by_draining() {
     let server = Server::start().await;
     let mut client = HealthClient::new(channel(server.grpc).await);
     let mut watch = client.watch(named("ratelimit")).await.expect("a stream").into_inner();
     let mut next = async || {
-        let message = tokio::time::timeout(PATIENCE, watch.message()).await.expect("in time");
+        let message = tokio::time::timeout(TIMEOUT, watch.message()).await.expect("in time");
         message.expect("no error").map(|message| message.status())
     };
     assert_eq!(next().await, Some(ServingStatus::Serving));

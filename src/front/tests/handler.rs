@@ -35,8 +35,8 @@ const ALICE: &[u8] = b"\x0a\x04shop\x12\x0f\x0a\x0d\x0a\x04user\x12\x05alice";
 #[test]
 fn bytes_in_bytes_out() {
     let answer = answered(Bounds::default(), ALICE).expect("an answer");
-    let told = RateLimitResponse::decode(answer.message).expect("an encoded answer");
-    assert_eq!(told.statuses[0].limit_remaining, 9);
+    let answer = RateLimitResponse::decode(answer.message).expect("an encoded answer");
+    assert_eq!(answer.statuses[0].limit_remaining, 9);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{PATIENCE, Server};
+use super::{Server, TIMEOUT};
 
 const ALICE: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#;
 
@@ -36,7 +36,7 @@ async fn exchange(address: SocketAddr, request: &[u8]) -> (u16, String, String) 
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     stream.write_all(request).await.expect("it reads");
     let mut answer = String::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("in time");
+    let read = tokio::time::timeout(TIMEOUT, stream.read_to_string(&mut answer)).await.expect("in time");
     read.expect("text");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
@@ -92,8 +92,8 @@ async fn a_bad_body_is_refused_with_what_is_wrong() {
         (r#"{"domain":"shop"}"#.to_owned(), 400, "rate limit descriptor list must not be empty"),
         (" ".repeat(65_537), 413, "65536 bytes"),
     ] {
-        let (told, text) = status_and_body(server.http, "POST /json", &body).await;
-        assert_eq!(told, status, "{text}");
+        let (answered, text) = status_and_body(server.http, "POST /json", &body).await;
+        assert_eq!(answered, status, "{text}");
         assert!(text.contains(named), "{text}");
     }
     let (status, head, _) = send(server.http, "DELETE /json", "", "").await;
@@ -109,7 +109,7 @@ async fn a_decision_that_cannot_be_made_is_a_500() {
 }
 
 #[tokio::test]
-async fn probes_tell_what_health_says() {
+async fn probes_answer_what_health_says() {
     let server = Server::start().await;
     for path in ["/healthcheck", "/readyz", "/livez"] {
         assert_eq!(status_and_body(server.http, &format!("GET {path}"), "").await, (200, "OK".to_owned()));
@@ -190,17 +190,20 @@ async fn a_question_of_the_debug_port_is_explained_and_changes_nothing() {
     let before = status_and_body(server.admin, "GET /metrics", "").await.1;
     let hits = |hits| ALICE.replace(r#""domain""#, &format!(r#""hitsAddend":{hits},"domain""#));
     for _ in 0..9 {
-        let (status, told) = status_and_body(server.admin, "POST /ask", &hits(3)).await;
-        assert_eq!(status, 200, "{told}");
-        assert!(told.starts_with("shop: 3 hits would get OK; nothing was counted\n\nuser=alice\n"), "{told}");
-        assert!(told.contains("rule      shop.user at rules.yaml:4:"), "{told}");
-        assert!(told.contains("counter   7 counted, 3 left\n"), "{told}");
+        let (status, explained) = status_and_body(server.admin, "POST /ask", &hits(3)).await;
+        assert_eq!(status, 200, "{explained}");
+        assert!(
+            explained.starts_with("shop: 3 hits would get OK; nothing was counted\n\nuser=alice\n"),
+            "{explained}"
+        );
+        assert!(explained.contains("rule      shop.user at rules.yaml:4:"), "{explained}");
+        assert!(explained.contains("counter   7 counted, 3 left\n"), "{explained}");
     }
-    let (_, told) = status_and_body(server.admin, "POST /ask?format=json", &hits(4)).await;
-    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
-    assert_eq!((&told["code"], &told["hits"]), (&"OVER_LIMIT".into(), &4.into()));
-    assert_eq!(told["descriptors"][0]["counter"]["remaining"], 3);
-    assert_eq!(told["descriptors"][0]["path"][0]["met"], "any");
+    let (_, text) = status_and_body(server.admin, "POST /ask?format=json", &hits(4)).await;
+    let explained: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&explained["code"], &explained["hits"]), (&"OVER_LIMIT".into(), &4.into()));
+    assert_eq!(explained["descriptors"][0]["counter"]["remaining"], 3);
+    assert_eq!(explained["descriptors"][0]["path"][0]["met"], "any");
     let counted = |page: &str| {
         let ours = |line: &&str| line.starts_with("ratelimit_") || line.starts_with("tidegate_requests");
         page.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()
@@ -218,8 +221,8 @@ async fn a_question_of_the_debug_port_is_refused_as_any_other() {
         (r#"{"domian":"shop"}"#, 400, "domian"),
         (r#"{"domain":"shop"}"#, 400, "descriptor list"),
     ] {
-        let (told, text) = status_and_body(server.admin, "POST /ask", body).await;
-        assert!(told == status && text.contains(named), "{body}: {told} {text}");
+        let (answered, text) = status_and_body(server.admin, "POST /ask", body).await;
+        assert!(answered == status && text.contains(named), "{body}: {answered} {text}");
     }
     let (status, text) = status_and_body(Server::without_rules().await.admin, "POST /ask", ALICE).await;
     assert_eq!((status, text.as_str()), (500, "no rate limit configuration loaded\n"));

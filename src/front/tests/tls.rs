@@ -7,7 +7,7 @@ use rcgen::generate_simple_self_signed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{PATIENCE, bind};
+use super::{TIMEOUT, bind};
 use crate::front::connections::{DrainSwitch, Identity, Life, Port, Tls, TlsError};
 
 /// A certificate and its key.
@@ -17,7 +17,7 @@ fn pem() -> (String, String) {
 }
 
 #[test]
-fn what_is_wrong_with_an_identity_is_told_of_its_part() {
+fn what_is_wrong_with_an_identity_is_reported_for_its_part() {
     let ((chain, key), (_, other_key)) = (pem(), pem());
     let identity = Identity {
         chain: chain.as_bytes(),
@@ -59,15 +59,15 @@ async fn a_client_that_stops_in_a_handshake_is_not_kept_and_is_counted() {
     let listener = listener.with_tls(Some(Arc::clone(&tls)));
     let switch = DrainSwitch::new();
     // Nothing; the beginning of a record; something else.
-    for (counted, said) in (1..).zip([&b""[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"]) {
+    for (counted, sent) in (1..).zip([&b""[..], b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"]) {
         let mut client = TcpStream::connect(address).await.expect("it listens");
-        client.write_all(said).await.expect("buffered");
+        client.write_all(sent).await.expect("buffered");
         let mut life = Life::until(switch.drain());
         let greeted = listener.accept().await.greeted(&mut life);
         let greeted = tokio::time::timeout(Duration::from_secs(11), greeted).await.expect("in time");
         assert!(greeted.is_none());
         assert_eq!(tls.handshakes_failed(), counted);
-        let closed = tokio::time::timeout(PATIENCE, client.read_to_end(&mut Vec::new())).await;
+        let closed = tokio::time::timeout(TIMEOUT, client.read_to_end(&mut Vec::new())).await;
         assert!(closed.is_ok(), "the connection is closed");
     }
 }

@@ -122,13 +122,13 @@ mod tests {
     }
 
     /// What prost reads of the bytes, which are those that it would write.
-    fn told(statuses: &[Status<'_>]) -> RateLimitResponse {
+    fn decoded(statuses: &[Status<'_>]) -> RateLimitResponse {
         let statuses = statuses.iter().copied().collect();
         let mut bytes = Vec::new();
         encode(&Decision { code: Code::Ok, shadowed: false, domain_known: true, statuses }, &mut bytes);
-        let told = RateLimitResponse::decode(&*bytes).expect("it is one");
-        assert_eq!(told.encode_to_vec(), bytes);
-        told
+        let decoded = RateLimitResponse::decode(&*bytes).expect("it is one");
+        assert_eq!(decoded.encode_to_vec(), bytes);
+        decoded
     }
 
     #[test]
@@ -142,23 +142,23 @@ mod tests {
             let rule: &Rule = rules.rule(0).expect("there is one");
             let verdict = Verdict { over: false, before: 0, after: 1, remaining: 2, reset_nanos: 1 };
             let status = limited(Origin::Rule(rule), 3, verdict);
-            let told = told(&[status, Status::NoLimit, status]);
-            let limit = told.statuses[2].current_limit.clone().expect("a limit");
-            assert_eq!((limit.name, limit.unit_multiplier, told.statuses.len()), (name, Some(300), 3));
+            let decoded = decoded(&[status, Status::NoLimit, status]);
+            let limit = decoded.statuses[2].current_limit.clone().expect("a limit");
+            assert_eq!((limit.name, limit.unit_multiplier, decoded.statuses.len()), (name, Some(300), 3));
         }
     }
 
     proptest! {
         #[test]
-        fn every_number_is_told(
+        fn every_number_is_encoded(
             requests in any::<u32>(),
             unit_multiplier in 1..u32::MAX,
             (over, remaining, reset_nanos) in any::<(bool, u32, u64)>(),
         ) {
             let verdict = Verdict { over, before: 0, after: 1, remaining: remaining.into(), reset_nanos };
             let origin = Origin::Override { unit: Unit::Week, unit_multiplier };
-            let told = told(&[limited(origin, requests, verdict)]);
-            let status = &told.statuses[0];
+            let decoded = decoded(&[limited(origin, requests, verdict)]);
+            let status = &decoded.statuses[0];
             let limit = status.current_limit.as_ref().expect("a limit");
             prop_assert_eq!((limit.requests_per_unit, limit.unit, status.code), (requests, 7, 1 + i32::from(over)));
             prop_assert_eq!(limit.unit_multiplier.unwrap_or(1), unit_multiplier);

@@ -158,7 +158,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { descriptors_max: 3, entries_max: 3, request_bytes_max: 65_536 };
 
     /// All that a request says.
-    fn told(request: &Request<'_>) -> String {
+    fn described(request: &Request<'_>) -> String {
         let descriptors: Vec<_> = request.descriptors().collect();
         format!("{} {} {descriptors:?}", request.domain(), request.hits_addend())
     }
@@ -172,7 +172,7 @@ mod tests {
         }
         let message = RateLimitRequest::decode(bytes).expect("prost takes it too");
         wire::check_asked(&message).expect("something is asked");
-        assert_eq!(told(&here), told(&wire::parse(&message, &BOUNDS).expect("nothing is refused")));
+        assert_eq!(described(&here), described(&wire::parse(&message, &BOUNDS).expect("nothing is refused")));
         true
     }
 

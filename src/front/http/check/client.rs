@@ -196,8 +196,8 @@ mod tests {
             ("fe80::1%eth0", None),
             ("localhost", None),
         ] {
-            let told = parse_address(text.as_bytes()).map(|address| address.to_string());
-            assert_eq!(told.as_deref(), expected, "{text}");
+            let parsed = parse_address(text.as_bytes()).map(|address| address.to_string());
+            assert_eq!(parsed.as_deref(), expected, "{text}");
         }
     }
 }

@@ -13,7 +13,7 @@ use tidegate_engine::text::{PercentError, cut, percent_decoded, query_decoded};
 const CONTROL: char = '~';
 
 /// How much of a text is told in a refusal, in characters.
-const TOLD_CHARS_MAX: usize = 60;
+const QUOTED_CHARS_MAX: usize = 60;
 
 /// What a URL asks.
 pub(super) struct Question {
@@ -28,9 +28,9 @@ pub(super) struct Question {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// In the query.
-    Told,
+    Query,
     /// In what the headers describe.
-    Described,
+    Headers,
 }
 
 /// Reads a URL whose path begins with [`PATH`].
@@ -47,8 +47,7 @@ pub(super) fn parse(uri: &Uri, bounds: &Bounds) -> Result<Question, Refusal> {
     if domain.is_empty() {
         return Err(Refusal::invalid("rate limit domain must not be empty"));
     }
-    let mut reading =
-        Reading { buf: RequestBuf::new(&domain), form: Form::Described, hits: None, deny: None };
+    let mut reading = Reading { buf: RequestBuf::new(&domain), form: Form::Headers, hits: None, deny: None };
     if !query.is_empty() {
         query.split('&').try_for_each(|parameter| reading.parameter(parameter))?;
     }
@@ -66,7 +65,7 @@ struct Reading {
 impl Reading {
     fn parameter(&mut self, raw: &str) -> Result<(), Refusal> {
         if raw.is_empty() {
-            self.form = Form::Told;
+            self.form = Form::Query;
             return self.close();
         }
         let (key, value) = raw.split_once('=').unwrap_or((raw, ""));
@@ -76,9 +75,9 @@ impl Reading {
             return self.control(&key, &value);
         }
         if key.is_empty() {
-            return Err(Refusal::invalid(format!("the parameter {} has an empty key", told(raw))));
+            return Err(Refusal::invalid(format!("the parameter {} has an empty key", quoted(raw))));
         }
-        self.form = Form::Told;
+        self.form = Form::Query;
         self.buf.entry(&key, |text| {
             text.push_str(&value);
             Ok::<_, Refusal>(true)
@@ -97,7 +96,7 @@ impl Reading {
             }
             _ => Err(Refusal::invalid(format!(
                 "the parameter {} is unknown (expected ~hits or ~deny)",
-                told(key)
+                quoted(key)
             ))),
         }
     }
@@ -114,7 +113,7 @@ impl Reading {
     }
 
     fn end(mut self) -> Result<Question, Refusal> {
-        if self.form == Form::Told {
+        if self.form == Form::Query {
             self.close()?;
         }
         self.hits.into_iter().for_each(|hits| self.buf.set_hits(hits));
@@ -138,12 +137,12 @@ fn number(text: &str) -> Option<u32> {
 /// What a text that cannot be decoded is refused with.
 fn undecodable(raw: &str, error: PercentError) -> Refusal {
     Refusal::invalid(match error {
-        PercentError::Escape => format!("{}: a % is not followed by two hexadecimal digits", told(raw)),
-        PercentError::NotUtf8 => format!("{} is not UTF-8 when it is decoded", told(raw)),
+        PercentError::Escape => format!("{}: a % is not followed by two hexadecimal digits", quoted(raw)),
+        PercentError::NotUtf8 => format!("{} is not UTF-8 when it is decoded", quoted(raw)),
     })
 }
 
 /// A text in a refusal, not all of it when it is long.
-fn told(text: &str) -> String {
-    format!("`{}`", cut(text, TOLD_CHARS_MAX))
+fn quoted(text: &str) -> String {
+    format!("`{}`", cut(text, QUOTED_CHARS_MAX))
 }

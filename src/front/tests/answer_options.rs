@@ -11,7 +11,7 @@ use crate::front::proto::envoy::extensions::common::ratelimit::v3::rate_limit_de
     Entry, RateLimitOverride,
 };
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::front::{Bounds, Handler, LimitHeaders, Reply, Telling};
+use crate::front::{AnswerOptions, Bounds, Handler, LimitHeaders, Reply};
 use crate::metrics::Front;
 
 const RULES: &str = "
@@ -36,9 +36,10 @@ descriptors:
     metadata: {seen: unlimited}
 ";
 
-fn handler(telling: Telling) -> Handler {
+fn handler(options: AnswerOptions) -> Handler {
     let metrics = metrics();
-    Handler::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default()).telling(telling)
+    Handler::new(service(Some(RULES), &metrics).into(), metrics, Bounds::default())
+        .with_answer_options(options)
 }
 
 fn answer(handler: &Handler, request: &RateLimitRequest) -> RateLimitResponse {
@@ -75,25 +76,25 @@ fn fields(of: &Struct) -> Json {
 }
 
 #[test]
-fn what_is_off_is_not_told() {
-    let told = answer(&handler(Telling::default()), &request(&["user"]));
-    assert_eq!((told.response_headers_to_add.len(), told.dynamic_metadata), (0, None));
+fn what_is_off_is_not_sent() {
+    let answer = answer(&handler(AnswerOptions::default()), &request(&["user"]));
+    assert_eq!((answer.response_headers_to_add.len(), answer.dynamic_metadata), (0, None));
 }
 
 fn headers(handler: &Handler, keys: &[&str]) -> Vec<(String, String)> {
-    let told = answer(handler, &request(keys)).response_headers_to_add;
-    told.into_iter().map(|header| (header.key, header.value)).collect()
+    let headers = answer(handler, &request(keys)).response_headers_to_add;
+    headers.into_iter().map(|header| (header.key, header.value)).collect()
 }
 
 #[test]
-fn headers_tell_the_tightest_limit_under_the_names_that_were_set() {
+fn headers_carry_the_tightest_limit_under_the_names_that_were_set() {
     let names = LimitHeaders { limit: "L".into(), remaining: "M".into(), reset: "R".into() };
-    let handler = handler(Telling { headers: Some(names), dynamic_metadata: false });
-    let told = headers(&handler, &["user", "path"]);
-    assert_eq!(told[..2], [("L".into(), "2".into()), ("M".into(), "1".into())]);
+    let handler = handler(AnswerOptions { headers: Some(names), dynamic_metadata: false });
+    let admitted = headers(&handler, &["user", "path"]);
+    assert_eq!(admitted[..2], [("L".into(), "2".into()), ("M".into(), "1".into())]);
     // A bucket of the default algorithm is a sixtieth of the window.
     let within = |text: &str| (3_600..=3_660).contains(&text.parse::<u64>().expect("plain seconds"));
-    assert!(told.len() == 3 && told[2].0 == "R" && within(&told[2].1), "{told:?}");
+    assert!(admitted.len() == 3 && admitted[2].0 == "R" && within(&admitted[2].1), "{admitted:?}");
     headers(&handler, &["path"]);
     let denied = headers(&handler, &["user", "path"]);
     let named: Vec<_> = denied.iter().map(|(name, _)| name.as_str()).collect();
@@ -104,12 +105,12 @@ fn headers_tell_the_tightest_limit_under_the_names_that_were_set() {
 }
 
 fn metadata(request: &RateLimitRequest) -> Json {
-    let handler = handler(Telling { headers: None, dynamic_metadata: true });
+    let handler = handler(AnswerOptions { headers: None, dynamic_metadata: true });
     fields(&answer(&handler, request).dynamic_metadata.expect("it is on"))
 }
 
 #[test]
-fn metadata_tells_what_was_asked() {
+fn metadata_holds_what_was_asked() {
     let mut asked = request(&["nowhere", "user"]);
     asked.hits_addend = 3;
     asked.descriptors[0].entries.push(Entry { key: "k".to_owned(), value: String::new() });
