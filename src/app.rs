@@ -1,8 +1,8 @@
-//! The composition root: a configuration becomes sockets, threads and tasks; the first task that fails stops all; a signal
+//! Builds the program from a configuration: sockets, threads and tasks. The first task that fails stops all; a signal
 //! drains.
 //!
-//! Workers (one a core) serve the gRPC and the HTTP port and decide. The calling thread, at a lower priority, is the
-//! control thread: it does everything else.
+//! Workers (one per core) serve the gRPC and HTTP ports and decide. The calling thread is the control thread: at a
+//! lower priority, it does everything else.
 
 mod control;
 mod listen;
@@ -45,22 +45,22 @@ use tidegate_engine::rules::{Diagnostic, Example, Ink, StoreFailure};
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections of decisions, in all. Each costs some 10 KiB; proxies open a few a core.
+/// Connections to the decision ports, in all. Each costs some 10 KiB; proxies open a few per core.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Connections of scrapers and of people, at a time, on each of two ports.
+/// Connections at a time on each of the two page ports (metrics and debug).
 const PAGE_CONNECTIONS_MAX: usize = 64;
-/// Open files that connections of decisions leave to everything else: scrapes, rules that are read, sockets, queues.
+/// Open files that decision connections leave to everything else: scrapes, reading rules, sockets, queues.
 const OTHER_FILES: usize = 2 * PAGE_CONNECTIONS_MAX + 64;
-/// How much nicer than the workers the control thread is, and whatever loads rules: on one core decisions go first.
+/// Niceness of the control thread, and of threads that load rules. On one core, workers go first.
 const CONTROL_NICENESS: i32 = 10;
 
 /// Why the program ends with a failure.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    /// Every socket that cannot be had, a line each.
+    /// Every socket that cannot be bound, one per line.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Listen(Vec<NoSocket>),
-    /// A file of TLS that is no good.
+    /// A TLS file that cannot be used.
     #[error("{setting}: {problem}")]
     Tls {
         /// The setting that names it.
@@ -68,7 +68,7 @@ pub enum AppError {
         /// The file, and what is wrong with it.
         problem: String,
     },
-    /// A Redis that is described badly.
+    /// Redis options that cannot be used.
     #[error("redis: {problem}")]
     Redis {
         /// What is wrong.
@@ -82,7 +82,7 @@ pub enum AppError {
         /// The setting that says where rules lie.
         remedy: &'static str,
     },
-    /// Rules that were refused, for this many problems, each of which was told.
+    /// Rules that were refused, with the number of problems. Each problem was logged.
     #[error("the rules were refused for {}", counted(*.0, "problem"))]
     Rules(usize),
     /// A file that a setting names and that cannot be read.
@@ -93,7 +93,7 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
-    /// A mapping of metrics that was refused, with every problem.
+    /// A metric mapping that was refused, with every problem.
     #[error("the mapping of metrics was refused:{}", .0.iter().map(|problem| format!("\n{problem}")).collect::<String>())]
     Mapping(Vec<Diagnostic>),
     /// Spans could never be sent.
@@ -102,7 +102,7 @@ pub enum AppError {
     /// Something that the system refused.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
-    /// A task that must not end ended.
+    /// A task ended that must not end.
     #[error("{task} ended: {reason}")]
     Task {
         /// Which one.
@@ -112,14 +112,14 @@ pub enum AppError {
     },
 }
 
-/// Runs until a signal or a failure. `lines`: what shows the lines of rules that are bad, beneath what is logged of
-/// them; for a terminal, where people read.
+/// Runs until a signal or a failure. `lines` shows the lines of bad rules beneath the log messages about them, for
+/// people at a terminal.
 ///
 /// # Errors
 /// When the program could not start, or ended other than by a signal.
 pub fn run(configuration: Configuration, lines: Option<Ink>) -> Result<(), AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // First of all: a signal works at every moment.
+    // First of all, so that a signal works at every moment.
     let signals = {
         let _entered = runtime.enter();
         Signals::register()?
@@ -127,7 +127,7 @@ pub fn run(configuration: Configuration, lines: Option<Ink>) -> Result<(), AppEr
     logging::start(configuration.logging.level, configuration.logging.json);
     configuration.warnings.iter().for_each(|warning| tracing::warn!(target: REPORT, "{warning}"));
     let ended = runtime.block_on(serve(configuration, signals, lines));
-    // A blocking read of rules must not hold up the end.
+    // A blocking read of rules must not delay the end.
     runtime.shutdown_background();
     ended
 }
@@ -212,12 +212,12 @@ impl App {
             true => installer.with_health(Arc::clone(&self.health)),
             false => installer,
         };
-        // Whoever asks for JSON has a program that reads it.
+        // JSON logs are read by programs, which have no use for these lines.
         let lines = lines.filter(|_| !self.configuration.logging.json);
         Ok(Starting::new(rules, installer, lines, Arc::clone(&self.health)))
     }
 
-    /// Not ready before a store that is needed was reached once.
+    /// Keeps the process not ready until the shared store was reached once, if requests fail without it.
     fn await_shared_store(&self) {
         let redis = self.configuration.redis.as_ref();
         if redis.is_some_and(|redis| redis.failover.mode == StoreFailure::Error) {
@@ -257,7 +257,7 @@ impl App {
         }
     }
 
-    /// One line each: what an operator wants to know of a process that has just started.
+    /// Logs what an operator wants to know of a process that has just started.
     fn announce(&self, ports: &Ports) {
         let Configuration { rules, bounds, memory, metrics, redis, workers, .. } = &self.configuration;
         tracing::info!("store: {} (BACKEND_TYPE)", self.configuration.backend());
@@ -281,13 +281,13 @@ impl App {
             tracing::info!("{line}");
         }
         if let Some(question) = self.service.with_rules(|rules| rules?.example().map(question)) {
-            // A quote would end the shell's.
+            // A quote in it would end the quoted argument in the shell.
             let question = question.to_string().replace('\'', "\\u0027");
             tracing::info!("try: curl -s {}/json -d '{question}'", ports.http_address());
         }
     }
 
-    /// Serves until a signal, then drains; or until the first task ends that must not.
+    /// Serves until a signal, then drains. Fails when a task ends that must not end.
     async fn until_the_end(
         self,
         ports: Ports,
@@ -326,13 +326,13 @@ impl App {
         }
         sending.finish().await;
         if let Some(tracer) = self.tracer {
-            // It waits for the collector, which this thread talks to.
+            // `finish` waits for the collector, and this thread does the I/O with it.
             let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;
         }
         Ok(())
     }
 
-    /// Serves scrapers and people on the control thread.
+    /// Serves metrics and debug pages on the control thread.
     fn serve_pages(
         &self,
         (metrics, debug): (Option<Listener>, Option<Listener>),
@@ -368,7 +368,7 @@ impl App {
     }
 }
 
-/// Tasks that must not end. One that does says why.
+/// Tasks that must not end. One that ends returns why.
 type Essential = JoinSet<AppError>;
 
 /// Accepts connections on every port, for the workers.
@@ -386,7 +386,7 @@ fn accept(workers: &Arc<Workers>, listeners: Vec<(Listener, Port)>) -> Essential
     tasks
 }
 
-/// Waits for a task to end that must not: with an error, or by a panic.
+/// Waits until one of these tasks ends, by an error or a panic.
 async fn first_dead(tasks: &mut Essential) -> AppError {
     match tasks.join_next().await {
         Some(Ok(error)) => error,
@@ -406,13 +406,13 @@ fn question(example: &Example) -> serde_json::Value {
     serde_json::json!({"domain": &*example.domain, "descriptors": [{"entries": entries}]})
 }
 
-/// Connections of decisions, where the process may hold this many files open: were all of them taken, nobody could
-/// scrape, and no change of the rules be read.
+/// Decision connections of a process that may hold this many files open. If they took all files, nobody could scrape
+/// and no change of the rules could be read.
 fn connections_max(open_files: usize) -> usize {
     open_files.saturating_sub(OTHER_FILES).max(open_files / 2).min(CONNECTIONS_MAX)
 }
 
-/// Takes files of rules and of TLS again whenever somebody hangs up (SIGHUP).
+/// Reads the files of rules and of TLS again at each SIGHUP.
 async fn reread_on_hangup(files: Vec<Reread>, mut hangup: Signal) -> Infallible {
     while hangup.recv().await.is_some() {
         tracing::info!("SIGHUP: rules and certificates in files are read again");
@@ -422,11 +422,11 @@ async fn reread_on_hangup(files: Vec<Reread>, mut hangup: Signal) -> Infallible 
     std::future::pending().await
 }
 
-/// The signals that are heeded. Registered first, so that they work at every moment. One that came while nobody waited
-/// for it is received later.
+/// The signals that the process handles. They are registered first, so that they work at every moment: one that comes
+/// before anybody waits for it is received later.
 struct Signals {
     end: EndSignals,
-    /// Once registered it never ends the process, waited for or not.
+    /// Once registered, SIGHUP never ends the process, whether or not anybody waits for it.
     hangup: Signal,
 }
 

@@ -1,7 +1,7 @@
-//! The command line: flags and environment become settings, a command runs, and its end becomes an exit code:
-//! 0, 1 for a failed start, run or check, 64 for bad settings or a bad command line.
+//! The command line: flags and environment become settings, then a command runs. Exit codes: 0; 1 for a failed start,
+//! run or check; 64 for bad settings or a bad command line.
 //!
-//! Without a command the limiter runs. The commands are a file each.
+//! Without a command the limiter runs. Each command has a file of its own.
 
 mod ask;
 mod check;
@@ -30,10 +30,10 @@ const EXIT_USAGE: u8 = 64;
 /// The name of the program.
 const NAME: &str = "tidegate";
 
-/// The path of rules that are served, said without a flag.
+/// The argument without a flag: the path of the rules to serve.
 const RULES: &str = "served";
 
-/// What most people set first, and in a few words what it is: `-h` fits a screen.
+/// The settings that most people set first, described in a few words so that `-h` fits a screen.
 const FIRST: &[(&str, &str)] = &[
     ("CONFIG_PATH", "a file or folder of rules"),
     ("STRICT_RULES", "refuse rules that are warned of"),
@@ -47,15 +47,15 @@ const FIRST: &[(&str, &str)] = &[
     ("LOG_LEVEL", "error, warn, info, debug, trace"),
 ];
 
-/// Where `-h` ends.
+/// The end of `-h`.
 const REST: &str = "\
 Each is an environment variable too (GRPC_PORT is --grpc-port); the flag wins.
 All settings: tidegate --help. Changed here: tidegate settings --changed.";
 
-/// The name of the program of `envoyproxy/ratelimit` that checks rules: under this name, this one checks too.
+/// The name of the rule checker of `envoyproxy/ratelimit`. Under this name, this program checks rules too.
 const CHECK_NAME: &str = "ratelimit_config_check";
 
-/// What became of a command that does not serve: what to write, and its exit code.
+/// The end of a command that does not serve: its output and exit code, or bad settings.
 type Done = Result<(String, ExitCode), Vec<Problem>>;
 
 /// Runs the program with these arguments (the first is its name) and this environment.
@@ -90,7 +90,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<
     }
 }
 
-/// The end of a command that wrote its output, or could not. A reader that has read enough (`| head`) is no failure.
+/// The exit code of a command whose output was written, or failed to be. A reader that stops (`| head`) is no failure.
 fn written(written: io::Result<()>, code: ExitCode) -> ExitCode {
     match written {
         Ok(()) => code,
@@ -102,7 +102,7 @@ fn written(written: io::Result<()>, code: ExitCode) -> ExitCode {
     }
 }
 
-/// What is wrong with a path of rules that is not there. It may be meant as a command.
+/// The error when the path of rules does not exist. It may be a misspelt command.
 fn no_rules_there(matches: &ArgMatches) -> Option<String> {
     let path = matches.get_one::<String>(RULES).filter(|path| !Path::new(path).exists())?;
     let known = command();
@@ -114,7 +114,7 @@ fn no_rules_there(matches: &ArgMatches) -> Option<String> {
     ))
 }
 
-/// Runs the limiter. `mistakes` in the environment are told in its log.
+/// Runs the limiter. Logs `mistakes` in the environment.
 fn serve(
     matches: &ArgMatches,
     variable: impl Fn(&str) -> Option<String>,
@@ -132,14 +132,14 @@ fn serve(
     match app::run(configuration, is_terminal.then(|| Ink::new(true, variable))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // An error may be several problems, a line each.
+            // An error may hold several problems, one per line.
             error.to_string().lines().for_each(|line| tracing::error!(target: REPORT, "{line}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// The command line, made of the table of settings.
+/// The command line, made from the table of settings.
 fn command() -> Command {
     let mut commands = vec![check::command(), ask::command(), settings::command(), completions::command()];
     commands.push(man::command(&commands));
@@ -158,7 +158,7 @@ fn command() -> Command {
         .subcommands(commands)
 }
 
-/// The end of `-h`: a line a setting, and where the rest is.
+/// The end of `-h`: a line per setting, and where the rest is.
 fn first_settings() -> String {
     let line = |(name, words): &(&str, &str)| {
         let row = TABLE.iter().find(|row| row.name == *name)?;
@@ -182,12 +182,12 @@ fn argument(row: &Row) -> Arg {
     argument
 }
 
-/// The flags of the settings with these names, for a command that heeds no others.
+/// The flags of these settings, for a command that takes no others.
 fn arguments_of(names: &'static [&'static str]) -> impl Iterator<Item = Arg> {
     TABLE.iter().filter(|row| names.contains(&row.name)).map(|row| argument(row).hide_short_help(false))
 }
 
-/// What the settings with these names come to; all others are at their defaults, whatever the environment says of them.
+/// The configuration by these settings. All others have their defaults, whatever the environment says.
 fn read_only(
     names: &[&str],
     flag: impl Fn(&Row) -> Option<String>,
@@ -198,7 +198,7 @@ fn read_only(
     Configuration::read(flag, variable)
 }
 
-/// The arguments with what `envoyproxy/ratelimit` spells in Go's way spelled in ours: `-config_dir X`.
+/// Rewrites flags in the Go form of `envoyproxy/ratelimit` (`-config_dir X`) to ours.
 fn spelled(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<_> = arguments.into_iter().collect();
     let name = words.first().and_then(|path| Path::new(path).file_name());
@@ -230,18 +230,18 @@ fn help(row: &Row) -> String {
     format!("{} [env: {}]{default}", row.help, row.name)
 }
 
-/// What the command line says of a setting: behind the name of a command, or before it.
+/// Reads the flag of a setting, given behind the name of a command or before it.
 fn flag_of<'a>(own: &'a ArgMatches, before: &'a ArgMatches) -> impl Fn(&Row) -> Option<String> + 'a {
     |row| flag(own, row).or_else(|| flag(before, row))
 }
 
-/// What these arguments say of a setting. A command knows only some of them.
+/// The value of a setting's flag in these arguments. A command has only some of the flags.
 fn flag(matches: &ArgMatches, row: &Row) -> Option<String> {
     let text = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
     text(row.name).or_else(|| if row.name == "CONFIG_PATH" { text(RULES) } else { None })
 }
 
-/// `--help` and `--version` are no errors.
+/// Prints help, the version or an error of usage. `--help` and `--version` are no errors.
 fn usage(error: &clap::Error) -> ExitCode {
     let printed = error.print();
     if error.use_stderr() {
@@ -255,9 +255,9 @@ fn bad_settings(problems: &[Problem]) -> ExitCode {
     ExitCode::from(EXIT_USAGE)
 }
 
-/// Tells people that something is wrong.
+/// Prints a problem for people.
 fn print_error(what: std::fmt::Arguments<'_>) {
-    // Nothing is left to tell where the terminal is gone.
+    // If the terminal is gone, nobody can read it.
     let _ = writeln!(io::stderr(), "tidegate: {what}");
 }
 

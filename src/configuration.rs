@@ -1,11 +1,11 @@
-//! What the process runs as: settings, resolved once into what each part of the program takes.
+//! What the process runs as: settings, resolved once into the options of each part of the program.
 //!
 //! In: [`Settings`]. Out: a [`Configuration`], or every [`Problem`] at once, those of the settings among them. Where a
 //! part of the program has options of its own ([`LoadOptions`](tidegate_engine::rules::LoadOptions), [`CheckOptions`],
-//! …), the configuration holds these, and `app` only hands them on. What nobody set is found out here: threads, memory,
-//! where rules lie. Past this module nothing reads settings; `app` and `cli` name them in errors.
+//! …), the configuration holds these, and `app` only hands them on. Values that nobody set are found here: threads,
+//! memory, where rules lie. Past this module nothing reads settings; `app` and `cli` name them in errors.
 //!
-//! Deliberately not here: files that settings name, such as certificates. Reading them is part of the start.
+//! Not here: files that settings name, such as certificates. Reading them is part of the start.
 //!
 //! - `listeners`: sockets, and the files of their TLS
 //! - `rules`: where rules come from, and how they are loaded
@@ -44,25 +44,25 @@ use tidegate_engine::plan::Modes;
 /// What the process runs as.
 #[derive(Clone)]
 pub struct Configuration {
-    /// Threads that decide.
+    /// Worker threads.
     pub workers: usize,
     /// The sockets.
     pub listeners: Listeners,
     /// What speaks HTTP/2 on the gRPC port.
     pub grpc_front: GrpcFrontKind,
-    /// The greatest age of connections of gRPC.
+    /// The greatest age of gRPC connections.
     pub grpc_max_age: MaxAge,
     /// Calls of `/check`.
     pub check: CheckOptions,
-    /// The token with which state may be changed on the debug port from anywhere.
+    /// The token that allows changes of state on the debug port from anywhere.
     pub admin_token: Option<Secret>,
     /// The rules.
     pub rules: Rules,
-    /// Modes of every request.
+    /// Modes that apply to every request.
     pub modes: Modes,
     /// Bounds of one request.
     pub bounds: Bounds,
-    /// What answers say beside codes and limits.
+    /// What answers carry beside codes and limits.
     pub answer_options: AnswerOptions,
     /// Counters in memory.
     pub memory: MemoryOptions,
@@ -74,7 +74,7 @@ pub struct Configuration {
     pub tracing: Option<Tracing>,
     /// The log.
     pub logging: Logging,
-    /// What is valid but probably unintended; logged at start.
+    /// Valid but probably unintended; logged at startup.
     pub warnings: Vec<Problem>,
 }
 
@@ -83,16 +83,16 @@ pub struct Configuration {
 pub struct Logging {
     /// How much is logged.
     pub level: LogLevel,
-    /// A line is an object of JSON.
+    /// Whether a line is a JSON object.
     pub json: bool,
-    /// Lines of decisions hold the values of requests.
+    /// Whether lines of decisions hold the values of requests.
     pub values: bool,
 }
 
-/// PEM files of TLS to another server.
+/// PEM files for TLS to another server.
 #[derive(Clone)]
 pub struct ClientTlsFiles {
-    /// Who may sign the server's certificate.
+    /// The authorities that may sign the server's certificate.
     pub roots: Option<PathBuf>,
     /// Our own certificate and its chain.
     pub chain: Option<PathBuf>,
@@ -118,8 +118,8 @@ impl Configuration {
     }
 }
 
-/// What the program finds out where nobody sets it: the value of this setting, as it would be written. `None` where
-/// other settings are bad.
+/// The value of a setting that the program finds out where nobody sets it, as it would be written. `None` if other
+/// settings are bad.
 pub fn detected(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
@@ -151,7 +151,7 @@ fn read(
     resolved.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
-/// A new setting gets its line here, or in the part that it belongs to. `None` where one is bad: then a problem is added.
+/// A new setting gets its line here, or in the part that it belongs to. `None` if one is bad: then a problem is added.
 fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configuration> {
     let cores = || thread::available_parallelism().map_or(1, NonZero::get);
     let workers = settings.worker_threads.map_or_else(cores, |count| count.0);
@@ -211,12 +211,12 @@ fn answer_options(settings: &Settings) -> AnswerOptions {
     }
 }
 
-/// A time of 0 means never.
+/// A time, or `None` for 0, which means never.
 fn unless_0(time: Duration) -> Option<Duration> {
     (!time.is_zero()).then_some(time)
 }
 
-/// A text that is set to nothing names nothing.
+/// A text, or `None` for a setting that is set to nothing.
 fn unless_empty(text: &Option<String>) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty())
 }

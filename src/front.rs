@@ -1,9 +1,8 @@
-//! What all fronts share: the handler, the bounds on what comes in, and what a refusal is.
+//! What all fronts share: the handler, the bounds on requests, and refusals.
 //!
-//! Past a front, a call is (the bytes of a `RateLimitRequest`, how long its caller waits) → the bytes of its answer,
-//! now or later ([`Reply`]). No type of tonic, hyper or HTTP goes further. The handler decodes, asks the [`Service`],
-//! renders and counts, and this is the one place where each of these happens. It knows no transport; what a refusal
-//! looks like there is the front's business.
+//! A front hands the handler the bytes of a `RateLimitRequest` and how long its caller waits. It gets the bytes of the
+//! answer, now or later ([`Reply`]). Types of tonic, hyper and HTTP stay in the fronts. The handler decodes, asks the
+//! [`Service`], renders and counts; nothing else does. It knows no transport: a front decides how a refusal is sent.
 
 pub mod bare;
 pub mod connections;
@@ -56,7 +55,7 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Whether a request may have descriptors of so many entries each.
+    /// Checks a request whose descriptors have so many entries each.
     fn check(&self, entries: impl ExactSizeIterator<Item = usize>) -> Result<(), Refusal> {
         let (count, max) = (entries.len(), self.descriptors_max);
         if count > max {
@@ -75,25 +74,25 @@ impl Bounds {
 /// The answer to a call.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The overall code that is told.
+    /// The overall code.
     pub code: Code,
     /// An encoded `RateLimitResponse`.
     pub message: Bytes,
 }
 
-/// The answer to a question that does not come as a message.
+/// The answer to a check that does not come as a message.
 pub type CheckAnswer = tidegate_engine::Answer;
 
-/// An answer, or what will become one. Whoever drops it before tells that nobody waits any more.
+/// An answer, now or later. Dropping a pending one cancels it.
 pub enum Reply<T> {
-    /// Decided where the question was asked.
+    /// Decided at once.
     Now(Result<T, Refusal>),
-    /// Somebody else has to be asked first.
+    /// Decided when the shared store has answered.
     Later(Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send>>),
 }
 
 impl<T> Reply<T> {
-    /// The answer, once it is there.
+    /// Waits for the answer.
     pub async fn ready(self) -> Result<T, Refusal> {
         match self {
             Self::Now(answer) => answer,
@@ -108,7 +107,7 @@ impl<T> Reply<T> {
 pub struct Refusal {
     /// Who is at fault.
     pub code: RefusalCode,
-    /// What is wrong, for the one who asked.
+    /// What is wrong, for the client.
     pub message: String,
 }
 
@@ -121,16 +120,16 @@ pub enum RefusalCode {
     DeadlineExceeded,
     /// The request is too large.
     ResourceExhausted,
-    /// The request is of a form that there is, but not here.
+    /// The request has a form that is not supported here.
     Unimplemented,
-    /// It might be answered later.
+    /// The request may be answered later.
     Unavailable,
-    /// It might be answered later: the shared store does not answer.
+    /// The request may be answered later: the shared store does not answer now.
     StoreFailure,
 }
 
 impl RefusalCode {
-    /// Its number in gRPC.
+    /// Its status code in gRPC.
     pub const fn grpc_status(self) -> u8 {
         match self {
             Self::InvalidArgument => code::INVALID_ARGUMENT,
@@ -153,26 +152,26 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// The handler before `service`: lets in what is within `bounds`, counts into `metrics`.
+    /// A handler before `service`. It accepts what is within `bounds`, and counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
         Self { service, metrics, bounds, answer_options: AnswerOptions::default(), tracer: None }
     }
 
-    /// The same handler, whose answers tell this beside codes and limits.
+    /// The same handler with these options of answers.
     #[must_use]
     pub fn with_answer_options(self, answer_options: AnswerOptions) -> Self {
         Self { answer_options, ..self }
     }
 
-    /// The bounds that the handler keeps. A front uses them to stop reading early.
+    /// The bounds on requests. A front uses them to stop reading early.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// Answers encoded `RateLimitRequest`s that came in together through `front`, one after the other: `tell` gets the
-    /// encoded answer to each, or the refusal, with its place; `None` where somebody else has to be asked
-    /// ([`finish`](Self::finish)). A place without a message is passed over.
+    /// Answers encoded `RateLimitRequest`s that came in together through `front`, one after the other. `write` gets the
+    /// place of each with its encoded answer or its refusal, or with `None` if the shared store has to be asked
+    /// ([`finish`](Self::finish)). A place without a message is skipped.
     ///
     /// # Panics
     /// When there are more than [`BATCH_MAX`](crate::service::BATCH_MAX).
@@ -194,8 +193,8 @@ impl Handler {
         });
     }
 
-    /// Answers the encoded `RateLimitRequest` that came in through `front`, whose caller waits for `timeout` from now
-    /// on (`None`: without an end), and tells its span. A refusal says what is wrong with the request, or why nothing
+    /// Answers an encoded `RateLimitRequest` that came in through `front`, and ends its span. The caller waits for
+    /// `timeout` from now on (`None`: without an end). A refusal says what is wrong with the request, or why nothing
     /// can be decided now.
     pub fn answer(
         &self,
@@ -219,8 +218,8 @@ impl Handler {
         }
     }
 
-    /// Decides encoded requests: `render` gets the decision on each, or its refusal, with its place; `None` where
-    /// somebody else has to be asked. All are counted but those.
+    /// Decides and counts encoded requests. `render` gets the place of each with its decision or its refusal, or with
+    /// `None` if the shared store has to be asked: such a request is not counted here.
     fn decide(
         &self,
         front: Front,
@@ -261,7 +260,7 @@ impl Handler {
         }
     }
 
-    /// Reads a message: one of the usual form where it lies, others by way of prost, which also knows what to refuse.
+    /// Reads a message: in place if it has the usual form, else by prost, which also finds what to refuse.
     fn read<'m>(
         &self,
         message: &'m [u8],
@@ -274,7 +273,7 @@ impl Handler {
         Ok(())
     }
 
-    /// Answers a message for which the shared store has to be asked, and tells its span.
+    /// Answers a message for which the shared store has to be asked, and ends its span.
     pub fn finish(
         &self,
         front: Front,
@@ -317,7 +316,7 @@ impl Handler {
         }
     }
 
-    /// The answer of a decision, in a message of its own. Its span ends with it.
+    /// Renders the answer of a decision into a message of its own, and ends its span.
     fn rendered(
         &self,
         (front, mut span): (Front, Option<CallSpan>),
@@ -331,8 +330,8 @@ impl Handler {
         Answer { code: decision.code, message: message.into() }
     }
 
-    /// Answers the question that `ask` forms of what came in through `front`, under the rules that decide it, and tells
-    /// its span.
+    /// Answers the request that `ask` makes of what came in through `front`, under the rules that decide it. Ends its
+    /// span.
     pub fn check(
         &self,
         front: Front,
@@ -383,7 +382,7 @@ impl Handler {
         Ok(question)
     }
 
-    /// Counts the refusal of a call that never became a request, or of one that cannot be decided.
+    /// Counts the refusal of a call that never became a request, or that cannot be decided.
     pub fn refuse(&self, front: Front, refusal: Refusal) -> Refusal {
         self.refuse_since(clock::monotonic(), front, refusal)
     }
@@ -393,14 +392,14 @@ impl Handler {
         refusal
     }
 
-    /// The same, and tells the span of the call, if it has one.
+    /// Like `refuse`, and ends the span of the call, if it has one.
     pub fn refuse_call(&self, front: Front, refusal: Refusal, span: Option<CallSpan>) -> Refusal {
         trace::refused((front, span), &refusal);
         self.refuse(front, refusal)
     }
 
-    /// Tells why the encoded `RateLimitRequest` would be answered as it would be now. Every descriptor is asked for the
-    /// hits of the request, whatever it brings itself; nothing is counted.
+    /// Explains how the encoded `RateLimitRequest` would be answered now. Every descriptor is asked for the hits of the
+    /// request instead of its own. Nothing is counted.
     pub async fn explain<T>(
         &self,
         message: &[u8],
@@ -430,7 +429,7 @@ impl Handler {
         wire::parse(message, &self.bounds).map_err(|refusal| self.unless_no_rules(refusal))
     }
 
-    /// That there are no rules yet comes before what is wrong with the descriptors.
+    /// Refuses for missing rules first, before anything that is wrong with the descriptors.
     fn unless_no_rules(&self, refusal: Refusal) -> Refusal {
         if self.service.with_rules(|rules| rules.is_some()) { refusal } else { ServiceError::NoRules.into() }
     }
@@ -446,7 +445,7 @@ impl Handler {
         answer
     }
 
-    /// Counts calls that began then, whatever became of them.
+    /// Counts calls that began then, by their outcome.
     fn count(&self, front: Front, outcome: Outcome, calls: usize, began: Instant) {
         if calls == 0 {
             return;
@@ -458,9 +457,9 @@ impl Handler {
     }
 }
 
-/// Why a message that was read where it lies is not answered.
+/// Why a message that was read in place has no answer.
 enum NoAnswer {
-    /// It is not of the usual form.
+    /// It does not have the usual form.
     Unusual,
     Failed(ServiceError),
 }
@@ -471,7 +470,7 @@ impl From<ServiceError> for NoAnswer {
     }
 }
 
-/// The answer of `/check`. Its span ends with it.
+/// The answer to `/check`. Ends its span.
 fn checked((front, span): (Front, Option<CallSpan>), decision: &Decision<'_>) -> CheckAnswer {
     trace::decided((front, span), decision);
     CheckAnswer::of(decision)
@@ -507,12 +506,12 @@ impl Refusal {
         Self::of(RefusalCode::Unimplemented, &message.into())
     }
 
-    /// Messages hold parts of requests, and are told to people and logs: each is one line.
+    /// Messages hold parts of requests and go to people and logs, so each is made one line.
     fn of(code: RefusalCode, message: &str) -> Self {
         Self { code, message: one_line(message).into_owned() }
     }
 
-    /// The request has more bytes than `bounds` let in.
+    /// The request has more bytes than `bounds` allow.
     #[must_use]
     pub fn too_large(bounds: &Bounds) -> Self {
         let message = format!("request is larger than {} bytes", bounds.request_bytes_max);

@@ -11,8 +11,8 @@ use rustix::thread::disable_transparent_huge_pages;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    // The allocator asks for huge pages, and zeroing one holds up whoever touches it first for as long as thousands of
-    // decisions. Without them these take no longer. A kernel that knows none has nothing to switch off.
+    // The allocator asks for huge pages. Zeroing one delays the thread that touches it first for as long as thousands
+    // of decisions take, and decisions are no faster with them. A kernel without huge pages has nothing to switch off.
     let _ = disable_transparent_huge_pages(true);
     let text = |bytes: OsString| bytes.to_string_lossy().into_owned();
     let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));

@@ -1,8 +1,8 @@
-//! The spine: the whole way of a request from question to decision. It knows every stage and holds no logic of its own.
+//! The whole way of a request, from the request to its answer. Calls every stage and holds no logic of its own.
 //!
-//! Requests come in a [`Batch`]: [`Service::decide`] decides each that this node can decide by itself, and
-//! [`Service::finish`] one for which the shared store has to be asked. The place of a request in its batch is the same
-//! from where it was read to where its answer goes.
+//! Requests come in a [`Batch`]. [`Service::decide`] decides those that this node can decide by itself.
+//! [`Service::finish`] decides one for which the shared store has to be asked. A request keeps its place in the batch
+//! until its answer is sent.
 
 mod batch;
 mod counters;
@@ -38,13 +38,13 @@ pub struct Service {
     log: DecisionLog,
 }
 
-/// A set of rules, and what belongs to it: its counters in metrics, and the times of lines in the log.
+/// A set of rules, with its counters in metrics and the times of its log lines.
 struct Loaded {
     rules: RuleSet,
     handles: RuleHandles,
-    /// When a line was last logged of their denials.
+    /// When a denial by these rules was last logged.
     denials: Denials,
-    /// The numbers of all rules in the order of their paths, once somebody has asked.
+    /// Indices of all rules in the order of their paths, made when they are first needed.
     by_path: OnceLock<Box<[usize]>>,
 }
 
@@ -66,7 +66,7 @@ impl<'l> InForce<'l> {
         &self.loaded.rules
     }
 
-    /// These rules, for a decision that waits: they stay as they are while others are put in force.
+    /// Holds these rules for a decision that waits, while others may be put in force.
     pub fn hold(self) -> Snapshot {
         Snapshot(Arc::clone(self.shared))
     }
@@ -76,7 +76,7 @@ impl<'l> InForce<'l> {
 pub struct Snapshot(Arc<Option<Loaded>>);
 
 impl Snapshot {
-    /// Rules to decide under.
+    /// The rules to decide under.
     pub fn in_force(&self) -> InForce<'_> {
         InForce::of(&self.0).expect("a snapshot is only taken where there are rules")
     }
@@ -86,8 +86,8 @@ impl Snapshot {
         self.in_force().rules()
     }
 
-    /// The numbers of all rules in the order of their paths. The first call takes its time: a millisecond or so for
-    /// a thousand rules.
+    /// Indices of all rules in the order of their paths. The first call sorts them: about a millisecond for a thousand
+    /// rules.
     pub fn by_path(&self) -> &[usize] {
         self.in_force().loaded.by_path.get_or_init(|| {
             let rules = self.rules().rules();
@@ -104,19 +104,19 @@ pub enum ServiceError {
     /// No set of rules was ever loaded.
     #[error("no rate limit configuration loaded")]
     NoRules,
-    /// The shared store did not answer, where that is an error.
+    /// The shared store did not answer, and the fallback is an error.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What a thread keeps of the service that it served last: its own way to the rules in force.
+/// What a thread keeps of the service that it served last: a reader of the rules in force.
 struct ThreadReader {
     live: Arc<LiveRules<Option<Loaded>>>,
     reader: Reader<Option<Loaded>>,
 }
 
 thread_local! {
-    // A shared reference count would bounce between the cores with every request.
+    // A shared reference count would bounce between cores with every request.
     static READER: RefCell<Option<ThreadReader>> = const { RefCell::new(None) };
 }
 
@@ -127,7 +127,7 @@ impl Service {
         Self { live, counters, metrics, clock, modes, log }
     }
 
-    /// The same, which logs decisions like this.
+    /// The same service, logging decisions with these options.
     #[must_use]
     pub fn logging(self, log: DecisionLog) -> Self {
         Self { log, ..self }
@@ -139,8 +139,8 @@ impl Service {
     }
 
     /// Decides the requests of a batch, one after the other, as far as this node can by itself. `render` gets each
-    /// decision with its request and the place of it; `None` where the shared store has to be asked: [`finish`](Self::finish)
-    /// that one.
+    /// request with its place and its decision, or with `None` if the shared store has to be asked
+    /// ([`finish`](Self::finish)).
     pub fn decide(
         &self,
         live: InForce<'_>,
@@ -155,7 +155,7 @@ impl Service {
             return;
         }
         let began = monotonic();
-        // What is large is filled where it stays.
+        // Large values are filled in place.
         let mut plans: ArrayVec<Plan<'_>, BATCH_MAX> = ArrayVec::new();
         let mut applied: ArrayVec<Applied, BATCH_MAX> = ArrayVec::new();
         for (place, request) in batch.places().enumerate() {
@@ -176,15 +176,15 @@ impl Service {
         }
     }
 
-    /// Decides one request for which the shared store has to be asked, for as long as that may take and the caller has
-    /// `patience`. `read` puts the request where it is told, as often as it is called.
+    /// Decides one request for which the shared store has to be asked. Its caller waits for `timeout` (`None`: without
+    /// an end). `read` fills a request in place, and may be called more than once.
     ///
-    /// What waits is copied on its way to where it waits, so little is kept meanwhile: a request that asks one counter is
-    /// read and planned again when the store has answered. (With all of it kept, and room for a span, a call took the
-    /// limiter 5.3 µs instead of 4.3: `cargo bench --bench redis`, `fixed_window` on the lane.)
+    /// A future is copied to where it waits, so it keeps little: a request that asks one counter is read and planned
+    /// again when the store has answered. (Keeping all of it, and room for a span, took the limiter 5.3 µs a call
+    /// instead of 4.3: `cargo bench --bench redis`, `fixed_window` on the lane.)
     ///
     /// # Errors
-    /// Those of `read`; and when the store does not answer and that is no answer either.
+    /// Those of `read`. And when the store does not answer and the fallback is an error.
     pub async fn finish<'r, T, E: From<ServiceError>>(
         &self,
         live: InForce<'_>,
@@ -214,7 +214,7 @@ impl Service {
         Ok(self.conclude((live, answered), &request, &plan, &applied, render))
     }
 
-    /// The same for any request: what asks several counters, gives hits back, or has to wait for another call.
+    /// Like `finish`, for any request: also one that asks several counters, gives hits back, or waits for another call.
     async fn finish_any<'r, T, E: From<ServiceError>>(
         &self,
         live: InForce<'_>,
@@ -234,8 +234,8 @@ impl Service {
         Ok(self.conclude((live, monotonic()), &request, &plan, &applied, render))
     }
 
-    /// Explains what `hits` of each descriptor of a request that only asks (0 hits) would get now, under these rules.
-    /// Neither counters nor metrics of decisions change.
+    /// Explains what `hits` of each descriptor would get now, under these rules. `request` only asks (0 hits). Neither
+    /// counters nor metrics of decisions change.
     ///
     /// # Errors
     /// When the counters are shared, and the store does not answer for one.
@@ -251,8 +251,8 @@ impl Service {
         Ok(render(&explain(live.rules(), request, &plan, verdicts, hits)))
     }
 
-    /// What every decision comes to in the end: it is concluded, counted, logged and rendered. `at` is a reading of the
-    /// clock that the decision made anyway.
+    /// The end of every decision: concludes, counts, logs and renders it. `at` is a clock reading that the decision has
+    /// made anyway.
     fn conclude<T>(
         &self,
         (live, at): (InForce<'_>, Instant),
@@ -275,8 +275,8 @@ impl Service {
         render(&decision)
     }
 
-    /// Puts these rules in force. Requests that have begun keep the set that they began with. The number of rules for whose
-    /// own series in metrics there is no room.
+    /// Puts these rules in force. Requests that have begun keep the set that they began with. Returns for how many
+    /// rules there is no room for metric series of their own.
     pub fn install(&self, rules: RuleSet) -> usize {
         let (handles, denials) = (self.metrics.handles(&rules), Denials::of(rules.rules().len()));
         let without_room = handles.without_room();
@@ -287,16 +287,16 @@ impl Service {
         without_room
     }
 
-    /// Frees rules that are no longer in force and that no request reads any more: on the calling thread, so that no
-    /// request pays for it.
+    /// Frees rules that are no longer in force and that no request reads any more. Runs on the calling thread, so that
+    /// no request pays for it.
     pub fn reclaim(&self) {
         self.load_rules();
         self.live.reclaim();
     }
 
-    /// Runs a worker: `serving`, and what it has to do beside that. The shared store is connected from its runtime, and
-    /// what the worker holds of it goes back at the end, within a bound. And without requests the worker would hold the
-    /// rules that it saw last, though they were replaced.
+    /// Runs a worker: `serving`, and what it needs beside. Connects the shared store from the worker's runtime, and at
+    /// the end returns what the worker holds of it, within a bound. Reads the rules after each reload: without
+    /// requests, the worker would keep the old ones alive.
     pub async fn work<T>(&self, serving: impl Future<Output = T>) -> T {
         let shared = self.counters.shared();
         shared.inspect(|shared| shared.attach());
@@ -314,20 +314,20 @@ impl Service {
         served
     }
 
-    /// Lets this thread see the rules in force: it holds no older ones any more.
+    /// Reads the rules in force, so that this thread holds no older ones.
     fn load_rules(&self) {
         self.with_reader(|_| ());
     }
 
-    /// The rules in force, for those who show them.
+    /// Calls `show` with the rules in force, if there are any.
     pub fn with_rules<T>(&self, show: impl FnOnce(Option<&RuleSet>) -> T) -> T {
         show(self.live.current().as_ref().as_ref().map(|live| &live.rules))
     }
 
-    /// Hands the rules in force to `body`, by way of this thread's own reader. `body` must not come back here.
+    /// Calls `body` with the rules in force, from this thread's reader. `body` must not call this again.
     ///
     /// # Errors
-    /// When there are no rules at all (an empty set of rules is a set); and those of `body`.
+    /// When no rules were ever loaded (an empty set of rules counts). And those of `body`.
     pub fn under_rules<T, E: From<ServiceError>>(
         &self,
         body: impl FnOnce(InForce<'_>) -> Result<T, E>,
@@ -335,10 +335,10 @@ impl Service {
         self.with_reader(|shared| body(InForce::of(shared)?))
     }
 
-    /// The rules in force now, for a decision that waits.
+    /// The rules in force now, held for a decision that waits.
     ///
     /// # Errors
-    /// When there are none at all.
+    /// When no rules were ever loaded.
     pub fn snapshot(&self) -> Result<Snapshot, ServiceError> {
         let current = self.live.current();
         InForce::of(&current)?;

@@ -1,10 +1,10 @@
-//! Settings: one table, a row a setting, from which the command line, the environment, `--help` and the typed
-//! [`Settings`] come. What they come to together is the business of `configuration`.
+//! Settings: one table with a row per setting. The command line, the environment, `--help` and the typed [`Settings`]
+//! come from it. `configuration` resolves what they mean together.
 //!
-//! In: the command line's flags and an environment (a parameter, so that tests never touch the process's own).
-//! Out: [`Settings`], and every [`Problem`] at once. A flag wins over a variable, a variable over the default. A
-//! variable that is in no row is ignored, except those of `refused`, which would change behaviour; one that looks like
-//! a mistake is a warning ([`misspelt`]).
+//! In: the command line's flags and an environment (a parameter, so that tests never touch the process's own). Out:
+//! [`Settings`], and every [`Problem`] at once. A flag wins over a variable, a variable over the default. A variable
+//! that is in no row is ignored, except those of `refused`, which would change behaviour. One that looks like a mistake
+//! is a warning ([`misspelt`]).
 
 mod backend;
 mod mogrifiers;
@@ -42,20 +42,20 @@ impl Row {
         }
     }
 
-    /// Nobody may see its value: it is a password or a token, or holds some.
+    /// Whether nobody may see its value: it is or holds a password or a token.
     pub fn is_secret(&self) -> bool {
         ["_TOKEN", "_AUTH", "_HEADERS"].iter().any(|end| self.name.ends_with(end))
     }
 
-    /// Its value may hold a password beside what anybody may see.
+    /// Whether its value may hold a password beside what anybody may see.
     pub fn is_url(&self) -> bool {
         ["_URL", "_ENDPOINT"].iter().any(|end| self.name.ends_with(end))
     }
 }
 
 impl Settings {
-    /// Reads every setting: from `flag(row)` if the command line has it, else from `variable(name)`, else the
-    /// default. What is wrong goes to `problems`; `None` where a setting has no value because of that.
+    /// Reads every setting: from `flag(row)` if the command line has it, else from `variable(name)`, else the default.
+    /// Adds what is wrong to `problems`. `None` if a setting has no value because of that.
     pub fn read(
         flag: impl Fn(&Row) -> Option<String>,
         variable: impl Fn(&str) -> Option<String>,

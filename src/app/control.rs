@@ -1,5 +1,5 @@
-//! What the control thread does beside serving pages: it takes what the system gives (priority, open files), gives
-//! back expired counters and old rules, and shows the store in metrics.
+//! What the control thread does beside serving pages: it sets its priority and the limit of open files, frees expired
+//! counters and old rules, and shows the store in metrics.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::metrics::{Kind, Metrics};
 use crate::service::Service;
 use tidegate_engine::memory::MemoryStore;
 
-/// How often expired counters are looked for: with the time that a round takes, well within a second.
+/// How often expired counters are looked for. With the time that a round takes, this stays well below a second.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Makes this thread give way to the workers. A system that refuses loses nothing but that.
+/// Lowers the priority of this thread below the workers'. If the system refuses, only that is lost.
 pub(super) fn lower_priority(niceness: i32) {
     if let Err(error) = rustix::process::nice(niceness) {
         tracing::debug!(%error, "the control thread keeps its priority");
     }
 }
 
-/// How many files the process may hold open: as many as the system lets it, not the fewer that it starts with.
+/// Raises the limit of open files to what the system allows, and returns it.
 pub(super) fn open_files_max() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -36,11 +36,11 @@ pub(super) fn open_files_max() -> usize {
     current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
-/// Gives back what has expired, in steps so small that neither a decision nor a scrape waits for one.
+/// Frees expired counters, in steps so small that neither a decision nor a scrape waits for one.
 pub(super) async fn sweep(store: Arc<MemoryStore>, service: Arc<Service>, clock: Clock) -> Infallible {
     loop {
         while !store.sweep(clock.now()).round_done {
-            // to decisions that wait for this core, then to what else this thread does
+            // First to decisions that wait for this core, then to other tasks of this thread.
             std::thread::yield_now();
             tokio::task::yield_now().await;
         }
@@ -49,7 +49,7 @@ pub(super) async fn sweep(store: Arc<MemoryStore>, service: Arc<Service>, clock:
     }
 }
 
-/// Shows the store in metrics, read whenever they are.
+/// Shows the store in metrics. Values are read at each scrape.
 pub(super) fn register_store(metrics: &Metrics, store: &Arc<MemoryStore>) {
     let register = |name, help, kind, read: fn(&MemoryStore) -> u64| {
         let store = Arc::clone(store);

@@ -1,5 +1,5 @@
-//! The sockets, all bound before anything else happens: a port that is taken ends a start at once, not after the
-//! rules were loaded.
+//! Binds all sockets before anything else happens, so that a port in use ends the start at once and not after rules
+//! were loaded.
 
 use std::io;
 
@@ -10,9 +10,9 @@ use crate::app::tls::{PortTls, PortsTls};
 use crate::configuration::{Endpoint, HostPort, Listeners};
 use crate::front::connections::{Listener, Port};
 
-/// The sockets that are open.
+/// The open sockets.
 pub(super) struct Ports {
-    /// Those of decisions, which workers serve.
+    /// Of the decision ports, which workers serve.
     pub(super) decisions: Vec<(Listener, Port)>,
     /// The metrics port, if there is one.
     pub(super) metrics: Option<Listener>,
@@ -20,26 +20,26 @@ pub(super) struct Ports {
     pub(super) debug: Option<Listener>,
 }
 
-/// A socket that cannot be had, and what to do about it.
+/// A socket that cannot be bound, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot listen on {address}: {source}; {}", names.what, self.remedy())]
 pub struct NoSocket {
     names: &'static Names,
     /// Where it should be.
     address: String,
-    /// It should be a unix socket.
+    /// Whether it is a unix socket.
     is_unix: bool,
-    /// What the system says.
+    /// The system's error.
     source: io::Error,
 }
 
-/// A port, and the settings that say where it is.
+/// A port, and the settings that name it.
 #[derive(Debug)]
 struct Names {
     what: &'static str,
     host: &'static str,
     port: &'static str,
-    /// The unix socket instead, if there may be one.
+    /// The setting that names a unix socket instead, if the port can have one.
     socket: &'static str,
 }
 
@@ -52,7 +52,7 @@ const METRICS: Names =
 /// Binds all sockets.
 ///
 /// # Errors
-/// Every one that cannot be bound; except the debug port, and a metrics port that nobody asked for: those are warned of.
+/// All sockets that cannot be bound. The debug port, and a metrics port that nobody asked for, cause a warning only.
 pub(super) async fn listen(listeners: &Listeners, tls: &PortsTls) -> Result<Ports, AppError> {
     let mut failed = Vec::new();
     let mut noted = |bound: Result<Listener, NoSocket>| bound.map_err(|error| failed.push(error)).ok();
@@ -113,7 +113,7 @@ impl NoSocket {
     }
 }
 
-/// All addresses (`::`, or no host as Go has it) are those of both families, or of the one that the machine has.
+/// Binds `host`. All addresses (`::`, or no host in Go's form) means both families, or the one that the machine has.
 async fn bind_any_family<'a, T, Bound>(host: &'a str, bind: impl Fn(&'a str) -> Bound) -> io::Result<T>
 where
     Bound: Future<Output = io::Result<T>>,
@@ -125,7 +125,7 @@ where
     }
 }
 
-/// A kernel without IPv6 says the one, a machine (or a container) on which it is disabled the other.
+/// A kernel without IPv6 returns the first error, a machine or container that has IPv6 disabled the second.
 fn is_without_ipv6(error: &io::Error) -> bool {
     let reasons = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
     reasons.iter().any(|reason| error.raw_os_error() == Some(reason.raw_os_error()))
@@ -136,7 +136,7 @@ fn or_warn(bound: Result<Listener, NoSocket>) -> Option<Listener> {
 }
 
 impl Ports {
-    /// A line a port: what it is and where it listens.
+    /// One line per port: what it is and where it listens.
     pub(super) fn lines(&self) -> Vec<String> {
         let decisions = self.decisions.iter().map(|(listener, port)| match port {
             Port::Grpc => ("gRPC", listener),
@@ -147,7 +147,7 @@ impl Ports {
         decisions.chain(pages).map(|(what, listener)| format!("{what}: listening on {listener}")).collect()
     }
 
-    /// What a client on this machine says to curl to reach the HTTP port.
+    /// The address that curl on this machine needs to reach the HTTP port.
     pub(super) fn http_address(&self) -> String {
         let http = self.decisions.iter().find(|(_, port)| *port == Port::Http);
         http.map_or_else(|| "localhost".to_owned(), |(listener, _)| curl_address(listener))
@@ -155,7 +155,7 @@ impl Ports {
 }
 
 fn curl_address(listener: &Listener) -> String {
-    // Whether this machine trusts the certificate is not known here.
+    // Whether this machine trusts the certificate is unknown here.
     let scheme = if listener.has_tls() { "-k https://" } else { "" };
     match (listener.path(), listener.address()) {
         (Some(path), _) => format!("--unix-socket '{}' {scheme}localhost", path.display()),
@@ -171,7 +171,7 @@ fn curl_address(listener: &Listener) -> String {
 mod tests {
     use super::*;
 
-    /// Binds `host` on a machine on which `refused` fails with `reason`. What was bound in the end.
+    /// Binds `host` on a machine where binding `refused` fails with `reason`. Returns the address that was bound.
     async fn bound(host: &str, refused: &str, reason: Errno) -> io::Result<String> {
         bind_any_family(host, |host| {
             let bound = if host == refused { Err(reason.into()) } else { Ok(host.to_owned()) };

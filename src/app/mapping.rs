@@ -1,11 +1,11 @@
-//! The file that names metrics otherwise than `envoyproxy/ratelimit` does.
+//! Reads the mapping file, which gives metrics other names than `envoyproxy/ratelimit` does.
 
 use std::fs;
 
 use crate::app::AppError;
 use crate::metrics::{Mapping, Names};
 
-/// What metrics are called: as the file says, or as is `built_in` where it cannot be read.
+/// The names of metrics: those of the file, or `built_in` if it cannot be read.
 pub(super) fn names(path: &str, built_in: Names) -> Result<Names, AppError> {
     match fs::read_to_string(path) {
         Ok(text) => Mapping::parse(path, &text).map(Names::Mapped).map_err(AppError::Mapping),

@@ -1,7 +1,7 @@
-//! From a source to rules in force: files once at start and whenever they change, or what a control plane says.
+//! Puts the rules of a source in force: files at start and whenever they change, or what a control plane sends.
 //!
-//! A set is taken whole or not at all. A bad one leaves the rules in force as they are; each of its problems is logged
-//! once, and it is counted.
+//! A set is taken whole or not at all. A bad set leaves the rules in force; each of its problems is logged once, and
+//! the failure is counted.
 
 mod control_plane;
 mod files;
@@ -25,17 +25,17 @@ use tidegate_engine::time::SECOND_NANOS;
 
 /// Rules that are not loaded yet.
 pub(super) enum Starting {
-    /// Those in files; whether they may be bad or missing at first.
+    /// Files. The flag says whether they may be bad or missing at first.
     Files(Box<Reloader>, bool),
-    /// Those of a control plane.
+    /// A control plane.
     ControlPlane(Box<ControlPlane>),
 }
 
-/// A source of rules that goes on to tell of changes.
+/// A source of rules that reports changes.
 pub(super) enum Following {
     /// Files; a set was loaded, or the start was forced.
     Files(Watching),
-    /// A control plane, which has not said anything yet.
+    /// A control plane that has not sent anything yet.
     ControlPlane(Box<ControlPlane>),
 }
 
@@ -45,22 +45,22 @@ pub(super) struct Installer {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     clock: Clock,
-    /// Told whether there is a domain, if that matters.
+    /// Learns whether there is a domain, if health depends on that.
     health: Option<Arc<Health>>,
 }
 
 /// Texts of a set of rules, as a source hands them over.
 struct Offer<'a> {
     files: &'a [SourceFile],
-    /// Warnings about what is not among the files.
+    /// Warnings about what was left out of `files`.
     skipped: &'a [String],
-    /// Why a set without any domain is refused. `None`: it is not.
+    /// Why a set without any domain is refused. `None`: it is taken.
     empty_refused: Option<&'a str>,
-    /// What shows the lines that problems are about, if they are shown.
+    /// Shows the lines that problems are about, if they are to be shown.
     lines: Option<Ink>,
 }
 
-/// What is logged of a set, and the lines that are shown beneath it.
+/// Log messages about a set, and the lines that are shown beneath them.
 #[derive(Default)]
 struct Report {
     messages: Vec<String>,
@@ -81,27 +81,27 @@ impl Report {
         Self { messages: found.iter().map(text).collect(), lines: offer.lines.map(draw).unwrap_or_default() }
     }
 
-    /// Logs each message with `log`; the lines beneath it are for the terminal alone, and no part of the log.
+    /// Logs each message with `log`. The lines beneath go to the terminal only and are no part of the log.
     fn log(&self, log: impl Fn(&str)) {
         for (at, message) in self.messages.iter().enumerate() {
             log(message);
             if let Some(Some(lines)) = self.lines.get(at) {
-                // Nothing is left to tell where the terminal is gone.
+                // If the terminal is gone, nobody can read them.
                 let _ = io::stderr().write_all(lines.as_bytes());
             }
         }
     }
 }
 
-/// Carets beneath what is refused, and beneath what is warned of: red and yellow, bold.
+/// Colours of the carets beneath errors and warnings: bold red and bold yellow.
 const ERROR_COLOUR: &str = "1;31";
 const WARNING_COLOUR: &str = "1;33";
 
-/// Why a process is unhealthy that has to have rules.
+/// Why a process that needs rules is unhealthy.
 const NO_DOMAIN: &str = "no domain is loaded";
 
 impl Starting {
-    /// The source of `rules`. A control plane's first rules make `health` serve.
+    /// The source of `rules`. The first rules of a control plane make `health` serve.
     pub(super) fn new(rules: Rules, installer: Installer, lines: Option<Ink>, health: Arc<Health>) -> Self {
         let Rules { files, control_plane, start_without, .. } = rules;
         match control_plane {
@@ -112,10 +112,10 @@ impl Starting {
         }
     }
 
-    /// Loads what is there. A control plane is waited for while everything else runs.
+    /// Loads the rules of files. Those of a control plane come later, while everything else runs.
     pub(super) async fn load(self) -> Result<Following, AppError> {
         match self {
-            // Many rules take a moment, and a signal works at every moment.
+            // Loading many rules takes a while, and a signal must work at every moment.
             Self::Files(reloader, forced) => tokio::task::spawn_blocking(move || reloader.start(forced))
                 .await
                 .map_err(io::Error::other)?
@@ -126,7 +126,7 @@ impl Starting {
 }
 
 impl Following {
-    /// Whether requests are welcome before the source tells of anything more.
+    /// Whether requests may come before the source reports anything more.
     pub(super) fn is_ready(&self) -> bool {
         match self {
             Self::Files(_) => true,
@@ -134,7 +134,7 @@ impl Following {
         }
     }
 
-    /// By this files are taken again although they did not change. A control plane tells of every change by itself.
+    /// Reads the files again although they did not change. A control plane reports every change by itself.
     pub(super) fn reread(&self) -> Option<Reread> {
         match self {
             Self::Files(watching) => Some(watching.reread()),
@@ -142,7 +142,7 @@ impl Following {
         }
     }
 
-    /// Goes on. It ends only when it breaks.
+    /// Follows the source. Ends only when that breaks.
     pub(super) async fn until_it_dies(self) -> AppError {
         match self {
             Self::Files(mut watching) => watching.died().await,
@@ -153,7 +153,7 @@ impl Following {
 }
 
 impl Installer {
-    /// For sets that are loaded so.
+    /// An installer of sets that are loaded with these options.
     pub(super) fn new(
         options: LoadOptions,
         service: Arc<Service>,
@@ -163,13 +163,13 @@ impl Installer {
         Self { options, service, metrics, clock, health: None }
     }
 
-    /// From now on, the process is unhealthy while no domain is loaded.
+    /// Makes the process unhealthy while no domain is loaded, from now on.
     pub(super) fn with_health(self, health: Arc<Health>) -> Self {
         health.refuse(NO_DOMAIN);
         Self { health: Some(health), ..self }
     }
 
-    /// Puts this set in force, or logs every problem, as `tell` has it, and returns them.
+    /// Puts this set in force, or logs every problem in the form of `text` and returns them.
     fn take(&self, offer: &Offer<'_>, text: impl Fn(&Diagnostic) -> String) -> Result<(), Vec<String>> {
         let (mut warnings, mut problems) = (Report::default(), Report::default());
         let loaded = match rules::load(offer.files, &self.options) {
@@ -227,7 +227,7 @@ impl Installer {
         );
     }
 
-    /// Tells and counts a bad set; the rules in force stay.
+    /// Logs and counts a bad set. The rules in force stay.
     fn refuse(&self, problems: &Report) {
         problems.log(|problem| tracing::error!(target: REPORT, "{problem}"));
         self.metrics.config_failed();
@@ -240,7 +240,7 @@ impl Installer {
         tracing::error!("rules: cannot be read; {}: {error} ({remedy})", self.rules_left());
     }
 
-    /// What is in force when a set is not taken.
+    /// Which rules are in force after a set was refused.
     fn rules_left(&self) -> &'static str {
         match self.service.with_rules(|rules| rules.is_some()) {
             true => "the rules in force stay",

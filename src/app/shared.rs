@@ -1,4 +1,4 @@
-//! The shared store of the process: made from settings, shown in metrics; `contact` reports it to the log and to health.
+//! The shared store of the process: made from options, shown in metrics. `contact` reports it to the log and to health.
 
 mod contact;
 
@@ -146,7 +146,7 @@ fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
     });
 }
 
-/// Hits of reported costs that did not fit.
+/// Shows hits of reported costs that did not fit.
 fn register_reported(metrics: &Metrics, shared: &Arc<SharedStore>) {
     let register = |name, help, read: fn(ReportedTotal) -> u64| {
         let shared = Arc::clone(shared);
@@ -166,7 +166,7 @@ fn register_reported(metrics: &Metrics, shared: &Arc<SharedStore>) {
     );
 }
 
-/// What leases came to.
+/// Shows what became of leased hits.
 fn register_leases(metrics: &Metrics, shared: &Arc<SharedStore>) {
     type Read = fn(LeaseTotals) -> u64;
     let families: [(&'static str, &'static str, Read); 4] = [
@@ -187,7 +187,7 @@ fn register_leases(metrics: &Metrics, shared: &Arc<SharedStore>) {
     }
 }
 
-/// The names that `envoyproxy/ratelimit` has for some of it.
+/// Shows some of it under the names of `envoyproxy/ratelimit`.
 fn register_theirs(metrics: &Metrics, shared: &Arc<SharedStore>) {
     type Read = fn(&Stats) -> u64;
     let reads: [(Kind, Read); 3] = [

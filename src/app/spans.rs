@@ -1,4 +1,4 @@
-//! Starts tracing: the collector's certificates are read, and this instance gets a name.
+//! Starts tracing: reads the collector's certificates and names this instance.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use crate::app::AppError;
 use crate::configuration::Tracing;
 use crate::spans::Tracer;
 
-/// The name of the attribute that tells instances of a service apart.
+/// The attribute that distinguishes the instances of a service.
 const INSTANCE: &str = "service.instance.id";
 
 /// Starts tracing.
@@ -21,7 +21,7 @@ pub(super) fn start(tracing: Tracing) -> Result<Tracer, AppError> {
     Ok(Tracer::start(options, &collector)?)
 }
 
-/// What is in the file, if there is one.
+/// The contents of the file, if one is named.
 fn read(path: Option<PathBuf>) -> Result<Option<Vec<u8>>, AppError> {
     let read = |path: PathBuf| {
         fs::read(&path).map_err(|source| AppError::File { path: path.display().to_string(), source })

@@ -1,4 +1,4 @@
-//! Metrics on their way to receivers of StatsD.
+//! Sends metrics to receivers of StatsD.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::app::{AppError, dead};
 use crate::metrics::Metrics;
 use crate::statsd::{Address, Dialect, Sender};
 
-/// How long the last metrics may take.
+/// How long sending the last metrics may take.
 const LAST_METRICS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Metrics on their way, a task a receiver, on the thread that started them.
+/// The running senders: a task per receiver, on the thread that started them.
 pub(super) struct Sending {
     tasks: JoinSet<()>,
     end: watch::Sender<()>,
@@ -31,7 +31,7 @@ impl Sending {
         Self { tasks, end }
     }
 
-    /// Waits for a task to die: none ends by itself.
+    /// Waits until a task has died. None ends by itself.
     pub(super) async fn died(&mut self) -> AppError {
         match self.tasks.join_next().await {
             Some(Err(panic)) => dead("sending metrics", panic),
@@ -40,7 +40,7 @@ impl Sending {
         }
     }
 
-    /// Sends what is left, if it goes quickly.
+    /// Sends the last metrics, for at most [`LAST_METRICS_TIMEOUT`].
     pub(super) async fn finish(mut self) {
         self.end.send_replace(());
         let all = async { while self.tasks.join_next().await.is_some() {} };

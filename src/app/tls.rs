@@ -1,7 +1,7 @@
-//! TLS on the ports: which files hold it, read at start and again whenever they change.
+//! TLS on the ports: reads its files at start and again whenever they change.
 //!
-//! A bad new file is told with the setting that names it, and what is in force stays. Connections that are there never
-//! notice.
+//! A bad new file is logged with the setting that names it, and the identity in force stays. Open connections are not
+//! affected.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::front::connections::{Identity, Port, Tls, TlsError};
 use crate::metrics::{Kind, Metrics};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
 
-/// A bundle of every public authority has a quarter of this.
+/// The largest file that is read. A bundle of every public authority has a quarter of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// TLS on the ports of decisions.
+/// TLS on the decision ports.
 pub(super) struct PortsTls {
     /// On the gRPC port, if settings ask for it.
     pub(super) grpc: Option<PortTls>,
@@ -25,7 +25,7 @@ pub(super) struct PortsTls {
     pub(super) http: Option<PortTls>,
 }
 
-/// TLS on one port, and where it comes from.
+/// TLS on one port, with the files that it comes from.
 pub(super) struct PortTls {
     tls: Arc<Tls>,
     files: TlsFiles,
@@ -78,7 +78,7 @@ impl PortsTls {
         );
     }
 
-    /// Takes every change of the files from now on. By what is returned they are taken again without one.
+    /// Takes every change of the files from now on. The returned handles read the files again without a change.
     pub(super) fn watch(self, tasks: &mut Essential) -> io::Result<Vec<Reread>> {
         let mut rereads = Vec::new();
         for port in [self.grpc, self.http].into_iter().flatten() {
@@ -102,7 +102,7 @@ impl PortTls {
         Ok(Self { tls: Arc::new(tls), files, known, reloads_failed: Arc::default() })
     }
 
-    /// What a listener needs.
+    /// What a listener needs for handshakes.
     pub(super) fn handshakes(&self) -> Arc<Tls> {
         Arc::clone(&self.tls)
     }
@@ -138,7 +138,7 @@ impl TlsFiles {
         FileSource::new(Layout::Files(paths), FILE_BYTES_MAX)
     }
 
-    /// The identity that these contents of the files are.
+    /// The identity in these contents of the files.
     fn identity<'a>(&'a self, contents: &'a Contents) -> Result<Identity<'a>, AppError> {
         let bytes = |file: &TlsFile| {
             let name = file.path.display().to_string();

@@ -1,7 +1,7 @@
-//! `tidegate ask`: which rule would a request meet, by which path, what does its counter say, and why. Counts nothing.
+//! `tidegate ask`: shows which rule a request would meet, by which path, and what its counter says. Counts nothing.
 //!
-//! In: a domain and entries. Out: the explanation, from a running limiter (its debug port), or from rules alone, whose
-//! counters are all unused.
+//! In: a domain and entries. Out: the explanation, from a running limiter (its debug port), or from rules alone, with
+//! all counters unused.
 
 use std::io;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::rules::{Diagnostic, load};
 use tidegate_engine::text::{json_line, one_line};
 
-/// The settings that say where a limiter is asked, and how rules alone are read.
+/// The settings that say where the limiter is, and how rules alone are read.
 const SETTINGS: &[&str] = &[
     "DEBUG_HOST",
     "DEBUG_PORT",
@@ -44,13 +44,13 @@ const SETTINGS: &[&str] = &[
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// The word between two descriptors.
+/// The word that separates two descriptors.
 const NEXT_DESCRIPTOR: &str = "+";
 
 /// The command.
 pub(super) fn command() -> Command {
     Command::new("ask")
-        .about("Tells which rule a request would meet, what its counter says, and why; counts nothing")
+        .about("Shows which rule a request would meet, what its counter says, and why; counts nothing")
         .arg(Arg::new("domain").value_name("DOMAIN").required(true))
         .arg(
             Arg::new("entries")
@@ -84,7 +84,7 @@ pub(super) fn command() -> Command {
         )
 }
 
-/// What is asked.
+/// The request to explain.
 struct Question {
     domain: String,
     descriptors: Vec<Vec<(String, String)>>,
@@ -92,7 +92,7 @@ struct Question {
     as_json: bool,
 }
 
-/// Asks.
+/// Runs the command.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,
@@ -148,7 +148,7 @@ enum AskError {
     Refused { status: StatusCode, body: String },
 }
 
-/// Asks these rules. No counter has been used.
+/// Asks these rules alone. All counters are unused.
 fn offline(question: &Question, folder: PathBuf, configuration: &Configuration) -> Result<String, AskError> {
     let options = &configuration.rules.load;
     let layout = Layout::Path(folder);
@@ -209,7 +209,7 @@ async fn post(address: (&str, u16), question: &Question) -> io::Result<(StatusCo
 }
 
 impl Question {
-    /// As `/json` takes it.
+    /// The body of the request, in the form of `/json`.
     fn body(&self) -> String {
         let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
         let descriptor = |entries: &Vec<(String, String)>| json!({"entries": entries.iter().map(entry).collect::<Vec<_>>()});

@@ -1,4 +1,4 @@
-//! `tidegate check`: are these rules good? Without a server; every problem with its place.
+//! `tidegate check`: checks rules without a server, and shows every problem with its place.
 //!
 //! In: folders and files, each a set of its own (none: what the settings name). Out: findings as text, as JSON or as
 //! annotations of a GitHub workflow, and whether all sets are good.
@@ -17,7 +17,7 @@ use crate::settings::Row;
 use crate::source::file::{FileSource, Layout};
 use tidegate_engine::rules::{Diagnostic, Excerpt, Ink, Loaded, SourceFile, excerpts, load};
 
-/// The settings that say which rules there are and what they mean.
+/// The settings that name the rules and say how to read them.
 const SETTINGS: &[&str] = &[
     "CONFIG_PATH",
     "RUNTIME_ROOT",
@@ -56,14 +56,14 @@ pub(super) fn command() -> Command {
                 .long("format")
                 .value_parser(PossibleValuesParser::new(["text", "json", "github"]))
                 .default_value("text")
-                .help("how findings are told; github: annotations of a workflow"),
+                .help("the form of the findings; github: annotations of a workflow"),
         )
         .args(arguments_of(SETTINGS))
         .mut_arg("STRICT_RULES", |strict| strict.visible_alias("strict"))
         .after_help("Exit code: 0 good, 1 a problem, 64 a bad command line.")
 }
 
-/// Something found in a set of rules.
+/// A finding in a set of rules.
 struct Finding {
     is_error: bool,
     /// Where, if it has a place.
@@ -73,11 +73,11 @@ struct Finding {
     excerpt: Option<Excerpt>,
 }
 
-/// Red and yellow, bold.
+/// Colours of errors and warnings: bold red and bold yellow.
 const ERROR_COLOUR: &str = "1;31";
 const WARNING_COLOUR: &str = "1;33";
 
-/// What is known of all sets.
+/// The findings in all sets.
 #[derive(Default)]
 struct Report {
     findings: Vec<Finding>,
@@ -123,7 +123,7 @@ fn layouts(matches: &ArgMatches) -> Vec<Layout> {
 }
 
 impl Report {
-    /// Checks one set. `remedy`: which setting says where it lies, if none of the arguments does.
+    /// Checks one set. `remedy` names the setting that says where the set lies, unless an argument does.
     fn check(&mut self, layout: Layout, rules: &Rules, remedy: Option<&str>) {
         let Rules { load: options, files: RuleFiles { may_be_empty, .. }, .. } = rules;
         let no_rules = no_rules(&layout);
@@ -207,7 +207,7 @@ impl Report {
         format!("{report}\n")
     }
 
-    /// Workflow commands, a line each.
+    /// The findings as workflow commands, one per line.
     fn github(&self) -> String {
         let line = |finding: &Finding| {
             let kind = if finding.is_error { "error" } else { "warning" };
@@ -220,12 +220,12 @@ impl Report {
     }
 }
 
-/// A workflow command is one line.
+/// Escapes text for a workflow command, which is one line.
 fn escape_data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// A property of a workflow command ends at a comma or a colon.
+/// Escapes a property of a workflow command, which ends at a comma or a colon.
 fn escape_property(text: &str) -> String {
     escape_data(text).replace(':', "%3A").replace(',', "%2C")
 }

@@ -1,4 +1,4 @@
-//! `tidegate completions SHELL`: what a shell reads to complete this command line.
+//! `tidegate completions SHELL`: writes the script by which a shell completes this command line.
 
 use clap::builder::EnumValueParser;
 use clap::{Arg, ArgMatches, Command};
@@ -15,7 +15,7 @@ pub(super) fn command() -> Command {
     )
 }
 
-/// What the command writes.
+/// The output of the command.
 pub(super) fn run(matches: &ArgMatches) -> String {
     let mut script = Vec::new();
     if let Some(shell) = matches.get_one::<Shell>("shell") {

@@ -1,10 +1,10 @@
-//! `tidegate man`: the manual, a page for the program and one for each command.
+//! `tidegate man`: writes the manual, a page for the program and one for each command.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
 use clap_mangen::Man;
 
-/// The command; `others` have pages too.
+/// The command. `others` have pages too.
 pub(super) fn command(others: &[Command]) -> Command {
     let names = others.iter().map(|other| other.get_name().to_owned()).collect::<Vec<_>>();
     Command::new("man").about("Writes a page of the manual, for example: tidegate man | man -l -").arg(
@@ -15,12 +15,12 @@ pub(super) fn command(others: &[Command]) -> Command {
     )
 }
 
-/// What the command writes.
+/// The output of the command.
 pub(super) fn run(matches: &ArgMatches) -> String {
     let program = super::command();
     let page = matches.get_one::<String>("page").and_then(|page| program.find_subcommand(page));
     let about = match page {
-        // The name of the page, and what is typed to run it.
+        // The name of the page, and the command as it is typed.
         Some(page) => {
             let (name, typed) = (page.get_name(), format!("{} {}", super::NAME, page.get_name()));
             page.clone().name(format!("{}-{name}", super::NAME)).bin_name(typed)
@@ -33,7 +33,7 @@ pub(super) fn run(matches: &ArgMatches) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The manual leaves out the words of a flag that `-h` leaves out.
+/// Shows a flag's help that `-h` hides: the manual would leave it out too.
 fn with_help(argument: Arg) -> Arg {
     argument.hide_short_help(false)
 }

@@ -1,4 +1,4 @@
-//! `tidegate settings`: every setting with the value that is in force here, or the page of all of them.
+//! `tidegate settings`: every setting with its value in force here, or the page of all settings.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,10 @@ use super::{Done, EXIT_USAGE, argument, print_error};
 use crate::configuration::{Configuration, detected};
 use crate::settings::{Row, TABLE, markdown};
 
-/// What stands for what nobody may see.
+/// Stands for a value that nobody may see.
 const HIDDEN: &str = "…";
 
-/// The command. It heeds every setting, and its help names none of them: the program's does.
+/// The command. It takes every setting. Its help names none of them, because the program's help does.
 pub(super) fn command() -> Command {
     Command::new("settings")
         .about("Shows the settings that are in force here, and where each comes from")
@@ -31,11 +31,11 @@ pub(super) fn command() -> Command {
         .args(TABLE.iter().map(|row| argument(row).hide(true)))
         .after_help(
             "Takes the flags of all settings (tidegate --help), before its name or behind it.\n\
-             Exit code: 0, or 64 when a setting is bad: each is told.",
+             Exit code: 0, or 64 when a setting is bad: each is reported.",
         )
 }
 
-/// What the command writes. Settings that are bad are told beside it.
+/// Runs the command. Bad settings are reported beside its output.
 pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,
@@ -58,7 +58,7 @@ pub(super) fn run(
     })
 }
 
-/// A setting, as it is in force.
+/// A setting with its value in force.
 struct InForce {
     name: &'static str,
     value: String,
@@ -76,7 +76,7 @@ impl InForce {
         let set = |value: &String| !(value.is_empty() && row.empty_is_unset);
         let given = flag(row).map(|value| (value, "flag"));
         let given = given.or_else(|| variable(row.name).map(|value| (value, "variable")));
-        // The program finds it out where it is not set.
+        // If it is not set, the program finds it out.
         let found = || {
             let flag = |other: &Row| if other.name == row.name { None } else { flag(other) };
             let variable = |name: &str| if name == row.name { None } else { variable(name) };
@@ -99,12 +99,12 @@ impl InForce {
 }
 
 impl Row {
-    /// The value, as anybody may see it.
+    /// The value without what nobody may see.
     fn shown(&self, value: String, all_are_good: bool) -> String {
         match () {
             () if value.is_empty() => value,
             () if self.is_secret() => HIDDEN.to_owned(),
-            // What is no URL may be a password in the wrong place.
+            // A value that is no URL may be a password in the wrong place.
             () if self.is_url() && !all_are_good => HIDDEN.to_owned(),
             () if self.is_url() => without_login(&value),
             () => value,
@@ -112,7 +112,7 @@ impl Row {
     }
 }
 
-/// A URL, or several, without who logs in: neither what stands before an `@` nor what is asked for behind a `?`.
+/// A URL, or several, without logins: leaves out what stands before an `@` or behind a `?`.
 fn without_login(url: &str) -> String {
     let (login, place) = url.rsplit_once('@').map_or((None, url), |(login, place)| (Some(login), place));
     let (place, asked) = place.split_once('?').map_or((place, ""), |(place, _)| (place, "?…"));

@@ -9,21 +9,21 @@ use crate::settings::value::{FilePath, HostPort};
 /// The sockets.
 #[derive(Clone)]
 pub struct Listeners {
-    /// Where calls by gRPC come in.
+    /// Where gRPC calls come in.
     pub grpc: Endpoint,
-    /// The files of its TLS, if it speaks that.
+    /// The files of its TLS, if it speaks TLS.
     pub grpc_tls: Option<TlsFiles>,
-    /// Where calls by HTTP come in.
+    /// Where HTTP calls come in.
     pub http: Endpoint,
-    /// The files of its TLS, if it speaks that.
+    /// The files of its TLS, if it speaks TLS.
     pub http_tls: Option<TlsFiles>,
-    /// The metrics port, if there should be one.
+    /// The metrics port, if there is one.
     pub metrics: Option<HostPort>,
-    /// Somebody asked for the metrics port: the start fails where it cannot be had.
+    /// Whether somebody asked for the metrics port. Then the start fails if it cannot be bound.
     pub metrics_required: bool,
     /// The debug port.
     pub debug: HostPort,
-    /// How long they stay open when the process is asked to end.
+    /// How long the listeners stay open after the process was asked to end.
     pub drain_grace: Duration,
 }
 
@@ -36,16 +36,16 @@ pub enum Endpoint {
     Tcp(HostPort),
 }
 
-/// Where one port's identity lies.
+/// The files of one port's identity.
 #[derive(Clone)]
 pub struct TlsFiles {
     /// The certificate and its chain.
     pub chain: TlsFile,
     /// Its key.
     pub key: TlsFile,
-    /// Whom clients' certificates have to come from, if they need one.
+    /// The authority that has to sign clients' certificates, if clients need one.
     pub client_ca: Option<TlsFile>,
-    /// The name that these have to carry.
+    /// The name that clients' certificates have to carry, if any.
     pub client_name: Option<String>,
 }
 

@@ -1,8 +1,8 @@
-//! What the machine gives the process: memory, as the cgroup or the kernel says.
+//! What the machine gives the process: memory, by the cgroup or the kernel.
 
 use std::fs;
 
-/// Bytes of memory that the process may use: the least of its cgroup's bound and the machine's memory; 1 GiB when
+/// Bytes of memory that the process may use: the smaller of its cgroup's bound and the machine's memory. 1 GiB if
 /// neither can be read.
 pub fn memory_bytes() -> u64 {
     let cgroup = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];

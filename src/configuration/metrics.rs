@@ -1,4 +1,4 @@
-//! Metrics: how they are kept, what they are called, and who is sent them.
+//! Metrics: how they are kept, their names, and where they are sent.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use crate::metrics::{MetricsOptions, Names};
 use crate::settings::Settings;
 use crate::statsd::{Address, Dialect, Transport};
 
-/// Where a receiver of StatsD is when nothing says it.
+/// The default host of a StatsD receiver.
 pub(super) const HOST: &str = "localhost";
 /// Its port.
 pub(super) const PORT: u16 = 8125;
 
-/// Metrics, and where they are sent.
+/// Metrics: how they are kept, and where they are sent.
 #[derive(Clone)]
 pub struct Metrics {
-    /// How they are kept, with the names that are built in.
+    /// How they are kept, with the built-in names.
     pub options: MetricsOptions,
-    /// A mapping file with other names.
+    /// A mapping file with other names, if there is one.
     pub mapping: Option<String>,
-    /// The path of their page.
+    /// The path of the metrics page.
     pub path: String,
     /// The receivers: one of StatsD, one of DogStatsD, both or none.
     pub receivers: Vec<(Address, Dialect)>,
-    /// How often counters are sent to these.
+    /// How often counters are sent to the receivers.
     pub flush: Duration,
 }
 
@@ -61,7 +61,7 @@ fn receivers(settings: &Settings) -> Vec<(Address, Dialect)> {
     receivers
 }
 
-/// Nobody listens on localhost:8125 by default, so it takes a sign that somebody does.
+/// Whether plain StatsD is on. Nobody listens on localhost:8125 by default, so a setting has to ask for it.
 pub(super) fn plain_is_on(settings: &Settings) -> bool {
     let is_named = settings.statsd_host.is_some()
         || settings.statsd_port.is_some()

@@ -1,4 +1,4 @@
-//! The shared store: where Redis is, how it is asked, and what happens where it does not answer.
+//! The shared store: where Redis is, how it is asked, and the fallback when it does not answer.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use tidegate_redis::address::{Kind, Login, Place};
 use tidegate_redis::key::KeyStyle;
 use tidegate_redis::{Access, RedisOptions, SharedStoreOptions};
 
-/// A pool of this many connections is what `envoyproxy/ratelimit` makes of 0.
+/// The pool size that `envoyproxy/ratelimit` takes for 0.
 const POOL_SIZE_OF_0: usize = 4;
 
 /// The shared store.
 #[derive(Clone)]
 pub struct Redis {
-    /// The Redis of all limits, except those in the next one.
+    /// The Redis of all limits but those of `per_second`.
     pub main: Server,
-    /// The Redis of limits whose unit is a second, if that is another.
+    /// The Redis of limits whose unit is a second, if it is another one.
     pub per_second: Option<Server>,
-    /// The files of TLS to those that want it.
+    /// The files of TLS, for the servers that use it.
     pub tls: ClientTlsFiles,
-    /// With TLS, the chain of a server is verified, and its name is not.
+    /// Whether TLS accepts any server name. The chain is verified anyway.
     pub tls_any_name: bool,
-    /// What happens where Redis does not answer, and which hits are leased.
+    /// What happens when Redis does not answer, and which hits are leased.
     pub failover: SharedStoreOptions,
-    /// How long Redis may be out of reach at start; `None`: as long as it likes.
+    /// How long Redis may be out of reach at start. `None`: without a bound.
     pub startup_timeout: Option<Duration>,
-    /// The process is not ready while Redis does not answer.
+    /// Whether the process is not ready while Redis does not answer.
     pub health_follows: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Redis {
 pub struct Server {
     /// Where it is and how it is asked, without TLS.
     pub options: RedisOptions,
-    /// TLS is wanted.
+    /// Whether to speak TLS.
     pub tls: bool,
 }
 
@@ -92,7 +92,7 @@ fn per_second_server(settings: &Settings, place: Place, workers: usize) -> Serve
     Server { options: options(settings, place, workers, logins, pool), tls }
 }
 
-/// The settings of a login win over the URL's.
+/// The options of one Redis. A login in the settings wins over the URL's.
 fn options(
     settings: &Settings,
     place: Place,

@@ -10,24 +10,24 @@ use crate::source::xds::{Backoff, XdsOptions, XdsTls};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::rules::LoadOptions;
 
-/// Where rules are read when nothing says where.
+/// Where rules are read from if no setting says it.
 const FALLBACK_PATH: &str = "config";
-/// The places of `envoyproxy/ratelimit`.
+/// The default places of `envoyproxy/ratelimit`.
 const RUNTIME_ROOT: &str = "/srv/runtime_data/current";
 const RUNTIME_APPDIRECTORY: &str = "config";
 
 /// The rules.
 #[derive(Clone)]
 pub struct Rules {
-    /// The files, where no control plane is followed.
+    /// The files, if no control plane is followed.
     pub files: RuleFiles,
-    /// The control plane that they come from instead.
+    /// The control plane that the rules come from instead.
     pub control_plane: Option<XdsOptions>,
-    /// How they are loaded. The secret is no secret yet: a process draws its own.
+    /// How they are loaded. The key secret is a placeholder: a process draws its own.
     pub load: LoadOptions,
-    /// Missing or bad ones do not keep the process from starting.
+    /// Whether the process starts with missing or bad rules.
     pub start_without: bool,
-    /// The process is unhealthy while no domain is loaded.
+    /// Whether the process is unhealthy while no domain is loaded.
     pub health_needs_domain: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct RuleFiles {
     pub layout: Layout,
     /// The settings that say so, and how to change them.
     pub remedy: &'static str,
-    /// A set without any file is served.
+    /// Whether a set without any file is served.
     pub may_be_empty: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn resolve(settings: &Settings) -> Rules {
     }
 }
 
-/// CONFIG_PATH; else the tree of RUNTIME_*, if one of them is set or its usual place is there; else `./config`.
+/// Where rules lie: CONFIG_PATH; else the tree of RUNTIME_*, if one is set or the default exists; else `./config`.
 fn layout(settings: &Settings) -> Layout {
     if let Some(path) = unless_empty(&settings.config_path) {
         return Layout::Path(PathBuf::from(path));
@@ -121,7 +121,7 @@ fn control_plane(settings: &Settings) -> XdsOptions {
 }
 
 impl RuleFiles {
-    /// The value of a setting that says where they lie, if it has a say.
+    /// The value of a setting that says where rules lie, if it is in use.
     pub(super) fn place(&self, setting: &str) -> Option<&Path> {
         match (&self.layout, setting) {
             (Layout::Path(path), "CONFIG_PATH") => Some(path),
@@ -133,7 +133,7 @@ impl RuleFiles {
     }
 }
 
-/// Why a set is refused in which no file is rules.
+/// Why a set without any file of rules is refused.
 pub fn no_rules(layout: &Layout) -> String {
     let expected = match layout {
         Layout::Runtime { .. } => "a file with a `domain`, at any depth",

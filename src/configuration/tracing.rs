@@ -1,4 +1,4 @@
-//! Where spans go, and what every one says.
+//! Where spans go, and which attributes all of them have.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use crate::settings::Settings;
 use crate::settings::value::Compression;
 use crate::spans::{Collector, Protocol, TracingOptions};
 
-/// Where spans go, and what every one says.
+/// Where spans go, and which attributes all of them have.
 #[derive(Clone)]
 pub struct Tracing {
-    /// What is traced, and how it waits for its way out.
+    /// What is traced, and how spans wait to be sent.
     pub options: TracingOptions,
-    /// The name of this instance, which every span says too; a random one where none is set.
+    /// The name of this instance, which is an attribute of every span. Random if none is set.
     pub instance: Option<String>,
-    /// Where spans go, without certificates.
+    /// The collector, without certificates.
     pub collector: Collector,
-    /// The files of these.
+    /// The files of the certificates.
     pub files: ClientTlsFiles,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn resolve(settings: &Settings) -> Tracing {
     }
 }
 
-/// Of several texts with one name, the last one here wins.
+/// The attributes of all spans. Of several with one name, the last one here wins.
 fn resource(settings: &Settings) -> Vec<(String, String)> {
     let named = [
         ("service.name", &settings.otel_service_name),
@@ -87,7 +87,7 @@ fn collector(settings: &Settings) -> Collector {
     }
 }
 
-/// The general endpoint is a base, to which HTTP adds the path of traces; the one of traces is taken as it is.
+/// The URL of the collector. HTTP adds the path of traces to the general endpoint, but not to the one of traces.
 fn endpoint(settings: &Settings) -> String {
     let protocol = settings.tracing_exporter_protocol;
     let of_traces = unless_empty(&settings.otel_exporter_otlp_traces_endpoint);

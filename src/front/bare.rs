@@ -1,4 +1,4 @@
-//! The handler and the lane without a server, for the benchmarks that measure them alone: no sockets, no runtime, no
+//! The handler and the lane without a server, for benchmarks that measure them alone: without sockets, runtime or
 //! settings.
 
 use std::sync::Arc;
@@ -17,11 +17,10 @@ fn handler(rules: &str) -> Handler {
     Handler::new(service, metrics, Bounds::default())
 }
 
-/// A connection of the lane: takes whole frames off what it is given, appends what it has to say, and returns how many
-/// bytes it took.
+/// A connection of the lane: takes whole frames off its input, appends its output, and returns how many bytes it took.
 pub type BareConnection = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> usize>;
 
-/// What opens connections of the lane under these rules.
+/// Returns a function that opens connections of the lane under these rules.
 ///
 /// # Panics
 /// When the rules are bad.
@@ -30,7 +29,7 @@ pub fn lane(rules: &str) -> impl Fn() -> BareConnection + use<> {
     move || Box::new(bare(front.clone()))
 }
 
-/// What answers encoded requests under these rules, on the thread that asks: `None` to one that is refused.
+/// Returns a function that answers encoded requests under these rules, on the calling thread: `None` for a refusal.
 ///
 /// # Panics
 /// When the rules are bad.

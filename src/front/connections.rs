@@ -1,16 +1,16 @@
 //! From a listener to a front: who serves a connection, on which thread, within which bounds.
 //!
-//! Decisions run on [`Workers`]: one thread a core, each with a runtime of its own, so that a call is read, decided and
-//! answered without a hop. A connection belongs to one worker, the one that had the fewest when it came. Everything
-//! that is not a decision is served by [`serve_pages`] on whatever runtime calls it.
+//! Decisions run on [`Workers`]: one thread per core, each with a runtime of its own, so that a call is read, decided
+//! and answered on one thread. A connection belongs to one worker, the one that had the fewest when it came. Pages,
+//! which decide nothing, are served by [`serve_pages`] on the runtime that calls it.
 //!
-//! A connection comes in at a [`Listener`] (TCP or unix socket, plain or TLS) as an [`Arrival`], becomes a [`Session`]
-//! once its client has said which protocol it speaks, and then belongs to a driver, which is chosen in [`serve_grpc`]
-//! and [`serve_http`]. A driver gets the session's stream (`AsyncRead + AsyncWrite`, whatever carries it), the front
-//! that answers, and the [`Life`] of the connection, which says when to end gracefully and when at once.
+//! A connection comes in at a [`Listener`] (TCP or unix socket, plain or TLS) as an [`Arrival`]. It becomes a
+//! [`Session`] once its first bytes have shown the protocol, and then belongs to a driver, which [`serve_grpc`] or
+//! [`serve_http`] chooses. A driver gets the stream (`AsyncRead + AsyncWrite`), the front that answers, and the
+//! [`Life`] of the connection, which says when to end gracefully and when at once.
 //!
 //! A connection ends when its peer ends it, when it breaks, when its peer reads nothing for long, or gracefully
-//! (GOAWAY, `connection: close`) once it is old or draining has begun. A stream of HTTP/2 ends too when its peer takes
+//! (GOAWAY, `connection: close`) once it is old or draining has begun. A stream of HTTP/2 also ends when its peer takes
 //! nothing of it for long.
 
 mod drain;
@@ -51,27 +51,27 @@ use crate::front::http::Respond;
 use crate::front::lane::{self, LaneFront};
 use crate::health::Health;
 
-/// Calls at a time on one connection. Envoy opens another connection when it needs more. All of them are woken at once
-/// when their connection ends, and hold up everybody else on its thread.
+/// Calls at a time on one connection. Envoy opens another connection when it needs more. When a connection ends, all
+/// its calls are woken at once and delay everybody else on the thread.
 const GRPC_STREAMS_MAX: u32 = 256;
-/// The same where HTTP/2 is the exception, and each may hold a whole body.
+/// Calls at a time on the HTTP port, where HTTP/2 is the exception and each call may hold a whole body.
 const HTTP_STREAMS_MAX: u32 = 100;
-/// The same of pages, which are long: few of them are looked at at a time.
+/// Calls at a time for pages, which are long: few are read at a time.
 const PAGE_STREAMS_MAX: u32 = 8;
 /// Headers of one request, decoded. Envoy's own are a few hundred bytes.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
 /// Unread bytes of requests that a connection may hold here, and each of its streams.
 const CONNECTION_WINDOW_BYTES: u32 = 1_024 * 1_024;
 const STREAM_WINDOW_BYTES: u32 = 64 * 1_024;
-/// Unsent bytes of answers that one stream may hold here, should its peer not read.
+/// Unsent bytes of answers that one stream may hold here while its peer does not read.
 const SEND_BUFFER_BYTES: usize = 64 * 1_024;
-/// Finds peers that are gone without a word.
+/// Finds peers that went away silently.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long HTTP/1 may take from the last answer to the end of the next header: longer than proxies keep an idle
-/// connection (NGINX: 60 s), so that they are the ones that close it.
+/// How long HTTP/1 may take from the last answer to the end of the next header. Proxies keep an idle connection for
+/// less (NGINX: 60 s), so that they are the ones that close it.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(75);
-/// What one connection of HTTP/1 buffers.
+/// The buffer of one HTTP/1 connection.
 const HTTP1_BUFFER_BYTES: usize = 32 * 1_024;
 
 /// What speaks HTTP/2 on the gRPC port.
@@ -92,19 +92,19 @@ pub enum GrpcServer {
 }
 
 impl GrpcServer {
-    /// hyper and tonic: calls are answered by `handler`, and questions about health by `health`.
+    /// hyper and tonic: `handler` answers calls, `health` answers health checks.
     #[must_use]
     pub fn tonic(handler: Arc<Handler>, health: Arc<Health>) -> Self {
         Self::Tonic(GrpcFront::new(handler, health))
     }
 
-    /// The same on our own HTTP/2.
+    /// Our own HTTP/2, with the same parameters.
     #[must_use]
     pub fn lane(handler: Arc<Handler>, health: Arc<Health>) -> Self {
         Self::Lane(LaneFront::new(handler, health))
     }
 
-    /// Serves one connection to its end, once its client has said what it speaks.
+    /// Serves one connection to its end, once its protocol is known.
     pub(in crate::front) async fn serve(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -117,40 +117,40 @@ impl GrpcServer {
     }
 }
 
-/// Serves one connection of gRPC.
+/// Serves one gRPC connection.
 pub async fn serve_grpc(arrival: Arrival, server: GrpcServer, mut life: Life) {
     let Some(session) = arrival.greeted(&mut life).await else { return };
     server.serve(session.stream, life).await;
 }
 
-/// The same on hyper and tonic.
+/// Serves one gRPC connection by hyper and tonic.
 async fn serve_tonic(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     front: GrpcFront,
     life: Life,
 ) {
-    // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
+    // This connection has its own reference count: the shared ones inside would bounce between cores with every call.
     let front = Arc::new(front.for_connection());
     let service = service_fn(move |request: Request<Incoming>| {
         let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.respond(request).await) }
     });
-    // Whatever it speaks: what is not HTTP/2 is told so.
-    // Its streams may stand still: a Watch of health has no news for days.
+    // Serves clients that do not speak HTTP/2 as well, to answer them with an error.
+    // Streams may stand still: a Watch of health sends nothing for days.
     let mut http2 = http2(TokioExecutor::new(), GRPC_STREAMS_MAX);
     let connection = http2.auto_date_header(false).serve_connection(TokioIo::new(stream), service);
     run_to_end(connection, life).await;
 }
 
-/// Serves one connection of HTTP/1.1 or HTTP/2, whichever it begins with.
+/// Serves one connection of HTTP/1.1 or HTTP/2, depending on its first bytes.
 pub async fn serve_http(arrival: Arrival, front: impl Respond, life: Life) {
     serve_streams(arrival, front, HTTP_STREAMS_MAX, life).await;
 }
 
-/// The same, with so many calls at a time.
+/// Serves one connection with at most so many calls at a time.
 async fn serve_streams(arrival: Arrival, front: impl Respond, streams_max: u32, mut life: Life) {
     let Some(Session { stream, protocol, peer }) = arrival.greeted(&mut life).await else { return };
-    // A count of this connection's own: those inside are shared, and would bounce between the cores with every call.
+    // This connection has its own reference count: the shared ones inside would bounce between cores with every call.
     let front = Arc::new(front);
     let service = service_fn(move |request: Request<Incoming>| {
         let front = Arc::clone(&front);
@@ -165,7 +165,7 @@ async fn serve_streams(arrival: Arrival, front: impl Respond, streams_max: u32, 
     }
 }
 
-/// HTTP/2 within our bounds, with so many calls at a time.
+/// HTTP/2 with our bounds, and at most so many calls at a time.
 fn http2<E: Clone>(executor: E, streams_max: u32) -> http2::Builder<E> {
     let mut builder = http2::Builder::new(executor);
     builder
@@ -180,7 +180,7 @@ fn http2<E: Clone>(executor: E, streams_max: u32) -> http2::Builder<E> {
     builder
 }
 
-/// HTTP/1 within our bounds.
+/// HTTP/1 with our bounds.
 fn http1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
@@ -190,9 +190,9 @@ fn http1() -> http1::Builder {
     builder
 }
 
-/// Serves pages (metrics, debugging) on the runtime that calls it, at most `connections_max` connections at a time: one
-/// more takes the place of the oldest, so that clients who open connections and leave them, or who read an answer
-/// without an end, never keep a scrape out. Whoever drops this future closes the listener and every connection.
+/// Serves pages (metrics, debugging) on the runtime that calls it, at most `connections_max` connections at a time. One
+/// more replaces the oldest, so that clients who leave connections open, or never finish reading, cannot keep a scrape
+/// out. Dropping this future closes the listener and every connection.
 pub async fn serve_pages(
     listener: Listener,
     front: impl Respond,

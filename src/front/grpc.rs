@@ -1,7 +1,7 @@
 //! The gRPC port: `envoy.service.ratelimit.v3`, `grpc.health.v1` and server reflection.
 //!
-//! The hot call, `ShouldRateLimit`, is answered by `unary` straight on hyper, because a generic gRPC server costs
-//! more than the decision. Everything else is tonic's.
+//! `unary` answers the hot call, `ShouldRateLimit`, directly on hyper, because a generic gRPC server costs more than
+//! the decision. tonic serves everything else.
 
 pub(in crate::front) mod framing;
 pub(in crate::front) mod health;
@@ -23,14 +23,14 @@ use self::unfinished::Unfinished;
 use crate::front::{Handler, proto};
 use crate::health::Health;
 
-/// Bytes of a question about health or about services, which are names. (tonic's own bound is 4 MiB, and a connection
-/// may have a thousand of them under way.)
+/// Bytes of a request for health or reflection, which holds names. (tonic's own bound is 4 MiB, and a connection may
+/// have a thousand of them under way.)
 pub(in crate::front) const QUESTION_BYTES_MAX: usize = 4 * 1_024;
 
 pub(in crate::front) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// What answers on the gRPC port. Clones share everything.
+/// Answers on the gRPC port. Clones share everything.
 #[derive(Clone)]
 pub struct GrpcFront {
     handler: Arc<Handler>,
@@ -38,7 +38,7 @@ pub struct GrpcFront {
 }
 
 impl GrpcFront {
-    /// Answers calls by `handler`, and questions about health by `health`.
+    /// `handler` answers calls, and `health` answers health checks.
     #[must_use]
     pub fn new(handler: Arc<Handler>, health: Arc<Health>) -> Self {
         let reflection = || {
@@ -55,14 +55,14 @@ impl GrpcFront {
         Self { handler, others }
     }
 
-    /// What answers on one connection.
+    /// The front of one connection.
     #[must_use]
     pub fn for_connection(self) -> GrpcConnection {
         GrpcConnection { front: self, unfinished: Unfinished::default() }
     }
 }
 
-/// What answers on one connection, whose calls share a bound on what they hold.
+/// The front of one connection. Its calls share a bound on the bytes that they hold.
 pub struct GrpcConnection {
     front: GrpcFront,
     unfinished: Unfinished,
@@ -88,9 +88,9 @@ fn never<T>(error: Infallible) -> T {
 
 /// The body of an answer.
 pub enum GrpcBody {
-    /// That of the hot call.
+    /// The answer to the hot call.
     Unary(unary::UnaryBody),
-    /// That of any other.
+    /// The answer to any other call.
     Other(tonic::body::Body),
 }
 

@@ -1,6 +1,6 @@
-//! The HTTP ports: decisions (`/check`, `/json`) and probes on one, pages for operators on the others. HTTP/1.1 and HTTP/2, plain.
+//! The HTTP ports: decisions (`/check`, `/json`) and probes on one, pages for operators on the others.
 //!
-//! A route is a line of a `match` on (method, path). Bodies are bounded in bytes and time.
+//! HTTP/1.1 and HTTP/2. A route is a line of a `match` on (method, path). Bodies are bounded in bytes and time.
 
 mod admin;
 mod check;
@@ -32,9 +32,9 @@ use crate::metrics::Front;
 /// How long a client may take to send one body.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What answers requests on an HTTP port.
+/// Answers requests on an HTTP port.
 pub trait Respond: Clone + Send + Sync + 'static {
-    /// Answers one request of `peer`, which has no address on a unix socket.
+    /// Answers one request. `peer` is `None` on a unix socket.
     fn respond(
         &self,
         request: Request<Incoming>,
@@ -51,7 +51,7 @@ pub struct HttpFront {
 }
 
 impl HttpFront {
-    /// Answers calls by `handler` (`/check` under `check`), and probes by `health`.
+    /// `handler` answers calls (`/check` with the options `check`), and `health` answers probes.
     #[must_use]
     pub fn new(handler: Arc<Handler>, health: Arc<Health>, check: CheckOptions) -> Self {
         Self { handler, health, check }
@@ -66,7 +66,7 @@ impl Respond for HttpFront {
         }
         let method = request.method();
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {
-            // The Go service's own handler never looks at the method, and its documentation shows a GET with a body.
+            // `envoyproxy/ratelimit` never looks at the method, and its documentation shows a GET with a body.
             ("/json", _) if method == Method::POST || method == Method::GET => {
                 let span = self.handler.begin_span(Front::Json, request.headers());
                 match read_body(request.into_body(), self.handler.bounds()).await {
@@ -83,7 +83,7 @@ impl Respond for HttpFront {
     }
 }
 
-/// All of a body that is within `bounds` and does not dawdle.
+/// Reads a body that is within `bounds`, for at most [`BODY_READ_TIMEOUT`].
 async fn read_body(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
     let read = Limited::new(body, bounds.request_bytes_max).collect();
     match tokio::time::timeout(BODY_READ_TIMEOUT, read).await {
@@ -94,7 +94,7 @@ async fn read_body(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
     }
 }
 
-/// What a refusal looks like over HTTP.
+/// The form of a refusal over HTTP.
 fn refused(refusal: &Refusal) -> Page {
     let status = match refusal.code {
         RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,

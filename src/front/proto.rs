@@ -4,5 +4,5 @@
 
 include!(concat!(env!("OUT_DIR"), "/proto.rs"));
 
-/// The compiled files as an encoded descriptor set, with everything that they import.
+/// The compiled files and everything that they import, as an encoded descriptor set.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -39,7 +39,7 @@ descriptors:
   - { key: plan, value: gold, rate_limit: { unlimited: true } }
 ";
 
-/// A whole limiter but for the settings. Users of the domain `shop` may do 10 an hour.
+/// A limiter with everything but settings. Users of the domain `shop` may do 10 an hour.
 struct Server {
     grpc: SocketAddr,
     http: SocketAddr,
@@ -52,11 +52,11 @@ struct Server {
     _pages: DrainSwitch,
 }
 
-/// What the program does unless told.
+/// The defaults of the program.
 pub(super) const CHECK: CheckOptions =
     CheckOptions { proxy: Proxy::Nginx, deny_status: StatusCode::TOO_MANY_REQUESTS, trusted_hops: 0 };
 
-/// Both fronts of this service, and the health that they tell: good.
+/// Both fronts of this service, and their health, which is good.
 pub(super) fn fronts(service: Arc<Service>, metrics: Arc<Metrics>) -> (Fronts, Arc<Health>) {
     fronts_with(service, metrics, CHECK)
 }

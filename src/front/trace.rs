@@ -1,4 +1,4 @@
-//! What a span says of a call: what was decided, while the decision is there to be read; or why it was refused.
+//! What a span holds of a call: the decision, while it is there to be read, or the refusal.
 
 use http::HeaderMap;
 use prost::Message;
@@ -12,13 +12,13 @@ use tidegate_engine::plan::Origin;
 use tidegate_engine::rules::Rule;
 
 impl Handler {
-    /// Traces calls from now on, if there is something to trace to.
+    /// Traces calls from now on, if there is a tracer.
     #[must_use]
     pub fn traced(self, tracer: Option<Tracer>) -> Self {
         Self { tracer, ..self }
     }
 
-    /// Begins the span of a call with these headers. `None`, and next to no work, when it is not traced.
+    /// Begins the span of a call with these headers. `None`, and next to no work, if the call is not traced.
     pub fn begin_span(&self, front: Front, headers: &HeaderMap) -> Option<CallSpan> {
         let name = match front {
             Front::Grpc => "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
@@ -29,14 +29,14 @@ impl Handler {
     }
 }
 
-/// Tells the span of a call, if it has one, which domain was asked.
+/// Writes the domain of a call into its span, if it has one.
 pub(super) fn asked(span: &mut Option<CallSpan>, domain: &str) {
     if let Some(span) = span {
         span.text("ratelimit.domain", domain);
     }
 }
 
-/// Ends the span of a call, if it has one, with this decision.
+/// Ends the span of a call with this decision, if it has a span.
 pub(super) fn decided((front, span): (Front, Option<CallSpan>), decision: &Decision<'_>) {
     let Some(mut span) = span else { return };
     protocol(&mut span, front, 0);
@@ -46,14 +46,14 @@ pub(super) fn decided((front, span): (Front, Option<CallSpan>), decision: &Decis
     span.texts("ratelimit.rules_over_limit", over.filter_map(path));
 }
 
-/// Ends the span of a call, if it has one, that was refused.
+/// Ends the span of a refused call, if it has one.
 pub(super) fn refused((front, span): (Front, Option<CallSpan>), refusal: &Refusal) {
     let Some(mut span) = span else { return };
     protocol(&mut span, front, refusal.code.grpc_status());
     span.failed(&refusal.message);
 }
 
-/// The same of a call that asked `message`, as far as that can be read.
+/// Ends the span of a refused call that sent `message`, as far as that can be read.
 pub(super) fn refused_message(
     (front, mut span): (Front, Option<CallSpan>),
     message: &[u8],
@@ -74,7 +74,7 @@ fn protocol(span: &mut CallSpan, front: Front, grpc_status: u8) {
     }
 }
 
-/// The path of the limit that this descriptor met, as metrics name it without values of the request.
+/// The path of the limit that this descriptor met, as metrics name it, without values of the request.
 fn path(status: &Status<'_>) -> Option<String> {
     let of_rule = |rule: &Rule| rule.metric_name.rolled_up().join(".");
     match status {

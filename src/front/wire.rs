@@ -1,7 +1,7 @@
-//! The protocol's messages to the engine's types (`parse`) and back (`encode`).
+//! Turns the protocol's messages into the engine's types (`parse`) and back (`encode`).
 //!
-//! Checks everything that the engine takes for granted, in the order in which the refusals are documented. Knows no
-//! transport, reads no rules.
+//! Checks everything that the engine relies on, in the order in which the refusals are documented. Knows no transport
+//! and reads no rules.
 
 mod answer;
 mod headers;
@@ -19,10 +19,10 @@ use tidegate_engine::rules::Unit;
 
 pub use self::headers::LimitHeaders;
 
-/// What an answer of a few descriptors takes.
+/// Bytes of an answer to a few descriptors.
 pub(super) const ANSWER_BYTES: usize = 256;
 
-/// What answers tell beside codes and limits. What is off costs nothing.
+/// What answers carry beside codes and limits. What is off costs nothing.
 #[derive(Clone, Debug, Default)]
 pub struct AnswerOptions {
     /// Headers for the answer to the client.
@@ -31,7 +31,7 @@ pub struct AnswerOptions {
     pub dynamic_metadata: bool,
 }
 
-/// Checks that anything is asked at all.
+/// Checks that a request has a domain and descriptors.
 pub(super) fn check_asked(message: &RateLimitRequest) -> Result<(), Refusal> {
     if message.domain.is_empty() {
         return Err(Refusal::invalid("rate limit domain must not be empty"));
@@ -42,7 +42,7 @@ pub(super) fn check_asked(message: &RateLimitRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The message as a request that is within `bounds`. Its text stays where it is.
+/// Parses a message into a request that is within `bounds`. The request borrows its texts.
 pub(super) fn parse<'a>(message: &'a RateLimitRequest, bounds: &Bounds) -> Result<Request<'a>, Refusal> {
     bounds.check(message.descriptors.iter().map(|descriptor| descriptor.entries.len()))?;
     let mut request = Request::new(&message.domain, message.hits_addend);

@@ -1,23 +1,23 @@
-//! Requests that are decided at one time, each in a place that it keeps from where it was read to where its answer goes.
+//! Requests that are decided together. Each keeps its place from reading the request to sending its answer.
 
 use arrayvec::ArrayVec;
 
 use tidegate_engine::request::Request;
 
-/// Requests of a batch: enough that memory has answered for the first once the last is asked for, few enough that what
-/// is known of them stays in a processor's nearest cache.
+/// Requests in a batch: enough that memory has answered for the first when the last is asked for, few enough to stay in
+/// a processor's nearest cache.
 pub const BATCH_MAX: usize = 8;
 
 /// At most [`BATCH_MAX`] places, each with a request or without.
 #[derive(Default)]
 pub struct Batch<'r> {
-    /// They are large, so they are read where they stay. A place without a request has an empty one.
+    /// Requests are large, so they are read in place. A place without a request holds an empty one.
     requests: ArrayVec<Request<'r>, BATCH_MAX>,
     is_asked: [bool; BATCH_MAX],
 }
 
 impl<'r> Batch<'r> {
-    /// One more place, with the request that `read` puts there, or without.
+    /// Adds a place, with the request that `read` fills in.
     ///
     /// # Errors
     /// Those of `read`: then the place has no request.
@@ -36,13 +36,13 @@ impl<'r> Batch<'r> {
         outcome
     }
 
-    /// One more place, with this request.
+    /// Adds a place with this request.
     pub fn put(&mut self, request: Request<'r>) {
         self.is_asked[self.requests.len()] = true;
         self.requests.push(request);
     }
 
-    /// One more place without a request.
+    /// Adds a place without a request.
     pub fn pass(&mut self) {
         self.requests.push(Request::default());
     }
@@ -53,7 +53,7 @@ impl<'r> Batch<'r> {
         self.requests.iter().enumerate().filter(|&(place, _)| self.is_asked[place])
     }
 
-    /// All places; where there is no request, an empty one.
+    /// All places. One without a request has an empty one.
     #[inline]
     pub(super) fn places(&self) -> impl Iterator<Item = &Request<'r>> {
         self.requests.iter()

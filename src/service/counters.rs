@@ -1,5 +1,5 @@
-//! The counters that decisions ask, wherever they live, in two steps: [`begin`](Counters::begin) answers what this node can
-//! answer by itself, [`finish`](Counters::finish) asks the shared store for the rest.
+//! Asks counters, wherever they live, in two steps: [`begin`](Counters::begin) asks those that this node can answer for
+//! by itself, [`finish`](Counters::finish) asks the shared store for the rest.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub enum Counters {
 pub struct Answered(u32);
 
 impl Answered {
-    /// Whether this one was.
+    /// Whether this plan was answered.
     #[inline]
     pub fn has(self, place: usize) -> bool {
         self.0 >> place & 1 == 1
@@ -41,9 +41,9 @@ impl Counters {
         }
     }
 
-    /// Asks and charges all counters of each plan that this node can answer for by itself, one plan after the other;
-    /// nothing is charged for the others. `applied` has a place for each plan, of which there are at most 32. `began` is
-    /// now, read off the clock a moment ago.
+    /// Checks and charges all counters of each plan that this node can answer by itself, one plan after the other.
+    /// Charges nothing for the others. `applied` has a place for each plan; there are at most 32. `began` is a clock
+    /// reading of a moment ago.
     pub fn begin(
         &self,
         plans: &[Plan<'_>],
@@ -73,10 +73,10 @@ impl Counters {
         answered
     }
 
-    /// Asks and charges all counters of one plan, the shared store's too. The caller of the request waits for `patience`.
+    /// Checks and charges all counters of one plan, the shared store's too. The caller waits for `timeout`.
     ///
     /// # Errors
-    /// When the shared store does not answer for a counter whose rule has no other answer.
+    /// When the shared store does not answer for a counter whose fallback is an error.
     pub async fn finish(
         &self,
         request: &Request<'_>,
@@ -92,7 +92,7 @@ impl Counters {
         }
     }
 
-    /// The store that several nodes share, if these do.
+    /// The shared store, if counters live there.
     pub fn shared(&self) -> Option<&Arc<SharedStore>> {
         match self {
             Self::Memory(_) => None,
@@ -100,7 +100,7 @@ impl Counters {
         }
     }
 
-    /// What the counters say to a request that only asks (0 hits): all of them, wherever they live.
+    /// Reads all counters of a request that only asks (0 hits), wherever they live.
     ///
     /// # Errors
     /// When the shared store does not answer for one.

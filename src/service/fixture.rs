@@ -1,4 +1,4 @@
-//! Services without settings, for the tests and benchmarks of whatever stands before one.
+//! Services without settings, for the tests and benchmarks of the fronts.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) fn service(text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
     service_at(Clock::start(), text, metrics)
 }
 
-/// The same by this clock.
+/// A service by this clock.
 pub(crate) fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics>) -> Service {
     let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 30)));
     let service = Service::new(Counters::Memory(store), Arc::clone(metrics), clock, Modes::default());

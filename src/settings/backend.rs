@@ -1,4 +1,4 @@
-//! Whether counters live in Redis, where nothing says it.
+//! Whether counters live in Redis when BACKEND_TYPE is not set.
 
 use crate::settings::value::Backend;
 use crate::settings::{Row, TABLE};
@@ -15,8 +15,8 @@ const OTHERS: &[&str] = &[
     "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
 ];
 
-/// Where counters live when BACKEND_TYPE does not say it: in Redis as soon as anything is said of one. (Not any
-/// variable whose name begins with REDIS_: Kubernetes sets some.)
+/// Where counters live when BACKEND_TYPE is not set: in Redis as soon as a setting of Redis is. (Not with any variable
+/// whose name begins with REDIS_: Kubernetes sets some.)
 pub(super) fn backend(
     text: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,

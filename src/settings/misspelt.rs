@@ -1,17 +1,17 @@
-//! Variables that look like settings and are none: somebody believes in them, so the log says that nobody reads them.
+//! Variables that look like settings and are none. They are expected to have an effect, so the log says that they do not.
 //!
 //! In: the names of the environment, and what a name is set to. Out: a [`Problem`] for each that looks like a mistake.
-//! Values are never told. What Kubernetes sets for a Service is no mistake.
+//! Values are never shown. What Kubernetes sets for a Service is no mistake.
 
 use strsim::osa_distance;
 
 use crate::settings::switching::{DIFFERS, NO_EFFECT, SAME};
 use crate::settings::{Problem, TABLE};
 
-/// Whoever uses one of these beginnings speaks to a rate limiter.
+/// A variable whose name begins like this is meant for a rate limiter.
 const FAMILIES: &[&str] = &["REDIS_", "GRPC_", "LIMIT_", "CONFIG_"];
 
-/// Variables of gRPC's own libraries. A `*` ends a beginning.
+/// Variables of gRPC's own libraries. `*` stands for any ending.
 const READ_BY_LIBRARIES: &[&str] = &[
     "GRPC_ABORT_ON_LEAKS",
     "GRPC_ARENA_*",
@@ -40,11 +40,11 @@ const READ_BY_LIBRARIES: &[&str] = &[
     "OTEL_BLRP_*",
 ];
 
-/// Names of so many letters and fewer are too near to everything.
+/// Names of at most this many letters have to match exactly: they are too close to everything.
 const EXACT_LETTERS_MAX: usize = 4;
-/// From so many letters on, two may be wrong; before that, one.
+/// In names of at least this many letters two may be wrong, in shorter ones one.
 const TWO_WRONG_LETTERS_MIN: usize = 8;
-/// Mistakes that are told; there may be any number of variables.
+/// Mistakes that are reported at most: there may be any number of variables.
 const REPORTED_MAX: usize = 20;
 
 /// A warning for each variable that nobody reads and that looks like a setting.
@@ -68,7 +68,7 @@ fn mistake(name: &str, is_set_to_an_address: impl Fn(&str) -> bool) -> Option<Pr
     if is_read(name) || is_of_a_service(name) {
         return None;
     }
-    // A port of a Service has an address for a value; what has another was set by somebody.
+    // The port of a Service has an address as its value. Somebody set what has another value.
     let may_be_a_service = name.ends_with("_PORT");
     let what = match closest(name) {
         Some(_) if may_be_a_service && is_set_to_an_address(name) => return None,
@@ -81,7 +81,7 @@ fn mistake(name: &str, is_set_to_an_address: impl Fn(&str) -> bool) -> Option<Pr
     Some(Problem { name: name.to_owned(), what })
 }
 
-/// A setting, or a variable of which the documentation says that it has no effect.
+/// Whether a variable is a setting, or documented as having no effect.
 fn is_read(name: &str) -> bool {
     let rows = TABLE.iter().map(|row| row.name);
     let there = SAME.iter().copied().chain(DIFFERS.iter().map(|(name, _)| *name));
@@ -89,7 +89,7 @@ fn is_read(name: &str) -> bool {
     rows.chain(there).chain(no_effect).chain(READ_BY_LIBRARIES.iter().copied()).any(|known| fits(known, name))
 }
 
-/// `known` is this name, or its beginning up to where any text may stand: `*`, `<NAME>`.
+/// Whether `known` is this name, or its beginning up to a `*` or `<NAME>`, which stand for any text.
 fn fits(known: &str, name: &str) -> bool {
     match known.find(['*', '<']) {
         Some(end) => name.starts_with(&known[..end]),

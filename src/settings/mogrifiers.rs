@@ -1,4 +1,4 @@
-//! Rules that rewrite the names of DogStatsD: three variables for each name in USE_DOG_STATSD_MOGRIFIERS, so they are
+//! Rules that rewrite the names of DogStatsD. Each name in USE_DOG_STATSD_MOGRIFIERS has three variables, so they are
 //! in no row of the table.
 
 use regex::Regex;
@@ -7,7 +7,7 @@ use crate::settings::Problem;
 use crate::settings::value::{Map, Value};
 use crate::statsd::Mogrifier;
 
-/// Reads the rules of these names; what is wrong goes to `problems`.
+/// Reads the rules of these names. Adds what is wrong to `problems`.
 pub(super) fn read(
     names: &[String],
     variable: &impl Fn(&str) -> Option<String>,

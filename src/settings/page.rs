@@ -1,4 +1,4 @@
-//! Settings for people: the page of all of them in Markdown, which is docs/settings.md.
+//! The page of all settings in Markdown: docs/settings.md.
 
 use std::fmt::Write as _;
 
@@ -12,8 +12,8 @@ const INTRODUCTION: &str = "\
 <!-- Made by `tidegate settings --markdown`. -->
 
 Each setting is an environment variable and a flag of the command line; the flag wins, then the variable, then the
-default. `tidegate settings` shows the values that would be in force, and where each comes from. Bad ones are told all
-at once, each with its name, its value and what was expected; the exit code is 64.
+default. `tidegate settings` shows the values that would be in force, and where each comes from. Bad ones are reported
+all at once, each with its name, its value and what was expected; the exit code is 64.
 
 | value | how it is written |
 | --- | --- |
@@ -23,8 +23,8 @@ at once, each with its name, its value and what was expected; the exit code is 6
 | BYTES | a number, alone or with `KiB`, `MiB` or `GiB` |
 
 A variable that is set to nothing is as if unset, unless its value is a text: then it is the empty text. A variable
-that stands nowhere on this page is ignored; one that looks like a mistake is told when the limiter starts, and by
-`tidegate settings`: a name like one of these, or one that begins with REDIS_, GRPC_, LIMIT_ or CONFIG_.
+that stands nowhere on this page is ignored; one that looks like a mistake is reported when the limiter starts, and
+by `tidegate settings`: a name like one of these, or one that begins with REDIS_, GRPC_, LIMIT_ or CONFIG_.
 
 The last column compares with the variable of the same name in `envoyproxy/ratelimit`; where it is empty, there is none.
 ";
@@ -83,7 +83,7 @@ fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(page, "{text}");
 }
 
-/// What stands in a table must not end its cell, nor be taken for a tag.
+/// A text that neither ends its cell in a table nor looks like a tag.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "\\<").replace('*', "\\*")
 }

@@ -1,9 +1,9 @@
-//! Values of variables of `envoyproxy/ratelimit` that would change behaviour and that are not supported: it is better
-//! not to start than to run as something else than the operator asked for.
+//! Refuses values of variables of `envoyproxy/ratelimit` that would change behaviour and are not supported: it is
+//! better not to start than to behave differently from what the operator asked for.
 
 use crate::settings::Problem;
 
-/// (variables, the values of them that are refused, why)
+/// (variables, their values that are refused, why)
 pub(super) const REFUSED_VALUES: &[(&[&str], &[&str], &str)] = &[(
     &["REDIS_POOL_ON_EMPTY_BEHAVIOR", "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR"],
     &["CREATE", "ERROR"],

@@ -1,7 +1,7 @@
-//! What becomes of every variable of `envoyproxy/ratelimit`: the same, different for a reason, or accepted without
-//! effect. What is refused stands in `refused`, what a setting does in `table`; the page of settings shows all of it.
+//! How every variable of `envoyproxy/ratelimit` compares: the same, different for a reason, or accepted without effect.
+//! `refused` has the values that are refused, `table` what a setting does. The page of settings shows all of it.
 
-/// Variables that mean what they mean there.
+/// Variables that mean the same there.
 pub const SAME: &[&str] = &[
     "HOST",
     "PORT",
@@ -179,7 +179,7 @@ pub const DIFFERS: &[(&str, &str)] = &[
 ];
 
 const AS_THERE: &str = "it has none there either";
-const PIPELINE: &str = "speed only: writes are gathered, and keys asked in parallel, without being told";
+const PIPELINE: &str = "speed only: writes are gathered, and keys asked in parallel, without a setting";
 const SPANS: &str = "spans stay far below the limits";
 const GO_ONLY: &str = "for programs in Go only (threads: WORKER_THREADS)";
 const PROXIES: &str = "connections are direct; a start warns of one that a control plane or a collector would have been reached through";
@@ -261,7 +261,7 @@ mod tests {
     use crate::settings::TABLE;
     use crate::settings::refused::refused_values;
 
-    /// What its settings file, its libraries and the deployments that are known of read or set.
+    /// What its settings file, its libraries and known deployments read or set.
     const READ_THERE: &str = "
         HOST PORT DEBUG_HOST DEBUG_PORT GRPC_HOST GRPC_PORT GRPC_UDS
         GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT
@@ -318,10 +318,10 @@ mod tests {
         GRPC_SERVER_TLS_CA_CERT REDIS_POOL_ON_EMPTY_WAIT_DURATION REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION
         DOG_STATSD_MOGRIFIERS DOG_STATSD_MOGRIFIERS_<NAME>_*";
 
-    /// Read by other means than a row of the table: a family of names, and those of a library.
+    /// Read by other code than a row of the table: a family of names, and those of a library.
     const READ_ELSEWHERE: &[&str] = &["DOG_STATSD_MOGRIFIER_<NAME>_", "SSL_CERT_"];
 
-    /// What only goes with a shared store, which is refused.
+    /// These variables are for a shared store.
     const NOT_YET: &[&str] = &[
         "LOCAL_CACHE_SIZE_IN_BYTES",
         "CACHE_KEY_PREFIX",

@@ -1,4 +1,4 @@
-//! The table: a row a setting. A new setting is one row here, a line in `configuration` and, where its kind is new, a
+//! The table: a row per setting. A new setting needs one row here, a line in `configuration` and, if its kind is new, a
 //! kind in `value`.
 
 use std::time::Duration;
@@ -21,19 +21,19 @@ use tidegate_engine::rules::{Cost, StoreFailure, Sync};
 /// What the table says of one setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The heading under which it stands.
+    /// The heading that it is listed under.
     pub group: &'static str,
     /// The environment variable.
     pub name: &'static str,
     /// The kind of value, as `--help` calls it.
     pub value_name: &'static str,
-    /// The default, as it would be written; `None` when the program finds it out, as the help says.
+    /// The default, as it would be written. `None` if the program finds it out, as the help says.
     pub default: Option<&'static str>,
     /// What it means, one sentence.
     pub help: &'static str,
-    /// A flag without a value means true.
+    /// Whether a flag without a value means true.
     pub is_switch: bool,
-    /// Set to nothing it is as if unset.
+    /// Whether an empty value means unset.
     pub empty_is_unset: bool,
     /// Whether two texts are the same value.
     pub are_equal: fn(&str, &str) -> bool,
@@ -56,18 +56,18 @@ macro_rules! settings {
             }, )+ )?
         )+];
 
-        /// Every setting, read and checked. Fields are named as the variables are.
+        /// Every setting, read and checked. Fields are named like the variables.
         #[derive(Clone, Debug)]
         pub struct Settings {
             $( $( #[doc = $help] pub $field: $kind, )+ $( $( #[doc = $ohelp] pub $ofield: Option<$okind>, )+ )? )+
-            /// What the variables of each name in USE_DOG_STATSD_MOGRIFIERS say.
+            /// The rules that the variables of each name in USE_DOG_STATSD_MOGRIFIERS define.
             pub mogrifiers: Vec<Mogrifier>,
-            /// What is good and yet not what one might believe; told once there is a log.
+            /// Valid but probably unintended; logged at startup.
             pub warnings: Vec<Problem>,
         }
 
         impl Settings {
-            /// Reads all rows; what is wrong goes to `problems`.
+            /// Reads all rows. Adds what is wrong to `problems`.
             pub(super) fn read_table(
                 text: impl Fn(&Row) -> Option<String>,
                 problems: &mut Vec<Problem>,
@@ -150,11 +150,11 @@ settings! {
     "Decisions": {
         "SHADOW_MODE" shadow_mode: bool = "false", "the overall code is always OK";
         "QUOTA_MODE" quota_mode: bool = "false", "every descriptor is in quota mode";
-        "LIMIT_RESPONSE_HEADERS_ENABLED" limit_response_headers_enabled: bool = "false", "tell limit, remaining hits and seconds to wait in headers of the response, and Retry-After when it is over the limit";
-        "LIMIT_LIMIT_HEADER" limit_limit_header: HeaderName = "RateLimit-Limit", "name of the header that tells the limit";
-        "LIMIT_REMAINING_HEADER" limit_remaining_header: HeaderName = "RateLimit-Remaining", "name of the header that tells the remaining hits";
-        "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header that tells the seconds to wait";
-        "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "tell the next filters of the proxy what was asked, and the metadata of the rules that let their descriptors pass";
+        "LIMIT_RESPONSE_HEADERS_ENABLED" limit_response_headers_enabled: bool = "false", "send limit, remaining hits and seconds to wait in headers of the response, and Retry-After when it is over the limit";
+        "LIMIT_LIMIT_HEADER" limit_limit_header: HeaderName = "RateLimit-Limit", "name of the header with the limit";
+        "LIMIT_REMAINING_HEADER" limit_remaining_header: HeaderName = "RateLimit-Remaining", "name of the header with the remaining hits";
+        "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header with the seconds to wait";
+        "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "send the next filters of the proxy what was asked, and the metadata of the rules that let their descriptors pass";
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
         "STORE_FULL_MODE" store_full_mode: StoreFull = "deny", "what a descriptor gets that would need more than MAX_COUNTER_BYTES";
         optional {
@@ -176,7 +176,7 @@ settings! {
         "REDIS_FAILURE_MODE" redis_failure_mode: StoreFailure = "error", "what a request gets when Redis does not answer: error, deny, allow, or local (this node decides alone)";
         "REDIS_SYNC" redis_sync: Sync = "strict", "strict: every decision asks Redis; leased: limits of the strict algorithms are taken several hits at once";
         "REDIS_LEASE_TIME" redis_lease_time: Duration = "100ms", "how long such hits may be spent; 0: there are none";
-        "REDIS_WAIT_REPLICAS" redis_wait_replicas: Replicas = "0", "so many replicas have to have what a decision charged before it is told; too few in time: as if Redis did not answer";
+        "REDIS_WAIT_REPLICAS" redis_wait_replicas: Replicas = "0", "so many replicas have to have what a decision charged before it is sent; too few in time: as if Redis did not answer";
         "REDIS_LOCAL_SHARE" redis_local_share: Share = "1.0", "this node's share of every limit while it decides alone";
         "REDIS_KEY_HASH" redis_key_hash: bool = "false", "keys are SHA-256, so that no value of a request reaches Redis";
         "CACHE_KEY_PREFIX" cache_key_prefix: String = "", "put before every key";
@@ -276,12 +276,12 @@ settings! {
     }
 }
 
-/// Two texts are the same value when they read as the same: `24h` and `1440m`.
+/// Whether two texts are the same value, such as `24h` and `1440m`.
 fn are_equal<T: Value + PartialEq>(one: &str, other: &str) -> bool {
     one == other || T::parse(one).is_some_and(|value| T::parse(other) == Some(value))
 }
 
-/// One row, read. `None` when it is unset without a default, or bad: then a problem is added.
+/// Reads one row. `None` if it is unset without a default, or bad: then a problem is added.
 fn read_row<T: Value>(
     row: Option<&Row>,
     text: &impl Fn(&Row) -> Option<String>,

@@ -1,4 +1,4 @@
-//! Settings that mean nothing, or not what they seem to, without another; and variables that one might believe in.
+//! Settings that have no effect without another one, and variables of a proxy that have no effect here.
 
 use crate::settings::value::{ConfigType, Value};
 use crate::settings::{Problem, Settings};
@@ -7,7 +7,7 @@ use crate::settings::{Problem, Settings};
 const NEEDS: &[(&str, &str)] = &[
     ("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT"),
     ("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_KEY"),
-    // Whoever sets one of these two believes that clients are checked.
+    // Setting one of these two suggests that clients are checked.
     ("GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_USE_TLS"),
     ("GRPC_CLIENT_TLS_SAN", "GRPC_CLIENT_TLS_CACERT"),
     ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
@@ -18,7 +18,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("HTTP_SERVER_TLS_KEY", "HTTP_SERVER_TLS_CERT"),
 ];
 
-/// A problem for each setting that lacks one that it needs. `text` is what a setting was given.
+/// A problem for each setting that lacks one that it needs. `text` is the value that a setting was given.
 pub(super) fn lacking(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
     let is_on =
         |name: &str| text(name).is_some_and(|text| !text.is_empty() && bool::parse(&text) != Some(false));
@@ -31,10 +31,10 @@ pub(super) fn lacking(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
         .collect()
 }
 
-/// Variables by which other programs find a proxy for what they send.
+/// Variables that name a proxy for connections of other programs.
 const PROXIES: &[&str] = &["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
-/// A warning for each variable that `envoyproxy/ratelimit` would heed with these settings, and that is not heeded here.
+/// A warning for each variable that `envoyproxy/ratelimit` would use with these settings, and that has no effect here.
 pub(super) fn ignored(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
     if settings.config_type == ConfigType::File && !settings.tracing_enabled {
         return Vec::new();

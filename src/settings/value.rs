@@ -1,7 +1,7 @@
 //! The kinds of values that settings take: how each is written, and what is expected where it is written badly.
 //!
-//! Where a kind is an enumeration that another module owns, such as [`Algorithm`](tidegate_engine::limit::Algorithm), it is
-//! read as that: settings have no copy of it.
+//! If another module owns an enumeration, such as [`Algorithm`](tidegate_engine::limit::Algorithm), settings read that
+//! one and have no copy of it.
 
 mod durations;
 mod lists;
@@ -19,11 +19,11 @@ pub use self::words::{Backend, Compression, ConfigType};
 
 /// A kind of value.
 pub trait Value: Sized {
-    /// What it is called in `--help`.
+    /// Its name in `--help`.
     const NAME: &'static str;
-    /// What a bad one is not, and what was expected: completes `"x" is not …`.
+    /// Completes `"x" is not …`: the kind, and what was expected.
     const EXPECTED: &'static str;
-    /// A variable that is set to nothing is as if unset.
+    /// Whether a variable that is set to nothing counts as unset.
     const EMPTY_IS_UNSET: bool = true;
 
     /// Reads it; `None` when it is not one.

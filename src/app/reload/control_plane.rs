@@ -1,4 +1,4 @@
-//! Rules from a control plane: what it says → rules in force.
+//! Puts the rules that a control plane sends in force.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ pub(in crate::app) struct ControlPlane {
     source: XdsSource,
     installer: Installer,
     health: Arc<Health>,
-    /// Requests are welcome before there are rules.
+    /// Whether requests may come before there are rules.
     pub(super) forced: bool,
 }
 
 impl ControlPlane {
-    /// The one that `options` name.
+    /// The control plane of these options.
     pub(super) fn new(options: XdsOptions, installer: Installer, health: Arc<Health>, forced: bool) -> Self {
         Self { source: XdsSource::new(options), installer, health, forced }
     }
 
-    /// Follows it without an end.
+    /// Follows it for ever.
     pub(super) async fn follow(self) -> Infallible {
         let Self { source, installer, health, .. } = self;
         let installer = Arc::new(installer);
         source
             .follow(|state| {
                 let (installer, health) = (Arc::clone(&installer), Arc::clone(&health));
-                // Many rules take a moment, in which this thread has other things to do.
+                // Loading many rules takes a while, and this thread has other work.
                 let taken = tokio::task::spawn_blocking(move || match state {
                     Ok(state) => {
-                        // No resources mean no domains: it is what the control plane says.
+                        // No resources mean no domains, because the control plane says so.
                         let offer =
                             Offer { files: &state.files, skipped: &[], empty_refused: None, lines: None };
                         installer.take(&offer, |problem| state.problem(problem))

@@ -1,4 +1,4 @@
-//! Rules from files: the first load, and the watch that goes on.
+//! Rules from files: loads them at start, then watches them.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,21 +12,21 @@ use crate::configuration::{RuleFiles, no_rules};
 use crate::source::file::{Contents, FileSource, Reread, SourceError, Watch};
 use tidegate_engine::rules::Ink;
 
-/// Puts contents of files in force.
+/// Puts the contents of files in force.
 pub(in crate::app) struct Reloader {
     source: FileSource,
     installer: Installer,
-    /// A set without any file is served.
+    /// Whether a set without any file is served.
     may_be_empty: bool,
-    /// What is said of a set without a file of rules.
+    /// The problem of a set without a file of rules.
     no_rules: String,
     /// The settings that say where rules lie, and how to change them.
     remedy: &'static str,
-    /// What shows the lines that problems are about, if they are shown.
+    /// Shows the lines that problems are about, if they are to be shown.
     lines: Option<Ink>,
 }
 
-/// A running watch. Waiting for its end tells that it died.
+/// A running watch.
 pub(in crate::app) struct Watching {
     watch: Watch,
     ended: oneshot::Receiver<Infallible>,
@@ -46,7 +46,7 @@ impl Reloader {
         }
     }
 
-    /// Loads the files, and goes on to watch them. Fails on missing or bad rules, unless `forced`.
+    /// Loads the files and begins to watch them. Fails on missing or bad rules, unless `forced`.
     pub(super) fn start(self, forced: bool) -> Result<Watching, AppError> {
         let read = self.source.read();
         match read.as_ref().map(|contents| self.take(contents, forced)) {
@@ -61,7 +61,7 @@ impl Reloader {
         Ok(self.watch(read.as_ref())?)
     }
 
-    /// Watches the files and takes every change of them, on a thread of its own. `known` was taken, or told, already.
+    /// Watches the files and takes every change, on a thread of its own. `known` was taken or logged already.
     fn watch(self, known: Result<&Contents, &SourceError>) -> io::Result<Watching> {
         let source = self.source.clone();
         Watching::start(source, known, move |read| match read {
@@ -70,7 +70,7 @@ impl Reloader {
         })
     }
 
-    /// Takes these files. Where the last one was removed or renamed, nobody meant to lift every limit.
+    /// Takes these files. A set without any is refused: removing the last file is not meant to lift every limit.
     fn take(&self, contents: &Contents, forced: bool) -> Result<(), Vec<String>> {
         let empty_refused = (!self.may_be_empty && !forced).then_some(&*self.no_rules);
         let offer =
@@ -80,7 +80,7 @@ impl Reloader {
 }
 
 impl Watching {
-    /// Hands every change of these files to `take`, on a thread of its own. `known` was taken, or told, already.
+    /// Hands every change of these files to `take`, on a thread of its own. `known` was taken or logged already.
     pub(in crate::app) fn start(
         source: FileSource,
         known: Result<&Contents, &SourceError>,
@@ -90,9 +90,9 @@ impl Watching {
         let began = monotonic();
         let mut gives_way = false;
         let deliver = move |read| {
-            // Whoever drops this closure, by ending or by a panic, drops what says that it is alive.
+            // Dropped with this closure, at its end or by a panic. That reports the end of the watch.
             let _alive = &alive;
-            // Many rules take a moment, in which decisions go first: the thread of the watch is this one.
+            // This is the thread of the watch. Loading many rules takes a while, and decisions go first.
             if !std::mem::replace(&mut gives_way, true) {
                 control::lower_priority(CONTROL_NICENESS);
             }
@@ -102,12 +102,12 @@ impl Watching {
         Ok(Self { watch, ended })
     }
 
-    /// By this its files are taken again although they did not change.
+    /// Reads the files again although they did not change.
     pub(in crate::app) fn reread(&self) -> Reread {
         self.watch.reread()
     }
 
-    /// Waits for the watch to die: it does not end by itself.
+    /// Waits until the watch has died. It never ends by itself.
     pub(in crate::app) async fn died(&mut self) {
         let _ = (&mut self.ended).await;
     }

@@ -1,6 +1,6 @@
-//! Whether the servers of the shared store answer, as the log and health report it: with the setting that helps.
+//! Reports whether the servers of the shared store answer, to the log and to health, with the setting that helps.
 //!
-//! In: the store's contacts, and why they are lost. Out: a line of the log for each change, readiness, and the end of the
+//! In: the store's contacts, and why they are lost. Out: a log line for each change, readiness, and the end of the
 //! program when Redis can never be used.
 
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::clock::monotonic;
 use crate::health::Health;
 use tidegate_redis::{ConnectError, Contact, RedisStore, SharedStore};
 
-/// Why requests are not welcome before the first contact.
+/// Why the process is not ready before the first contact.
 pub(in crate::app) const NOT_REACHED: &str = "redis was not reached yet";
-/// Why they are not when health follows the connection.
+/// Why it is not ready later, when health follows the connection.
 const LOST: &str = "redis does not answer";
 
-/// Reports every change to the log and to health. It ends when Redis can never be used, or was not reached in time.
-/// `startup_timeout` bounds the first contact. Where `health_follows`, the process is not ready while Redis does not
-/// answer.
+/// Reports every change to the log and to health. Ends when Redis can never be used, or was not reached in time.
+/// `startup_timeout` bounds the time to the first contact. With `health_follows`, the process is not ready while Redis
+/// does not answer.
 pub(in crate::app) async fn watch(
     shared: Arc<SharedStore>,
     health: Arc<Health>,
@@ -55,7 +55,7 @@ pub(in crate::app) async fn watch(
     }
 }
 
-/// What these contacts mean for readiness.
+/// Sets readiness by the state of these contacts.
 fn report(health: &Health, health_follows: bool, states: &[State]) {
     let trouble = states.iter().find_map(|state| match state {
         State::Never(why) => Some((true, why.as_deref().unwrap_or("not reached yet"))),
@@ -82,7 +82,7 @@ struct Watched {
     names: SettingNames,
     /// The servers, for the log.
     place: String,
-    /// Whether the last line of the log said that it answers. `None`: there is no line yet.
+    /// Whether the last log line said that it answers. `None`: there is no line yet.
     logged_up: Option<bool>,
 }
 
@@ -92,7 +92,7 @@ impl Watched {
         Self { contact: store.contact(), names: SettingNames::of(name), place, logged_up: None }
     }
 
-    /// What it is now. The log has a line for each change.
+    /// Reads the current state, and logs it if it has changed.
     fn update(&mut self) -> State {
         let contact = self.contact.borrow_and_update();
         let explain = |error| self.names.explain(error);
@@ -117,7 +117,7 @@ impl Watched {
     }
 }
 
-/// A [`Contact`] with its reason in words.
+/// A [`Contact`] with its reason as text.
 enum State {
     Up,
     Never(Option<String>),

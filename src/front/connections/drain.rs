@@ -1,8 +1,8 @@
-//! How everything that serves learns that it should end, and how the one who said so learns that all have.
+//! Draining: connections learn that they should end, and the program learns when all have ended.
 
 use tokio::sync::watch;
 
-/// Tells connections that they should end.
+/// Waits for the beginning of draining. As long as it lives, its holder has not ended.
 #[derive(Clone, Debug)]
 pub struct Drain(watch::Receiver<bool>);
 
@@ -11,23 +11,23 @@ pub struct Drain(watch::Receiver<bool>);
 pub struct DrainSwitch(watch::Sender<bool>);
 
 impl DrainSwitch {
-    /// A switch that is not thrown.
+    /// A switch whose draining has not begun.
     #[must_use]
     pub fn new() -> Self {
         Self(watch::Sender::new(false))
     }
 
-    /// Someone to tell.
+    /// A receiver of the beginning.
     pub fn drain(&self) -> Drain {
         Drain(self.0.subscribe())
     }
 
-    /// Draining begins.
+    /// Begins draining.
     pub fn throw(&self) {
         self.0.send_replace(true);
     }
 
-    /// Waits until everybody who was to be told has ended.
+    /// Waits until every [`Drain`] is dropped.
     pub async fn all_ended(&self) {
         self.0.closed().await;
     }
@@ -40,7 +40,7 @@ impl Default for DrainSwitch {
 }
 
 impl Drain {
-    /// Waits until draining begins (or nobody is left who could begin it).
+    /// Waits until draining begins, or the switch is dropped.
     pub async fn begun(&mut self) {
         let _ = self.0.wait_for(|thrown| *thrown).await;
     }

@@ -1,19 +1,19 @@
-//! How long a connection lives: until draining begins or it has reached its age, and then a grace.
+//! How long a connection lives: until draining begins or it reaches its age, plus a grace.
 
 use std::time::Duration;
 
 use super::Drain;
 
-/// How much earlier or later than its age a connection is asked to end, so that those that came together do not
-/// come back together: a tenth.
+/// How much earlier or later than its age a connection is asked to end: a tenth. So connections that came together do
+/// not come back together.
 const JITTER_SHARE: u32 = 10;
 
 /// The greatest age of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MaxAge {
-    /// A connection that is so old, give or take a tenth, is asked to end. `None`: never.
+    /// The age, give or take a tenth, at which a connection is asked to end. `None`: never.
     pub age: Option<Duration>,
-    /// How long it may take to end what it has begun; then it is closed. `None`: as long as it likes.
+    /// How long it may take after that to finish its calls; then it is closed. `None`: without a bound.
     pub grace: Option<Duration>,
 }
 
@@ -26,7 +26,7 @@ pub struct Life {
 }
 
 impl MaxAge {
-    /// The age at which one connection is asked to end; `random` decides where within the tenth.
+    /// The age at which one connection is asked to end. `random` places it within the tenth.
     fn of_one(&self, random: u64) -> Option<Duration> {
         let age = self.age?;
         let span = u64::try_from((age / JITTER_SHARE * 2).as_nanos()).unwrap_or(u64::MAX);
@@ -36,27 +36,27 @@ impl MaxAge {
 }
 
 impl Life {
-    /// A connection of which only draining is the end.
+    /// A life that only draining ends.
     #[must_use]
     pub fn until(drain: Drain) -> Self {
         Self { drain, age: None, grace: None }
     }
 
-    /// The same, and no older than `max_age`.
+    /// A life that draining ends, or `max_age`.
     #[must_use]
     pub fn bounded(drain: Drain, max_age: MaxAge) -> Self {
-        // Without randomness connections would only come back together.
+        // Without randomness, connections that came together just come back together.
         let random = getrandom::u64().unwrap_or(u64::MAX / 2);
         Self { drain, age: max_age.of_one(random), grace: max_age.grace }
     }
 
-    /// Waits until draining has begun: the only end of a connection whose client has not said yet what it speaks. Age
-    /// counts from then on: closed without a GOAWAY, the client would lose calls.
+    /// Waits until draining has begun. Nothing else ends a connection before its protocol is known. Its age counts from
+    /// then on: before, it could only be closed without a GOAWAY, and the client would lose calls.
     pub(super) async fn draining(&mut self) {
         self.drain.begun().await;
     }
 
-    /// Waits until the connection should take nothing new and end: draining has begun, or it is old.
+    /// Waits until the connection should take no new calls and end: draining has begun, or it is old.
     pub async fn over(&mut self) {
         tokio::select! {
             () = self.drain.begun() => {}
@@ -64,7 +64,7 @@ impl Life {
         }
     }
 
-    /// From then on: waits until it has to be closed, whatever it has not finished.
+    /// After [`over`](Self::over): waits until the connection has to be closed, whatever is unfinished.
     pub async fn grace_over(&self) {
         after(self.grace).await;
     }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn ages_are_spread_over_a_tenth_to_either_side() {
         let max_age = MaxAge { age: Some(DAY), grace: None };
-        // One seed, so that a failure comes back.
+        // A fixed seed, so that a failure is reproducible.
         let ages: Vec<_> = (0_u64..10_000)
             .map(|draw| max_age.of_one(SipHasher13::new_with_keys(1, 2).hash(&draw.to_le_bytes())))
             .map(|age| age.expect("bounded").as_secs_f64() / DAY.as_secs_f64())

@@ -16,14 +16,14 @@ use super::socket::Detached;
 use super::stream::{Protocol, Stream, Transport};
 use super::tls::Tls;
 
-/// A pause after an error of `accept`, which is mostly that file descriptors ran out: they still are a moment later.
+/// A pause after an error of `accept`. Mostly file descriptors have run out, and a moment later they still have.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a client may take to say which protocol it speaks, TLS included.
+/// How long a client may take to send the bytes that show its protocol, TLS included.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same once draining has begun.
 const LATE_GREETING: Duration = Duration::from_millis(200);
 
-/// Takes connections. Whoever drops it closes it, and removes its file if it is a unix socket.
+/// Takes connections. Dropping it closes it, and removes the file of a unix socket.
 #[derive(Debug)]
 pub struct Listener {
     place: Place,
@@ -33,27 +33,27 @@ pub struct Listener {
 #[derive(Debug)]
 enum Place {
     Tcp(TcpListener),
-    /// The file goes first: whoever comes then finds none, and not one that nobody listens on.
+    /// The file is dropped first: a new client then finds no file, instead of one that nobody listens on.
     Unix(SocketFile, UnixListener),
 }
 
-/// A connection that has just come in: it belongs to no thread, and its client has said nothing yet.
+/// A connection that has just come in. It belongs to no thread, and nothing of it has been read.
 #[derive(Debug)]
 pub struct Arrival {
     socket: Detached,
     tls: Option<Arc<Tls>>,
-    /// Whose it is; `None` on a unix socket.
+    /// The peer's address. `None` on a unix socket.
     pub peer: Option<SocketAddr>,
 }
 
-/// A connection whose client has said what it speaks: what a driver is made of.
+/// A connection whose protocol is known: what a driver gets.
 #[derive(Debug)]
 pub struct Session {
-    /// All that the client said, its greeting included, and the way back.
+    /// All bytes of the client from the first one on, and the way back.
     pub stream: Stream,
-    /// What it speaks.
+    /// The protocol of the client.
     pub protocol: Protocol,
-    /// Whose it is; `None` on a unix socket.
+    /// The peer's address. `None` on a unix socket.
     pub peer: Option<SocketAddr>,
 }
 
@@ -61,15 +61,15 @@ impl Listener {
     /// Listens on a TCP port.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub async fn tcp(host: &str, port: u16) -> io::Result<Self> {
         TcpListener::bind((host, port)).await.map(Self::from)
     }
 
-    /// Listens on a unix socket. One that nobody listens on any more is removed before.
+    /// Listens on a unix socket. Removes a stale one first.
     ///
     /// # Errors
-    /// What the system says: `AddrInUse` when somebody listens there, or when it is no socket.
+    /// The system's error: `AddrInUse` when somebody listens there, or when the path is no socket.
     pub async fn unix(path: &Path) -> io::Result<Self> {
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path).await => {
@@ -81,7 +81,7 @@ impl Listener {
         Ok(Self { place: Place::Unix(SocketFile::at(path)?, listener), tls: None })
     }
 
-    /// The same, with TLS.
+    /// The same listener with TLS.
     #[must_use]
     pub fn with_tls(self, tls: Option<Arc<Tls>>) -> Self {
         Self { tls, ..self }
@@ -146,7 +146,7 @@ impl Place {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                // Answers are small and each is awaited: never hold one back to gather more.
+                // Answers are small and each is awaited: never delay one to gather more.
                 let _ = stream.set_nodelay(true);
                 Ok((Detached::Tcp(stream.into_std()?), Some(peer)))
             }
@@ -159,15 +159,15 @@ impl Place {
 }
 
 impl Arrival {
-    /// Waits, on the runtime of the caller, until the client has said which protocol it speaks. `None` when it does not
-    /// say so in time, or draining begins before. What serves connections waits for that without an end, and only then
-    /// begins to look for clients that are gone.
+    /// Waits, on the runtime of the caller, until the client's first bytes have shown its protocol. `None` if they do
+    /// not come in time, or draining begins before. A driver would wait for them without a bound, and look
+    /// for dead peers only afterwards.
     pub async fn greeted(self, life: &mut Life) -> Option<Session> {
         let peer = self.peer;
         let greeted = tokio::select! {
             biased;
             greeted = tokio::time::timeout(GREETING_TIMEOUT, self.greeting()) => greeted,
-            // Whoever has just said something is told in order that this is the end.
+            // A client whose first bytes are on their way still gets a graceful end.
             () = async { life.draining().await; tokio::time::sleep(LATE_GREETING).await } => return None,
         };
         match greeted {
@@ -193,7 +193,7 @@ impl Arrival {
     }
 }
 
-/// A unix socket in the file system. Removed with its listener, unless another has taken its name.
+/// The file of a unix socket. It is removed with its listener, unless another socket has taken its name.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -202,7 +202,7 @@ struct SocketFile {
 
 impl SocketFile {
     fn at(path: &Path) -> io::Result<Self> {
-        // A relative one would be another should the working directory change.
+        // A relative path would change with the working directory.
         let path = std::path::absolute(path)?;
         let identity = Self::identity(&path)?;
         Ok(Self { path, identity })
@@ -224,7 +224,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// A socket that nobody listens on. Asked without blocking: somebody may listen and be too busy to answer.
+/// Whether nobody listens on a socket. Asks without blocking: a listener may be too busy to answer.
 async fn is_stale(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;

@@ -1,4 +1,4 @@
-//! The socket under a connection: TCP or unix. A peer that does not read is given up.
+//! The socket under a connection: TCP or unix. Gives up a peer that does not read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,18 +9,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Sleep;
 
-/// How long bytes may wait without the system taking one of them: the peer reads nothing, and would hold its place and
-/// its answers for ever. Long, because the system takes more only once a good part of what it has is gone.
+/// How long bytes may wait while the system takes none of them. The peer reads nothing, and would hold its place and
+/// its answers for ever. Long, because the system takes more only once a good part of its buffer is free.
 pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A socket that belongs to no runtime: on its way from a listener to the thread that serves it.
+/// A socket of no runtime, on its way from a listener to the thread that serves it.
 #[derive(Debug)]
 pub(super) enum Detached {
     Tcp(std::net::TcpStream),
     Unix(std::os::unix::net::UnixStream),
 }
 
-/// A socket of the runtime that it was made on.
+/// A socket of the runtime that it was attached to.
 #[derive(Debug)]
 pub struct Socket {
     kind: Kind,
@@ -35,7 +35,7 @@ enum Kind {
 }
 
 impl Detached {
-    /// Hands it to the runtime of the caller.
+    /// Attaches the socket to the runtime of the caller.
     pub(super) fn attach(self) -> io::Result<Socket> {
         let kind = match self {
             Self::Tcp(stream) => Kind::Tcp(TcpStream::from_std(stream)?),
@@ -45,7 +45,7 @@ impl Detached {
     }
 }
 
-/// Calls a method of whichever stream it is.
+/// Calls a method of the stream of either kind.
 macro_rules! with_stream {
     ($kind:expr, $stream:ident => $call:expr) => {
         match $kind {
@@ -56,7 +56,7 @@ macro_rules! with_stream {
 }
 
 impl Socket {
-    /// The outcome of a write, unless it has waited for too long.
+    /// The outcome of a write, or an error once it has waited for too long.
     fn within_timeout(
         &mut self,
         context: &mut Context<'_>,

@@ -1,6 +1,6 @@
-//! The bytes of one connection, plain or TLS, once its client has said which protocol it speaks.
+//! The bytes of one connection, plain or TLS, once its protocol is known.
 //!
-//! In: a socket. Out: a [`Stream`] that hands out all that the client said, its greeting included.
+//! In: a socket. Out: a [`Stream`] of all bytes of the client, from the first one on.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,20 +14,20 @@ use super::socket::Socket;
 /// How a connection of HTTP/2 begins.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a connection reads in a turn. One turn of 64 KiB of small frames would hold up everybody else on its thread for
-/// milliseconds.
+/// Bytes that a connection reads in a turn. A turn of 64 KiB of small frames would delay everybody else on the thread
+/// by milliseconds.
 const TURN_BYTES: usize = 8 * 1_024;
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/2: it began with the preface.
     Http2,
-    /// HTTP/1, or nothing that we know: it began with anything else.
+    /// HTTP/1 or unknown: it began with anything else.
     Http1,
 }
 
-/// The bytes of one connection. Which kind it is costs a branch a call and no allocation.
+/// The bytes of one connection. Either kind costs a branch per call and no allocation.
 #[derive(Debug)]
 pub struct Stream {
     transport: Transport,
@@ -42,7 +42,7 @@ pub(super) enum Transport {
     Tls(Box<TlsStream<Socket>>),
 }
 
-/// What the client said first: read to know its protocol, and read once more by whoever serves it.
+/// The client's first bytes: read to know its protocol, and handed out to the driver later.
 #[derive(Debug)]
 struct Greeting {
     bytes: [u8; PREFACE.len()],
@@ -51,10 +51,10 @@ struct Greeting {
 }
 
 impl Stream {
-    /// Waits for the preface of HTTP/2, or for anything that is not its beginning.
+    /// Reads the preface of HTTP/2, or until something differs from it.
     ///
     /// # Errors
-    /// When the client ends the connection before.
+    /// When the client ends the connection before that.
     pub(super) async fn greeted(mut transport: Transport) -> io::Result<(Self, Protocol)> {
         let mut greeting = Greeting { bytes: [0; PREFACE.len()], len: 0, handed_out: 0 };
         while greeting.len < PREFACE.len() && PREFACE.starts_with(greeting.text()) {
@@ -73,7 +73,7 @@ impl Greeting {
         &self.bytes[..self.len]
     }
 
-    /// Hands out what fits of what is left.
+    /// Hands out as much of the rest as fits.
     fn hand_out(&mut self, buffer: &mut ReadBuf<'_>) {
         let left = &self.bytes[self.handed_out..self.len];
         let fits = left.len().min(buffer.remaining());
@@ -93,7 +93,7 @@ impl AsyncRead for Stream {
             return Poll::Ready(Ok(()));
         }
         if self.read_in_turn >= TURN_BYTES {
-            // Everything else on this thread has its turn, and then this goes on.
+            // Everything else on this thread has its turn; then this goes on.
             self.read_in_turn = 0;
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -101,7 +101,7 @@ impl AsyncRead for Stream {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.transport).poll_read(context, buffer);
         self.read_in_turn += buffer.filled().len() - before;
-        // A read that leaves room in the buffer has taken all that there was.
+        // A read that leaves room in the buffer has taken all there was.
         if read.is_pending() || buffer.remaining() > 0 {
             self.read_in_turn = 0;
         }
@@ -109,7 +109,7 @@ impl AsyncRead for Stream {
     }
 }
 
-/// Calls a method of whichever transport it is.
+/// Calls a method of the transport of either kind.
 macro_rules! with_transport {
     ($transport:expr, $stream:ident => $call:expr) => {
         match $transport {
@@ -187,7 +187,7 @@ mod tests {
         assert!(turns >= 5, "{turns} turns");
     }
 
-    /// Reads until there is nothing more for now. How much that was.
+    /// Reads until there is nothing more for now. Returns how many bytes that was.
     fn a_turn(stream: &mut Stream, context: &mut Context<'_>) -> usize {
         let (mut bytes, mut heard) = (vec![0; TURN_BYTES], 0);
         loop {

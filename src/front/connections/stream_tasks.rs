@@ -1,6 +1,6 @@
-//! Each stream of HTTP/2 that hyper serves is a task, which ends by itself or once nothing has moved on it for long.
+//! Runs each HTTP/2 stream that hyper serves as a task. It ends by itself, or once nothing has moved on it for long.
 //!
-//! Where a client does not open the window of a stream, nothing is written that its socket could give up. hyper would
+//! If a client does not open the window of a stream, nothing is written, so the socket notices nothing. hyper would
 //! keep the answer for as long as the connection lives.
 
 use std::future::poll_fn;
@@ -14,10 +14,10 @@ use tokio::time::Sleep;
 use super::socket::WRITE_STALL_TIMEOUT;
 use crate::clock;
 
-/// How long a stream may stand still: nothing of its answer is taken, or none comes. As long as a socket may.
+/// How long a stream may stand still, because nothing of its answer is taken or none comes. The same as for a socket.
 const STALL_TIMEOUT: Duration = WRITE_STALL_TIMEOUT;
 
-/// Runs streams. One that stands still for long is reset.
+/// Runs streams. Resets one that stands still for long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamTasks;
 
@@ -27,10 +27,10 @@ impl<F: Future + Send + 'static> Executor<F> for StreamTasks {
     }
 }
 
-/// Runs a future to its end, or until it was not woken for so long; then it is dropped.
+/// Runs a future to its end, or drops it once it was not woken for [`STALL_TIMEOUT`].
 async fn while_it_moves(future: impl Future) {
     let mut future = pin!(future);
-    // Made only for what has to wait.
+    // Made only if the future has to wait.
     let mut stalled: Option<Pin<Box<Sleep>>> = None;
     poll_fn(|context| {
         if let Some(stalled) = &mut stalled

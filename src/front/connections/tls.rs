@@ -1,7 +1,7 @@
-//! TLS on a port: who we say we are, and whom we let in. rustls with ring.
+//! TLS on a port: our identity, and which clients may connect. rustls with ring.
 //!
-//! In: PEM texts, again whenever they change. Out: handshakes. Connections that are there keep what they began with.
-//! Which files hold the texts is not known here; whether a certificate is valid now, rustls asks the wall clock.
+//! In: PEM texts, again whenever they change. Out: handshakes. Open connections keep the identity that they began with.
+//! It does not know which files hold the texts. rustls compares certificates with the wall clock.
 
 use std::fmt;
 use std::io;
@@ -23,20 +23,20 @@ use tokio_rustls::server::TlsStream;
 use super::Port;
 use super::socket::Socket;
 
-/// What a port says of itself, and whom it lets in: PEM texts.
+/// The identity of a port, and which clients may connect, as PEM texts.
 #[derive(Clone, Copy)]
 pub struct Identity<'a> {
     /// Our certificate, then those between it and the one that clients trust.
     pub chain: &'a [u8],
-    /// The private key of the first.
+    /// The private key of the first certificate.
     pub key: &'a [u8],
-    /// Whom clients' certificates have to come from. `None`: clients need no certificate.
+    /// The authority that has to sign clients' certificates. `None`: clients need no certificate.
     pub client_ca: Option<&'a [u8]>,
     /// The DNS name that a client's certificate has to carry, if it needs one.
     pub client_name: Option<&'a str>,
 }
 
-/// What is wrong with an [`Identity`], and with which part of it.
+/// A problem of an [`Identity`], by its part.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The chain.
@@ -53,7 +53,7 @@ pub enum TlsError {
     ClientName(String),
 }
 
-/// What is wrong with a text of PEM.
+/// A problem of a PEM text.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum PartError {
@@ -74,7 +74,7 @@ pub enum PartError {
 /// TLS on one port.
 pub struct Tls {
     config: ArcSwap<ServerConfig>,
-    /// Protocols that are offered, best first.
+    /// Protocols to offer, best first.
     protocols: &'static [&'static [u8]],
     failed: AtomicU64,
 }
@@ -83,7 +83,7 @@ impl Tls {
     /// TLS on `port` with this identity.
     ///
     /// # Errors
-    /// When the identity is no good.
+    /// When the identity cannot be used.
     pub fn new(port: Port, identity: &Identity<'_>) -> Result<Self, TlsError> {
         let protocols: &[&[u8]] = match port {
             Port::Grpc => &[b"h2"],
@@ -93,16 +93,16 @@ impl Tls {
         Ok(Self { config, protocols, failed: AtomicU64::new(0) })
     }
 
-    /// From now on new connections see this identity.
+    /// New connections get this identity from now on.
     ///
     /// # Errors
-    /// When it is no good; then the one before stays.
+    /// When it cannot be used. Then the one before stays.
     pub fn replace(&self, identity: &Identity<'_>) -> Result<(), TlsError> {
         self.config.store(Arc::new(config(identity, self.protocols)?));
         Ok(())
     }
 
-    /// Handshakes that clients did not finish, ever.
+    /// Handshakes that clients did not finish, since the start.
     pub fn handshakes_failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
@@ -121,7 +121,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// A handshake fails by an error, and also when nobody waits for it any more.
+/// Counts a handshake that fails by an error, or that nobody waits for any more.
 struct CountedUnlessDone<'a>(&'a AtomicU64);
 
 impl Drop for CountedUnlessDone<'_> {
@@ -130,7 +130,7 @@ impl Drop for CountedUnlessDone<'_> {
     }
 }
 
-/// What rustls makes of an identity.
+/// The configuration of rustls for an identity.
 fn config(identity: &Identity<'_>, protocols: &[&[u8]]) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let chain = certificates(identity.chain).map_err(TlsError::Chain)?;
@@ -151,20 +151,20 @@ fn config(identity: &Identity<'_>, protocols: &[&[u8]]) -> Result<ServerConfig, 
         error => TlsError::Key(error.into()),
     })?;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    // Connections last for hours: resuming saves nothing, and would let in whom a new authority does not.
+    // Connections last for hours: resuming saves nothing, and would admit clients that a new authority refuses.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-/// All certificates of a PEM text, of which there has to be one.
+/// All certificates of a PEM text. There has to be one.
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PartError> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let certificates = read.map_err(PartError::BadCertificates)?;
     if certificates.is_empty() { Err(PartError::NoCertificate) } else { Ok(certificates) }
 }
 
-/// Lets in whose certificate comes from this authority and, if told so, carries this name.
+/// Accepts certificates of this authority that carry this name, if there is one.
 fn verifier(
     authority: &[u8],
     name: Option<&str>,
@@ -182,7 +182,7 @@ fn verifier(
     Ok(Arc::new(ByName { by_authority, name: ServerName::DnsName(name) }))
 }
 
-/// Whoever comes from the authority and carries the name.
+/// Accepts certificates of the authority that carry the name.
 #[derive(Debug)]
 struct ByName {
     by_authority: Arc<dyn ClientCertVerifier>,

@@ -1,5 +1,5 @@
-//! The threads that decide: one a core, each with a runtime of its own. In: connections from a listener. A connection
-//! belongs to one worker, the one that had the fewest when it came, until it ends.
+//! The threads that decide: one per core, each with a runtime of its own. In: connections from a listener. A connection
+//! belongs to one worker until it ends: the one that had the fewest when it came.
 
 use std::convert::Infallible;
 use std::io;
@@ -34,16 +34,16 @@ pub struct Fronts {
     pub grpc: GrpcServer,
     /// On [`Port::Http`].
     pub http: HttpFront,
-    /// What decides behind both.
+    /// The service behind both.
     pub service: Arc<Service>,
 }
 
 /// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionBounds {
-    /// Connections in all.
+    /// Connections on all workers.
     pub connections_max: usize,
-    /// The greatest age of those of [`Port::Grpc`].
+    /// The greatest age of connections on [`Port::Grpc`].
     pub grpc_max_age: MaxAge,
 }
 
@@ -59,7 +59,7 @@ struct Worker {
     connections: Arc<AtomicUsize>,
 }
 
-/// A connection on its way to a worker. Counts as one of its connections as long as it lives.
+/// A connection on its way to a worker. As long as it lives, it counts as one of the worker's.
 struct Connection {
     arrival: Arrival,
     port: Port,
@@ -85,7 +85,7 @@ impl Workers {
     /// Starts `count` workers (at least one) that serve `fronts`, within `bounds`.
     ///
     /// # Errors
-    /// When the system has no thread or no event queue left.
+    /// When the system cannot give another thread or event queue.
     pub fn start(count: usize, bounds: ConnectionBounds, fronts: &Fronts) -> io::Result<Self> {
         let switch = DrainSwitch::new();
         let start = |index| Worker::start(index, fronts.clone(), bounds.grpc_max_age, switch.drain());
@@ -93,7 +93,7 @@ impl Workers {
         Ok(Self { workers, switch, connections_max: bounds.connections_max })
     }
 
-    /// Accepts connections for `port` and hands them to the workers, until a worker is gone. Whoever drops this future
+    /// Accepts connections for `port` and hands them to the workers, until a worker is gone. Dropping this future
     /// closes the listener.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Workers {
         }
     }
 
-    /// Hands a connection to the worker that has the fewest. If none can take it, it is closed.
+    /// Hands a connection to the worker that has the fewest. Closes it if that one cannot take it.
     fn hand_over(&self, arrival: Arrival, port: Port) -> io::Result<()> {
         if self.connections() >= self.connections_max {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "too many connections"));
@@ -135,8 +135,8 @@ impl Workers {
         self.workers.iter().map(Worker::connections).sum()
     }
 
-    /// Tells every connection to finish what it has begun, and waits for that, but no longer than `patience`. What is
-    /// still open then is left to the end of the process. Returns whether all had ended.
+    /// Asks every connection to finish its calls, and waits for that, but no longer than `timeout`. What is still open
+    /// then ends with the process. Returns whether all had ended.
     pub async fn drain(&self, timeout: Duration) -> bool {
         self.switch.throw();
         tokio::time::timeout(timeout, self.switch.all_ended()).await.is_ok()
@@ -151,7 +151,7 @@ impl Worker {
             let service = Arc::clone(&fronts.service);
             let until_the_end = drain.clone();
             runtime.block_on(service.work(serve_all(arrivals, fronts, grpc_max_age, drain)));
-            // Whoever drains waits for what the worker does last, too.
+            // Draining also waits for what the worker does last.
             drop(until_the_end);
         })?;
         Ok(Self { inbox, connections: Arc::default() })
@@ -162,7 +162,7 @@ impl Worker {
     }
 }
 
-/// Serves what arrives, until draining has begun and everything that had arrived is served.
+/// Serves what arrives until draining begins, and finishes everything that had arrived by then.
 async fn serve_all(
     mut arrivals: mpsc::Receiver<Connection>,
     fronts: Fronts,

@@ -1,15 +1,15 @@
 //! How gRPC frames the one message of a unary call: a flag, a length, the message.
 //!
-//! In: pieces of a body, in order. Out: the message, without copying it if it came in one piece that was the last. Holds at most one
-//! message within its bound, and refuses a larger one as soon as its length is there.
+//! In: pieces of a body, in order. Out: the message, not copied if it came in a single piece that ended the body. Holds
+//! at most one message within its bound, and refuses a larger one as soon as its length is known.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::front::{Bounds, Refusal};
 
-/// Flag and length, before every message.
+/// Bytes of flag and length before every message.
 pub(in crate::front) const PREFIX_BYTES: usize = 5;
-/// The flag of a message that is not compressed; no other is taken.
+/// The flag of an uncompressed message. Any other is refused.
 pub(super) const UNCOMPRESSED: u8 = 0;
 
 const COMPRESSED: &str = "compressed requests are not supported";
@@ -17,13 +17,13 @@ const MISSING: &str = "the call brought no message";
 const INCOMPLETE: &str = "the call's message is not complete";
 const MORE: &str = "the call brought more than one message";
 
-/// What has arrived of a message, its prefix included.
+/// What has arrived of a message, with its prefix.
 #[derive(Default)]
 pub(super) struct Partial {
-    /// The only piece, which nearly every message comes in.
+    /// The single piece that nearly every message comes in.
     only_piece: Bytes,
-    /// All pieces, where there is more than one. A copy: a piece that waited for the next would keep all of what was
-    /// read from the socket with it.
+    /// All pieces, if there are several. They are copied: a piece that waited for the next would keep alive everything
+    /// that was read from the socket with it.
     pieces: BytesMut,
 }
 
@@ -38,7 +38,7 @@ impl Partial {
         check(self.bytes(), bounds)
     }
 
-    /// The message, now that nothing more will come.
+    /// The message, once the body has ended.
     pub(super) fn finish(self) -> Result<Bytes, Refusal> {
         message(self.bytes())?;
         let framed = if self.pieces.is_empty() { self.only_piece } else { self.pieces.freeze() };
@@ -50,7 +50,7 @@ impl Partial {
     }
 }
 
-/// Whether a body that begins so may go on.
+/// Whether a body that begins like this may go on.
 pub(in crate::front) fn check(body: &[u8], bounds: &Bounds) -> Result<(), Refusal> {
     match message_bytes(body)? {
         Some(length) if length > bounds.request_bytes_max => Err(Refusal::too_large(bounds)),
@@ -59,7 +59,7 @@ pub(in crate::front) fn check(body: &[u8], bounds: &Bounds) -> Result<(), Refusa
     }
 }
 
-/// The one message of a whole body.
+/// The one message of a complete body.
 pub(in crate::front) fn message(body: &[u8]) -> Result<&[u8], Refusal> {
     match message_bytes(body)? {
         None if body.is_empty() => Err(Refusal::invalid(MISSING)),
@@ -69,7 +69,7 @@ pub(in crate::front) fn message(body: &[u8]) -> Result<&[u8], Refusal> {
     }
 }
 
-/// The length that the prefix announces, if all of the prefix is there.
+/// The length in the prefix, if all of the prefix is there.
 fn message_bytes(body: &[u8]) -> Result<Option<usize>, Refusal> {
     match *body {
         [UNCOMPRESSED, a, b, c, d, ..] => Ok(usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()),

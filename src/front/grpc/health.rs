@@ -1,5 +1,5 @@
 //! `grpc.health.v1` over the shared [`Health`]: the names `""` and `ratelimit` report the same status, any other is
-//! NOT_FOUND. A watch is told NOT_SERVING and ended when the process drains, so that it does not hold the process.
+//! NOT_FOUND. When the process drains, a watch gets NOT_SERVING and ends, so that it does not hold the process.
 
 use std::sync::Arc;
 
@@ -78,15 +78,15 @@ fn check_name(request: &HealthCheckRequest) -> Result<(), tonic::Status> {
     if is_known(&request.service) { Ok(()) } else { Err(tonic::Status::not_found(UNKNOWN)) }
 }
 
-/// What is told about any other name.
+/// The error for any other name.
 pub(in crate::front) const UNKNOWN: &str = "service unknown; there are \"\" and \"ratelimit\"";
 
-/// Whether this service's health is told.
+/// Whether this service has a health status.
 pub(in crate::front) fn is_known(service: &str) -> bool {
     matches!(service, "" | "ratelimit")
 }
 
-/// What the protocol calls a status.
+/// The protocol's form of a status.
 pub(in crate::front) fn report(status: &Status) -> HealthCheckResponse {
     let status = match status {
         Status::Serving => ServingStatus::Serving,

@@ -1,5 +1,5 @@
-//! One unary call of gRPC over HTTP/2: a framed message in, the handler, a framed message and trailers out. Nothing but
-//! what `ShouldRateLimit` needs: no compression, no metadata, no streams.
+//! One unary gRPC call over HTTP/2: a framed message in, the handler, a framed message and trailers out. Does only what
+//! `ShouldRateLimit` needs: no compression, no metadata, no streams.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::spans::CallSpan;
 use tidegate_grpc::message::{ONLY_GRPC, ONLY_POST, is_content_type, percent_encoded};
 use tidegate_grpc::timeout;
 
-/// How long a client may take to send one request. Whoever needs longer for a few hundred bytes is stuck or hostile.
+/// How long a client may take to send one request. One that needs longer for a few hundred bytes is stuck or hostile.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -42,7 +42,7 @@ pub(super) async fn respond(
     }
 }
 
-/// How long the caller waits. `None` without a timeout, or with one that is not of the protocol's form.
+/// How long the caller waits. `None` without a timeout, or if it is malformed.
 fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
     timeout::parse(headers.get(GRPC_TIMEOUT)?.as_bytes())
 }
@@ -81,7 +81,7 @@ async fn read(mut body: Incoming, unfinished: &Unfinished, bounds: &Bounds) -> R
     partial.finish()
 }
 
-/// What to say to a request that is not a gRPC call at all.
+/// The response to a request that is not a gRPC call at all.
 fn not_grpc(request: &Request<Incoming>) -> Option<Response<UnaryBody>> {
     if request.method() != Method::POST {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, request, ONLY_POST);
@@ -95,7 +95,7 @@ fn not_grpc(request: &Request<Incoming>) -> Option<Response<UnaryBody>> {
     Some(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, request, ONLY_GRPC))
 }
 
-/// An answer for people. To a HEAD it has no body.
+/// A response for people. To a HEAD it has no body.
 fn text(status: StatusCode, request: &Request<Incoming>, body: &'static str) -> Response<UnaryBody> {
     let message = (request.method() != Method::HEAD).then_some(Bytes::from_static(body.as_bytes()));
     let mut response = Response::new(UnaryBody { message, trailers: None });
@@ -116,7 +116,7 @@ fn answered(message: &Bytes) -> Response<UnaryBody> {
     response
 }
 
-/// An answer of trailers only, which HTTP/2 sends as headers.
+/// A response of trailers only, which HTTP/2 sends as headers.
 fn refused(refusal: &Refusal) -> Response<UnaryBody> {
     let mut response = Response::new(UnaryBody::default());
     let headers = response.headers_mut();

@@ -1,17 +1,17 @@
-//! Bytes of requests that have come in part: bounded for a connection, however many calls it has under way.
+//! Bytes of requests that have come in part: bounded per connection, however many calls it has under way.
 //!
-//! Knows no calls, only how much they hold together. What a call holds is given back when it is dropped.
+//! Knows only how much the calls hold together, not the calls. The bytes of a call are freed when it is dropped.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::front::{Refusal, RefusalCode};
 use tidegate_grpc::connection::{TOO_MUCH_UNFINISHED, UNFINISHED_BYTES_MAX};
 
-/// What the calls of one connection hold.
+/// The bytes that all calls of one connection hold.
 #[derive(Default)]
 pub(super) struct Unfinished(AtomicUsize);
 
-/// What one call holds of it.
+/// The bytes that one call holds.
 pub(super) struct Held<'a> {
     of: &'a Unfinished,
     bytes: usize,
@@ -25,7 +25,7 @@ impl Unfinished {
 }
 
 impl Held<'_> {
-    /// Holds so many bytes more, if the connection may.
+    /// Holds so many bytes more, or refuses if the connection then holds too many.
     pub(super) fn more(&mut self, bytes: usize) -> Result<(), Refusal> {
         let before = self.of.0.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;

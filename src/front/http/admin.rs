@@ -1,8 +1,8 @@
 //! Pages for operators: metrics on their own port, and the debug port.
 //!
-//! What only reads answers anybody that reaches the port. What changes state (the log level) answers whom [`Gate`] lets
-//! pass. There are no profiles: an in-process profiler unwinds stacks inside a signal handler, and `perf` does the same
-//! from outside without that risk.
+//! Pages that only read answer everybody who reaches the port. A page that changes state (the log level) asks [`Gate`]
+//! first. There are no profiles: an in-process profiler unwinds stacks inside a signal handler, and `perf` does the
+//! same from outside without that risk.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use tidegate_engine::text::json_line;
 struct Endpoint {
     path: &'static str,
     page: DebugPage,
-    /// The methods that it takes, as the header `Allow` lists them.
+    /// The methods that it takes, as in the header `Allow`.
     allow: &'static str,
     help: &'static str,
 }
@@ -72,7 +72,7 @@ pub struct MetricsFront {
 }
 
 impl MetricsFront {
-    /// Answers `metrics` at `path`.
+    /// Serves `metrics` at `path`.
     #[must_use]
     pub fn new(path: impl Into<Arc<str>>, metrics: Arc<Metrics>) -> Self {
         Self { path: path.into(), metrics }
@@ -99,7 +99,7 @@ pub struct AdminFront {
 }
 
 impl AdminFront {
-    /// Shows the rules of `service`, what `handler` would answer, and `metrics`. Whom `gate` lets pass may change state.
+    /// Shows the rules of `service`, what `handler` would answer, and `metrics`. `gate` says who may change state.
     #[must_use]
     pub fn new(service: Arc<Service>, handler: Arc<Handler>, metrics: Arc<Metrics>, gate: Gate) -> Self {
         Self { service, handler, metrics, gate }
@@ -116,7 +116,7 @@ impl AdminFront {
         pieces(content_type, Listing::of(self.service.snapshot().ok(), format).await)
     }
 
-    /// Explains the answer to a request, given as to `/json`.
+    /// Explains the answer to a request in the form of `/json`.
     async fn ask(&self, query: &str, body: Incoming) -> Page {
         let as_json = parameter(query, "format") == Some("json");
         let asked = read_body(body, self.handler.bounds()).await.and_then(|body| json::to_request(&body));
@@ -164,7 +164,7 @@ impl Respond for AdminFront {
     }
 }
 
-/// A parameter of a query, as it is written: what is asked for here needs no encoding.
+/// A parameter of a query, not decoded: no value here needs encoding.
 fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
@@ -191,7 +191,7 @@ mod tests {
             Handler::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
         let front = AdminFront::new(service, Arc::new(handler), metrics, Gate::new("::", Some("open")));
         let stranger = Some("10.0.0.1:1".parse().expect("an address"));
-        // A bad level: none of the process's own is changed by a test.
+        // A bad level, so that the test does not change the level of the process.
         let set = |request: Request<()>| {
             front.set_log_level("level=loud", stranger, &request.into_parts().0).status()
         };

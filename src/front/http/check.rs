@@ -1,8 +1,8 @@
-//! `/check`: may this pass? For proxies that can ask a subrequest, and for people with curl.
+//! `/check`: may this request pass? For proxies that send subrequests, and for people with curl.
 //!
-//! In: a domain in the path, and either descriptors in the query (`query`) or a request of a client that the proxy
-//! describes in headers (`client`), of which the domain's `rate_limits` make descriptors. Out: a status, and the numbers
-//! of the tightest limit in headers. A body is ignored.
+//! In: a domain in the path, and either descriptors in the query (`query`), or headers in which the proxy describes a
+//! client's request (`client`): the domain's `rate_limits` make descriptors of it. Out: a status, and the numbers of
+//! the tightest limit in headers. A body is ignored.
 
 mod client;
 mod query;
@@ -22,26 +22,26 @@ use tidegate_engine::decision::Code;
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::{Actions, RuleSet};
 
-/// What the path begins with; the rest of it is the domain.
+/// The beginning of the path. The rest of it is the domain.
 pub(super) const PATH: &str = "/check/";
 
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 
-/// How `/check` is asked and answered.
+/// How `/check` reads requests and answers.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
     /// Whose headers describe the client's request.
     pub proxy: Proxy,
     /// The status of a denial: 400 to 599.
     pub deny_status: StatusCode,
-    /// How many entries of `x-forwarded-for`, from the last one on, were added by proxies that are trusted to tell the
-    /// one before.
+    /// How many entries at the end of `x-forwarded-for` are skipped, because they name proxies that are trusted about
+    /// the entry before.
     pub trusted_hops: usize,
 }
 
-/// A family of headers. Only one is believed: a proxy passes those that it does not know on as the client sent them.
+/// A family of headers. Only one is trusted: a proxy passes headers that it does not know on as the client sent them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxy {
     /// `x-original-uri`, `x-original-method`, `host`.
@@ -50,7 +50,7 @@ pub enum Proxy {
     Forwarded,
 }
 
-/// Answers one question. `peer` is `None` on a unix socket.
+/// Answers one call. `peer` is `None` on a unix socket.
 pub(super) async fn respond(
     handler: &Handler,
     options: CheckOptions,
@@ -79,7 +79,7 @@ pub(super) async fn respond(
     }
 }
 
-/// The question that a domain's actions make of a client's request.
+/// Makes descriptors of a client's request, by the actions of its domain.
 fn describe(
     actions: Option<&Actions>,
     client: &Described<'_>,
@@ -93,7 +93,7 @@ fn describe(
             return Err(Refusal::invalid(message));
         }
         Some(actions) => actions.describe(client, &mut buf, bytes_max)?,
-        // What it would have been is not known; it counts as one descriptor of an unknown domain.
+        // The domain is unknown, and so are its descriptors: they count as one.
         None => buf.close(),
     }
     Ok(buf)

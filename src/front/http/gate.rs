@@ -1,9 +1,9 @@
-//! Who may change state through the debug port: whoever bears the admin token, and who asks from this machine and is no
-//! web page. In: the peer and what its request said. Out: whether it may, and if not, why.
+//! Who may change state through the debug port: bearers of the admin token, and clients on this machine that are no web
+//! page. In: the peer and its request. Out: whether it may, and if not, why.
 //!
-//! A page in a browser on this machine comes from loopback as well. The browser tells it apart: it names the page's
-//! origin, and a page that got here by a name of its own (DNS rebinding) has that name as the host. The token needs no
-//! such check, because no page has it.
+//! A page in a browser on this machine comes from loopback as well. The browser gives it away: the request names the
+//! page's origin, and a page that got here by a name of its own (DNS rebinding) has that name as the host. The token
+//! needs no such check, because no page has it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ const STRANGER: &str = "only from loopback, or with the admin token\n";
 const OTHER_HOST: &str = "the Host is neither an address, localhost, nor DEBUG_HOST\n";
 const OTHER_ORIGIN: &str = "the Origin is another than this host\n";
 
-/// Lets requests pass that may change state. Clones share everything.
+/// Admits requests that may change state. Clones share everything.
 #[derive(Clone)]
 pub struct Gate {
-    /// What the port listens on, which may be a name.
+    /// The host that the port listens on, which may be a name.
     host: Arc<str>,
     token: Option<Arc<str>>,
 }
 
 impl Gate {
-    /// For a port that listens on `host`. Whoever bears `token` may pass from anywhere.
+    /// A gate for a port that listens on `host`. Bearers of `token` may pass from anywhere.
     #[must_use]
     pub fn new(host: &str, token: Option<&str>) -> Self {
         Self { host: host.into(), token: token.map(Arc::from) }
@@ -47,7 +47,7 @@ impl Gate {
         if !peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
             return Err(STRANGER);
         }
-        // HTTP/2 has it in the URI.
+        // HTTP/2 has the host in the URI.
         let host = uri.authority().map(|authority| authority.as_str().as_bytes());
         let hosts = || host.into_iter().chain(headers.get_all(HOST).iter().map(|host| host.as_bytes()));
         if !hosts().all(|host| self.is_own(host)) {
@@ -63,7 +63,7 @@ impl Gate {
         }
     }
 
-    /// Whether nobody else's name server can make this name lead here.
+    /// Whether nobody else's name server can make this name point here.
     fn is_own(&self, host: &[u8]) -> bool {
         let Ok(authority) = Authority::try_from(host) else { return false };
         let name = authority.host();
@@ -74,7 +74,7 @@ impl Gate {
     }
 }
 
-/// Compares all bytes whatever they are, so that the time it takes tells nothing of the token.
+/// Compares all bytes, whatever they are, so that the time it takes reveals nothing of the token.
 fn bears(headers: &HeaderMap, token: &str) -> bool {
     let borne = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
     borne.is_some_and(|borne| {
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(page("127.0.0.1:6070", "http://127.0.0.1:6070"), Ok(()));
         assert_eq!(page("localhost:6070", "http://LOCALHOST:6070"), Ok(()));
         assert_eq!(admit(&gate, LOOPBACK, &[(ORIGIN, "http://evil.example")]), Err(OTHER_ORIGIN));
-        // A name of somebody else's that leads here: page and port then have one origin.
+        // A foreign name that points here: page and port then have one origin.
         for host in ["evil.example:6070", "localhost.evil.example", "127.0.0.1.evil.example", "a b", ""] {
             assert_eq!(admit(&gate, LOOPBACK, &[(HOST, host)]), Err(OTHER_HOST), "{host}");
         }

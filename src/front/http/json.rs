@@ -1,9 +1,9 @@
-//! `/json`: the gRPC call as protobuf JSON. A transcoder before the handler, so that both fronts decide alike: JSON to
-//! the bytes of a `RateLimitRequest`, and the bytes of its answer to JSON.
+//! `/json`: the gRPC call as protobuf JSON. Translates JSON to the bytes of a `RateLimitRequest` before the handler,
+//! and the bytes of its answer to JSON, so that both fronts decide alike.
 //!
-//! Takes camelCase and snake_case, enumerations by name and by number, 64-bit numbers as numbers and as strings.
-//! A field that is not of the protocol is refused by its name: ignoring it would hide a typo. Works on descriptors
-//! at run time, slower than generated code would, which is why nothing else does.
+//! Takes camelCase and snake_case, enumerations by name and by number, 64-bit numbers as numbers and as strings. An
+//! unknown field is refused by its name, because ignoring it would hide a typo. Works on descriptors at run time, which
+//! is slower than generated code, so nothing else does.
 
 mod keys;
 
@@ -53,17 +53,17 @@ pub(super) async fn respond(handler: &Handler, body: &[u8], span: Option<CallSpa
     }
 }
 
-/// The bytes of the `RateLimitRequest` that this JSON is.
+/// Encodes this JSON as a `RateLimitRequest`.
 pub(super) fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let message = DynamicMessage::deserialize(MESSAGES.request.clone(), &mut deserializer);
     let message = message.and_then(|message| deserializer.end().map(|()| message));
-    // What is no message is told before what is said twice.
+    // An invalid message is reported before a field that stands twice.
     let message = message.and_then(|message| serde_json::from_slice(json).map(|UniqueKeys| message));
     message.map(|message| message.encode_to_vec()).map_err(|error| Refusal::invalid(error.to_string()))
 }
 
-/// The JSON of the `RateLimitResponse` that these bytes are.
+/// The JSON of an encoded `RateLimitResponse`.
 fn from_response(response: &[u8]) -> Vec<u8> {
     let message = DynamicMessage::decode(MESSAGES.response.clone(), response)
         .expect("the handler encodes this message");

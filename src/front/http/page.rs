@@ -1,4 +1,4 @@
-//! What an HTTP port answers: a whole text, or one that is rendered while it is sent.
+//! Responses of an HTTP port: a whole text, or one that is rendered while it is sent.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use hyper::body::{Body, Frame, SizeHint};
 
-/// An answer over HTTP.
+/// A response over HTTP.
 pub type Page = Response<PageBody>;
 
 /// The body of a [`Page`].
@@ -20,8 +20,8 @@ enum Content {
     Pieces {
         pieces: Box<dyn Iterator<Item = String> + Send>,
         rested: bool,
-        /// The last byte of the piece that was sent before. It is sent apart: hyper lets go of a chunk once its first
-        /// byte may be sent, and nobody would see whether the client takes the others.
+        /// The last byte of the piece before. It is sent apart: hyper drops a chunk once its first byte may be sent,
+        /// and nobody would notice whether the client takes the others.
         last: Bytes,
     },
 }
@@ -57,7 +57,7 @@ pub(super) fn pieces(
     respond(StatusCode::OK, content_type, content)
 }
 
-/// The page for a method that a path does not take.
+/// The response to a method that a path does not take.
 pub(super) fn not_allowed(methods: &'static str) -> Page {
     let mut page = text(StatusCode::METHOD_NOT_ALLOWED, format!("only {methods}\n"));
     page.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
@@ -85,8 +85,8 @@ impl Body for PageBody {
             Content::Pieces { pieces, rested, last } => {
                 *rested = !*rested;
                 if *rested {
-                    // Between two pieces, everything else on this thread has its turn, and so have the threads that
-                    // decide where they share its core: the kernel alone would let them wait for its next tick.
+                    // Between two pieces, everything else on this thread has its turn. So do workers on the same core:
+                    // without the yield, the kernel would let them wait for its next tick.
                     std::thread::yield_now();
                     context.waker().wake_by_ref();
                     return Poll::Pending;

@@ -1,11 +1,11 @@
-//! What orchestrators and load balancers ask: does it run, should it be sent requests?
+//! Probes of orchestrators and load balancers: does the process run, should it get requests?
 
 use http::StatusCode;
 
 use super::page::{Page, text};
 use crate::health::{Health, Status};
 
-/// Readiness: 200 `OK`, or 500 and why not.
+/// Readiness: 200 `OK`, or 500 with the reason.
 pub(super) fn ready(health: &Health) -> Page {
     match (health.status(), health.degraded()) {
         (Status::Serving, None) => text(StatusCode::OK, "OK"),

@@ -1,8 +1,8 @@
-//! `/rlconfig`: the limits in force, a line each, in the form that `envoyproxy/ratelimit` gives them; sorted, and with
-//! our own fields at the end. Or all that is known of them, as YAML or as JSON.
+//! `/rlconfig`: the limits in force, one per line, in the form of `envoyproxy/ratelimit`, sorted, with our own fields
+//! at the end. Or everything about them, as YAML or as JSON.
 //!
-//! It comes in pieces, each rendered when the one before it is taken: a page that nobody takes holds the rules, which
-//! are there anyway, and a piece.
+//! Each piece is rendered when the one before it is taken. A page that nobody takes holds one piece, and the rules,
+//! which exist anyway.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::service::Snapshot;
 use tidegate_engine::rules::Rule;
 use tidegate_engine::text::{json_line, one_line};
 
-/// A piece ends with the limit that makes it so long.
+/// A piece ends with the limit that reaches this length.
 const PIECE_BYTES: usize = 16 * 1_024;
 
 /// A form of the page.
@@ -23,15 +23,15 @@ pub(super) enum Format {
 
 /// The pieces of one page, in order.
 pub(super) struct Listing {
-    /// `None`: no rules were ever loaded.
+    /// `None` if no rules were ever loaded.
     rules: Option<Snapshot>,
     format: Format,
-    /// So many limits are told. `None`: all that there is to tell.
+    /// How many limits were listed. `None` when all were.
     listed: Option<usize>,
 }
 
 impl Listing {
-    /// All limits of `rules`. Those of a set that nobody has listed before are put in order on a thread of its own.
+    /// Lists all limits of `rules`. The first listing of a set sorts them, on a thread of its own.
     pub(super) async fn of(rules: Option<Snapshot>, format: Format) -> Self {
         let sorting = tokio::task::spawn_blocking(move || {
             rules.as_ref().map(Snapshot::by_path);
@@ -89,7 +89,7 @@ fn line(path: &str, rule: &Rule) -> String {
     )
 }
 
-/// All that is known of a limit.
+/// Everything about a limit.
 fn limit(path: &str, rule: &Rule) -> Value {
     let written = &rule.written;
     let mut shown = json!({
@@ -114,7 +114,7 @@ fn limit(path: &str, rule: &Rule) -> Value {
     shown
 }
 
-/// An item of a list. Its values are JSON, which YAML holds.
+/// An item of a YAML list. Its values are JSON, which YAML includes.
 fn yaml(limit: &Value) -> String {
     let fields = limit.as_object().into_iter().flatten();
     let line = |(index, (name, value)): (usize, (&String, &Value))| {

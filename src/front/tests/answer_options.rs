@@ -1,4 +1,4 @@
-//! What answers tell beside codes and limits, when they are told to.
+//! What answers carry beside codes and limits, if that is on.
 
 use prost::Message;
 use prost_types::value::Kind;

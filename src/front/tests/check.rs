@@ -1,4 +1,4 @@
-//! `/check` over bare sockets, as proxies ask: what each form means, and every hostile value, one by one.
+//! `/check` over bare sockets, as proxies call it: the meaning of each form, and every hostile value, one by one.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ descriptors:
         descriptors: [{key: host, descriptors: [{key: q, rate_limit: {unit: hour, requests_per_unit: 20}}]}]
 ";
 
-/// How many hits `url` still has, which only asks.
+/// How many hits `url` has left. Charges nothing.
 async fn left(server: &Server, url: &str) -> u32 {
     let separator = if url.contains('?') { '&' } else { '?' };
     number(&send(server.http, &format!("GET {url}{separator}~hits=0"), "", "").await.1, "ratelimit-remaining")
@@ -51,14 +51,14 @@ fn number(head: &str, name: &str) -> u32 {
     header(head, name).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}: {head}"))
 }
 
-/// A question in the second form, with these headers, that has to pass. What is left of its tightest limit.
+/// Sends a call in the second form, with these headers. It has to pass. Returns what is left of its tightest limit.
 async fn described(server: &Server, headers: &str) -> u32 {
     let (status, head, body) = send(server.http, "GET /check/shop", headers, "").await;
     assert_eq!((status, &*body), (200, ""), "{headers:?}: {head}");
     number(&head, "ratelimit-remaining")
 }
 
-/// What is said of a question that is refused with 400.
+/// The message of a call that is refused with 400.
 async fn refused(address: SocketAddr, line: &str, headers: &str) -> String {
     let (status, head, body) = send(address, line, headers, "").await;
     assert_eq!(status, 400, "{line} {headers:?}: {head}");
@@ -350,7 +350,7 @@ async fn of_a_repeated_header_the_first_value_counts() {
     assert_eq!(left(&server, "/check/shop?api_key=b&tier=free").await, 100);
 }
 
-/// The address that a question with these lines is counted under.
+/// The address that a call with these lines is counted under.
 async fn counted_under(hops: usize, lines: &str, candidates: &[&'static str]) -> Option<&'static str> {
     let server = Server::with(Some(RULES), CheckOptions { trusted_hops: hops, ..CHECK }).await;
     let headers = format!("x-original-uri: /x\r\nx-original-method: GET\r\n{lines}");

@@ -33,7 +33,7 @@ enum By {
 /// How a client of HTTP/2 begins: the preface, and empty SETTINGS.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Waits until `holds`; what happens between threads has no clock that a test could turn.
+/// Waits until `holds`. Threads have no clock that a test could advance.
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
     let waiting = async {
         while !holds() {
@@ -50,7 +50,7 @@ async fn draining_finishes_what_was_begun_and_closes_the_rest() {
     let mut busy = TcpStream::connect(server.http).await.expect("it listens");
     busy.write_all(b"POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{").await.expect("it reads");
     eventually("both connections are there", || server.workers.connections() == 2).await;
-    // The head of the request was read when its body is awaited, which shows in nothing but an answer to come.
+    // The server waits for the body once it has read the head. Nothing shows that but the answer to come.
     tokio::time::sleep(Duration::from_millis(100)).await;
 
     server.tasks.shutdown().await;
@@ -97,7 +97,7 @@ async fn connections_are_bounded_and_given_back() {
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
 }
 
-/// Serves one connection to its end, on this task's own clock, which jumps ahead whenever nothing else happens.
+/// Serves one connection to its end, on this task's own clock, which jumps ahead when nothing else happens.
 async fn serve(listener: &Listener, by: By) {
     let arrival = listener.accept().await;
     let (metrics, switch) = (metrics(), DrainSwitch::new());
@@ -114,14 +114,14 @@ async fn serve(listener: &Listener, by: By) {
     }
 }
 
-/// A connection on which a client has said only this, served to its end. Returns what the client was answered.
+/// Serves a connection on which a client sent only this, to its end. Returns what the client was answered.
 async fn stalled(by: By, sent: &[u8]) -> String {
     let (listener, address) = bind().await;
     let mut client = TcpStream::connect(address).await.expect("it listens");
     client.write_all(sent).await.expect("buffered");
     serve(&listener, by).await;
     let mut answer = Vec::new();
-    // An end or a reset, when the server leaves something unread: that it came this far is what counts.
+    // An end, or a reset if the server left something unread. It only matters that it came.
     let _ = client.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -148,7 +148,7 @@ async fn a_client_that_stops_in_the_middle_is_not_kept() {
     }
 }
 
-/// A connection whose client asks without an end and reads nothing, served to its end. Returns how long that took. A
+/// Serves a connection whose client sends without an end and reads nothing, to its end. Returns how long that took. A
 /// unix socket holds little.
 async fn unread(by: By, greeting: &[u8], mut question: impl FnMut(&mut Vec<u8>)) -> Duration {
     let folder = tempfile::tempdir().expect("a folder");
@@ -196,7 +196,7 @@ async fn a_client_that_reads_nothing_is_not_kept_by_the_lane() {
     assert!((60..=61).contains(&lived.as_secs()), "{lived:?}");
 }
 
-/// What a port says in its SETTINGS of how many streams a connection may have at a time.
+/// How many streams at a time a port allows in its SETTINGS.
 async fn streams_max(address: SocketAddr) -> u32 {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     stream.write_all(GREETING).await.expect("it reads");
@@ -219,7 +219,7 @@ async fn streams_of_a_connection_are_bounded_as_the_port_needs() {
 #[tokio::test]
 async fn connections_that_are_left_open_do_not_keep_a_scrape_out() {
     let server = Server::start().await;
-    // As many as there may be, each a client that says too little to be answered and does not go away.
+    // As many as there may be. Each client sends too little to be answered, and stays.
     let mut left = Vec::new();
     for _ in 0..4 {
         let mut stream = TcpStream::connect(server.metrics_page).await.expect("it listens");
@@ -233,7 +233,7 @@ async fn connections_that_are_left_open_do_not_keep_a_scrape_out() {
         stream.read_to_string(&mut answer).await.expect("an answer");
         answer
     };
-    // The head of a request may take longer than this: nobody has gone by then.
+    // The head of a request may take longer than this, so no client has been dropped by then.
     let answer = tokio::time::timeout(TIMEOUT, scrape).await.expect("the oldest makes room");
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
     // The newest of them is still there.
@@ -252,7 +252,7 @@ async fn a_page_that_nobody_takes_is_not_kept() {
     let handler = Arc::new(Handler::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
     let front = AdminFront::new(service, handler, metrics, Gate::new("::", None));
     let serving = tokio::spawn(serve_pages(listener, front, 4, switch.drain()));
-    // Nothing of it may be sent, or its beginning.
+    // The window lets nothing of the answer be sent, or only its beginning.
     for window in [0, 100] {
         let stream = TcpStream::connect(address).await.expect("it listens");
         let mut client = http2::Builder::new(TokioExecutor::new());

@@ -1,4 +1,4 @@
-//! The gRPC port, asked by tonic's client, and by bare HTTP/2 where a client library would not do what is asked.
+//! The gRPC port, called by tonic's client, and by bare HTTP/2 where a client library would not send such a request.
 
 use std::net::SocketAddr;
 use std::time::Duration;

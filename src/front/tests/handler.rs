@@ -21,7 +21,7 @@ fn handler_at(clock: Clock, bounds: Bounds) -> Handler {
     Handler::new(service_at(clock, Some(super::RULES), &metrics).into(), metrics, bounds)
 }
 
-/// What a handler with these bounds answers at once.
+/// The immediate answer of a handler with these bounds.
 fn answered(bounds: Bounds, request: &[u8]) -> Result<Answer, Refusal> {
     match handler(bounds).answer(Front::Grpc, request, None, None) {
         Reply::Now(answer) => answer,
@@ -47,7 +47,7 @@ fn the_bound_on_bytes_lets_in_exactly_as_much_as_it_says() {
     assert_eq!(refusal.code, RefusalCode::ResourceExhausted);
 }
 
-/// Bytes without any sense, and a good request of which some bytes were changed, added or lost.
+/// Random bytes, and good requests of which some bytes were changed, added or lost.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let changed = (vec((0..ALICE.len(), any::<u8>()), 1..4), vec(any::<u8>(), 0..8), 0..ALICE.len())
         .prop_map(|(changes, more, lost)| {
@@ -59,7 +59,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![vec(any::<u8>(), 0..200), changed]
 }
 
-/// What one and the same limiter answers to these, one by one.
+/// The answers of one limiter to these requests, one by one.
 fn alone(handler: &Handler, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>, Refusal>>> {
     let answer = |request: &Vec<u8>| match handler.answer(Front::Grpc, request, None, None) {
         Reply::Now(answer) => answer.map(|answer| answer.message.to_vec()),
@@ -68,7 +68,7 @@ fn alone(handler: &Handler, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<V
     requests.iter().map(|request| request.as_ref().map(answer)).collect()
 }
 
-/// The same in one batch, in which some places have no request.
+/// The answers to the same requests in one batch, in which some places have no request.
 fn together(handler: &Handler, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>, Refusal>>> {
     let mut answers = vec![None; requests.len()];
     let messages: Vec<Option<&[u8]>> = requests.iter().map(Option::as_deref).collect();

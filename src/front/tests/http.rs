@@ -1,4 +1,4 @@
-//! The HTTP ports, asked over bare sockets as curl would, and over HTTP/2.
+//! The HTTP ports, called over bare sockets as curl would, and over HTTP/2.
 
 use std::net::SocketAddr;
 
@@ -26,7 +26,7 @@ pub(super) async fn send(
     exchange(address, request.as_bytes()).await
 }
 
-/// The same of a request that is given whole, without the head.
+/// Sends a complete request. Returns the status and the body.
 pub(super) async fn send_bytes(address: SocketAddr, request: &[u8]) -> (u16, String) {
     let (status, _, body) = exchange(address, request).await;
     (status, body)
@@ -45,7 +45,7 @@ async fn exchange(address: SocketAddr, request: &[u8]) -> (u16, String, String) 
     (status, head, body)
 }
 
-/// What the chunks of a body hold, to the last, which is empty.
+/// The contents of a chunked body, up to the last, empty chunk.
 fn unchunked(mut chunks: &str) -> String {
     let mut body = String::new();
     loop {

@@ -1,5 +1,5 @@
-//! Codes and limits of a decision, as the bytes of a `RateLimitResponse`: without messages in between, as every call
-//! has an answer. What prost would write, byte for byte.
+//! Writes codes and limits of a decision as the bytes of a `RateLimitResponse`, byte for byte as prost would. Every
+//! call has an answer, so no messages are made in between.
 
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
@@ -10,17 +10,17 @@ const VARINT: u8 = 0;
 const MESSAGE: u8 = 2;
 const OVERALL_CODE: u8 = 1 << 3 | VARINT;
 const STATUSES: u8 = 2 << 3 | MESSAGE;
-/// Of a status.
+/// Fields of a status.
 const CODE: u8 = 1 << 3 | VARINT;
 const CURRENT_LIMIT: u8 = 2 << 3 | MESSAGE;
 const LIMIT_REMAINING: u8 = 3 << 3 | VARINT;
 const DURATION_UNTIL_RESET: u8 = 4 << 3 | MESSAGE;
-/// Of a limit.
+/// Fields of a limit.
 const REQUESTS_PER_UNIT: u8 = 1 << 3 | VARINT;
 const UNIT: u8 = 2 << 3 | VARINT;
 const NAME: u8 = 3 << 3 | MESSAGE;
 const UNIT_MULTIPLIER: u8 = 4 << 3 | MESSAGE;
-/// Of a duration, and of a number that may be absent.
+/// Fields of a duration, and of an optional number.
 const SECONDS: u8 = 1 << 3 | VARINT;
 const VALUE: u8 = 1 << 3 | VARINT;
 
@@ -69,7 +69,7 @@ fn code(code: Code) -> u64 {
     code as u64
 }
 
-/// A number, which is left out where it is 0.
+/// Appends a number. 0 is left out.
 #[inline]
 fn number(out: &mut Vec<u8>, tag: u8, number: u64) {
     if number != 0 {
@@ -78,7 +78,7 @@ fn number(out: &mut Vec<u8>, tag: u8, number: u64) {
     }
 }
 
-/// What `body` appends, with its length before it.
+/// Appends what `body` appends, with its length before it.
 #[inline]
 fn nested(out: &mut Vec<u8>, tag: u8, body: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[tag, 0]);
@@ -121,7 +121,7 @@ mod tests {
         Status::Limited(Limited { origin, limit, hits: Hits::Take(1), verdict, shadow: false, quota: false })
     }
 
-    /// What prost reads of the bytes, which are those that it would write.
+    /// The bytes, decoded by prost, which would encode them alike.
     fn decoded(statuses: &[Status<'_>]) -> RateLimitResponse {
         let statuses = statuses.iter().copied().collect();
         let mut bytes = Vec::new();

@@ -1,22 +1,22 @@
-//! Headers for the answer to the client: the limit that stands for the whole answer, in numbers, and how long to wait.
+//! Headers of the answer to the client: the limit that represents the whole answer, in numbers, and how long to wait.
 
 use crate::front::proto::envoy::config::core::v3::HeaderValue;
 use tidegate_engine::decision::Decision;
 
-/// The names of the headers that tell a limit.
+/// The names of the headers of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitHeaders {
-    /// Of N.
+    /// The header of N.
     pub limit: String,
-    /// Of the hits that would still pass.
+    /// The header of the hits that would still pass.
     pub remaining: String,
-    /// Of the whole seconds until capacity comes back.
+    /// The header of the whole seconds until capacity comes back.
     pub reset: String,
 }
 
 const RETRY_AFTER: &str = "Retry-After";
 
-/// The headers of a decision; none when no counter was asked.
+/// The headers of a decision. None if no counter was asked.
 pub(super) fn render(names: &LimitHeaders, decision: &Decision<'_>) -> Vec<HeaderValue> {
     let Some(tightest) = decision.tightest() else { return Vec::new() };
     let mut headers = vec![

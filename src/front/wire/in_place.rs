@@ -1,7 +1,7 @@
-//! A `RateLimitRequest` read where it lies, without decoding it into messages first.
+//! Reads a `RateLimitRequest` in place, without decoding it into messages first.
 //!
-//! It takes what proxies send and nothing else: known fields with their own wire types, in any order, within the
-//! bounds, with nothing to refuse. `None` is no verdict: whoever gets it asks prost, which also knows what to say.
+//! It takes only what proxies send: known fields with their own wire types, in any order, within the bounds, with
+//! nothing to refuse. `None` refuses nothing: the caller then asks prost, which also finds what to refuse.
 
 use smallvec::SmallVec;
 
@@ -12,10 +12,10 @@ use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 const VARINT: u8 = 0;
 const LENGTH: u8 = 2;
 
-/// The bytes of a varint that are read here; those that prost takes beyond are of nobody's making.
+/// Bytes of a varint that are read here. prost takes longer ones, but nobody sends them.
 const VARINT_BYTES_MAX: usize = 9;
 
-/// Puts the request that is encoded here where `request` is, if it is of the usual form and within `bounds`.
+/// Reads the encoded request into `request`, if it has the usual form and is within `bounds`.
 pub fn parse<'a>(message: &'a [u8], bounds: &Bounds, request: &mut Request<'a>) -> Option<()> {
     if message.len() > bounds.request_bytes_max {
         return None;
@@ -23,7 +23,7 @@ pub fn parse<'a>(message: &'a [u8], bounds: &Bounds, request: &mut Request<'a>) 
     let mut domain = "";
     let mut hits_addend = 0;
     let mut fields = Fields(message);
-    // The domain and the hits may come last, and a request is made with them.
+    // The domain and the hits may come last, but a request begins with them.
     let mut descriptors: SmallVec<[&[u8]; 8]> = SmallVec::new();
     while let Some(field) = fields.next()? {
         match field {
@@ -43,7 +43,7 @@ pub fn parse<'a>(message: &'a [u8], bounds: &Bounds, request: &mut Request<'a>) 
     Some(())
 }
 
-/// One descriptor. One that brings a limit of its own is rare, and there may be something to refuse in it.
+/// Reads one descriptor. `None` for one with a limit of its own: it is rare, and may have to be refused.
 fn parse_descriptor<'a>(descriptor: &'a [u8], bounds: &Bounds, request: &mut Request<'a>) -> Option<()> {
     let mut options = DescriptorOptions::default();
     let mut fields = Fields(descriptor);
@@ -77,7 +77,7 @@ fn parse_entry(entry: &[u8]) -> Option<Entry<'_>> {
     Some(Entry { key, value })
 }
 
-/// The number in a `UInt64Value`, which leaves 0 out.
+/// The number in a `UInt64Value`, which omits 0.
 fn parse_wrapped(message: &[u8]) -> Option<u64> {
     let mut number = 0;
     let mut fields = Fields(message);
@@ -101,11 +101,11 @@ enum Value<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The fields that are left of a message.
+/// The remaining fields of a message.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The next field; `Some(None)` at the end, `None` where it is not of the usual form.
+    /// The next field. `Some(None)` at the end, `None` if it does not have the usual form.
     #[inline]
     fn next(&mut self) -> Option<Option<Field<'a>>> {
         let Some((&tag, rest)) = self.0.split_first() else { return Some(None) };
@@ -157,15 +157,15 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { descriptors_max: 3, entries_max: 3, request_bytes_max: 65_536 };
 
-    /// All that a request says.
+    /// Everything in a request.
     fn described(request: &Request<'_>) -> String {
         let descriptors: Vec<_> = request.descriptors().collect();
         format!("{} {} {descriptors:?}", request.domain(), request.hits_addend())
     }
 
-    /// What is read here is what prost and the checks behind it make of it. Whether it was read here at all.
+    /// Checks that this reads what prost and the checks behind it read. Returns whether it read the message at all.
     fn agrees(bytes: &[u8]) -> bool {
-        // What was there before does not matter.
+        // The former contents must not matter.
         let mut here = Request::new("before", 1).descriptor(&[("key", "value")]);
         if parse(bytes, &BOUNDS, &mut here).is_none() {
             return false;
@@ -215,7 +215,7 @@ mod tests {
         // The fields in another order.
         let (domain, rest) = bytes.split_at(6);
         assert!(agrees(&[rest, domain].concat()));
-        // A number that is there, but 0.
+        // A number that is present, but 0.
         assert!(agrees(b"\x0a\x04shop\x12\x02\x1a\x00"));
     }
 

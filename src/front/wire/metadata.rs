@@ -1,5 +1,4 @@
-//! Dynamic metadata, for the next filters of the proxy: what was asked, and what the rules that let it pass say of
-//! themselves.
+//! Dynamic metadata for the next filters of the proxy: what was asked, and the metadata of the rules that let it pass.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -35,7 +34,7 @@ fn of_descriptor(descriptor: &Descriptor<'_, '_>) -> Struct {
     of_fields(fields)
 }
 
-/// A limit that a request brings along, as one line of protobuf text: fields at their default are left out.
+/// A limit that a request brings along, as one line of protobuf text. Fields at their default are left out.
 fn of_override(limit: &Override) -> String {
     let mut line = String::new();
     // Writing to a string cannot fail.
@@ -49,7 +48,7 @@ fn of_override(limit: &Override) -> String {
     line
 }
 
-/// The deep merge of the metadata of the rules whose counters let their descriptors pass.
+/// Merges the metadata of the rules whose counters let their descriptors pass, deeply.
 fn of_rules(decision: &Decision<'_>) -> Struct {
     let mut merged = Struct::default();
     for status in &decision.statuses {
@@ -62,8 +61,8 @@ fn of_rules(decision: &Decision<'_>) -> Struct {
     merged
 }
 
-/// Adds what is not there yet: only mappings merge, of everything else the first one wins. Recursion is bounded by the
-/// depth of a rule file.
+/// Adds what is not there yet. Only mappings merge; of anything else the first one wins. The depth of a rule file
+/// bounds the recursion.
 fn merge(into: &mut Struct, more: &Map<String, Json>) {
     for (key, value) in more {
         match (into.fields.get_mut(key), value) {

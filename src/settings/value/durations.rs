@@ -14,7 +14,7 @@ impl Value for Duration {
     }
 }
 
-/// A duration that can be waited for over and over.
+/// The time between rounds, which go on for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush(pub Duration);
 

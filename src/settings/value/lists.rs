@@ -5,7 +5,7 @@ use std::fmt;
 use crate::settings::value::Value;
 use tidegate_engine::text::percent_decoded;
 
-/// Texts with commas between them.
+/// Texts separated by commas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List(pub Vec<String>);
 
@@ -37,7 +37,7 @@ impl Value for Map {
     }
 }
 
-/// What a node tells of itself: `k=v,k=v`. The first `=` splits; an item without one is skipped.
+/// Metadata of a node: `k=v,k=v`. The first `=` splits; an item without one is skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeMetadata(pub Vec<(String, String)>);
 
@@ -52,8 +52,8 @@ impl Value for NodeMetadata {
     }
 }
 
-/// Names and values in OpenTelemetry's form, `a=1,b=%20`; what is not of it is left out, as that says. Headers among
-/// them are secrets, so `Debug` is silent.
+/// Names and values in OpenTelemetry's form, `a=1,b=%20`. Malformed ones are left out, as its specification says.
+/// Headers among them are secrets, so `Debug` shows nothing.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct OtelPairs(pub Vec<(String, String)>);
 

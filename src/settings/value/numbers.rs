@@ -13,7 +13,7 @@ impl Value for u16 {
     }
 }
 
-/// Whole numbers within bounds that are both included.
+/// Whole numbers between two bounds, both included.
 macro_rules! whole_numbers {
     ($($(#[$doc:meta])* $name:ident($number:ty) from $min:literal to $max:expr, $label:literal, $expected:literal;)+) => {$(
         $(#[$doc])*
@@ -34,15 +34,15 @@ macro_rules! whole_numbers {
 whole_numbers! {
     /// A count that is at least 1, such as a bound.
     Count(usize) from 1 to usize::MAX, "COUNT", "a count (expected a decimal number of at least 1)";
-    /// Threads: more than there are cores never help, and each has metrics of its own to hold.
+    /// Threads. More threads than cores never help, and each holds metrics of its own.
     Threads(usize) from 1 to 1_024, "COUNT", "a count (expected a decimal number from 1 to 1024)";
-    /// Spans that wait: room for them is made at start.
+    /// Spans that wait. Room for all of them is made at start.
     Queue(usize) from 1 to 1_000_000, "COUNT", "a count (expected a decimal number from 1 to 1000000)";
-    /// Series in metrics: the table of all that there may be is made at start.
+    /// Series in metrics. The table of all of them is made at start.
     Series(usize) from 1 to 10_000_000, "COUNT", "a count (expected a decimal number from 1 to 10000000)";
     /// A whole number, 0 included.
     Number(usize) from 0 to usize::MAX, "NUMBER", "a whole number (expected a decimal number)";
-    /// Entries of `x-forwarded-for` to skip: no request has passed more proxies.
+    /// Entries of `x-forwarded-for` to skip. No request has passed more proxies.
     Hops(usize) from 0 to 100, "COUNT", "a count of proxies (expected a decimal number from 0 to 100)";
     /// Replicas of one master.
     Replicas(u32) from 0 to 100, "COUNT", "a count of replicas (expected a decimal number from 0 to 100)";
@@ -66,7 +66,7 @@ impl Value for f64 {
     }
 }
 
-/// A part of a whole: 0 to 1.
+/// A share: 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share(pub f64);
 
@@ -97,7 +97,7 @@ impl Value for ByteSize {
     }
 }
 
-/// Bytes of one request: half of what a connection may hold of requests that have come in part, at most.
+/// Bytes of one request: at most half of what a connection may hold of unfinished requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestBytes(pub usize);
 

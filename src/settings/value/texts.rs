@@ -16,7 +16,7 @@ impl Value for String {
     }
 }
 
-/// A text that nobody may read in a log, an error or a panic: it has no `Display`, and its `Debug` is silent.
+/// A text that nobody may read in a log, an error or a panic. It has no `Display`, and its `Debug` shows nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -53,7 +53,7 @@ impl Value for HostPort {
     fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        // An address of IPv6 without brackets would lose its last group to the port.
+        // An IPv6 address without brackets would lose its last group to the port.
         let host = bare.or_else(|| Some(host).filter(|host| !host.contains([':', '['])))?;
         Some(Self { host: host.to_owned(), port: decimal(port)?.parse().ok()? })
     }

@@ -32,7 +32,7 @@ impl Value for LogLevel {
     }
 }
 
-/// The words of a kind; `enum`: and the kind, which only settings have.
+/// Implements [`Value`] for a kind that is one of these words. `enum` also defines the kind, which only settings use.
 macro_rules! words {
     ($(#[$doc:meta])* enum $kind:ident, $label:literal, { $($word:literal => $value:ident),+ }) => {
         $(#[$doc])*
@@ -74,7 +74,7 @@ words!(Transport, "PROTOCOL", { "tcp" => Tcp, "udp" => Udp });
 words!(Protocol, "PROTOCOL", { "http" => Http, "grpc" => Grpc });
 words!(Proxy, "PROXY", { "nginx" => Nginx, "forwarded" => Forwarded });
 
-/// The words of a kind that knows them itself: `ALL` and `name`.
+/// Likewise for a kind that knows its words itself: `ALL` and `name`.
 macro_rules! own_words {
     ($kind:ty, $label:literal, $expected:expr) => {
         impl Value for $kind {

@@ -1,7 +1,7 @@
-//! The client's request, as the headers of the proxy's question describe it.
+//! The client's request, as the headers of the proxy describe it.
 //!
-//! Of two proxies' families of headers one is read; the other is the client's own say. What is needed and not there, or
-//! there twice, is refused: a decision about a request that nobody described would be about another one.
+//! Only the proxy's family of headers is read: headers of the other one may come from the client. A header that is
+//! needed and missing, or present twice, is refused, so that nothing is decided about a request that nobody described.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -21,10 +21,10 @@ const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const X_ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
 const X_ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 
-/// A question, and what is needed to read the description in it.
+/// A call, and what is needed to read the description in it.
 pub(super) struct Described<'r> {
     pub(super) head: &'r Parts,
-    /// Who asks; `None` on a unix socket.
+    /// Who sent the call. `None` on a unix socket.
     pub(super) peer: Option<IpAddr>,
     pub(super) options: CheckOptions,
 }
@@ -72,7 +72,7 @@ impl ClientRequest for Described<'_> {
         Ok(false)
     }
 
-    /// The entry of `x-forwarded-for` that the last trusted proxy added, else who asks.
+    /// The entry of `x-forwarded-for` that the last trusted proxy added, else the peer.
     fn address(&self) -> Result<IpAddr, Refusal> {
         let lines = self.head.headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
         let lines = lines.filter(|line| !line.trim_ascii().is_empty()).rev();
@@ -88,7 +88,7 @@ impl ClientRequest for Described<'_> {
 }
 
 impl Described<'_> {
-    /// What the client asked for. A fragment is no part of it: a client that sends one would choose its own counter.
+    /// The path and query of the client's request. Without a fragment: with one, a client could choose its own counter.
     fn path(&self) -> Result<&str, Refusal> {
         let uri = match self.options.proxy {
             Proxy::Nginx => self.only(&X_ORIGINAL_URI),
@@ -97,7 +97,7 @@ impl Described<'_> {
         Ok(without_fragment(uri))
     }
 
-    /// A header that the proxy sets, once.
+    /// A header that the proxy sets exactly once.
     fn only(&self, name: &HeaderName) -> Result<&str, Refusal> {
         let mut values = self.head.headers.get_all(name).iter();
         match (values.next(), values.next()) {
@@ -124,7 +124,7 @@ fn not_utf8(name: &str) -> Refusal {
     Refusal::invalid(format!("{name} is not UTF-8"))
 }
 
-/// A part of a client's query, decoded as Envoy does: a `%` that begins no escape is itself, and so is a `+`.
+/// Decodes a part of a client's query as Envoy does: a `%` that begins no escape stays, and so does a `+`.
 fn decode(raw: &str) -> Cow<'_, [u8]> {
     if !raw.contains('%') {
         return Cow::Borrowed(raw.as_bytes());
@@ -140,7 +140,7 @@ fn decode(raw: &str) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// An address with or without a port; one of IPv4 that is written as IPv6 is one of IPv4.
+/// Parses an address with or without a port. IPv4 that is written as IPv6 becomes IPv4.
 fn parse_address(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?;
     let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());

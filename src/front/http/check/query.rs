@@ -1,6 +1,6 @@
-//! The URL of `/check`: the domain, and parameters that are entries of descriptors or control the question.
+//! The URL of `/check`: the domain, and parameters that are entries of descriptors or options of the call.
 //!
-//! Decoded once. What is not exactly one question is refused, and never taken for another one.
+//! Decodes once. Refuses whatever is not exactly one request, and never guesses.
 
 use http::{StatusCode, Uri};
 
@@ -9,18 +9,18 @@ use crate::front::{Bounds, Refusal};
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::text::{PercentError, cut, percent_decoded, query_decoded};
 
-/// What a parameter begins with that is no entry.
+/// The first character of a parameter that is an option, not an entry.
 const CONTROL: char = '~';
 
-/// How much of a text is told in a refusal, in characters.
+/// How much of a text a refusal quotes, in characters.
 const QUOTED_CHARS_MAX: usize = 60;
 
-/// What a URL asks.
+/// The contents of a URL.
 pub(super) struct Question {
-    /// The domain, the hits and, where they are told, the descriptors.
+    /// The domain, the hits and, if they are in the query, the descriptors.
     pub(super) buf: RequestBuf,
     pub(super) form: Form,
-    /// The status of a denial, if the URL says one.
+    /// The status of a denial, if the URL sets one.
     pub(super) deny_status: Option<StatusCode>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Question {
 pub(super) enum Form {
     /// In the query.
     Query,
-    /// In what the headers describe.
+    /// In the headers, which describe the client's request.
     Headers,
 }
 
@@ -54,7 +54,7 @@ pub(super) fn parse(uri: &Uri, bounds: &Bounds) -> Result<Question, Refusal> {
     reading.end()
 }
 
-/// A query that is being read.
+/// A query while it is read.
 struct Reading {
     buf: RequestBuf,
     form: Form,
@@ -101,7 +101,7 @@ impl Reading {
         }
     }
 
-    /// Ends the descriptor that is open.
+    /// Ends the open descriptor.
     fn close(&mut self) -> Result<(), Refusal> {
         if self.buf.open_entries() == 0 {
             return Err(Refusal::invalid(
@@ -129,12 +129,12 @@ fn once<T>(slot: &mut Option<T>, key: &str, value: Option<T>, expected: &str) ->
     }
 }
 
-/// Digits only.
+/// Parses digits only.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// What a text that cannot be decoded is refused with.
+/// Refuses a text that cannot be decoded.
 fn undecodable(raw: &str, error: PercentError) -> Refusal {
     Refusal::invalid(match error {
         PercentError::Escape => format!("{}: a % is not followed by two hexadecimal digits", quoted(raw)),
@@ -142,7 +142,7 @@ fn undecodable(raw: &str, error: PercentError) -> Refusal {
     })
 }
 
-/// A text in a refusal, not all of it when it is long.
+/// Quotes a text in a refusal. A long one is cut.
 fn quoted(text: &str) -> String {
     format!("`{}`", cut(text, QUOTED_CHARS_MAX))
 }

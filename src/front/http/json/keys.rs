@@ -1,11 +1,11 @@
-//! A field that stands twice in one object: which of the two was meant? Refused, as Go's protobuf JSON does.
+//! Refuses a field that stands twice in one object, as Go's protobuf JSON does: nobody knows which one is meant.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// JSON of which no object has a field twice, whichever way each is spelled. Holds nothing of it.
+/// JSON in which no object has a field twice, in either spelling. Keeps nothing of it.
 pub(super) struct UniqueKeys;
 
 impl<'de> Deserialize<'de> for UniqueKeys {
