@@ -166,11 +166,11 @@ fn offline(question: &Question, folder: PathBuf, configuration: &Configuration) 
     }
     let plan = rules.plan(&request, configuration.modes);
     let verdicts = store.apply(&plan, Clock::start().now());
-    let explanation = explain(&rules, &request, &plan, verdicts, question.hits.into());
+    let shown = explain(&rules, &request, &plan, verdicts, question.hits.into());
     Ok(if question.as_json {
-        format!("{}\n", json_line(&explanation.json().to_string()))
+        format!("{}\n", json_line(&shown.json().to_string()))
     } else {
-        explanation.to_string()
+        shown.to_string()
     })
 }
 

@@ -137,7 +137,7 @@ fn closest(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn reported(pairs: &[(&str, &str)]) -> Vec<String> {
+    fn found(pairs: &[(&str, &str)]) -> Vec<String> {
         let value = |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
         misspelt(pairs.iter().map(|pair| pair.0), value).iter().map(ToString::to_string).collect()
     }
@@ -155,19 +155,16 @@ mod tests {
             ("DD_ENVV", "DD_ENV"),
         ] {
             let expected = format!("{wrong}: has no effect: no setting has this name (closest is {meant})");
-            assert_eq!(reported(&[(wrong, "hunter2")]), [expected]);
+            assert_eq!(found(&[(wrong, "hunter2")]), [expected]);
         }
     }
 
     #[test]
     fn a_name_of_our_families_that_nobody_reads_is_reported() {
         for name in ["REDIS_HOST", "REDIS_PASSWORD", "GRPC_KEEPALIVE", "LIMIT_BODY", "CONFIG_FOLDER"] {
-            let reported = reported(&[(name, "hunter2")]);
-            assert!(
-                reported.len() == 1 && reported[0].starts_with(&format!("{name}: has no effect")),
-                "{reported:?}"
-            );
-            assert!(!reported[0].contains("hunter2"), "{reported:?}");
+            let found = found(&[(name, "hunter2")]);
+            assert!(found.len() == 1 && found[0].starts_with(&format!("{name}: has no effect")), "{found:?}");
+            assert!(!found[0].contains("hunter2"), "{found:?}");
         }
     }
 
@@ -185,19 +182,16 @@ mod tests {
         ];
         let ports = ["REDIS_PORT", "LIMIT_PORT", "REDIS_PORT_6379_TCP", "GRPCS_PORT", "CONFIG_MAP_PORT"];
         for name in read.chain(known).chain(others).chain(service).chain(ports) {
-            assert!(reported(&[(name, "tcp://10.0.0.1:6379")]).is_empty(), "{name}");
+            assert!(found(&[(name, "tcp://10.0.0.1:6379")]).is_empty(), "{name}");
         }
-        assert!(reported(&[("REDIS_PORT", "6379")]).is_empty());
+        assert!(found(&[("REDIS_PORT", "6379")]).is_empty());
     }
 
     #[test]
     fn any_number_of_mistakes_is_reported_in_a_bounded_number_of_lines() {
         let names: Vec<_> = (0..100).map(|number| format!("REDIS_HOST_{number:02}")).collect();
-        let reported = misspelt(names.iter().map(String::as_str), |_| None);
-        assert_eq!(reported.len(), REPORTED_MAX);
-        assert!(
-            reported[REPORTED_MAX - 1].what.ends_with("; and 80 more variables like these"),
-            "{reported:?}"
-        );
+        let found = misspelt(names.iter().map(String::as_str), |_| None);
+        assert_eq!(found.len(), REPORTED_MAX);
+        assert!(found[REPORTED_MAX - 1].what.ends_with("; and 80 more variables like these"), "{found:?}");
     }
 }

@@ -190,20 +190,20 @@ async fn a_question_of_the_debug_port_is_explained_and_changes_nothing() {
     let before = status_and_body(server.admin, "GET /metrics", "").await.1;
     let hits = |hits| ALICE.replace(r#""domain""#, &format!(r#""hitsAddend":{hits},"domain""#));
     for _ in 0..9 {
-        let (status, explained) = status_and_body(server.admin, "POST /ask", &hits(3)).await;
-        assert_eq!(status, 200, "{explained}");
+        let (status, shown) = status_and_body(server.admin, "POST /ask", &hits(3)).await;
+        assert_eq!(status, 200, "{shown}");
         assert!(
-            explained.starts_with("shop: 3 hits would get OK; nothing was counted\n\nuser=alice\n"),
-            "{explained}"
+            shown.starts_with("shop: 3 hits would get OK; nothing was counted\n\nuser=alice\n"),
+            "{shown}"
         );
-        assert!(explained.contains("rule      shop.user at rules.yaml:4:"), "{explained}");
-        assert!(explained.contains("counter   7 counted, 3 left\n"), "{explained}");
+        assert!(shown.contains("rule      shop.user at rules.yaml:4:"), "{shown}");
+        assert!(shown.contains("counter   7 counted, 3 left\n"), "{shown}");
     }
     let (_, text) = status_and_body(server.admin, "POST /ask?format=json", &hits(4)).await;
-    let explained: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!((&explained["code"], &explained["hits"]), (&"OVER_LIMIT".into(), &4.into()));
-    assert_eq!(explained["descriptors"][0]["counter"]["remaining"], 3);
-    assert_eq!(explained["descriptors"][0]["path"][0]["met"], "any");
+    let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&shown["code"], &shown["hits"]), (&"OVER_LIMIT".into(), &4.into()));
+    assert_eq!(shown["descriptors"][0]["counter"]["remaining"], 3);
+    assert_eq!(shown["descriptors"][0]["path"][0]["met"], "any");
     let counted = |page: &str| {
         let ours = |line: &&str| line.starts_with("ratelimit_") || line.starts_with("tidegate_requests");
         page.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()

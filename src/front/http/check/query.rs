@@ -75,7 +75,7 @@ impl Reading {
             return self.control(&key, &value);
         }
         if key.is_empty() {
-            return Err(Refusal::invalid(format!("the parameter {} has an empty key", quoted(raw))));
+            return Err(Refusal::invalid(format!("the parameter {} has an empty key", quote(raw))));
         }
         self.form = Form::Query;
         self.buf.entry(&key, |text| {
@@ -96,7 +96,7 @@ impl Reading {
             }
             _ => Err(Refusal::invalid(format!(
                 "the parameter {} is unknown (expected ~hits or ~deny)",
-                quoted(key)
+                quote(key)
             ))),
         }
     }
@@ -137,12 +137,12 @@ fn number(text: &str) -> Option<u32> {
 /// Refuses a text that cannot be decoded.
 fn undecodable(raw: &str, error: PercentError) -> Refusal {
     Refusal::invalid(match error {
-        PercentError::Escape => format!("{}: a % is not followed by two hexadecimal digits", quoted(raw)),
-        PercentError::NotUtf8 => format!("{} is not UTF-8 when it is decoded", quoted(raw)),
+        PercentError::Escape => format!("{}: a % is not followed by two hexadecimal digits", quote(raw)),
+        PercentError::NotUtf8 => format!("{} is not UTF-8 when it is decoded", quote(raw)),
     })
 }
 
 /// Quotes a text in a refusal. A long one is cut.
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     format!("`{}`", cut(text, QUOTED_CHARS_MAX))
 }
