@@ -2,7 +2,7 @@
 //! and by a real NGINX with its recipe. Needs `wrk` and `nginx` (Debian's packages), `taskset` and `setpriv`.
 //!
 //! Servers share one core, the load generator has another. Subjects are measured in turn, several rounds, and the
-//! medians are told: requests a second, the 99th percentile, and what Tidegate reaches of the echo. Every question is
+//! medians are printed: requests a second, the 99th percentile, and what Tidegate reaches of the echo. Every question is
 //! decided, by one of 1,000,000 counters; an answer that is no 2xx makes the run fail.
 //!
 //! `cargo bench --bench check -- --rounds 9 --seconds 10 --server-core 2 --generator-core 3`
@@ -39,7 +39,7 @@ const RANDOM_USERS: &str =
 
 #[derive(Parser)]
 struct Args {
-    /// Rounds; medians are told
+    /// Rounds; medians are printed
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of each measurement
@@ -152,16 +152,16 @@ fn load(args: &Args, port: u16, script: Option<&Path>) -> Result<Figures, String
     }
     let output = command.arg(format!("http://127.0.0.1:{port}/things")).output();
     let output = output.map_err(|error| format!("wrk (apt-get install wrk): {error}"))?;
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() || told.contains("Non-2xx") || told.contains("Socket errors") {
-        return Err(format!("not every request passed:\n{told}{}", String::from_utf8_lossy(&output.stderr)));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() || text.contains("Non-2xx") || text.contains("Socket errors") {
+        return Err(format!("not every request passed:\n{text}{}", String::from_utf8_lossy(&output.stderr)));
     }
-    let word = |label: &str| told.lines().find_map(|line| line.trim().strip_prefix(label)).map(str::trim);
+    let word = |label: &str| text.lines().find_map(|line| line.trim().strip_prefix(label)).map(str::trim);
     let per_second = word("Requests/sec:").and_then(|word| word.parse().ok());
     let p99_millis = word("99%").and_then(millis);
     match (per_second, p99_millis) {
         (Some(per_second), Some(p99_millis)) => Ok(Figures { per_second, p99_millis }),
-        _ => Err(format!("wrk says something else:\n{told}")),
+        _ => Err(format!("wrk says something else:\n{text}")),
     }
 }
 

@@ -8,7 +8,7 @@
 
 mod kinds;
 mod lines;
-mod told;
+mod text;
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ pub use self::lines::Denials;
 
 use self::kinds::Kinds;
 use self::lines::Lines;
-use self::told::Told;
+use self::text::DecisionText;
 use crate::logging::{REPORT, takes_a_line};
 use crate::metrics::Metrics;
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
@@ -36,7 +36,7 @@ pub struct DecisionLog {
 
 /// What a decision was made under.
 #[derive(Clone, Copy)]
-pub struct Under<'a> {
+pub struct DecisionContext<'a> {
     /// The rules.
     pub rules: &'a RuleSet,
     /// When lines were last written of their denials.
@@ -64,25 +64,37 @@ impl DecisionLog {
     }
 
     /// Logs what the level asks for of a decision that was made at this time.
-    pub fn decided(&self, under: Under<'_>, at: Instant, request: &Request<'_>, decision: &Decision<'_>) {
+    pub fn decided(
+        &self,
+        context: DecisionContext<'_>,
+        at: Instant,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+    ) {
         let (code, statuses) = ((decision.code, decision.shadowed), &decision.statuses[..]);
-        let told = Told { rules: under.rules, request, code, statuses, shows_values: self.shows_values };
+        let text =
+            DecisionText { rules: context.rules, request, code, statuses, shows_values: self.shows_values };
         if LevelFilter::current() >= LevelFilter::DEBUG {
-            tracing::debug!(target: REPORT, "decided: {told}");
+            tracing::debug!(target: REPORT, "decided: {text}");
         }
         if decision.code == Code::OverLimit {
-            self.denied(under, at, &told);
+            self.denied(context, at, &text);
         }
         if decision.domain_known && self.kinds.have_room() {
-            self.unmatched(&told);
+            self.unmatched(&text);
         }
     }
 
     /// Writes a line for the first rule that denies and has had none in this second.
-    fn denied(&self, Under { denials, metrics, .. }: Under<'_>, at: Instant, told: &Told<'_, '_>) {
+    fn denied(
+        &self,
+        DecisionContext { denials, metrics, .. }: DecisionContext<'_>,
+        at: Instant,
+        text: &DecisionText<'_, '_>,
+    ) {
         // From 1, for 0 says that there was none.
         let second = at.saturating_duration_since(self.began).as_secs() as u32 + 1;
-        let denying = told.statuses.iter().enumerate().find(|(_, status)| match status {
+        let denying = text.statuses.iter().enumerate().find(|(_, status)| match status {
             Status::Limited(limited) if limited.is_denied() => {
                 self.lines.admit(denials, rule_id(limited), second)
             }
@@ -94,21 +106,21 @@ impl DecisionLog {
         };
         let left_out = self.lines.left_out(metrics.denials_not_logged_until_now());
         match left_out {
-            0 => tracing::info!(target: REPORT, "denied: {}", told.denial(place)),
+            0 => tracing::info!(target: REPORT, "denied: {}", text.denial(place)),
             _ => tracing::info!(
                 target: REPORT,
                 "denied: {} ({left_out} more denials were left out before)",
-                told.denial(place)
+                text.denial(place)
             ),
         }
     }
 
     /// Writes a line for every kind of descriptor that is the first of its kind to meet no rule.
-    fn unmatched(&self, told: &Told<'_, '_>) {
-        let statuses = told.statuses.iter().enumerate();
+    fn unmatched(&self, text: &DecisionText<'_, '_>) {
+        let statuses = text.statuses.iter().enumerate();
         for (place, _) in statuses.filter(|(_, status)| matches!(status, Status::NoLimit)) {
-            if told.kind(place).is_some_and(|kind| self.kinds.is_new(kind)) && takes_a_line() {
-                tracing::info!(target: REPORT, "no rule: {}, the first of its kind (tidegate_unmatched_total counts them)", told.unmatched(place));
+            if text.kind(place).is_some_and(|kind| self.kinds.is_new(kind)) && takes_a_line() {
+                tracing::info!(target: REPORT, "no rule: {}, the first of its kind (tidegate_unmatched_total counts them)", text.unmatched(place));
             }
         }
     }

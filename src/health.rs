@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn watchers_are_told_of_changes_only() {
+    fn watchers_see_changes_only() {
         let health = Health::starting();
         health.serve();
         let mut watcher = health.watch();

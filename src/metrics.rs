@@ -10,7 +10,7 @@
 //! - `counts`: the arithmetic of a descriptor's counters; `name`, `series`, `handles`: what they are called, which
 //!   there are, and where a rule counts
 //! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
-//! - `stat_name`, `named`, `timers`: the same for those who send it on, by other names
+//! - `statsd_name`, `named`, `timers`: the same for those who send it on, by other names
 //! - `striped`, `chunked`: where counters are held
 //! - `text`, `scrape`: how they are told; `mapping`, `mapped`: under names of somebody's own choice
 
@@ -21,14 +21,14 @@ mod grpc_method;
 mod handles;
 mod histogram;
 mod lane;
-mod mapped;
+mod mapped_counters;
 mod mapping;
-mod name;
-mod named;
+mod series_name;
+mod statsd_counters;
 mod reloads;
 mod scrape;
 mod series;
-mod stat_name;
+mod statsd_name;
 mod stats;
 mod striped;
 mod text;
@@ -52,10 +52,10 @@ use self::calls::{Calls, ResponseTimes};
 use self::counts::{Counts, Stat};
 use self::histogram::{Buckets, DECISION_BOUNDS, Histogram};
 use self::lane::Lane;
-use self::mapped::Mapped;
-use self::name::{request_name, rule_name};
+use self::mapped_counters::MappedCounters;
 use self::reloads::Reloads;
 use self::series::{SeriesTable, Source};
+use self::series_name::{request_name, rule_name};
 use self::striped::{Slot, Striped, Writer, thread_index};
 use self::text::Page;
 use self::timers::Timers;
@@ -122,7 +122,7 @@ pub struct Metrics {
     timers: Box<[Timers]>,
     timers_dropped: Slot,
     registered: RwLock<Vec<Family>>,
-    mapped: Option<Mapped>,
+    mapped: Option<MappedCounters>,
     /// What every piece of a scrape begins with.
     page: Page,
 }
@@ -155,7 +155,7 @@ impl Metrics {
         };
         let mapped = match &options.names {
             Names::BuiltIn { .. } => None,
-            Names::Mapped(mapping) => Some(Mapped::new(mapping.clone(), response_times.families())),
+            Names::Mapped(mapping) => Some(MappedCounters::new(mapping.clone(), response_times.families())),
         };
         let decision_buckets = Buckets::seconds(&DECISION_BOUNDS);
         let histograms = response_times.slots() + decision_buckets.slots();

@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 pub use self::batch::{BATCH_MAX, Batch};
 pub use self::counters::Counters;
 use crate::clock::{Clock, monotonic, nanos_since};
-use crate::decisions::{DecisionLog, Denials, Under};
+use crate::decisions::{DecisionContext, DecisionLog, Denials};
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
 use tidegate_engine::decision::{Decision, conclude_into};
@@ -266,8 +266,8 @@ impl Service {
         let Loaded { rules, handles, denials, .. } = live.loaded;
         self.metrics.observe(handles, request, &decision);
         if DecisionLog::is_on() {
-            let under = Under { rules, denials, metrics: &self.metrics };
-            self.log.decided(under, at, request, &decision);
+            let context = DecisionContext { rules, denials, metrics: &self.metrics };
+            self.log.decided(context, at, request, &decision);
         }
         if !remembered.is_empty() {
             self.metrics.observe_remembered(handles, request, &decision, remembered);

@@ -27,7 +27,7 @@ const TEXT_BYTES_MAX: usize = 256;
 const LIST_MAX: usize = 16;
 
 /// How long the spans that are left at the end may take.
-const LAST_SPANS_PATIENCE: Duration = Duration::from_secs(2);
+const LAST_SPANS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is traced, and how it waits for its way out.
 #[derive(Clone, Debug)]
@@ -88,7 +88,7 @@ impl Tracer {
 
     /// Sends what is left. Blocks, for a short time at most.
     pub fn finish(&self) {
-        if let Err(error) = self.provider.shutdown_with_timeout(LAST_SPANS_PATIENCE) {
+        if let Err(error) = self.provider.shutdown_with_timeout(LAST_SPANS_TIMEOUT) {
             tracing::debug!(%error, "the last spans were not sent");
         }
     }

@@ -116,7 +116,7 @@ impl Sender {
     async fn send_counters(&mut self, connection: &mut Connection) -> io::Result<()> {
         let metrics = Arc::clone(&self.metrics);
         let mut batch = Batch::default();
-        for (step, counter) in metrics.named().enumerate() {
+        for (step, counter) in metrics.statsd_counters().enumerate() {
             if step % STEP == STEP - 1 {
                 tokio::task::yield_now().await;
             }

@@ -37,7 +37,7 @@ pub(crate) fn long_log() {
                 timed(|| ours.decide(&key, now))
             })
             .collect();
-        told(&format!("N = {requests}"), &mut times);
+        print_times(&format!("N = {requests}"), &mut times);
     }
 }
 
@@ -71,10 +71,10 @@ fn several_runs<D: FnMut(&str) -> bool>(name: &str, keys: usize, mut begin: impl
         }
         best.iter_mut().zip(&times).for_each(|(best, &time)| *best = time.min(*best));
         if run == RUNS - 1 {
-            told(&format!("{name}, one run"), &mut times);
+            print_times(&format!("{name}, one run"), &mut times);
         }
     }
-    told(&format!("{name}, best of {RUNS}"), &mut best);
+    print_times(&format!("{name}, best of {RUNS}"), &mut best);
 }
 
 /// Decisions on other keys, alone and while a tenth of the counters is given back, ten times in turn: what else goes on
@@ -115,8 +115,8 @@ pub(crate) fn expiry(keys: usize) {
             });
         }
         assert_eq!(store.expired_total(), keys as u64);
-        told(&format!("{name}, alone"), &mut alone);
-        told(&format!("{name}, beside expiry"), &mut beside);
+        print_times(&format!("{name}, alone"), &mut alone);
+        print_times(&format!("{name}, beside expiry"), &mut beside);
     }
 }
 
@@ -127,7 +127,7 @@ fn timed<T>(call: impl FnOnce() -> T) -> u32 {
     (processor_nanos() - start) as u32
 }
 
-fn told(name: &str, times: &mut [u32]) {
+fn print_times(name: &str, times: &mut [u32]) {
     times.sort_unstable();
     let at = |share: f64| f64::from(times[((times.len() - 1) as f64 * share) as usize]) / 1_000.0;
     println!(

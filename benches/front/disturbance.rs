@@ -31,7 +31,7 @@ const CLIENTS: usize = 64;
 /// Descriptors of one call that makes series.
 const DESCRIPTORS: usize = 50;
 /// How long a server may take for what is large.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two of a kind.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -92,7 +92,7 @@ impl Disturbance {
     /// Begins it.
     pub(crate) fn begin(self, server: &Server) -> Result<Running, Failure> {
         let held = match self {
-            Self::Stalled => clients(server.address, |said| said.truncate(said.len() - 10), 1)?,
+            Self::Stalled => clients(server.address, |bytes| bytes.truncate(bytes.len() - 10), 1)?,
             Self::SlowReaders => clients(server.address, |_| (), 1_000)?,
             _ => Vec::new(),
         };
@@ -165,21 +165,21 @@ fn reload(metrics: SocketAddr, rules: &Path, texts: &[String; 2]) -> Result<(), 
 
 /// The beginning of a connection and the heads of all the calls.
 fn many_streams() -> Vec<u8> {
-    let mut said = frame::PREFACE.to_vec();
-    frame::put(&mut said, kind::SETTINGS, 0, 0, &[]);
+    let mut bytes = frame::PREFACE.to_vec();
+    frame::put(&mut bytes, kind::SETTINGS, 0, 0, &[]);
     let mut head = RequestHead::new(false);
     for stream in (1..2 * STREAMS).step_by(2) {
-        frame::put_with(&mut said, kind::HEADERS, flag::END_HEADERS, stream, |out| head.put(&mut || 0, out));
+        frame::put_with(&mut bytes, kind::HEADERS, flag::END_HEADERS, stream, |out| head.put(&mut || 0, out));
     }
-    said
+    bytes
 }
 
 /// Opens the streams, and hears what the server has to say of it until it closes the connection.
-fn open_streams(address: SocketAddr, said: &[u8]) -> io::Result<()> {
+fn open_streams(address: SocketAddr, bytes: &[u8]) -> io::Result<()> {
     let mut socket = TcpStream::connect(address)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     // both fail when the server has closed it first
-    let _ = socket.write_all(said);
+    let _ = socket.write_all(bytes);
     let _ = socket.read_to_end(&mut Vec::new());
     Ok(())
 }
@@ -226,7 +226,7 @@ fn wait_for_reload(server: &Server, before: u64) -> Result<(), Failure> {
 fn wait_until(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
     let start = Instant::now();
     while !holds()? {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             return Err("rules that do not come into force".into());
         }
         std::thread::sleep(PAUSE);
@@ -251,7 +251,7 @@ fn scrape(metrics: SocketAddr) -> io::Result<()> {
 
 fn ask_for_page(metrics: SocketAddr) -> io::Result<TcpStream> {
     let mut socket = TcpStream::connect(metrics)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     socket.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
     Ok(socket)
 }

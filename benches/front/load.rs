@@ -16,7 +16,7 @@ use super::socket::Socket;
 
 const READ_BYTES: usize = 256 * 1024;
 /// How long answers may take once nothing more is asked, and a connection until it is ready.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// In an open loop, calls that wait because the server lets no more in; beyond this the rate is out of reach.
 const BACKLOG_MAX: usize = 1 << 20;
 
@@ -133,7 +133,7 @@ impl Load {
         }
         while !self.links.iter().all(|link| link.client.is_ready()) {
             self.turn()?;
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 return Err("the server does not send its SETTINGS".into());
             }
         }
@@ -243,7 +243,7 @@ impl Load {
         while !self.arrivals.waiting.is_empty() || self.links.iter().any(|link| link.client.under_way() > 0) {
             self.ask_what_waits()?;
             self.turn()?;
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 self.tally.error(|| "calls that were never answered".into());
                 break;
             }
@@ -310,7 +310,7 @@ impl Link {
             self.client.receive(&mut rest, now_nanos, tally)?;
             self.unread.clear();
             self.unread.extend_from_slice(rest);
-            if self.socket.tells_its_end() && read < input.len() - unread {
+            if self.socket.short_read_means_empty() && read < input.len() - unread {
                 // a short read: the socket is empty, and tells when it is no longer
                 return Ok(());
             }

@@ -46,7 +46,7 @@ impl Socket {
     }
 
     /// Whether a read that fills less than it may has emptied the socket, which then tells when it is no longer.
-    pub(crate) fn tells_its_end(&self) -> bool {
+    pub(crate) fn short_read_means_empty(&self) -> bool {
         matches!(self, Socket::Plain(_))
     }
 }

@@ -59,12 +59,12 @@ impl Database {
 
     /// What it did until now.
     pub(crate) fn work(&self) -> Result<Work, String> {
-        let told = self.connection().and_then(|mut connection| {
+        let info = self.connection().and_then(|mut connection| {
             redis::cmd("INFO").arg("commandstats").query::<String>(&mut connection)
         });
-        let told = told.map_err(|error| format!("INFO: {error}"))?;
+        let info = info.map_err(|error| format!("INFO: {error}"))?;
         let mut work = Work { cpu: cpu(self.process.id()), ..Work::default() };
-        let lines = told
+        let lines = info
             .lines()
             .filter_map(|line| line.strip_prefix("cmdstat_evalsha:").or(line.strip_prefix("cmdstat_eval:")));
         for figures in lines {

@@ -15,7 +15,7 @@ pub struct Denials(Box<[AtomicU32]>);
 pub(super) struct Lines {
     /// The second, and how many lines were written in it.
     written: AtomicU64,
-    left_out_told: AtomicU64,
+    left_out_logged: AtomicU64,
 }
 
 impl Denials {
@@ -49,7 +49,7 @@ impl Lines {
 
     /// How many of the denials that were left out until now no line has told yet.
     pub(super) fn left_out(&self, until_now: u64) -> u64 {
-        until_now.saturating_sub(self.left_out_told.fetch_max(until_now, Relaxed))
+        until_now.saturating_sub(self.left_out_logged.fetch_max(until_now, Relaxed))
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_told_once() {
+    fn what_was_left_out_is_logged_once() {
         let lines = Lines::default();
         assert_eq!(
             [lines.left_out(5), lines.left_out(5), lines.left_out(7), lines.left_out(6)],

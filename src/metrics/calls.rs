@@ -2,10 +2,10 @@
 
 use super::grpc_method::GrpcMethod;
 use super::histogram::{Buckets, Histogram, RESPONSE_TIME_BOUNDS};
-use super::mapped::Mapped;
+use super::mapped_counters::MappedCounters;
 use super::mapping::{Mapping, Target};
-use super::named::{Named, named};
-use super::stat_name::{self, StatName};
+use super::statsd_counters::{StatsdCounter, statsd_counter};
+use super::statsd_name::{self, StatsdName};
 use super::striped::{Slot, Striped, Writer};
 use super::text::{Kind, Page, Samples, header};
 
@@ -56,21 +56,21 @@ pub(super) struct Calls {
 struct Method {
     total: Slot,
     response_time: Histogram,
-    told: Told,
+    family: ResponseTimeFamily,
 }
 
-/// What the durations of a method are told as.
+/// What the durations of a method are family as.
 #[derive(Clone, Debug)]
-pub(super) enum Told {
+pub(super) enum ResponseTimeFamily {
     /// As `envoyproxy/ratelimit` tells them.
     BuiltIn,
     /// As a mapping says; `None`: not at all.
     Mapped(Option<Target>),
 }
 
-/// What the durations of each method are told as, and in which buckets.
+/// What the durations of each method are family as, and in which buckets.
 #[derive(Clone, Debug)]
-pub(super) struct ResponseTimes([(Told, Buckets); GrpcMethod::ALL.len()]);
+pub(super) struct ResponseTimes([(ResponseTimeFamily, Buckets); GrpcMethod::ALL.len()]);
 
 impl Front {
     const ALL: [Self; 3] = [Self::Grpc, Self::Json, Self::Check];
@@ -131,18 +131,18 @@ impl ResponseTimes {
     /// As `envoyproxy/ratelimit` tells them; with `millis`, the same numbers mean milliseconds.
     pub(super) fn built_in(millis: bool) -> Self {
         let seconds = Buckets::seconds(&RESPONSE_TIME_BOUNDS);
-        let buckets = if millis { seconds.told_in(MILLI_NANOS) } else { seconds };
-        Self(GrpcMethod::ALL.map(|_| (Told::BuiltIn, buckets.clone())))
+        let buckets = if millis { seconds.with_unit(MILLI_NANOS) } else { seconds };
+        Self(GrpcMethod::ALL.map(|_| (ResponseTimeFamily::BuiltIn, buckets.clone())))
     }
 
     /// As a mapping tells them, to which a duration is a number of milliseconds before it is scaled.
     pub(super) fn mapped(mapping: &Mapping) -> Self {
         Self(GrpcMethod::ALL.map(|method| {
-            let name = StatName(stat_name::Kind::ResponseTime(method));
-            let target = Mapped::observer(mapping, &name.to_string());
+            let name = StatsdName(statsd_name::Kind::ResponseTime(method));
+            let target = MappedCounters::observer(mapping, &name.to_string());
             let bounds = target.as_ref().and_then(|target| target.buckets.clone()).unwrap_or_default();
             let scale = target.as_ref().map_or(1.0, |target| target.scale);
-            (Told::Mapped(target), Buckets::in_unit(bounds.into_iter(), MILLI_NANOS / scale))
+            (ResponseTimeFamily::Mapped(target), Buckets::in_unit(bounds.into_iter(), MILLI_NANOS / scale))
         }))
     }
 
@@ -153,8 +153,8 @@ impl ResponseTimes {
 
     /// The families that a mapping tells them in.
     pub(super) fn families(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|(told, _)| match told {
-            Told::Mapped(Some(target)) => Some(target.family.as_str()),
+        self.0.iter().filter_map(|(family, _)| match family {
+            ResponseTimeFamily::Mapped(Some(target)) => Some(target.family.as_str()),
             _ => None,
         })
     }
@@ -169,9 +169,9 @@ impl Calls {
 
     /// All counters at 0; `None` when there is no room for their slots.
     pub(super) fn new(striped: &Striped, ResponseTimes(times): ResponseTimes) -> Option<Self> {
-        let method = |(told, buckets)| {
+        let method = |(family, buckets)| {
             let response_time = Histogram::new(striped, buckets)?;
-            Some(Method { total: striped.reserve(1)?, response_time, told })
+            Some(Method { total: striped.reserve(1)?, response_time, family })
         };
         let [first, second] = times;
         Some(Self {
@@ -197,10 +197,12 @@ impl Calls {
     }
 
     /// The counters that have a name for StatsD.
-    pub(super) fn named(&self) -> impl Iterator<Item = Named<'_>> {
-        let calls = |method| named(stat_name::Kind::Calls(method), self.methods[method as usize].total);
-        let error =
-            |error: ErrorType| named(stat_name::Kind::Error(error.name()), self.errors.plus(error as usize));
+    pub(super) fn statsd_counters(&self) -> impl Iterator<Item = StatsdCounter<'_>> {
+        let calls =
+            |method| statsd_counter(statsd_name::Kind::Calls(method), self.methods[method as usize].total);
+        let error = |error: ErrorType| {
+            statsd_counter(statsd_name::Kind::Error(error.name()), self.errors.plus(error as usize))
+        };
         GrpcMethod::ALL.map(calls).into_iter().chain(ErrorType::ALL.map(error))
     }
 
@@ -217,7 +219,7 @@ impl Calls {
     }
 
     /// Writes the counters that `envoyproxy/ratelimit` has too.
-    pub(super) fn write_shared(&self, page: &mut Page, striped: &Striped) {
+    pub(super) fn write_common(&self, page: &mut Page, striped: &Striped) {
         let (family, help) =
             ("ratelimit_service_should_rate_limit_error", "Decisions that failed, by cause.");
         let mut samples = Samples::of(page, family, help, Kind::Counter);
@@ -236,19 +238,19 @@ impl Calls {
     /// Writes how long calls took, under whatever names.
     pub(super) fn write_response_times(&self, page: &mut Page, striped: &Striped) {
         let mut begun = "";
-        for (method, Method { response_time, told, .. }) in GrpcMethod::ALL.into_iter().zip(&self.methods) {
+        for (method, Method { response_time, family, .. }) in GrpcMethod::ALL.into_iter().zip(&self.methods) {
             let mut begin = |page: &mut Page, family, help, kind| {
                 if std::mem::replace(&mut begun, family) != family {
                     header(page, family, help, kind);
                 }
             };
-            match told {
-                Told::BuiltIn => {
+            match family {
+                ResponseTimeFamily::BuiltIn => {
                     let family = "ratelimit_service_response_time_seconds";
                     begin(page, family, "Time to answer a gRPC call, by method.", "histogram");
                     response_time.write(page, striped, family, &[("grpc_method", method.name())]);
                 }
-                Told::Mapped(Some(target)) if response_time.count(striped) > 0 => {
+                ResponseTimeFamily::Mapped(Some(target)) if response_time.count(striped) > 0 => {
                     let labels = target.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
                     let labels: Vec<_> = labels.collect();
                     let kind = if target.buckets.is_some() { "histogram" } else { "summary" };
@@ -258,7 +260,7 @@ impl Calls {
                         None => response_time.write_sum(page, striped, &target.family, &labels),
                     }
                 }
-                Told::Mapped(_) => {}
+                ResponseTimeFamily::Mapped(_) => {}
             }
         }
     }

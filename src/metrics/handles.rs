@@ -4,8 +4,8 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use super::name::{request_name, rule_name};
 use super::series::Source;
+use super::series_name::{request_name, rule_name};
 use super::striped::Slot;
 use super::{Metrics, OTHER};
 use tidegate_engine::plan::Origin;

@@ -73,7 +73,7 @@ impl Buckets {
     }
 
     /// The same numbers, in a unit of so many nanoseconds.
-    pub(super) fn told_in(self, unit_nanos: f64) -> Self {
+    pub(super) fn with_unit(self, unit_nanos: f64) -> Self {
         Self::in_unit(self.bounds.iter().map(|&(_, bound)| bound), unit_nanos)
     }
 

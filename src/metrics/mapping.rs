@@ -193,7 +193,7 @@ mappings:
         mapping.target(name, metric).map(|target| (target.family, target.labels))
     }
 
-    fn told(family: &str, labels: &[(&str, &str)]) -> Option<(String, Vec<(String, String)>)> {
+    fn mapped_to(family: &str, labels: &[(&str, &str)]) -> Option<(String, Vec<(String, String)>)> {
         let labels = labels.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
         Some((family.to_owned(), labels.collect()))
     }
@@ -201,23 +201,23 @@ mappings:
     #[test]
     fn globs_match_parts_and_the_first_one_wins() {
         let labels = [("both", "b-c"), ("first", "b"), ("none", ""), ("run", "")];
-        assert_eq!(target("a.b.c.hits", Metric::Counter), told("hits", &labels));
-        assert_eq!(target("a.b.c.d", Metric::Counter), told("a_b_c_d", &[]), "another kind");
-        assert_eq!(target("a.b.c.d", Metric::Observer), told("b_d", &[]));
-        assert_eq!(target("a.b.c.d.hits", Metric::Counter), told("a_b_c_d_hits", &[]), "too many parts");
+        assert_eq!(target("a.b.c.hits", Metric::Counter), mapped_to("hits", &labels));
+        assert_eq!(target("a.b.c.d", Metric::Counter), mapped_to("a_b_c_d", &[]), "another kind");
+        assert_eq!(target("a.b.c.d", Metric::Observer), mapped_to("b_d", &[]));
+        assert_eq!(target("a.b.c.d.hits", Metric::Counter), mapped_to("a_b_c_d_hits", &[]), "too many parts");
         assert_eq!(target("any.drop", Metric::Counter), None);
     }
 
     #[test]
     fn regexes_come_after_globs_and_match_anywhere() {
-        assert_eq!(target("0x.1.y.z", Metric::Counter), told("x", &[("part", "1"), ("same", "1")]));
+        assert_eq!(target("0x.1.y.z", Metric::Counter), mapped_to("x", &[("part", "1"), ("same", "1")]));
         assert_eq!(target("is.gone.too", Metric::Observer), None);
         assert_eq!(target("gone.drop", Metric::Counter), None);
     }
 
     #[test]
     fn what_nothing_maps_keeps_its_name_with_other_characters_replaced() {
-        assert_eq!(target("0.a--b.c d*", Metric::Counter), told("_0_a_b_c_d_", &[]));
+        assert_eq!(target("0.a--b.c d*", Metric::Counter), mapped_to("_0_a_b_c_d_", &[]));
         assert_eq!(Mapping::default().target("a.b", Metric::Gauge).expect("kept").family, "a_b");
     }
 }

@@ -57,7 +57,7 @@ impl Reloads {
     }
 
     /// Writes the families that `envoyproxy/ratelimit` has too.
-    pub(super) fn write_shared(&self, page: &mut Page, striped: &Striped) {
+    pub(super) fn write_common(&self, page: &mut Page, striped: &Striped) {
         let families = [
             ("ratelimit_service_config_load_success", "Rule sets that were installed.", self.successes),
             (

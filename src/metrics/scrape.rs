@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 
 use super::Metrics;
 use super::counts::Stat;
-use super::mapped::Progress;
-use super::name::parts;
+use super::mapped_counters::Progress;
 use super::series::Series;
+use super::series_name::parts;
 use super::text::{Kind, Page, Samples, header};
 
 /// Series a piece.
@@ -34,7 +34,7 @@ enum Next {
         series: usize,
     },
     /// With a mapping: counters that came since the last scrape go through it.
-    Learn,
+    MapNew,
     Mapped(Progress),
 }
 
@@ -56,7 +56,7 @@ impl Metrics {
         self.lane.write(page, &self.striped);
         self.write_unmatched(page);
         if self.mapped.is_none() {
-            self.write_shared(page);
+            self.write_common(page);
         }
         header(page, "tidegate_decision_seconds", "Time that the engine took for a decision.", "histogram");
         self.decision_time.write(page, &self.striped, "tidegate_decision_seconds", &[]);
@@ -87,9 +87,9 @@ impl Metrics {
     }
 
     /// What `envoyproxy/ratelimit` has too, limits and durations apart, under the names that are built in.
-    fn write_shared(&self, page: &mut Page) {
-        self.reloads.write_shared(page, &self.striped);
-        self.calls.write_shared(page, &self.striped);
+    fn write_common(&self, page: &mut Page) {
+        self.reloads.write_common(page, &self.striped);
+        self.calls.write_common(page, &self.striped);
         let global_shadow = "ratelimit_service_global_shadow_mode";
         Samples::of(page, global_shadow, "Requests that the process's shadow mode let pass.", Kind::Counter)
             .push(&[], self.striped.sum(self.global_shadow));
@@ -115,7 +115,7 @@ impl Metrics {
         let family = format!("ratelimit_service_rate_limit_{}", stat.name());
         let mut samples = match start {
             0 => Samples::of(page, &family, stat.help(), Kind::Counter),
-            _ => Samples::go_on(page, &family),
+            _ => Samples::resume(page, &family),
         };
         let mut batch = self.limits.iter_from(start).take(BATCH).peekable();
         let any = batch.peek().is_some();
@@ -145,7 +145,7 @@ impl Iterator for Scrape {
         self.next = match (self.next, &metrics.mapped) {
             (Next::Process, mapped) => {
                 metrics.write_process(&mut page);
-                if mapped.is_some() { Next::Learn } else { Next::Limits { stat: 0, series: 0 } }
+                if mapped.is_some() { Next::MapNew } else { Next::Limits { stat: 0, series: 0 } }
             }
             (Next::Limits { stat, series }, _) => {
                 let more = metrics.write_limits(&mut page, *Stat::ALL.get(stat)?, series);
@@ -154,14 +154,14 @@ impl Iterator for Scrape {
                     false => Next::Limits { stat: stat + 1, series: 0 },
                 }
             }
-            (Next::Learn, Some(mapped)) => match metrics.learn(mapped, &page) {
-                true => Next::Learn,
+            (Next::MapNew, Some(mapped)) => match metrics.map_new(mapped, &page) {
+                true => Next::MapNew,
                 false => Next::Mapped(Progress::default()),
             },
             (Next::Mapped(from), Some(mapped)) => {
                 Next::Mapped(metrics.write_mapped(mapped, &mut page, from)?)
             }
-            (Next::Learn | Next::Mapped(_), None) => return None,
+            (Next::MapNew | Next::Mapped(_), None) => return None,
         };
         Some(page.text)
     }
@@ -192,5 +192,5 @@ fn push_limit(samples: &mut Samples<'_>, series: &Series, count: u64) {
     let key = |level: usize| levels.get(level..=level).unwrap_or_default();
     let labels = [("domain", &[domain][..]), ("key1", key(0)), ("key2", key(1)), ("rule", rule)];
     let labels = labels.into_iter().filter(|(_, texts)| !texts.is_empty());
-    samples.push_joined(labels.map(|(name, texts)| (name, texts.iter().copied())), count);
+    samples.push_parts(labels.map(|(name, texts)| (name, texts.iter().copied())), count);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Metrics;
 use super::counts::Stat;
-use super::stat_name::StatName;
+use super::statsd_name::StatsdName;
 use tidegate_engine::text::one_line;
 
 /// Series a piece.
@@ -17,13 +17,13 @@ const BATCH: usize = 512;
 pub struct Stats {
     metrics: Arc<Metrics>,
     /// Series of limits that were told; `None` before everything else was.
-    told: Option<usize>,
+    limits_written: Option<usize>,
 }
 
 impl Metrics {
     /// Begins to tell all counters.
     pub fn stats(self: &Arc<Self>) -> Stats {
-        Stats { metrics: Arc::clone(self), told: None }
+        Stats { metrics: Arc::clone(self), limits_written: None }
     }
 }
 
@@ -33,24 +33,24 @@ impl Iterator for Stats {
     fn next(&mut self) -> Option<String> {
         let metrics = &self.metrics;
         let mut lines = String::new();
-        let mut tell = |name: StatName<'_>, count| {
+        let mut write = |name: StatsdName<'_>, count| {
             // Writing to a string cannot fail.
             let _ = writeln!(lines, "{}: {count}", one_line(&name.to_string()));
         };
-        let Some(told) = self.told else {
-            metrics.named_apart().for_each(|counter| tell(counter.name, metrics.count(&counter)));
-            self.told = Some(0);
+        let Some(written) = self.limits_written else {
+            metrics.statsd_other_counters().for_each(|counter| write(counter.name, metrics.count(&counter)));
+            self.limits_written = Some(0);
             return Some(lines);
         };
-        let mut batch = metrics.named_limits(told).take(BATCH * Stat::ALL.len()).peekable();
+        let mut batch = metrics.statsd_limit_counters(written).take(BATCH * Stat::ALL.len()).peekable();
         batch.peek()?;
         for counter in batch {
             match metrics.count(&counter) {
                 0 => {}
-                count => tell(counter.name, count),
+                count => write(counter.name, count),
             }
         }
-        self.told = Some(told + BATCH);
+        self.limits_written = Some(written + BATCH);
         Some(lines)
     }
 }

@@ -82,7 +82,7 @@ fn total_hits(metrics: &Arc<Metrics>) -> Vec<String> {
 }
 
 #[test]
-fn a_path_is_told_as_its_first_two_levels_and_as_a_whole_where_it_is_deeper() {
+fn a_path_is_written_as_its_first_two_levels_and_as_a_whole_where_it_is_deeper() {
     let (metrics, rules) = (metrics(10), rules(RULES));
     let deep = [("user", "u"), ("path", "/a"), ("say \"x\"", "1")];
     for depth in 1..=3 {
@@ -116,14 +116,14 @@ fn each_amount_goes_to_its_own_family() {
 }
 
 #[test]
-fn a_limit_that_was_never_hit_is_not_told() {
+fn a_limit_that_was_never_hit_is_not_written() {
     let (metrics, rules) = (metrics(10), rules(RULES));
     metrics.handles(&rules);
     assert_eq!(total_hits(&metrics), [""; 0]);
 }
 
 #[test]
-fn values_that_were_seen_are_told_where_the_rule_says_so() {
+fn values_that_were_seen_are_written_where_the_rule_says_so() {
     let (metrics, rules) = (metrics(10), rules(RULES));
     observe(&metrics, &rules, &shop(&[("detailed", "d"), ("id", "")]), 1);
     observe(&metrics, &rules, &shop(&[("seen", "10.1.2.3:80")]), 1);
@@ -207,7 +207,7 @@ fn rules_beyond_the_bound_count_in_file_order_above_and_totals_only_grow() {
 #[test]
 fn what_is_aggregated_counts_in_the_series_above_it() {
     let aggregated = |node: &str, with: &str| nested().replace(node, with);
-    let told = |text: &str| {
+    let hits = |text: &str| {
         assert!(text.contains("aggregate"));
         let (metrics, rules) = (metrics(10), rules(text));
         assert_eq!(metrics.handles(&rules).without_room(), 0);
@@ -218,12 +218,12 @@ fn what_is_aggregated_counts_in_the_series_above_it() {
     let line = |labels: &str, count: u64| format!("{{domain=\"shop\",{labels}}} {count}");
     let (d, f) = (line("key1=\"d\",key2=\"e\"", 1), line("key1=\"f\"", 1));
     let b = aggregated("- key: b\n", "- key: b\n        metrics: aggregate\n");
-    assert_eq!(told(&b), [line("key1=\"a\"", 4), d.clone(), f.clone()]);
+    assert_eq!(hits(&b), [line("key1=\"a\"", 4), d.clone(), f.clone()]);
     let top = aggregated("- key: a\n", "- key: a\n    metrics: aggregate\n");
-    assert_eq!(told(&top), [d, f, line("key1=\"other\"", 4)]);
+    assert_eq!(hits(&top), [d, f, line("key1=\"other\"", 4)]);
     // A node above that has no limit has a series all the same.
     let e = aggregated("{key: e,", "{key: e, metrics: aggregate,");
-    assert!(told(&e).contains(&line("key1=\"d\"", 1)));
+    assert!(hits(&e).contains(&line("key1=\"d\"", 1)));
 }
 
 #[test]
@@ -243,7 +243,7 @@ descriptors:
 }
 
 #[test]
-fn overrides_are_told_by_their_entries_and_beyond_the_bound_together() {
+fn overrides_are_written_by_their_entries_and_beyond_the_bound_together() {
     let (metrics, rules) = (metrics(1), rules(RULES));
     let limit = Some(Override { requests_per_unit: 10, unit: Unit::Second, unit_multiplier: 1 });
     for key in ["a", "b", "c", "a"] {
@@ -257,17 +257,17 @@ fn overrides_are_told_by_their_entries_and_beyond_the_bound_together() {
 }
 
 #[test]
-fn unknown_domains_count_once_a_descriptor_and_a_hundred_are_told_by_name() {
+fn unknown_domains_count_once_a_descriptor_and_a_hundred_are_written_by_name() {
     let (metrics, rules) = (metrics(10), rules(RULES));
     let domains: Vec<String> = (0..150).map(|index| format!("unknown{index}")).collect();
     for domain in &domains {
         let request = Request::new(domain, 0).descriptor(&[("a", "b")]).descriptor(&[("c", "d")]);
         observe(&metrics, &rules, &request, 1);
     }
-    let told = samples(&metrics, "ratelimit_service_rate_limit_domain_not_found");
-    assert_eq!(told.len(), 101);
-    assert!(told.contains(&"{domain=\"other\"} 100".to_owned()), "{told:?}");
-    assert_eq!(told.iter().filter(|line| line.ends_with("} 2")).count(), 100);
+    let samples = samples(&metrics, "ratelimit_service_rate_limit_domain_not_found");
+    assert_eq!(samples.len(), 101);
+    assert!(samples.contains(&"{domain=\"other\"} 100".to_owned()), "{samples:?}");
+    assert_eq!(samples.iter().filter(|line| line.ends_with("} 2")).count(), 100);
 }
 
 #[test]
@@ -322,11 +322,11 @@ fn nothing_is_lost_when_threads_count_while_others_render() {
         }
         scope.spawn(|| (0..20).for_each(|_| assert!(!rendered(&metrics).is_empty())));
     });
-    let told = total_hits(&metrics);
-    assert_eq!(told.len(), 101);
-    assert!(told.contains(&format!("{{domain=\"shop\",key1=\"user\"}} {}", threads * each)));
+    let samples = total_hits(&metrics);
+    assert_eq!(samples.len(), 101);
+    assert!(samples.contains(&format!("{{domain=\"shop\",key1=\"user\"}} {}", threads * each)));
     assert_eq!(
-        told.iter().filter(|line| line.ends_with(&format!("}} {}", threads * each / 100))).count(),
+        samples.iter().filter(|line| line.ends_with(&format!("}} {}", threads * each / 100))).count(),
         100
     );
 }
@@ -347,13 +347,13 @@ fn a_large_scrape_comes_in_small_pieces_that_make_one_exposition() {
     assert!(pieces.iter().all(|piece| piece.len() < 100_000));
     let text = pieces.concat();
     let headers: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
-    assert_eq!(headers.len(), headers.iter().collect::<BTreeSet<_>>().len(), "a family is told once");
+    assert_eq!(headers.len(), headers.iter().collect::<BTreeSet<_>>().len(), "a family is written once");
     let samples: Vec<_> = text
         .lines()
         .filter(|line| !line.starts_with('#'))
         .map(|line| line.rsplit_once(' ').expect("a value").0)
         .collect();
-    assert_eq!(samples.len(), samples.iter().collect::<BTreeSet<_>>().len(), "a sample is told once");
+    assert_eq!(samples.len(), samples.iter().collect::<BTreeSet<_>>().len(), "a sample is written once");
     assert_eq!(samples.iter().filter(|line| line.contains("total_hits")).count(), 5000);
 
     let pieces: Vec<String> = metrics.stats().collect();
@@ -362,12 +362,12 @@ fn a_large_scrape_comes_in_small_pieces_that_make_one_exposition() {
     let hit = |index: usize| {
         lines.contains(&*format!("ratelimit.service.rate_limit.shop.seen_{index}.total_hits: 1"))
     };
-    assert!((0..5000).all(hit), "every series is told, and once");
+    assert!((0..5000).all(hit), "every series is written, and once");
     assert_eq!(lines.iter().filter(|line| line.contains(".total_hits: ")).count(), 5000);
 }
 
 #[test]
-fn calls_reloads_and_registered_families_are_told() {
+fn calls_reloads_and_registered_families_are_written() {
     let metrics = metrics(10);
     metrics.requests(Front::Grpc, Outcome::OverLimit, 1);
     metrics.requests(Front::Check, Outcome::StoreFailure, 1);
@@ -403,7 +403,7 @@ fn calls_reloads_and_registered_families_are_told() {
         "tidegate_counters 42",
         "tidegate_store_full_total{answer=\"deny\"} 1",
     ] {
-        assert!(text.lines().any(|told| told == line), "{line} is missing in:\n{text}");
+        assert!(text.lines().any(|written| written == line), "{line} is missing in:\n{text}");
     }
     assert!(text.contains("tidegate_build_info{version="));
     assert!(text.contains("\nprocess_open_fds "));

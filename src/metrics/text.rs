@@ -138,13 +138,13 @@ impl<'a> Samples<'a> {
     }
 
     /// Goes on with a family that was begun.
-    pub(super) fn go_on(page: &'a mut Page, family: &'a str) -> Self {
+    pub(super) fn resume(page: &'a mut Page, family: &'a str) -> Self {
         Self { page, family }
     }
 
     /// Adds a sample. Label names are written as they are, values are escaped.
     pub fn push(&mut self, labels: &[(&str, &str)], value: impl Display) {
-        self.push_joined(labels.iter().map(|&(name, text)| (name, [text])), value);
+        self.push_parts(labels.iter().map(|&(name, text)| (name, [text])), value);
     }
 
     /// Adds the samples of a histogram of durations. In nanoseconds: `bounds`, inclusive and ascending, and `sum`.
@@ -164,7 +164,7 @@ impl<'a> Samples<'a> {
     }
 
     /// Adds a sample whose labels' values are each made of several texts.
-    pub(super) fn push_joined<'t, Texts: IntoIterator<Item = &'t str>>(
+    pub(super) fn push_parts<'t, Texts: IntoIterator<Item = &'t str>>(
         &mut self,
         labels: impl IntoIterator<Item = (&'t str, Texts), IntoIter: Clone>,
         value: impl Display,
@@ -208,7 +208,7 @@ mod tests {
         let mut samples = Samples::of(&mut page, "hits", "What was hit.", Kind::Counter);
         samples.push(&[], 1_u64);
         samples.push(&[("domain", "a\\b\"c\nd"), ("key1", "")], 0.5);
-        samples.push_joined([("rule", ["a", ".", "\"b"])], 3);
+        samples.push_parts([("rule", ["a", ".", "\"b"])], 3);
         let expected = "# HELP hits What was hit.\n# TYPE hits counter\n\
                         hits 1\n\
                         hits{domain=\"a\\\\b\\\"c\\nd\",key1=\"\"} 0.5\n\

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::grpc_method::GrpcMethod;
-use super::stat_name::{Kind, StatName};
+use super::statsd_name::{Kind, StatsdName};
 
 /// Durations that a thread's ring holds: some 100 ms of as many calls as a core can answer in half of its time.
 const RING: u64 = 4_096;
@@ -31,7 +31,7 @@ struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timed {
     /// What took so long.
-    pub name: StatName<'static>,
+    pub name: StatsdName<'static>,
     /// Nanoseconds.
     pub nanos: u64,
 }
@@ -54,7 +54,7 @@ impl Timers {
         for ring in &self.rings {
             ring.take(|entry| {
                 let method = GrpcMethod::ALL[(entry & 1) as usize];
-                each(Timed { name: StatName(Kind::ResponseTime(method)), nanos: entry >> 1 });
+                each(Timed { name: StatsdName(Kind::ResponseTime(method)), nanos: entry >> 1 });
             });
         }
     }

@@ -93,7 +93,7 @@ enum StreamError {
 }
 
 /// The requests of one stream.
-struct Answers {
+struct Requests {
     node: Node,
     requests: mpsc::Sender<DiscoveryRequest>,
 }
@@ -133,8 +133,8 @@ impl XdsSource {
         }
         // One answer a response, and the next response is only read when that is on its way.
         let (requests, outgoing) = mpsc::channel(1);
-        let answers = Answers { node: self.node(), requests };
-        answers.subscribe(&self.version).await?;
+        let requests = Requests { node: self.node(), requests };
+        requests.subscribe(&self.version).await?;
         let request = self.with_headers(Request::new(ReceiverStream::new(outgoing)));
         let mut responses = client.stream_aggregated_resources(request).await?.into_inner();
         tracing::info!("rules: following {}", self.options.server);
@@ -146,7 +146,7 @@ impl XdsSource {
             if problems.is_empty() {
                 self.version.clone_from(&response.version_info);
             }
-            answers.answer(&self.version, &response, &problems).await?;
+            requests.acknowledge(&self.version, &response, &problems).await?;
         }
     }
 
@@ -181,20 +181,20 @@ impl XdsSource {
     }
 }
 
-impl Answers {
+impl Requests {
     async fn subscribe(&self, version: &str) -> Result<(), StreamError> {
         self.send(DiscoveryRequest { version_info: version.to_owned(), ..self.request() }).await
     }
 
     /// Tells what became of a response, and which version is in force now.
-    async fn answer(
+    async fn acknowledge(
         &self,
         version: &str,
         response: &DiscoveryResponse,
         problems: &[String],
     ) -> Result<(), StreamError> {
         let error_detail = (!problems.is_empty())
-            .then(|| rpc::Status { code: Code::InvalidArgument.into(), message: told(problems) });
+            .then(|| rpc::Status { code: Code::InvalidArgument.into(), message: one_per_line(problems) });
         let request = DiscoveryRequest {
             version_info: version.to_owned(),
             response_nonce: response.nonce.clone(),
@@ -235,23 +235,23 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, StreamError> {
 }
 
 /// All problems, a line each, as far as they fit.
-fn told(problems: &[String]) -> String {
-    let mut told = String::new();
+fn one_per_line(problems: &[String]) -> String {
+    let mut lines = String::new();
     for problem in problems {
-        if told.len() + problem.len() > NACK_BYTES_MAX {
-            told.push('…');
+        if lines.len() + problem.len() > NACK_BYTES_MAX {
+            lines.push('…');
             break;
         }
-        told.push_str(problem);
-        told.push('\n');
+        lines.push_str(problem);
+        lines.push('\n');
     }
-    told.trim_end().to_owned()
+    lines.trim_end().to_owned()
 }
 
 /// An error with what caused it: tonic's own text is "transport error".
 fn with_causes(error: &dyn std::error::Error) -> String {
     std::iter::successors(error.source(), |cause| cause.source())
-        .fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// From 0 to 1.

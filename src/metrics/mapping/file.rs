@@ -26,7 +26,7 @@ struct File<'t> {
 
 /// What a rule says.
 #[derive(Default)]
-struct Said<'t> {
+struct RuleFields<'t> {
     pattern: Option<(Place, &'t str)>,
     is_regex: bool,
     only: Option<Metric>,
@@ -66,12 +66,12 @@ impl File<'_> {
     fn rules(&self, problems: &mut Vec<Problem>) -> Vec<Rule> {
         let mut rules = Vec::new();
         let top = self.document.root.map_or(Ok(Vec::new()), |root| self.entries(root));
-        for (at, key, value) in top.unwrap_or_else(|problem| told(problems, problem)) {
+        for (at, key, value) in top.unwrap_or_else(|problem| report(problems, problem)) {
             if key != "mappings" {
                 problems.push((at, format!("`{key}` is not supported (expected mappings)")));
                 continue;
             }
-            for item in self.items(value).unwrap_or_else(|problem| told(problems, problem)) {
+            for item in self.items(value).unwrap_or_else(|problem| report(problems, problem)) {
                 match self.rule(item) {
                     Ok(rule) => rules.push(rule),
                     Err(problem) => problems.push(problem),
@@ -82,18 +82,24 @@ impl File<'_> {
     }
 
     fn rule(&self, id: NodeId) -> Result<Rule, Problem> {
-        let mut said = Said::default();
+        let mut fields = RuleFields::default();
         for (at, key, value) in self.entries(id)? {
-            self.read(&mut said, at, key, value)?;
+            self.read(&mut fields, at, key, value)?;
         }
-        said.check(self.document.node(id).at)
+        fields.check(self.document.node(id).at)
     }
 
-    fn read<'f>(&'f self, said: &mut Said<'f>, at: Place, key: &str, value: NodeId) -> Result<(), Problem> {
+    fn read<'f>(
+        &'f self,
+        fields: &mut RuleFields<'f>,
+        at: Place,
+        key: &str,
+        value: NodeId,
+    ) -> Result<(), Problem> {
         let place = self.document.node(value).at;
         match key {
-            "match" => said.pattern = Some((place, self.text(value)?)),
-            "match_type" => said.is_regex = self.word(value, &[("glob", false), ("regex", true)])?,
+            "match" => fields.pattern = Some((place, self.text(value)?)),
+            "match_type" => fields.is_regex = self.word(value, &[("glob", false), ("regex", true)])?,
             "match_metric_type" => {
                 let kinds = [
                     ("counter", Metric::Counter),
@@ -101,23 +107,23 @@ impl File<'_> {
                     ("observer", Metric::Observer),
                     ("timer", Metric::Observer),
                 ];
-                said.only = Some(self.word(value, &kinds)?);
+                fields.only = Some(self.word(value, &kinds)?);
             }
-            "name" => said.name = Some((place, self.text(value)?)),
-            "labels" => said.labels = self.labels(value)?,
-            "help" => said.help = Some(self.text(value)?.replace('\\', r"\\").replace('\n', r"\n")),
-            "action" => said.is_drop = self.word(value, &[("map", false), ("drop", true)])?,
-            "scale" => said.scale = Some(self.number(value)?),
+            "name" => fields.name = Some((place, self.text(value)?)),
+            "labels" => fields.labels = self.labels(value)?,
+            "help" => fields.help = Some(self.text(value)?.replace('\\', r"\\").replace('\n', r"\n")),
+            "action" => fields.is_drop = self.word(value, &[("map", false), ("drop", true)])?,
+            "scale" => fields.scale = Some(self.number(value)?),
             "observer_type" | "timer_type" => {
-                said.is_histogram = self.word(value, &[("histogram", true), ("summary", false)])?;
+                fields.is_histogram = self.word(value, &[("histogram", true), ("summary", false)])?;
             }
-            "buckets" => said.buckets = Some(self.buckets(value)?),
+            "buckets" => fields.buckets = Some(self.buckets(value)?),
             "histogram_options" => {
                 for (at, key, value) in self.entries(value)? {
                     if key != "buckets" {
                         return Err((at, format!("`{key}` is not supported (expected buckets)")));
                     }
-                    said.buckets = Some(self.buckets(value)?);
+                    fields.buckets = Some(self.buckets(value)?);
                 }
             }
             _ => return Err((at, format!("`{key}` is not supported (expected {KEYS})"))),
@@ -191,7 +197,7 @@ impl File<'_> {
     }
 }
 
-impl Said<'_> {
+impl RuleFields<'_> {
     fn check(self, at: Place) -> Result<Rule, Problem> {
         let (pattern_at, pattern) = self.pattern.ok_or_else(|| (at, "`match` is missing".to_owned()))?;
         let matches = match self.is_regex {
@@ -220,7 +226,7 @@ impl Said<'_> {
 }
 
 /// Notes a problem; nothing was read.
-fn told<T: Default>(problems: &mut Vec<Problem>, problem: Problem) -> T {
+fn report<T: Default>(problems: &mut Vec<Problem>, problem: Problem) -> T {
     problems.push(problem);
     T::default()
 }
@@ -260,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_told_with_its_place() {
+    fn every_problem_is_reported_with_its_place() {
         let text = "defaults: {ttl: 1s}\nmappings:\n- match: a.*\n  ttl: 1s\n- {match: a, name: b, scale: 0}\n- name: b\n";
         let expected = [
             "m.yaml:1:1: `defaults` is not supported (expected mappings)",

@@ -381,7 +381,7 @@ fn a_folder_that_is_replaced_in_one_go_is_seen() {
 }
 
 #[test]
-fn a_file_is_not_delivered_while_somebody_writes_it() {
+fn a_file_is_not_delivered_while_it_is_being_written() {
     let watched = Watched::folder(&[("a.yaml", "1")]);
     let mut file = fs::File::create(watched.path("rules/a.yaml")).expect("create");
     file.write_all(b"first half,").expect("write");
@@ -406,7 +406,7 @@ fn nothing_is_delivered_without_a_change_and_reading_does_not_wake_itself() {
 
 /// It was, at a start without rules: told twice, and counted twice.
 #[test]
-fn an_error_that_the_receiver_was_told_is_not_told_again() {
+fn an_error_that_the_receiver_has_is_not_delivered_again() {
     let root = TempDir::new().expect("temporary folder");
     let files = source(Layout::Path(root.path().join("rules")));
     let known = files.read().expect_err("missing");
@@ -418,7 +418,7 @@ fn an_error_that_the_receiver_was_told_is_not_told_again() {
     };
     let clock = move || start.elapsed() * 20;
     let _watch = files.watch(Some(Err(&known)), clock, deliver).expect("a thread");
-    assert!(delivered.recv_timeout(Duration::from_millis(500)).is_err(), "told again");
+    assert!(delivered.recv_timeout(Duration::from_millis(500)).is_err(), "delivered again");
     write(root.path().join("rules/a.yaml"), "1");
     let contents = delivered.recv_timeout(DEADLINE).expect("delivered in time").expect("readable");
     assert_eq!(texts(root.path(), &contents), pairs(&[("rules/a.yaml", "1")]));

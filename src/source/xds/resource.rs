@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_told_by_resource_and_descriptor() {
+    fn a_problem_names_its_resource_and_descriptor() {
         let config = RateLimitConfig {
             name: "gateway".to_owned(),
             domain: "shop".to_owned(),
@@ -258,19 +258,19 @@ mod tests {
             ],
         };
         let resources = Resources::decode(&[any(&config)]).expect("a resource");
-        let told = |line| {
+        let reported = |line| {
             let message = "bad".to_owned();
             resources.problem(&Diagnostic { file: "gateway".to_owned(), line, column: 1, message })
         };
-        assert_eq!(told(1), "gateway: bad");
-        assert_eq!(told(2), "gateway: descriptors[0]: bad");
-        assert_eq!(told(3), "gateway: descriptors[1]: bad");
-        assert_eq!(told(4), "gateway: descriptors[1].descriptors[0]: bad");
-        assert_eq!(told(99), "gateway: bad");
+        assert_eq!(reported(1), "gateway: bad");
+        assert_eq!(reported(2), "gateway: descriptors[0]: bad");
+        assert_eq!(reported(3), "gateway: descriptors[1]: bad");
+        assert_eq!(reported(4), "gateway: descriptors[1].descriptors[0]: bad");
+        assert_eq!(reported(99), "gateway: bad");
     }
 
     #[test]
-    fn what_is_no_resource_is_told_by_its_index() {
+    fn what_is_no_resource_is_reported_by_its_index() {
         let other = Any { type_url: "type.googleapis.com/other".to_owned(), value: Vec::new() };
         let broken = Any { type_url: TYPE_URL.to_owned(), value: vec![0xff] };
         let problems =

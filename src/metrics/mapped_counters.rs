@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::Metrics;
 use super::counts::Stat;
 use super::mapping::{Mapping, Metric, Target};
-use super::named::Named;
+use super::statsd_counters::StatsdCounter;
 use super::striped::Slot;
 use super::text::{Page, header};
 
@@ -20,7 +20,7 @@ use super::text::{Page, header};
 const BATCH: usize = 512;
 
 /// What a mapping has come to so far.
-pub(super) struct Mapped {
+pub(super) struct MappedCounters {
     mapping: Mapping,
     /// Families of durations, which no counter can be in.
     observers: Vec<String>,
@@ -59,7 +59,7 @@ pub(super) struct Progress {
     begun: bool,
 }
 
-impl Mapped {
+impl MappedCounters {
     pub(super) fn new<'f>(mapping: Mapping, observers: impl Iterator<Item = &'f str>) -> Self {
         Self { mapping, observers: observers.map(str::to_owned).collect(), known: Mutex::default() }
     }
@@ -72,15 +72,15 @@ impl Mapped {
 
 impl Metrics {
     /// Maps some of the counters that came since the last time. `false`: there are no more.
-    pub(super) fn learn(&self, mapped: &Mapped, page: &Page) -> bool {
+    pub(super) fn map_new(&self, mapped: &MappedCounters, page: &Page) -> bool {
         let mut known = mapped.known.lock();
-        for counter in self.named_apart() {
+        for counter in self.statsd_other_counters() {
             if known.apart.insert(counter.index()) {
                 known.add(mapped, &counter, page);
             }
         }
         let mut learnt = 0;
-        for counter in self.named_limits(known.limits).take(BATCH * Stat::ALL.len()) {
+        for counter in self.statsd_limit_counters(known.limits).take(BATCH * Stat::ALL.len()) {
             known.add(mapped, &counter, page);
             learnt += 1;
         }
@@ -89,7 +89,12 @@ impl Metrics {
     }
 
     /// Writes some of what is known; `None` when there is no more.
-    pub(super) fn write_mapped(&self, mapped: &Mapped, page: &mut Page, from: Progress) -> Option<Progress> {
+    pub(super) fn write_mapped(
+        &self,
+        mapped: &MappedCounters,
+        page: &mut Page,
+        from: Progress,
+    ) -> Option<Progress> {
         let known = mapped.known.lock();
         let family = known.families.get(from.family)?;
         let mut begun = from.begun;
@@ -111,7 +116,7 @@ impl Metrics {
 }
 
 impl Known {
-    fn add(&mut self, mapped: &Mapped, counter: &Named<'_>, page: &Page) {
+    fn add(&mut self, mapped: &MappedCounters, counter: &StatsdCounter<'_>, page: &Page) {
         let target = mapped.mapping.target(&counter.name.to_string(), Metric::Counter);
         let taken = |family: &String| is_ours(family) || mapped.observers.contains(family);
         let Some(target) = target.filter(|target| !taken(&target.family)) else { return };

@@ -66,22 +66,22 @@ fn write_replaced(out: &mut impl Write, text: &str, replace: impl Fn(char) -> bo
 mod tests {
     use super::*;
 
-    fn told(name: &str) -> (&str, Vec<&str>) {
+    fn split(name: &str) -> (&str, Vec<&str>) {
         let (domain, path) = parts(name);
         (domain, path.collect())
     }
 
     #[test]
     fn a_name_comes_apart_into_its_parts() {
-        assert_eq!(told(&rule_name("shop", ["user_al.ice", "path"])), ("shop", vec!["user_al.ice", "path"]));
-        assert_eq!(told(&rule_name("shop", [""])), ("shop", vec![""]));
-        assert_eq!(told(&rule_name("shop", [""; 0])), ("shop", vec![]));
+        assert_eq!(split(&rule_name("shop", ["user_al.ice", "path"])), ("shop", vec!["user_al.ice", "path"]));
+        assert_eq!(split(&rule_name("shop", [""])), ("shop", vec![""]));
+        assert_eq!(split(&rule_name("shop", [""; 0])), ("shop", vec![]));
     }
 
     #[test]
     fn parts_cannot_run_into_each_other() {
         assert_ne!(rule_name("a", ["b\0c"]), rule_name("a", ["b", "c"]));
-        assert_eq!(told(&rule_name("a:b|\0", ["c\0d"])), ("a_b__", vec!["c_d"]));
+        assert_eq!(split(&rule_name("a:b|\0", ["c\0d"])), ("a_b__", vec!["c_d"]));
     }
 
     #[test]

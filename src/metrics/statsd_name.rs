@@ -5,11 +5,11 @@ use std::fmt::{self, Display, Formatter};
 
 use super::counts::Stat;
 use super::grpc_method::GrpcMethod;
-use super::name::parts;
+use super::series_name::parts;
 
 /// The name of a counter or a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatName<'a>(pub(super) Kind<'a>);
+pub struct StatsdName<'a>(pub(super) Kind<'a>);
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum Kind<'a> {
     Service(&'static str),
 }
 
-impl Display for StatName<'_> {
+impl Display for StatsdName<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         match self.0 {
             Kind::Limit(series, stat) => {

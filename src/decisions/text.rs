@@ -12,12 +12,12 @@ use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{End, Met, RuleSet};
 use tidegate_engine::text::{cut, one_line};
 
-/// How much is told of a text of a request, in characters.
+/// How much is shown of a text of a request, in characters.
 const TEXT_CHARS_MAX: usize = 64;
 
 /// A decision in words: the domain, and of each descriptor its entries and what became of it.
 #[derive(Clone, Copy)]
-pub(super) struct Told<'a, 'r> {
+pub(super) struct DecisionText<'a, 'r> {
     pub(super) rules: &'a RuleSet,
     pub(super) request: &'a Request<'r>,
     /// The overall code, and whether it was another one but for SHADOW_MODE.
@@ -27,22 +27,22 @@ pub(super) struct Told<'a, 'r> {
 }
 
 /// One descriptor in words.
-pub(super) struct OfOne<'a, 'r> {
-    told: Told<'a, 'r>,
+pub(super) struct DescriptorText<'a, 'r> {
+    decision: DecisionText<'a, 'r>,
     place: usize,
     /// Without what became of it.
     is_kind: bool,
 }
 
-impl<'a, 'r> Told<'a, 'r> {
+impl<'a, 'r> DecisionText<'a, 'r> {
     /// The denial of the descriptor at this place.
-    pub(super) fn denial(self, place: usize) -> OfOne<'a, 'r> {
-        OfOne { told: self, place, is_kind: false }
+    pub(super) fn denial(self, place: usize) -> DescriptorText<'a, 'r> {
+        DescriptorText { decision: self, place, is_kind: false }
     }
 
     /// The descriptor at this place, which met no rule, without its values.
-    pub(super) fn unmatched(self, place: usize) -> OfOne<'a, 'r> {
-        OfOne { told: Self { shows_values: false, ..self }, place, is_kind: true }
+    pub(super) fn unmatched(self, place: usize) -> DescriptorText<'a, 'r> {
+        DescriptorText { decision: Self { shows_values: false, ..self }, place, is_kind: true }
     }
 
     /// Stands for the domain and the keys of the descriptor at this place.
@@ -109,18 +109,18 @@ impl<'a, 'r> Told<'a, 'r> {
     }
 }
 
-impl Display for OfOne<'_, '_> {
+impl Display for DescriptorText<'_, '_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let Self { told, place, is_kind } = self;
-        write!(out, "domain {}: ", text(told.request.domain()))?;
+        let Self { decision, place, is_kind } = self;
+        write!(out, "domain {}: ", text(decision.request.domain()))?;
         match is_kind {
-            true => told.write_entries(out, told.entries(*place)),
-            false => told.write_descriptor(out, *place),
+            true => decision.write_entries(out, decision.entries(*place)),
+            false => decision.write_descriptor(out, *place),
         }
     }
 }
 
-impl Display for Told<'_, '_> {
+impl Display for DecisionText<'_, '_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         let (code, is_shadowed) = self.code;
         write!(out, "{}, domain {}", code.name(), text(self.request.domain()))?;

@@ -1,0 +1,63 @@
+//! Going through all counters that have a name for StatsD.
+
+use super::Metrics;
+use super::counts::Stat;
+use super::series::Series;
+use super::statsd_name::{Kind, StatsdName};
+use super::striped::Slot;
+
+/// A counter with its name. It keeps its [`index`](Self::index) for the life of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct StatsdCounter<'a> {
+    /// Its name.
+    pub name: StatsdName<'a>,
+    pub(super) slot: Slot,
+}
+
+impl StatsdCounter<'_> {
+    /// Its own number: small, as far as there are few counters.
+    pub fn index(&self) -> usize {
+        self.slot.index()
+    }
+}
+
+impl Metrics {
+    /// All counters that have a name for StatsD.
+    pub fn statsd_counters(&self) -> impl Iterator<Item = StatsdCounter<'_>> {
+        self.statsd_other_counters().chain(self.statsd_limit_counters(0))
+    }
+
+    /// What was counted until about now.
+    pub fn count(&self, counter: &StatsdCounter<'_>) -> u64 {
+        self.striped.sum(counter.slot)
+    }
+
+    /// Those that are not of limits.
+    pub(super) fn statsd_other_counters(&self) -> impl Iterator<Item = StatsdCounter<'_>> {
+        let (loads, errors) = self.reloads.counters();
+        let events = [
+            ("config_load_success", loads),
+            ("config_load_error", errors),
+            ("global_shadow_mode", self.global_shadow),
+        ];
+        let events = events.into_iter().map(|(event, slot)| statsd_counter(Kind::Service(event), slot));
+        events.chain(self.calls.statsd_counters()).chain(self.unknown_domains.iter().map(unknown))
+    }
+
+    /// Those of the series of limits, all but the first `start`.
+    pub(super) fn statsd_limit_counters(&self, start: usize) -> impl Iterator<Item = StatsdCounter<'_>> {
+        self.limits.iter_from(start).flat_map(|series| {
+            let of_stat =
+                |stat| statsd_counter(Kind::Limit(&series.name, stat), series.first.plus(stat as usize));
+            Stat::ALL.into_iter().map(of_stat)
+        })
+    }
+}
+
+fn unknown(series: &Series) -> StatsdCounter<'_> {
+    statsd_counter(Kind::UnknownDomain(&series.name), series.first)
+}
+
+pub(super) fn statsd_counter(kind: Kind<'_>, slot: Slot) -> StatsdCounter<'_> {
+    StatsdCounter { name: StatsdName(kind), slot }
+}
