@@ -38,8 +38,8 @@ mod load;
 mod memory;
 #[path = "front/peer.rs"]
 mod peer;
-#[path = "front/question.rs"]
-mod question;
+#[path = "front/request.rs"]
+mod request;
 #[path = "front/request_head.rs"]
 mod request_head;
 #[path = "front/scenario.rs"]
@@ -56,8 +56,8 @@ mod syscalls;
 mod table;
 
 use args::Args;
-use load::{Outcome, Pace, Questions, Run};
-use question::Keys;
+use load::{Outcome, Pace, Run, Workload};
+use request::Keys;
 use scenario::Scenario;
 use server::{Server, Subject};
 use table::Section;
@@ -146,7 +146,7 @@ fn meet_every_key(args: &Args, server: &Server) -> Result<(), String> {
         calls_max: args.keys,
         sleeps: true,
     };
-    let outcome = drive(server, &run, Questions { keys: Keys::InTurn(0), seed: 0 })?;
+    let outcome = drive(server, &run, Workload { keys: Keys::InTurn(0), seed: 0 })?;
     match outcome.tally.first_error {
         Some(error) => Err(server.blame(&error)),
         None => Ok(()),
@@ -162,9 +162,9 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Sectio
     let run = scenario.run(args, open_rate);
     let mut section = Section::new(scenario, servers.iter().map(|server| server.subject));
     for round in 1..=args.rounds {
-        let questions = Questions { keys: Keys::Random(args.keys), seed: round as u64 };
+        let workload = Workload { keys: Keys::Random(args.keys), seed: round as u64 };
         for (at, server) in servers.iter().enumerate() {
-            section.add(at, drive(server, &run, questions)?);
+            section.add(at, drive(server, &run, workload)?);
         }
     }
     let note = if open_rate > 0.0 { format!(", {open_rate:.0} calls/s") } else { String::new() };
@@ -175,10 +175,10 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Sectio
 /// Half of what the server can do, 8 connections × 64 streams.
 fn half_peak(args: &Args, server: &Server) -> Result<f64, String> {
     let run = Scenario::Batch64.run(args, 0.0);
-    let outcome = drive(server, &run, Questions { keys: Keys::Random(args.keys), seed: 0 })?;
+    let outcome = drive(server, &run, Workload { keys: Keys::Random(args.keys), seed: 0 })?;
     Ok(outcome.tally.answers as f64 / outcome.elapsed.as_secs_f64() / 2.0)
 }
 
-fn drive(server: &Server, run: &Run, questions: Questions) -> Result<Outcome, String> {
-    load::drive(server, run, questions).map_err(|why| server.blame(&why))
+fn drive(server: &Server, run: &Run, workload: Workload) -> Result<Outcome, String> {
+    load::drive(server, run, workload).map_err(|why| server.blame(&why))
 }

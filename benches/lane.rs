@@ -21,13 +21,13 @@ mod frame;
 mod hpack;
 #[path = "front/huffman.rs"]
 mod huffman;
-#[path = "front/question.rs"]
-mod question;
+#[path = "front/request.rs"]
+mod request;
 #[path = "front/request_head.rs"]
 mod request_head;
 
 use client::{Client, Tally};
-use question::{DOMAIN, KEY, Keys, Question};
+use request::{DOMAIN, KEY, Keys, RequestMessage};
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -71,7 +71,7 @@ fn measure<C>(connect: &impl Fn() -> C, calls: usize, keys: Keys, ids: bool, bat
 where
     C: FnMut(&[u8], &mut Vec<u8>) -> usize,
 {
-    let mut question = Question::new(keys);
+    let mut request = RequestMessage::new(keys);
     let mut links: Vec<_> = (0..CONNECTIONS as u64).map(|seed| (Client::new(ids, seed), connect())).collect();
     let (mut tally, mut out, mut times) = (Tally::new(), Vec::new(), Vec::with_capacity(batches));
     for (client, serve) in &mut links {
@@ -79,7 +79,7 @@ where
     }
     for batch in 0..batches {
         let (client, serve) = &mut links[batch % CONNECTIONS];
-        (0..calls).for_each(|_| assert!(client.ask(&mut question, 0), "there is room"));
+        (0..calls).for_each(|_| assert!(client.ask(&mut request, 0), "there is room"));
         times.push(exchange(client, serve, &mut out, &mut tally));
     }
     assert_eq!((tally.answers, tally.errors), ((batches * calls) as u64, 0), "{:?}", tally.first_error);

@@ -36,8 +36,8 @@ mod huffman;
 mod load;
 #[path = "front/peer.rs"]
 mod peer;
-#[path = "front/question.rs"]
-mod question;
+#[path = "front/request.rs"]
+mod request;
 #[path = "front/request_head.rs"]
 mod request_head;
 #[path = "front/server.rs"]
@@ -50,8 +50,8 @@ mod table;
 use bare::Bare;
 use database::Database;
 use echo::Echo;
-use load::{Pace, Questions, Run};
-use question::{Expected, Keys};
+use load::{Pace, Run, Workload};
+use request::{Expected, Keys};
 use server::{Server, Setup, Subject};
 use table::{Figures, Must, Row};
 use tidegate::proto;
@@ -127,15 +127,15 @@ struct Bench {
     database: Database,
 }
 
-/// Who is measured.
-enum Who {
+/// Contender is measured.
+enum Contender {
     /// A bare client of the script, on this core.
     Bare(Bare, String),
     Server(Server),
 }
 
-/// A row that is to be measured: its name, who it is, the row beside it, what must hold.
-type Plan = (&'static str, Who, usize, Must);
+/// A row to measure: its name, what is measured, the row beside it, what must hold.
+type PlannedRow = (&'static str, Contender, usize, Must);
 
 impl Bench {
     fn measure(&self) -> Result<(), String> {
@@ -149,7 +149,7 @@ impl Bench {
         self.section("one call at a time", (ALONE, keys, ok), || self.single())
     }
 
-    fn strict(&self) -> Result<Vec<Plan>, String> {
+    fn strict(&self) -> Result<Vec<PlannedRow>, String> {
         Ok(vec![
             ("bare client", self.bare(SLIDING, &self.args.redis_core)?, 0, Must::Nothing),
             (
@@ -163,7 +163,7 @@ impl Bench {
         ])
     }
 
-    fn fixed(&self) -> Result<Vec<Plan>, String> {
+    fn fixed(&self) -> Result<Vec<PlannedRow>, String> {
         let echo = self.start(Subject::Echo(Echo::TonicMulti), &Setup::default())?;
         Ok(vec![
             ("echo, tonic multi-thread", echo, 0, Must::Nothing),
@@ -173,7 +173,7 @@ impl Bench {
         ])
     }
 
-    fn leased(&self) -> Result<Vec<Plan>, String> {
+    fn leased(&self) -> Result<Vec<PlannedRow>, String> {
         let leased: &[_] = &[("REDIS_SYNC", "leased")];
         Ok(vec![
             ("memory", self.in_memory(Subject::Tidegate, SLIDING)?, 0, Must::Nothing),
@@ -183,7 +183,7 @@ impl Bench {
         ])
     }
 
-    fn over(&self) -> Result<Vec<Plan>, String> {
+    fn over(&self) -> Result<Vec<PlannedRow>, String> {
         let remembers: &[_] = &[("LOCAL_CACHE_SIZE_IN_BYTES", "10000000")];
         Ok(vec![
             ("memory", self.in_memory(Subject::Tidegate, OVER)?, 0, Must::Nothing),
@@ -193,7 +193,7 @@ impl Bench {
         ])
     }
 
-    fn single(&self) -> Result<Vec<Plan>, String> {
+    fn single(&self) -> Result<Vec<PlannedRow>, String> {
         Ok(vec![
             (
                 "bare client, on Tidegate's core",
@@ -207,11 +207,11 @@ impl Bench {
         ])
     }
 
-    fn bare(&self, rate_limit: &str, core: &str) -> Result<Who, String> {
-        Ok(Who::Bare(Bare::connect(&self.database, rate_limit, self.args.keys)?, core.to_owned()))
+    fn bare(&self, rate_limit: &str, core: &str) -> Result<Contender, String> {
+        Ok(Contender::Bare(Bare::connect(&self.database, rate_limit, self.args.keys)?, core.to_owned()))
     }
 
-    fn in_memory(&self, subject: Subject, rate_limit: &str) -> Result<Who, String> {
+    fn in_memory(&self, subject: Subject, rate_limit: &str) -> Result<Contender, String> {
         self.start(subject, &Setup { rate_limit: rate_limit.into(), ..Setup::default() })
     }
 
@@ -221,36 +221,40 @@ impl Bench {
         subject: Subject,
         rate_limit: &str,
         settings: &[(&'static str, &str)],
-    ) -> Result<Who, String> {
+    ) -> Result<Contender, String> {
         let mut variables = vec![("REDIS_URL", self.database.address())];
         variables.push(("CACHE_KEY_PREFIX", format!("{}:{rate_limit}:", subject.name())));
         variables.extend(settings.iter().map(|&(name, value)| (name, value.to_owned())));
         self.start(subject, &Setup { rate_limit: rate_limit.into(), variables })
     }
 
-    fn start(&self, subject: Subject, setup: &Setup) -> Result<Who, String> {
+    fn start(&self, subject: Subject, setup: &Setup) -> Result<Contender, String> {
         let Args { server_core, tidegate, .. } = &self.args;
-        Server::start_with(subject, server_core, tidegate, setup).map(Who::Server)
+        Server::start_with(subject, server_core, tidegate, setup).map(Contender::Server)
     }
 
     fn section(
         &self,
         title: &str,
         (depth, keys, expected): ((usize, usize), u64, Expected),
-        plans: impl FnOnce() -> Result<Vec<Plan>, String>,
+        plans: impl FnOnce() -> Result<Vec<PlannedRow>, String>,
     ) -> Result<(), String> {
         if !title.contains(&self.args.only) {
             return Ok(());
         }
         let (mut all, mut rows) = (Vec::new(), Vec::new());
-        for (name, mut who, beside, must) in plans()? {
-            self.prepare(&mut who, keys, expected)?;
-            all.push(who);
+        for (name, mut contender, beside, must) in plans()? {
+            self.prepare(&mut contender, keys, expected)?;
+            all.push(contender);
             rows.push(Row { name, beside, must, rounds: Vec::new() });
         }
         for round in 1..=self.args.rounds {
-            for (row, who) in rows.iter_mut().zip(&mut all) {
-                row.rounds.push(self.run(who, depth, Questions { keys: Keys::Random(keys), seed: round })?);
+            for (row, contender) in rows.iter_mut().zip(&mut all) {
+                row.rounds.push(self.run(
+                    contender,
+                    depth,
+                    Workload { keys: Keys::Random(keys), seed: round },
+                )?);
             }
         }
         table::print(title, &rows);
@@ -258,12 +262,12 @@ impl Bench {
     }
 
     /// Every client asks twice, so that what is measured is the steady state.
-    fn prepare(&self, who: &mut Who, keys: u64, expected: Expected) -> Result<(), String> {
-        let Who::Server(server) = who else { return Ok(()) };
+    fn prepare(&self, contender: &mut Contender, keys: u64, expected: Expected) -> Result<(), String> {
+        let Contender::Server(server) = contender else { return Ok(()) };
         server.answers = Expected::Decision;
         for _ in 0..2 {
             let run = Run { calls_max: keys, ..self.timed(CROWD, Duration::from_secs(60)) };
-            drive(server, &run, Questions { keys: Keys::InTurn(0), seed: 0 })?;
+            drive(server, &run, Workload { keys: Keys::InTurn(0), seed: 0 })?;
         }
         server.answers = expected;
         Ok(())
@@ -281,18 +285,23 @@ impl Bench {
         }
     }
 
-    fn run(&self, who: &mut Who, depth: (usize, usize), questions: Questions) -> Result<Figures, String> {
+    fn run(
+        &self,
+        contender: &mut Contender,
+        depth: (usize, usize),
+        workload: Workload,
+    ) -> Result<Figures, String> {
         let measured = Duration::from_secs_f64(self.args.seconds);
-        if let Who::Server(server) = who {
-            drive(server, &self.timed(depth, WARM_UP), Questions { seed: !questions.seed, ..questions })?;
+        if let Contender::Server(server) = contender {
+            drive(server, &self.timed(depth, WARM_UP), Workload { seed: !workload.seed, ..workload })?;
         }
         let before = self.database.work()?;
-        match who {
-            Who::Server(server) => {
-                let outcome = drive(server, &self.timed(depth, measured), questions)?;
+        match contender {
+            Contender::Server(server) => {
+                let outcome = drive(server, &self.timed(depth, measured), workload)?;
                 Ok(Figures::of(&outcome, self.database.work()?.since(before)))
             }
-            Who::Bare(client, core) => {
+            Contender::Bare(client, core) => {
                 server::pin_self(core)?;
                 let outcome = client.drive(depth.0 * depth.1, measured);
                 server::pin_self(&self.args.redis_core)?;
@@ -302,8 +311,8 @@ impl Bench {
     }
 }
 
-fn drive(server: &Server, run: &Run, questions: Questions) -> Result<load::Outcome, String> {
-    let outcome = load::drive(server, run, questions).map_err(|why| server.blame(&why))?;
+fn drive(server: &Server, run: &Run, workload: Workload) -> Result<load::Outcome, String> {
+    let outcome = load::drive(server, run, workload).map_err(|why| server.blame(&why))?;
     match &outcome.tally.first_error {
         Some(error) => Err(server.blame(&format!("{} errors, the first: {error}", outcome.tally.errors))),
         None => Ok(outcome),

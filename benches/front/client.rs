@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 
 use super::answer_head::AnswerHead;
 use super::frame::{self, Frame, PAYLOAD_BYTES_MAX, WINDOW_DEFAULT, flag, kind, setting};
-use super::question::{Examiner, Expected, Question, Random};
+use super::request::{Examiner, Expected, Random, RequestMessage};
 use super::request_head::RequestHead;
 
 /// Calls that may be under way at once: a power of two, far over what servers allow.
@@ -124,10 +124,10 @@ impl Client {
     }
 
     /// Asks, if the server lets us; the latency counts from `due_nanos`.
-    pub(crate) fn ask(&mut self, question: &mut Question, due_nanos: u64) -> bool {
+    pub(crate) fn ask(&mut self, request: &mut RequestMessage, due_nanos: u64) -> bool {
         let stream = self.next_stream;
         let call = &mut self.calls[place(stream)];
-        let message_bytes = question.bytes();
+        let message_bytes = request.bytes();
         if self.under_way >= self.calls_max || call.stream != 0 || self.send_window < message_bytes as i64 {
             return false;
         }
@@ -139,7 +139,7 @@ impl Client {
         frame::put_with(&mut self.out, kind::HEADERS, flag::END_HEADERS, stream, |out| {
             head.put(&mut || random.next(), out);
         });
-        frame::put(&mut self.out, kind::DATA, flag::END_STREAM, stream, question.next(random));
+        frame::put(&mut self.out, kind::DATA, flag::END_STREAM, stream, request.next(random));
         true
     }
 
@@ -177,7 +177,7 @@ impl Client {
                 let code = frame.payload.get(4..).map_or(0, frame::number);
                 Err(format!("GOAWAY, code {code}"))
             }
-            // acknowledgements, windows of streams (a question is far smaller), extensions
+            // acknowledgements, windows of streams (a request is far smaller), extensions
             _ => Ok(()),
         }
     }

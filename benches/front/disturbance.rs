@@ -19,7 +19,7 @@ use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use super::question::{Keys, Question};
+use super::request::{Keys, RequestMessage};
 use super::request_head::RequestHead;
 use super::server::Server;
 
@@ -102,7 +102,7 @@ impl Disturbance {
         let texts = [1, 2].map(many_rules);
         let streams = many_streams();
         let work = std::thread::spawn(move || {
-            take_what_is_left()?;
+            enter_idle_class()?;
             let mut done = 0;
             while !stopped.load(Ordering::Relaxed) {
                 match self {
@@ -134,8 +134,8 @@ fn clients(address: SocketAddr, change: fn(&mut Vec<u8>), calls: usize) -> io::R
         let mut client = Client::new(false, seed as u64);
         // what the server's settings will say
         client.presume(calls);
-        let mut question = Question::new(Keys::InTurn(0));
-        while client.under_way() < calls && client.ask(&mut question, 0) {}
+        let mut request = RequestMessage::new(Keys::InTurn(0));
+        while client.under_way() < calls && client.ask(&mut request, 0) {}
         change(&mut client.out);
         let mut socket = TcpStream::connect(address)?;
         socket.write_all(&client.out)?;
@@ -145,7 +145,7 @@ fn clients(address: SocketAddr, change: fn(&mut Vec<u8>), calls: usize) -> io::R
 }
 
 /// Puts the calling thread into the kernel's idle class.
-fn take_what_is_left() -> Result<(), Failure> {
+fn enter_idle_class() -> Result<(), Failure> {
     let thread = fs::read_link("/proc/thread-self")?;
     let id = thread.file_name().ok_or("/proc/thread-self names no thread")?;
     let done = Command::new("chrt").args(["--idle", "--pid", "0"]).arg(id).status()?;

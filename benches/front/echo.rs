@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use super::frame::{self, flag, kind};
 use super::hpack::{put_integer, put_string};
 use super::proto::envoy::service::ratelimit::v3;
-use super::question::framed;
+use super::request::framed;
 
 /// What an echo is built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -130,13 +130,13 @@ async fn canned(mut socket: TcpStream) -> Result<(), Failure> {
     while socket.read_buf(&mut input).await? > 0 {
         let mut rest = &*input;
         let mut window = 0;
-        while let Some(question) = frame::take(&mut rest) {
-            if question.kind == kind::DATA && question.has(flag::END_STREAM) {
-                window += question.payload.len() as u32;
-                frame::put(&mut output, kind::HEADERS, flag::END_HEADERS, question.stream, &[0x88]);
-                frame::put(&mut output, kind::DATA, 0, question.stream, &message);
+        while let Some(received) = frame::take(&mut rest) {
+            if received.kind == kind::DATA && received.has(flag::END_STREAM) {
+                window += received.payload.len() as u32;
+                frame::put(&mut output, kind::HEADERS, flag::END_HEADERS, received.stream, &[0x88]);
+                frame::put(&mut output, kind::DATA, 0, received.stream, &message);
                 let ends = flag::END_HEADERS | flag::END_STREAM;
-                frame::put(&mut output, kind::HEADERS, ends, question.stream, &grpc_status);
+                frame::put(&mut output, kind::HEADERS, ends, received.stream, &grpc_status);
             }
         }
         if window > 0 {

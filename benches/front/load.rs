@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Interest, Poll, Token};
 
 use super::client::{Client, Tally};
-use super::question::{Keys, Question, Random};
+use super::request::{Keys, Random, RequestMessage};
 use super::server::Server;
 use super::socket::Socket;
 
@@ -43,9 +43,9 @@ pub(crate) struct Run {
     pub(crate) sleeps: bool,
 }
 
-/// Which questions a run asks; equal seeds, equal questions.
+/// Which requests a run sends. Equal seeds give equal requests.
 #[derive(Clone, Copy)]
-pub(crate) struct Questions {
+pub(crate) struct Workload {
     pub(crate) keys: Keys,
     pub(crate) seed: u64,
 }
@@ -60,8 +60,8 @@ pub(crate) struct Outcome {
 }
 
 /// Does one run. The error is why it makes no sense.
-pub(crate) fn drive(server: &Server, run: &Run, questions: Questions) -> Result<Outcome, String> {
-    let mut load = Load::connect(server, run, questions).map_err(|error| format!("connecting: {error}"))?;
+pub(crate) fn drive(server: &Server, run: &Run, workload: Workload) -> Result<Outcome, String> {
+    let mut load = Load::connect(server, run, workload).map_err(|error| format!("connecting: {error}"))?;
     load.links.iter_mut().for_each(|link| link.client.expect(server.answers));
     load.wait_until_ready()?;
     load.check_that_streams_fit(run.pace)?;
@@ -72,10 +72,10 @@ pub(crate) fn drive(server: &Server, run: &Run, questions: Questions) -> Result<
 pub(crate) fn residence<T>(
     server: &Server,
     run: &Run,
-    questions: Questions,
+    workload: Workload,
     look: impl Fn() -> T,
 ) -> Result<(T, T), String> {
-    let mut load = Load::connect(server, run, questions).map_err(|error| format!("connecting: {error}"))?;
+    let mut load = Load::connect(server, run, workload).map_err(|error| format!("connecting: {error}"))?;
     load.wait_until_ready()?;
     let idle = look();
     load.started = Instant::now();
@@ -90,7 +90,7 @@ struct Load {
     events: Events,
     links: Vec<Link>,
     input: Box<[u8]>,
-    question: Question,
+    request: RequestMessage,
     arrivals: Arrivals,
     asked: u64,
     tally: Tally,
@@ -99,22 +99,22 @@ struct Load {
 }
 
 impl Load {
-    fn connect(server: &Server, run: &Run, questions: Questions) -> io::Result<Load> {
+    fn connect(server: &Server, run: &Run, workload: Workload) -> io::Result<Load> {
         let poll = Poll::new()?;
         let mut links = Vec::new();
         for at in 0..run.connections {
             let mut socket = Socket::connect(server.address, server.subject.is_tls())?;
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(socket.source(), Token(at), interest)?;
-            links.push(Link::new(socket, Client::new(run.ids, questions.seed << 32 | at as u64)));
+            links.push(Link::new(socket, Client::new(run.ids, workload.seed << 32 | at as u64)));
         }
         Ok(Load {
             poll,
             events: Events::with_capacity(1024),
             links,
             input: vec![0; READ_BYTES].into(),
-            question: Question::new(questions.keys),
-            arrivals: Arrivals::new(run.pace, questions.seed),
+            request: RequestMessage::new(workload.keys),
+            arrivals: Arrivals::new(run.pace, workload.seed),
             asked: 0,
             tally: Tally::new(),
             started: Instant::now(),
@@ -182,7 +182,7 @@ impl Load {
             Pace::Closed { streams } => self.fill_up(streams),
             Pace::Open { .. } => {
                 self.arrivals.advance(self.now_nanos() as f64);
-                self.ask_what_waits()
+                self.send_due_calls()
             }
         }
     }
@@ -192,7 +192,7 @@ impl Load {
         for at in 0..self.links.len() {
             let now = self.now_nanos();
             let link = &mut self.links[at];
-            while link.client.under_way() < streams && link.client.ask(&mut self.question, now) {
+            while link.client.under_way() < streams && link.client.ask(&mut self.request, now) {
                 self.asked += 1;
             }
             link.send()?;
@@ -201,11 +201,11 @@ impl Load {
     }
 
     /// Connections take turns.
-    fn ask_what_waits(&mut self) -> Result<bool, String> {
+    fn send_due_calls(&mut self) -> Result<bool, String> {
         let before = self.asked;
         while let Some(&due) = self.arrivals.waiting.front() {
             let at = self.asked as usize % self.links.len();
-            if !self.links[at].client.ask(&mut self.question, due) {
+            if !self.links[at].client.ask(&mut self.request, due) {
                 break;
             }
             self.arrivals.waiting.pop_front();
@@ -241,7 +241,7 @@ impl Load {
     fn drain(&mut self) -> Result<(), String> {
         let start = Instant::now();
         while !self.arrivals.waiting.is_empty() || self.links.iter().any(|link| link.client.under_way() > 0) {
-            self.ask_what_waits()?;
+            self.send_due_calls()?;
             self.turn()?;
             if start.elapsed() > TIMEOUT {
                 self.tally.error(|| "calls that were never answered".into());

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::args::Args;
-use super::load::{self, Pace, Questions, Run};
-use super::question::Keys;
+use super::load::{self, Pace, Run, Workload};
+use super::request::Keys;
 use super::server::{self, Subject};
 use super::{drive, start};
 
@@ -25,11 +25,10 @@ pub(crate) fn measure(args: &Args) -> Result<(), String> {
     for server in
         start(args, &args.server_core, |subject| !matches!(subject, Subject::Peer(_)) && !subject.is_tls())?
     {
-        let questions = Questions { keys: Keys::Random(KEYS), seed: 1 };
-        drive(&server, &run(8), questions)?;
+        let workload = Workload { keys: Keys::Random(KEYS), seed: 1 };
+        drive(&server, &run(8), workload)?;
         let before = server.resident_bytes();
-        let (idle, busy) =
-            load::residence(&server, &run(CONNECTIONS), questions, || server.resident_bytes())?;
+        let (idle, busy) = load::residence(&server, &run(CONNECTIONS), workload, || server.resident_bytes())?;
         let each = |bytes: u64| bytes.saturating_sub(before) as f64 / 1024.0 / CONNECTIONS as f64;
         println!("{:<28} {:>10.1} {:>10.1}", server.subject.name(), each(idle), each(busy));
     }

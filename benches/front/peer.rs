@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::question::{DOMAIN, KEY};
+use super::request::{DOMAIN, KEY};
 use super::server::free_port;
 
 /// One that can join.

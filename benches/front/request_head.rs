@@ -21,7 +21,7 @@ enum Field {
     Fresh(&'static str, &'static str),
 }
 
-/// What Envoy sends with each question to its rate limit service; the timeout is longer, for busy machines.
+/// What Envoy sends with each request to its rate limit service; the timeout is longer, for busy machines.
 const FIELDS: [Field; 9] = [
     Field::Static(3), // :method: POST
     Field::SpeltOut(4, "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"),

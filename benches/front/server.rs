@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::echo::Echo;
 use super::peer::{self, Peer};
-use super::question::{DOMAIN, Expected, KEY};
+use super::request::{DOMAIN, Expected, KEY};
 use super::socket;
 
 /// How long a server may take until it listens.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::args::Args;
 use super::disturbance::Disturbance;
-use super::load::{Outcome, Pace, Questions, Run};
-use super::question::Keys;
+use super::load::{Outcome, Pace, Run, Workload};
+use super::request::Keys;
 use super::server::{self, Server, Subject};
 use super::table::median;
 use super::{drive, half_peak, meet_every_key};
@@ -128,5 +128,5 @@ fn open_loop(args: &Args, server: &Server, per_second: f64, seed: u64) -> Result
         calls_max: u64::MAX,
         sleeps: false,
     };
-    drive(server, &run, Questions { keys: Keys::Random(args.keys), seed })
+    drive(server, &run, Workload { keys: Keys::Random(args.keys), seed })
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::args::Args;
-use super::load::{Pace, Questions, Run};
-use super::question::Keys;
+use super::load::{Pace, Run, Workload};
+use super::request::Keys;
 use super::server::{self, Server, Subject};
 use super::{drive, start};
 
@@ -48,7 +48,7 @@ fn counts(args: &Args, server: &Server) -> Result<Vec<(String, f64)>, String> {
         calls_max: CALLS,
         sleeps: false,
     };
-    let driven = drive(server, &run, Questions { keys: Keys::Random(args.keys), seed: 0 });
+    let driven = drive(server, &run, Workload { keys: Keys::Random(args.keys), seed: 0 });
     detach(strace)?;
     driven?;
     let report = fs::read_to_string(&report).map_err(|error| format!("strace's report: {error}"))?;

@@ -14,8 +14,8 @@ mod frame;
 mod hpack;
 #[path = "huffman.rs"]
 mod huffman;
-#[path = "question.rs"]
-mod question;
+#[path = "request.rs"]
+mod request;
 #[path = "request_head.rs"]
 mod request_head;
 
@@ -25,7 +25,7 @@ use answer_head::{AnswerHead, Head};
 use client::{Client, Tally};
 use frame::{Frame, flag, kind};
 use prost::Message;
-use question::{Keys, Question, Random, framed};
+use request::{Keys, Random, RequestMessage, framed};
 use request_head::RequestHead;
 use tidegate::proto;
 use tidegate::proto::envoy::service::ratelimit::v3;
@@ -176,17 +176,17 @@ fn every_request_head_says_the_same_whatever_the_table_holds() {
 }
 
 #[test]
-fn questions_differ_in_their_key_only_and_keys_stay_in_range() {
+fn requests_differ_in_their_key_only_and_keys_stay_in_range() {
     let mut random = Random(3);
-    let mut question = Question::new(Keys::Random(1000));
+    let mut request = RequestMessage::new(Keys::Random(1000));
     let mut keys = std::collections::HashSet::new();
     for _ in 0..20_000 {
-        let request = v3::RateLimitRequest::decode(&question.next(&mut random)[5..]).unwrap();
-        assert_eq!((&*request.domain, request.descriptors.len()), (question::DOMAIN, 1));
-        keys.insert(request.descriptors[0].entries[0].value.parse::<u64>().unwrap());
+        let message = v3::RateLimitRequest::decode(&request.next(&mut random)[5..]).unwrap();
+        assert_eq!((&*message.domain, message.descriptors.len()), (request::DOMAIN, 1));
+        keys.insert(message.descriptors[0].entries[0].value.parse::<u64>().unwrap());
     }
     assert_eq!((keys.len(), keys.iter().max()), (1000, Some(&999)));
-    let mut in_turn = Question::new(Keys::InTurn(41));
+    let mut in_turn = RequestMessage::new(Keys::InTurn(41));
     assert!(in_turn.next(&mut random).ends_with(b"0000041"));
     assert!(in_turn.next(&mut random).ends_with(b"0000042"));
 }
@@ -249,7 +249,7 @@ impl Asked {
     }
 
     fn ask(&mut self) -> bool {
-        self.client.ask(&mut Question::new(Keys::Random(1)), 1000)
+        self.client.ask(&mut RequestMessage::new(Keys::Random(1)), 1000)
     }
 
     fn hears(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Result<(), String> {
@@ -322,20 +322,20 @@ fn settings_and_pings_are_acknowledged_and_windows_heeded() {
     );
     assert_eq!(frame::take(&mut out).map(|frame| (frame.kind, frame.flags)), Some((kind::PING, flag::ACK)));
 
-    let mut question = Question::new(Keys::Random(1));
+    let mut request = RequestMessage::new(Keys::Random(1));
     // 1,024 calls under way at most; each is answered at once, so that only the window stops us
     let mut asked = 0;
-    while client.ask(&mut question, 0) {
+    while client.ask(&mut request, 0) {
         asked += 1;
         let mut reset = Vec::new();
         frame::put(&mut reset, kind::RST_STREAM, 0, 2 * asked - 1, &[0; 4]);
         client.receive(&mut &*reset, 0, &mut tally).unwrap();
     }
-    assert_eq!(asked as usize, 65_535 / question.bytes());
+    assert_eq!(asked as usize, 65_535 / request.bytes());
     let mut update = Vec::new();
-    frame::put(&mut update, kind::WINDOW_UPDATE, 0, 0, &(question.bytes() as u32).to_be_bytes());
+    frame::put(&mut update, kind::WINDOW_UPDATE, 0, 0, &(request.bytes() as u32).to_be_bytes());
     client.receive(&mut &*update, 0, &mut tally).unwrap();
-    assert!(client.ask(&mut question, 0));
+    assert!(client.ask(&mut request, 0));
     let mut reset = Vec::new();
     frame::put(&mut reset, kind::RST_STREAM, 0, 2 * asked + 1, &[0; 4]);
     client.receive(&mut &*reset, 0, &mut tally).unwrap();

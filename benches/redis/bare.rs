@@ -14,7 +14,7 @@ use tidegate_redis::key::KeyStyle;
 use tidegate_redis::script::{Call, Clock, Purpose, Whole, source};
 
 use super::database::Database;
-use super::question::{DOMAIN, KEY, Random};
+use super::request::{DOMAIN, KEY, Random};
 use super::server::rules_text;
 
 /// How every reply begins, and its bytes: nine numbers of eight bytes in one string.

@@ -1,4 +1,4 @@
-//! The question of the benchmark, and what makes an answer a good one.
+//! The request of the benchmark, and what makes an answer a good one.
 //!
 //! The message is encoded once; from then on only the bytes of the key change. Every answer is looked at, and one in
 //! so many is decoded whole.
@@ -42,21 +42,21 @@ pub(crate) enum Keys {
     InTurn(u64),
 }
 
-/// The question, ready to be sent, with its prefix.
-pub(crate) struct Question {
+/// The request, ready to be sent, with its prefix.
+pub(crate) struct RequestMessage {
     message: Vec<u8>,
     keys: Keys,
 }
 
-impl Question {
-    pub(crate) fn new(keys: Keys) -> Question {
+impl RequestMessage {
+    pub(crate) fn new(keys: Keys) -> RequestMessage {
         let entry = Entry { key: KEY.into(), value: "0".repeat(KEY_DIGITS) };
         let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
         let request =
             RateLimitRequest { domain: DOMAIN.into(), descriptors: vec![descriptor], hits_addend: 0 };
         let message = framed(&request);
         assert!(message.ends_with(b"0000000"), "the value is the last field of the last entry");
-        Question { message, keys }
+        RequestMessage { message, keys }
     }
 
     /// The message of the next client.
