@@ -1,4 +1,4 @@
-//! The clocks of the program: those of the engine, and the one that its runtime's timers go by.
+//! The clocks of the program: those of the engine, and the clock of the runtime's timers.
 
 #![allow(clippy::disallowed_methods, reason = "a clock is read in files of this name only")]
 
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 pub use tidegate_engine::clock::{Clock, monotonic, nanos_since};
 
-/// A monotonic reading as the runtime's timers have it. It differs from [`monotonic`] only in tests that stop them.
+/// The time by the clock of the runtime's timers. It differs from [`monotonic`] only in tests that pause that clock.
 pub fn timer() -> Instant {
     tokio::time::Instant::now().into_std()
 }

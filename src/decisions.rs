@@ -1,10 +1,10 @@
-//! What is logged of decisions: at `debug` a line each, at `info` some of the denials and what no rule is meant for.
+//! The log of decisions: at `debug` one line per decision, at `info` some denials and some descriptors without a rule.
 //!
-//! In: decisions, with the time at which they were made. Out: lines. A flood of denials must not become a flood of lines,
-//! nor slow down decisions: the time of the last line is kept a rule, and whoever may not write one only adds to a
-//! counter of its own thread. Where the level is below `info`, a decision pays for one look at it.
+//! In: decisions, with the time at which they were made. Out: lines. A flood of denials must neither become a flood of
+//! lines nor slow down decisions. So the time of the last line is kept for each rule, and a denial without a line only
+//! adds to a counter of its own thread. Below `info`, logging costs a decision one read of the level.
 //!
-//! Values come from requests: they are escaped and cut, or left out.
+//! Values come from requests, so they are escaped and cut, or left out.
 
 mod kinds;
 mod lines;
@@ -34,36 +34,36 @@ pub struct DecisionLog {
     kinds: Kinds,
 }
 
-/// What a decision was made under.
+/// What the log needs beside the decision itself.
 #[derive(Clone, Copy)]
 pub struct DecisionContext<'a> {
-    /// The rules.
+    /// The rule set of the decision.
     pub rules: &'a RuleSet,
-    /// When lines were last written of their denials.
+    /// The times at which denials by these rules were last logged.
     pub denials: &'a Denials,
-    /// Counts what is left out.
+    /// Counts denials that are not logged.
     pub metrics: &'a Metrics,
 }
 
 impl DecisionLog {
-    /// A log that began at this time, with the values of requests.
+    /// A log that starts at this time and shows the values of requests.
     pub fn new(began: Instant) -> Self {
         Self { began, shows_values: true, lines: Lines::default(), kinds: Kinds::default() }
     }
 
-    /// The same with the values of requests or without them.
+    /// Chooses whether lines show the values of requests.
     #[must_use]
     pub fn showing_values(self, shows_values: bool) -> Self {
         Self { shows_values, ..self }
     }
 
-    /// Whether anything of decisions is logged.
+    /// Whether the level lets any line about decisions through.
     #[inline]
     pub fn is_on() -> bool {
         LevelFilter::current() >= LevelFilter::INFO
     }
 
-    /// Logs what the level asks for of a decision that was made at this time.
+    /// Logs a decision that was made at this time, as far as the level asks for it.
     pub fn decided(
         &self,
         context: DecisionContext<'_>,
@@ -85,14 +85,14 @@ impl DecisionLog {
         }
     }
 
-    /// Writes a line for the first rule that denies and has had none in this second.
+    /// Logs the first denying rule that has not had its line in this second.
     fn denied(
         &self,
         DecisionContext { denials, metrics, .. }: DecisionContext<'_>,
         at: Instant,
         text: &DecisionText<'_, '_>,
     ) {
-        // From 1, for 0 says that there was none.
+        // Seconds start at 1, because 0 means that no line was written.
         let second = at.saturating_duration_since(self.began).as_secs() as u32 + 1;
         let denying = text.statuses.iter().enumerate().find(|(_, status)| match status {
             Status::Limited(limited) if limited.is_denied() => {
@@ -100,7 +100,7 @@ impl DecisionLog {
             }
             _ => false,
         });
-        // No decision waits for whoever reads the logs.
+        // A decision must not wait for the reader of the log.
         let Some((place, _)) = denying.filter(|_| takes_a_line()) else {
             return metrics.denials_not_logged(1);
         };
@@ -115,7 +115,7 @@ impl DecisionLog {
         }
     }
 
-    /// Writes a line for every kind of descriptor that is the first of its kind to meet no rule.
+    /// Logs every descriptor without a rule that is the first of its kind.
     fn unmatched(&self, text: &DecisionText<'_, '_>) {
         let statuses = text.statuses.iter().enumerate();
         for (place, _) in statuses.filter(|(_, status)| matches!(status, Status::NoLimit)) {
@@ -126,7 +126,7 @@ impl DecisionLog {
     }
 }
 
-/// The number of the rule that denies; `None`: the request brought the limit itself.
+/// The number of the rule of the limit; `None`: the request brought the limit itself.
 fn rule_id(limited: &Limited<'_>) -> Option<usize> {
     match limited.origin {
         Origin::Rule(rule) => Some(rule.id),

@@ -1,60 +1,60 @@
-//! Whether this process should be sent requests: one shared state, read by the probes and by `grpc.health.v1`.
+//! Health: whether this process should get requests. One shared state, read by the probes and by `grpc.health.v1`.
 //!
-//! In: whoever knows of a reason turns it. Out: the status now, and a watch on its changes. It decides nothing: what
-//! makes the process unhealthy is its owner's business. Once draining has begun, nothing turns it back.
+//! In: reasons not to serve, set and withdrawn by other modules. Out: the current status, and a watch on its changes.
+//! This module does not decide which reasons there are. Draining is final.
 
 use std::borrow::Cow;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Whether requests should be sent here.
+/// Whether this process should get requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Send them.
+    /// Yes.
     Serving,
-    /// Not now, because of this.
+    /// Not now, for this reason.
     NotServing(Cow<'static, str>),
-    /// Never again: the process is going down.
+    /// Never again: the process is stopping.
     Draining,
 }
 
-/// The shared state; cheap to share behind an `Arc`.
+/// The shared state.
 #[derive(Debug)]
 pub struct Health {
     status: watch::Sender<Status>,
-    /// Why requests are not welcome, the oldest reason first.
+    /// The reasons not to serve, the oldest first.
     reasons: Mutex<Vec<&'static str>>,
     trouble: Mutex<Option<String>>,
 }
 
-/// The reason that there is until the first rules are there and everything listens.
+/// The reason until the first rules are loaded and everything listens.
 const STARTING: &str = "starting";
 
 impl Health {
-    /// Not serving yet, because the process is starting.
+    /// Not serving, because the process is starting.
     #[must_use]
     pub fn starting() -> Self {
         let status = watch::Sender::new(Status::NotServing(STARTING.into()));
         Self { status, reasons: Mutex::new(vec![STARTING]), trouble: Mutex::default() }
     }
 
-    /// The status now.
+    /// The current status.
     pub fn status(&self) -> Status {
         self.status.borrow().clone()
     }
 
-    /// The status now and every change of it. A watcher that is slow sees the latest one.
+    /// The current status and its changes. A slow watcher sees only the latest.
     pub fn watch(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
     }
 
-    /// The process has started: requests are welcome, unless there is another reason.
+    /// The process has started. It serves, unless there is another reason not to.
     pub fn serve(&self) {
         self.withdraw(STARTING);
     }
 
-    /// Requests are not welcome, because of `reason`, until it is withdrawn.
+    /// Adds a reason not to serve, which stays until it is withdrawn.
     pub fn refuse(&self, reason: &'static str) {
         let mut reasons = self.reasons.lock();
         if !reasons.contains(&reason) {
@@ -63,24 +63,24 @@ impl Health {
         self.turn(&reasons);
     }
 
-    /// `reason` is none any more.
+    /// Withdraws a reason.
     pub fn withdraw(&self, reason: &'static str) {
         let mut reasons = self.reasons.lock();
         reasons.retain(|known| *known != reason);
         self.turn(&reasons);
     }
 
-    /// What is wrong although requests are welcome, if anything.
+    /// Sets what is wrong while the process still serves; `None`: nothing.
     pub fn note(&self, trouble: Option<String>) {
         *self.trouble.lock() = trouble;
     }
 
-    /// What is wrong although requests are welcome.
+    /// What is wrong while the process still serves.
     pub fn degraded(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
 
-    /// The process is going down: final.
+    /// The process is stopping. This is final.
     pub fn drain(&self) {
         self.status.send_replace(Status::Draining);
     }

@@ -1,7 +1,7 @@
-//! Logs: one line an event on stderr, as text or as JSON, and never a flood.
+//! Logs: one line per event on stderr, as text or as JSON, at a bounded rate.
 //!
-//! The same thing that goes wrong a thousand times a second is told a few times a second, and the next line says how
-//! many were left out: a full disk must not follow from a failing peer.
+//! An error that occurs a thousand times a second is logged a few times a second, and the next line says how many lines
+//! were left out. So a failing peer cannot fill the disk.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -23,24 +23,23 @@ use tracing_subscriber::{Registry, reload};
 use crate::clock;
 use tidegate_engine::text::{json_line, one_line};
 
-/// Lines a second that one place in the code may write before it is cut off until the next second.
+/// Lines per second from one place in the code. Further lines are left out until the next second.
 const LINES_PER_SECOND_MAX: u32 = 10;
 
-/// The target of lines of which every one is told: reports, such as the problems of a set of rules, that are bounded
-/// where they are made.
+/// The target of lines that are never left out: reports, such as the problems of a rule set, which their authors bound.
 pub const REPORT: &str = "tidegate::report";
 
-/// The level of the process, once logging has started.
+/// The level of the process; set when logging starts.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
-/// Whether stderr takes a line at once: a pipe that nobody reads, and that is full, would hold up whoever writes to it.
+/// Whether stderr takes a line at once. A full pipe that nobody reads would block the writer.
 pub fn takes_a_line() -> bool {
     let stderr = std::io::stderr();
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-/// How much is logged: a word, and the level that it stands for.
+/// A log level: its word, and the level that it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLevel {
     name: &'static str,
@@ -48,10 +47,10 @@ pub struct LogLevel {
 }
 
 impl LogLevel {
-    /// Its words.
+    /// The error text that lists the words.
     pub const EXPECTED: &str = "one of the words expected: panic fatal error warn warning info debug trace";
 
-    /// Reads one, in any case.
+    /// Parses a word, in upper or lower case.
     pub fn parse(text: &str) -> Option<Self> {
         let words = [
             ("panic", Level::ERROR),
@@ -78,32 +77,32 @@ pub fn start(level: LogLevel, json: bool) {
     let (filter, handle) = reload::Layer::new(LevelFilter::from_level(level.level));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        // It would be told on stderr, which is what has failed, and whose failing ends the thread.
+        // It would log to stderr, which has just failed, and a failure there ends the thread.
         .log_internal_errors(false)
         .event_format(Lines { json, flood: Flood::default() });
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
-    // Only tests that start twice in one process meet the error.
+    // Only tests start logging twice in one process and get the error.
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
         let _ = LEVEL.set(handle);
     }
 }
 
-/// What is logged: the word of the level.
+/// The current level.
 pub fn level() -> String {
     let level = LEVEL.get().and_then(|handle| handle.clone_current());
     level.map_or_else(|| "off".to_owned(), |level| level.to_string())
 }
 
-/// Logs this much from now on: a word of LOG_LEVEL.
+/// Changes the level to this word of LOG_LEVEL.
 ///
 /// # Errors
-/// What was expected, when it is none.
+/// The list of words, when it is none of them.
 pub fn set_level(word: &str) -> Result<(), &'static str> {
     let level = LogLevel::parse(word).ok_or(LogLevel::EXPECTED)?;
-    // Said before, and at a level that is always on: a process that has become silent has said why.
+    // Logged before the change and at a level that is always on, so the log says why it becomes silent.
     tracing::error!(target: REPORT, "log level: {} from now on", level.name());
     if let Some(handle) = LEVEL.get() {
-        // It fails only when the subscriber is gone, which is there as long as the process.
+        // It fails only without the subscriber, which lives as long as the process.
         let _ = handle.reload(LevelFilter::from_level(level.level));
     }
     Ok(())
@@ -158,7 +157,7 @@ fn write_json(writer: &mut Writer<'_>, level: &Level, text: &Text) -> fmt::Resul
     writeln!(writer, "{}", json_line(&line.to_string()))
 }
 
-/// The words of `envoyproxy/ratelimit`, by which log pipelines are set up.
+/// The words of `envoyproxy/ratelimit`. Log pipelines are configured for them.
 const fn json_level(level: &Level) -> &'static str {
     match *level {
         Level::ERROR => "error",
@@ -169,7 +168,7 @@ const fn json_level(level: &Level) -> &'static str {
     }
 }
 
-/// The message, and behind it the fields as ` name=value`.
+/// The message, and the fields that follow it as ` name=value`.
 #[derive(Default)]
 struct Text {
     message: String,
@@ -192,7 +191,7 @@ impl Visit for Text {
     }
 }
 
-/// Counts the lines of every place in the code (there are finitely many) in the current second.
+/// Counts the lines of each place in the code in the current second. The number of places bounds the map.
 #[derive(Default)]
 struct Flood {
     places: Mutex<HashMap<Identifier, Second>>,
@@ -205,7 +204,7 @@ struct Second {
 }
 
 impl Flood {
-    /// `None`: leave the line out. Else how many of the same place were left out before it.
+    /// `None`: the line is left out. Else how many lines of the same place were left out before it.
     fn admit(&self, place: Identifier, now: Instant) -> Option<u64> {
         let mut places = self.places.lock();
         let second = places.entry(place).or_insert(Second { began: now, lines: 0, left_out: 0 });

@@ -1,18 +1,18 @@
-//! Metrics: what was decided, counted, and how it is told to Prometheus.
+//! Metrics: counts decisions, calls and reloads, and renders the counts for Prometheus.
 //!
-//! In: decisions, calls, reloads, and closures that read what others hold. Out: text that is rendered piece by piece.
-//! Counting must not be what limits throughput: a rule's counters are resolved once, when the rule set is installed
-//! ([`Metrics::handles`]), and a worker adds to a stripe of its own, with plain stores, on cache lines that no other
+//! In: decisions, calls, reloads, and closures that read values of other modules. Out: text, rendered piece by piece.
+//! Counting must not limit throughput. So a rule's counters are resolved once, when the rule set is installed
+//! ([`Metrics::handles`]), and each worker adds to a stripe of its own, with plain stores, on cache lines that no other
 //! thread writes. Rendering reads the stripes without taking a lock that the request path needs.
 //!
 //! Names that come from requests are bounded in number and in bytes. This module reads no clock and opens no socket.
 //!
-//! - `counts`: the arithmetic of a descriptor's counters; `name`, `series`, `handles`: what they are called, which
-//!   there are, and where a rule counts
+//! - `counts`: what a descriptor adds to the counters; `series_name`, `series`, `handles`: the names of series, the
+//!   table of all series, and the series that a rule counts in
 //! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
-//! - `statsd_name`, `named`, `timers`: the same for those who send it on, by other names
-//! - `striped`, `chunked`: where counters are held
-//! - `text`, `scrape`: how they are told; `mapping`, `mapped`: under names of somebody's own choice
+//! - `statsd_name`, `statsd_counters`, `timers`: counters and durations for StatsD, under its names
+//! - `striped`, `chunked`: the memory of the counters
+//! - `text`, `scrape`: the Prometheus text; `mapping`, `mapped_counters`: the same with names that the user maps
 
 mod calls;
 mod chunked;
@@ -63,41 +63,41 @@ use tidegate_engine::decision::{Decision, Limited, Status};
 use tidegate_engine::plan::Hits;
 use tidegate_engine::request::Request;
 
-/// Unknown domains that are told by name. Whoever sends to a wrong domain does so a lot, so a few are enough.
+/// Unknown domains with a series of their own. A client with a wrong domain sends it often, so a few are enough.
 const UNKNOWN_DOMAINS_MAX: usize = 100;
 
-/// Slots beside those of series and histograms: calls, the lane, and a few single counters.
+/// Slots that neither series nor histograms need: calls, the lane, and a few single counters.
 const FIXED_SLOTS: u32 = Calls::SLOTS + Lane::SLOTS + 16;
 
-/// What is counted under when there is no room for a series of its own.
+/// The name of the series that counts for all that have no room for one of their own.
 const OTHER: &str = "other";
 
 /// How metrics are kept.
 #[derive(Clone, Debug)]
 pub struct MetricsOptions {
-    /// Hits beyond this share of a limit are near it.
+    /// Hits beyond this share of a limit count as near the limit.
     pub near_limit_ratio: f32,
-    /// Series of rules, and as many again whose names come from requests; beyond it, series above them count.
+    /// Bound on the series of rules, and again on the series named by requests. Beyond it, a series above counts.
     pub max_series: usize,
-    /// Threads that count without sharing; usually the workers and one more. More threads count correctly, but slower.
+    /// Threads with a stripe of their own, usually the workers and one more. Others count correctly but slower.
     pub stripes: usize,
-    /// Those who take every single duration, to send it on.
+    /// Readers that take every single duration (StatsD senders).
     pub timer_readers: usize,
-    /// Labels on everything that is scraped.
+    /// Labels on every sample of a scrape.
     pub constant_labels: Vec<(String, String)>,
-    /// What those are called in a scrape that `envoyproxy/ratelimit` has too.
+    /// The names, in a scrape, of metrics that `envoyproxy/ratelimit` has too.
     pub names: Names,
 }
 
-/// What metrics are called that `envoyproxy/ratelimit` has too.
+/// The names, in a scrape, of metrics that `envoyproxy/ratelimit` has too.
 #[derive(Clone, Debug)]
 pub enum Names {
-    /// As its own mapping calls them.
+    /// The names that its own mapping gives.
     BuiltIn {
         /// `ratelimit_service_response_time_seconds` holds milliseconds.
         response_time_millis: bool,
     },
-    /// As this one does.
+    /// The names that this mapping gives.
     Mapped(Mapping),
 }
 
@@ -106,11 +106,11 @@ pub struct Metrics {
     near_limit_ratio: f32,
     striped: Striped,
     limits: SeriesTable,
-    /// Counts for limits that there is no room to name.
+    /// Counts for limits without room for a series.
     limits_other: Slot,
     unknown_domains: SeriesTable,
     unknown_domains_other: Slot,
-    /// Known domains, with descriptors that met no rule.
+    /// Known domains: descriptors that matched no rule.
     unmatched: SeriesTable,
     unmatched_other: Slot,
     denials_not_logged: Slot,
@@ -123,11 +123,11 @@ pub struct Metrics {
     timers_dropped: Slot,
     registered: RwLock<Vec<Family>>,
     mapped: Option<MappedCounters>,
-    /// What every piece of a scrape begins with.
+    /// An empty page with the constant labels. Every piece of a scrape starts as a copy of it.
     page: Page,
 }
 
-/// A family whose values somebody else holds.
+/// A family whose values another module holds.
 struct Family {
     name: &'static str,
     help: &'static str,
@@ -138,7 +138,7 @@ struct Family {
 type ReadSamples = dyn Fn(&mut Samples<'_>) + Send + Sync;
 
 impl Metrics {
-    /// Everything at 0.
+    /// All counters at 0.
     pub fn new(options: &MetricsOptions) -> Self {
         let series_slots = SeriesTable::slots_max(options.max_series, options.max_series, Stat::ALL.len())
             + SeriesTable::slots_max(0, UNKNOWN_DOMAINS_MAX, 1)
@@ -147,7 +147,7 @@ impl Metrics {
         Self::with_capacity(options, capacity).expect("the fixed counters are part of the capacity")
     }
 
-    /// `capacity`: slots, those of histograms apart.
+    /// `capacity`: slots, without those of histograms.
     fn with_capacity(options: &MetricsOptions, capacity: u32) -> Option<Self> {
         let response_times = match &options.names {
             Names::BuiltIn { response_time_millis } => ResponseTimes::built_in(*response_time_millis),
@@ -186,7 +186,7 @@ impl Metrics {
         })
     }
 
-    /// Counts what a decision means for the limits that it asked. `handles` are those of the rules that it came from.
+    /// Adds a decision to the counters of its limits. `handles` are those of the rule set that it was made with.
     pub fn observe(&self, handles: &RuleHandles, request: &Request<'_>, decision: &Decision<'_>) {
         let writer = self.striped.writer();
         if decision.shadowed {
@@ -210,7 +210,7 @@ impl Metrics {
         }
     }
 
-    /// Counts the descriptors at these places that were answered from a local memory of what is over.
+    /// Counts the descriptors at these places, which the deny cache answered.
     pub fn observe_remembered(
         &self,
         handles: &RuleHandles,
@@ -233,27 +233,27 @@ impl Metrics {
         writer.add(known.unwrap_or(self.unknown_domains_other), descriptors as u64);
     }
 
-    /// Counts denials of which no line is logged.
+    /// Counts denials that were not logged.
     pub fn denials_not_logged(&self, denials: u64) {
         self.striped.writer().add(self.denials_not_logged, denials);
     }
 
-    /// How many there were.
+    /// Denials that were not logged so far.
     pub fn denials_not_logged_until_now(&self) -> u64 {
         self.striped.sum(self.denials_not_logged)
     }
 
-    /// Counts the time that the engine alone took for so many decisions, each of them.
+    /// Counts this many decisions, for each of which the engine alone took `nanos`.
     pub fn decisions_took(&self, nanos: u64, decisions: usize) {
         self.decision_time.observe(&self.striped.writer(), nanos, decisions as u64);
     }
 
-    /// Counts so many requests for a decision, by whichever front they came.
+    /// Counts this many requests for a decision that came by this front.
     pub fn requests(&self, front: Front, outcome: Outcome, requests: usize) {
         self.calls.requests(&self.striped.writer(), front, outcome, requests as u64);
     }
 
-    /// Counts so many gRPC calls, each of which took `nanos` from its message to its answer.
+    /// Counts this many gRPC calls, each of which took `nanos` from its message to its answer.
     pub fn grpc_calls(&self, method: GrpcMethod, nanos: u64, calls: usize) {
         let writer = self.striped.writer();
         self.calls.grpc(&writer, method, nanos, calls as u64);
@@ -266,45 +266,45 @@ impl Metrics {
         }
     }
 
-    /// Takes the durations that came since the last time, for this one of the readers.
+    /// Takes the durations that this reader has not taken yet.
     pub fn take_timers(&self, reader: usize, each: impl FnMut(Timed)) {
         if let Some(timers) = self.timers.get(reader) {
             timers.take(each);
         }
     }
 
-    /// A connection of the lane began.
+    /// A connection of the lane was opened.
     pub fn lane_opened(&self) {
         self.lane.opened(&self.striped.writer());
     }
 
-    /// A connection of the lane is no more.
+    /// A connection of the lane was closed.
     pub fn lane_closed(&self) {
         self.lane.closed(&self.striped.writer());
     }
 
-    /// So many streams of the lane began or were reset.
+    /// This many streams of the lane began or were reset.
     pub fn lane_streams(&self, began: u32, reset_by_client: u32, reset_by_server: u32) {
         self.lane.streams(&self.striped.writer(), began, reset_by_client, reset_by_server);
     }
 
-    /// We ended a connection of the lane with this code of HTTP/2, perhaps because its client misbehaved.
+    /// We ended a connection of the lane with this HTTP/2 error code. `misbehaved`: because of its client.
     pub fn lane_ended(&self, code: u8, misbehaved: bool) {
         self.lane.ended(&self.striped.writer(), code, misbehaved);
     }
 
-    /// A rule set was installed at this unix time.
+    /// A rule set was installed at this Unix time.
     pub fn config_loaded(&self, rules: usize, warnings: usize, unix_secs: u64) {
         self.reloads.succeeded(&self.striped.writer(), rules, warnings, unix_secs);
     }
 
-    /// A rule set was refused, or could not be read.
+    /// A rule set was refused or could not be read.
     pub fn config_failed(&self) {
         self.reloads.failed(&self.striped.writer());
     }
 
-    /// Adds a family whose samples `read` supplies whenever metrics are rendered. It runs on the rendering thread and
-    /// must not wait. `name` must be a valid name of a metric that is not used yet.
+    /// Adds a family. `read` writes its samples each time metrics are rendered. It runs on the rendering thread and
+    /// must not block. `name` must be a valid metric name that is not used yet.
     pub fn register(
         &self,
         name: &'static str,

@@ -1,8 +1,7 @@
-//! Where rules come from, and how those in force are handed to the request path.
+//! The sources of rules, and the rules in force as the request path reads them.
 //!
-//! A source ([`mod@file`], [`xds`]) yields texts; loading them is the engine's business. What was loaded is installed in
-//! [`LiveRules`], whose readers see a whole value, the old one or the new one, without a lock and without a shared
-//! reference count.
+//! A source ([`mod@file`], [`xds`]) yields texts; the engine loads them. The result is installed in [`LiveRules`]. Its
+//! readers see a whole value, either the old or the new one, without a lock and without a shared reference count.
 
 pub mod file;
 pub mod xds;
@@ -18,22 +17,22 @@ pub struct LiveRules<T> {
     current: Arc<ArcSwap<T>>,
     /// Values that were replaced while readers held them.
     retired: Mutex<Vec<Arc<T>>>,
-    /// Changes with every installation.
+    /// Changes with every install.
     installed: watch::Sender<()>,
 }
 
-/// A reader's own way to the value in force: one a worker. [`load`](Cache::load) costs one comparison while nothing
-/// was installed. What it returns may be kept (cloned) across an await; it stays as it is while others are installed.
+/// Reads the value in force; each worker has its own. [`load`](Cache::load) costs one comparison while nothing new is
+/// installed. A clone of its result may be kept across an await; it does not change when another value is installed.
 pub type Reader<T> = Cache<Arc<ArcSwap<T>>, Arc<T>>;
 
 impl<T> LiveRules<T> {
-    /// `value` is in force.
+    /// Starts with `value` in force.
     pub fn new(value: T) -> Self {
         let (installed, _) = watch::channel(());
         Self { current: Arc::new(ArcSwap::from_pointee(value)), retired: Mutex::default(), installed }
     }
 
-    /// Tells of every installation: a reader holds the value that it loaded last, so whoever has one loads when this
+    /// Changes with every install. A reader holds the value that it loaded last, so its owner loads again when this
     /// changes.
     pub fn installs(&self) -> watch::Receiver<()> {
         self.installed.subscribe()
@@ -44,24 +43,24 @@ impl<T> LiveRules<T> {
         Cache::new(Arc::clone(&self.current))
     }
 
-    /// The value in force, for those who ask rarely.
+    /// The value in force. A [`Reader`] is cheaper when it is read often.
     pub fn current(&self) -> Arc<T> {
         self.current.load_full()
     }
 
-    /// Puts `value` in force. The old value is kept until its last reader is gone, so that no reader pays for freeing
-    /// it: call [`reclaim`](Self::reclaim) now and then.
+    /// Puts `value` in force. The old value is kept so that no reader has to free it. Call [`reclaim`](Self::reclaim)
+    /// now and then to free it after its last reader.
     pub fn install(&self, value: T) {
         let old = self.current.swap(Arc::new(value));
         self.retired.lock().push(old);
         self.installed.send_replace(());
     }
 
-    /// Frees, on the calling thread, the replaced values that nobody reads any more. The number of those that are
-    /// still read: at most one a reader that did not load since, and those of requests in flight.
+    /// Frees, on the calling thread, the replaced values that nobody reads any more. Returns the number of those still
+    /// read: at most one for each reader that has not loaded since, and those of requests in flight.
     pub fn reclaim(&self) -> usize {
         let mut retired = self.retired.lock();
-        // Nobody can come by a retired value any more except through a clone, so a count of one stays one.
+        // A retired value can only be reached through a clone of its `Arc`, so a count of one stays one.
         let unread = retired.extract_if(.., |value| Arc::strong_count(value) == 1).collect::<Vec<_>>();
         let still_read = retired.len();
         drop(retired);
@@ -77,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes where and how often it is freed.
+    /// Counts how often it is freed, and checks on which thread.
     struct Freed<'a>(u32, &'a AtomicUsize, ThreadId);
 
     impl Drop for Freed<'_> {

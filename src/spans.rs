@@ -1,11 +1,11 @@
-//! Spans: one a call, for those whose caller traces, on their way to a collector by OTLP.
+//! Spans: one per traced call, sent to a collector by OTLP.
 //!
-//! In: the headers of a call, and what became of it. Out: spans in a bounded queue that a thread of its own empties.
-//! A call never waits: a span that finds the queue full is dropped. Where tracing is off there is no [`Tracer`], and a
-//! call pays for one look at an `Option`.
+//! In: the headers of a call, and its result. Out: spans in a bounded queue, which a thread of its own sends on.
+//! A call never waits: when the queue is full, the span is dropped. Without tracing there is no [`Tracer`], and a call
+//! only checks an `Option`.
 //!
-//! - `parent`: the caller's trace, out of its headers
-//! - `export`: the collector, and how it is reached
+//! - `parent`: the caller's trace, from the headers
+//! - `export`: the connection to the collector
 
 mod export;
 mod parent;
@@ -21,26 +21,26 @@ use opentelemetry_sdk::trace::{
 
 pub use self::export::{Collector, ExportError, Protocol};
 
-/// Bytes of one text in a span. Texts come from requests.
+/// The most bytes of one text in a span. Texts come from requests.
 const TEXT_BYTES_MAX: usize = 256;
-/// Texts in one list.
+/// The most texts in one list.
 const LIST_MAX: usize = 16;
 
-/// How long the spans that are left at the end may take.
+/// How long sending the last spans may take at the end of the process.
 const LAST_SPANS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is traced, and how it waits for its way out.
+/// Which calls are traced, and how spans are queued.
 #[derive(Clone, Debug)]
 pub struct TracingOptions {
-    /// The share of calls without a traced caller that are traced: from 0 to 1.
+    /// The share of calls that are traced when the caller sends no trace: from 0 to 1.
     pub sampling_rate: f64,
-    /// What every span says of this process, such as `service.name`.
+    /// Attributes of this process on every span, such as `service.name`.
     pub resource: Vec<(String, String)>,
-    /// Spans that may wait; further ones are dropped.
+    /// The most spans in the queue; further ones are dropped.
     pub queue_max: usize,
-    /// Spans of one export.
+    /// The most spans in one export.
     pub batch_max: usize,
-    /// How long a span waits for others.
+    /// How long a span waits for others to be exported with it.
     pub delay: Duration,
 }
 
@@ -51,15 +51,15 @@ pub struct Tracer {
     tracer: SdkTracer,
 }
 
-/// A call that is traced. In a box, because most calls are not, and what waits should be small.
+/// The span of a traced call. It is boxed because most calls have none, and a waiting call should be small.
 #[derive(Debug)]
 pub struct CallSpan(Box<Span>);
 
 impl Tracer {
-    /// Traces to `collector`. Has to be called within the runtime that is to talk to it.
+    /// Starts to send spans to `collector`, on the runtime that this is called in.
     ///
     /// # Errors
-    /// When the collector's address or its certificates make no sense. (That it is not there is no error.)
+    /// When the collector's address or certificates are invalid. (A collector that cannot be reached is no error.)
     pub fn start(options: TracingOptions, collector: &Collector) -> Result<Self, ExportError> {
         let batch = BatchConfigBuilder::default()
             .with_max_queue_size(options.queue_max)
@@ -79,14 +79,14 @@ impl Tracer {
         Ok(Self { tracer: provider.tracer("tidegate"), provider })
     }
 
-    /// Begins the span of a call with these headers; `None` when it is not sampled.
+    /// Begins the span of a call with these headers; `None` when the call is not sampled.
     pub fn begin(&self, name: &'static str, headers: &HeaderMap) -> Option<CallSpan> {
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Server);
         let span = self.tracer.build_with_context(builder, &parent::of(headers));
         span.is_recording().then(|| CallSpan(Box::new(span)))
     }
 
-    /// Sends what is left. Blocks, for a short time at most.
+    /// Sends the spans that are left. Blocks for a bounded time.
     pub fn finish(&self) {
         if let Err(error) = self.provider.shutdown_with_timeout(LAST_SPANS_TIMEOUT) {
             tracing::debug!(%error, "the last spans were not sent");
@@ -95,17 +95,17 @@ impl Tracer {
 }
 
 impl CallSpan {
-    /// Says a text of the call, cut to a bounded length.
+    /// Adds a text attribute, cut to a bounded length.
     pub fn text(&mut self, name: &'static str, text: &str) {
         self.0.set_attribute(KeyValue::new(name, cut(text).to_owned()));
     }
 
-    /// Says a number of the call.
+    /// Adds a number attribute.
     pub fn number(&mut self, name: &'static str, number: i64) {
         self.0.set_attribute(KeyValue::new(name, number));
     }
 
-    /// Says the first few of these texts, each cut to a bounded length; nothing when there are none.
+    /// Adds the first few of these texts as a list, each cut to a bounded length. Adds nothing when there are none.
     pub fn texts(&mut self, name: &'static str, texts: impl Iterator<Item = String>) {
         let texts: Vec<StringValue> = texts.take(LIST_MAX).map(|text| cut(&text).to_owned().into()).collect();
         if !texts.is_empty() {
@@ -113,13 +113,13 @@ impl CallSpan {
         }
     }
 
-    /// The call failed.
+    /// Marks the call as failed.
     pub fn failed(&mut self, why: &str) {
         self.0.set_status(Status::error(cut(why).to_owned()));
     }
 }
 
-/// As much of the text as may be told.
+/// The text, cut to the bound.
 fn cut(text: &str) -> &str {
     let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]

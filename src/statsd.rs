@@ -1,10 +1,10 @@
-//! StatsD: counters and timers on their way to a receiver, as plain StatsD over TCP or UDP or as DogStatsD.
+//! StatsD: sends counters and timers to a receiver, as plain StatsD over TCP or UDP, or as DogStatsD.
 //!
-//! In: [`Metrics`], read on the control thread. Out: lines in batches. What is sent of a counter is how much it has
-//! grown since it was last sent, so nothing is queued while a receiver is away or stalls: its counters wait where they
-//! are, its timers are left out and counted. A decision never waits for any of this.
+//! In: [`Metrics`], read on the control thread. Out: lines in batches. A counter's line has its growth since the last
+//! line. So nothing is queued while the receiver is away or stalls: counters just grow, timers are dropped and counted.
+//! A decision never waits for any of this.
 //!
-//! - `line`: what a line looks like
+//! - `line`: the format of a line
 //! - `wire`: the connection
 
 mod line;
@@ -24,25 +24,25 @@ pub use self::wire::{Address, Transport};
 use self::wire::Connection;
 use crate::metrics::Metrics;
 
-/// How long timers wait, so that many share a packet.
+/// How long timers wait, so that many of them share a packet.
 const TIMERS_INTERVAL: Duration = Duration::from_millis(100);
-/// How long to wait for a receiver that is away before asking again.
+/// How long to wait after a failure before connecting again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Counters to look at before others may do something.
+/// Counters that are read before the task yields to others.
 const STEP: usize = 4_096;
 
-/// Sends everything to one receiver.
+/// Sends all counters and timers to one receiver.
 pub struct Sender {
     address: Address,
     dialect: Dialect,
     metrics: Arc<Metrics>,
-    /// Which of the readers of timers this is.
+    /// The number of this sender among the readers of timers.
     reader: usize,
-    /// What was sent of each counter, by its index.
+    /// The count of each counter when it was last sent, by its index.
     sent: Vec<u64>,
 }
 
-/// Lines that are sent together, and what they say of counters.
+/// Lines that are sent together, and the counts of their counters, by index.
 #[derive(Default)]
 struct Batch {
     text: String,
@@ -50,12 +50,12 @@ struct Batch {
 }
 
 impl Sender {
-    /// A sender of `metrics`, in which it is this reader of timers.
+    /// A sender of `metrics`, with this number among the readers of timers.
     pub fn new(address: Address, dialect: Dialect, metrics: Arc<Metrics>, reader: usize) -> Self {
         Self { address, dialect, metrics, reader, sent: Vec::new() }
     }
 
-    /// Sends, counters every `flush`, until `end` changes; then what is left.
+    /// Sends until `end` changes, counters every `flush`. Then sends what is left.
     pub async fn run(mut self, flush: Duration, mut end: watch::Receiver<()>) {
         tokio::select! {
             never = self.keep_sending(flush) => match never {},
@@ -96,8 +96,8 @@ impl Sender {
         }
     }
 
-    /// Sends until something fails; over UDP also until a flush is over, because nothing tells there that the name of
-    /// the receiver has come to mean another address.
+    /// Sends until something fails. Over UDP it also ends after one flush: only a new connection looks up the name of
+    /// the receiver again, and UDP does not report that the address has changed.
     async fn feed(&mut self, connection: &mut Connection, flush: &mut Interval) -> io::Result<()> {
         let mut timers = ticks(TIMERS_INTERVAL);
         loop {
@@ -148,7 +148,7 @@ impl Sender {
         connection.write(&text).await
     }
 
-    /// Sends all but the line that begins at `last`, if that one is too much.
+    /// If the batch is too long with the line that begins at `last`, sends all but that line.
     async fn send_if_full(
         &mut self,
         connection: &mut Connection,
@@ -163,7 +163,7 @@ impl Sender {
         Ok(Batch { text, counts: Vec::new() })
     }
 
-    /// What could not be sent counts as not sent.
+    /// Sends a batch. Its counters count as sent only when that succeeds.
     async fn send(&mut self, connection: &mut Connection, batch: Batch) -> io::Result<()> {
         connection.write(&batch.text).await?;
         for (index, count) in batch.counts {
@@ -176,7 +176,7 @@ impl Sender {
     }
 }
 
-/// A tick now and then one each time; ticks that were missed are.
+/// A tick now and then one per interval. Missed ticks are not made up for.
 fn ticks(each: Duration) -> Interval {
     let mut ticks = interval(each);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,11 +1,11 @@
-//! The kinds of descriptors that were met before: a small set that only grows, and is read without a lock.
+//! The kinds of descriptors that were seen before: a small set that only grows and is read without a lock.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Kinds that are told.
+/// The most kinds that are logged.
 const KINDS_MAX: usize = 100;
 
-/// Places for them: enough that looking for one takes few steps.
+/// Places in the table: enough that a look-up takes few steps.
 const PLACES: usize = 256;
 
 /// The kinds, by their hashes.
@@ -23,12 +23,12 @@ impl Default for Kinds {
 }
 
 impl Kinds {
-    /// Whether there may be a new kind.
+    /// Whether the set can still take a new kind.
     pub(super) fn have_room(&self) -> bool {
         self.known.load(Relaxed) < KINDS_MAX
     }
 
-    /// Whether this is the first of its kind, which it is once.
+    /// Adds the kind to the set. `true` for the first call with it, `false` for later calls and when the set is full.
     pub(super) fn is_new(&self, kind: u64) -> bool {
         let kind = kind.max(1);
         for step in 0..PLACES {
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn a_kind_is_new_once_and_there_are_a_hundred() {
         let kinds = Kinds::default();
-        // They all begin to look at the same place.
+        // The look-ups of all of them start at the same place.
         let new = |kinds: &Kinds| (0..300).filter(|kind| kinds.is_new(kind * PLACES as u64)).count();
         assert_eq!((new(&kinds), new(&kinds), kinds.have_room()), (KINDS_MAX, 0, false));
     }

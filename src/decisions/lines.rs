@@ -1,16 +1,16 @@
-//! Which denials are logged: one a second for each rule, ten a second in all.
+//! Which denials are logged: one per second for each rule, ten per second in all.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Lines a second.
+/// Lines per second.
 const LINES_MAX: u64 = 10;
 
-/// When a line was last written of a denial, for each rule of a set and for limits that requests bring along: a second
-/// from 1, or 0. Nearly always only read, so cores share it well.
+/// The second of the last line, for each rule of a set and for all limits that requests bring; seconds start at 1, and
+/// 0 means none. Nearly all accesses are reads, so the cores can share its cache lines.
 #[derive(Debug)]
 pub struct Denials(Box<[AtomicU32]>);
 
-/// The lines of this second, and what was left out before.
+/// The lines of this second, and the denials that no line was written for.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     /// The second, and how many lines were written in it.
@@ -19,26 +19,26 @@ pub(super) struct Lines {
 }
 
 impl Denials {
-    /// No line was written of these rules.
+    /// For this many rules, with no line written yet.
     pub fn of(rules: usize) -> Self {
         Self((0..=rules).map(|_| AtomicU32::new(0)).collect())
     }
 }
 
 impl Lines {
-    /// Whether a line may be written in this second of a denial by this rule; `None` is all limits that requests bring.
+    /// Whether a denial by this rule may be logged in this second. `None` stands for all limits that requests bring.
     pub(super) fn admit(&self, Denials(last): &Denials, rule: Option<usize>, second: u32) -> bool {
         let Some(last) = last.get(rule.unwrap_or(last.len().saturating_sub(1))) else { return false };
         let before = last.load(Relaxed);
-        // A second that is over: a decision that waited for its store.
+        // The second can lie in the past: the decision may have waited for its store.
         if second <= before {
             return false;
         }
-        // The bound on all comes first: a rule that may not write for others' sake has not had its turn.
+        // The bound on all rules is checked first: a rule that it stops keeps its own line of this second.
         self.take(second) && last.compare_exchange(before, second, Relaxed, Relaxed).is_ok()
     }
 
-    /// Takes one of this second's lines. (Of two threads at a time, one may lose its line to the other.)
+    /// Takes one of this second's lines. (The caller may then lose to another thread, and the line stays unused.)
     fn take(&self, second: u32) -> bool {
         let taken = |written: u64| match (written >> 32, written & u64::from(u32::MAX)) {
             (of, lines) if of == u64::from(second) => (lines < LINES_MAX).then_some(written + 1),
@@ -47,7 +47,7 @@ impl Lines {
         self.written.fetch_update(Relaxed, Relaxed, taken).is_ok()
     }
 
-    /// How many of the denials that were left out until now no line has told yet.
+    /// The denials that were left out up to now and that no line has reported yet.
     pub(super) fn left_out(&self, until_now: u64) -> u64 {
         until_now.saturating_sub(self.left_out_logged.fetch_max(until_now, Relaxed))
     }

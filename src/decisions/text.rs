@@ -1,4 +1,4 @@
-//! The words of the lines.
+//! The text of the lines.
 
 use std::fmt::{self, Display, Formatter};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -12,25 +12,25 @@ use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{End, Met, RuleSet};
 use tidegate_engine::text::{cut, one_line};
 
-/// How much is shown of a text of a request, in characters.
+/// The most characters that are shown of a text from a request.
 const TEXT_CHARS_MAX: usize = 64;
 
-/// A decision in words: the domain, and of each descriptor its entries and what became of it.
+/// Writes a decision: the domain, and each descriptor with its entries and its result.
 #[derive(Clone, Copy)]
 pub(super) struct DecisionText<'a, 'r> {
     pub(super) rules: &'a RuleSet,
     pub(super) request: &'a Request<'r>,
-    /// The overall code, and whether it was another one but for SHADOW_MODE.
+    /// The overall code, and whether SHADOW_MODE changed it.
     pub(super) code: (Code, bool),
     pub(super) statuses: &'a [Status<'a>],
     pub(super) shows_values: bool,
 }
 
-/// One descriptor in words.
+/// Writes one descriptor of a decision.
 pub(super) struct DescriptorText<'a, 'r> {
     decision: DecisionText<'a, 'r>,
     place: usize,
-    /// Without what became of it.
+    /// Leaves out the result.
     is_kind: bool,
 }
 
@@ -40,12 +40,12 @@ impl<'a, 'r> DecisionText<'a, 'r> {
         DescriptorText { decision: self, place, is_kind: false }
     }
 
-    /// The descriptor at this place, which met no rule, without its values.
+    /// The descriptor at this place, which matched no rule, without its values.
     pub(super) fn unmatched(self, place: usize) -> DescriptorText<'a, 'r> {
         DescriptorText { decision: Self { shows_values: false, ..self }, place, is_kind: true }
     }
 
-    /// Stands for the domain and the keys of the descriptor at this place.
+    /// A hash of the domain and the keys of the descriptor at this place.
     pub(super) fn kind(&self, place: usize) -> Option<u64> {
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         let descriptor = self.request.descriptors().nth(place)?;
@@ -83,7 +83,7 @@ impl<'a, 'r> DecisionText<'a, 'r> {
         if entries.is_empty() { out.write_str("no entries") } else { Ok(()) }
     }
 
-    /// The node where the way down the rules ended.
+    /// Writes the node at which the walk through the rules ended.
     fn write_end(&self, out: &mut Formatter<'_>, place: usize) -> fmt::Result {
         let entries = self.entries(place);
         let walk = self.rules.walk(self.request.domain(), entries);
@@ -154,8 +154,7 @@ fn write_limited(out: &mut Formatter<'_>, limited: &Limited<'_>) -> fmt::Result 
     }
 }
 
-/// A text of a request: one line, not all of it when it is long, in quotes where it could be taken for more than one
-/// text.
+/// A text from a request on one line: cut when it is long, quoted when it could look like more than one text.
 fn text(text: &str) -> String {
     let text = cut(text, TEXT_CHARS_MAX);
     let is_plain = |char: char| char.is_alphanumeric() || "-_./@%+*~…".contains(char);

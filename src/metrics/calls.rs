@@ -1,4 +1,4 @@
-//! Counters of calls: how many came by which front, how they ended, how long they took.
+//! Counters of calls: their number by front and outcome, and their durations.
 
 use super::grpc_method::GrpcMethod;
 use super::histogram::{Buckets, Histogram, RESPONSE_TIME_BOUNDS};
@@ -9,7 +9,7 @@ use super::statsd_name::{self, StatsdName};
 use super::striped::{Slot, Striped, Writer};
 use super::text::{Kind, Page, Samples, header};
 
-/// The way by which a request for a decision came.
+/// The front that a request for a decision came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
     /// `ShouldRateLimit` over gRPC.
@@ -39,7 +39,7 @@ pub enum Outcome {
     DeadlineExceeded,
 }
 
-/// Whose fault an error is, in the words of `envoyproxy/ratelimit`.
+/// The cause of an error, as `envoyproxy/ratelimit` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErrorType {
     Redis,
@@ -59,16 +59,16 @@ struct Method {
     family: ResponseTimeFamily,
 }
 
-/// What the durations of a method are family as.
+/// The family that the durations of a method are written in.
 #[derive(Clone, Debug)]
 pub(super) enum ResponseTimeFamily {
-    /// As `envoyproxy/ratelimit` tells them.
+    /// The family of `envoyproxy/ratelimit`.
     BuiltIn,
-    /// As a mapping says; `None`: not at all.
+    /// The family that a mapping gives; `None`: they are not written.
     Mapped(Option<Target>),
 }
 
-/// What the durations of each method are family as, and in which buckets.
+/// The family and the buckets for the durations of each method.
 #[derive(Clone, Debug)]
 pub(super) struct ResponseTimes([(ResponseTimeFamily, Buckets); GrpcMethod::ALL.len()]);
 
@@ -128,14 +128,14 @@ impl ErrorType {
 }
 
 impl ResponseTimes {
-    /// As `envoyproxy/ratelimit` tells them; with `millis`, the same numbers mean milliseconds.
+    /// As `envoyproxy/ratelimit` writes them. With `millis`, the same bounds mean milliseconds.
     pub(super) fn built_in(millis: bool) -> Self {
         let seconds = Buckets::seconds(&RESPONSE_TIME_BOUNDS);
         let buckets = if millis { seconds.with_unit(MILLI_NANOS) } else { seconds };
         Self(GrpcMethod::ALL.map(|_| (ResponseTimeFamily::BuiltIn, buckets.clone())))
     }
 
-    /// As a mapping tells them, to which a duration is a number of milliseconds before it is scaled.
+    /// As a mapping writes them. A mapping takes a duration in milliseconds and scales it.
     pub(super) fn mapped(mapping: &Mapping) -> Self {
         Self(GrpcMethod::ALL.map(|method| {
             let name = StatsdName(statsd_name::Kind::ResponseTime(method));
@@ -151,7 +151,7 @@ impl ResponseTimes {
         self.0.iter().map(|(_, buckets)| buckets.slots()).sum()
     }
 
-    /// The families that a mapping tells them in.
+    /// The families that a mapping gives them.
     pub(super) fn families(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|(family, _)| match family {
             ResponseTimeFamily::Mapped(Some(target)) => Some(target.family.as_str()),
@@ -163,7 +163,7 @@ impl ResponseTimes {
 const MILLI_NANOS: f64 = 1e6;
 
 impl Calls {
-    /// The slots that all of them need, those of response times apart.
+    /// The slots that all of them need, without those of response times.
     pub(super) const SLOTS: u32 =
         (Front::ALL.len() * Outcome::ALL.len() + ErrorType::ALL.len() + GrpcMethod::ALL.len()) as u32;
 
@@ -181,7 +181,7 @@ impl Calls {
         })
     }
 
-    /// Counts so many requests for a decision.
+    /// Counts this many requests for a decision.
     pub(super) fn requests(&self, writer: &Writer<'_>, front: Front, outcome: Outcome, requests: u64) {
         writer.add(self.outcome(front, outcome), requests);
         if let Some(error) = outcome.error_type() {
@@ -189,14 +189,14 @@ impl Calls {
         }
     }
 
-    /// Counts so many gRPC calls, each of which took `nanos`.
+    /// Counts this many gRPC calls, each of which took `nanos`.
     pub(super) fn grpc(&self, writer: &Writer<'_>, method: GrpcMethod, nanos: u64, calls: u64) {
         let method = &self.methods[method as usize];
         writer.add(method.total, calls);
         method.response_time.observe(writer, nanos, calls);
     }
 
-    /// The counters that have a name for StatsD.
+    /// The counters that StatsD gets.
     pub(super) fn statsd_counters(&self) -> impl Iterator<Item = StatsdCounter<'_>> {
         let calls =
             |method| statsd_counter(statsd_name::Kind::Calls(method), self.methods[method as usize].total);
@@ -206,7 +206,7 @@ impl Calls {
         GrpcMethod::ALL.map(calls).into_iter().chain(ErrorType::ALL.map(error))
     }
 
-    /// Writes the family that only we have.
+    /// Writes the family that `envoyproxy/ratelimit` does not have.
     pub(super) fn write(&self, page: &mut Page, striped: &Striped) {
         let (family, help) = ("tidegate_requests_total", "Requests for a decision, by front and outcome.");
         let mut samples = Samples::of(page, family, help, Kind::Counter);
@@ -235,7 +235,7 @@ impl Calls {
         }
     }
 
-    /// Writes how long calls took, under whatever names.
+    /// Writes the durations of calls, in the families chosen at the start.
     pub(super) fn write_response_times(&self, page: &mut Page, striped: &Striped) {
         let mut begun = "";
         for (method, Method { response_time, family, .. }) in GrpcMethod::ALL.into_iter().zip(&self.methods) {

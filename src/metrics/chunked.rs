@@ -1,29 +1,29 @@
-//! A list that grows without moving what it holds, so that readers need no lock.
+//! A list that grows without moving its values, so that readers need no lock.
 //!
-//! Its places come into being a chunk at a time, when one of them is first asked for, each with the default value.
+//! A chunk of places is allocated when one of them is first used. Each place starts with the default value.
 
 use std::sync::OnceLock;
 
-/// Places a chunk: small enough that making one does not stall a decision (8 KiB of counters).
+/// Places in a chunk: few enough that allocating one does not stall a decision (8 KiB of counters).
 const CHUNK: usize = 1024;
 
-/// At most `capacity` places (rounded up to whole chunks) that come into being when they are first touched.
+/// At most `capacity` places, rounded up to whole chunks.
 pub(super) struct Chunked<T> {
     chunks: Box<[OnceLock<Box<[T]>>]>,
 }
 
 impl<T: Default> Chunked<T> {
-    /// Room for `capacity` places; takes memory only for the directory of chunks.
+    /// Room for `capacity` places. Allocates only the directory of chunks.
     pub(super) fn new(capacity: usize) -> Self {
         Self { chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect() }
     }
 
-    /// The value at `index`, if anything in its chunk was ever touched.
+    /// The value at `index`; `None` while its chunk is not allocated.
     pub(super) fn get(&self, index: usize) -> Option<&T> {
         self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
     }
 
-    /// The value at `index`; `None` beyond the capacity.
+    /// The value at `index`, whose chunk is allocated if need be; `None` beyond the capacity.
     pub(super) fn get_or_init(&self, index: usize) -> Option<&T> {
         let chunk = self.chunks.get(index / CHUNK)?;
         chunk.get_or_init(|| (0..CHUNK).map(|_| T::default()).collect()).get(index % CHUNK)

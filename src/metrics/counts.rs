@@ -1,11 +1,11 @@
-//! What one descriptor adds to the counters of its rule: the arithmetic of `envoyproxy/ratelimit`.
+//! What one descriptor adds to the metrics of its rule, by the arithmetic of `envoyproxy/ratelimit`.
 //!
-//! In: the limit, the hits, what the counter held before and after. Out: an amount for each [`Stat`]. Pure.
+//! In: the limit, the hits, the counter's value before and after. Out: an amount for each [`Stat`]. Pure.
 
 use tidegate_engine::decision::Limited;
 use tidegate_engine::plan::Hits;
 
-/// The counters that every rule has. The names are those that dashboards of `envoyproxy/ratelimit` use.
+/// The stats that every rule has. Dashboards of `envoyproxy/ratelimit` use these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stat {
     TotalHits,
@@ -13,8 +13,7 @@ pub(super) enum Stat {
     NearLimit,
     WithinLimit,
     ShadowMode,
-    /// Denied from a local memory of what is over, as [`observe_remembered`](super::Metrics::observe_remembered) is
-    /// told.
+    /// Denied by the deny cache. [`observe_remembered`](super::Metrics::observe_remembered) counts it.
     OverLimitWithLocalCache,
 }
 
@@ -28,7 +27,7 @@ impl Stat {
         Self::OverLimitWithLocalCache,
     ];
 
-    /// Its name, as the last part of a metric's.
+    /// Its name: the last part of a metric's name.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::TotalHits => "total_hits",
@@ -40,7 +39,7 @@ impl Stat {
         }
     }
 
-    /// What it counts.
+    /// The help text of its family.
     pub(super) const fn help(self) -> &'static str {
         match self {
             Self::TotalHits => "Hits that were asked for.",
@@ -64,7 +63,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// What `limited` adds. `None`: nothing, as for a question and for hits that are given back.
+    /// What `limited` adds. `None`: nothing, because it asks for 0 hits or refunds hits.
     pub(super) fn of(limited: &Limited<'_>, near_limit_ratio: f32) -> Option<Self> {
         let Hits::Take(hits @ 1..) = limited.hits else { return None };
         let (n, before, after) = (limited.limit.burst(), limited.verdict.before, limited.verdict.after);
@@ -77,8 +76,8 @@ impl Counts {
         }
     }
 
-    /// The part of the hits that would still have fitted is near the limit, the rest is over it. (Where all of it
-    /// would have fitted, it was denied for want of memory: all of it is over.)
+    /// The hits that would still have fitted count as near the limit, the rest as over it. (Hits that all would have
+    /// fitted were denied because memory was full: all of them count as over.)
     fn denied(n: u64, near: u64, hits: u64, before: u64, after: u64) -> Self {
         if before >= n || after <= n {
             return Self { total: hits, over: hits, ..Self::default() };
@@ -104,9 +103,9 @@ impl Counts {
     }
 }
 
-/// The count from which on hits are near the limit: ⌊N × ratio⌋, in 32-bit floats as `envoyproxy/ratelimit` has it.
+/// Hits beyond this count are near the limit: ⌊N × ratio⌋, in 32-bit floats like `envoyproxy/ratelimit`.
 fn near_limit(n: u32, ratio: f32) -> u64 {
-    // The conversion cuts off, which is the floor of what is not negative; negative numbers and NaN become 0.
+    // The conversion truncates, which is the floor of a positive number; negative numbers and NaN become 0.
     (n as f32 * ratio) as u64
 }
 
@@ -128,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Hit by hit: each stands at a place in the count, and its place says what it is.
+    /// Counts hit by hit: the value that each hit takes the counter to decides which stat counts it.
     fn one_by_one(n: u64, near: u64, before: u64, hits: u64, over: bool) -> Counts {
         let mut counts = Counts { total: hits, within: if over { 0 } else { hits }, ..Counts::default() };
         for place in before + 1..=before + hits {
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_and_hits_given_back_count_nothing() {
+    fn zero_hits_and_refunds_count_nothing() {
         assert_eq!(Counts::of(&limited(10, Hits::Take(0), 10, 10, true), 0.8), None);
         assert_eq!(Counts::of(&limited(10, Hits::GiveBack(3), 10, 7, false), 0.8), None);
     }

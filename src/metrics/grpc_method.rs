@@ -1,9 +1,9 @@
-//! The methods of gRPC that metrics tell apart.
+//! The gRPC methods that metrics distinguish.
 
-/// The gRPC methods that are told apart.
+/// A gRPC method that has metrics of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrpcMethod {
-    /// The decision.
+    /// Asks for a decision.
     ShouldRateLimit,
     /// The health service's `Check`.
     Check,
@@ -12,7 +12,7 @@ pub enum GrpcMethod {
 impl GrpcMethod {
     pub(super) const ALL: [Self; 2] = [Self::ShouldRateLimit, Self::Check];
 
-    /// Its name, without that of its service.
+    /// Its name, without the name of its service.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::ShouldRateLimit => "ShouldRateLimit",

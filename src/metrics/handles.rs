@@ -1,5 +1,5 @@
-//! Which series a limit counts in: resolved once for the rules of a set, and looked up by name where the name holds
-//! values of the request.
+//! Which series a limit counts in. The series of a rule is resolved once, when its rule set is installed. A series
+//! whose name holds values of the request is looked up by name.
 
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
@@ -12,26 +12,26 @@ use tidegate_engine::plan::Origin;
 use tidegate_engine::request::Entry;
 use tidegate_engine::rules::{MetricName, Rule, RuleSet};
 
-/// Where the rules of one set count. Made by [`Metrics::handles`]; belongs beside the rule set that it was made for.
+/// The series of the rules of one rule set. Made by [`Metrics::handles`] and kept beside that rule set.
 #[derive(Debug)]
 pub struct RuleHandles {
-    /// By the rule's number in its set: the series of its path without values of requests.
+    /// By the rule's number in its set: the series of its path, without values of requests.
     rules: Box<[Slot]>,
-    /// By the name of a domain: where its descriptors that meet no rule count.
+    /// By domain: the counter of its descriptors that match no rule.
     unmatched: HashMap<Box<str>, Slot, RandomState>,
     without_room: usize,
 }
 
-/// Where a rule counts.
+/// The series that a rule counts in.
 enum Counted {
-    /// Where it is meant to.
+    /// Its own.
     Own(Slot),
-    /// In the series of something above it, because there is no room for its own.
+    /// A series above it, because there is no room for its own.
     Above(Slot),
 }
 
 impl RuleHandles {
-    /// Rules that count in the series of something above them, because there is no room for their own.
+    /// Rules that count in a series above them, because there is no room for their own.
     pub fn without_room(&self) -> usize {
         self.without_room
     }
@@ -42,7 +42,7 @@ impl RuleHandles {
 }
 
 impl Metrics {
-    /// Resolves where the rules of a set count. A rule whose domain and path had a series before counts on in it.
+    /// Resolves the series of the rules of a set. A rule keeps the series that its domain and path had before.
     pub fn handles(&self, set: &RuleSet) -> RuleHandles {
         let unmatched = |domain| {
             let slot = self.unmatched.enter(&self.striped, Source::Rules, &rule_name(domain, [""; 0]));
@@ -63,8 +63,8 @@ impl Metrics {
         }
     }
 
-    /// The series of a rule's path; where there is no room, that of the nearest node above that has one; else the one
-    /// that stands for all others of the domain.
+    /// The series of a rule's path. Without room for it: the series of the nearest node above that has one, else the
+    /// series for all others of the domain.
     fn rolled_up_series(&self, rule: &Rule) -> Counted {
         let (domain, path) = (&*rule.domain, rule.metric_name.counted());
         let name = |levels: usize| rule_name(domain, &path[..levels]);
@@ -105,8 +105,8 @@ impl Metrics {
         per_value.or_else(rolled_up).unwrap_or(self.limits_other)
     }
 
-    /// The path of an override is made of its entries. Keys come from the request just as values do, so where there
-    /// is no room, all overrides of the domain count together.
+    /// The path of an override is made of its entries. All of it comes from the request, so there is no path without
+    /// values to fall back to: without room, all overrides of the domain count together.
     fn override_series(&self, domain: &str, entries: &[Entry<'_>]) -> Slot {
         self.request_series(domain, MetricName::of_entries(entries))
             .unwrap_or_else(|| self.other_series(domain))

@@ -6,23 +6,23 @@ use super::text::Page;
 /// The buckets of a histogram of durations.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Buckets {
-    /// Inclusive upper bounds, ascending: in nanoseconds, and as they are told.
+    /// Inclusive upper bounds, ascending: in nanoseconds, and in the unit of the output.
     bounds: Box<[(u64, f64)]>,
-    /// Nanoseconds of what is told as 1.
+    /// The unit of the output, in nanoseconds.
     unit_nanos: f64,
 }
 
 /// One histogram of durations.
 pub(super) struct Histogram {
     buckets: Buckets,
-    /// A slot a bucket, one for what is beyond the last bound, one for the sum of nanoseconds.
+    /// One slot per bucket, one for durations beyond the last bound, one for the sum of nanoseconds.
     first: Slot,
 }
 
 const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
 
-/// The buckets of `envoyproxy/ratelimit` from 5 ms up, and finer ones below, where the answers are.
+/// The buckets of `envoyproxy/ratelimit` from 5 ms up, and finer ones below, where most answers are.
 pub(super) const RESPONSE_TIME_BOUNDS: [u64; 16] = [
     100 * MICRO,
     250 * MICRO,
@@ -61,23 +61,23 @@ pub(super) const DECISION_BOUNDS: [u64; 14] = [
 ];
 
 impl Buckets {
-    /// With these bounds in nanoseconds, told in seconds.
+    /// These bounds, given in nanoseconds; the output is in seconds.
     pub(super) fn seconds(bounds: &[u64]) -> Self {
         Self { bounds: bounds.iter().map(|&nanos| (nanos, nanos as f64 / 1e9)).collect(), unit_nanos: 1e9 }
     }
 
-    /// With these bounds in a unit of so many nanoseconds.
+    /// These bounds, given and written in a unit of this many nanoseconds.
     pub(super) fn in_unit(bounds: impl Iterator<Item = f64>, unit_nanos: f64) -> Self {
         let bounds = bounds.map(|bound| ((bound * unit_nanos).round() as u64, bound));
         Self { bounds: bounds.collect(), unit_nanos }
     }
 
-    /// The same numbers, in a unit of so many nanoseconds.
+    /// The same numbers, in a unit of this many nanoseconds.
     pub(super) fn with_unit(self, unit_nanos: f64) -> Self {
         Self::in_unit(self.bounds.iter().map(|&(_, bound)| bound), unit_nanos)
     }
 
-    /// The slots that a histogram with them needs.
+    /// The slots of a histogram with these buckets.
     pub(super) fn slots(&self) -> u32 {
         self.bounds.len() as u32 + 2
     }
@@ -90,7 +90,7 @@ impl Histogram {
         Some(Self { buckets, first })
     }
 
-    /// Counts a duration, so many times.
+    /// Counts a duration this many times.
     pub(super) fn observe(&self, writer: &Writer<'_>, nanos: u64, times: u64) {
         let bounds = &self.buckets.bounds;
         let bucket = bounds.partition_point(|&(bound, _)| bound < nanos);
@@ -98,7 +98,7 @@ impl Histogram {
         writer.add(self.first.plus(bounds.len() + 1), nanos.saturating_mul(times));
     }
 
-    /// Writes its samples, with these labels.
+    /// Writes the samples with these labels.
     pub(super) fn write(&self, page: &mut Page, striped: &Striped, family: &str, labels: &[(&str, &str)]) {
         let bucket = format!("{family}_bucket");
         let up_to = |page: &Page, le: &str| page.labels(labels.iter().copied().chain([("le", le)]));
@@ -127,7 +127,7 @@ impl Histogram {
         page.line(&format!("{family}_count"), &labels, self.count(striped));
     }
 
-    /// All durations.
+    /// The number of all durations.
     pub(super) fn count(&self, striped: &Striped) -> u64 {
         (0..=self.buckets.bounds.len()).map(|bucket| striped.sum(self.first.plus(bucket))).sum()
     }

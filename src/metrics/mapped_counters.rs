@@ -1,8 +1,8 @@
-//! The counters of limits, calls and reloads as a mapping names them, instead of the names that are built in.
+//! The counters of limits, calls and reloads under the names that a mapping gives, instead of the built-in names.
 //!
-//! Each counter goes through the mapping once, when a scrape first meets it; what it is told as is kept with it.
-//! Counters that come to the same name and labels are told as one. One that never grew is not told, as if its first
-//! line had not come yet.
+//! Each counter is mapped once, when a scrape first sees it; the resulting family and labels are kept. Counters with
+//! the same name and labels become one sample, their sum. A counter that never grew is left out, because
+//! `statsd_exporter` would not have received a line of it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -16,13 +16,13 @@ use super::statsd_counters::StatsdCounter;
 use super::striped::Slot;
 use super::text::{Page, header};
 
-/// Series that are mapped, and samples that are written, at a time.
+/// Series that are mapped at a time, and samples that are written at a time.
 const BATCH: usize = 512;
 
-/// What a mapping has come to so far.
+/// A mapping, and the counters that it has mapped so far.
 pub(super) struct MappedCounters {
     mapping: Mapping,
-    /// Families of durations, which no counter can be in.
+    /// Families of durations. A counter that maps to one of them is dropped.
     observers: Vec<String>,
     known: Mutex<Known>,
 }
@@ -31,9 +31,9 @@ pub(super) struct MappedCounters {
 struct Known {
     families: Vec<Family>,
     by_name: HashMap<String, usize>,
-    /// Counters that are not of limits, by their index.
+    /// Mapped counters that do not belong to limits, by their index.
     apart: HashSet<usize>,
-    /// How many series of limits went through the mapping.
+    /// Series of limits that are mapped.
     limits: usize,
 }
 
@@ -44,13 +44,13 @@ struct Family {
     by_labels: HashMap<String, usize>,
 }
 
-/// Counters that are told as one.
+/// Counters whose sum is one sample.
 struct Sample {
     labels: String,
     counters: Vec<(Slot, f64)>,
 }
 
-/// How far a scrape has come.
+/// The position of a scrape.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     family: usize,
@@ -64,14 +64,14 @@ impl MappedCounters {
         Self { mapping, observers: observers.map(str::to_owned).collect(), known: Mutex::default() }
     }
 
-    /// What durations of this name are told as; `None`: they are not.
+    /// The family and labels of durations with this name; `None`: they are not written.
     pub(super) fn observer(mapping: &Mapping, name: &str) -> Option<Target> {
         mapping.target(name, Metric::Observer).filter(|target| !is_ours(&target.family))
     }
 }
 
 impl Metrics {
-    /// Maps some of the counters that came since the last time. `false`: there are no more.
+    /// Maps some of the counters that are not mapped yet. `false`: there are no more.
     pub(super) fn map_new(&self, mapped: &MappedCounters, page: &Page) -> bool {
         let mut known = mapped.known.lock();
         for counter in self.statsd_other_counters() {
@@ -88,7 +88,7 @@ impl Metrics {
         learnt > 0
     }
 
-    /// Writes some of what is known; `None` when there is no more.
+    /// Writes some of the mapped counters; `None` when there are no more.
     pub(super) fn write_mapped(
         &self,
         mapped: &MappedCounters,
@@ -145,7 +145,7 @@ impl Family {
     }
 }
 
-/// Families that are told under their own names whatever a mapping says.
+/// Families that always keep their own names. A mapping cannot write into them.
 fn is_ours(family: &str) -> bool {
     family.starts_with("tidegate_") || family.starts_with("process_")
 }

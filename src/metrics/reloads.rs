@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::striped::{Slot, Striped, Writer};
 use super::text::{Kind, Page, Samples};
 
-/// How loading went, and what is in force.
+/// Counts of loads that succeeded and failed, and figures of the rules in force.
 pub(super) struct Reloads {
     successes: Slot,
     errors: Slot,
@@ -15,19 +15,19 @@ pub(super) struct Reloads {
 }
 
 impl Reloads {
-    /// Nothing was loaded yet; `None` when there is no room for the counters.
+    /// All at 0; `None` when there is no room for the counters.
     pub(super) fn new(striped: &Striped) -> Option<Self> {
         let (successes, errors) = (striped.reserve(1)?, striped.reserve(1)?);
         let [last_success_unix_secs, rules, warnings] = Default::default();
         Some(Self { successes, errors, last_success_unix_secs, rules, warnings })
     }
 
-    /// The counters of sets that were installed, and of those that were not.
+    /// The counters of rule sets that were installed, and of those that were not.
     pub(super) fn counters(&self) -> (Slot, Slot) {
         (self.successes, self.errors)
     }
 
-    /// A set was installed at this unix time.
+    /// A rule set was installed at this Unix time.
     pub(super) fn succeeded(&self, writer: &Writer<'_>, rules: usize, warnings: usize, unix_secs: u64) {
         writer.add(self.successes, 1);
         self.last_success_unix_secs.store(unix_secs, Relaxed);
@@ -35,12 +35,12 @@ impl Reloads {
         self.warnings.store(warnings as u64, Relaxed);
     }
 
-    /// A set was refused, or could not be read.
+    /// A rule set was refused or could not be read.
     pub(super) fn failed(&self, writer: &Writer<'_>) {
         writer.add(self.errors, 1);
     }
 
-    /// Writes the families that only we have.
+    /// Writes the families that `envoyproxy/ratelimit` does not have.
     pub(super) fn write(&self, page: &mut Page) {
         let families = [
             (

@@ -1,5 +1,5 @@
-//! All metrics as Prometheus text, piece by piece: a scrape of 100,000 series holds a small part of its text at a
-//! time, and the thread that renders it can do something else between two pieces.
+//! All metrics as Prometheus text, rendered piece by piece: a scrape of 100,000 series keeps only a small part of its
+//! text in memory, and the rendering thread can do other work between two pieces.
 
 use std::sync::Arc;
 
@@ -16,30 +16,32 @@ use super::series::Series;
 use super::series_name::parts;
 use super::text::{Kind, Page, Samples, header};
 
-/// Series a piece.
+/// Series in one piece.
 const BATCH: usize = 512;
 
-/// The pieces of one scrape, in order; together they are one exposition.
+/// The pieces of one scrape, in order. Concatenated they are one exposition.
 pub struct Scrape {
     metrics: Arc<Metrics>,
-    /// What comes next: everything that is not a family of the limits, or the series from a place on of one that is.
+    /// The next piece.
     next: Next,
 }
 
 #[derive(Clone, Copy)]
 enum Next {
+    /// Everything but the families of limits.
     Process,
+    /// A family of limits, from this series on.
     Limits {
         stat: usize,
         series: usize,
     },
-    /// With a mapping: counters that came since the last scrape go through it.
+    /// With a mapping: maps the counters that are new since the last scrape.
     MapNew,
     Mapped(Progress),
 }
 
 impl Metrics {
-    /// The content type of what is rendered.
+    /// The content type of a scrape.
     pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 
     /// Begins to render all metrics.
@@ -86,7 +88,7 @@ impl Metrics {
         Samples::of(page, family, help, Kind::Counter).push(&[], self.denials_not_logged_until_now());
     }
 
-    /// What `envoyproxy/ratelimit` has too, limits and durations apart, under the names that are built in.
+    /// Writes the metrics that `envoyproxy/ratelimit` has too, under the built-in names; without limits and durations.
     fn write_common(&self, page: &mut Page) {
         self.reloads.write_common(page, &self.striped);
         self.calls.write_common(page, &self.striped);
@@ -110,7 +112,7 @@ impl Metrics {
         }
     }
 
-    /// Writes a family's series from `start` on, a batch of them. `false`: there are no more.
+    /// Writes a batch of a family's series, from `start` on. `false`: there are no more.
     fn write_limits(&self, page: &mut Page, stat: Stat, start: usize) -> bool {
         let family = format!("ratelimit_service_rate_limit_{}", stat.name());
         let mut samples = match start {
@@ -128,8 +130,8 @@ impl Metrics {
         any
     }
 
-    /// A limit that was never hit is not told, or 100,000 idle rules would make every scrape huge; once it was hit,
-    /// what an alert asks for is there, even at 0.
+    /// A limit that was never hit is left out, because 100,000 idle rules would make every scrape huge. Once a limit
+    /// was hit, the stats that alerts read are written even at 0.
     fn shows_zero(&self, series: &Series, stat: Stat) -> bool {
         !matches!(stat, Stat::ShadowMode | Stat::OverLimitWithLocalCache)
             && self.striped.sum(series.first.plus(Stat::TotalHits as usize)) > 0
@@ -167,7 +169,7 @@ impl Iterator for Scrape {
     }
 }
 
-/// What the operating system says of the process. Where there is no procfs, that is nothing.
+/// Writes the operating system's figures about the process; nothing where there is no procfs.
 fn write_operating_system(page: &mut Page) {
     let mut families = ProcessCollector::for_self().collect();
     for metric in families.iter_mut().flat_map(MetricFamily::mut_metric) {
@@ -182,8 +184,8 @@ fn write_operating_system(page: &mut Page) {
     let _ = TextEncoder::new().encode_utf8(&families, &mut page.text);
 }
 
-/// A sample of a limit. `key1` and `key2` are the first two levels of its path, `rule` is the whole path of a deeper
-/// one; a label that would be empty is left out.
+/// Writes a sample of a limit. `key1` and `key2` are the first two levels of its path; `rule` is the whole path when it
+/// has more levels. Empty labels are left out.
 fn push_limit(samples: &mut Samples<'_>, series: &Series, count: u64) {
     let (domain, path) = parts(&series.name);
     let levels: SmallVec<[&str; 8]> = path.collect();

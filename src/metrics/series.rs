@@ -1,10 +1,10 @@
-//! Which series there are: names on one side, neighbouring counter slots on the other, bounded in number.
+//! The table of all series: from the name of a series to its counter slots, which are neighbours. Bounded in number.
 //!
 //! Names of rules are entered when a rule set is installed, up to a bound on their number over the life of the process.
-//! Names that come from requests are entered when they are first seen, up to a bound of their own on their number and on
-//! their bytes together. Beyond a bound the caller's fallback counts. A
-//! series is never taken away: a counter that went back to 0 or vanished would break every `rate()` over it.
-//! Looking up a name takes a read lock of one of many shards; going through all series takes none.
+//! Names that come from requests are entered when they are first seen. They have bounds of their own, on their number
+//! and on their total bytes. When there is no room, the caller counts in another series. A series is never removed: a
+//! counter that went back to 0 or vanished would break every `rate()` over it.
+//! Looking up a name takes a read lock of one of many shards; going through all series takes no lock.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -16,15 +16,15 @@ use parking_lot::RwLock;
 use super::chunked::Chunked;
 use super::striped::{Slot, Striped};
 
-/// Series that stand for several for which there is no room.
+/// Series that each count for several names without room.
 const OTHERS_MAX: usize = 100;
 
-/// The average bytes of a name from requests that there is room for.
+/// The bound on the bytes of all names from requests, per name.
 const REQUEST_NAME_BYTES_MEAN_MAX: usize = 256;
 
 const SHARDS: usize = 32;
 
-/// A series: what it is called and where it counts.
+/// A series: its name and its first counter slot.
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) name: Arc<str>,
@@ -35,7 +35,7 @@ pub(super) struct Series {
 pub(super) struct SeriesTable {
     hasher: RandomState,
     shards: Box<[RwLock<Names>]>,
-    /// All series in the order of their coming, for those who go through them.
+    /// All series in the order in which they were entered.
     list: Chunked<OnceLock<Series>>,
     count: AtomicU32,
     slots_each: u32,
@@ -45,20 +45,20 @@ pub(super) struct SeriesTable {
     request_bytes_left: AtomicUsize,
 }
 
-/// The first slot of each series, by its name. The hash of a name also chooses the shard, so it is made outside.
+/// The first slot of each series, by its name. The caller hashes the name, because the hash also chooses the shard.
 type Names = HashTable<(Arc<str>, Slot)>;
 
 /// Where the names of a series come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Rules,
-    /// What counts for those that there is no room for.
+    /// A series that counts for names without room.
     Others,
     Requests,
 }
 
 impl SeriesTable {
-    /// Room for so many series of rules, and for so many whose names come from requests, each with `slots_each` counters.
+    /// Room for `rules_max` series of rules and `requests_max` series of requests, each with `slots_each` counters.
     pub(super) fn new(rules_max: usize, requests_max: usize, slots_each: u32) -> Self {
         Self {
             hasher: RandomState::new(),
@@ -73,7 +73,7 @@ impl SeriesTable {
         }
     }
 
-    /// Slots that a table of this kind can come to need.
+    /// The most slots that such a table can need.
     pub(super) const fn slots_max(rules_max: usize, requests_max: usize, slots_each: usize) -> usize {
         rules_max.saturating_add(requests_max).saturating_add(OTHERS_MAX).saturating_mul(slots_each)
     }
@@ -84,7 +84,7 @@ impl SeriesTable {
         find(&self.shard(hash).read(), hash, name)
     }
 
-    /// The first slot of the series with this name, which is entered if it is new; `None` when there is no room.
+    /// The first slot of the series with this name. A new name is entered; `None` when there is no room.
     pub(super) fn enter(&self, striped: &Striped, source: Source, name: &str) -> Option<Slot> {
         let hash = self.hasher.hash_one(name);
         let shard = self.shard(hash);
@@ -105,11 +105,11 @@ impl SeriesTable {
     }
 
     fn shard(&self, hash: u64) -> &RwLock<Names> {
-        // Neither the lowest nor the highest bits: the table uses those.
+        // The hash table uses the lowest and the highest bits, so the shard takes those between.
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
-    /// All series, in the order of their coming.
+    /// All series, in the order in which they were entered.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Series> {
         self.iter_from(0)
     }
@@ -120,7 +120,7 @@ impl SeriesTable {
         (start..count).filter_map(|index| self.list.get(index)?.get())
     }
 
-    /// Without a lock: a full table must not cost every unknown name a write lock.
+    /// Takes no lock: otherwise every unknown name would take a write lock once the table is full.
     fn has_room(&self, source: Source, name: &str) -> bool {
         let left = |left: &AtomicUsize| left.load(Ordering::Relaxed);
         match source {

@@ -1,7 +1,7 @@
-//! The identity of a series: a domain and a path, as one string.
+//! The name of a series: its domain and its path, as one string. It identifies the series.
 //!
-//! Every way of telling a series (labels here, a dotted name for StatsD) is derived from its identity. Parts are
-//! separated by a character that no part contains, so that different parts never make the same identity.
+//! Labels in a scrape and dotted names for StatsD are derived from it. Its parts are separated by a character that no
+//! part contains, so different parts never give the same name.
 
 use std::fmt::{self, Write};
 
@@ -9,10 +9,10 @@ use arrayvec::ArrayString;
 
 const SEPARATOR: char = '\0';
 
-/// The longest name that is made of a request's values, in bytes. A longer one counts in the rolled-up series.
+/// Bytes of the longest name made of a request's values. With a longer one, the series without values counts.
 const REQUEST_NAME_BYTES_MAX: usize = 1024;
 
-/// A name that is made on the request path: on the stack, bounded.
+/// A name that is made on the request path: bounded, on the stack.
 pub(super) type RequestName = ArrayString<REQUEST_NAME_BYTES_MAX>;
 
 /// The name of a series of rules.
@@ -39,7 +39,7 @@ pub(super) fn parts(name: &str) -> (&str, impl Iterator<Item = &str> + Clone) {
     (domain, path.into_iter().flat_map(|path| path.split(SEPARATOR)))
 }
 
-/// `:` and `|`, which mean something to StatsD, become `_` in the domain as they do in the path's own names.
+/// `:` and `|` have a meaning in StatsD. They become `_` in the domain here, as in the path when it was made.
 fn write<Part: AsRef<str>>(
     out: &mut impl Write,
     domain: &str,
@@ -53,9 +53,9 @@ fn write<Part: AsRef<str>>(
     Ok(())
 }
 
-/// Writes `text` with `_` for every character that is to be replaced, which must be ASCII.
+/// Writes `text` with `_` for every character that `replace` chooses. It must choose ASCII characters only.
 fn write_replaced(out: &mut impl Write, text: &str, replace: impl Fn(char) -> bool) -> fmt::Result {
-    // Nearly every text is free of them, and looking through bytes is several times faster than through characters.
+    // Nearly no text has such a character, and a scan of bytes is several times faster than one of characters.
     if !text.bytes().any(|byte| replace(char::from(byte))) {
         return out.write_str(text);
     }

@@ -1,6 +1,5 @@
-//! Counters as lines of text, `name: value`, under the names of StatsD: what operators of `envoyproxy/ratelimit` read on
-//! its debug port. Piece by piece, as a scrape. Names hold values of requests, so
-//! each is escaped to be one line.
+//! Counters as lines of text, `name: value`, under their StatsD names, as on the debug port of `envoyproxy/ratelimit`.
+//! Rendered piece by piece, like a scrape. Names hold values of requests, so each name is escaped to stay on one line.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,18 +9,18 @@ use super::counts::Stat;
 use super::statsd_name::StatsdName;
 use tidegate_engine::text::one_line;
 
-/// Series a piece.
+/// Series in one piece.
 const BATCH: usize = 512;
 
-/// The pieces, in order. A counter of a limit is told once it has counted something.
+/// The pieces, in order. A counter of a limit is left out while it is 0.
 pub struct Stats {
     metrics: Arc<Metrics>,
-    /// Series of limits that were told; `None` before everything else was.
+    /// Series of limits that are written so far; `None` until all other counters are written.
     limits_written: Option<usize>,
 }
 
 impl Metrics {
-    /// Begins to tell all counters.
+    /// Begins to write all counters.
     pub fn stats(self: &Arc<Self>) -> Stats {
         Stats { metrics: Arc::clone(self), limits_written: None }
     }

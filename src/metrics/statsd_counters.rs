@@ -1,4 +1,4 @@
-//! Going through all counters that have a name for StatsD.
+//! Iterates over the counters that StatsD gets: those that have a StatsD name.
 
 use super::Metrics;
 use super::counts::Stat;
@@ -6,7 +6,7 @@ use super::series::Series;
 use super::statsd_name::{Kind, StatsdName};
 use super::striped::Slot;
 
-/// A counter with its name. It keeps its [`index`](Self::index) for the life of the process.
+/// A counter with its StatsD name. Its [`index`](Self::index) stays the same for the life of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct StatsdCounter<'a> {
     /// Its name.
@@ -15,24 +15,24 @@ pub struct StatsdCounter<'a> {
 }
 
 impl StatsdCounter<'_> {
-    /// Its own number: small, as far as there are few counters.
+    /// A number of its own. The fewer counters there are, the smaller are the numbers.
     pub fn index(&self) -> usize {
         self.slot.index()
     }
 }
 
 impl Metrics {
-    /// All counters that have a name for StatsD.
+    /// All counters that StatsD gets.
     pub fn statsd_counters(&self) -> impl Iterator<Item = StatsdCounter<'_>> {
         self.statsd_other_counters().chain(self.statsd_limit_counters(0))
     }
 
-    /// What was counted until about now.
+    /// The count up to about now.
     pub fn count(&self, counter: &StatsdCounter<'_>) -> u64 {
         self.striped.sum(counter.slot)
     }
 
-    /// Those that are not of limits.
+    /// Those that do not belong to limits.
     pub(super) fn statsd_other_counters(&self) -> impl Iterator<Item = StatsdCounter<'_>> {
         let (loads, errors) = self.reloads.counters();
         let events = [
@@ -44,7 +44,7 @@ impl Metrics {
         events.chain(self.calls.statsd_counters()).chain(self.unknown_domains.iter().map(unknown))
     }
 
-    /// Those of the series of limits, all but the first `start`.
+    /// The counters of the series of limits, without the first `start` series.
     pub(super) fn statsd_limit_counters(&self, start: usize) -> impl Iterator<Item = StatsdCounter<'_>> {
         self.limits.iter_from(start).flat_map(|series| {
             let of_stat =

@@ -1,5 +1,4 @@
-//! The counters and timers that `envoyproxy/ratelimit` has too, by the names that it sends them under: one dotted name
-//! each, made when it is asked for.
+//! StatsD names: the dotted names that `envoyproxy/ratelimit` gives its counters and timers. Built only when written.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -11,20 +10,20 @@ use super::series_name::parts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatsdName<'a>(pub(super) Kind<'a>);
 
-/// What is counted.
+/// The counter or timer that a name belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind<'a> {
     /// A stat of the series with this identity.
     Limit(&'a str, Stat),
     /// Descriptors for this domain, which has no rules.
     UnknownDomain(&'a str),
-    /// Calls of a method.
+    /// Calls of this method.
     Calls(GrpcMethod),
-    /// How long calls of a method take.
+    /// Durations of calls of this method.
     ResponseTime(GrpcMethod),
-    /// Decisions that failed, by this type of error.
+    /// Decisions that failed with this type of error.
     Error(&'static str),
-    /// An event of the service.
+    /// This event of the service.
     Service(&'static str),
 }
 

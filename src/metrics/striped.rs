@@ -1,9 +1,8 @@
-//! Counters that many threads add to without meeting: one stripe a thread, summed when somebody asks.
+//! Counters that many threads add to without contention: one stripe per thread, summed when a counter is read.
 //!
-//! In: "add n to slot s", from any thread. Out: the sum of a slot over all stripes. A thread that has a stripe of its
-//! own adds with a plain load and store; threads beyond the number of stripes share one more and pay for an atomic
-//! addition. Nothing here knows what a slot stands for; slots are never given back, so their number is bounded by
-//! whoever reserves them.
+//! In: "add n to slot s", from any thread. Out: the sum of a slot over all stripes. A thread with a stripe of its own
+//! adds with a plain load and store. Threads beyond the number of stripes share one more stripe, with atomic additions.
+//! This module does not know what a slot counts. Slots are never freed, so callers bound how many they reserve.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -12,14 +11,14 @@ use parking_lot::Mutex;
 
 use super::chunked::Chunked;
 
-/// A counter's place in every stripe.
+/// The position of a counter in every stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(u32);
 
-/// All counters, striped by thread.
+/// All counters, in stripes by thread.
 pub(super) struct Striped {
     own: Box<[Stripe]>,
-    /// For threads that came when all stripes had an owner.
+    /// For threads that started when all stripes had an owner.
     shared: Stripe,
     reserved: AtomicU32,
     capacity: u32,
@@ -27,7 +26,7 @@ pub(super) struct Striped {
 
 type Stripe = Chunked<AtomicU64>;
 
-/// One thread's way to add. It stays on its thread, because the right to plain stores belongs to the thread.
+/// Adds for one thread. It must stay on that thread: only the stripe's owner may use plain stores.
 pub(super) struct Writer<'a> {
     stripe: &'a Stripe,
     own: bool,
@@ -35,19 +34,19 @@ pub(super) struct Writer<'a> {
 }
 
 impl Slot {
-    /// The slot this many places further on, within what was reserved together.
+    /// The slot this many places further on, within slots that were reserved together.
     pub(super) const fn plus(self, places: usize) -> Self {
         Self(self.0 + places as u32)
     }
 
-    /// Its number among all that were reserved.
+    /// Its number among all reserved slots.
     pub(super) const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl Striped {
-    /// Room for `capacity` slots. Memory is taken when a thread first touches a part of its stripe.
+    /// Room for `capacity` slots. Memory is allocated when a thread first uses a part of its stripe.
     pub(super) fn new(stripes: usize, capacity: u32) -> Self {
         let stripe = || Stripe::new(capacity as usize);
         let own = (0..stripes).map(|_| stripe()).collect();
@@ -60,13 +59,13 @@ impl Striped {
         self.reserved.fetch_update(Relaxed, Relaxed, grown).ok().map(Slot)
     }
 
-    /// The calling thread's way to add.
+    /// The writer of the calling thread.
     pub(super) fn writer(&self) -> Writer<'_> {
         let own = thread_index().and_then(|index| self.own.get(index));
         Writer { stripe: own.unwrap_or(&self.shared), own: own.is_some(), not_send: PhantomData }
     }
 
-    /// What was added to `slot` until about now.
+    /// The sum of all additions to `slot` up to about now.
     pub(super) fn sum(&self, slot: Slot) -> u64 {
         let in_stripe = |stripe: &Stripe| stripe.get(slot.0 as usize).map_or(0, |cell| cell.load(Relaxed));
         self.own.iter().map(in_stripe).fold(in_stripe(&self.shared), u64::wrapping_add)
@@ -78,7 +77,7 @@ impl Writer<'_> {
     pub(super) fn add(&self, slot: Slot, n: u64) {
         let Some(cell) = self.stripe.get_or_init(slot.0 as usize) else { return };
         if self.own {
-            // No other thread writes here, so nothing can come between the two.
+            // No other thread writes here, so nothing can change the value between load and store.
             cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
         } else {
             cell.fetch_add(n, Relaxed);
@@ -86,8 +85,8 @@ impl Writer<'_> {
     }
 }
 
-/// The number of the calling thread: unique among the threads that are alive, and as small as can be. `None` while
-/// the thread ends.
+/// The number of the calling thread: unique among living threads, and the smallest free one. `None` while the thread
+/// ends.
 pub(super) fn thread_index() -> Option<usize> {
     thread_local!(static INDEX: ThreadIndex = ThreadIndex::take());
     INDEX.try_with(|index| index.0).ok()
@@ -95,8 +94,8 @@ pub(super) fn thread_index() -> Option<usize> {
 
 struct ThreadIndex(usize);
 
-/// Numbers given back by threads that ended, and the first number that was never given out. The lock also orders
-/// the last stores of the old owner of a number before the first of the new one.
+/// The numbers of threads that ended, and the first number that was never used. The lock also orders the last stores
+/// of a number's old owner before the first stores of its new owner.
 static INDICES: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
 
 impl ThreadIndex {

@@ -6,26 +6,26 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 
-/// What a family's numbers mean.
+/// The type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows.
     Counter,
     /// Goes up and down.
     Gauge,
-    /// Counts what is up to each of some bounds.
+    /// Counts values up to each of several bounds.
     Histogram,
 }
 
-/// Metrics as they are written: the text so far, and the labels that every sample carries.
+/// The text of metrics so far, and the labels that every sample carries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
     pub(super) text: String,
-    /// Names and values, in the form of the text format.
+    /// Names and values, already escaped for the text format.
     constant: Arc<[(String, String)]>,
 }
 
-/// The samples of one family, as it is written.
+/// Writes the samples of one family.
 pub struct Samples<'a> {
     page: &'a mut Page,
     family: &'a str,
@@ -42,7 +42,7 @@ impl Kind {
 }
 
 impl Page {
-    /// An empty page on which every sample carries these labels. Names become valid ones.
+    /// An empty page on which every sample carries these labels. Invalid label names are made valid.
     pub(super) fn with_labels(labels: &[(String, String)]) -> Self {
         let constant = labels.iter().map(|(name, value)| {
             let mut escaped = String::new();
@@ -53,7 +53,7 @@ impl Page {
         Self { text: String::new(), constant: constant.into_iter().collect() }
     }
 
-    /// The labels of a sample with their braces, or nothing.
+    /// The labels of a sample, in braces; an empty text when there are none.
     pub(super) fn labels<'t>(&self, own: impl Iterator<Item = (&'t str, &'t str)> + Clone) -> String {
         let mut labels = String::new();
         self.write_labels(&mut labels, own.map(|(name, value)| (name, [value])));
@@ -68,7 +68,7 @@ impl Page {
         let mut before = "{";
         let is_own = |name: &str| own.clone().any(|(own, _)| own == name);
         for (name, value) in self.constant.iter() {
-            // Only names of a mapping come here twice: those of our own families were replaced at the start.
+            // Only a mapping can repeat a name here: the names of our own families were replaced at the start.
             let exported = is_own(name).then(|| exported(name));
             let name = exported.as_ref().unwrap_or(name);
             if exported.is_some() && (is_own(name) || self.constant().any(|(other, _)| other == name)) {
@@ -86,7 +86,7 @@ impl Page {
         out.push_str(if before == "," { "}" } else { "" });
     }
 
-    /// Adds a sample whose labels are written.
+    /// Adds a sample. `labels` is their text, with braces.
     pub(super) fn line(&mut self, name: &str, labels: &str, value: impl Display) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{name}{labels} {value}");
@@ -98,7 +98,7 @@ impl Page {
     }
 }
 
-/// Labels that families of ours have themselves. `tests/blackbox/promtool.rs` compares this with what is scraped.
+/// Labels of our own families. `tests/blackbox/promtool.rs` compares the list with a scrape.
 const OWN_LABELS: [&str; 15] = [
     "answer",
     "by",
@@ -117,12 +117,12 @@ const OWN_LABELS: [&str; 15] = [
     "version",
 ];
 
-/// What a constant label is called whose name a sample has itself: as Prometheus does with labels of its targets.
+/// The new name of a constant label that a sample has too. Prometheus renames labels of its targets the same way.
 fn exported(name: &str) -> String {
     format!("exported_{name}")
 }
 
-/// A name of a label: `_` for other characters and before a digit, and none that a family of ours has.
+/// A valid label name: `_` replaces other characters and precedes a digit; a name in [`OWN_LABELS`] is changed.
 fn label_name(name: &str) -> String {
     let valid = |char: char| if char.is_ascii_alphanumeric() { char } else { '_' };
     let digit = name.starts_with(|first: char| first.is_ascii_digit()) || name.is_empty();
@@ -137,7 +137,7 @@ impl<'a> Samples<'a> {
         Self { page, family }
     }
 
-    /// Goes on with a family that was begun.
+    /// Continues a family whose header is written.
     pub(super) fn resume(page: &'a mut Page, family: &'a str) -> Self {
         Self { page, family }
     }
@@ -147,8 +147,8 @@ impl<'a> Samples<'a> {
         self.push_parts(labels.iter().map(|&(name, text)| (name, [text])), value);
     }
 
-    /// Adds the samples of a histogram of durations. In nanoseconds: `bounds`, inclusive and ascending, and `sum`.
-    /// `counts` has what lies within each bound and beyond the one before, and then what lies beyond the last.
+    /// Adds the samples of a histogram of durations. `bounds` (inclusive, ascending) and `sum` are in nanoseconds.
+    /// `counts` has the count of each bucket alone, not cumulative, and last the count beyond all bounds.
     pub fn push_durations(&mut self, labels: &[(&str, &str)], bounds: &[u64], counts: &[u64], sum: u64) {
         let family = self.family;
         let seconds = bounds.iter().map(|&nanos| (nanos as f64 / 1e9).to_string());
@@ -163,7 +163,7 @@ impl<'a> Samples<'a> {
         self.page.line(&format!("{family}_count"), &labels, total);
     }
 
-    /// Adds a sample whose labels' values are each made of several texts.
+    /// Adds a sample. Each label value is given in parts, which are concatenated.
     pub(super) fn push_parts<'t, Texts: IntoIterator<Item = &'t str>>(
         &mut self,
         labels: impl IntoIterator<Item = (&'t str, Texts), IntoIter: Clone>,
@@ -178,7 +178,7 @@ impl<'a> Samples<'a> {
     }
 }
 
-/// Begins a family of any type.
+/// Writes the header of a family.
 pub(super) fn header(page: &mut Page, family: &str, help: &str, kind: &str) {
     page.text.extend(["# HELP ", family, " ", help, "\n# TYPE ", family, " ", kind, "\n"]);
 }

@@ -1,7 +1,7 @@
-//! Durations on their way to those who send each of them on.
+//! Single durations, from the threads that measure them to a reader that sends each of them on (StatsD).
 //!
-//! A thread puts its durations into a ring of its own with two plain stores, whether anybody takes them or not: one
-//! that finds its ring full is left out, and counted by whoever put it there. So a reader that stalls costs nothing.
+//! A thread puts its durations into a ring of its own with two plain stores. When the ring is full, the duration is
+//! dropped and the thread counts it as dropped. So a reader that stalls does not slow down the writers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use super::grpc_method::GrpcMethod;
 use super::statsd_name::{Kind, StatsdName};
 
-/// Durations that a thread's ring holds: some 100 ms of as many calls as a core can answer in half of its time.
+/// Durations in a thread's ring: about 100 ms of calls, at the rate that a core reaches in half of its time.
 const RING: u64 = 4_096;
 
-/// A ring a thread.
+/// One ring per thread.
 pub(super) struct Timers {
     rings: Box<[Ring]>,
-    /// Whoever holds it is the one reader.
+    /// Held while reading: a ring has one reader at a time.
     reading: Mutex<()>,
 }
 
@@ -27,10 +27,10 @@ struct Ring {
     read: AtomicU64,
 }
 
-/// How long a call took.
+/// The duration of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timed {
-    /// What took so long.
+    /// The name of the timer.
     pub name: StatsdName<'static>,
     /// Nanoseconds.
     pub nanos: u64,
@@ -42,13 +42,13 @@ impl Timers {
         Self { rings: (0..threads).map(|_| Ring::new()).collect(), reading: Mutex::new(()) }
     }
 
-    /// Puts a duration into the ring of the thread with this index, which is the calling one. `false`: left out.
+    /// Puts a duration into the ring of the calling thread, which has this index. `false`: dropped.
     pub(super) fn put(&self, thread: Option<usize>, method: GrpcMethod, nanos: u64) -> bool {
         let ring = thread.and_then(|thread| self.rings.get(thread));
         ring.is_some_and(|ring| ring.put(nanos << 1 | method as u64))
     }
 
-    /// Takes what there is.
+    /// Takes all durations in the rings.
     pub(super) fn take(&self, mut each: impl FnMut(Timed)) {
         let _only = self.reading.lock();
         for ring in &self.rings {

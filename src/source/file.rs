@@ -1,10 +1,10 @@
-//! Rules from files: where they lie, reading them, watching them.
+//! Rules from files: finding, reading and watching them.
 //!
-//! In: a [`Layout`]. Out: [`Contents`], the texts of all rules files at one moment, once or at every change. What the
-//! texts say is the engine's business; a file is not looked into here.
+//! In: a [`Layout`]. Out: [`Contents`], the texts of all rules files at one moment, once or at every change. The engine
+//! parses them; this module does not.
 //!
-//! Reading cannot hang and cannot fill the memory: only regular files are opened, and files, bytes, folders and links
-//! are bounded.
+//! Reading can neither hang nor fill the memory: only regular files are read, and the numbers of files, bytes, folders
+//! and links are bounded.
 
 mod debounce;
 mod walk;
@@ -24,37 +24,36 @@ pub use self::watch::{Reread, Watch};
 use self::walk::{Found, Observer, walk};
 use tidegate_engine::rules::SourceFile;
 
-/// Files in one set of rules; the size of a folder that is certainly not one of rules.
+/// The most files in one rule set. A folder with more is certainly not one of rules.
 const FILES_MAX: usize = 10_000;
 
-/// All files of a set together may be this many times as large as one of them.
+/// All files of a rule set together may be this many times as large as a single file may be.
 const SET_FILES_FULL_SIZE: usize = 8;
 
-/// Where rules files lie.
+/// The place of the rules files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// A file, or a folder of which all `*.yaml` and `*.yml` files are loaded, but none of its subfolders.
+    /// A file, or a folder. In a folder all `*.yaml` and `*.yml` files are loaded, but no subfolders.
     Path(PathBuf),
-    /// These files, whatever they are called, each of which has to be there.
+    /// These files, with any names. Each of them must exist.
     Files(Vec<PathBuf>),
-    /// The folder `root/subdirectory/app_directory`, of which every file is loaded, at any depth and whatever its
-    /// extension.
+    /// The folder `root/subdirectory/app_directory`. Every file in it is loaded, at any depth and with any extension.
     Runtime {
         /// The root of the tree.
         root: PathBuf,
         /// Below the root; may be empty.
         subdirectory: PathBuf,
-        /// Below that.
+        /// Below the subdirectory.
         app_directory: PathBuf,
-        /// Names that start with `.` are skipped. Those that start with `..` always are.
+        /// Skips names that start with `.`. Names that start with `..` are always skipped.
         ignore_dot_files: bool,
-        /// Files named `config.…` beside the folder are loaded too.
+        /// Also loads files named `config.…` beside the folder.
         watch_root: bool,
     },
 }
 
 impl Layout {
-    /// The file or folder that it is about, the first one of several.
+    /// The file or folder of the layout; the first of several files.
     pub fn path(&self) -> PathBuf {
         match self {
             Self::Path(path) => path.clone(),
@@ -69,45 +68,45 @@ impl Layout {
 /// All rules files at one moment, in the order of their names.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
-    /// The files. One that is larger than allowed is cut one byte behind the bound, so that whoever loads it sees
-    /// that it is too large.
+    /// The files. A file that is too large is cut to one byte more than the bound, so that the loader sees that it is
+    /// too large.
     pub files: Vec<SourceFile>,
-    /// What was skipped, and why: a sentence each, beginning with the path.
+    /// Files that were skipped, and why: one sentence for each, starting with the path.
     pub warnings: Vec<String>,
 }
 
 /// Why the rules files could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The system refused.
+    /// The system returned an error.
     #[error("{}: {error}", path.display())]
     Io {
-        /// What could not be read.
+        /// The path that could not be read.
         path: PathBuf,
-        /// Why.
+        /// The error.
         #[source]
         error: io::Error,
     },
-    /// A fifo, a socket or a device would make reading wait.
+    /// It is a fifo, a socket or a device. Reading it could block.
     #[error("{}: neither a file nor a folder", path.display())]
     NotAFile {
-        /// What it is about.
+        /// Its path.
         path: PathBuf,
     },
-    /// The folder holds too much to be one of rules.
+    /// The folder holds more than rules would.
     #[error("{}: more than {max} {what}", path.display())]
     TooMuch {
         /// The folder.
         path: PathBuf,
-        /// How much is allowed.
+        /// The bound.
         max: usize,
-        /// Of what.
+        /// The things that are bounded, such as files.
         what: &'static str,
     },
 }
 
 impl SourceError {
-    /// What it is about.
+    /// The path that the error is about.
     pub fn path(&self) -> &Path {
         match self {
             Self::Io { path, .. } | Self::NotAFile { path } | Self::TooMuch { path, .. } => path,
@@ -115,7 +114,7 @@ impl SourceError {
     }
 }
 
-/// Rules files in a place.
+/// Reads the rules files of a layout.
 #[derive(Clone, Debug)]
 pub struct FileSource {
     layout: Layout,
@@ -123,7 +122,7 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// The files in `layout`, of which none should be larger than `file_bytes_max`.
+    /// The files in `layout`. None of them should be larger than `file_bytes_max`.
     pub fn new(layout: Layout, file_bytes_max: usize) -> Self {
         Self { layout, file_bytes_max }
     }
@@ -131,12 +130,12 @@ impl FileSource {
     /// Reads all files.
     ///
     /// # Errors
-    /// When the place is not there, anything that belongs to it cannot be read, or it holds too much.
+    /// When the place is missing, anything in it cannot be read, or it holds too much.
     pub fn read(&self) -> Result<Contents, SourceError> {
         self.read_observed(&mut ())
     }
 
-    /// Reads all files; `observer` is told beforehand of whatever the result depends on.
+    /// Reads all files. `observer` gets every folder and name that the result depends on, before it is read.
     fn read_observed(&self, observer: &mut impl Observer) -> Result<Contents, SourceError> {
         let Found { mut files, warnings } = walk(&self.layout, observer)?;
         files.sort();
@@ -150,7 +149,7 @@ impl FileSource {
         Ok(Contents { files: read.collect::<Result<_, _>>()?, warnings })
     }
 
-    /// In a runtime tree every file is taken, but one that is not called YAML may be something else.
+    /// Whether the file is only presumed to hold rules: a runtime tree loads files without a YAML extension too.
     fn presumes(&self, path: &Path) -> bool {
         matches!(self.layout, Layout::Runtime { .. }) && !walk::is_yaml(path)
     }
@@ -164,7 +163,7 @@ impl FileSource {
 /// Reads at most one byte more than `bytes_max`.
 fn read_file(path: &Path, bytes_max: usize) -> Result<Vec<u8>, SourceError> {
     let io_error = |error| SourceError::Io { path: path.to_owned(), error };
-    // Without blocking: what was a file when it was found may be a fifo by now.
+    // Opens without blocking: the file may have become a fifo since it was found.
     let file =
         std::fs::OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
     let file = file.map_err(io_error)?;
@@ -174,7 +173,7 @@ fn read_file(path: &Path, bytes_max: usize) -> Result<Vec<u8>, SourceError> {
     }
     let bytes_max = (bytes_max as u64).saturating_add(1);
     let mut bytes = Vec::new();
-    // All at once: a buffer that doubles would take three times as much.
+    // Allocates the whole size at once: a buffer that grows by doubling would take three times as much.
     let expected = usize::try_from(metadata.len().min(bytes_max)).unwrap_or(usize::MAX);
     bytes.try_reserve_exact(expected.saturating_add(1)).map_err(|error| io_error(error.into()))?;
     file.take(bytes_max).read_to_end(&mut bytes).map_err(io_error)?;

@@ -1,11 +1,11 @@
-//! Rules from a control plane: the aggregated discovery stream (ADS), state of the world.
+//! Rules from a control plane: the aggregated discovery service (ADS), state of the world.
 //!
-//! In: where the control plane is, and who takes what it says. Each response is a whole state of the world: all
-//! resources become files ([`Resources`]), and whoever takes them says whether they are in force (ACK) or every problem
-//! that they have (NACK). A stream that is lost is opened again after a pause, with the version that is in force; what
-//! is in force stays meanwhile.
+//! In: the control plane's address, and a function that takes its resources. Each response is a whole state of the
+//! world: all resources become files ([`Resources`]), and the function either puts them in force (ACK) or returns all
+//! their problems (NACK). A lost stream is opened again after a pause, with the version in force. The rules in force
+//! stay meanwhile.
 //!
-//! Deliberately not here: incremental updates, other types of resources, what a set of rules means.
+//! Deliberately not here: incremental updates, other types of resources, the meaning of rules.
 
 mod backoff;
 mod proto;
@@ -34,36 +34,36 @@ use self::resource::TYPE_URL;
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Finds a control plane that is gone without a word.
+/// Detects a control plane that vanished without closing the connection.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of problems that a NACK tells: it travels in one message, of which the other side takes 4 MiB by default.
+/// The most bytes of problems in a NACK. It is one message, and receivers accept 4 MiB by default.
 const NACK_BYTES_MAX: usize = 64 * 1_024;
 
-/// Where a control plane is, and who we are there.
+/// The address of a control plane, and how we identify ourselves to it.
 #[derive(Clone, Debug)]
 pub struct XdsOptions {
     /// `host:port`.
     pub server: String,
     /// The node's name.
     pub node_id: String,
-    /// What else it tells of itself, all of it text.
+    /// Further metadata of the node, all of it text.
     pub node_metadata: Vec<(String, String)>,
     /// Headers of the stream.
     pub headers: Vec<(String, String)>,
-    /// TLS, unless the connection is plain.
+    /// TLS; `None`: plain.
     pub tls: Option<XdsTls>,
     /// Pauses between attempts.
     pub backoff: Backoff,
-    /// Bytes of the largest message that is taken; gRPC's own default is 4 MiB.
+    /// The most bytes of a message; gRPC's own default is 4 MiB.
     pub message_bytes_max: Option<usize>,
 }
 
-/// How a control plane is verified, and how we show who we are. Files are read at every attempt, so certificates may
-/// change.
+/// How we verify a control plane, and our own certificate. Files are read at every attempt, so certificates can be
+/// replaced.
 #[derive(Clone, Debug, Default)]
 pub struct XdsTls {
-    /// Trusted beside the roots of the system.
+    /// Trusted in addition to the system's roots.
     pub ca: Option<PathBuf>,
     /// Our certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -92,20 +92,20 @@ enum StreamError {
     Ended,
 }
 
-/// The requests of one stream.
+/// Sends the requests of one stream.
 struct Requests {
     node: Node,
     requests: mpsc::Sender<DiscoveryRequest>,
 }
 
 impl XdsSource {
-    /// A subscription that has not begun.
+    /// A subscription that has not started yet.
     pub fn new(options: XdsOptions) -> Self {
         Self { options, version: String::new(), attempt: 0 }
     }
 
-    /// Follows the control plane without an end. `take` puts a state of the world in force, or refuses it with every
-    /// problem that it has; it is also told of one that cannot be decoded.
+    /// Follows the control plane and never ends. `take` puts a state of the world in force, or refuses it with all its
+    /// problems. `take` gets the errors of one that cannot be decoded.
     pub async fn follow<F: Future<Output = Result<(), Vec<String>>>>(
         mut self,
         mut take: impl FnMut(Result<Resources, Vec<ResourceError>>) -> F,
@@ -122,7 +122,7 @@ impl XdsSource {
         }
     }
 
-    /// One stream, until it is lost.
+    /// Follows one stream until it is lost.
     async fn stream<F: Future<Output = Result<(), Vec<String>>>>(
         &mut self,
         take: &mut impl FnMut(Result<Resources, Vec<ResourceError>>) -> F,
@@ -131,7 +131,7 @@ impl XdsSource {
         if let Some(bytes_max) = self.options.message_bytes_max {
             client = client.max_decoding_message_size(bytes_max);
         }
-        // One answer a response, and the next response is only read when that is on its way.
+        // Each response gets one request, and the next response is read only after that request is sent.
         let (requests, outgoing) = mpsc::channel(1);
         let requests = Requests { node: self.node(), requests };
         requests.subscribe(&self.version).await?;
@@ -186,7 +186,7 @@ impl Requests {
         self.send(DiscoveryRequest { version_info: version.to_owned(), ..self.request() }).await
     }
 
-    /// Tells what became of a response, and which version is in force now.
+    /// Sends the ACK or NACK of a response, with the version in force now.
     async fn acknowledge(
         &self,
         version: &str,
@@ -234,7 +234,7 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, StreamError> {
     std::fs::read(path).map_err(|error| StreamError::File(path.display().to_string(), error))
 }
 
-/// All problems, a line each, as far as they fit.
+/// The problems, one per line, as many as fit.
 fn one_per_line(problems: &[String]) -> String {
     let mut lines = String::new();
     for problem in problems {
@@ -248,15 +248,15 @@ fn one_per_line(problems: &[String]) -> String {
     lines.trim_end().to_owned()
 }
 
-/// An error with what caused it: tonic's own text is "transport error".
+/// An error with its causes: tonic's own text is only "transport error".
 fn with_causes(error: &dyn std::error::Error) -> String {
     std::iter::successors(error.source(), |cause| cause.source())
         .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// From 0 to 1.
+/// A random number from 0 to 1.
 fn random() -> f64 {
     let mut bytes = [0; 4];
-    // Without randomness every pause is drawn in the middle.
+    // Without a source of randomness, jitter takes the middle.
     getrandom::fill(&mut bytes).map_or(0.5, |()| f64::from(u32::from_ne_bytes(bytes)) / f64::from(u32::MAX))
 }

@@ -1,7 +1,7 @@
-//! The collector: OTLP over gRPC or HTTP, plain or TLS.
+//! The connection to the collector: OTLP over gRPC or HTTP, plain or TLS.
 //!
-//! The thread that empties the queue of spans belongs to no runtime, and what talks to the network needs one. So an
-//! export runs on the runtime that tracing was started in, and that thread waits for its end.
+//! The thread that empties the queue of spans belongs to no runtime, but the network clients need one. So an export
+//! runs on the runtime that tracing was started in, and the thread waits until it ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use tokio::runtime::Handle;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
-/// Where spans go.
+/// The collector that gets the spans.
 #[derive(Clone, Debug)]
 pub struct Collector {
-    /// How it is spoken to.
+    /// The protocol.
     pub protocol: Protocol,
-    /// A URL: for HTTP with its path.
+    /// The URL; for HTTP with its path.
     pub endpoint: String,
-    /// What is sent with every export.
+    /// Headers of every export.
     pub headers: Vec<(String, String)>,
     /// How long an export may take.
     pub timeout: Duration,
-    /// Exports are compressed.
+    /// Whether exports are compressed.
     pub gzip: bool,
-    /// Who signs its certificate, in PEM; `None`: whom the system trusts.
+    /// The trusted roots, in PEM; `None`: those of the system.
     pub roots: Option<Vec<u8>>,
-    /// A certificate of our own and its key, in PEM.
+    /// Our own certificate and its key, in PEM.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -48,18 +48,18 @@ pub enum Protocol {
     Http,
 }
 
-/// Why nothing can be sent to a collector.
+/// Why a collector cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// Its address makes no sense.
+    /// Its address is invalid.
     #[error("{0}")]
     Address(#[from] ExporterBuildError),
-    /// A certificate or key makes no sense.
+    /// A certificate or key is invalid.
     #[error("certificates: {0}")]
     Certificate(String),
 }
 
-/// Sends to `collector`, on the runtime that this is called in.
+/// An exporter to `collector`, on the runtime that this is called in.
 pub(super) fn exporter(collector: &Collector) -> Result<OnRuntime, ExportError> {
     let exporter = match collector.protocol {
         Protocol::Grpc => grpc(collector),
@@ -149,7 +149,7 @@ fn bad_certificate(error: impl std::fmt::Display) -> ExportError {
     ExportError::Certificate(error.to_string())
 }
 
-/// An exporter whose work is done on a runtime.
+/// An exporter that works on a runtime.
 #[derive(Debug)]
 pub(super) struct OnRuntime {
     runtime: Handle,

@@ -1,4 +1,4 @@
-//! The caller's trace: W3C `traceparent`, or B3 in one header or several. Envoy sends either, as it is configured.
+//! The caller's trace: W3C `traceparent`, or B3 in one header or several. Envoy can be configured to send either.
 
 use http::HeaderMap;
 use opentelemetry::Context;
@@ -7,7 +7,7 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, Tra
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
-/// A context with the span that these headers name; without one when they name none, or nonsense.
+/// A context with the span that these headers name. Without a valid one, the context is empty.
 pub(super) fn of(headers: &HeaderMap) -> Context {
     let w3c = TraceContextPropagator::new().extract_with_context(&Context::new(), &HeaderExtractor(headers));
     if w3c.span().span_context().is_valid() {
@@ -19,7 +19,7 @@ pub(super) fn of(headers: &HeaderMap) -> Context {
     }
 }
 
-/// B3: `b3: trace-span-sampled`, else a header a part.
+/// B3: `b3: trace-span-sampled`, else one header per part.
 fn b3(headers: &HeaderMap) -> Option<SpanContext> {
     let header = |name: &str| headers.get(name)?.to_str().ok();
     let (trace, span, sampled) = match header("b3") {
@@ -42,12 +42,12 @@ fn b3(headers: &HeaderMap) -> Option<SpanContext> {
     ))
 }
 
-/// The text, if it is hexadecimal and of one of these lengths.
+/// The text, if it is hexadecimal and has one of these lengths.
 fn hex<'a>(text: &'a str, lengths: &[usize]) -> Option<&'a str> {
     (lengths.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
 }
 
-/// `d` and the flags header's 1 mean debug, which is sampled. A caller that leaves it open traces: it sent its ids.
+/// `d`, and 1 in the flags header, mean debug, which is sampled. Without a flag it is sampled too: there are ids.
 fn flags(sampled: Option<&str>) -> TraceFlags {
     match sampled {
         Some("0" | "false") => TraceFlags::NOT_SAMPLED,

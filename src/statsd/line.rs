@@ -1,36 +1,36 @@
 //! The lines of StatsD and of DogStatsD.
 //!
-//! Names and tags come from rules and requests: whatever would end a line or a field in them becomes `_`.
+//! Names and tags come from rules and requests. Characters in them that would end a line or a field become `_`.
 
 use std::fmt::{Display, Write};
 
 use regex::Regex;
 
-/// How a line is written, and which tags are on every one.
+/// The format of lines, and the tags on every line.
 #[derive(Clone, Debug)]
 pub enum Dialect {
     /// `name.__k=v:6|c`: tags are part of the name.
     Plain {
-        /// What stands behind every name.
+        /// The text after every name.
         suffix: String,
     },
     /// `name:6|c|#k:v`.
     Dog {
         /// `k:v,k:v`.
         tags: String,
-        /// Rules that rewrite names; the first that matches does.
+        /// Rules that rewrite names. The first that matches applies.
         mogrifiers: Vec<Mogrifier>,
     },
 }
 
-/// A rule: names that it matches get another name, and tags.
+/// A rule that gives matching names another name, and tags.
 #[derive(Clone, Debug)]
 pub struct Mogrifier {
-    /// What it matches, anywhere in a name.
+    /// The pattern, which may match anywhere in a name.
     pub pattern: Regex,
-    /// The new name, in which `$0`, `$1`, … stand for what was matched.
+    /// The new name. `$0`, `$1`, … stand for what was matched.
     pub name: String,
-    /// Tags to add, in whose values they do as well.
+    /// Tags to add. `$0`, `$1`, … in their values stand for what was matched.
     pub tags: Vec<(String, String)>,
 }
 
@@ -42,18 +42,18 @@ impl Dialect {
         Self::Plain { suffix: suffix.collect() }
     }
 
-    /// DogStatsD with these tags, and names that are rewritten by these rules.
+    /// DogStatsD with these tags, and with these rules that rewrite names.
     pub fn dog<'a>(tags: impl Iterator<Item = (&'a str, &'a str)>, mogrifiers: Vec<Mogrifier>) -> Self {
         let tags: Vec<_> = tags.map(|(name, value)| tag(name, value)).collect();
         Self::Dog { tags: tags.join(","), mogrifiers }
     }
 
-    /// A counter that has grown by this much.
+    /// Writes the line of a counter that has grown by this much.
     pub(super) fn counter(&self, out: &mut String, name: &impl Display, grown: u64) {
         self.line(out, name, format_args!("{grown}|c"));
     }
 
-    /// A duration, in milliseconds as StatsD has them.
+    /// Writes the line of a duration, in milliseconds.
     pub(super) fn timer(&self, out: &mut String, name: &impl Display, nanos: u64) {
         self.line(out, name, format_args!("{}|ms", nanos as f64 / 1e6));
     }
@@ -76,7 +76,7 @@ impl Dialect {
     }
 }
 
-/// The name by the first rule that matches it, and the tags that the rule adds.
+/// The new name by the first rule that matches, and the tags that the rule adds.
 fn mogrify(name: String, mogrifiers: &[Mogrifier]) -> (String, String) {
     let met = mogrifiers.iter().find_map(|rule| Some((rule, rule.pattern.captures(&name)?)));
     let Some((rule, found)) = met else { return (name, String::new()) };
@@ -93,7 +93,7 @@ fn tag(name: &str, value: &str) -> String {
     format!("{}:{}", clean(name, &[':', ',', '|']), clean(value, &[',', '|']))
 }
 
-/// The text with `_` for these characters, and for those that end lines.
+/// The text with `_` for these characters and for control characters.
 fn clean(text: &str, marks: &[char]) -> String {
     text.replace(|char: char| char.is_control() || marks.contains(&char), "_")
 }

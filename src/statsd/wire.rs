@@ -1,4 +1,4 @@
-//! A connection to a receiver. Nothing on it waits for longer than a few seconds.
+//! A connection to a receiver. Every operation on it has a timeout of a few seconds.
 
 use std::fmt;
 use std::io;
@@ -9,9 +9,9 @@ use tokio::net::{TcpStream, UdpSocket};
 
 /// How long opening a connection, or writing a batch, may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What fits into a packet on nearly every network.
+/// Bytes of a batch over UDP: they fit into a packet on nearly every network.
 const DATAGRAM_BYTES: usize = 1_432;
-/// A batch over TCP.
+/// Bytes of a batch over TCP.
 const STREAM_BYTES: usize = 16 * 1_024;
 
 /// Where a receiver is.
@@ -21,7 +21,7 @@ pub struct Address {
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// How it is reached.
+    /// The transport.
     pub transport: Transport,
 }
 
@@ -58,7 +58,7 @@ impl Connection {
         .await
     }
 
-    /// Bytes that are written at a time, unless a line is longer.
+    /// The most bytes to write at a time, unless a single line is longer.
     pub(super) fn batch_bytes(&self) -> usize {
         match self {
             Self::Tcp(_) => STREAM_BYTES,
@@ -66,12 +66,12 @@ impl Connection {
         }
     }
 
-    /// The other end can move without a sign.
+    /// Whether the receiver can move to another address unnoticed.
     pub(super) fn forgets(&self) -> bool {
         matches!(self, Self::Udp(_))
     }
 
-    /// Writes whole lines; nothing is nothing.
+    /// Writes whole lines. Does nothing without lines.
     pub(super) async fn write(&mut self, lines: &str) -> io::Result<()> {
         if lines.is_empty() {
             return Ok(());
@@ -82,7 +82,7 @@ impl Connection {
                 in_time(stream.write_all(lines.as_bytes())).await
             }
             Self::Udp(socket) => match in_time(socket.send(lines.as_bytes())).await {
-                // A line that no packet holds would be in the way for ever.
+                // A line that fits into no packet is dropped; otherwise it would be tried again for ever.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
                     Ok(())
                 }
@@ -105,7 +105,8 @@ async fn udp(host: (&str, u16)) -> io::Result<UdpSocket> {
     Err(failed)
 }
 
-/// A receiver says nothing. The first write after its end would succeed and be lost.
+/// Fails when the receiver has closed the connection: the first write after that would succeed and be lost. A receiver
+/// sends nothing, so this read finds either nothing or the end.
 fn still_open(stream: &TcpStream) -> io::Result<()> {
     match stream.try_read(&mut [0; 64]) {
         Ok(0) => Err(io::ErrorKind::ConnectionReset.into()),

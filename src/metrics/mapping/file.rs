@@ -1,4 +1,4 @@
-//! The file of a mapping: YAML, of which every key has an effect or is refused with its place.
+//! The file of a mapping, in YAML. Every key has an effect; unknown keys are refused with their place.
 
 use regex::Regex;
 
@@ -7,24 +7,24 @@ use tidegate_engine::rules::Diagnostic;
 use tidegate_yaml::Place;
 use tidegate_yaml::{Budget, Content, Document, NodeId};
 
-/// What statsd_exporter takes for buckets where a histogram names none, in its unit.
+/// The buckets of statsd_exporter for a histogram that names none, in the histogram's own unit.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Buckets of a histogram.
+/// The most buckets of a histogram.
 const BUCKETS_MAX: usize = 100;
 
-/// Keys of a rule.
+/// The keys of a rule, for error texts.
 const KEYS: &str = "match, match_type, match_metric_type, name, labels, help, action, scale, observer_type, timer_type, \
                     buckets or histogram_options";
 
-/// A problem in the making.
+/// A problem, before the name of the file is added.
 type Problem = (Place, String);
 
 struct File<'t> {
     document: Document<'t>,
 }
 
-/// What a rule says.
+/// The fields of a rule as they are read, not yet checked.
 #[derive(Default)]
 struct RuleFields<'t> {
     pattern: Option<(Place, &'t str)>,
@@ -225,13 +225,13 @@ impl RuleFields<'_> {
     }
 }
 
-/// Notes a problem; nothing was read.
+/// Adds a problem to the list. Returns an empty value in place of the one that could not be read.
 fn report<T: Default>(problems: &mut Vec<Problem>, problem: Problem) -> T {
     problems.push(problem);
     T::default()
 }
 
-/// Parts of letters, digits, `_` and `-`, or `*`, with dots between them.
+/// Parses a glob: parts with dots between them, each `*` or made of letters, digits, `_` and `-`.
 fn glob(pattern: &str) -> Option<Match> {
     let literal = |part: &str| !part.is_empty() && part.bytes().all(|byte| is_word(byte) || byte == b'-');
     let part = |part: &str| match part {
@@ -245,13 +245,13 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// A name of a metric, in which parts of what was matched may stand.
+/// Whether it is a metric name, which may hold references such as `$1`.
 fn is_name(name: &str) -> bool {
     let first = name.starts_with(|first: char| first.is_ascii_alphabetic() || matches!(first, '_' | '$'));
     first && name.bytes().all(|byte| is_word(byte) || b"${}".contains(&byte))
 }
 
-/// A name that no histogram needs itself.
+/// Whether it is a label name. `le` is not allowed, because histograms use it.
 fn is_label(name: &str) -> bool {
     !name.is_empty() && !name.as_bytes()[0].is_ascii_digit() && name.bytes().all(is_word) && name != "le"
 }

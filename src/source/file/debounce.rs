@@ -1,34 +1,34 @@
-//! When to read, and when what was read is worth loading: pure, by a time that is handed in.
+//! Decides when to read the files, and when a reading is delivered. Pure: the time is an argument.
 //!
-//! In: "something happened", and a fingerprint of every reading. Out: when to read next, and whether a reading should
-//! be delivered. Contents are delivered once they differ from those delivered last and have stood still for a moment:
-//! a burst of events is one change, and a file caught half written is not yet one.
+//! In: events, and a fingerprint of every reading. Out: when to read next, and whether to deliver a reading. Contents
+//! are delivered when they differ from those delivered last and have stayed the same for a moment. So a burst of events
+//! gives one delivery, and a half-written file gives none.
 
 use std::time::Duration;
 
-/// How long nothing may happen before reading, and how long contents must stand still.
+/// How long to wait for further events before reading, and how long contents must stay the same.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// How long a failure must last. Replacing a folder by hand, or from a version control system, takes its time.
+/// How long a failure must last. Replacing a folder by hand, or from a version control system, takes a while.
 const FAILING: Duration = Duration::from_secs(1);
 
-/// Events never put off reading for longer than this.
+/// Events never delay reading for longer than this.
 const BURST_MAX: Duration = Duration::from_secs(1);
 
-/// Contents that never stand still, or a file that stays open for writing, are delivered after this.
+/// Contents that keep changing, or a file that stays open for writing, are delivered after this time.
 const UNSTABLE_MAX: Duration = Duration::from_secs(10);
 
-/// How often contents are compared when nothing seems to happen: some filesystems tell nothing.
+/// How often contents are compared without an event: some filesystems send none.
 const COMPARE: Duration = Duration::from_secs(30);
 
-/// What a reading came to, in short: equal fingerprints mean equal contents (or equal failures; no files count as one).
+/// A hash of a reading: equal fingerprints mean equal contents, or equal failures. An empty folder counts as a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fingerprint {
     Read(u128),
     Failed(u128),
 }
 
-/// The state between two readings. Times are on any clock that never goes backwards.
+/// The state between two readings. Times are by any clock that never goes backwards.
 #[derive(Debug)]
 pub(super) struct Debounce {
     delivered: Option<Fingerprint>,
@@ -36,16 +36,16 @@ pub(super) struct Debounce {
     pending: Option<Pending>,
 }
 
-/// A change that may be under way.
+/// A change that is not delivered yet.
 #[derive(Debug)]
 struct Pending {
     since: Duration,
-    /// What was read last, and since when it has been so.
+    /// The last reading, and the time since which readings have equalled it.
     candidate: Option<(Fingerprint, Duration)>,
 }
 
 impl Debounce {
-    /// Reads at once. `delivered` is what the receiver has already.
+    /// The first reading is due at once. `delivered` is what the receiver has already.
     pub(super) fn new(delivered: Option<Fingerprint>, now: Duration) -> Self {
         Self { delivered, next: now, pending: None }
     }
@@ -55,7 +55,7 @@ impl Debounce {
         self.next
     }
 
-    /// Something happened.
+    /// An event came in.
     pub(super) fn event(&mut self, now: Duration) {
         let pending = self.pending.get_or_insert(Pending { since: now, candidate: None });
         if pending.candidate.is_none() {
@@ -63,7 +63,7 @@ impl Debounce {
         }
     }
 
-    /// A reading came to this; `writing`: one of its files is still open for writing. `true`: deliver it.
+    /// Takes a reading; `writing`: one of its files is still open for writing. `true`: deliver it.
     pub(super) fn read(&mut self, now: Duration, reading: Fingerprint, writing: bool) -> bool {
         if self.delivered == Some(reading) {
             self.rest(now);
@@ -84,7 +84,7 @@ impl Debounce {
         false
     }
 
-    /// A reading that came to this was delivered.
+    /// This reading was delivered.
     pub(super) fn delivered(&mut self, now: Duration, reading: Fingerprint) {
         self.delivered = Some(reading);
         self.rest(now);
@@ -116,7 +116,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Plays events at their times over contents that are a function of time, until `end`. What is delivered, and when.
+    /// Plays events at their times over contents that are a function of time, until `end`. Returns the deliveries.
     fn play(
         events: &[u64],
         contents: impl Fn(u64) -> Fingerprint,

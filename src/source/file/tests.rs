@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::{Contents, FileSource, Layout, SourceError, Watch};
 
-/// Far below the time after which contents are compared without an event.
+/// Far shorter than the time after which contents are compared without an event.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn runtime(root: &Path) -> Layout {
@@ -166,7 +166,7 @@ fn files_are_bounded_in_size_together_and_in_number() {
     assert!(matches!(error, SourceError::TooMuch { max: 10_000, .. }), "{error}");
 }
 
-/// A folder that is watched, after its first contents were delivered: from here on only events can be quick enough.
+/// A watched folder whose first contents were delivered. From here on only events deliver within the deadline.
 struct Watched {
     root: TempDir,
     delivered: Receiver<Result<Contents, SourceError>>,
@@ -208,7 +208,7 @@ impl Watched {
         self.delivered.recv_timeout(DEADLINE).expect("delivered in time")
     }
 
-    /// Waits until these files are delivered; what is delivered before is on the way there.
+    /// Waits until these files are delivered. Earlier deliveries may be steps on the way.
     fn until(&self, files: &[(&str, &str)]) {
         let end = Instant::now() + DEADLINE;
         let mut last = None;
@@ -404,7 +404,7 @@ fn nothing_is_delivered_without_a_change_and_reading_does_not_wake_itself() {
     assert!(calls < 5, "the thread woke up {calls} times");
 }
 
-/// It was, at a start without rules: told twice, and counted twice.
+/// A start without rules reported and counted the error twice.
 #[test]
 fn an_error_that_the_receiver_has_is_not_delivered_again() {
     let root = TempDir::new().expect("temporary folder");

@@ -1,7 +1,7 @@
-//! Finding the rules files of a layout: which names count, following links, in bounds.
+//! Finds the rules files of a layout: chooses names and follows links, within bounds.
 //!
-//! In: a layout. Out: the paths of the files, and what was skipped. On its way it tells an `Observer` of every folder
-//! and name that the result depends on, always before it looks: whoever watches them from then on misses nothing.
+//! In: a layout. Out: the paths of the files, and what was skipped. An `Observer` gets every folder and name that the
+//! result depends on, always before the walk reads it. So an observer that watches them from then on misses no change.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -11,32 +11,32 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{FILES_MAX, Layout, SourceError};
 
-/// Folders within folders; rules are not nested like that.
+/// The deepest nesting of folders. Rules are not nested like that.
 const DEPTH_MAX: usize = 32;
 
-/// Links that are followed on the way to one file; as many as Linux follows.
+/// The most links on the way to one file; Linux follows as many.
 const LINKS_MAX: usize = 40;
 
-/// Who wants to know what the result of a walk depends on. All folders are given by their real paths.
+/// Gets everything that the result of a walk depends on. All folders are given by their real paths.
 pub(super) trait Observer {
-    /// Everything in this folder matters.
+    /// The result depends on everything in this folder.
     fn folder(&mut self, folder: &Path);
-    /// This name in this folder matters.
+    /// The result depends on this name in this folder.
     fn name(&mut self, folder: &Path, name: &OsStr);
 }
 
-/// Nobody wants to know.
+/// Observes nothing.
 impl Observer for () {
     fn folder(&mut self, _: &Path) {}
     fn name(&mut self, _: &Path, _: &OsStr) {}
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Rules files, in no order.
     pub(super) files: Vec<PathBuf>,
-    /// What was skipped, and why.
+    /// Files that were skipped, and why.
     pub(super) warnings: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn walk(layout: &Layout, observer: &mut impl Observer) -> Result<Foun
     Ok(walk.found)
 }
 
-/// `path` below `folder`, even when it is written with a slash in front.
+/// `path` below `folder`, even when `path` starts with a slash.
 pub(super) fn below(folder: &Path, path: &Path) -> PathBuf {
     path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir)).fold(
         folder.to_owned(),
@@ -73,13 +73,13 @@ pub(super) fn below(folder: &Path, path: &Path) -> PathBuf {
 struct Walk<'a, O> {
     observer: &'a mut O,
     found: Found,
-    /// Names seen so far, rules or not.
+    /// Names seen so far, of rules or not.
     seen: usize,
     /// Real paths of the folders that are being walked, outermost first.
     ancestors: Vec<PathBuf>,
 }
 
-/// What is done with a name in a folder.
+/// What to do with a name in a folder.
 enum Choice {
     Take,
     Skip,
@@ -92,7 +92,7 @@ trait Choose {
     fn folder(&self, name: &str) -> Choice;
 }
 
-/// The files of a folder that are YAML by their name.
+/// The files of a folder that have a YAML extension.
 struct Yaml;
 
 /// Every file at any depth.
@@ -103,7 +103,7 @@ struct Everything {
 /// Files named `config.…`.
 struct Beside;
 
-/// A file that says by its name that it is YAML.
+/// Whether the file has a YAML extension.
 pub(super) fn is_yaml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
@@ -127,7 +127,7 @@ impl Choose for Yaml {
 }
 
 impl Choose for Everything {
-    /// Names that start with `..` are how Kubernetes lays out a ConfigMap: the same files once more.
+    /// Names that start with `..` belong to a ConfigMap that Kubernetes mounted. They lead to the same files once more.
     fn file(&self, name: &str) -> Choice {
         match name.starts_with("..") || (name.starts_with('.') && !self.dot_files) {
             true => Choice::Skip,
@@ -161,14 +161,14 @@ impl<O: Observer> Walk<'_, O> {
         }
     }
 
-    /// A file that was asked for by its name.
+    /// A file that the layout names.
     fn named_file(&mut self, path: &Path) -> Result<(), SourceError> {
         let real = self.resolve(path)?;
         let kind = fs::metadata(&real).map_err(|error| io_error(path, error))?;
         self.file(path, &kind)
     }
 
-    /// Takes the files named `config.…` in this folder, if it is there. Tells whether there are any.
+    /// Takes the files named `config.…` in this folder, if it exists. Returns whether there are any.
     fn files_beside(&mut self, folder: &Path) -> Result<bool, SourceError> {
         match self.folder(folder, &Beside) {
             Err(SourceError::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
@@ -196,7 +196,7 @@ impl<O: Observer> Walk<'_, O> {
         Ok(())
     }
 
-    /// The names in a folder, in their order, so that warnings do not change from one walk to the next.
+    /// The names in a folder, sorted, so that the order of warnings does not change from one walk to the next.
     fn names(&mut self, path: &Path, real: &Path) -> Result<Vec<OsString>, SourceError> {
         let mut names = Vec::new();
         for entry in fs::read_dir(real).map_err(|error| io_error(path, error))? {
@@ -211,7 +211,7 @@ impl<O: Observer> Walk<'_, O> {
     }
 
     fn entry(&mut self, path: &Path, name: &str, choose: &impl Choose) -> Result<(), SourceError> {
-        // What is skipped whether it is a file or a folder need not be readable, nor be there.
+        // A name that is skipped both as a file and as a folder need not be readable, nor lead to anything.
         if let (Choice::Skip, Choice::Skip) = (choose.file(name), choose.folder(name)) {
             return Ok(());
         }
@@ -244,7 +244,7 @@ impl<O: Observer> Walk<'_, O> {
         self.found.warnings.push(format!("{}: {why}", path.display()));
     }
 
-    /// The real path of `path`. Every link on the way matters, and so does every name: a folder can be replaced.
+    /// The real path of `path`. The result depends on every link and name on the way: a folder can be replaced.
     fn resolve(&mut self, path: &Path) -> Result<PathBuf, SourceError> {
         let absolute = std::path::absolute(path).map_err(|error| io_error(path, error))?;
         let mut ahead: VecDeque<OsString> = names_of(&absolute).collect();

@@ -1,8 +1,8 @@
-//! Watching rules files: a thread that delivers their contents whenever they really changed.
+//! Watches rules files: a thread that delivers their contents when these have really changed.
 //!
-//! It asks the system to tell of every folder and name that the last reading depended on (links included, so that a
-//! swapped link is seen), reads again when something happens there, and compares now and then anyway. When to read and
-//! what to deliver is decided in `debounce`.
+//! It watches every folder and name that the last reading depended on (links included, so that a swapped link is seen).
+//! It reads again after an event there, and compares the contents now and then without one. `debounce` decides when to
+//! read and what to deliver.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -23,37 +23,37 @@ use super::debounce::{Debounce, Fingerprint};
 use super::walk::Observer;
 use super::{Contents, FileSource, SourceError};
 
-/// Signals that wait while the thread reads. More of them would say nothing new.
+/// The most signals that wait while the thread reads. Further ones would add nothing.
 const SIGNALS_MAX: usize = 1024;
 
-/// Files that are noted as open for writing.
+/// The most files that are known to be open for writing.
 const WRITING_MAX: usize = 1024;
 
-/// Watching goes on until this is dropped.
+/// A running watch. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
     stopped: Arc<AtomicBool>,
     reread: Reread,
 }
 
-/// Asks a watch for the files as they are, changed or not.
+/// Asks a watch to deliver the files, changed or not.
 #[derive(Clone, Debug)]
 pub struct Reread {
     asked: Arc<AtomicBool>,
     wake: SyncSender<Signal>,
 }
 
-/// What the system told.
+/// An event from the system.
 #[derive(Debug)]
 enum Signal {
     Changed,
-    /// This file changed and was not closed yet.
+    /// This file changed and is not closed yet.
     Writing(PathBuf),
-    /// This file was closed, or is gone.
+    /// This file was closed or removed.
     Closed(PathBuf),
 }
 
-/// What the last reading depended on.
+/// The folders and names that the last reading depended on.
 #[derive(Debug, Default)]
 struct Interests {
     folders: HashSet<PathBuf>,
@@ -61,12 +61,12 @@ struct Interests {
 }
 
 impl FileSource {
-    /// Starts a thread that calls `deliver` with the contents whenever they differ from those that it delivered last,
-    /// at first from the reading `known`, and with an error when they could not be read for a while. When the thread ends, it
-    /// drops `deliver`. `clock` tells the time since any fixed moment and never goes backwards.
+    /// Starts a thread that calls `deliver` with the contents when they differ from those delivered last (at first from
+    /// `known`), and with an error when they could not be read for a while. When the thread ends, it drops
+    /// `deliver`. `clock` returns the time since any fixed moment and never goes backwards.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// When the system cannot start a thread.
     pub fn watch(
         self,
         known: Option<Result<&Contents, &SourceError>>,
@@ -96,14 +96,14 @@ impl FileSource {
 }
 
 impl Watch {
-    /// Its files can be asked for by this.
+    /// A handle that asks for the files.
     pub fn reread(&self) -> Reread {
         self.reread.clone()
     }
 }
 
 impl Reread {
-    /// Has the files read and delivered at once, although they may be what was delivered last.
+    /// Has the files read and delivered at once, even if they have not changed.
     pub fn now(&self) {
         self.asked.store(true, Ordering::Release);
         // A full channel wakes the thread as well.
@@ -125,14 +125,14 @@ struct Watching<Clock, Deliver> {
     clock: Clock,
     deliver: Deliver,
     stopped: Arc<AtomicBool>,
-    /// Somebody wants the files as they are.
+    /// A reread was asked for.
     asked: Arc<AtomicBool>,
     wake: SyncSender<Signal>,
     signals: Receiver<Signal>,
     debounce: Debounce,
-    /// What is watched, from the last time that it was set up.
+    /// The current watcher.
     armed: Option<Arming>,
-    /// What has to be watched may have changed: it is set up anew with the next reading.
+    /// The set of folders to watch may have changed: the next reading sets up a new watcher.
     stale: bool,
     last: Option<Fingerprint>,
     writing: HashSet<PathBuf>,
@@ -173,7 +173,7 @@ impl<Clock: Fn() -> Duration, Deliver: FnMut(Result<Contents, SourceError>)> Wat
         let reading = if self.stale { self.arm_and_read() } else { self.source.read() };
         let fingerprint = fingerprint(reading.as_ref());
         let changed = self.last.replace(fingerprint).is_some_and(|last| last != fingerprint);
-        // Where watching did not work, it is tried again whenever contents are compared.
+        // When watching failed, it is tried again with every comparison.
         self.stale = changed || self.armed.as_ref().is_none_or(|armed| armed.trouble.is_some());
         let writing = self.is_being_written();
         if self.debounce.read((self.clock)(), fingerprint, writing) {
@@ -191,7 +191,7 @@ impl<Clock: Fn() -> Duration, Deliver: FnMut(Result<Contents, SourceError>)> Wat
         (self.deliver)(reading);
     }
 
-    /// Reads with a new watcher that is set up meanwhile: what changes afterwards is told. The old one goes only then.
+    /// Reads while a new watcher is set up, so that no later change is missed. The old watcher is dropped only then.
     fn arm_and_read(&mut self) -> Result<Contents, SourceError> {
         let mut arming = Arming::new(self.wake.clone());
         let reading = self.source.read_observed(&mut arming);
@@ -210,7 +210,7 @@ impl<Clock: Fn() -> Duration, Deliver: FnMut(Result<Contents, SourceError>)> Wat
     }
 }
 
-/// A watcher that is set up while the files are read.
+/// A watcher, which is set up while the files are read.
 struct Arming {
     interests: Arc<Mutex<Interests>>,
     watcher: Option<RecommendedWatcher>,
@@ -225,7 +225,7 @@ impl Arming {
         let relevant = Arc::clone(&interests);
         let watcher = notify::recommended_watcher(move |event| {
             for signal in relevant.lock().signals(event) {
-                // When so many wait, the thread will read anyway.
+                // When the channel is full, the thread will read anyway.
                 let _ = wake.try_send(signal);
             }
         });
@@ -243,7 +243,7 @@ impl Arming {
         }
         match watcher.watch(folder, RecursiveMode::NonRecursive) {
             Ok(()) => {}
-            // Then the folder that it is missing from is watched.
+            // The folder that it is missing from is watched.
             Err(error) if is_not_found(&error) => {}
             Err(error) => self.trouble = Some(error.to_string()),
         }
@@ -273,7 +273,7 @@ impl Observer for Arming {
 }
 
 impl Interests {
-    /// What an event means; nothing for one that the files do not depend on.
+    /// The signals of an event; none when the files do not depend on its paths.
     fn signals(&self, event: notify::Result<notify::Event>) -> Vec<Signal> {
         let Ok(event) = event else { return vec![Signal::Changed] };
         if event.need_rescan() {
@@ -305,7 +305,7 @@ fn fingerprint(reading: Result<&Contents, &SourceError>) -> Fingerprint {
     reading.map_or_else(fingerprint_of_error, fingerprint_of_contents)
 }
 
-/// An empty folder is mostly one that is about to be filled again, so it has to last as long as a failure.
+/// An empty folder usually is about to be filled again, so it has to last as long as a failure.
 fn fingerprint_of_contents(contents: &Contents) -> Fingerprint {
     let mut hasher = SipHasher13::new();
     for file in &contents.files {

@@ -1,11 +1,11 @@
 //! How long to wait before the next attempt to reach a control plane.
 //!
-//! Attempt k (from 0) waits `initial × factor^k`, kept within `initial` and `max`, as `envoyproxy/ratelimit` does: with
-//! a factor of at most 1 the pause never grows. With jitter it is drawn evenly between `initial` and that.
+//! The pause before attempt k (from 0) is `initial × factor^k`, clamped to `initial` and `max`, as in
+//! `envoyproxy/ratelimit`: a factor of at most 1 never grows it. Jitter draws evenly between `initial` and that pause.
 
 use std::time::Duration;
 
-/// What a factor of 0 or less means.
+/// The factor when the configured one is 0 or less.
 const FACTOR_DEFAULT: f64 = 2.0;
 
 /// Pauses between attempts.
@@ -13,11 +13,11 @@ const FACTOR_DEFAULT: f64 = 2.0;
 pub struct Backoff {
     /// The first pause, and the shortest.
     pub initial: Duration,
-    /// The longest; `initial` where that is longer.
+    /// The longest pause; `initial` where that is longer.
     pub max: Duration,
-    /// What each pause is multiplied with to give the next.
+    /// Each pause is the one before times this factor.
     pub factor: f64,
-    /// Whether pauses are drawn at random.
+    /// Whether pauses are random.
     pub jitter: bool,
 }
 
@@ -29,7 +29,7 @@ impl Backoff {
         let exponent = i32::try_from(attempt).unwrap_or(i32::MAX);
         let pause = (initial * factor.powi(exponent)).clamp(initial, max);
         let drawn = if self.jitter { initial + (pause - initial) * random } else { pause };
-        // What was a duration is one; rounding may leave it by a hair.
+        // `drawn` lies between two durations; only rounding could leave the range.
         Duration::try_from_secs_f64(drawn).unwrap_or(self.initial)
     }
 }

@@ -1,7 +1,7 @@
-//! A resource of a control plane, `RateLimitConfig` → the rules file that says the same, and its problems back.
+//! Turns a resource of a control plane, a `RateLimitConfig`, into a rules file with the same content.
 //!
-//! A set of rules is checked in one place, whatever it comes from: so a resource is written as a file (JSON, which is
-//! YAML), one line a descriptor, and a problem in a line is told as one of that descriptor.
+//! Rules from every source are checked by the same code. So a resource is written as a file (JSON, which is YAML) with
+//! one line per descriptor, and a problem in a line is reported with the path of its descriptor.
 
 use prost::Message;
 use prost_types::{Any, Struct, Value, value::Kind};
@@ -15,7 +15,7 @@ use tidegate_engine::rules::{Diagnostic, SourceFile};
 /// The type of the resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// A resource that is none.
+/// A resource that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("resource {index}: {problem}")]
 pub struct ResourceError {
@@ -24,7 +24,7 @@ pub struct ResourceError {
     problem: DecodeError,
 }
 
-/// Why a resource is none.
+/// Why a resource cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 enum DecodeError {
     #[error("its type is {0:?} (expected {TYPE_URL})")]
@@ -36,9 +36,9 @@ enum DecodeError {
 /// All resources of a state of the world, as files.
 #[derive(Debug, Default)]
 pub struct Resources {
-    /// A file a resource, named as the resource is.
+    /// One file per resource, with the resource's name.
     pub files: Vec<SourceFile>,
-    /// For each file, the path of the descriptor that stands in each line.
+    /// For each file, the path of the descriptor in each line.
     paths: Vec<Vec<String>>,
 }
 
@@ -46,7 +46,7 @@ impl Resources {
     /// Decodes all resources.
     ///
     /// # Errors
-    /// Every resource that is none.
+    /// Every resource that cannot be decoded.
     pub fn decode(resources: &[Any]) -> Result<Self, Vec<ResourceError>> {
         let (mut decoded, mut problems) = (Self::default(), Vec::new());
         for (index, resource) in resources.iter().enumerate() {
@@ -61,13 +61,13 @@ impl Resources {
     fn push(&mut self, config: &RateLimitConfig, index: usize) {
         let mut lines = Lines::default();
         lines.config(config);
-        // Two without a name must be told apart.
+        // A resource without a name is named by its index, so that two of them differ.
         let name = if config.name.is_empty() { format!("resource {index}") } else { config.name.clone() };
         self.files.push(SourceFile { name, bytes: lines.text.into_bytes(), presumed: false });
         self.paths.push(lines.paths);
     }
 
-    /// A problem of one of the files, as one of its resource: `<name>: <descriptor>: <problem>`.
+    /// A problem in one of the files, as a problem of its resource: `<name>: <descriptor>: <problem>`.
     pub fn problem(&self, diagnostic: &Diagnostic) -> String {
         let Diagnostic { file, line, message, .. } = diagnostic;
         let index = self.files.iter().position(|known| known.name == *file);
@@ -86,7 +86,7 @@ fn decode(resource: &Any) -> Result<RateLimitConfig, DecodeError> {
     }
 }
 
-/// A file as it is written, and the path of what stands in each line of it.
+/// The text of a file so far, and the path of the descriptor in each of its lines.
 #[derive(Default)]
 struct Lines {
     text: String,
@@ -101,7 +101,7 @@ impl Lines {
         self.end(String::new());
     }
 
-    /// `descriptors`, each beginning in a line of its own. As deep as protobuf nests messages, which is bounded.
+    /// Writes `descriptors`, each starting on a line of its own. Protobuf bounds how deep they are nested.
     fn descriptors(&mut self, descriptors: &[RateLimitDescriptor], above: &str) {
         if descriptors.is_empty() {
             return;
@@ -128,7 +128,7 @@ impl Lines {
     }
 }
 
-/// What a descriptor says of itself beside its key. What it does not say is left out.
+/// The fields of a descriptor beside its key. Fields that are not set are left out.
 fn own_fields(descriptor: &RateLimitDescriptor) -> Vec<(&'static str, Json)> {
     let flags = [
         ("shadow_mode", descriptor.shadow_mode),
@@ -149,7 +149,7 @@ fn limit(policy: &RateLimitPolicy) -> Json {
     match RateLimitUnit::try_from(policy.unit) {
         Ok(RateLimitUnit::Unknown) => None,
         Ok(unit) => field("unit", json!(unit.as_str_name())),
-        // No name for it: let the check of rules say which there are.
+        // A unit without a name: the check of the rules reports it and lists the units.
         Err(_) => field("unit", json!(policy.unit.to_string())),
     };
     if policy.unlimited {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_resource_says_stands_in_its_file() {
+    fn everything_in_a_resource_is_in_its_file() {
         let full = RateLimitDescriptor {
             value: "\"quoted\"".to_owned(),
             shadow_mode: true,
