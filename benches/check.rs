@@ -1,9 +1,9 @@
-//! `cargo bench --bench check`: `/check` beside a bare HTTP/1.1 echo on hyper's current-thread runtime, asked directly
+//! `cargo bench --bench check`: `/check` beside a bare HTTP/1.1 echo on hyper's current-thread runtime, called directly
 //! and by a real NGINX with its recipe. Needs `wrk` and `nginx` (Debian's packages), `taskset` and `setpriv`.
 //!
-//! Servers share one core, the load generator has another. Subjects are measured in turn, several rounds, and the
-//! medians are printed: requests a second, the 99th percentile, and what Tidegate reaches of the echo. Every question is
-//! decided, by one of 1,000,000 counters; an answer that is no 2xx makes the run fail.
+//! Servers share one core, the load generator has another. They are measured in turn, in several rounds. It prints
+//! medians: requests per second, the 99th percentile, and Tidegate's share of the echo's rate. Every request is decided
+//! by one of 1,000,000 counters; an answer other than 2xx makes the run fail.
 //!
 //! `cargo bench --bench check -- --rounds 9 --seconds 10 --server-core 2 --generator-core 3`
 
@@ -22,7 +22,7 @@ use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
-/// A limit that nobody reaches, for whoever asks and for what the recipe of NGINX describes.
+/// Limits that no client reaches, for direct requests and for those of the NGINX recipe.
 const RULES: &str = "
 domain: edge
 rate_limits: [{actions: [{remote_address: {}}]}]
@@ -33,7 +33,7 @@ descriptors:
 
 const RECIPE: &str = include_str!("../examples/nginx/nginx.conf");
 
-/// A user a request, of a million.
+/// One of a million users for each request.
 const RANDOM_USERS: &str =
     "request = function() return wrk.format(nil, '/check/edge?user=' .. math.random(1000000)) end";
 
@@ -55,7 +55,7 @@ struct Args {
     /// Serves as the echo, on this port
     #[arg(long, hide = true)]
     echo: Option<u16>,
-    /// What cargo adds
+    /// Added by cargo
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers everything with 204, like a limiter that always says yes.
+/// Answers everything with 204, like a limiter that admits every request.
 fn echo(port: u16) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -171,7 +171,7 @@ fn millis(text: &str) -> Option<f64> {
     units.iter().find_map(|(unit, factor)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * factor))
 }
 
-/// A server on the servers' core. The kernel ends it when this program ends, however it ends.
+/// A server on the servers' core. The kernel ends it when this program ends for any reason.
 struct Server {
     process: Child,
     port: u16,
@@ -226,7 +226,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Neither can fail for a child that nobody has waited for.
+        // Neither can fail for a child that was not waited for yet.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

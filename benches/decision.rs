@@ -1,7 +1,7 @@
-//! What a decision costs: ratios to `governor` and to a bare hash map behind a mutex, in one run.
+//! The cost of a decision: ratios to `governor` and to a bare hash map behind a mutex, in one run.
 //!
-//! A decision is everything from the string key of one counter, with the time given, hashing included, to the verdict.
-//! governor is keyed by the same string, hashes it with ahash, and is given its time too.
+//! A decision is everything from the string key of one counter to the verdict, hashing included; the time is given.
+//! governor has the same string as its key, hashes it with ahash, and is given the time too.
 //!
 //! `cargo bench --bench decision` takes about a minute; `-- --full` measures sizes, growth and expiry at 10,000,000
 //! keys, and 100,000,000 weighted counters (4.4 GB); `-- hot_key` and the like run one part alone.
@@ -85,7 +85,7 @@ fn main() {
 struct Ours {
     store: Arc<MemoryStore>,
     seed: KeySeed,
-    /// The question, but for the key.
+    /// The check, without the key.
     check: Check<'static>,
 }
 
@@ -129,10 +129,10 @@ fn governor() -> Governor {
 
 const GOVERNOR: &str = "governor, ahash";
 const BARE: &str = "hash map behind a mutex, ahash";
-/// What the loop itself takes.
+/// Does nothing: measures the loop itself.
 const NOTHING: &str = "(of which the benchmark)";
 
-/// The least that there could be: a count for each key.
+/// The simplest limiter: a count for each key.
 type Bare = Mutex<HashMap<String, u64, ahash::RandomState>>;
 
 fn bare(map: &Bare, key: &String) -> bool {
@@ -144,7 +144,7 @@ fn bare(map: &Bare, key: &String) -> bool {
     true
 }
 
-/// Nanoseconds of this thread's processor time a call: the median of many short rounds, so that other work on the
+/// Processor time of this thread per call, in nanoseconds: the median of many short rounds, so that other work on the
 /// machine spoils few of them.
 fn nanos(calls: usize, mut call: impl FnMut(usize)) -> f64 {
     const ROUNDS: usize = 200;
@@ -160,7 +160,7 @@ fn nanos(calls: usize, mut call: impl FnMut(usize)) -> f64 {
     rounds[ROUNDS / 2]
 }
 
-/// Processor time of this thread: what else the machine does is not in it.
+/// Processor time of this thread, which excludes other work on the machine.
 fn processor_nanos() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
@@ -195,8 +195,8 @@ fn hot_key() {
     row("(of which the key)", nanos(calls, |_| _ = black_box(seed.key([black_box(key.as_str())]))), theirs);
 }
 
-/// Each contender in a process of its own, so that none inherits another's heap; the best of three, in turn, so that
-/// other work on the machine spoils none.
+/// Runs each contender in a process of its own, so that none inherits another's heap. Takes the best of three runs, in
+/// turn, so that other work on the machine spoils none.
 fn many_keys() {
     println!("\n{KEYS} keys at random");
     let measured = |name: &str| -> f64 {
@@ -212,9 +212,9 @@ fn many_keys() {
     names.iter().enumerate().for_each(|(index, name)| row(name, best(index), best(0)));
 }
 
-/// Prints what one contender takes for a decision among many keys.
+/// Prints the time of one contender for a decision among many keys.
 fn many_keys_of(name: &str) {
-    // Asked in another order than they came in: else a peer finds the keys that it keeps side by side in memory.
+    // Not in the order of insertion: in that order a peer would find its keys side by side in memory.
     let mut random = Random(7);
     let (first, again) = (random.order(KEYS), random.order(KEYS));
     let mut key = Text::new();
@@ -237,7 +237,7 @@ fn many_keys_of(name: &str) {
     println!("{figure}");
 }
 
-/// A user's name, written over and over into one place, so that no contender waits for the key that it is asked for.
+/// A user's name, always written to the same place, so that no contender waits for memory to read the key.
 struct Text {
     text: String,
     digits: String,
@@ -248,7 +248,7 @@ impl Text {
         Self { text: String::new(), digits: (0..10_000).map(|number| format!("{number:04}")).collect() }
     }
 
-    /// The same as [`user`].
+    /// The same name as [`user`] gives.
     fn of(&mut self, number: u32) -> &String {
         let digits = |number: u32| &self.digits[number as usize * 4..][..4];
         self.text.clear();
@@ -259,7 +259,7 @@ impl Text {
     }
 }
 
-/// A request of two descriptors, from its parts to the answer, among a thousand rules; and what its steps take.
+/// A request with two descriptors among a thousand rules, from its parts to the answer; and the time of each step.
 fn whole_request() {
     println!("\na request of two descriptors: match, plan, apply, conclude");
     let rules = shop_rules();
@@ -289,7 +289,7 @@ fn whole_request() {
     steps.iter().for_each(|(name, nanos)| println!("{name:<46}{nanos:>9.1} ns"));
 }
 
-/// A limit for each user, and one for each method of a thousand routes.
+/// One limit per user, and one per method of a thousand routes.
 fn shop_rules() -> RuleSet {
     let limit = "rate_limit: {unit: minute, requests_per_unit: 1000000000}";
     let mut text = format!("domain: shop\ndescriptors:\n  - {{key: user, {limit}}}\n");
@@ -333,20 +333,20 @@ fn two_threads() {
     }
 }
 
-/// Each in a process of its own, so that none finds memory that another left.
+/// Runs each in a process of its own, so that none reuses memory of another.
 fn sizes(keys: usize) {
     println!("\nbytes a counter at {keys} keys: what the store says, what is resident");
     let program = std::env::current_exe().expect("this program has a path");
     for row in 0..SIZES.len() {
         let arguments = ["--size".to_owned(), row.to_string(), keys.to_string()];
-        // What tables freed as they grew goes back to the system at once, not when the allocator finds the time.
+        // The allocator returns memory that growing tables freed to the system at once, not later.
         let mut child = std::process::Command::new(&program);
         let status = child.args(arguments).env("MIMALLOC_PURGE_DELAY", "0").status();
-        assert!(status.expect("this program starts").success(), "the store must tell the truth");
+        assert!(status.expect("this program starts").success(), "the store's figure must be true");
     }
 }
 
-/// Counters with so many hits, each in a bucket of its own.
+/// Counters with this many hits, each hit in a bucket of its own.
 const SIZES: [(&str, Algorithm, u64); 8] = [
     ("sliding_log, one hit", Algorithm::SlidingLog, 1),
     ("sliding_log, ten hits", Algorithm::SlidingLog, 10),
@@ -385,7 +385,7 @@ fn hundred_million() {
     );
 }
 
-/// Bytes of this process that are in memory; 0 where that cannot be told.
+/// Resident bytes of this process; 0 where the system does not show them.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());

@@ -1,14 +1,14 @@
 //! `cargo bench --bench front`: Tidegate's gRPC front beside bare echoes of the same call, on pinned cores.
 //!
-//! Every server is a process of its own on one core; the load generator, written for this, has the other. The servers
-//! are measured in turn, several rounds, so that what disturbs the machine disturbs all of them; 1,000,000 different
-//! keys make sure that the limiter decides. A ratio is calls a second against tonic's echo on its usual multi-thread
-//! runtime. One wrong answer makes the run fail: a benchmark that measures errors is worthless.
+//! Every server is a process of its own on one core; the load generator, written for this, has the other core. The
+//! servers are measured in turn, in several rounds, so that a disturbance of the machine affects all of them. With
+//! 1,000,000 different keys the limiter really decides. A ratio is calls per second divided by those of tonic's echo
+//! on its usual multi-thread runtime. One wrong answer makes the run fail, because measured errors are worthless.
 //!
-//! Then: what large work and bad clients cost everybody else, and how many system calls a call takes. Other limiters
-//! join where the user has them: see `front/peer.rs`.
+//! Then it measures what large work and bad clients cost other clients, and the system calls per call. Other limiters
+//! are measured too where the user has them: see `front/peer.rs`.
 //!
-//! `cargo bench --bench front -- --help` shows what can be chosen. Linux only (`taskset`, `setpriv`, `/proc`).
+//! `cargo bench --bench front -- --help` shows the options. Linux only (`taskset`, `setpriv`, `/proc`).
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads real clocks")]
 
@@ -135,7 +135,7 @@ fn start(args: &Args, cores: &str, wanted: impl Fn(Subject) -> bool) -> Result<V
     Ok(servers)
 }
 
-/// Every client asks once, so that what is measured is the steady state and not the growth of tables.
+/// Sends one request for every key, so that the steady state is measured and not the growth of tables.
 fn meet_every_key(args: &Args, server: &Server) -> Result<(), String> {
     let run = Run {
         connections: 8,
@@ -172,7 +172,7 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Sectio
     Ok(section)
 }
 
-/// Half of what the server can do, 8 connections × 64 streams.
+/// Half of the server's highest rate, with 8 connections × 64 streams.
 fn half_peak(args: &Args, server: &Server) -> Result<f64, String> {
     let run = Scenario::Batch64.run(args, 0.0);
     let outcome = drive(server, &run, Workload { keys: Keys::Random(args.keys), seed: 0 })?;

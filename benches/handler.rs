@@ -1,5 +1,5 @@
-//! `cargo bench --bench handler`: what one call allocates behind the transport, from the bytes of the request to the bytes
-//! of the answer, and beside it what decoding the request by prost would, which the handler does without.
+//! `cargo bench --bench handler`: the allocations of one call behind the transport, from the bytes of the request to
+//! the bytes of the answer. Beside it those of decoding the request with prost, which the handler does not do.
 
 use std::alloc::System;
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ fn counted(call: impl Fn()) -> (usize, usize) {
     ((change.allocations + change.reallocations) / CALLS, change.bytes_allocated / CALLS)
 }
 
-/// A limit for every `user`, and others until there are so many.
+/// A limit for every `user`, and further rules up to this number.
 fn rules_text(rules: usize) -> String {
     let limit = "rate_limit: {unit: hour, requests_per_unit: 1000000000}";
     let mut text = format!("domain: bench\ndescriptors:\n  - {{key: user, {limit}}}\n");

@@ -1,7 +1,7 @@
-//! `cargo bench --bench lane`: what one call costs on the lane without sockets: from the bytes of a batch of requests to
-//! the bytes of their answers, the decision among a million keys included.
+//! `cargo bench --bench lane`: the cost of one call on the lane without sockets, from the bytes of a batch of requests
+//! to the bytes of their answers. The decision among a million keys is included.
 //!
-//! The times are medians over batches, so that a busy machine hardly shows. `-- NAME` runs one load alone.
+//! The times are medians over batches, so that other work on the machine hardly matters. `-- NAME` runs one load alone.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads real clocks")]
 #![allow(dead_code, reason = "the other benchmark uses all of what they share")]
@@ -36,7 +36,7 @@ const KEYS: u64 = 1_000_000;
 const CONNECTIONS: usize = 8;
 const BATCHES: usize = 20_000;
 
-/// Name, calls of a batch, keys, request ids and trace headers.
+/// Name, calls of a batch, keys, whether calls carry request ids and trace headers.
 const LOADS: [(&str, usize, u64, bool); 5] = [
     ("64", 64, KEYS, false),
     ("64-few-keys", 64, 100, false),
@@ -66,7 +66,7 @@ fn main() {
     }
 }
 
-/// How long each batch took.
+/// The time of each batch.
 fn measure<C>(connect: &impl Fn() -> C, calls: usize, keys: Keys, ids: bool, batches: usize) -> Vec<Duration>
 where
     C: FnMut(&[u8], &mut Vec<u8>) -> usize,
@@ -86,7 +86,7 @@ where
     times
 }
 
-/// What the client has to say, and what the server says to it; how long the server took.
+/// Hands the client's bytes to the server and the server's answer to the client. Returns the time of the server.
 fn exchange(
     client: &mut Client,
     serve: &mut impl FnMut(&[u8], &mut Vec<u8>) -> usize,

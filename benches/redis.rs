@@ -1,11 +1,11 @@
-//! `cargo bench --bench redis`: what it costs that several nodes share their counters in Redis.
+//! `cargo bench --bench redis`: the cost of sharing counters between nodes in Redis.
 //!
-//! Tidegate has one core; a Redis that the benchmark starts has the other, together with the load generator. Everything
-//! is measured in turn, several rounds, so that what disturbs the machine disturbs all: Tidegate over Redis beside a
-//! bare client that asks the same script at the same depth, beside its own memory store, and beside an echo of the call
-//! that decides nothing. One wrong answer makes the run fail.
+//! Tidegate has one core; a Redis that the benchmark starts has the other, together with the load generator. Tidegate
+//! with Redis is compared with a bare client that calls the same script at the same depth, with its own memory store,
+//! and with an echo that decides nothing. All are measured in turn, in several rounds, so that a disturbance of the
+//! machine affects all of them. One wrong answer makes the run fail.
 //!
-//! `cargo bench --bench redis -- --help` shows what can be chosen. Linux only, with `redis-server` installed.
+//! `cargo bench --bench redis -- --help` shows the options. Linux only, with `redis-server` installed.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads real clocks")]
 #![allow(dead_code, reason = "the benchmark of the fronts uses more of what they share")]
@@ -58,15 +58,15 @@ use tidegate::proto;
 
 const SLIDING: &str = "{unit: hour, requests_per_unit: 1000000, algorithm: sliding_window}";
 const FIXED: &str = "{unit: hour, requests_per_unit: 1000000, algorithm: fixed_window}";
-/// Nobody asks only once.
+/// Every key is asked for more than once, so this limit denies.
 const OVER: &str = "{unit: hour, requests_per_unit: 1, algorithm: sliding_window}";
-/// Connections, and calls at a time on each.
+/// Connections, and calls under way on each.
 const CROWD: (usize, usize) = (8, 64);
 const ALONE: (usize, usize) = (1, 1);
-/// Before each measurement, so that nobody begins with leases that ended while others were measured.
+/// A run before each measurement, because leases end while others are measured.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What it costs to share counters in Redis.
+/// The cost of sharing counters in Redis.
 #[derive(Parser)]
 #[command(bin_name = "cargo bench --bench redis --")]
 struct Args {
@@ -99,7 +99,7 @@ struct Args {
     echo: Option<Echo>,
     #[arg(long, hide = true)]
     port: Option<u16>,
-    /// `cargo bench` says this; without it (`cargo test --all-targets`) one short round shows that everything works
+    /// `cargo bench` passes this; without it (`cargo test --all-targets`) one short round shows that everything works
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -127,14 +127,14 @@ struct Bench {
     database: Database,
 }
 
-/// Contender is measured.
+/// A program that is measured.
 enum Contender {
     /// A bare client of the script, on this core.
     Bare(Bare, String),
     Server(Server),
 }
 
-/// A row to measure: its name, what is measured, the row beside it, what must hold.
+/// A row to measure: its name, the contender, the row that it is compared with, the requirement.
 type PlannedRow = (&'static str, Contender, usize, Must);
 
 impl Bench {
@@ -215,7 +215,7 @@ impl Bench {
         self.start(subject, &Setup { rate_limit: rate_limit.into(), ..Setup::default() })
     }
 
-    /// Tidegate with its counters in Redis, under a prefix of their own.
+    /// Tidegate with its counters in Redis, with a key prefix of their own.
     fn shared(
         &self,
         subject: Subject,
@@ -261,7 +261,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Every client asks twice, so that what is measured is the steady state.
+    /// Sends two requests for every key, so that the steady state is measured.
     fn prepare(&self, contender: &mut Contender, keys: u64, expected: Expected) -> Result<(), String> {
         let Contender::Server(server) = contender else { return Ok(()) };
         server.answers = Expected::Decision;

@@ -1,4 +1,4 @@
-//! How long it takes to plan a request among many rules, and to load them.
+//! The time to plan a request among many rules, and to load the rules.
 //!
 //! `cargo bench --bench rules`
 
@@ -17,7 +17,7 @@ fn options() -> LoadOptions {
     LoadOptions::new(KeySecret::new([7; 16]))
 }
 
-/// A file of so many rules, each with a value of its own.
+/// A file with this many rules, each with a value of its own.
 fn file(rules: usize, value: impl Fn(usize) -> String) -> SourceFile {
     let mut text = "domain: shop\ndescriptors:\n".to_owned();
     for index in 0..rules {
@@ -72,7 +72,7 @@ fn load_many(c: &mut Criterion) {
     group.sample_size(10);
     for (name, rules) in [("10,000 rules", 10_000), ("100,000 rules", 100_000)] {
         let files = [file(rules, |index| format!("user-{index}"))];
-        // A set is dropped outside of what is measured.
+        // Dropping the rule set is not measured.
         group.bench_function(name, |b| {
             b.iter_batched(|| (), |()| load(&files, &options()), BatchSize::PerIteration)
         });

@@ -1,9 +1,9 @@
 //! The slowest decisions: in a long log, while tables grow, while counters expire.
 //!
-//! On a shared machine the host takes the processor away for milliseconds and lets even processor time jump, so the
-//! tail of one run says little. What is the store's own comes back at the same decision of the same sequence: so each
-//! sequence runs several times, and a decision counts by its least time. A loop that decides nothing is measured beside
-//! it. What need not come back at the same decision (what the allocator does by the clock) is in the line of one run.
+//! On a shared machine the host takes the processor away for milliseconds, and even processor time jumps. So the tail
+//! of one run means little. A decision that is slow because of the store is slow in every run of the same sequence. So
+//! each sequence runs several times, and a decision counts with its shortest time. A loop that decides nothing is
+//! measured too. Work at other places in each run (of the allocator, by the clock) shows in the line of one run.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::{Ours, START, processor_nanos, user};
 
 /// How often a sequence runs.
 const RUNS: usize = 5;
-/// The parts that counters expire in.
+/// The parts in which counters expire.
 const TENTHS: usize = 10;
 
-/// One full log, of which a hit leaves for each that comes: what a decision takes must not depend on its length.
+/// One full log, which drops a hit for each new one. The time of a decision must not depend on its length.
 pub(crate) fn long_log() {
     println!(
         "\none sliding_log of N hits, full, each decision timed (processor time); every 1,000th gap empties a tenth of it"
@@ -41,8 +41,8 @@ pub(crate) fn long_log() {
     }
 }
 
-/// The slowest decisions while a store fills from empty, every one of which may have to grow a table: in a store with
-/// much room, whose tables stay small, and in one that ends up full, whose tables are as large as they get.
+/// The slowest decisions while an empty store fills; each of them may have to grow a table. In a store with much room,
+/// whose tables stay small, and in one that ends up full, whose tables get as large as possible.
 pub(crate) fn growth(keys: usize) {
     println!("\nfilling a store, each decision timed (processor time)");
     let seed = &Ours::new(Algorithm::SlidingWindow, 1 << 20).seed;
@@ -59,7 +59,7 @@ pub(crate) fn growth(keys: usize) {
     }
 }
 
-/// Runs a sequence of decisions several times, and tells one run, and each decision at its best.
+/// Runs a sequence of decisions several times. Prints one run, and each decision with its shortest time.
 fn several_runs<D: FnMut(&str) -> bool>(name: &str, keys: usize, mut begin: impl FnMut() -> D) {
     let mut best = vec![u32::MAX; keys];
     for run in 0..RUNS {
@@ -77,8 +77,8 @@ fn several_runs<D: FnMut(&str) -> bool>(name: &str, keys: usize, mut begin: impl
     print_times(&format!("{name}, best of {RUNS}"), &mut best);
 }
 
-/// Decisions on other keys, alone and while a tenth of the counters is given back, ten times in turn: what else goes on
-/// in the machine is in both.
+/// Decisions on other keys, alone and while a tenth of the counters expires, ten times in turn, so that other work on
+/// the machine affects both.
 pub(crate) fn expiry(keys: usize) {
     println!(
         "\ndecisions on 10,000 live keys, alone and while {keys} counters expire beside them, a tenth at a time"
@@ -87,7 +87,7 @@ pub(crate) fn expiry(keys: usize) {
         let name = algorithm.name();
         let mut ours = Ours::new(algorithm, 4 << 30);
         let store = Arc::clone(&ours.store);
-        // What was asked in one of these is over long before the next.
+        // The hits of one of these have expired long before the next.
         let period = |number: usize| START.plus(number as u64 * 180 * SECOND_NANOS);
         (0..keys).for_each(|key| _ = ours.decide(&user(key), period(key * TENTHS / keys)));
         let live: Vec<String> = (0..10_000).map(|key| user(keys + key)).collect();

@@ -1,12 +1,12 @@
-//! What a server's header blocks say, as far as a caller must know: the HTTP status and the gRPC status.
+//! Reads a server's header blocks for what a caller needs: the HTTP status and the gRPC status.
 //!
-//! A field's meaning is read once, when it enters the dynamic table; an indexed field is a look-up.
+//! A field is parsed once, when it enters the dynamic table; an indexed field is only looked up.
 
 use std::collections::VecDeque;
 
 use super::hpack::{ENTRY_OVERHEAD, STATIC, TABLE_BYTES, take_integer, take_string};
 
-/// What one header block said.
+/// The statuses in one header block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) status: Option<u16>,
@@ -32,9 +32,9 @@ impl Entry {
     }
 }
 
-/// Reads the header blocks of one connection's answers, all of them, in their order.
+/// Reads all header blocks of one connection's answers, in their order.
 pub(crate) struct AnswerHead {
-    /// The newest entry is in front.
+    /// The newest entry comes first.
     table: VecDeque<Entry>,
     table_bytes: usize,
     table_bytes_max: usize,
@@ -45,7 +45,7 @@ impl AnswerHead {
         AnswerHead { table: VecDeque::new(), table_bytes: 0, table_bytes_max: TABLE_BYTES }
     }
 
-    /// What `block` says; `None` where it is not valid.
+    /// The statuses in `block`; `None` if it is not valid.
     pub(crate) fn read(&mut self, block: &[u8]) -> Option<Head> {
         let mut rest = block;
         let mut head = Head::default();
@@ -113,7 +113,7 @@ impl AnswerHead {
     }
 }
 
-/// A status that is no number is none that anybody expects, so it counts as 0xffff.
+/// A status that is no number counts as 0xffff, which no caller expects.
 fn meaning(name: &[u8], value: &[u8]) -> Meaning {
     let number = || std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(u16::MAX);
     match name {

@@ -20,19 +20,19 @@ pub(crate) struct Args {
     /// Measure rates and latencies, of these scenarios only [default: everything]
     #[arg(long = "scenario", value_enum, value_delimiter = ',')]
     scenarios: Vec<Scenario>,
-    /// Measure what large work and bad clients cost everybody else
+    /// Measure what large work and bad clients cost other clients
     #[arg(long)]
     starvation: bool,
     /// Beside these only [default: everything]
     #[arg(long, value_enum, value_delimiter = ',')]
     beside: Vec<Disturbance>,
-    /// Count system calls a call, where `strace` is there
+    /// Count system calls per call; needs `strace`
     #[arg(long)]
     syscalls: bool,
-    /// Measure what a connection holds of memory, idle and busy
+    /// Measure the memory of a connection, idle and busy
     #[arg(long)]
     memory: bool,
-    /// Calls a second of the open loop [default: half of what the first echo can do]
+    /// Calls per second of the open loop [default: half of the first echo's highest rate]
     #[arg(long)]
     pub(crate) rate: Option<f64>,
     /// Echoes to measure beside tonic-multi, which is always there
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// How long each measurement takes
     #[arg(long, default_value_t = 0.8)]
     pub(crate) seconds: f64,
-    /// How many clients ask; each has a counter of its own
+    /// Different keys; each has a counter of its own
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) keys: u64,
     /// The core that servers run on
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     pub(crate) echo: Option<Echo>,
     #[arg(long, hide = true)]
     pub(crate) port: Option<u16>,
-    /// `cargo bench` says this; without it (`cargo test --all-targets`) it is as if `--quick` were said
+    /// `cargo bench` passes this; without it (`cargo test --all-targets`) a run is quick, as with `--quick`
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -81,7 +81,7 @@ impl Args {
         args
     }
 
-    /// Without a choice, everything is measured.
+    /// Whether the user chose what to measure. Otherwise everything is measured.
     fn chooses(&self) -> bool {
         !self.scenarios.is_empty() || self.starvation || self.syscalls || self.memory
     }
@@ -106,12 +106,12 @@ impl Args {
         self.memory || !self.chooses()
     }
 
-    /// Whether this run shows that everything works, and no figures.
+    /// Whether this run only shows that everything works, without figures.
     pub(crate) fn is_quick(&self) -> bool {
         self.quick || !self.bench
     }
 
-    /// The first is what the others are compared with.
+    /// The subjects to measure. The others are compared with the first.
     pub(crate) fn subjects(&self) -> Vec<Subject> {
         let mut subjects = vec![Subject::Echo(Echo::TonicMulti)];
         let others = self.echoes.iter().filter(|&&echo| echo != Echo::TonicMulti);
@@ -123,7 +123,7 @@ impl Args {
         subjects
     }
 
-    /// Where Tidegate's binary is.
+    /// The path of Tidegate's binary.
     pub(crate) fn tidegate(&self) -> Option<PathBuf> {
         self.tidegate.clone().or(option_env!("CARGO_BIN_EXE_tidegate").map(PathBuf::from))
     }

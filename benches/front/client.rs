@@ -1,7 +1,7 @@
-//! One HTTP/2 connection that asks, as a state machine without I/O: calls and bytes of the server in, bytes for the
-//! server and a tally of answers out.
+//! The client's end of one HTTP/2 connection, as a state machine without I/O. In: calls, and bytes from the server.
+//! Out: bytes for the server, and a tally of answers.
 //!
-//! It knows what it sends in advance, so a call costs it well under a microsecond: what is measured is the server.
+//! It prepares its bytes in advance, so a call costs it well under a microsecond and the server is what is measured.
 //! Anything that a healthy server would not do (a reset, a GOAWAY, an answer in several pieces) is an error.
 
 use hdrhistogram::Histogram;
@@ -13,7 +13,7 @@ use super::request_head::RequestHead;
 
 /// Calls that may be under way at once: a power of two, far over what servers allow.
 const CALLS_MAX: usize = 1024;
-/// Our receive window for the connection: the largest there is; topped up when half of it is used.
+/// Our receive window for the connection: the largest possible one. It is refilled when half of it is used.
 const RECEIVE_WINDOW: u32 = 0x7fff_ffff;
 
 /// Longer latencies count as this one.
@@ -22,12 +22,12 @@ const LATENCY_NANOS_MAX: u64 = 60_000_000_000;
 /// What went wrong with a connection as a whole.
 pub(crate) type Failure = String;
 
-/// What came of the calls.
+/// The results of the calls.
 pub(crate) struct Tally {
     pub(crate) answers: u64,
     pub(crate) errors: u64,
     pub(crate) first_error: Option<String>,
-    /// In nanoseconds, from when the call was due to when its last byte was read.
+    /// In nanoseconds, from the time when the call was due until its last byte was read.
     pub(crate) latency: Histogram<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Tally {
         Tally { answers: 0, errors: 0, first_error: None, latency }
     }
 
-    /// Starts over; errors stay.
+    /// Starts over, but keeps errors.
     pub(crate) fn forget_answers(&mut self) {
         self.answers = 0;
         self.latency.reset();
@@ -49,7 +49,7 @@ impl Tally {
     }
 }
 
-/// One call that is under way; stream 0: none.
+/// One call that is under way; none while `stream` is 0.
 #[derive(Clone, Copy, Default)]
 struct Call {
     stream: u32,
@@ -60,17 +60,17 @@ struct Call {
 
 /// One connection.
 pub(crate) struct Client {
-    /// What is to be sent.
+    /// The bytes to send.
     pub(crate) out: Vec<u8>,
     head: RequestHead,
     answer_head: AnswerHead,
     examiner: Examiner,
     random: Random,
-    /// By stream, modulo their number.
+    /// By the number of the stream, modulo the length.
     calls: Box<[Call; CALLS_MAX]>,
     under_way: usize,
     next_stream: u32,
-    /// What the server allows; no calls before it has said so.
+    /// The streams that the server allows; 0 until its SETTINGS have arrived.
     calls_max: usize,
     send_window: i64,
     received_bytes: u32,
@@ -103,27 +103,27 @@ impl Client {
         self.under_way
     }
 
-    /// Whether the server has said its settings.
+    /// Whether the server's SETTINGS have arrived.
     pub(crate) fn is_ready(&self) -> bool {
         self.calls_max > 0
     }
 
-    /// Takes it that the server allows so many calls, before it has said so.
+    /// Assumes that the server allows this many calls, before its SETTINGS have arrived.
     pub(crate) fn presume(&mut self, calls_max: usize) {
         self.calls_max = calls_max;
     }
 
-    /// Takes these answers for good.
+    /// Sets which answers count as good.
     pub(crate) fn expect(&mut self, expected: Expected) {
         self.examiner.expected = expected;
     }
 
-    /// How many calls the server lets be under way at once.
+    /// How many calls the server allows at once.
     pub(crate) fn calls_max(&self) -> usize {
         self.calls_max
     }
 
-    /// Asks, if the server lets us; the latency counts from `due_nanos`.
+    /// Sends a request, if the server allows one more. The latency counts from `due_nanos`.
     pub(crate) fn ask(&mut self, request: &mut RequestMessage, due_nanos: u64) -> bool {
         let stream = self.next_stream;
         let call = &mut self.calls[place(stream)];
@@ -143,7 +143,7 @@ impl Client {
         true
     }
 
-    /// Takes all whole frames off `bytes`.
+    /// Takes all complete frames from the start of `bytes`.
     pub(crate) fn receive(
         &mut self,
         bytes: &mut &[u8],

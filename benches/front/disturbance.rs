@@ -1,7 +1,7 @@
-//! Large work and bad clients, beside which others want to be answered as fast as ever.
+//! Disturbances: large work and bad clients. A server should answer other clients as fast beside them as without them.
 //!
-//! What a disturbance needs of the generator's core, it prepares before or takes as the kernel's idle class, which
-//! gets well under a hundredth of the time: the generator that waits for its core would look like a slow server.
+//! A disturbance works on the generator's core either before the measurement or in the kernel's idle class, which gets
+//! well under a hundredth of the time. Otherwise a generator that waits for its core would look like a slow server.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -26,21 +26,21 @@ use super::server::Server;
 /// Series and rules.
 const MANY: usize = 100_000;
 const STREAMS: u32 = 10_000;
-/// Clients that stall, or do not read.
+/// Clients that stall or do not read.
 const CLIENTS: usize = 64;
-/// Descriptors of one call that makes series.
+/// Descriptors of one call that creates series.
 const DESCRIPTORS: usize = 50;
-/// How long a server may take for what is large.
+/// How long a server may take for one disturbance.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two of a kind.
+/// The pause between two of the same kind.
 const PAUSE: Duration = Duration::from_millis(50);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// One kind.
+/// A kind of disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Disturbance {
-    /// Shows how much two equal measurements differ on this machine
+    /// None: shows how much two equal measurements differ on this machine
     Nothing,
     /// 64 clients in the middle of a call
     Stalled,
@@ -54,7 +54,7 @@ pub(crate) enum Disturbance {
     Scrapes,
 }
 
-/// One that goes on until it is ended.
+/// A disturbance that goes on until it is ended.
 pub(crate) struct Running {
     stop: Arc<AtomicBool>,
     work: JoinHandle<Result<u64, Failure>>,
@@ -73,7 +73,7 @@ impl Disturbance {
         }
     }
 
-    /// What has to be there before it can begin.
+    /// Prepares the server for it.
     pub(crate) fn prepare(self, server: &Server) -> Result<(), Failure> {
         if self != Self::Scrapes {
             return Ok(());
@@ -89,7 +89,7 @@ impl Disturbance {
             .block_on(make_series(server.address))
     }
 
-    /// Begins it.
+    /// Starts it.
     pub(crate) fn begin(self, server: &Server) -> Result<Running, Failure> {
         let held = match self {
             Self::Stalled => clients(server.address, |bytes| bytes.truncate(bytes.len() - 10), 1)?,
@@ -121,18 +121,18 @@ impl Disturbance {
 }
 
 impl Running {
-    /// Ends it. Returns how often it was done.
+    /// Ends it. Returns how often it was repeated.
     pub(crate) fn end(self) -> Result<u64, Failure> {
         self.stop.store(true, Ordering::Relaxed);
         self.work.join().map_err(|_| "a disturbance panicked")?
     }
 }
 
-/// Connections that say `calls` calls, as `change` makes them, and then nothing. They never read.
+/// Connections that send `calls` calls, changed by `change`, and then nothing. They never read.
 fn clients(address: SocketAddr, change: fn(&mut Vec<u8>), calls: usize) -> io::Result<Vec<TcpStream>> {
     let client = |seed| {
         let mut client = Client::new(false, seed as u64);
-        // what the server's settings will say
+        // the server's SETTINGS will allow as many
         client.presume(calls);
         let mut request = RequestMessage::new(Keys::InTurn(0));
         while client.under_way() < calls && client.ask(&mut request, 0) {}
@@ -152,7 +152,7 @@ fn enter_idle_class() -> Result<(), Failure> {
     if done.success() { Ok(()) } else { Err("chrt fails".into()) }
 }
 
-/// Puts the other one of the two texts in force.
+/// Puts the other of the two texts in force.
 fn reload(metrics: SocketAddr, rules: &Path, texts: &[String; 2]) -> Result<(), Failure> {
     let before = reloads_at(metrics)?;
     let is_first = fs::read_to_string(rules).is_ok_and(|text| text == texts[0]);
@@ -163,7 +163,7 @@ fn reload(metrics: SocketAddr, rules: &Path, texts: &[String; 2]) -> Result<(), 
     wait_until(|| Ok(reloads_at(metrics)? > before))
 }
 
-/// The beginning of a connection and the heads of all the calls.
+/// The first bytes of a connection, and the heads of all calls.
 fn many_streams() -> Vec<u8> {
     let mut bytes = frame::PREFACE.to_vec();
     frame::put(&mut bytes, kind::SETTINGS, 0, 0, &[]);
@@ -174,7 +174,7 @@ fn many_streams() -> Vec<u8> {
     bytes
 }
 
-/// Opens the streams, and hears what the server has to say of it until it closes the connection.
+/// Opens the streams, and reads until the server closes the connection.
 fn open_streams(address: SocketAddr, bytes: &[u8]) -> io::Result<()> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(TIMEOUT))?;
@@ -196,7 +196,7 @@ async fn make_series(address: SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rules that grant so many.
+/// Rules with this limit.
 fn many_rules(requests_per_unit: u32) -> String {
     let mut text = String::from("domain: many\ndescriptors:\n");
     for at in 0..MANY {
@@ -212,7 +212,7 @@ fn reloads(server: &Server) -> Result<u64, Failure> {
     reloads_at(server.metrics)
 }
 
-/// How often rules came into force.
+/// The number of reloads that succeeded.
 fn reloads_at(metrics: SocketAddr) -> Result<u64, Failure> {
     let page = page(metrics)?;
     let value = page.lines().find_map(|line| line.strip_prefix("ratelimit_service_config_load_success "));
@@ -234,14 +234,14 @@ fn wait_until(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<(), Fa
     Ok(())
 }
 
-/// The page of metrics, with its head.
+/// The page of metrics, with its HTTP head.
 fn page(metrics: SocketAddr) -> io::Result<String> {
     let mut page = String::new();
     ask_for_page(metrics)?.read_to_string(&mut page)?;
     Ok(page)
 }
 
-/// Takes the page of metrics and drops it.
+/// Reads the page of metrics and drops it.
 fn scrape(metrics: SocketAddr) -> io::Result<()> {
     let mut socket = ask_for_page(metrics)?;
     let mut scratch = vec![0; 1 << 20];

@@ -1,7 +1,7 @@
-//! The floors: servers that answer ShouldRateLimit with one constant OK, on the same libraries as Tidegate or on less.
+//! The echoes: servers that answer ShouldRateLimit with a constant OK, on the same libraries as Tidegate or on fewer.
 //!
-//! Each runs in a process of its own: the benchmark starts itself again with `--echo`. They show what the network, the
-//! kernel and the libraries cost before anybody has decided anything.
+//! Each runs in a process of its own: the benchmark starts itself again with `--echo`. Their figures are what the
+//! network, the kernel and the libraries cost without a decision.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,7 +21,7 @@ use super::hpack::{put_integer, put_string};
 use super::proto::envoy::service::ratelimit::v3;
 use super::request::framed;
 
-/// What an echo is built on.
+/// The libraries of an echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Echo {
     /// tonic, on tokio's usual multi-thread runtime
@@ -36,7 +36,7 @@ pub(crate) enum Echo {
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Serves on `port` of loopback until somebody ends the process.
+/// Serves on `port` of loopback until the process is ended.
 pub(crate) fn serve(echo: Echo, port: u16) -> Result<(), Failure> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     match echo {
@@ -51,7 +51,7 @@ fn current_thread() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// What a limiter would say, so that an echo writes as much as one.
+/// The answer of a limiter, so that an echo writes as many bytes.
 fn ok() -> v3::RateLimitResponse {
     let code = v3::rate_limit_response::Code::Ok.into();
     let unit = v3::rate_limit_response::rate_limit::Unit::Hour.into();
@@ -91,7 +91,7 @@ where
     loop {
         let (socket, _) = listener.accept().await?;
         socket.set_nodelay(true)?;
-        // a connection that breaks is seen, and counted, at the other end
+        // the load generator counts connections that break
         tokio::spawn(serve(socket));
     }
 }

@@ -1,14 +1,14 @@
-//! HTTP/2 frames (RFC 9113, sections 4 and 6), as little of them as a load generator needs.
+//! HTTP/2 frames (RFC 9113, sections 4 and 6), as far as a load generator needs them.
 //!
-//! In: bytes of the socket; out: frames, borrowed from them. And the other way round. No state, no I/O.
+//! From bytes of the socket to frames that borrow from them, and from frames to bytes. No state, no I/O.
 
-/// What a client says before its first frame.
+/// The bytes that a client sends before its first frame.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The bytes in front of each frame's payload.
+/// The bytes of a frame before its payload.
 pub(crate) const HEADER_BYTES: usize = 9;
-/// No peer may send a longer payload, as we do not raise SETTINGS_MAX_FRAME_SIZE.
+/// No peer may send a longer payload, because we do not raise SETTINGS_MAX_FRAME_SIZE.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 16_384;
-/// Flow-control windows before anybody says otherwise.
+/// The initial flow-control windows.
 pub(crate) const WINDOW_DEFAULT: i64 = 65_535;
 
 /// The types of frames.
@@ -31,7 +31,7 @@ pub(crate) mod flag {
     pub(crate) const PRIORITY: u8 = 0x20;
 }
 
-/// The parameters of SETTINGS that we heed.
+/// The parameters of SETTINGS that we use.
 pub(crate) mod setting {
     pub(crate) const HEADER_TABLE_SIZE: u16 = 1;
     pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -53,7 +53,7 @@ impl Frame<'_> {
     }
 }
 
-/// Takes the first whole frame off `bytes`; `None` while it is not all there.
+/// Takes the first frame from the start of `bytes`; `None` while it is incomplete.
 pub(crate) fn take<'a>(bytes: &mut &'a [u8]) -> Option<Frame<'a>> {
     let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let payload_bytes = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
@@ -63,7 +63,7 @@ pub(crate) fn take<'a>(bytes: &mut &'a [u8]) -> Option<Frame<'a>> {
     Some(Frame { kind: header[3], flags: header[4], stream, payload })
 }
 
-/// Appends a frame whose payload is known.
+/// Appends a frame with this payload.
 pub(crate) fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     put_header(out, payload.len(), kind, flags, stream);
     out.extend_from_slice(payload);

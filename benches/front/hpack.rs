@@ -1,13 +1,13 @@
-//! What both directions of header compression (RFC 7541) share: the static table, integers, strings.
+//! The parts of header compression (RFC 7541) that both directions share: the static table, integers, strings.
 
 use super::huffman;
 
-/// Bytes of a dynamic table, as long as nobody asks for another size. We never do.
+/// Bytes of a dynamic table, unless the peer asks for another size. We never do.
 pub(crate) const TABLE_BYTES: usize = 4096;
-/// What the RFC adds to the size of each entry.
+/// Bytes that the RFC adds to the size of each entry.
 pub(crate) const ENTRY_OVERHEAD: usize = 32;
 
-/// Field number `i` is `STATIC[i - 1]`; the dynamic table comes after it, the newest entry first.
+/// Field number `i` is `STATIC[i - 1]`. The dynamic table follows, with the newest entry first.
 #[rustfmt::skip]
 pub(crate) const STATIC: [(&str, &str); 61] = [
     (":authority", ""), (":method", "GET"), (":method", "POST"), (":path", "/"), (":path", "/index.html"),
@@ -25,7 +25,7 @@ pub(crate) const STATIC: [(&str, &str); 61] = [
     ("transfer-encoding", ""), ("user-agent", ""), ("vary", ""), ("via", ""), ("www-authenticate", ""),
 ];
 
-/// Appends `value`: its start shares a byte with the bits of `pattern`, of which it has the lower `bits`.
+/// Appends the integer `value`. It starts in the lower `bits` of a byte whose upper bits are those of `pattern`.
 pub(crate) fn put_integer(out: &mut Vec<u8>, pattern: u8, bits: u8, value: usize) {
     let max = (1_usize << bits) - 1;
     if value < max {
@@ -40,7 +40,7 @@ pub(crate) fn put_integer(out: &mut Vec<u8>, pattern: u8, bits: u8, value: usize
     out.push(rest as u8);
 }
 
-/// Takes an integer off `bytes`, of whose first byte it has the lower `bits`; `None` where it does not end.
+/// Takes an integer from the start of `bytes`. It starts in the lower `bits` of the first byte. `None`: it is cut off.
 pub(crate) fn take_integer(bytes: &mut &[u8], bits: u8) -> Option<usize> {
     let max = (1_usize << bits) - 1;
     let (&first, rest) = bytes.split_first()?;
@@ -60,7 +60,7 @@ pub(crate) fn take_integer(bytes: &mut &[u8], bits: u8) -> Option<usize> {
     None
 }
 
-/// Appends a string, Huffman-coded, as every real client sends it.
+/// Appends a Huffman-coded string, which is what real clients send.
 pub(crate) fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     let start = out.len();
     out.push(0);
@@ -70,7 +70,7 @@ pub(crate) fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     out[start] = 0x80 | coded_bytes as u8;
 }
 
-/// Takes a string off `bytes`.
+/// Takes a string from the start of `bytes`.
 pub(crate) fn take_string(bytes: &mut &[u8]) -> Option<Vec<u8>> {
     let coded = bytes.first()? & 0x80 != 0;
     let length = take_integer(bytes, 7)?;

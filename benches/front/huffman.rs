@@ -1,11 +1,11 @@
 //! The string code of HPACK (RFC 7541, Appendix B): bytes to Huffman-coded bytes and back.
 //!
-//! The code is canonical, so the lengths alone give it. Decoding goes bit by bit: a server sends each of its strings
-//! once a connection and refers to it afterwards, so speed does not matter there.
+//! The code is canonical, so its lengths define it. Decoding works bit by bit: a server sends each of its strings once
+//! per connection and an index after that, so the speed does not matter.
 
 use std::sync::LazyLock;
 
-/// Bits of each symbol's code; the last one is EOS, which no string holds.
+/// The bits of each symbol's code. The last symbol is EOS, which no string contains.
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, // 0
     28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28, // 16
@@ -33,7 +33,7 @@ struct Code {
     of_symbol: Vec<(u32, u8)>,
     /// Symbols in the order of their codes.
     symbols: Vec<usize>,
-    /// For each number of bits: the first code that has as many, and where it stands in `symbols`.
+    /// For each number of bits: the first code with that many, and its index in `symbols`.
     first: [(u32, usize); BITS_MAX + 2],
 }
 
@@ -55,7 +55,7 @@ static CODE: LazyLock<Code> = LazyLock::new(|| {
     code
 });
 
-/// Appends the code of `text` to `out`, filled up to a whole byte with ones.
+/// Appends the code of `text` to `out`, padded with ones to a whole byte.
 pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
     let (mut pending, mut pending_bits) = (0_u64, 0_u32);
     for &byte in text {
@@ -73,7 +73,7 @@ pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The text that `coded` stands for; `None` where it holds EOS. The filling is not checked.
+/// Decodes `coded`; `None` if it contains EOS. The padding is not checked.
 pub(crate) fn decode(coded: &[u8]) -> Option<Vec<u8>> {
     let code = &*CODE;
     let mut text = Vec::with_capacity(coded.len() * 2);

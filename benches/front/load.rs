@@ -1,7 +1,7 @@
-//! The load generator: one thread, non-blocking sockets, closed or open loop, onto one server.
+//! The load generator: one thread, non-blocking sockets, closed or open loop, one server.
 //!
-//! While it has a core of its own it never sleeps: a server's answers then wake nobody, so what a server's CPU does is
-//! its own work. It reports how busy it was; close to 100 % it measures itself and not the server.
+//! While it has a core of its own it never sleeps, so the server spends no CPU on waking it. It reports how busy it
+//! was; close to 100 % it measures itself and not the server.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -15,17 +15,17 @@ use super::server::Server;
 use super::socket::Socket;
 
 const READ_BYTES: usize = 256 * 1024;
-/// How long answers may take once nothing more is asked, and a connection until it is ready.
+/// How long a connection may take to get ready, and how long the last answers may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// In an open loop, calls that wait because the server lets no more in; beyond this the rate is out of reach.
+/// In an open loop, the most due calls that wait for the server to allow more streams. Beyond it the rate is too high.
 const BACKLOG_MAX: usize = 1 << 20;
 
-/// How calls follow each other.
+/// When calls are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// Each connection has so many calls under way, always; an answer makes room for the next call.
+    /// Each connection always has this many calls under way. The next call is sent when an answer arrives.
     Closed { streams: usize },
-    /// Calls are due at random times, so many a second, whatever the answers do (a Poisson process).
+    /// Calls are due at random times, at this mean rate, independent of the answers (a Poisson process).
     Open { per_second: f64 },
 }
 
@@ -37,9 +37,9 @@ pub(crate) struct Run {
     pub(crate) ids: bool,
     pub(crate) warm_up: Duration,
     pub(crate) measured: Duration,
-    /// Ends the run early, after so many calls.
+    /// Ends the run early, after this many calls.
     pub(crate) calls_max: u64,
-    /// Whether to sleep while there is nothing to do, as the servers need this core too.
+    /// Whether to sleep while there is nothing to do, because the servers need this core too.
     pub(crate) sleeps: bool,
 }
 
@@ -50,16 +50,16 @@ pub(crate) struct Workload {
     pub(crate) seed: u64,
 }
 
-/// What a run brought.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
     pub(crate) elapsed: Duration,
     pub(crate) server_cpu: Duration,
-    /// The part of the time that the generator had something to do: 0 to 1.
+    /// The share of the time in which the generator was busy: 0 to 1.
     pub(crate) busy: f64,
 }
 
-/// Does one run. The error is why it makes no sense.
+/// Does one run. The error says why the run is not valid.
 pub(crate) fn drive(server: &Server, run: &Run, workload: Workload) -> Result<Outcome, String> {
     let mut load = Load::connect(server, run, workload).map_err(|error| format!("connecting: {error}"))?;
     load.links.iter_mut().for_each(|link| link.client.expect(server.answers));
@@ -68,7 +68,7 @@ pub(crate) fn drive(server: &Server, run: &Run, workload: Workload) -> Result<Ou
     load.go(server, run)
 }
 
-/// Connects, and tells what `look` sees once nothing was asked yet, and then when all are busy.
+/// Connects, and returns what `look` returns while all connections are idle, and while all are busy.
 pub(crate) fn residence<T>(
     server: &Server,
     run: &Run,
@@ -140,7 +140,7 @@ impl Load {
         Ok(())
     }
 
-    /// Fewer calls at once than the table says would be another measurement.
+    /// Fails when the server allows fewer calls at once than the table says.
     fn check_that_streams_fit(&self, pace: Pace) -> Result<(), String> {
         let Pace::Closed { streams } = pace else { return Ok(()) };
         match self.links.iter().map(|link| link.client.calls_max()).min() {
@@ -158,12 +158,12 @@ impl Load {
         let (server_cpu, elapsed) = (server.cpu().saturating_sub(cpu), from.elapsed());
         let answered = self.tally.answers;
         self.drain()?;
-        // what came after the end was right, but is not part of the rate
+        // answers after the end are checked, but are not part of the rate
         let tally = Tally { answers: answered, ..std::mem::replace(&mut self.tally, Tally::new()) };
         Ok(Outcome { tally, elapsed, server_cpu, busy: 1.0 - idle.as_secs_f64() / elapsed.as_secs_f64() })
     }
 
-    /// Asks and listens until `end` after the start; returns how long there was nothing to do.
+    /// Sends and receives until `end` after the start. Returns how long there was nothing to do.
     fn work(&mut self, run: &Run, end: Duration) -> Result<Duration, String> {
         let mut idle = Duration::ZERO;
         let mut turn_start = self.started.elapsed();
@@ -200,7 +200,7 @@ impl Load {
         Ok(self.asked > before)
     }
 
-    /// Connections take turns.
+    /// Sends the calls that are due. Connections take turns.
     fn send_due_calls(&mut self) -> Result<bool, String> {
         let before = self.asked;
         while let Some(&due) = self.arrivals.waiting.front() {
@@ -222,7 +222,7 @@ impl Load {
         Ok(asked > 0)
     }
 
-    /// Hears what there is to hear; returns whether there was something, and how long it slept.
+    /// Receives what has arrived. Returns whether there was anything, and how long it slept.
     fn turn(&mut self) -> Result<(bool, Duration), String> {
         let before = Instant::now();
         let timeout = if self.sleeps { Duration::from_millis(10) } else { Duration::ZERO };
@@ -236,8 +236,8 @@ impl Load {
         Ok((!self.events.is_empty(), asleep))
     }
 
-    /// Waits for the answers that are still to come; that one does not is an error. Calls that were due are made, as
-    /// leaving out the latest ones would flatter a server that is behind.
+    /// Waits for the answers that are missing; one that does not come is an error. Calls that are due are still sent:
+    /// without the latest ones, a server that is behind would look better than it is.
     fn drain(&mut self) -> Result<(), String> {
         let start = Instant::now();
         while !self.arrivals.waiting.is_empty() || self.links.iter().any(|link| link.client.under_way() > 0) {
@@ -252,7 +252,7 @@ impl Load {
     }
 }
 
-/// The times at which calls are due, in an open loop.
+/// The times at which calls are due in an open loop.
 struct Arrivals {
     mean_nanos: f64,
     next_nanos: f64,
@@ -283,9 +283,9 @@ impl Arrivals {
 struct Link {
     socket: Socket,
     client: Client,
-    /// The start of a frame whose end has not come.
+    /// The start of a frame whose end has not arrived.
     unread: Vec<u8>,
-    /// What of the client's `out` the socket has taken.
+    /// The bytes of the client's `out` that the socket has taken.
     sent: usize,
 }
 
@@ -294,7 +294,7 @@ impl Link {
         Link { socket, client, unread: Vec::new(), sent: 0 }
     }
 
-    /// Reads until the socket is empty. `input` is scratch room for the start of a frame and one read behind it.
+    /// Reads until the socket is empty. `input` is scratch space for the start of a frame and one read after it.
     fn hear(&mut self, input: &mut [u8], started: Instant, tally: &mut Tally) -> Result<(), String> {
         loop {
             let unread = self.unread.len();
@@ -311,13 +311,13 @@ impl Link {
             self.unread.clear();
             self.unread.extend_from_slice(rest);
             if self.socket.short_read_means_empty() && read < input.len() - unread {
-                // a short read: the socket is empty, and tells when it is no longer
+                // a short read: the socket is empty, and epoll reports new bytes
                 return Ok(());
             }
         }
     }
 
-    /// Writes what the socket takes; the rest goes when it is writable again.
+    /// Writes what the socket takes. The rest is written when the socket is writable again.
     fn send(&mut self) -> Result<(), String> {
         while self.sent < self.client.out.len() {
             match self.socket.write(&self.client.out[self.sent..]) {

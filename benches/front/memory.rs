@@ -1,4 +1,4 @@
-//! What a connection holds of a server's memory: once it is open, and while it is as busy as a proxy's.
+//! The memory of a server per connection: while the connection is idle, and while it is as busy as a proxy's.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use super::request::Keys;
 use super::server::{self, Subject};
 use super::{drive, start};
 
-/// Connections: so many that what else a server needs does not show, and fewer than the files that it may open.
+/// Connections: so many that the server's other memory does not matter, and fewer than its limit of open files.
 const CONNECTIONS: usize = 500;
 /// Calls under way on each busy one.
 const STREAMS: usize = 8;
-/// Clients: few, as counters are not what is measured.
+/// Keys: few, because the memory of counters is not measured.
 const KEYS: u64 = 1_000;
 
 /// Measures every server and prints a table.

@@ -1,9 +1,9 @@
 //! Other limiters that answer the same call, where the user has them: `PEER_RATELIMIT=/path/to/ratelimit cargo bench
-//! --bench front` puts one more row into every table.
+//! --bench front` adds one row to every table.
 //!
-//! | variable | what it names | how it is started |
+//! | variable | its binary | how it is started |
 //! | --- | --- | --- |
-//! | `PEER_RATELIMIT` | the server of `envoyproxy/ratelimit` | with its variables of the environment; asks the Redis at `PEER_REDIS`, `127.0.0.1:6379` unless said, which should have a core of its own |
+//! | `PEER_RATELIMIT` | the server of `envoyproxy/ratelimit` | with its variables of the environment; asks the Redis at `PEER_REDIS`, `127.0.0.1:6379` by default, which should have a core of its own |
 //! | `PEER_LIMITADOR` | `limitador-server` | `limitador-server LIMITS --rls-ip 127.0.0.1 --rls-port PORT … memory` |
 
 use std::env;
@@ -15,7 +15,7 @@ use std::process::Command;
 use super::request::{DOMAIN, KEY};
 use super::server::free_port;
 
-/// One that can join.
+/// Another limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     Ratelimit,
@@ -23,7 +23,7 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// Those whose binaries the user has named.
+    /// The limiters whose binaries the user has named.
     pub(crate) fn named() -> impl Iterator<Item = Peer> {
         [Peer::Ratelimit, Peer::Limitador].into_iter().filter(|peer| peer.binary().is_some())
     }

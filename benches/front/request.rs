@@ -1,7 +1,7 @@
 //! The request of the benchmark, and what makes an answer a good one.
 //!
-//! The message is encoded once; from then on only the bytes of the key change. Every answer is looked at, and one in
-//! so many is decoded whole.
+//! The message is encoded once; after that only the bytes of the key change. Every answer is checked, and one in
+//! [`DECODED_EVERY`] is fully decoded.
 
 use prost::Message;
 
@@ -14,14 +14,14 @@ use super::proto::envoy::service::ratelimit::v3::{
 /// The domain and the descriptor key that the rules of the benchmark limit.
 pub(crate) const DOMAIN: &str = "bench";
 pub(crate) const KEY: &str = "client";
-/// Every key is a number of so many digits.
+/// The digits of a key's value, which is a number.
 const KEY_DIGITS: usize = 7;
-/// Bytes that gRPC puts in front of a message: not compressed, and its length.
+/// Bytes of gRPC's prefix of a message: one for "not compressed", four for the length.
 const PREFIX_BYTES: usize = 5;
-/// A power of two: one answer in so many is decoded whole.
+/// One answer in this many is fully decoded. A power of two.
 const DECODED_EVERY: u64 = 64;
 
-/// SplitMix64: good enough to spread keys, and nearly free.
+/// SplitMix64: random enough to spread keys, and very fast.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -33,16 +33,16 @@ impl Random {
     }
 }
 
-/// Which client asks next.
+/// The order of the keys of requests.
 #[derive(Clone, Copy)]
 pub(crate) enum Keys {
-    /// Any of so many.
+    /// Random keys below this number.
     Random(u64),
-    /// One after the other, from this one on.
+    /// One after the other, starting with this one.
     InTurn(u64),
 }
 
-/// The request, ready to be sent, with its prefix.
+/// The encoded request with its gRPC prefix.
 pub(crate) struct RequestMessage {
     message: Vec<u8>,
     keys: Keys,
@@ -59,7 +59,7 @@ impl RequestMessage {
         RequestMessage { message, keys }
     }
 
-    /// The message of the next client.
+    /// The message with the next key.
     pub(crate) fn next(&mut self, random: &mut Random) -> &[u8] {
         let mut key = match &mut self.keys {
             Keys::Random(count) => ((u128::from(random.next()) * u128::from(*count)) >> 64) as u64,
@@ -75,13 +75,13 @@ impl RequestMessage {
         &self.message
     }
 
-    /// Bytes of every message.
+    /// The bytes of a message.
     pub(crate) fn bytes(&self) -> usize {
         self.message.len()
     }
 }
 
-/// `message` with its prefix.
+/// `message`, encoded with its gRPC prefix.
 pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
     let mut out = vec![0];
     out.extend_from_slice(&(message.encoded_len() as u32).to_be_bytes());
@@ -89,17 +89,17 @@ pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
     out
 }
 
-/// What makes an answer a good one.
+/// The answers that count as good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// OK, by a limit that has room left.
+    /// OK, with a limit that has hits left.
     Ok,
-    /// OK, which does not say by which limit.
+    /// OK, without a limit in the answer.
     BareOk,
     /// Over the limit.
     #[allow(dead_code, reason = "the benchmark of Redis asks what is over")]
     Over,
-    /// A decision, whichever.
+    /// Any decision.
     #[allow(dead_code, reason = "the benchmark of Redis asks what is over")]
     Decision,
 }
@@ -113,7 +113,7 @@ impl Expected {
         }
     }
 
-    /// An answer without a limit would mean that nothing was decided: the rules were not found.
+    /// An answer without a limit means that no rule was found, so nothing was decided.
     fn takes_message(self, message: &[u8]) -> bool {
         RateLimitResponse::decode(message).is_ok_and(|answer| {
             let [status] = &*answer.statuses else { return false };
@@ -123,7 +123,7 @@ impl Expected {
     }
 }
 
-/// Looks at answers.
+/// Checks answers.
 pub(crate) struct Examiner {
     seen: u64,
     pub(crate) expected: Expected,
@@ -136,10 +136,10 @@ impl Default for Examiner {
 }
 
 impl Examiner {
-    /// Whether `data` is one whole message that says what is expected and, where it is decoded, by which limit.
+    /// Whether `data` is one whole message with the expected code and, if it is decoded, with the limit.
     pub(crate) fn passes(&mut self, data: &[u8]) -> bool {
         self.seen += 1;
-        // field 1 comes first, whoever encoded it: overall_code
+        // field 1, overall_code, comes first in every encoder's output
         let looks_good = data.len() > PREFIX_BYTES + 1
             && data[0] == 0
             && data[1..PREFIX_BYTES] == ((data.len() - PREFIX_BYTES) as u32).to_be_bytes()

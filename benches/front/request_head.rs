@@ -1,8 +1,8 @@
 //! The header blocks of one connection's requests, compressed as Envoy compresses them: `:path` is spelt out each
-//! time, every other field enters the dynamic table and is an index from then on.
+//! time, every other field enters the dynamic table once and is an index after that.
 //!
-//! Request ids and trace headers are new each time, so they enter the table anew each time, push everything else out
-//! after some twenty calls, and cost a server what they cost it in real life.
+//! Request ids and trace headers are new in each request. So they enter the table each time and evict everything else
+//! after about twenty calls, which costs a server as much as in production.
 
 use std::collections::VecDeque;
 
@@ -11,9 +11,9 @@ use super::hpack::{ENTRY_OVERHEAD, STATIC, TABLE_BYTES, put_integer, put_string}
 /// One field of each request.
 #[derive(Clone, Copy)]
 enum Field {
-    /// The static table holds it whole, under this number.
+    /// The static table has name and value under this number.
     Static(usize),
-    /// Spelt out each time; the static table holds its name under this number.
+    /// Spelt out each time; the static table has its name under this number.
     SpeltOut(usize, &'static str),
     /// (name, value): an index from the second time on.
     Kept(&'static str, &'static str),
@@ -39,7 +39,7 @@ const ID_FIELDS: [Field; 2] = [
     Field::Fresh("traceparent", "00-????????????????????????????????-????????????????-01"),
 ];
 
-/// A field, and when it entered the dynamic table last: it was the how many-eth to do so; 0: it never did.
+/// A field, and the number of its latest entry in the dynamic table, counted from 1; 0: it has none.
 struct Slot {
     field: Field,
     entered: usize,
@@ -60,7 +60,7 @@ impl RequestHead {
         RequestHead { slots, table: Table::default(), fresh: Vec::new() }
     }
 
-    /// Appends the block of the next request; `random` brings the digits of ids.
+    /// Appends the block of the next request. `random` gives the digits of ids.
     pub(crate) fn put(&mut self, random: &mut impl FnMut() -> u64, out: &mut Vec<u8>) {
         for slot in &mut self.slots {
             let index = self.table.index(slot.entered);
@@ -88,7 +88,7 @@ impl RequestHead {
     }
 }
 
-/// Starts a field that enters the table: `index` is where the table holds its name, if we know of such a place.
+/// Starts a field that enters the table. `index` is an entry of the table with the same name, if there is one.
 fn put_name(name: &str, index: Option<usize>, out: &mut Vec<u8>) {
     let fixed = || STATIC.iter().position(|(fixed, _)| *fixed == name).map(|at| at + 1);
     match index.or_else(fixed) {
@@ -112,23 +112,23 @@ fn fill(shape: &str, random: &mut impl FnMut() -> u64, out: &mut Vec<u8>) {
     }
 }
 
-/// The dynamic table, of which only the sizes matter.
+/// The dynamic table; only the sizes of its entries are needed.
 #[derive(Default)]
 struct Table {
-    /// The newest entry is in front.
+    /// The newest entry comes first.
     sizes: VecDeque<usize>,
     bytes: usize,
     entered: usize,
 }
 
 impl Table {
-    /// The index of the entry that was the `entered`-th to come, if it is still there.
+    /// The index of the entry with this number, if it is still in the table.
     fn index(&self, entered: usize) -> Option<usize> {
         let newer = self.entered - entered;
         (newer < self.sizes.len()).then_some(STATIC.len() + 1 + newer)
     }
 
-    /// Returns the how many-eth entry it is.
+    /// Adds an entry and returns its number.
     fn enter(&mut self, text_bytes: usize) -> usize {
         let size = text_bytes + ENTRY_OVERHEAD;
         self.bytes += size;

@@ -24,9 +24,9 @@ pub(crate) enum Scenario {
     Tls,
     /// one connection, one call at a time
     Single,
-    /// 8 connections, calls at random times, so many a second as `--rate` says
+    /// 8 connections, calls at random times, at the rate of `--rate`
     Open,
-    /// as batch64, the servers on all cores, the generator among them
+    /// as batch64, the servers on all cores, which they share with the generator
     TwoCores,
 }
 
@@ -57,13 +57,13 @@ impl Scenario {
         !matches!(self, Scenario::Single | Scenario::Open | Scenario::Batch1)
     }
 
-    /// A server of one thread has no use for a second core.
+    /// Whether the scenario measures this subject. A server with one thread is not measured on two cores.
     pub(crate) fn takes(self, subject: Subject) -> bool {
         let one_thread = matches!(subject, Subject::Echo(echo) if echo != Echo::TonicMulti);
         (self == Scenario::Tls) == subject.is_tls() && !(self.shares_cores() && one_thread)
     }
 
-    /// `open_rate`: calls a second of the open loop.
+    /// `open_rate`: calls per second of the open loop.
     pub(crate) fn run(self, args: &Args, open_rate: f64) -> Run {
         let pace = match self {
             Scenario::Batch64 | Scenario::Ids | Scenario::TwoCores | Scenario::Tls => {

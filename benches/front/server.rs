@@ -1,7 +1,7 @@
-//! The processes under test: started on chosen cores, watched, ended.
+//! The servers under test: starts them on chosen cores, reads their CPU time and memory, ends them.
 //!
-//! The kernel ends a server when the benchmark ends, however it ends: util-linux's `setpriv` asks for that, and
-//! `taskset` chooses the cores. So nothing outlives a panic, a Ctrl-C or a kill.
+//! util-linux's `setpriv` has the kernel end a server when the benchmark ends for any reason, so no server outlives a
+//! panic, a Ctrl-C or a kill. `taskset` chooses the cores.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,23 +15,23 @@ use super::peer::{self, Peer};
 use super::request::{DOMAIN, Expected, KEY};
 use super::socket;
 
-/// How long a server may take until it listens.
+/// How long a server may take to start listening.
 const START_MAX: Duration = Duration::from_secs(10);
-/// What a server says, in its scratch folder; the last lines of it go into errors.
+/// The file in the scratch folder with a server's output. Errors quote its last lines.
 const LOG: &str = "log";
 const LOG_LINES: usize = 20;
-/// The rules, in the scratch folder.
+/// The folder of rules in the scratch folder.
 const RULES: &str = "rules";
 /// A unit of CPU time in `/proc/<pid>/stat`: USER_HZ is 100 on every architecture that has servers.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What can be measured.
+/// A server that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Echo(Echo),
     Peer(Peer),
     Tidegate,
-    /// The same on its own HTTP/2.
+    /// Tidegate with its own HTTP/2.
     Lane,
     /// Each of these with TLS.
     TidegateTls,
@@ -53,7 +53,7 @@ impl Subject {
         }
     }
 
-    /// What Tidegate is to serve the call with; `None` for an echo.
+    /// The gRPC front that Tidegate serves the call with; `None` for other servers.
     pub(crate) fn grpc_front(self) -> Option<&'static str> {
         match self {
             Subject::Echo(_) | Subject::Peer(_) => None,
@@ -62,7 +62,7 @@ impl Subject {
         }
     }
 
-    /// Whether it speaks TLS.
+    /// Whether it serves TLS.
     pub(crate) fn is_tls(self) -> bool {
         matches!(self, Subject::TidegateTls | Subject::LaneTls)
     }
@@ -75,41 +75,41 @@ impl Subject {
     }
 }
 
-/// How Tidegate is to run, beside what is the same for all.
+/// What differs between the runs of Tidegate.
 pub(crate) struct Setup {
-    /// The rule that every client has for itself.
+    /// The limit of every key.
     pub(crate) rate_limit: String,
     /// Settings.
     pub(crate) variables: Vec<(&'static str, String)>,
 }
 
 impl Default for Setup {
-    /// In memory, by a limit that none reaches, so that each call is decided and each answer is OK.
+    /// Counters in memory, and a limit that no key reaches, so that each call is decided and each answer is OK.
     fn default() -> Setup {
         let rate_limit = "{unit: hour, requests_per_unit: 1000000, algorithm: sliding_window}".into();
         Setup { rate_limit, variables: Vec::new() }
     }
 }
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Server {
     pub(crate) subject: Subject,
     pub(crate) address: SocketAddr,
-    /// Which of its answers are good ones.
+    /// Its answers that count as good.
     pub(crate) answers: Expected,
-    /// Where Tidegate's page of metrics is.
+    /// The address of Tidegate's metrics.
     pub(crate) metrics: SocketAddr,
     process: Child,
     folder: PathBuf,
 }
 
 impl Server {
-    /// Starts `subject` on `cores` (as `taskset -c` has them) and waits until it listens. `tidegate` is the binary.
+    /// Starts `subject` on `cores` (as `taskset -c` takes them) and waits until it listens. `tidegate` is the binary.
     pub(crate) fn start(subject: Subject, cores: &str, tidegate: &Path) -> Result<Server, String> {
         Self::start_with(subject, cores, tidegate, &Setup::default())
     }
 
-    /// The same, as `setup` says.
+    /// Like `start`, with a setup.
     pub(crate) fn start_with(
         subject: Subject,
         cores: &str,
@@ -142,7 +142,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Its process id: `setpriv` and `taskset` become what they start.
+    /// Its process id. `setpriv` and `taskset` replace themselves with the server, so it is the child's.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
@@ -157,12 +157,12 @@ impl Server {
         self.folder.join(RULES)
     }
 
-    /// User and system time of all its threads, ever.
+    /// User and system time of all its threads since its start.
     pub(crate) fn cpu(&self) -> Duration {
         cpu(self.process.id())
     }
 
-    /// Bytes of memory that it has, in pages that are there.
+    /// Its resident memory, in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap_or_default();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -170,7 +170,7 @@ impl Server {
         kib.unwrap_or(0) * 1024
     }
 
-    /// `what` went wrong, and what the server itself has to say.
+    /// The error `what`, with the last lines of the server's output.
     pub(crate) fn blame(&self, what: &str) -> String {
         let log = fs::read_to_string(self.folder.join(LOG)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -193,15 +193,15 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // neither can fail for a child that nobody has waited for
+        // neither can fail for a child that was not waited for yet
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // what stays behind is a few bytes in Cargo's target folder
+        // if this fails, only a few bytes stay in Cargo's target folder
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Binds this process, the load generator, to `cores`.
+/// Binds this process, which is the load generator, to `cores`.
 pub(crate) fn pin_self(cores: &str) -> Result<(), String> {
     let pid = std::process::id().to_string();
     let output = Command::new("taskset").args(["-cp", cores, &pid]).output();
@@ -212,7 +212,7 @@ pub(crate) fn pin_self(cores: &str) -> Result<(), String> {
     }
 }
 
-/// The children inherit nothing of our own binding: each has its own.
+/// A command that starts a child on `cores`, whatever this process is bound to.
 pub(crate) fn pinned(cores: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "taskset", "-c", cores]);
@@ -253,12 +253,12 @@ fn tidegate_command(
     Ok(())
 }
 
-/// Rules that give every client this limit for itself.
+/// Rules that give every key this limit.
 pub(crate) fn rules_text(rate_limit: &str) -> String {
     format!("domain: {DOMAIN}\ndescriptors:\n  - {{key: {KEY}, rate_limit: {rate_limit}}}\n")
 }
 
-/// A folder of this run's own, in Cargo's target folder.
+/// Creates a folder for this run in Cargo's target folder.
 fn scratch(subject: Subject, port: u16) -> io::Result<PathBuf> {
     let name = format!("front-{}-{port}-{}", std::process::id(), subject.name().replace([',', ' '], "-"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -266,13 +266,13 @@ fn scratch(subject: Subject, port: u16) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Somebody else could take it before our child does; then the child says so and the run ends.
+/// A free port. If another process takes it before our child does, the child reports that and the run ends.
 pub(crate) fn free_port() -> Result<u16, String> {
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     Ok(address.map_err(|error| format!("no free port: {error}"))?.port())
 }
 
-/// Fields 14 and 15 of `/proc/<pid>/stat`; the second, the name, may hold blanks, so count from its end.
+/// Fields 14 and 15 of `/proc/<pid>/stat`. Field 2, the name, may contain blanks, so fields are counted from its end.
 pub(crate) fn cpu(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);

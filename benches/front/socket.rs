@@ -19,7 +19,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects; with TLS, until both have greeted each other.
+    /// Connects; with TLS, completes the handshake.
     pub(crate) fn connect(address: SocketAddr, tls: bool) -> io::Result<Socket> {
         let mut socket = std::net::TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
@@ -37,7 +37,7 @@ impl Socket {
         })
     }
 
-    /// What to wait for.
+    /// The socket to register with epoll.
     pub(crate) fn source(&mut self) -> &mut TcpStream {
         match self {
             Socket::Plain(socket) => socket,
@@ -45,7 +45,7 @@ impl Socket {
         }
     }
 
-    /// Whether a read that fills less than it may has emptied the socket, which then tells when it is no longer.
+    /// Whether a short read means that the socket is empty, so that epoll reports further bytes.
     pub(crate) fn short_read_means_empty(&self) -> bool {
         matches!(self, Socket::Plain(_))
     }
@@ -76,7 +76,7 @@ impl Write for Socket {
     }
 }
 
-/// A certificate for servers, and what trusts it.
+/// A server certificate, and a client configuration that trusts it.
 struct Identity {
     certificate: String,
     key: String,
@@ -84,7 +84,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// The one of this run.
+    /// The certificate of this run.
     fn of_run() -> &'static Identity {
         static IDENTITY: OnceLock<Identity> = OnceLock::new();
         IDENTITY.get_or_init(|| {
@@ -102,7 +102,7 @@ impl Identity {
     }
 }
 
-/// What makes Tidegate speak TLS: settings, with files in this folder.
+/// The settings with which Tidegate serves TLS. Their files are written to this folder.
 pub(crate) fn settings(folder: &Path) -> io::Result<[(&'static str, String); 3]> {
     let Identity { certificate, key, .. } = Identity::of_run();
     let [certificate_file, key_file] = ["cert.pem", "key.pem"].map(|name| folder.join(name));

@@ -1,7 +1,7 @@
-//! What large work and bad clients cost everybody else: latencies at half load, with and without them in turn.
+//! What large work and bad clients cost other clients: latencies at half load, without and with them in turn.
 //!
-//! Many short pairs, of which the middle difference counts: what the host does to a virtual machine then spoils a few of
-//! them, and a difference of its own shows as the first row, beside nothing.
+//! It measures many short pairs and takes the median difference. So disturbances by a virtual machine's host spoil only
+//! a few pairs. The first row, beside nothing, shows the difference between equal measurements.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::server::{self, Server, Subject};
 use super::table::median;
 use super::{drive, half_peak, meet_every_key};
 
-/// The 99th percentile may move by so much, or by a tenth.
+/// The 99th percentile may move by this much, or by a tenth.
 const MOVES_MICROS_MAX: f64 = 1_000.0;
 const MOVES_MAX: f64 = 0.1;
-/// Long enough for what is large to happen a few times in each.
+/// Seconds of a run: long enough for a few large reloads or scrapes in each.
 const SECONDS: f64 = 1.5;
-/// Pairs for one round of other measurements.
+/// Pairs per round.
 const PAIRS: usize = 2;
-/// Runs that look for the rate at which the server's core is busy half of the time.
+/// Runs that search for the rate at which the server's core is busy half of the time.
 const CALIBRATIONS: usize = 3;
 
 /// Latencies of one run, in microseconds.
@@ -58,8 +58,8 @@ fn measure_one(args: &Args, subject: Subject, binary: &Path) -> Result<u64, Stri
     Ok(errors)
 }
 
-/// The calls a second that keep the server's core busy half of the time. It is less than half of the peak: calls that
-/// come one by one cost more than calls that come in batches.
+/// The calls per second that keep the server's core busy half of the time. It is less than half of the highest rate,
+/// because calls that come one by one cost more than calls in batches.
 fn half_load(args: &Args, server: &Server) -> Result<f64, String> {
     let mut per_second = half_peak(args, server)? / 2.0;
     for seed in 0..CALIBRATIONS as u64 {
@@ -94,7 +94,7 @@ fn row(args: &Args, server: &Server, disturbance: Disturbance, per_second: f64) 
     Ok(errors)
 }
 
-/// Between which two figures half of them lie.
+/// The two figures between which half of the figures lie.
 fn middle_half(mut figures: Vec<f64>) -> [f64; 2] {
     figures.sort_by(f64::total_cmp);
     [figures.len() / 4, figures.len() * 3 / 4].map(|at| figures.get(at).copied().unwrap_or(f64::NAN))

@@ -1,5 +1,5 @@
-//! System calls a call: one connection, one call at a time, counted by `strace` on the threads that answer. (Tidegate's
-//! control thread sweeps four times a second, whatever is asked.)
+//! System calls per call: one connection, one call at a time, counted by `strace` on the threads that answer.
+//! (Tidegate's control thread is left out: it sweeps four times a second, with or without calls.)
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::server::{self, Server, Subject};
 use super::{drive, start};
 
 const CALLS: u64 = 5_000;
-/// Fewer than so many a call are what happens now and then, such as a timer.
+/// System calls that are rarer than this per call are not shown. They come from timers and the like.
 const SHOWN_MIN: f64 = 0.01;
 const ATTACH_MAX: Duration = Duration::from_secs(5);
 
@@ -35,7 +35,7 @@ pub(crate) fn measure(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// Each kind's number a call, the most frequent first.
+/// The number of each system call per call, the most frequent first.
 fn counts(args: &Args, server: &Server) -> Result<Vec<(String, f64)>, String> {
     let report = server.folder().join("strace");
     let strace = attach(&threads(server), &report)?;
@@ -57,14 +57,14 @@ fn counts(args: &Args, server: &Server) -> Result<Vec<(String, f64)>, String> {
     Ok(counts)
 }
 
-/// Name and number a call of a row `% time, seconds, usecs/call, calls, [errors], syscall`.
+/// Name and number per call, from a row `% time, seconds, usecs/call, calls, [errors], syscall`.
 fn row(line: &str) -> Option<(String, f64)> {
     let columns: Vec<_> = line.split_whitespace().collect();
     let (name, calls) = (columns.last()?, columns.get(3)?.parse::<u64>().ok()?);
     (*name != "total").then(|| (name.to_string(), calls as f64 / CALLS as f64))
 }
 
-/// Those that answer: of an echo all, of Tidegate its workers.
+/// The threads that answer: all threads of an echo, the workers of Tidegate.
 fn threads(server: &Server) -> Vec<u32> {
     let tasks = format!("/proc/{}/task", server.id());
     let ids = fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -76,7 +76,7 @@ fn threads(server: &Server) -> Vec<u32> {
     ids.filter(answers).collect()
 }
 
-/// Starts strace on these threads, and waits until it counts.
+/// Starts strace on these threads and waits until it is attached.
 fn attach(threads: &[u32], report: &Path) -> Result<Child, String> {
     let mut command = Command::new("strace");
     command.arg("-c").arg("-o").arg(report).stderr(Stdio::null());

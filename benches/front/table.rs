@@ -1,15 +1,15 @@
-//! What the runs brought, as a table: medians over the rounds, ratios within each round.
+//! The results as a table: medians over the rounds, ratios within each round.
 
 use super::load::Outcome;
 use super::scenario::Scenario;
 use super::server::Subject;
 
-/// A generator that is busier than this may be what limits the rate.
+/// A generator that is busier than this may limit the rate.
 const GENERATOR_BUSY_MAX: f64 = 0.95;
-/// A server that should have been saturated and had less of its core than this shared it with somebody.
+/// A saturated server that used less of its core than this shared the core with another process.
 const SERVER_BUSY_MIN: f64 = 0.9;
 
-/// What figures mean nothing without: the machine.
+/// Prints the machine, because figures mean nothing without it.
 pub(crate) fn print_machine() {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("an unknown CPU");
@@ -18,7 +18,7 @@ pub(crate) fn print_machine() {
     println!("{}, {cores} cores, Linux {}", model.trim_start_matches(['\t', ':', ' ']), kernel.trim());
 }
 
-/// What one run says.
+/// The figures of one run.
 #[derive(Clone, Copy)]
 struct Figures {
     per_second: f64,
@@ -47,7 +47,7 @@ impl Figures {
 /// All runs of one scenario.
 pub(crate) struct Section {
     pub(crate) scenario: Scenario,
-    /// The first one is what the others are compared with.
+    /// The others are compared with the first one.
     rows: Vec<Row>,
 }
 
@@ -82,8 +82,8 @@ impl Section {
         self.rows.iter().map(|row| row.errors).sum()
     }
 
-    /// Says how much more each server did here than there: what more cores bring. Where the generator needs part of them,
-    /// what they would bring is twice the rate, as long as a call costs no more CPU than there.
+    /// Prints how much more each server did here than there, which is the gain from more cores. Where the generator
+    /// needs part of the cores, the gain would be twice the rate as long as a call costs no more CPU than there.
     pub(crate) fn print_gain_over(&self, other: &Section) {
         for row in &self.rows {
             let Some(there) = other.rows.iter().find(|there| there.subject == row.subject) else { continue };
@@ -114,7 +114,7 @@ impl Section {
         }
     }
 
-    /// Against the first, within each round, as the ratios are.
+    /// Compared with the first row, within each round, like the ratios.
     fn print_latencies(&self) {
         for row in &self.rows[1..] {
             let ratio = |of: fn(&Figures) -> f64| {
@@ -139,7 +139,7 @@ impl Section {
         );
     }
 
-    /// Within each round first: what disturbs the machine for a while disturbs both.
+    /// The median of the ratios within each round: a short disturbance of the machine affects both servers.
     fn ratio(&self, row: &Row) -> f64 {
         let pairs = row.rounds.iter().zip(&self.rows[0].rounds);
         median(pairs.map(|(own, base)| own.per_second / base.per_second))
@@ -161,7 +161,7 @@ impl Section {
     }
 }
 
-/// The middle one.
+/// The median; NaN without figures.
 pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! Tests of the load generator's pure parts: what it sends and reads is HTTP/2 by the examples of the RFCs, and it
-//! takes nothing for a good answer that is not one. A benchmark itself holds no tests, so they have a target.
+//! Tests of the load generator's pure parts: it sends and reads HTTP/2 as in the examples of the RFCs, and it counts
+//! only good answers as good. A benchmark cannot have tests of its own, so these have their own target.
 
 #![allow(dead_code, reason = "the benchmark uses what these tests do not")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -106,7 +106,7 @@ fn a_grpc_status_is_read_spelt_out_and_as_an_index() {
     assert_eq!(head.read(&spelt_out[..4]), None, "a string that does not end");
 }
 
-/// A decoder that knows all that requests need and nothing of the encoder: a plain list of (name, value).
+/// A simple decoder of what requests use, independent of the encoder: a plain list of (name, value).
 #[derive(Default)]
 struct NaiveDecoder {
     table: VecDeque<(String, String)>,
@@ -232,7 +232,7 @@ fn answer(code: i32) -> Vec<u8> {
     framed(&v3::RateLimitResponse { overall_code: code, statuses: vec![status], ..Default::default() })
 }
 
-/// A connection that has asked once, at 1,000 ns.
+/// A connection that has sent one request, at 1,000 ns.
 struct Asked {
     client: Client,
     tally: Tally,
@@ -241,7 +241,7 @@ struct Asked {
 impl Asked {
     fn new() -> Asked {
         let mut asked = Asked { client: Client::new(true, 1), tally: Tally::new() };
-        assert!(!asked.ask(), "nobody asks before the server has said its settings");
+        assert!(!asked.ask(), "no request before the server's SETTINGS");
         asked.hears(kind::SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 1]).unwrap();
         assert!(asked.ask());
         assert!(!asked.ask(), "the server allows one stream");

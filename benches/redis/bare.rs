@@ -1,5 +1,5 @@
-//! The floor: the same script, asked by a client that does nothing else. It keeps so many calls under way on one
-//! connection, each an encoded command of which only the key changes, and looks at no more of a reply than its shape.
+//! The bare client: calls the same script and does nothing else. It keeps a number of calls under way on one
+//! connection. Each is an encoded command in which only the key changes; of a reply only the shape is checked.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,34 +17,34 @@ use super::database::Database;
 use super::request::{DOMAIN, KEY, Random};
 use super::server::rules_text;
 
-/// How every reply begins, and its bytes: nine numbers of eight bytes in one string.
+/// The start of every reply, and the bytes of a reply: nine numbers of eight bytes in one string.
 const REPLY: &[u8] = b"$72\r\n";
 const REPLY_BYTES: usize = REPLY.len() + 72 + 2;
-/// The digits of a key that change.
+/// The digits of the key that change.
 const DIGITS: &[u8] = b"0000000";
-/// Calls that do not count.
+/// Calls before the measurement.
 const WARM_UP: u64 = 2_000;
 
-/// What a run brought.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) calls: u64,
     pub(crate) elapsed: Duration,
-    /// In nanoseconds, of a call that was alone.
+    /// In nanoseconds, for runs with one call at a time.
     pub(crate) latency: Histogram<u64>,
 }
 
-/// A client.
+/// The bare client.
 pub(crate) struct Bare {
     socket: TcpStream,
     command: Vec<u8>,
-    /// Where the key's digits are.
+    /// The place of the key's digits in the command.
     digits: std::ops::Range<usize>,
     keys: u64,
     random: Random,
 }
 
 impl Bare {
-    /// A client that asks as Tidegate would, for any of `keys` clients that have this limit.
+    /// A client that sends the same commands as Tidegate, for random ones of `keys` keys with this limit.
     pub(crate) fn connect(database: &Database, rate_limit: &str, keys: u64) -> Result<Bare, String> {
         let text = source(Purpose::Decide, Clock::Redis);
         let loaded = database.connection().and_then(|mut connection| {
@@ -90,7 +90,7 @@ impl Bare {
         }
     }
 
-    /// Reads what is still to come.
+    /// Reads the replies that are missing.
     fn finish(&mut self, mut left: usize, mut replies: Replies, outcome: Outcome) -> Result<Outcome, String> {
         let mut input = [0; 4096];
         while left > 0 {
@@ -110,7 +110,7 @@ impl Bare {
     }
 }
 
-/// The command that Tidegate would send for the first of these clients.
+/// The command that Tidegate sends for the first key.
 fn command(script: &str, rate_limit: &str) -> Result<Vec<u8>, String> {
     let file =
         SourceFile { name: "bench.yaml".into(), bytes: rules_text(rate_limit).into_bytes(), presumed: false };
@@ -131,7 +131,7 @@ fn command(script: &str, rate_limit: &str) -> Result<Vec<u8>, String> {
 /// Counts replies.
 #[derive(Default)]
 struct Replies {
-    /// Bytes of the one that has begun.
+    /// Bytes of the incomplete reply.
     bytes: usize,
 }
 

@@ -1,5 +1,5 @@
-//! A Redis of the benchmark's own: started on a chosen core, on a free port of loopback, without persistence; ended
-//! with the benchmark, however that ends.
+//! The benchmark's own Redis: started on a chosen core, on a free port of loopback, without persistence. It ends with
+//! the benchmark, however that ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use super::server::{cpu, free_port, pinned};
 
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// A Redis that runs.
+/// A running Redis.
 pub(crate) struct Database {
     pub(crate) port: u16,
     process: Child,
     folder: PathBuf,
 }
 
-/// What Redis did until now.
+/// The work of Redis so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
     /// CPU time of all its threads.
     pub(crate) cpu: Duration,
     /// Calls of scripts.
     pub(crate) calls: u64,
-    /// The time that these took.
+    /// The time of these calls.
     pub(crate) call_micros: u64,
 }
 
@@ -57,7 +57,7 @@ impl Database {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// What it did until now.
+    /// Its work so far.
     pub(crate) fn work(&self) -> Result<Work, String> {
         let info = self.connection().and_then(|mut connection| {
             redis::cmd("INFO").arg("commandstats").query::<String>(&mut connection)
@@ -80,7 +80,7 @@ impl Database {
 }
 
 impl Work {
-    /// What it did since then.
+    /// The work since `before`.
     pub(crate) fn since(self, before: Work) -> Work {
         Work {
             cpu: self.cpu.saturating_sub(before.cpu),
@@ -92,7 +92,7 @@ impl Work {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // neither can fail for a child that nobody has waited for
+        // neither can fail for a child that was not waited for yet
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);

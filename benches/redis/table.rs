@@ -1,21 +1,21 @@
-//! What the runs of one line brought, as a table: medians over the rounds, ratios within each round.
+//! The results as a table: medians over the rounds, ratios within each round.
 
 use std::time::Duration;
 
 use super::database::Work;
 use super::{bare, load};
 
-/// What one run says.
+/// The figures of one run.
 #[derive(Clone, Copy)]
 pub(crate) struct Figures {
     pub(crate) per_second: f64,
     pub(crate) p50_micros: f64,
     pub(crate) p99_micros: f64,
-    /// CPU time of whoever decides, a call.
+    /// CPU time of the limiter per call.
     pub(crate) limiter_micros: f64,
-    /// CPU time of Redis, a call.
+    /// CPU time of Redis per call.
     pub(crate) redis_micros: f64,
-    /// What Redis says that a script takes.
+    /// Time of a script by Redis' own figures.
     pub(crate) script_micros: f64,
     /// Scripts that Redis ran.
     pub(crate) scripts: u64,
@@ -55,20 +55,20 @@ impl Figures {
     }
 }
 
-/// What is to hold of a row, beside the row that it is compared with.
+/// The requirement on a row, relative to the row that it is compared with.
 #[derive(Clone, Copy)]
 pub(crate) enum Must {
     /// Nothing: it is there to be compared with.
     Nothing,
-    /// At least so much of its rate.
+    /// At least this share of its rate.
     Rate(f64),
-    /// The same, without a script in Redis.
+    /// At least this share of its rate, without a script in Redis.
     RateAlone(f64),
-    /// So many microseconds more at the median, at most.
+    /// At most this many microseconds more at the median.
     Added(f64),
 }
 
-/// One row, and which row it is compared with.
+/// One row, and the index of the row that it is compared with.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) beside: usize,
