@@ -49,7 +49,7 @@ fn metrics(max_series: usize) -> Arc<Metrics> {
     }))
 }
 
-/// Decides, with counters that go from 0 to `after`, and observes. Panics when no counter was asked.
+/// Observes a decision whose counters go from 0 to `after`. Panics when the plan has no check.
 fn observe(metrics: &Metrics, rules: &RuleSet, request: &Request<'_>, after: u64) {
     let handles = metrics.handles(rules);
     let plan = rules.plan(request, Modes::default());
@@ -178,7 +178,7 @@ descriptors:
     text.replace("LIMIT", "rate_limit: {unit: second, requests_per_unit: 10}")
 }
 
-/// Asks each rule of `nested` once, and the third one twice.
+/// Observes one decision by each rule of `nested`, and two by the third.
 fn observe_nested(metrics: &Metrics, rules: &RuleSet) {
     let deep = [("a", "1"), ("b", "2"), ("c", "3")];
     for entries in [&deep[..1], &deep[..2], &deep, &deep, &[("d", "1"), ("e", "2")], &[("f", "1")]] {
@@ -196,7 +196,7 @@ fn rules_beyond_the_bound_count_in_file_order_above_and_totals_only_grow() {
             .map(|(labels, count)| format!("{{domain=\"shop\",{labels}}} {}", count * times))
     };
     assert_eq!(total_hits(&metrics), expected(1));
-    // Others come first now: who had a series keeps it.
+    // The order of the rules has changed. Rules that had a series keep it.
     let text = nested();
     let (first, others) = (text.find("  - key: a").expect("a"), text.find("  - key: d").expect("d"));
     let turned = [&text[..first], &text[others..], &text[first..others]].concat();

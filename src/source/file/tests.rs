@@ -411,7 +411,7 @@ fn an_error_that_the_receiver_has_is_not_delivered_again() {
     let files = source(Layout::Path(root.path().join("rules")));
     let known = files.read().expect_err("missing");
     let (sender, delivered) = channel();
-    // Faster than time, so that a second of failing is over at once.
+    // A clock that runs fast, so that a failure has lasted a second at once.
     let start = Instant::now();
     let deliver = move |contents| {
         let _ = sender.send(contents);
