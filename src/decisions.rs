@@ -36,7 +36,7 @@ pub struct DecisionLog {
 
 /// What the log needs beside the decision itself.
 #[derive(Clone, Copy)]
-pub struct DecisionContext<'a> {
+pub struct Context<'a> {
     /// The rule set of the decision.
     pub rules: &'a RuleSet,
     /// The times at which denials by these rules were last logged.
@@ -64,13 +64,7 @@ impl DecisionLog {
     }
 
     /// Logs a decision that was made at this time, as far as the level asks for it.
-    pub fn decided(
-        &self,
-        context: DecisionContext<'_>,
-        at: Instant,
-        request: &Request<'_>,
-        decision: &Decision<'_>,
-    ) {
+    pub fn decided(&self, context: Context<'_>, at: Instant, request: &Request<'_>, decision: &Decision<'_>) {
         let (code, statuses) = ((decision.code, decision.shadowed), &decision.statuses[..]);
         let text =
             DecisionText { rules: context.rules, request, code, statuses, shows_values: self.shows_values };
@@ -88,7 +82,7 @@ impl DecisionLog {
     /// Logs the first denying rule that has not had its line in this second.
     fn denied(
         &self,
-        DecisionContext { denials, metrics, .. }: DecisionContext<'_>,
+        Context { denials, metrics, .. }: Context<'_>,
         at: Instant,
         text: &DecisionText<'_, '_>,
     ) {

@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 pub use self::batch::{BATCH_MAX, Batch};
 pub use self::counters::Counters;
 use crate::clock::{Clock, monotonic, nanos_since};
-use crate::decisions::{DecisionContext, DecisionLog, Denials};
+use crate::decisions::{Context, DecisionLog, Denials};
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
 use tidegate_engine::decision::{Decision, conclude_into};
@@ -266,7 +266,7 @@ impl Service {
         let Loaded { rules, handles, denials, .. } = live.loaded;
         self.metrics.observe(handles, request, &decision);
         if DecisionLog::is_on() {
-            let context = DecisionContext { rules, denials, metrics: &self.metrics };
+            let context = Context { rules, denials, metrics: &self.metrics };
             self.log.decided(context, at, request, &decision);
         }
         if !remembered.is_empty() {
