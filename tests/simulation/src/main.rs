@@ -1,0 +1,70 @@
+//! Runs scenarios, one a seed, and tells the story of the first that goes wrong, made as short as it gets.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use tidegate_simulation::run::run;
+use tidegate_simulation::scenario::Scenario;
+use tidegate_simulation::shrink::shrink;
+
+/// A cluster of Tidegate's nodes in one process, under one seed.
+#[derive(Parser)]
+struct Arguments {
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How many seeds.
+    #[arg(long, default_value_t = 1)]
+    runs: u64,
+    /// How many nodes each run has; unless said, the seed says it.
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// Go on for so many minutes, however many seeds that are.
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Tell the story of every run.
+    #[arg(long)]
+    story: bool,
+}
+
+#[allow(clippy::disallowed_methods, reason = "how long it takes is shown to people; no run depends on it")]
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let began = Instant::now();
+    let until = arguments.minutes.map(|minutes| began + Duration::from_secs(60 * minutes));
+    let (mut runs, mut requests, mut commands, mut codes) = (0, 0, 0, [0; 3]);
+    let mut seed = arguments.seed;
+    loop {
+        let goes_on = until.map_or(runs < arguments.runs, |until| Instant::now() < until);
+        if !goes_on {
+            break;
+        }
+        let scenario = Scenario::new(seed, arguments.nodes);
+        let outcome = run(&scenario, arguments.story);
+        print!("{}", outcome.story);
+        (runs, requests, commands) = (runs + 1, requests + outcome.requests, commands + outcome.commands);
+        codes.iter_mut().zip(outcome.codes).for_each(|(sum, more)| *sum += more);
+        if let Some(violation) = outcome.violation {
+            eprintln!("\nseed {seed} goes wrong: {:?}: {}", violation.kind, violation.what);
+            let (short, outcome) = shrink(scenario, violation.kind);
+            println!("{short}\n\n{}", outcome.story);
+            eprintln!("run {runs}; again: --seed {seed}");
+            return ExitCode::FAILURE;
+        }
+        seed += 1;
+        if runs % 100 == 0 {
+            let rate = requests as f64 / began.elapsed().as_secs_f64();
+            eprint!("\r{runs} runs, {requests} requests, {rate:.0} a second ");
+            let _ = std::io::stderr().flush();
+        }
+    }
+    let [admitted, denied, failed] = codes;
+    let rate = requests as f64 / began.elapsed().as_secs_f64();
+    println!(
+        "\n{runs} runs, {requests} requests ({admitted} admitted, {denied} denied, {failed} without an answer), \
+         {commands} commands to Redis, {rate:.0} requests a second"
+    );
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,108 @@
+//! A node: the real shared store on a simulated runtime, with a clock of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use redis::RedisResult;
+use tidegate_engine::clock::monotonic;
+use tidegate_redis::address::{Access, Address};
+use tidegate_redis::runtime::{Runtime, Task};
+
+use crate::network::{Network, Wire};
+use crate::random::Random;
+use crate::world::{Handle, Time, World};
+
+/// The moment at which every world begins. Only differences mean anything.
+static BEGAN: LazyLock<Instant> = LazyLock::new(monotonic);
+
+/// The runtime of one node.
+#[derive(Clone)]
+pub struct Node {
+    world: Arc<World>,
+    network: Arc<Network>,
+    number: usize,
+    clock: NodeClock,
+    random: Arc<AtomicU64>,
+}
+
+/// How the clock of a node differs from the world's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeClock {
+    /// It is ahead by so much.
+    pub offset: Time,
+    /// In a million nanoseconds it goes so many more, or fewer.
+    pub drift_ppm: i64,
+}
+
+impl NodeClock {
+    fn at(self, time: Time) -> Time {
+        let drift = i128::from(time) * i128::from(self.drift_ppm) / 1_000_000;
+        self.offset + time.saturating_add_signed(drift as i64)
+    }
+
+    /// How long it takes until this clock has gone on by so much.
+    fn takes(self, duration: Time) -> Time {
+        let whole = u128::from(duration) * 1_000_000;
+        (whole / (1_000_000 + i128::from(self.drift_ppm)) as u128 + 1) as Time
+    }
+}
+
+impl Node {
+    /// A node that has just started.
+    pub fn new(
+        world: &Arc<World>,
+        network: &Arc<Network>,
+        number: usize,
+        clock: NodeClock,
+        seed: u64,
+    ) -> Self {
+        let random = Arc::new(AtomicU64::new(seed));
+        Self { world: Arc::clone(world), network: Arc::clone(network), number, clock, random }
+    }
+
+    fn reading(&self) -> Duration {
+        Duration::from_nanos(self.clock.at(self.world.now()))
+    }
+}
+
+impl Runtime for Node {
+    type Transport = Wire;
+    type Task = Handle;
+
+    fn monotonic(&self) -> Instant {
+        *BEGAN + self.reading()
+    }
+
+    fn since_boot(&self) -> Duration {
+        self.reading()
+    }
+
+    fn random(&self) -> u64 {
+        Random::new(self.random.fetch_add(1, Relaxed)).bits()
+    }
+
+    fn worker(&self) -> usize {
+        0
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(Time::MAX / 2).min(Time::MAX / 2);
+        self.world.until(self.world.now() + self.clock.takes(nanos))
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Handle {
+        self.world.spawn(self.number, task)
+    }
+
+    async fn connect(&self, address: &Address, _: &Access) -> RedisResult<Wire> {
+        let Address::Tcp(host, _) = address else { panic!("no socket is in this world") };
+        self.network.connect(&self.world, self.number, host).await
+    }
+}
+
+impl Task for Handle {
+    fn abort(&self) {
+        self.abort();
+    }
+}

@@ -1,0 +1,267 @@
+//! The data of one Redis server: texts and lists with times to live, and the commands that Tidegate uses on them.
+//!
+//! In: a command and the time. Out: a [`Reply`]. A command that Tidegate does not use is an error, as an unknown one is.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a command answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// Nothing: a key that is not there.
+    Nil,
+    /// A status such as `OK`.
+    Status(&'static str),
+    /// A number.
+    Int(i64),
+    /// Bytes.
+    Bulk(Vec<u8>),
+    /// Several replies.
+    Array(Vec<Reply>),
+    /// An error: its code, and the rest of its text.
+    Error(String, String),
+}
+
+impl Reply {
+    /// An error with this code.
+    pub fn error(code: &str, text: impl Into<String>) -> Self {
+        Self::Error(code.to_owned(), text.into())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Text(Vec<u8>),
+    List(VecDeque<Vec<u8>>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    value: Value,
+    /// Unix time in milliseconds.
+    expires: Option<i64>,
+}
+
+/// All keys of a server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Database {
+    keys: BTreeMap<Vec<u8>, Entry>,
+}
+
+type Outcome = Result<Reply, Reply>;
+
+impl Database {
+    /// Runs one command at this time.
+    pub fn run(&mut self, now_micros: u64, command: &[&[u8]]) -> Reply {
+        let Some((name, arguments)) = command.split_first() else {
+            return Reply::error("ERR", "empty command");
+        };
+        if let Some(key) = arguments.first() {
+            self.expire(key, now_micros);
+        }
+        self.dispatch(&name.to_ascii_uppercase(), arguments, now_micros).unwrap_or_else(|error| error)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.keys.clear();
+    }
+
+    /// How many keys there are.
+    pub fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn expire(&mut self, key: &[u8], now_micros: u64) {
+        let is_over = |entry: &Entry| entry.expires.is_some_and(|at| at <= (now_micros / 1_000) as i64);
+        if self.keys.get(key).is_some_and(is_over) {
+            self.keys.remove(key);
+        }
+    }
+
+    fn dispatch(&mut self, name: &[u8], arguments: &[&[u8]], now_micros: u64) -> Outcome {
+        match (name, arguments) {
+            (b"TIME", []) => Ok(time(now_micros)),
+            (b"GET", [key]) => Ok(self.text(key)?.map_or(Reply::Nil, |text| Reply::Bulk(text.clone()))),
+            (b"SET", [key, value, options @ ..]) => self.set(key, value, options, now_micros),
+            (b"GETRANGE", [key, first, last]) => {
+                let text = self.text(key)?.map_or(&[][..], Vec::as_slice);
+                let range = range(text.len(), integer(first)?, integer(last)?);
+                Ok(Reply::Bulk(text[range].to_vec()))
+            }
+            (b"SETRANGE", [key, offset, value]) => {
+                let offset = usize::try_from(integer(offset)?).map_err(|_| out_of_range())?;
+                let text = self.text_or_new(key)?;
+                let end = offset + value.len();
+                text.resize(text.len().max(end), 0);
+                text[offset..end].copy_from_slice(value);
+                Ok(Reply::Int(text.len() as i64))
+            }
+            (b"APPEND", [key, value]) => {
+                let text = self.text_or_new(key)?;
+                text.extend_from_slice(value);
+                Ok(Reply::Int(text.len() as i64))
+            }
+            (b"RPUSH", [key, values @ ..]) => {
+                let list = self.list_or_new(key)?;
+                list.extend(values.iter().map(|value| value.to_vec()));
+                Ok(Reply::Int(list.len() as i64))
+            }
+            (b"LLEN", [key]) => Ok(Reply::Int(self.list(key)?.map_or(0, VecDeque::len) as i64)),
+            (b"LINDEX", [key, index]) => {
+                let index = integer(index)?;
+                let found = self.list(key)?.and_then(|list| list.get(place(list.len(), index)?));
+                Ok(found.map_or(Reply::Nil, |value| Reply::Bulk(value.clone())))
+            }
+            (b"LSET", [key, index, value]) => {
+                let index = integer(index)?;
+                let list = self.list_mut(key)?.ok_or_else(|| Reply::error("ERR", "no such key"))?;
+                let place =
+                    place(list.len(), index).ok_or_else(|| Reply::error("ERR", "index out of range"))?;
+                list[place] = value.to_vec();
+                Ok(Reply::Status("OK"))
+            }
+            (b"LRANGE", [key, first, last]) => {
+                let (first, last) = (integer(first)?, integer(last)?);
+                let Some(list) = self.list(key)? else { return Ok(Reply::Array(Vec::new())) };
+                let values = list.range(range(list.len(), first, last));
+                Ok(Reply::Array(values.map(|value| Reply::Bulk(value.clone())).collect()))
+            }
+            (b"LTRIM", [key, first, last]) => {
+                let (first, last) = (integer(first)?, integer(last)?);
+                if let Some(list) = self.list_mut(key)? {
+                    let kept = range(list.len(), first, last);
+                    list.truncate(kept.end);
+                    list.drain(..kept.start);
+                    if list.is_empty() {
+                        self.keys.remove(*key);
+                    }
+                }
+                Ok(Reply::Status("OK"))
+            }
+            (b"DEL" | b"UNLINK", [key]) => Ok(Reply::Int(self.keys.remove(*key).is_some().into())),
+            (b"TYPE", [key]) => Ok(Reply::Status(match self.keys.get(*key).map(|entry| &entry.value) {
+                None => "none",
+                Some(Value::Text(_)) => "string",
+                Some(Value::List(_)) => "list",
+            })),
+            (b"PEXPIREAT", [key, at]) => Ok(self.expire_at(key, integer(at)?, now_micros)),
+            (b"EXPIRE", [key, seconds]) => {
+                let at = (now_micros / 1_000) as i64 + integer(seconds)? * 1_000;
+                Ok(self.expire_at(key, at, now_micros))
+            }
+            (b"PEXPIRETIME", [key]) => Ok(Reply::Int(match self.keys.get(*key) {
+                None => -2,
+                Some(entry) => entry.expires.unwrap_or(-1),
+            })),
+            _ => Err(Reply::error("ERR", format!("unknown command {}", String::from_utf8_lossy(name)))),
+        }
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8], options: &[&[u8]], now_micros: u64) -> Outcome {
+        let (mut expires, mut keeps, mut only_new, mut options) = (None, false, false, options.iter());
+        while let Some(option) = options.next() {
+            match &*option.to_ascii_uppercase() {
+                b"KEEPTTL" => keeps = true,
+                b"NX" => only_new = true,
+                b"EX" => {
+                    let seconds = integer(options.next().ok_or_else(syntax)?)?;
+                    expires = Some((now_micros / 1_000) as i64 + seconds * 1_000);
+                }
+                _ => return Err(syntax()),
+            }
+        }
+        if only_new && self.keys.contains_key(key) {
+            return Ok(Reply::Nil);
+        }
+        if keeps {
+            expires = self.keys.get(key).and_then(|entry| entry.expires);
+        }
+        self.keys.insert(key.to_vec(), Entry { value: Value::Text(value.to_vec()), expires });
+        Ok(Reply::Status("OK"))
+    }
+
+    fn expire_at(&mut self, key: &[u8], at: i64, now_micros: u64) -> Reply {
+        let Some(entry) = self.keys.get_mut(key) else { return Reply::Int(0) };
+        entry.expires = Some(at);
+        if at <= (now_micros / 1_000) as i64 {
+            self.keys.remove(key);
+        }
+        Reply::Int(1)
+    }
+
+    fn text(&self, key: &[u8]) -> Result<Option<&Vec<u8>>, Reply> {
+        match self.keys.get(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(Value::List(_)) => Err(wrong_type()),
+        }
+    }
+
+    fn text_or_new(&mut self, key: &[u8]) -> Result<&mut Vec<u8>, Reply> {
+        let new = || Entry { value: Value::Text(Vec::new()), expires: None };
+        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+            Value::Text(text) => Ok(text),
+            Value::List(_) => Err(wrong_type()),
+        }
+    }
+
+    fn list(&self, key: &[u8]) -> Result<Option<&VecDeque<Vec<u8>>>, Reply> {
+        match self.keys.get(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::List(list)) => Ok(Some(list)),
+            Some(Value::Text(_)) => Err(wrong_type()),
+        }
+    }
+
+    fn list_mut(&mut self, key: &[u8]) -> Result<Option<&mut VecDeque<Vec<u8>>>, Reply> {
+        match self.keys.get_mut(key).map(|entry| &mut entry.value) {
+            None => Ok(None),
+            Some(Value::List(list)) => Ok(Some(list)),
+            Some(Value::Text(_)) => Err(wrong_type()),
+        }
+    }
+
+    fn list_or_new(&mut self, key: &[u8]) -> Result<&mut VecDeque<Vec<u8>>, Reply> {
+        let new = || Entry { value: Value::List(VecDeque::new()), expires: None };
+        match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
+            Value::List(list) => Ok(list),
+            Value::Text(_) => Err(wrong_type()),
+        }
+    }
+}
+
+/// The reply to TIME.
+fn time(now_micros: u64) -> Reply {
+    let text = |number: u64| Reply::Bulk(number.to_string().into_bytes());
+    Reply::Array(vec![text(now_micros / 1_000_000), text(now_micros % 1_000_000)])
+}
+
+/// The places from `first` to `last`, both included, where negative ones count from the end.
+fn range(length: usize, first: i64, last: i64) -> std::ops::Range<usize> {
+    let from_end = |index: i64| if index < 0 { (index + length as i64).max(-1) } else { index };
+    let first = from_end(first).max(0) as usize;
+    let end = (from_end(last) + 1).clamp(0, length as i64) as usize;
+    if first >= end { 0..0 } else { first..end }
+}
+
+fn place(length: usize, index: i64) -> Option<usize> {
+    let index = if index < 0 { index + length as i64 } else { index };
+    usize::try_from(index).ok().filter(|&index| index < length)
+}
+
+fn integer(text: &[u8]) -> Result<i64, Reply> {
+    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| Reply::error("ERR", "value is not an integer or out of range"))
+}
+
+fn out_of_range() -> Reply {
+    Reply::error("ERR", "offset is out of range")
+}
+
+fn syntax() -> Reply {
+    Reply::error("ERR", "syntax error")
+}
+
+fn wrong_type() -> Reply {
+    Reply::error("WRONGTYPE", "Operation against a key holding the wrong kind of value")
+}

@@ -1,0 +1,230 @@
+//! Lua 5.1 as a Redis server offers it to scripts: `redis.call`, `redis.pcall`, `struct` and `bit`.
+//!
+//! In: a script, keys, arguments, a database and the time. Out: a [`Reply`].
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use mlua::{Error, Function, Lua, LuaString, MultiValue, Table, Value, Variadic};
+
+use super::database::{Database, Reply};
+
+/// An interpreter, with the scripts that it has compiled.
+pub struct Scripts {
+    lua: Lua,
+    compiled: HashMap<String, Function>,
+    running: Rc<RefCell<Running>>,
+}
+
+/// What the script that runs works on.
+#[derive(Default)]
+struct Running {
+    database: Database,
+    now_micros: u64,
+}
+
+impl Scripts {
+    /// An interpreter without scripts.
+    pub fn new() -> mlua::Result<Self> {
+        let (lua, running) = (Lua::new(), Rc::<RefCell<Running>>::default());
+        let redis = lua.create_table()?;
+        for (name, raises) in [("call", true), ("pcall", false)] {
+            let running = Rc::clone(&running);
+            let call = move |lua: &Lua, arguments: Variadic<Value>| call(lua, &running, &arguments, raises);
+            redis.set(name, lua.create_function(call)?)?;
+        }
+        lua.globals().set("redis", redis)?;
+        let structs = lua.create_table()?;
+        structs.set("pack", lua.create_function(pack)?)?;
+        structs.set("unpack", lua.create_function(unpack)?)?;
+        lua.globals().set("struct", structs)?;
+        let bits = lua.create_table()?;
+        bits.set("band", lua.create_function(|_, (one, other): (f64, f64)| Ok(one as i64 & other as i64))?)?;
+        lua.globals().set("bit", bits)?;
+        Ok(Self { lua, compiled: HashMap::new(), running })
+    }
+
+    /// Whether a script of this name (the SHA-1 of its text) was run before.
+    pub fn knows(&self, name: &str) -> bool {
+        self.compiled.contains_key(name)
+    }
+
+    /// Compiles a script, and returns its name.
+    pub fn load(&mut self, text: &str) -> Result<String, Reply> {
+        let name = sha1_smol::Sha1::from(text).digest().to_string();
+        if !self.knows(&name) {
+            let function = self.lua.load(text).set_name("@user_script").into_function();
+            let function = function.map_err(|error| Reply::error("ERR", error.to_string()))?;
+            self.compiled.insert(name.clone(), function);
+        }
+        Ok(name)
+    }
+
+    /// Forgets all scripts.
+    pub fn clear(&mut self) {
+        self.compiled.clear();
+    }
+
+    /// Runs a script that was loaded.
+    pub fn run(
+        &self,
+        name: &str,
+        (keys, arguments): (&[&[u8]], &[&[u8]]),
+        database: &mut Database,
+        now_micros: u64,
+    ) -> Reply {
+        let Some(function) = self.compiled.get(name) else {
+            return Reply::error("NOSCRIPT", "No matching script. Please use EVAL.");
+        };
+        *self.running.borrow_mut() = Running { database: std::mem::take(database), now_micros };
+        let result = self.call(function, keys, arguments);
+        *database = std::mem::take(&mut self.running.borrow_mut().database);
+        result.unwrap_or_else(|error| Reply::error("ERR", error.to_string()))
+    }
+
+    fn call(&self, function: &Function, keys: &[&[u8]], arguments: &[&[u8]]) -> mlua::Result<Reply> {
+        let globals = self.lua.globals();
+        for (name, values) in [("KEYS", keys), ("ARGV", arguments)] {
+            let table = self.lua.create_table_with_capacity(values.len(), 0)?;
+            for value in values {
+                table.raw_push(self.lua.create_string(value)?)?;
+            }
+            globals.raw_set(name, table)?;
+        }
+        to_reply(function.call(())?)
+    }
+}
+
+/// `redis.call` and `redis.pcall`.
+fn call(lua: &Lua, running: &RefCell<Running>, arguments: &[Value], raises: bool) -> mlua::Result<Value> {
+    let mut texts: Vec<Vec<u8>> = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        texts.push(match argument {
+            Value::String(text) => text.as_bytes().to_vec(),
+            Value::Integer(number) => number.to_string().into_bytes(),
+            Value::Number(number) => text_of(*number).into_bytes(),
+            other => return Err(Error::runtime(format!("an argument is a {}", other.type_name()))),
+        });
+    }
+    let command: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
+    let Running { database, now_micros } = &mut *running.borrow_mut();
+    match database.run(*now_micros, &command) {
+        Reply::Error(code, text) if raises => Err(Error::runtime(format!("{code} {text}"))),
+        reply => to_lua(lua, reply),
+    }
+}
+
+/// A number as Redis writes it into an argument: `%.17g`. Tidegate's scripts hand over whole numbers only.
+fn text_of(number: f64) -> String {
+    assert!(number.fract() == 0.0 && number.abs() < 1e17, "a script made a text of {number}");
+    (number as i64).to_string()
+}
+
+fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
+    let one_field = |name: &str, text: String| {
+        let table = lua.create_table()?;
+        table.raw_set(name, text)?;
+        Ok(Value::Table(table))
+    };
+    match reply {
+        Reply::Nil => Ok(Value::Boolean(false)),
+        Reply::Int(number) => Ok(Value::Number(number as f64)),
+        Reply::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
+        Reply::Status(text) => one_field("ok", text.to_owned()),
+        Reply::Error(code, text) => one_field("err", format!("{code} {text}")),
+        Reply::Array(replies) => {
+            let table = lua.create_table_with_capacity(replies.len(), 0)?;
+            for reply in replies {
+                table.raw_push(to_lua(lua, reply)?)?;
+            }
+            Ok(Value::Table(table))
+        }
+    }
+}
+
+/// What a script returns, as it is answered.
+fn to_reply(value: Value) -> mlua::Result<Reply> {
+    Ok(match value {
+        Value::String(text) => Reply::Bulk(text.as_bytes().to_vec()),
+        Value::Integer(number) => Reply::Int(number),
+        Value::Number(number) => Reply::Int(number as i64),
+        Value::Boolean(true) => Reply::Int(1),
+        Value::Table(table) => return table_reply(&table),
+        Value::Error(error) => Reply::error("ERR", error.to_string()),
+        _ => Reply::Nil,
+    })
+}
+
+fn table_reply(table: &Table) -> mlua::Result<Reply> {
+    match table.raw_get("err")? {
+        Value::Nil => {}
+        Value::String(error) => {
+            let text = error.to_string_lossy();
+            let (code, rest) = text.split_once(' ').unwrap_or((&text, ""));
+            return Ok(Reply::error(code, rest));
+        }
+        other => return to_reply(other),
+    }
+    let mut replies = Vec::new();
+    for place in 1.. {
+        match table.raw_get(place)? {
+            Value::Nil => break,
+            value => replies.push(to_reply(value)?),
+        }
+    }
+    Ok(Reply::Array(replies))
+}
+
+/// The fields of a format of the `struct` library: little-endian doubles, and unsigned integers of 1 and 4 bytes.
+fn fields(format: &str) -> impl Iterator<Item = mlua::Result<Field>> {
+    let mut letters = format.chars().filter(|letter| !matches!(letter, '<' | ' ')).peekable();
+    std::iter::from_fn(move || {
+        Some(match letters.next()? {
+            'd' => Ok(Field::Double),
+            'B' => Ok(Field::Byte),
+            'I' if letters.next_if_eq(&'4').is_some() => Ok(Field::Four),
+            other => Err(Error::runtime(format!("the format {other} is not in this model"))),
+        })
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Field {
+    Double,
+    Byte,
+    Four,
+}
+
+fn pack(lua: &Lua, (format, values): (String, Variadic<f64>)) -> mlua::Result<Value> {
+    let (mut packed, mut values) = (Vec::with_capacity(8 * values.len()), values.iter());
+    for field in fields(&format) {
+        let value = *values.next().ok_or_else(|| Error::runtime("a value is missing"))?;
+        match field? {
+            Field::Double => packed.extend(value.to_le_bytes()),
+            Field::Byte => packed.push(value as i64 as u8),
+            Field::Four => packed.extend((value as i64 as u32).to_le_bytes()),
+        }
+    }
+    Ok(Value::String(lua.create_string(packed)?))
+}
+
+fn unpack(_: &Lua, (format, text, from): (String, LuaString, Option<usize>)) -> mlua::Result<MultiValue> {
+    let text = text.as_bytes();
+    let mut at = from.unwrap_or(1) - 1;
+    let mut values = MultiValue::new();
+    let mut take = |length: usize| {
+        let bytes = text.get(at..at + length).ok_or_else(|| Error::runtime("data string too short"))?;
+        at += length;
+        Ok::<_, Error>(bytes)
+    };
+    for field in fields(&format) {
+        values.push_back(Value::Number(match field? {
+            Field::Double => f64::from_le_bytes(take(8)?.try_into().expect("eight bytes")),
+            Field::Byte => f64::from(take(1)?[0]),
+            Field::Four => f64::from(u32::from_le_bytes(take(4)?.try_into().expect("four bytes"))),
+        }));
+    }
+    values.push_back(Value::Number((at + 1) as f64));
+    Ok(values)
+}

@@ -1,0 +1,241 @@
+//! The model of Redis is held to the real one: the same random calls of the real scripts, every byte of every reply, and
+//! the state of every key afterwards.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::{ConnectionLike as _, Value};
+use tidegate_engine::key::Key;
+use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::plan::{Check, Hits, Origin};
+use tidegate_engine::rules::Unit;
+use tidegate_redis::script::{Call, Clock, Memory, Purpose, Stamp, Whole, source};
+use tidegate_simulation::random::Random;
+use tidegate_simulation::redis::database::{Database, Reply};
+use tidegate_simulation::redis::lua::Scripts;
+
+const SECOND: u64 = 1_000_000;
+const TODAY: u64 = 1_790_000_000 * SECOND;
+/// Expiry is moved by so many milliseconds, so that no key goes in the real server while the suite's time stands still.
+const SHIFT_MILLIS: u64 = 100 * 366 * 86_400_000;
+const GENERATION: &str = "generation";
+
+/// A real server, ended with the test.
+struct Server {
+    child: Child,
+    port: u16,
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        drop(listener);
+        let child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(folder.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("redis-server is not installed: {error}"));
+        Self { child, port, _folder: folder }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "a real server takes real time to start")]
+    fn connect(&self) -> redis::Connection {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a good URL");
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            match client.get_connection() {
+                Ok(connection) => return connection,
+                Err(error) if Instant::now() > until => panic!("no Redis on port {}: {error}", self.port),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The real server and the model, asked the same.
+struct Both {
+    real: redis::Connection,
+    scripts: Scripts,
+    database: Database,
+}
+
+impl Both {
+    fn call(&mut self, purpose: Purpose, keys: &[Vec<u8>], arguments: &[Vec<u8>], now: u64) -> Reply {
+        let text = source(purpose, Clock::Arguments);
+        let times = [now.to_string().into_bytes(), SHIFT_MILLIS.to_string().into_bytes()];
+        let mut command = redis::cmd("EVAL");
+        command.arg(&text).arg(keys.len()).arg(keys).arg(arguments).arg(&times);
+        let real = self.real.req_command(&command);
+        let name = self.scripts.load(&text).expect("a script of ours");
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let arguments: Vec<&[u8]> = arguments.iter().chain(&times).map(Vec::as_slice).collect();
+        let model = self.scripts.run(&name, (&keys, &arguments), &mut self.database, now);
+        assert_eq!(model, expected(real), "the model is left, the real one is right");
+        model
+    }
+
+    fn same_state(&mut self, key: &[u8]) {
+        let commands: [&[&[u8]]; 3] = [&[b"TYPE", key], &[b"PEXPIRETIME", key], &[b"EXISTS", key]];
+        for command in &commands[..2] {
+            self.same(command);
+        }
+        match self.database.run(TODAY, commands[0]) {
+            Reply::Status("string") => self.same(&[b"GET", key]),
+            Reply::Status("list") => self.same(&[b"LRANGE", key, b"0", b"-1"]),
+            _ => {}
+        }
+    }
+
+    fn same(&mut self, command: &[&[u8]]) {
+        let mut asked = redis::cmd(std::str::from_utf8(command[0]).expect("a name"));
+        command[1..].iter().for_each(|part| _ = asked.arg(part));
+        let real = self.real.req_command(&asked);
+        assert_eq!(self.database.run(TODAY, command), expected(real), "{command:?}");
+    }
+}
+
+/// What the model has to answer.
+fn expected(real: redis::RedisResult<Value>) -> Reply {
+    match real {
+        Ok(Value::Nil) => Reply::Nil,
+        Ok(Value::Okay) => Reply::Status("OK"),
+        Ok(Value::SimpleString(text)) => match &*text {
+            "string" => Reply::Status("string"),
+            "list" => Reply::Status("list"),
+            _ => Reply::Status("none"),
+        },
+        Ok(Value::Int(number)) => Reply::Int(number),
+        Ok(Value::BulkString(bytes)) => Reply::Bulk(bytes),
+        Ok(Value::Array(values)) => {
+            Reply::Array(values.into_iter().map(|value| expected(Ok(value))).collect())
+        }
+        other => panic!("the real one says {other:?}"),
+    }
+}
+
+fn limit(random: &mut Random) -> Limit {
+    let algorithm = random.pick(&Algorithm::ALL);
+    let window = random.pick(&[1, 7, 60, 1_000, SECOND, 60 * SECOND, 3_600 * SECOND]);
+    let requests = random.pick(&[0, 1, 2, 5, 20, 1_000]);
+    let limit = Limit::new(algorithm, requests, window * 1_000);
+    if algorithm.is_bucket() { limit.with_burst(random.pick(&[1, requests.max(1), 9])) } else { limit }
+}
+
+fn check(random: &mut Random, limit: Limit) -> Check<'static> {
+    let hits = random.pick(&[0, 1, 1, 1, 2, 5, 21]);
+    let gives = random.one_in(6);
+    Check {
+        origin: Origin::Override { unit: Unit::Second, unit_multiplier: 1 },
+        limit,
+        key: Key(0),
+        hits: if gives { Hits::GiveBack(hits) } else { Hits::Take(hits) },
+        reported: !gives && hits > 0 && random.one_in(5),
+        shadow: random.one_in(8),
+        quota: random.one_in(8),
+    }
+}
+
+/// Calls of all four scripts on a few counters.
+fn sequence(both: &mut Both, seed: u64) {
+    let mut random = Random::new(seed);
+    let counters: Vec<(Vec<u8>, Limit)> = (0..1 + random.below(3))
+        .map(|number| (format!("{seed}:{number}").into_bytes(), limit(&mut random)))
+        .collect();
+    let mut now = TODAY + random.below(SECOND);
+    let mut stamps: Vec<(usize, Stamp, u64)> = Vec::new();
+    for _ in 0..1 + random.below(30) {
+        let window = random.pick(&counters).1.window_nanos() / 1_000;
+        now += random.pick(&[0, 1, window / 10, window, 2 * window]);
+        let late = random.one_in(20);
+        let deadline = if late { now - 1 } else { now + SECOND };
+        match random.below(8) {
+            0 if !stamps.is_empty() => {
+                let memory = Memory { key: GENERATION.into(), generation: b"one".to_vec() };
+                let mut call = Call::giving_back(&memory);
+                let (place, stamp, hits) = stamps.swap_remove(random.below(stamps.len() as u64) as usize);
+                call.push_give_back(
+                    counters[place].0.clone(),
+                    &counters[place].1,
+                    stamp,
+                    1 + random.below(hits),
+                );
+                let arguments = arguments(&call, deadline);
+                both.call(Purpose::GiveBack, &call.keys, &arguments, now);
+            }
+            1 => {
+                let mut calls = Vec::new();
+                for _ in 0..2 + random.below(3) {
+                    let (key, limit) = random.pick(&counters);
+                    let mut call = Call::new(&Whole::default());
+                    call.push(key, &check(&mut random, limit), false);
+                    calls.push(call);
+                }
+                let keys: Vec<Vec<u8>> = calls.iter().map(|call| call.keys[0].clone()).collect();
+                let arguments: Vec<Vec<u8>> =
+                    calls.iter().flat_map(|call| arguments(call, deadline)).collect();
+                both.call(Purpose::DecideEach, &keys, &arguments, now);
+            }
+            _ => {
+                let mut call = Call::new(&Whole { any_over: random.one_in(9), ..Whole::default() });
+                let mut asked = Vec::new();
+                for _ in 0..1 + random.below(3) {
+                    let place = random.below(counters.len() as u64) as usize;
+                    let (key, limit) = counters[place].clone();
+                    let check = check(&mut random, limit);
+                    call.push(key, &check, false);
+                    if limit.algorithm().is_strict() && random.one_in(3) {
+                        call.lease(1 + random.below(20), 100_000);
+                    }
+                    if random.one_in(6) {
+                        call.add_unsynced((random.below(window + 1), 1 + random.below(5)));
+                    }
+                    asked.push((place, check));
+                }
+                let reply = both.call(Purpose::Decide, &call.keys, &arguments(&call, deadline), now);
+                stamps.extend(charged(&reply, &asked));
+            }
+        }
+    }
+    counters.iter().for_each(|(key, _)| both.same_state(key));
+}
+
+fn arguments(call: &Call, deadline: u64) -> Vec<Vec<u8>> {
+    std::iter::once(call.first_arg(deadline).to_vec()).chain(call.args.iter().cloned()).collect()
+}
+
+/// What was charged, with the stamps under which it would go back.
+fn charged(reply: &Reply, asked: &[(usize, Check<'static>)]) -> Vec<(usize, Stamp, u64)> {
+    let Reply::Bulk(reply) = reply else { return Vec::new() };
+    let numbers = tidegate_redis::script::numbers(reply).expect("a reply of ours");
+    let checks = asked.iter().map(|(_, check)| check);
+    let Some(answered) = tidegate_redis::script::Answered::read(&numbers, checks) else { return Vec::new() };
+    let counters = asked.iter().zip(answered.counters);
+    counters
+        .filter(|(_, counter)| counter.charged > 0)
+        .map(|((place, _), counter)| (*place, counter.stamp, counter.charged))
+        .collect()
+}
+
+#[test]
+fn the_model_answers_as_the_real_one_does() {
+    let server = Server::start();
+    let mut real = server.connect();
+    redis::cmd("SET").arg(GENERATION).arg("one").exec(&mut real).expect("it takes a key");
+    let mut both = Both { real, scripts: Scripts::new().expect("Lua starts"), database: Database::default() };
+    both.database.run(TODAY, &[b"SET", GENERATION.as_bytes(), b"one"]);
+    (0..1_000).for_each(|seed| sequence(&mut both, seed));
+    assert!(both.database.count() > 500, "most sequences must have counted something");
+}
