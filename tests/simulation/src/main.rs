@@ -24,6 +24,9 @@ struct Arguments {
     /// Go on for so many minutes, however many seeds that are.
     #[arg(long)]
     minutes: Option<u64>,
+    /// Say which seed goes wrong, and tell no story.
+    #[arg(long)]
+    quiet: bool,
     /// Tell the story of every run.
     #[arg(long)]
     story: bool,
@@ -48,13 +51,15 @@ fn main() -> ExitCode {
         codes.iter_mut().zip(outcome.codes).for_each(|(sum, more)| *sum += more);
         if let Some(violation) = outcome.violation {
             eprintln!("\nseed {seed} goes wrong: {:?}: {}", violation.kind, violation.what);
-            let (short, outcome) = shrink(scenario, violation.kind);
-            println!("{short}\n\n{}", outcome.story);
+            if !arguments.quiet {
+                let (short, outcome) = shrink(scenario, violation.kind);
+                println!("{short}\n\n{}", outcome.story);
+            }
             eprintln!("run {runs}; again: --seed {seed}");
             return ExitCode::FAILURE;
         }
         seed += 1;
-        if runs % 100 == 0 {
+        if runs % 100 == 0 && !arguments.quiet {
             let rate = requests as f64 / began.elapsed().as_secs_f64();
             eprint!("\r{runs} runs, {requests} requests, {rate:.0} a second ");
             let _ = std::io::stderr().flush();

@@ -10,6 +10,9 @@
 //! - Each time that a server loses its memory its counts begin anew: N once more.
 //! - `local`: every node may admit N alone while Redis is away, and again when it was restarted.
 //! - A request that gives hits back takes what it was admitted out of every window.
+//! - Where nothing fails nobody is denied hits for which there is room, whatever may have counted.
+
+use std::collections::BTreeMap;
 
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
@@ -18,18 +21,20 @@ use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::LimitSpec;
 use crate::world::{MICRO, SECOND, Time};
 
-/// Hits of one answer that count.
+/// What one descriptor of a request asked of a counter, and what became of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Admitted {
+pub struct Record {
+    /// The number of the request.
+    pub request: usize,
     /// Which limit.
     pub limit: usize,
     /// Which counter.
     pub key: u64,
-    /// How many.
+    /// How many hits.
     pub hits: u64,
     /// When they were asked for.
     pub asked: Time,
-    /// When that was answered.
+    /// When that was answered, or nothing can happen any more.
     pub answered: Time,
     /// The N that the node had.
     pub requests: u32,
@@ -37,8 +42,46 @@ pub struct Admitted {
     pub is_reported: bool,
     /// They were given back.
     pub is_refunded: bool,
-    /// The number of the request.
-    pub request: usize,
+    /// The client waited as long as it takes, and no other descriptor of the request is there.
+    pub is_plain: bool,
+    /// What was answered.
+    pub outcome: Outcome,
+}
+
+/// What was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing, or an error: the hits may count or not.
+    Unknown,
+    /// The request passes.
+    Admitted,
+    /// The request does not pass. `over`: because of this counter.
+    Denied {
+        /// These hits do not fit.
+        over: bool,
+    },
+}
+
+impl Record {
+    /// It surely counts.
+    fn counts(&self) -> bool {
+        let charged = match self.outcome {
+            Outcome::Unknown => false,
+            Outcome::Admitted => true,
+            Outcome::Denied { .. } => self.is_reported,
+        };
+        charged && self.hits > 0 && !self.is_refunded
+    }
+
+    /// It may count at a time. What is charged in one slot and denied in another goes back within a second.
+    fn may_count_until(&self) -> Option<Time> {
+        match self.outcome {
+            Outcome::Denied { .. } if self.is_reported => Some(Time::MAX),
+            Outcome::Denied { .. } if self.is_plain => None,
+            Outcome::Denied { .. } => Some(self.answered + SECOND),
+            Outcome::Unknown | Outcome::Admitted => Some(Time::MAX),
+        }
+    }
 }
 
 /// What all limits are judged with.
@@ -49,36 +92,95 @@ pub struct Rules<'s> {
     pub starts: u64,
     /// When a server lost its memory.
     pub losses: &'s [Time],
+    /// For so long after that hits may be spent that were leased before.
+    pub lease_time: Time,
+    /// Nothing fails, and no message is slow: nobody is denied but by what counts.
+    pub is_calm: bool,
 }
 
-/// The first thing that may not be, if there is one.
-pub fn judge(rules: &Rules<'_>, admitted: &[Admitted]) -> Result<(), String> {
-    let mut counters: Vec<(usize, u64)> = admitted.iter().map(|it| (it.limit, it.key)).collect();
-    counters.sort_unstable();
-    counters.dedup();
-    for (limit, key) in counters {
-        let own = admitted.iter().filter(|it| (it.limit, it.key) == (limit, key) && !it.is_refunded);
-        let mut own: Vec<Admitted> = own.copied().filter(|it| it.hits > 0).collect();
-        own.sort_by_key(|it| it.asked);
-        let found = in_windows(rules, &rules.limits[limit], &own)
-            .or_else(|| on_top(rules, &rules.limits[limit], &own));
-        if let Some(found) = found {
-            return Err(format!("limit {limit}, key {key}: {found}"));
-        }
+/// More than may be, in a window.
+pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
+    each_counter(records, |number, own| {
+        let limit = &rules.limits[number];
+        let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
+        in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, &counting))
+    })
+}
+
+/// A denial though there was room for the hits, whatever may have counted.
+pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
+    if !rules.is_calm {
+        return None;
     }
-    Ok(())
+    each_counter(records, |number, own| {
+        let limit = &rules.limits[number];
+        let is_judged = limit.failure == StoreFailure::Error
+            && !limit.is_leased
+            && limit.requests[0] == limit.requests[1];
+        let denied = own.iter().filter(|it| it.is_plain && it.outcome == Outcome::Denied { over: true });
+        denied.filter(|_| is_judged).find_map(|it| {
+            let others = own.iter().filter(|other| other.request != it.request && other.asked <= it.answered);
+            let others = others.filter(|other| other.may_count_until().is_some_and(|until| until >= it.asked));
+            let (most, wanted) = (u64::from(it.requests), it.hits.max(1));
+            let there = match limit.algorithm {
+                Algorithm::SlidingLog | Algorithm::SlidingWindow => {
+                    // A bucket counts as a whole, and is a sixtieth of the window at most.
+                    let window = limit.window_secs * SECOND;
+                    let since = it.asked.saturating_sub(window + window / 60 + LATE);
+                    others.filter(|other| other.answered >= since).map(|other| other.hits).sum()
+                }
+                // What is there is rounded up.
+                Algorithm::TokenBucket | Algorithm::LeakyBucket => 1 + level(limit, others, it),
+                Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted => return None,
+            };
+            (there + wanted <= most).then(|| {
+                format!(
+                    "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
+                    it.request,
+                    it.answered / MICRO
+                )
+            })
+        })
+    })
+}
+
+/// A message, and what a server takes.
+const LATE: Time = SECOND / 100;
+
+/// The most that may be in a bucket when this one is asked for.
+fn level<'r>(limit: &LimitSpec, others: impl Iterator<Item = &'r Record>, it: &Record) -> u64 {
+    let mut others: Vec<_> = others.map(|other| (other.answered.min(it.asked), other.hits)).collect();
+    others.sort_unstable();
+    let (mut level, mut since) = (0.0_f64, 0);
+    let drained =
+        |elapsed: Time| elapsed as f64 * f64::from(limit.requests[0]) / (limit.window_secs * SECOND) as f64;
+    for (at, hits) in others {
+        level = (level - drained(at - since)).max(0.0) + hits as f64;
+        since = at;
+    }
+    (level - drained(it.asked - since)).max(0.0).ceil() as u64
+}
+
+/// What a judge finds in the records of a counter, by the time at which they were asked.
+fn each_counter(records: &[Record], judge: impl Fn(usize, &[Record]) -> Option<String>) -> Option<String> {
+    let mut counters: BTreeMap<(usize, u64), Vec<Record>> = BTreeMap::new();
+    records.iter().for_each(|it| counters.entry((it.limit, it.key)).or_default().push(*it));
+    counters.into_iter().find_map(|((limit, key), mut own)| {
+        own.sort_by_key(|it| it.asked);
+        judge(limit, &own).map(|found| format!("limit {limit}, key {key}: {found}"))
+    })
 }
 
 /// How often N may be there in a window, and how many times a server lost its memory in it.
 fn times(rules: &Rules<'_>, limit: &LimitSpec, from: Time, to: Time) -> u64 {
-    let before = from.saturating_sub(limit.window_secs * SECOND);
+    let before = from.saturating_sub(rules.lease_time + SECOND / 2);
     let losses = rules.losses.iter().filter(|&&loss| loss >= before && loss <= to).count() as u64;
     let alone = if limit.failure == StoreFailure::Local { rules.starts } else { 0 };
     1 + losses + alone
 }
 
 /// A window that holds too much.
-fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Admitted]) -> Option<String> {
+fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String> {
     // What was reported may be beyond N: only what is admitted on top of it is judged.
     if limit.is_reported || limit.failure == StoreFailure::Allow {
         return None;
@@ -126,7 +228,7 @@ fn told(hits: u64, max: u64, from: Time, lasts: Time) -> String {
 }
 
 /// Something that was admitted although what was surely there before left no room.
-fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Admitted]) -> Option<String> {
+fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String> {
     // A node that decides alone knows of nobody else's hits.
     let may_be_alone = matches!(limit.failure, StoreFailure::Allow | StoreFailure::Local);
     if !limit.algorithm.is_strict() || may_be_alone {
@@ -165,24 +267,49 @@ mod tests {
         }
     }
 
-    fn admitted(asked: Time, answered: Time) -> Admitted {
-        let (limit, key, hits, requests) = (0, 0, 1, 2);
-        Admitted {
+    fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
+        let (request, limit, key, hits, requests) = (asked as usize, 0, 0, 1, 2);
+        let (is_reported, is_refunded, is_plain) = (false, false, true);
+        Record {
+            request,
             limit,
             key,
             hits,
             asked,
             answered,
             requests,
-            is_reported: false,
-            is_refunded: false,
-            request: 0,
+            is_reported,
+            is_refunded,
+            is_plain,
+            outcome,
         }
     }
 
     fn is_fine(algorithm: Algorithm, losses: &[Time], times: &[(Time, Time)]) -> bool {
-        let admitted: Vec<_> = times.iter().map(|&(asked, answered)| admitted(asked, answered)).collect();
-        judge(&Rules { limits: &[limit(algorithm)], starts: 1, losses }, &admitted).is_ok()
+        let admitted: Vec<_> = times.iter().map(|&times| record(times, Outcome::Admitted)).collect();
+        let rules = Rules { limits: &[limit(algorithm)], starts: 1, losses, lease_time: 0, is_calm: true };
+        too_much(&rules, &admitted).is_none()
+    }
+
+    #[test]
+    fn a_denial_is_noticed_where_there_was_room() {
+        let is_fine = |algorithm, records: &[Record]| {
+            let rules =
+                Rules { limits: &[limit(algorithm)], starts: 1, losses: &[], lease_time: 0, is_calm: true };
+            starved(&rules, records).is_none()
+        };
+        let (admitted, over) = (Outcome::Admitted, Outcome::Denied { over: true });
+        for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+            let denied = record((20, 21), over);
+            assert!(is_fine(algorithm, &[record((0, 1), admitted), record((5, 6), admitted), denied]));
+            assert!(is_fine(
+                algorithm,
+                &[record((0, 1), admitted), record((5, 6), Outcome::Unknown), denied]
+            ));
+            assert!(!is_fine(algorithm, &[record((5, 6), over), denied]), "{algorithm:?}");
+            let late = record((3 * SECOND, 3 * SECOND + 1), over);
+            assert!(!is_fine(algorithm, &[record((0, 1), admitted), record((5, 6), admitted), late]));
+        }
     }
 
     #[test]

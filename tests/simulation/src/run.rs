@@ -20,7 +20,7 @@ use tidegate_redis::{
 
 use crate::network::Network;
 use crate::node::Node;
-use crate::oracle::{Admitted, Rules, judge};
+use crate::oracle::{Outcome as Answer, Record, Rules, starved, too_much};
 use crate::redis::database::Database;
 use crate::redis::server::{EPOCH_MICROS, Server};
 use crate::scenario::{Ask, Item, Layout, LimitSpec, Scenario, What};
@@ -60,6 +60,8 @@ pub struct Violation {
 pub enum Kind {
     /// More was admitted than may be.
     TooMuch,
+    /// Hits were denied for which there was room.
+    Starved,
     /// An answer came later than its budget.
     TooLate,
     /// When nothing failed any more, N was not there again.
@@ -76,7 +78,7 @@ struct Run {
     /// The rules of each version.
     rules: [Arc<RuleSet>; 2],
     nodes: Mutex<Vec<State>>,
-    admitted: Mutex<Vec<Admitted>>,
+    records: Mutex<Vec<Record>>,
     losses: Mutex<Vec<Time>>,
     /// When nodes stood still.
     pauses: Mutex<Vec<(usize, Time, Time)>>,
@@ -109,7 +111,7 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         scenario: scenario.clone(),
         rules,
         nodes: Mutex::new(nodes.collect()),
-        admitted: Mutex::default(),
+        records: Mutex::default(),
         losses: Mutex::default(),
         pauses: Mutex::default(),
         violation: Mutex::default(),
@@ -238,7 +240,7 @@ impl Run {
             let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(&ask, run.world.now() + after));
             if let (Some(true), Some((after, at))) = (admitted, refunded) {
                 // Taken out before: whatever becomes of it, the client counts on none of these hits any more.
-                lock(&run.admitted)
+                lock(&run.records)
                     .iter_mut()
                     .filter(|it| it.request == number)
                     .for_each(|it| it.is_refunded = true);
@@ -308,9 +310,10 @@ impl Run {
                 request.push([Entry { key, value }], options);
             }
             let plan = rules.plan(&request, Modes::default());
+            let first = if sign > 0 { run.note(number, (asked, deadline), &items, &plan) } else { 0 };
             let answered =
                 decide((&store, &runtime), &request, &plan, deadline.map(Duration::from_nanos)).await;
-            run.answered(number, node, (asked, deadline), &items, sign, &plan, answered)
+            run.answered((number, first), node, (asked, deadline), &items, sign, &plan, answered)
         })
     }
 
@@ -318,7 +321,7 @@ impl Run {
     #[allow(clippy::too_many_arguments, reason = "all of it is one answer")]
     fn answered(
         &self,
-        number: usize,
+        (number, first): (usize, usize),
         node: usize,
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
@@ -361,24 +364,42 @@ impl Run {
         if sign < 0 {
             return Some(is_ok);
         }
-        for (item, step) in items.iter().zip(&plan.steps) {
-            let Step::Check(check) = step else { continue };
-            if is_ok || check.reported {
-                let requests = check.limit.requests();
-                lock(&self.admitted).push(Admitted {
-                    limit: item.limit,
-                    key: item.key,
-                    hits: item.hits,
-                    asked,
-                    answered: now,
-                    requests,
-                    is_reported: check.reported,
-                    is_refunded: false,
-                    request: number,
-                });
-            }
+        for (record, verdict) in lock(&self.records)[first..].iter_mut().zip(&verdicts) {
+            let over = verdict.is_some_and(|verdict| verdict.over);
+            record.outcome = if is_ok { Answer::Admitted } else { Answer::Denied { over } };
+            record.answered = now;
         }
         Some(is_ok)
+    }
+
+    /// Notes what a request asks. Returns the place of its first record.
+    fn note(
+        &self,
+        number: usize,
+        (asked, deadline): (Time, Option<Time>),
+        items: &[Item],
+        plan: &Plan<'_>,
+    ) -> usize {
+        let mut records = lock(&self.records);
+        let first = records.len();
+        for (item, step) in items.iter().zip(&plan.steps) {
+            let Step::Check(check) = step else { panic!("every item meets a limit") };
+            records.push(Record {
+                request: number,
+                limit: item.limit,
+                key: item.key,
+                hits: item.hits,
+                asked,
+                // A server does nothing after the deadline of a call.
+                answered: asked + self.scenario.timeout + LATE_MAX,
+                requests: check.limit.requests(),
+                is_reported: check.reported,
+                is_refunded: false,
+                is_plain: items.len() == 1 && deadline.is_none(),
+                outcome: Answer::Unknown,
+            });
+        }
+        first
     }
 
     fn wrong(&self, kind: Kind, what: String) {
@@ -387,8 +408,18 @@ impl Run {
 
     fn judged(&self) -> Option<Violation> {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
-        let rules = Rules { limits: &self.scenario.limits, starts, losses: &losses };
-        judge(&rules, &lock(&self.admitted)).err().map(|what| Violation { kind: Kind::TooMuch, what })
+        let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
+        let rules = Rules {
+            limits: &self.scenario.limits,
+            starts,
+            losses: &losses,
+            lease_time: self.scenario.lease_time,
+            is_calm,
+        };
+        let records = lock(&self.records);
+        let of_kind = |kind| move |what| Violation { kind, what };
+        let too_much = too_much(&rules, &records).map(of_kind(Kind::TooMuch));
+        too_much.or_else(|| starved(&rules, &records).map(of_kind(Kind::Starved)))
     }
 
     /// Something goes wrong, or is changed.
