@@ -256,6 +256,9 @@ impl Run {
     /// Whether what was admitted surely counts when it goes back at this time: only such hits may be given back.
     fn still_counts(&self, ask: &Ask, at: Time) -> bool {
         let latest = at + self.scenario.timeout + 10 * MILLI;
+        if lock(&self.losses).iter().any(|&loss| loss >= ask.at) {
+            return false;
+        }
         ask.items.iter().all(|item| {
             let limit = &self.scenario.limits[item.limit];
             let window = limit.window_secs * SECOND;
