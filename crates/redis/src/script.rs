@@ -379,15 +379,15 @@ fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
     let limit = &in_micros(&check.limit);
     let over = over != 0;
     let (before, remaining, wanted) = (natural(before)?, natural(left)?, natural(wanted)?);
-    let told = RemoteCounter { latest: micros(latest)?, state: state(limit, one, other)? };
+    let remote = RemoteCounter { latest: micros(latest)?, state: state(limit, one, other)? };
     let hits = match check.hits {
         Hits::Take(hits) => hits,
         Hits::GiveBack(_) => 0,
     };
-    let reset_nanos = told.reset_nanos(limit, wanted, over);
+    let reset_nanos = remote.reset_nanos(limit, wanted, over);
     let verdict = Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos };
     let (charged, stamp) = (natural(charged)?, stamp(limit, latest, [one, other], third.first())?);
-    let quiet_nanos = told.latest.nanos_since(newest(limit, told.latest, other));
+    let quiet_nanos = remote.latest.nanos_since(newest(limit, remote.latest, other));
     Some(CounterAnswered { verdict, charged, stamp, quiet_nanos })
 }
 
