@@ -61,11 +61,6 @@ impl Scripts {
         Ok(name)
     }
 
-    /// Forgets all scripts.
-    pub fn clear(&mut self) {
-        self.compiled.clear();
-    }
-
     /// Runs a script that was loaded.
     pub fn run(
         &self,
