@@ -8,7 +8,7 @@ use crate::settings::value::ConfigType;
 use crate::source::file::Layout;
 use crate::source::xds::{Backoff, XdsOptions, XdsTls};
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::rules::LoadOptions;
+use tidegate_engine::rules::{LoadOptions, OptionNames};
 
 /// Where rules are read from if no setting says it.
 const FALLBACK_PATH: &str = "config";
@@ -57,7 +57,11 @@ pub(super) fn resolve(settings: &Settings) -> Rules {
             .default_cost(settings.default_cost)
             .merge_domains(settings.merge_domain_config)
             .strict(settings.strict_rules)
-            .max_file_bytes(usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX)),
+            .max_file_bytes(usize::try_from(settings.max_rules_file_bytes.0).unwrap_or(usize::MAX))
+            .names(OptionNames {
+                merge_domains: "MERGE_DOMAIN_CONFIG",
+                max_file_bytes: "MAX_RULES_FILE_BYTES",
+            }),
         start_without: settings.force_start_without_initial_config,
         health_needs_domain: settings.healthy_with_at_least_one_config_loaded,
     }

@@ -71,6 +71,24 @@ pub struct LoadOptions {
     pub max_file_bytes: usize,
     /// The secret under which counters' keys are made.
     pub secret: KeySecret,
+    /// What messages call these options.
+    pub names: OptionNames,
+}
+
+/// What messages call the options that lift a bound: the settings of a program, say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionNames {
+    /// [`LoadOptions::merge_domains`].
+    pub merge_domains: &'static str,
+    /// [`LoadOptions::max_file_bytes`].
+    pub max_file_bytes: &'static str,
+}
+
+impl Default for OptionNames {
+    /// The names of the fields.
+    fn default() -> Self {
+        Self { merge_domains: "merge_domains", max_file_bytes: "max_file_bytes" }
+    }
 }
 
 impl LoadOptions {
@@ -84,6 +102,7 @@ impl LoadOptions {
             strict: false,
             max_file_bytes: 32 << 20,
             secret,
+            names: OptionNames::default(),
         }
     }
 
@@ -116,6 +135,12 @@ impl LoadOptions {
     pub fn max_file_bytes(self, max_file_bytes: usize) -> Self {
         Self { max_file_bytes, ..self }
     }
+
+    /// Sets [`names`](Self::names).
+    #[must_use]
+    pub fn names(self, names: OptionNames) -> Self {
+        Self { names, ..self }
+    }
 }
 
 /// A set that was loaded.
@@ -134,7 +159,7 @@ pub struct Loaded {
 pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let mut errors = Diagnostics::default();
     let mut warnings = Diagnostics::default();
-    let mut budget = Budget::of_set(options.max_file_bytes);
+    let mut budget = Budget::of_set(options.max_file_bytes).set_by(options.names.max_file_bytes);
     let checked: Vec<CheckedFile<'_>> = files
         .iter()
         .filter_map(|file| check_file(file, options, &mut budget, &mut errors, &mut warnings))
@@ -165,9 +190,8 @@ fn check_file<'f>(
     let max = options.max_file_bytes;
     if file.bytes.len() > max {
         errors.add(&file.name, Place::START, || {
-            format!(
-                "the file is too long (expected at most {max} bytes; MAX_RULES_FILE_BYTES sets the bound)"
-            )
+            let name = options.names.max_file_bytes;
+            format!("the file is too long (expected at most {max} bytes; {name} sets the bound)")
         });
         return None;
     }

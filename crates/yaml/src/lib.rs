@@ -37,6 +37,8 @@ pub struct Place {
 pub struct Budget {
     values: Allowance,
     aliased_bytes: Allowance,
+    /// What the messages say about the bound on values.
+    set_by: Option<&'static str>,
 }
 
 impl Place {
@@ -149,7 +151,13 @@ impl Budget {
         let bytes = file_bytes_max as u64;
         let values = bytes / VALUE_BYTES_MIN;
         let values = if values < VALUES_MIN { VALUES_MIN } else { values };
-        Self { values: Allowance::new(values), aliased_bytes: Allowance::new(bytes) }
+        Self { values: Allowance::new(values), aliased_bytes: Allowance::new(bytes), set_by: None }
+    }
+
+    /// Lets messages name the option that sets the length of the longest file.
+    #[must_use]
+    pub const fn set_by(self, option: &'static str) -> Self {
+        Self { set_by: Some(option), ..self }
     }
 }
 
@@ -243,12 +251,9 @@ impl<'t, 'b> Builder<'t, 'b> {
     /// Adds a complete node.
     fn close(&mut self, content: Content<'t>, anchor: usize, at: Place) -> Result<(), (Place, String)> {
         self.budget.values.take(1).map_err(|max| {
-            (
-                at,
-                format!(
-                    "too many values up to here (expected at most {max}; MAX_RULES_FILE_BYTES sets the bound)"
-                ),
-            )
+            let setter = self.budget.set_by.map(|option| format!("; {option} sets the bound"));
+            let setter = setter.unwrap_or_default();
+            (at, format!("too many values up to here (expected at most {max}{setter})"))
         })?;
         let sum = |ids: &mut dyn Iterator<Item = NodeId>| {
             ids.map(|id| &self.nodes[id.0 as usize]).fold((NODE_BYTES, 1), |(sum, height), child| {

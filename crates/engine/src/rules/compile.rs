@@ -105,9 +105,8 @@ impl<'f> Compiler<'_, 'f> {
         if let Some(&(first, at)) = self.domains.get(domain).filter(|_| !self.options.merge_domains) {
             self.errors.add(name, *domain_at, || {
                 let (domain, place) = (quote(domain), place_text(first, at));
-                format!(
-                    "domain {domain} is in {place} too (expected one file a domain, or MERGE_DOMAIN_CONFIG)"
-                )
+                let merge = self.options.names.merge_domains;
+                format!("domain {domain} is in {place} too (expected one file a domain, or {merge})")
             });
         }
         if !domain.is_empty() {

@@ -325,8 +325,7 @@ fn a_domain_in_two_files() {
         errors.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let equal = "b.yaml:3:8: key `k` without a value is at a.yaml:3:8 too (expected one such node)";
-    let domain =
-        "b.yaml:4:9: domain `d` is in a.yaml:1:9 too (expected one file a domain, or MERGE_DOMAIN_CONFIG)";
+    let domain = "b.yaml:4:9: domain `d` is in a.yaml:1:9 too (expected one file a domain, or merge_domains)";
     assert_eq!(found(&options()), [equal, domain]);
     assert_eq!(found(&options().merge_domains(true)), [equal]);
 }
@@ -366,8 +365,7 @@ fn a_file_of_nothing_but_brackets_is_refused_before_it_is_read_to_its_end() {
     for what in ["{},", "[],", "a,", "{key: a},"] {
         let text = format!("domain: d\ndescriptors: [{}]", what.repeat((4 << 20) / what.len() - 20));
         let found = load(&[file("a.yaml", text)], &short).map(drop).expect_err("the file loads");
-        let bound =
-            "too many values up to here (expected at most 1048576; MAX_RULES_FILE_BYTES sets the bound)";
+        let bound = "too many values up to here (expected at most 1048576; max_file_bytes sets the bound)";
         assert_eq!(found.iter().map(|it| &*it.message).collect::<Vec<_>>(), [bound], "{what}");
     }
 }
@@ -409,10 +407,7 @@ fn hostile_files_take_no_time() {
     let bombs = [
         (laughs(60), "the aliases up to here stand for too much (expected at most 33554432 bytes)"),
         (nested, "stand for too much"),
-        (
-            huge,
-            "1:1: the file is too long (expected at most 33554432 bytes; MAX_RULES_FILE_BYTES sets the bound)",
-        ),
+        (huge, "1:1: the file is too long (expected at most 33554432 bytes; max_file_bytes sets the bound)"),
         ("[".to_owned() + &"[],".repeat(300_000), "not YAML"),
         ("domain: \"".to_owned() + &"\\n".repeat(500_000), "not YAML"),
         ("%TAG ! a\n".repeat(300_000), "not YAML"),
