@@ -88,12 +88,7 @@ macro_rules! own_words {
     };
 }
 
-own_words!(
-    Algorithm,
-    "ALGORITHM",
-    "an algorithm (expected sliding_log, sliding_window, sliding_window_weighted, fixed_window, token_bucket or \
-     leaky_bucket)"
-);
+own_words!(Algorithm, "ALGORITHM", Algorithm::EXPECTED);
 own_words!(Cost, "COST", "one of the words expected: reported asked");
 own_words!(StoreFailure, "MODE", "one of the words expected: error deny allow local");
 own_words!(StoreFull, "MODE", "one of the words expected: deny allow");

@@ -37,6 +37,11 @@ macro_rules! define {
             /// All algorithms, in the order of their numbers.
             pub const ALL: [Self; [$(stringify!($variant)),+].len()] = [$(Self::$variant),+];
 
+            /// What a text should have been that names none of them.
+            #[doc(hidden)]
+            pub const EXPECTED: &str =
+                concat!("an algorithm (expected one of:", $( " ", stringify!($module) ),+, ")");
+
             /// Its name in rule files.
             pub const fn name(self) -> &'static str {
                 match self {
