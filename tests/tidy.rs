@@ -494,10 +494,10 @@ fn no_runtime_and_no_server_come_with_the_engine_or_the_protocol() {
         cargo.args(["tree", "--edges", "normal", "--target", "all", "--prefix", "none", "--format", "{p}"]);
         let tree = cargo.args(["--locked", "--offline", "--package", name]).current_dir(root()).output();
         let tree = tree.expect("cargo runs");
-        let (told, errors) = (String::from_utf8_lossy(&tree.stdout), String::from_utf8_lossy(&tree.stderr));
-        assert!(told.starts_with(name), "{name}: {told}{errors}");
-        let brought = |heavy: &&&str| told.lines().any(|line| line.split(' ').next() == Some(**heavy));
-        assert_eq!(heavy.iter().filter(brought).collect::<Vec<_>>(), Vec::<&&str>::new(), "{name}: {told}");
+        let (shown, errors) = (String::from_utf8_lossy(&tree.stdout), String::from_utf8_lossy(&tree.stderr));
+        assert!(shown.starts_with(name), "{name}: {shown}{errors}");
+        let brought = |heavy: &&&str| shown.lines().any(|line| line.split(' ').next() == Some(**heavy));
+        assert_eq!(heavy.iter().filter(brought).collect::<Vec<_>>(), Vec::<&&str>::new(), "{name}: {shown}");
     }
 }
 

@@ -26,8 +26,8 @@ fn with(settings: &[(&str, &str)]) -> Tidegate {
     settings.iter().fold(setup, |setup, (name, value)| setup.env(name, value)).start()
 }
 
-/// What `/json` tells of a request for these users' paths.
-fn told(limiter: &Tidegate) -> Value {
+/// What `/json` answers to a request for these users' paths.
+fn shown(limiter: &Tidegate) -> Value {
     let body = json!({"domain": "shop", "descriptors": [
         {"entries": [{"key": "user", "value": "alice"}]},
         {"entries": [{"key": "path", "value": "/"}], "hitsAddend": 0},
@@ -44,13 +44,13 @@ fn response_headers_are_told_under_the_names_that_were_set() {
     let limiter = with(&[&[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")][..], &names].concat());
     let mut headers = Vec::new();
     for _ in 0..3 {
-        headers = told(&limiter)["responseHeadersToAdd"].as_array().expect("headers").clone();
+        headers = shown(&limiter)["responseHeadersToAdd"].as_array().expect("headers").clone();
     }
     let names: Vec<_> = headers.iter().map(|header| header["key"].as_str().expect("a name")).collect();
     assert_eq!(names, ["X-Limit", "RateLimit-Remaining", "X-Wait", "Retry-After"]);
     assert_eq!((&headers[0]["value"], &headers[1]["value"]), (&json!("2"), &json!("0")));
     assert_eq!(headers[2]["value"], headers[3]["value"]);
-    assert_eq!(told(&with(&[])).get("responseHeadersToAdd"), None, "off by default");
+    assert_eq!(shown(&with(&[])).get("responseHeadersToAdd"), None, "off by default");
 }
 
 #[test]
@@ -61,8 +61,8 @@ fn dynamic_metadata_is_told_when_it_is_on() {
         "descriptors": [{"entries": ["user=alice"]}, {"entries": ["path=/"], "hitsAddend": 0.0}],
         "metadata": {"tier": "free", "owner": "web"},
     });
-    assert_eq!(told(&limiter)["dynamicMetadata"], expected);
-    assert_eq!(told(&with(&[])).get("dynamicMetadata"), None, "off by default");
+    assert_eq!(shown(&limiter)["dynamicMetadata"], expected);
+    assert_eq!(shown(&with(&[])).get("dynamicMetadata"), None, "off by default");
 }
 
 /// The overall code of the third hit of a user, and its status' code.

@@ -1,6 +1,6 @@
 //! The same `rate_limits` in a real Envoy's route and in a rule file: the same descriptors.
 //!
-//! A server of the test's own takes the descriptors that Envoy sends. What `/check` made of the same request is told by
+//! A server of the test's own takes the descriptors that Envoy sends. What `/check` made of the same request comes from
 //! the counters: every descriptor that there can be has one, and each must hold exactly what Envoy's say.
 
 use std::collections::HashMap;

@@ -63,7 +63,7 @@ fn json(domain: &str, descriptors: &[Entries], hits: Option<u32>) -> String {
 
 /// The limit and what remains that headers tell, by the statuses of the same answer over gRPC: the last that is denied
 /// and not in quota mode, else the first of the least.
-fn told(descriptors: &[Entries], answer: &RateLimitResponse) -> Option<(u64, u64)> {
+fn shown(descriptors: &[Entries], answer: &RateLimitResponse) -> Option<(u64, u64)> {
     let statuses = || answer.statuses.iter().zip(descriptors);
     let denied =
         statuses().rfind(|(status, entries)| status.code == grpc::OVER_LIMIT && entries[0].0 != "quota");
@@ -133,7 +133,7 @@ fn the_same_requests_are_decided_alike_by_every_front() {
         let over = by_grpc.overall_code == grpc::OVER_LIMIT;
         prop_assert_eq!(by_check.status, if over { 429 } else { 200 });
         prop_assert_eq!(by_json.status, by_check.status);
-        prop_assert_eq!(numbers(&by_check), told(&descriptors, &by_grpc));
+        prop_assert_eq!(numbers(&by_check), shown(&descriptors, &by_grpc));
         prop_assert_eq!(by_check.header("retry-after").is_some(), over);
         denied.set(denied.get() + u32::from(over));
         Ok(())

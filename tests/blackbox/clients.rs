@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::harness::programs::{installed, run, succeed};
 use crate::harness::tidegate::{Setup, Tidegate};
 
-/// Longer than any of them takes to be told that there is no such method, on a machine that other tests keep busy.
+/// Longer than any of them takes to learn that there is no such method, on a machine that other tests keep busy.
 const PROMPTLY: Duration = Duration::from_secs(5);
 
 /// One worker, so that what comes in comes in at one time; users from u1 to u7, each with a limit of its own.

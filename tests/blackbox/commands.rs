@@ -169,9 +169,9 @@ fn check_tells_warnings_and_strict_ones_are_problems() {
 fn check_speaks_json_and_to_workflows() {
     let (_bad, bad) = folder(&[("a,b.yaml", BAD)]);
     let (code, text, _) = tidegate(&["check", "--format", "json", &bad], &[]);
-    let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!((code, &told["good"], &told["files"]), (1, &false.into(), &1.into()));
-    let first = &told["findings"][0];
+    let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, &shown["good"], &shown["files"]), (1, &false.into(), &1.into()));
+    let first = &shown["findings"][0];
     assert_eq!(first["file"], format!("{bad}/a,b.yaml"));
     assert_eq!(
         (&first["line"], &first["column"], &first["severity"]),
@@ -229,11 +229,11 @@ fn ask_tells_what_a_running_limiter_counts_and_changes_nothing() {
         &["ask", "shop", "user=alice", "+", "plan=freemium", "--hits", "3", "--format=json"],
         &variables,
     );
-    let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!((&told["code"], &told["hits"]), (&"OVER_LIMIT".into(), &3.into()));
-    assert_eq!(told["descriptors"][0]["counter"]["remaining"], 2);
-    assert_eq!(told["descriptors"][1]["path"][0]["pattern"], "free*");
-    assert_eq!(told["descriptors"][1]["code"], "OK", "shadow mode");
+    let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&shown["code"], &shown["hits"]), (&"OVER_LIMIT".into(), &3.into()));
+    assert_eq!(shown["descriptors"][0]["counter"]["remaining"], 2);
+    assert_eq!(shown["descriptors"][1]["path"][0]["pattern"], "free*");
+    assert_eq!(shown["descriptors"][1]["code"], "OK", "shadow mode");
 }
 
 #[test]
@@ -273,12 +273,12 @@ fn ask_names_some_of_very_many_rules_and_what_is_below_a_path_that_ends_early() 
     }
     let (_folder, path) = folder(&[("shop.yaml", &rules)]);
     let eight = "u0, u1, u2, u3, u4, u5, u6, u7 and 99,992 more";
-    let told =
+    let shown =
         |entries: &[&str]| tidegate(&[&["ask", "--rules", path.as_str(), "shop"], entries].concat(), &[]).1;
-    let early = told(&["plan=free"]);
+    let early = shown(&["plan=free"]);
     let expected = format!("OK: the path ends where no limit is set (below it there is: {eight})\n");
     assert!(early.ends_with(&expected), "{early}");
-    let astray = told(&["plan=free", "user=alice"]);
+    let astray = shown(&["plan=free", "user=alice"]);
     assert!(
         astray.ends_with(&format!("no rule for user=alice at this level (there is: {eight})\n")),
         "{astray}"
@@ -300,7 +300,7 @@ fn settings_shows_what_is_in_force_and_the_page_of_all() {
         "REDIS_URL=\"redis://…@redis:6379\" (variable)",
         "CONFIG_PATH=\"config\" (default)",
     ] {
-        assert!(lines(&text).iter().any(|told| told == line), "no {line} in {text}");
+        assert!(lines(&text).iter().any(|shown| shown == line), "no {line} in {text}");
     }
     assert!(!text.contains("hunter2"));
     assert_eq!(tidegate(&["settings", "--port", "8"], &variables).1, text, "in either order");

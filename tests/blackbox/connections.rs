@@ -21,7 +21,7 @@ fn connections_that_are_old_are_replaced_and_no_call_fails() {
     eventually_true("ten connections", || envoy.stat("cluster.tidegate.upstream_cx_total") >= 10);
     traffic.end(&envoy);
     let cx = |what: &str| envoy.stat(&format!("cluster.tidegate.upstream_cx_{what}"));
-    assert_eq!(cx("close_notify"), cx("destroy"), "each was told by GOAWAY");
+    assert_eq!(cx("close_notify"), cx("destroy"), "each got a GOAWAY");
     assert_eq!(cx("destroy_with_active_rq"), 0);
 }
 
@@ -50,7 +50,7 @@ fn calls_that_outlast_the_grace_are_ended_with_their_connection() {
     assert!(watch.recv().is_err(), "the stream ends");
     assert!(began.elapsed() >= Duration::from_millis(400), "it had its grace: {:?}", began.elapsed());
 
-    // Without a bound a call may last: it is told of the end of the process.
+    // Without a bound a call may last: it gets the end of the process.
     let mut limiter =
         setup().env("GRPC_MAX_CONNECTION_AGE", "100ms").env("GRPC_MAX_CONNECTION_AGE_GRACE", "0").start();
     let client = limiter.client();

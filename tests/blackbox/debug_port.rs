@@ -37,7 +37,7 @@ fn the_log_level_changes_while_it_runs() {
     let answer = post("/logging?level=INFO");
     assert_eq!((answer.status, answer.body.as_str()), (200, "info\n"));
     taken("b.yaml", 3.0);
-    eventually_true("the change to be told", || limiter.lines_with("in force") == 1);
+    eventually_true("the change to be logged", || limiter.lines_with("in force") == 1);
     for wrong in ["/logging", "/logging?level=loud"] {
         let answer = post(wrong);
         assert!(answer.status == 400 && answer.body.contains("debug"), "{answer:?}");
@@ -89,7 +89,7 @@ fn the_limits_in_force_are_told_after_a_reload() {
         "ratelimit.service.config_load_success: 2",
         "ratelimit_server.ShouldRateLimit.total_requests: 1",
     ] {
-        assert!(stats.lines().any(|told| told == line), "no {line:?} in {stats}");
+        assert!(stats.lines().any(|shown| shown == line), "no {line:?} in {stats}");
     }
     assert!(!stats.contains("user.over_limit: "), "what a limit never counted is left out: {stats}");
 }
@@ -168,7 +168,7 @@ fn no_text_of_a_request_or_a_rule_forges_a_line_of_a_page() {
     let pages = pages
         .into_iter()
         .chain(["/stats", "/rlconfig", "/rlconfig?format=yaml", "/rlconfig?format=json"].map(get));
-    // A key that is not known is told back.
+    // An unknown key comes back in the message.
     let wrong = serde_json::json!({"domain": "shop", UNSAFE: 1}).to_string();
     let refused = http.send("POST", "/json", &[], &wrong).expect("an answer").body;
     let escaped = "/check/shop?~a%0Aforged%1B%5B2J%C2%85%E2%80%A8%E2%80%AE=1";

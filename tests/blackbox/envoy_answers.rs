@@ -15,7 +15,7 @@ descriptors:
         rate_limit: {unit: day, requests_per_unit: 1}
 ";
 
-/// Shows what the limiter's filter told the ones after it.
+/// Shows what the limiter's filter hands to the filters after it.
 const SHOW_METADATA: (&str, &str) = (
     "              domains: [\"*\"]",
     "              domains: [\"*\"]
@@ -57,13 +57,14 @@ fn headers_reach_the_client() {
 #[test]
 fn metadata_reaches_what_comes_after_the_filter() {
     let (_limiter, envoy) = start("RESPONSE_DYNAMIC_METADATA");
-    let told = get(&envoy, "/api/x");
-    let told: serde_json::Value =
-        serde_json::from_str(told.header("x-metadata").unwrap_or_else(|| panic!("{told:?}"))).expect("JSON");
+    let shown = get(&envoy, "/api/x");
+    let shown: serde_json::Value =
+        serde_json::from_str(shown.header("x-metadata").unwrap_or_else(|| panic!("{shown:?}")))
+            .expect("JSON");
     let expected = serde_json::json!({
         "domain": "edge",
         "descriptors": [{"entries": ["route=api", "remote_address=203.0.113.1"]}],
         "metadata": {"tier": "free", "plan": {"seats": 3}},
     });
-    assert_eq!(told, expected);
+    assert_eq!(shown, expected);
 }

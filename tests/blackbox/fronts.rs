@@ -36,9 +36,9 @@ fn both_fronts_count_together() {
     let mut http = Client::new(limiter.ports().http);
     let answer = http.send("POST", "/json", &[], body).expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
-    let told: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
-    assert_eq!(told["statuses"][0]["currentLimit"]["requestsPerUnit"], 1000);
-    assert_eq!(told["statuses"][0]["currentLimit"]["unit"], "DAY");
+    let shown: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
+    assert_eq!(shown["statuses"][0]["currentLimit"]["requestsPerUnit"], 1000);
+    assert_eq!(shown["statuses"][0]["currentLimit"]["unit"], "DAY");
     let answer = http.send("POST", "/json", &[], body).expect("an answer");
     assert_eq!(answer.status, 429, "{answer:?}");
     assert_eq!(limiter.client().ask(question("shop", &[USER])).overall_code, grpc::OVER_LIMIT);

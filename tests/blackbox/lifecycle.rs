@@ -107,7 +107,7 @@ fn a_folder_without_rules_ends_the_start_and_what_mends_it_is_named() {
         let line = only_line(&output, "CONFIG_PATH");
         assert!(line.contains("/rules: no rules are here (expected "), "{line}");
         assert!(line.contains("RULES_MAY_BE_EMPTY=true") && line.contains(".yaml or .yml"), "{line}");
-        assert!(skipped.is_none_or(|name| output.contains(name)), "what was skipped is told: {output}");
+        assert!(skipped.is_none_or(|name| output.contains(name)), "what was skipped is logged: {output}");
     }
 }
 
@@ -163,9 +163,9 @@ fn a_debug_or_defaulted_metrics_port_that_is_taken_is_a_warning() {
     let limiter = setup.start();
     assert_eq!(limiter.client().ask(question()).overall_code, grpc::OK);
     for port in taken {
-        let told =
+        let shown =
             limiter.output().iter().any(|line| line.contains("WARN") && line.contains(&port.to_string()));
-        assert!(told, "no warning of {port} in {:#?}", limiter.output());
+        assert!(shown, "no warning of {port} in {:#?}", limiter.output());
     }
 }
 
@@ -207,10 +207,10 @@ fn a_bad_set_ends_the_start_with_every_problem_at_its_place() {
 #[test]
 fn a_warning_is_told_at_its_place_and_refuses_only_when_rules_are_strict() {
     let setup = Setup::new().rules("shop.yaml", &format!("{RULES}    unit: day\n"));
-    let told = |output: &str| only_line(output, "shop.yaml:6:5: ").contains("unit");
-    assert!(told(&refusal(&setup.env("STRICT_RULES", "true"), 1)));
+    let shown = |output: &str| only_line(output, "shop.yaml:6:5: ").contains("unit");
+    assert!(shown(&refusal(&setup.env("STRICT_RULES", "true"), 1)));
     let limiter = Setup::new().rules("shop.yaml", &format!("{RULES}    unit: day\n")).start();
-    assert!(told(&limiter.output().join("\n")));
+    assert!(shown(&limiter.output().join("\n")));
     assert_eq!(limiter.metric("tidegate_rules_warnings"), 1.0);
     assert_eq!(limiter.client().ask(question()).statuses[0].limit_remaining, 2);
 }
@@ -277,7 +277,7 @@ fn sigterm_turns_health_waits_the_grace_and_ends_with_0() {
     assert_eq!(http::get(ports.http, "/readyz").expect("still served").status, 500);
     assert_eq!(http::get(ports.http, "/healthcheck").expect("still served").status, 500);
     assert_eq!(http::get(ports.http, "/livez").expect("still served").status, 200);
-    assert_eq!(watch.recv(), Ok(2), "watchers are told");
+    assert_eq!(watch.recv(), Ok(2), "watchers hear of it");
     // In the grace new connections are served: balancers have not all seen the health yet.
     assert_eq!(limiter.client().ask(question()).overall_code, grpc::OK);
 

@@ -68,7 +68,7 @@ fn what_goes_wrong_a_thousand_times_does_not_flood() {
 fn json_logs_are_an_object_a_line_with_three_keys() {
     let limiter = Setup::new().rules("shop.yaml", RULES).env("LOG_FORMAT", "json").start();
     limiter.setup.write("shop.yaml", "domain: \"\"\n");
-    crate::harness::eventually_true("the bad set to be told", || limiter.lines_with("shop.yaml:1:9") == 1);
+    crate::harness::eventually_true("the bad set to be logged", || limiter.lines_with("shop.yaml:1:9") == 1);
     let logged: Vec<_> = limiter.output().into_iter().filter(|line| line.starts_with('{')).collect();
     assert!(!logged.is_empty(), "{:#?}", limiter.output());
     for line in logged {

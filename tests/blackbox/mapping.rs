@@ -144,7 +144,7 @@ fn assert_same_series(mapping: &str, durations: &str) {
     client.ask(question("nowhere", &[&[("user", "alice")]]));
     let page = || http::Client::new(limiter.ports().metrics).get("/metrics").body;
     // Durations are milliseconds here and seconds there before they are scaled, so their values differ.
-    let told = |page: &str| {
+    let shown = |page: &str| {
         let mut series = series(page);
         series.iter_mut().filter(|(name, _)| name.starts_with(durations)).for_each(|(_, value)| *value = 0.0);
         series
@@ -156,11 +156,11 @@ fn assert_same_series(mapping: &str, durations: &str) {
     };
     eventually_true("both to show the same", || {
         let (ours, theirs) = (page(), exporter.page());
-        told(&ours) == told(&theirs) && count(&ours) == count(&theirs)
+        shown(&ours) == shown(&theirs) && count(&ours) == count(&theirs)
     });
     let (ours, theirs) = (page(), exporter.page());
     assert_eq!(types(&ours), types(&theirs));
-    assert!(told(&ours).len() > 5, "{ours}");
+    assert!(shown(&ours).len() > 5, "{ours}");
     assert_eq!(count(&ours)[0].1, 13.0);
 }
 

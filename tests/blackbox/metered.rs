@@ -2,7 +2,7 @@
 //! and what its answer cost is reported when the stream is done. In no window is more spent than the limit and what was
 //! under way when it was reached.
 //!
-//! TIDEGATE_METERED_SECONDS: how long, 6 unless told; from 20 on with windows of 10 s instead of 2 s.
+//! TIDEGATE_METERED_SECONDS: how long, 6 unless set; from 20 on with windows of 10 s instead of 2 s.
 
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ const CLIENTS: u64 = 2;
 const LATE: Duration = Duration::from_millis(500);
 
 fn seconds() -> u64 {
-    let told = std::env::var("TIDEGATE_METERED_SECONDS").ok();
-    told.map_or(6, |told| told.parse().expect("TIDEGATE_METERED_SECONDS is a number of seconds"))
+    let shown = std::env::var("TIDEGATE_METERED_SECONDS").ok();
+    shown.map_or(6, |shown| shown.parse().expect("TIDEGATE_METERED_SECONDS is a number of seconds"))
 }
 
 fn window() -> Duration {
@@ -52,7 +52,7 @@ fn meters() -> impl Iterator<Item = ((&'static str, u64), (&'static str, u64))> 
     ALGORITHMS.into_iter().flat_map(|algorithm| SHAPES.map(|shape| (algorithm, shape)))
 }
 
-/// The example with a metered route a meter, before the one for everything else; the application costs what it is told.
+/// The example with a metered route a meter, before the one for everything else; the application costs what it is asked to.
 fn envoy(limiter: &Tidegate) -> Envoy {
     let mut routes = String::new();
     for ((algorithm, _), (shape, _)) in meters() {

@@ -42,10 +42,10 @@ fn as_nobody(command: &str) -> String {
 
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
-    let told =
+    let shown =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{told}", output.status);
-    told
+    assert!(output.status.success(), "{command:?}: {}\n{shown}", output.status);
+    shown
 }
 
 /// Starts `binary` as nobody, with the settings of `setup`, once `before` is done to the view.
@@ -195,8 +195,8 @@ fn all_crates_can_be_packed() {
         "--no-verify",
     ]);
     cargo.arg("--target-dir").arg(folder.path()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    let told = run(&mut cargo);
-    assert_eq!(told.matches("Packaged ").count(), 5, "{told}");
+    let shown = run(&mut cargo);
+    assert_eq!(shown.matches("Packaged ").count(), 5, "{shown}");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn the_manifests_follow_kubernetes_schemas() {
     let python = std::env::var_os("TIDEGATE_PYTHON").expect("TIDEGATE_PYTHON is set by tests/run");
     let validate = Path::new(&python).with_file_name("kubernetes-validate");
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/kubernetes/tidegate.yaml");
-    let told = run(Command::new(validate).args(["--strict", manifest]));
-    let passed = told.lines().filter(|line| line.contains("INFO") && line.contains("passed")).count();
-    assert_eq!(passed, 5, "{told}");
+    let shown = run(Command::new(validate).args(["--strict", manifest]));
+    let passed = shown.lines().filter(|line| line.contains("INFO") && line.contains("passed")).count();
+    assert_eq!(passed, 5, "{shown}");
 }

@@ -82,8 +82,8 @@ fn the_error_that_is_shown_is_what_a_typo_gets() {
         .arg(setup.folder())
         .output()
         .expect("it starts");
-    let told = String::from_utf8(checked.stdout).expect("UTF-8");
-    assert!(told.contains(shown), "{shown}\n{told}");
+    let printed = String::from_utf8(checked.stdout).expect("UTF-8");
+    assert!(printed.contains(shown), "{shown}\n{printed}");
 }
 
 #[test]
@@ -97,11 +97,11 @@ fn what_is_asked_gets_the_explanation_that_is_shown() {
         .args(["--debug-host=127.0.0.1", &format!("--debug-port={}", limiter.ports().debug)])
         .output()
         .expect("it starts");
-    let told = String::from_utf8(asked.stdout).expect("UTF-8");
+    let printed = String::from_utf8(asked.stdout).expect("UTF-8");
     let but_time = |text: &str| {
         text.lines().map(|line| line.split(" in ").next().map(str::to_owned)).collect::<Vec<_>>()
     };
-    assert_eq!(but_time(&told), but_time(block(RULES, "shop: 1 hit")));
+    assert_eq!(but_time(&printed), but_time(block(RULES, "shop: 1 hit")));
 }
 
 /// All pages in Markdown below this folder, except those that were built or installed.

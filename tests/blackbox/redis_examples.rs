@@ -22,14 +22,14 @@ fn run_readme(name: &str, ports: &[(u16, u16)]) -> String {
     let mut command = Command::new("timeout");
     command.args(["60", "bash", "-c", &script]).current_dir(&folder).env("PATH", path);
     command.envs([("HOST", "127.0.0.1"), ("GRPC_HOST", "127.0.0.1"), ("DEBUG_HOST", "127.0.0.1")]);
-    told(&command.output().expect("bash is there"))
+    shown(&command.output().expect("bash is there"))
 }
 
 fn binary_folder() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().expect("a folder").to_owned()
 }
 
-fn told(output: &Output) -> String {
+fn shown(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
@@ -42,23 +42,23 @@ fn ports(written: &[u16]) -> Vec<(u16, u16)> {
 /// Ports of the two nodes, as both examples have them.
 const NODES: [u16; 8] = [8181, 8180, 6170, 9190, 8281, 8280, 6270, 9290];
 
-fn passed_and_denied(told: &str) -> (usize, usize) {
-    let count = |code: &str| told.matches(&format!("{{\"overallCode\":\"{code}\"")).count();
+fn passed_and_denied(shown: &str) -> (usize, usize) {
+    let count = |code: &str| shown.matches(&format!("{{\"overallCode\":\"{code}\"")).count();
     (count("OK"), count("OVER_LIMIT"))
 }
 
 #[test]
 fn two_nodes_share_one_limit_in_redis() {
-    let told = run_readme("redis", &ports(&[&NODES[..], &[7379]].concat()));
-    assert_eq!(passed_and_denied(&told), (5, 1), "{told}");
+    let shown = run_readme("redis", &ports(&[&NODES[..], &[7379]].concat()));
+    assert_eq!(passed_and_denied(&shown), (5, 1), "{shown}");
 }
 
 #[test]
 fn two_nodes_share_one_limit_in_a_cluster() {
     // A server of a Cluster takes the port that is 10,000 higher too: that one is ours, and the lower one nobody's.
     let servers = [7001, 7002, 7003].map(|written| (written, free_port() - 10_000));
-    let told = run_readme("cluster", &[&ports(&NODES)[..], &servers].concat());
-    assert_eq!(passed_and_denied(&told), (5, 1), "{told}");
+    let shown = run_readme("cluster", &[&ports(&NODES)[..], &servers].concat());
+    assert_eq!(passed_and_denied(&shown), (5, 1), "{shown}");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn another_program_shares_it_as_a_library() {
     let redis = Redis::start(&[]);
     let program = binary_folder().join("examples/embed_redis");
     assert!(program.exists(), "cargo test builds the examples, but not with --test: {}", program.display());
-    let run = || told(&Command::new(&program).arg(redis.url()).output().expect("it starts"));
+    let run = || shown(&Command::new(&program).arg(redis.url()).output().expect("it starts"));
     let shown = run() + &run();
     let expected = [(1, true, 2), (2, true, 1), (1, true, 0), (2, false, 0)];
     assert_eq!(shown.lines().count(), expected.len(), "{shown}");

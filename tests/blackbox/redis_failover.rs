@@ -35,7 +35,7 @@ const SERVED: Duration = Duration::from_secs(1);
 
 /// An answer: when it came, what it took, and its code if it was not an error.
 struct Answer {
-    told: Instant,
+    at: Instant,
     took: Duration,
     code: Option<i32>,
     is_hot: bool,
@@ -44,7 +44,7 @@ struct Answer {
 fn ask(client: &Client, key: &str, value: &str) -> Answer {
     let asked = Instant::now();
     let code = client.call(question("shop", &[&[(key, value)]])).ok().map(|answer| answer.overall_code);
-    Answer { told: Instant::now(), took: asked.elapsed(), code, is_hot: key == "hot" }
+    Answer { at: Instant::now(), took: asked.elapsed(), code, is_hot: key == "hot" }
 }
 
 /// Every second caller asks for the hot counter, the others for any.
@@ -77,7 +77,7 @@ fn hot_value(failover: &Failover, client: &Client) -> String {
     found.expect("every master has slots")
 }
 
-/// What callers were told from before a master's death until there is service again.
+/// What callers were answered from before a master's death until there is service again.
 struct Observed {
     answers: Vec<Answer>,
     killed: Instant,
@@ -119,7 +119,7 @@ fn fails_over(what: &str, mut failover: Failover, setup: Setup) {
     let (hot, watched) = (hot_value(&failover, &client), Lateness::watch());
     let Observed { mut answers, killed, kept } = kill_under_load(&mut failover, &node, &hot);
     let late = watched.most() * 4;
-    let down = answers.iter().filter(|it| it.code.is_none()).map(|it| it.told - killed).max();
+    let down = answers.iter().filter(|it| it.code.is_none()).map(|it| it.at - killed).max();
     let down = down.expect("a master that dies is missed");
     assert!(down < SERVICE_WITHIN + late, "{what}: the last error {down:?} after its death");
     answers.sort_unstable_by_key(|answer| answer.took);
@@ -129,12 +129,12 @@ fn fails_over(what: &str, mut failover: Failover, setup: Setup) {
     let passed = |of: &mut dyn Iterator<Item = &Answer>| {
         of.filter(|answer| answer.is_hot && answer.code == Some(OK)).count()
     };
-    let before = 1 + passed(&mut answers.iter().filter(|it| it.told < killed + BUDGET));
+    let before = 1 + passed(&mut answers.iter().filter(|it| it.at < killed + BUDGET));
     let lost = before.saturating_sub(kept);
     let mut admitted = 1 + passed(&mut answers.iter());
     admitted += (0..2 * LIMIT).take_while(|_| ask(&client, "hot", &hot).code == Some(OK)).count();
     println!(
-        "{what}: {} calls, the last error {down:?} after the death, p99 {p99:?}, the slowest {:?}; told OK before {before}, \
+        "{what}: {} calls, the last error {down:?} after the death, p99 {p99:?}, the slowest {:?}; answered OK before {before}, \
          of which Redis kept {kept} and lost {lost}; admitted {admitted} of {LIMIT}",
         answers.len(),
         answers.last().map(|answer| answer.took),

@@ -51,11 +51,11 @@ const MODES: [(&str, Answer); 4] =
 /// What is left of the counts when a fault is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
-    /// All that callers were told, and nothing else.
+    /// All that callers were answered, and nothing else.
     Kept,
     /// The same, and perhaps what questions were charged whose answers were lost.
     KeptAndMore,
-    /// Redis has forgotten all that it was told before.
+    /// Redis has forgotten all that it knew before.
     Lost,
 }
 
@@ -98,7 +98,7 @@ impl Rig {
     }
 }
 
-/// A caller that remembers what it was told.
+/// A caller that remembers what it was answered.
 struct Caller {
     client: Client,
     /// Hits by mode that passed and were counted, by Redis or by the node alone.
@@ -160,8 +160,8 @@ impl Caller {
     /// Whether Redis has what it should: a question alone tells.
     fn check_counts(&self, what: &str, memory: Memory) {
         for (mode, (key, _)) in MODES.iter().enumerate() {
-            let told = self.client.ask(ask_only("shop", &[&[(key, "x")]])).statuses[0].limit_remaining;
-            let (count, least) = (LIMIT - told, self.counted[mode]);
+            let shown = self.client.ask(ask_only("shop", &[&[(key, "x")]])).statuses[0].limit_remaining;
+            let (count, least) = (LIMIT - shown, self.counted[mode]);
             let most = match memory {
                 Memory::KeptAndMore if *key == "alone" => u32::MAX, // What is carried along may be, again and again.
                 Memory::KeptAndMore => least + self.unknown[mode],
@@ -222,10 +222,10 @@ impl Fault {
         let recovered = began.elapsed();
         // Several workers have connections of their own.
         eventually_true(&format!("{what}: full recovery"), || (0..20).all(|_| caller.ask(1) == Ok(OK)));
-        // What was admitted alone is told with the next question.
+        // What was admitted alone is sent with the next question.
         caller.ask_all(what, |answer, _| answer == Ok(OK));
         caller.check_counts(what, self.memory);
-        println!("{what}: used again after {recovered:?}; {:?} told, {:?}", caller.counted, self.memory);
+        println!("{what}: used again after {recovered:?}; {:?} counted, {:?}", caller.counted, self.memory);
         assert_eq!(node.lines_with("panicked"), 0, "{what}");
     }
 }
@@ -347,7 +347,7 @@ fn slow_within_the_budget_is_only_slow() {
     caller.check_counts("50 ms", Memory::Kept);
 }
 
-/// Asks on all connections before it hears from any; what they are told.
+/// Asks on all connections before it hears from any; what they are answered.
 fn ask_at_once(crowd: &mut [BufReader<TcpStream>]) -> Vec<u16> {
     let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"denies","value":"x"}]}]}"#;
     let question = format!("POST /json HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -374,9 +374,9 @@ fn a_crowd_that_asks_while_redis_hangs() {
         stream
     };
     let mut crowd: Vec<_> = (0..CROWD).map(connect).collect();
-    // The fastest way to find Redis slow is to ask for too much at once: what they are told now may be either.
-    let told = ask_at_once(&mut crowd);
-    assert!(told.iter().all(|status| [200, 429].contains(status)));
+    // The fastest way to find Redis slow is to ask for too much at once: what they are answered now may be either.
+    let shown = ask_at_once(&mut crowd);
+    assert!(shown.iter().all(|status| [200, 429].contains(status)));
     // They are as many as there may be: nobody else is let in.
     eventually_true("Redis to be used", || ask_at_once(&mut crowd[..20]) == [200; 20]);
     node.forget_memory_peak();

@@ -36,7 +36,7 @@ fn remaining(client: &Client, key: &str) -> u32 {
     client.ask(ask_only("shop", &[&[(key, "x")]])).statuses[0].limit_remaining
 }
 
-/// Asks in bursts until told to stop.
+/// Asks in bursts until it has to stop.
 fn ask_on(client: &Client, key: &str, stop: &AtomicBool, began: Instant) -> Admissions {
     let (mut admitted, micros) = (Admissions::default(), || began.elapsed().as_micros() as u64);
     for call in 0_u32.. {

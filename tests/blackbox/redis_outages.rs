@@ -52,7 +52,7 @@ fn failures(node: &Tidegate, kind: &str) -> f64 {
 }
 
 /// A number of INFO.
-fn told(connection: &mut Connection, section: &str, name: &str) -> u64 {
+fn shown(connection: &mut Connection, section: &str, name: &str) -> u64 {
     let info: String = redis::cmd("INFO").arg(section).query(connection).expect("it answers");
     let number = info.lines().find_map(|line| line.strip_prefix(name));
     let number = number.and_then(|it| it.split(|char: char| !char.is_ascii_digit()).next());
@@ -122,7 +122,7 @@ fn callers_in_a_hurry_learn_it_too_when_nobody_has_an_answer() {
     // A probe of the connection comes a second after it was made: what opens earlier was not opened by it. A machine that
     // is busy with something else may take longer than that once.
     let opened = (0..8).map(|_| opened_by_callers_in_a_hurry(&redis));
-    assert!(opened.into_iter().any(|took| took < Duration::from_millis(900)), "the probe told it");
+    assert!(opened.into_iter().any(|took| took < Duration::from_millis(900)), "by the probe");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_replica_is_not_asked_again_at_once() {
     let mut own = redis.connect();
     let nowhere = free_port().to_string();
     redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&nowhere).exec(&mut own).expect("it obeys");
-    let mut connections = || told(&mut own, "stats", "total_connections_received:");
+    let mut connections = || shown(&mut own, "stats", "total_connections_received:");
     let before = connections();
     let more = under_load(&node, || {
         std::thread::sleep(LASTS);
@@ -163,7 +163,7 @@ fn a_slot_that_nobody_has_is_not_looked_for_all_the_time() {
     eventually_true("it to be missed", || answer(&node.client()).is_err());
     let mut own: Vec<_> = servers.iter().map(Redis::connect).collect();
     let mut looks = || -> u64 {
-        own.iter_mut().map(|own| told(own, "commandstats", "cmdstat_cluster|slots:calls=")).sum()
+        own.iter_mut().map(|own| shown(own, "commandstats", "cmdstat_cluster|slots:calls=")).sum()
     };
     let before = looks();
     let more = under_load(&node, || {
@@ -196,7 +196,7 @@ fn a_replica_that_hangs_costs_a_few_calls_their_budget() {
     let waited = (0..500).filter(|call| waited(*call)).count();
     assert!((1..=6).contains(&waited), "{waited} calls waited");
     assert!(failures(&node, "unreplicated") > 0.0);
-    eventually_true("it to be told", || node.lines_with("replicas") > 0);
+    eventually_true("it to be logged", || node.lines_with("replicas") > 0);
     replica.wake();
     wait_for_redis(&node);
 }
@@ -208,7 +208,7 @@ fn a_node_of_a_cluster_is_no_single_server() {
         let server = server(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
         let setup = setup(&server.url());
         let process = setup.spawn();
-        eventually_true("the mistake to be told", || {
+        eventually_true("the mistake to be logged", || {
             process.lines_with("is a node of a Cluster (expected REDIS_TYPE=cluster)") > 0
         });
         let ready = eventually("an answer", || http::get(setup.ports.http, "/readyz").ok());
@@ -221,7 +221,7 @@ fn a_single_server_is_no_cluster() {
     let server = Redis::start(&[]);
     let setup = setup(&server.url()).env("REDIS_TYPE", "cluster");
     let process = setup.spawn();
-    eventually_true("the mistake to be told", || process.lines_with("(expected REDIS_TYPE=single)") > 0);
+    eventually_true("the mistake to be logged", || process.lines_with("(expected REDIS_TYPE=single)") > 0);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn what_somebody_else_wrote_in_place_of_the_generation_makes_way() {
     assert!(redis.ask::<i64>(&["TTL", generation]) > 0);
     redis.ask::<()>(&["DEL", generation]);
     redis.ask::<()>(&["HSET", generation, "x", "y"]);
-    eventually_true("it to be told", || node.lines_with("tidegate:generation is not a text") == 2);
-    eventually_true("the loss to be told", || node.lines_with("has lost its memory") == 1);
+    eventually_true("it to be logged", || node.lines_with("tidegate:generation is not a text") == 2);
+    eventually_true("the loss to be logged", || node.lines_with("has lost its memory") == 1);
     wait_for_redis(&node);
 }

@@ -106,13 +106,13 @@ fn what_was_reported_while_redis_was_away_counts_when_it_is_back() {
     for mode in modes {
         let mut cost = question("metered", &[&[(mode, "x")]]);
         cost.descriptors[0].hits_addend = Some(50);
-        let told = clients[0].call(cost).map(|answer| answer.overall_code).map_err(|status| status.code());
+        let shown = clients[0].call(cost).map(|answer| answer.overall_code).map_err(|status| status.code());
         let expected = match mode {
             "error" => Err(Code::Unavailable),
             "allow" => Ok(OK),
             _ => Ok(OVER_LIMIT),
         };
-        assert_eq!(told, expected, "{mode}");
+        assert_eq!(shown, expected, "{mode}");
     }
     redis.wake();
     wait_for_redis(&clients);
@@ -308,9 +308,9 @@ fn an_admission_is_told_when_as_many_replicas_have_it_as_have_to() {
     };
     let (node, too_many) = (waits("1"), waits("2"));
     let client = node.client();
-    eventually_true("it to be told", || answer(&client, "user", "x") == Ok(OK));
+    eventually_true("it to be logged", || answer(&client, "user", "x") == Ok(OK));
     let key = &replica.ask::<Vec<String>>(&["KEYS", "shop*"])[0];
-    assert!(replica.ask::<i64>(&["STRLEN", key]) > 0, "the replica had it before it was told");
+    assert!(replica.ask::<i64>(&["STRLEN", key]) > 0, "the replica had it before the answer");
     assert_eq!(answer(&too_many.client(), "user", "y"), Err(Code::Unavailable));
     let failures =
         |node: &Tidegate| node.scrape().sum("tidegate_redis_failures_total", &[("kind", "unreplicated")]);
@@ -339,21 +339,24 @@ fn a_question_of_an_operator_is_answered_by_what_all_nodes_counted() {
     };
     for _ in 0..3 {
         for node in &nodes {
-            let told = ask(node, "x");
-            assert!(told.starts_with("shop: 1 hit would get OVER_LIMIT; nothing was counted\n"), "{told}");
-            assert!(told.contains("  counter   20 counted, 0 left\n"), "{told}");
+            let shown = ask(node, "x");
+            assert!(shown.starts_with("shop: 1 hit would get OVER_LIMIT; nothing was counted\n"), "{shown}");
+            assert!(shown.contains("  counter   20 counted, 0 left\n"), "{shown}");
             assert!(ask(node, "nobody").contains("  counter   0 counted, 20 left\n"));
         }
     }
     assert_eq!(redis.ask::<Vec<String>>(&["KEYS", "shop*"]).len(), 1, "a question creates no counter");
     drop(redis);
-    let (node, told) = (&nodes[0], "the shared store does not answer");
+    let (node, shown) = (&nodes[0], "the shared store does not answer");
     let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(["ask", "shop", "user=x", "--debug-host", "127.0.0.1"])
         .args(["--debug-port", &node.ports().debug.to_string()])
         .output()
         .expect("it runs");
-    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains(told), "{output:?}");
+    assert!(
+        !output.status.success() && String::from_utf8_lossy(&output.stderr).contains(shown),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -365,9 +368,9 @@ fn a_server_of_a_cluster_that_forgets_is_told_of_once() {
             server.ask::<Vec<String>>(&["KEYS", "tidegate:generation:*"]).len() == 1
         });
     }
-    for (told, server) in (1..).zip(&servers) {
+    for (shown, server) in (1..).zip(&servers) {
         server.ask::<()>(&["FLUSHALL"]);
-        eventually_true("the loss to be told", || node.lines_with("has lost its memory") == told);
+        eventually_true("the loss to be logged", || node.lines_with("has lost its memory") == shown);
     }
     assert_eq!(node.metric("tidegate_redis_memory_lost_total"), 3.0);
 }
@@ -378,7 +381,7 @@ fn looking_for_the_servers_of_a_cluster_needs_no_further_connections() {
     let node = setup(&servers[0].url()).env("REDIS_TYPE", "cluster").env("WORKER_THREADS", "2").start();
     wait_for_redis(&[node.client(), node.client()]);
     let mut own: Vec<_> = servers.iter().map(Redis::connect).collect();
-    let mut told = |section: &str, name: &str| -> u64 {
+    let mut shown = |section: &str, name: &str| -> u64 {
         let values = own.iter_mut().map(|connection| {
             let info: String = redis::cmd("INFO").arg(section).query(connection).expect("it answers");
             let line = info.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0").to_owned();
@@ -389,10 +392,10 @@ fn looking_for_the_servers_of_a_cluster_needs_no_further_connections() {
         });
         values.sum()
     };
-    let before = told("stats", "total_connections_received:");
-    let asked = told("commandstats", "cmdstat_cluster|slots:calls=");
-    eventually_true("several looks", || told("commandstats", "cmdstat_cluster|slots:calls=") >= asked + 6);
-    assert_eq!(told("stats", "total_connections_received:"), before);
+    let before = shown("stats", "total_connections_received:");
+    let asked = shown("commandstats", "cmdstat_cluster|slots:calls=");
+    eventually_true("several looks", || shown("commandstats", "cmdstat_cluster|slots:calls=") >= asked + 6);
+    assert_eq!(shown("stats", "total_connections_received:"), before);
     assert_eq!(node.metric("tidegate_redis_connections"), 6.0, "one a worker and server");
 }
 

@@ -75,9 +75,9 @@ fn health_follows_the_connection_when_told() {
         let mut redis = Redis::start(&[]);
         let limiter = setup(&redis).env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", follows).start();
         redis.kill();
-        eventually_true("the loss to be told", || {
-            let told = http::get(limiter.ports().http, "/readyz").expect("an answer");
-            told.body.contains("redis") && (told.status == 200) == stays_ready
+        eventually_true("the loss to be logged", || {
+            let shown = http::get(limiter.ports().http, "/readyz").expect("an answer");
+            shown.body.contains("redis") && (shown.status == 200) == stays_ready
         });
         redis.restart();
         eventually_true("it to be ready again", || ready(&limiter));
@@ -100,8 +100,8 @@ fn attempts_at_the_start_come_as_often_as_was_set() {
     for (settings, attempts) in [(&[first][..], 6), (&[first, ("REDIS_STARTUP_MAX_INTERVAL", "40ms")], 15)] {
         let closing = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = closing.local_addr().expect("bound").to_string();
-        let (told, closed) = mpsc::channel();
-        std::thread::spawn(move || while closing.accept().is_ok_and(|_| told.send(()).is_ok()) {});
+        let (shown, closed) = mpsc::channel();
+        std::thread::spawn(move || while closing.accept().is_ok_and(|_| shown.send(()).is_ok()) {});
         let setup = with(setup_at(&url), settings).env("WORKER_THREADS", "1");
         let _limiter = setup.spawn();
         let began = Instant::now();

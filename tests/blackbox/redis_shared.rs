@@ -110,7 +110,7 @@ const ALGORITHMS: [&str; 6] = [
     "leaky_bucket",
 ];
 
-/// Looks at all keys until told to stop; how many it saw.
+/// Looks at all keys until it has to stop; how many it saw.
 fn look_at_keys(redis: &Redis, done: &AtomicBool) -> usize {
     let (mut connection, mut cursor, mut seen) = (redis.connect(), 0, 0);
     while !done.load(Relaxed) {
@@ -246,7 +246,7 @@ fn every_mode_answers_as_it_says_and_a_server_that_comes_back_is_used() {
     assert_eq!(client.call(mixed).expect_err("one says error").code(), Code::Unavailable);
     redis.restart();
     eventually_true("Redis to be asked again", || answer(&client, "fails") == Ok(OK));
-    eventually_true("the loss of its memory to be told", || node.lines_with("has lost its memory") == 1);
+    eventually_true("the loss of its memory to be logged", || node.lines_with("has lost its memory") == 1);
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn a_wrong_password_is_named_by_its_setting_and_tried_again() {
         .env("REDIS_STARTUP_INITIAL_INTERVAL", "50ms")
         .env("REDIS_STARTUP_MAX_INTERVAL", "200ms");
     let process = setup.spawn();
-    eventually_true("the password to be told", || process.lines_with("REDIS_AUTH") > 0);
+    eventually_true("the password to be logged", || process.lines_with("REDIS_AUTH") > 0);
     assert_eq!(http::get(setup.ports.http, "/readyz").map_or(0, |answer| answer.status), 500);
     let client = redis::Client::open(format!("redis://:right@127.0.0.1:{}", redis.port)).expect("a URL");
     let mut connection = client.get_connection().expect("the right password");

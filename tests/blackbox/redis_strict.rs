@@ -3,7 +3,7 @@
 //!
 //! Two logs say what was admitted. Without leases the wire to Redis writes down what the script charged, with the time
 //! of Redis at which it did: in that log no window holds more than N, exactly. With leases a node decides alone, so the
-//! log is the callers': a hit was admitted between the moment at which it was asked for and that at which it was told.
+//! log is the callers': a hit was admitted between the moment at which it was asked for and that at which it was answered.
 //!
 //! TIDEGATE_STRICT_HITS says how many hits each run sends (`tests/soak/run strict`: a million).
 
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::harness::grpc::{Client, RateLimitRequest, ask_only, question};
-use crate::harness::load::{Told, drive};
+use crate::harness::load::{Answers, drive};
 use crate::harness::recorder::{Recorded, Recorder};
 use crate::harness::redis::{Redis, cluster_behind};
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{StopOnDrop, eventually_true, free_port, http, whole_machine};
 
-/// Hits of a run, unless told otherwise, and of one that is too long for every day.
+/// Hits of a run, unless set otherwise, and of one that is too long for every day.
 const HITS: u64 = 50_000;
 const HITS_LONG: u64 = 200_000;
 /// By how many seconds the clocks of the nodes are off.
 const CLOCKS_OFF: [i64; 4] = [30, -30, 15, 0];
-/// Redis and the wire to it tell the time of one machine; a node's clock is no less off than this.
+/// Redis and the wire to it show the time of one machine; a node's clock is no less off than this.
 const APART_MICROS_MAX: u64 = 5_000_000;
 /// Far longer than a run.
 const DAY_LIMIT: u64 = 10_000;
@@ -107,17 +107,17 @@ impl Rig {
     }
 
     /// All hits at once, nobody dies.
-    fn drive(&self, question: &RateLimitRequest) -> (Told, Recorded) {
+    fn drive(&self, question: &RateLimitRequest) -> (Answers, Recorded) {
         self.recorder.take();
-        let told = drive(&self.ports(), question, hits());
-        (told, self.recorder.take())
+        let answers = drive(&self.ports(), question, hits());
+        (answers, self.recorder.take())
     }
 
     /// The same while nodes are killed and started again, at random.
-    fn drive_and_kill(&mut self, question: &RateLimitRequest, hits: u64) -> (Told, Recorded, usize) {
+    fn drive_and_kill(&mut self, question: &RateLimitRequest, hits: u64) -> (Answers, Recorded, usize) {
         self.recorder.take();
         let (ports, done) = (self.ports(), AtomicBool::new(false));
-        let (told, kills) = std::thread::scope(|scope| {
+        let (answers, kills) = std::thread::scope(|scope| {
             let done = &done;
             let asking = scope.spawn(move || {
                 let _done = StopOnDrop(done);
@@ -126,7 +126,7 @@ impl Rig {
             let kills = self.kill_until(done);
             (asking.join().expect("no panic"), kills)
         });
-        (told, self.recorder.take(), kills)
+        (answers, self.recorder.take(), kills)
     }
 
     fn kill_until(&mut self, done: &AtomicBool) -> usize {
@@ -143,7 +143,7 @@ impl Rig {
     }
 }
 
-/// By how many seconds the clock of a node is off, as it tells in an answer's date.
+/// By how many seconds the clock of a node is off, by its answers' dates.
 fn clock_off(node: &Tidegate) -> i64 {
     let seconds_of_day =
         |now: SystemTime| now.duration_since(UNIX_EPOCH).expect("past 1970").as_secs() as i64;
@@ -168,22 +168,22 @@ fn no_window_holds_more(place: Where, sync: &str) {
     // Nodes that decide alone are faster, and several windows should go by.
     let hits = if sync == "leased" { hits().max(3 * HITS) } else { hits() };
     for key in ["window", "log"] {
-        let (told, recorded, kills) = rig.drive_and_kill(&ask_of(key), hits);
-        let (charged, leased, admitted) = (&recorded.charged, recorded.leased, &told.admitted);
+        let (answers, recorded, kills) = rig.drive_and_kill(&ask_of(key), hits);
+        let (charged, leased, admitted) = (&recorded.charged, recorded.leased, &answers.admitted);
         let most = [charged, admitted].map(|log| log.most_in_a_window(window_micros));
         println!(
-            "{place:?} {sync} {key}: {} calls, {} told OK, {} charged, {leased} leased, {kills} kills, {} lost; \
+            "{place:?} {sync} {key}: {} calls, {} answered OK, {} charged, {leased} leased, {kills} kills, {} lost; \
              in a window {most:?} of {most_allowed}",
             hits,
             admitted.len(),
             charged.len(),
-            told.lost,
+            answers.lost,
         );
         assert!(most.iter().all(|&most| most <= most_allowed), "{key}: {most:?} in a window");
         assert!(admitted.len() as u64 <= charged.len() as u64 + leased, "none passes uncharged");
         assert!(most.iter().any(|most| most * 2 > most_allowed), "the limit must be reached: {most:?}");
         assert_eq!(leased > 0, sync == "leased");
-        assert!(told.denied > 0 && kills > 0, "{} denied, {kills} kills", told.denied);
+        assert!(answers.denied > 0 && kills > 0, "{} denied, {kills} kills", answers.denied);
         assert!(recorded.apart_micros < APART_MICROS_MAX, "by Redis' clock: {} µs", recorded.apart_micros);
     }
 }
@@ -213,15 +213,15 @@ fn exactly_all_pass(place: Where) {
     let _machine = whole_machine();
     let rig = Rig::start(place, "strict");
     for key in ["window_day", "log_day"] {
-        let (told, recorded) = rig.drive(&ask_of(key));
+        let (answers, recorded) = rig.drive(&ask_of(key));
         println!(
-            "{place:?} {key}: {} calls, {} told OK, {} lost, the slowest {:?}",
+            "{place:?} {key}: {} calls, {} answered OK, {} lost, the slowest {:?}",
             hits(),
-            told.admitted.len(),
-            told.lost,
-            told.slowest
+            answers.admitted.len(),
+            answers.lost,
+            answers.slowest
         );
-        assert_eq!((told.admitted.len() as u64, told.lost), (DAY_LIMIT, 0), "{key}");
+        assert_eq!((answers.admitted.len() as u64, answers.lost), (DAY_LIMIT, 0), "{key}");
         assert_eq!(recorded.charged.len() as u64, DAY_LIMIT, "{key}");
     }
 }

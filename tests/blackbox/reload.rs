@@ -98,7 +98,7 @@ fn a_bad_set_keeps_the_old_one_and_every_problem_is_told_once() {
     for node in 0..problems {
         bad += &format!("  - {{key: k{node}, rate_limit: {{unit: never, requests_per_unit: 1}}}}\n");
     }
-    let told = |limiter: &Tidegate| -> Vec<usize> {
+    let shown = |limiter: &Tidegate| -> Vec<usize> {
         let place = |node: usize| format!("shop.yaml:{}:", node + 3);
         (0..problems)
             .map(|node| limiter.output().iter().map(|line| line.matches(&place(node)).count()).sum())
@@ -109,7 +109,7 @@ fn a_bad_set_keeps_the_old_one_and_every_problem_is_told_once() {
     eventually_true("the failure to be counted", || {
         limiter.metric("ratelimit_service_config_load_error") == 1.0
     });
-    eventually_true("every problem to be told", || told(&limiter) == vec![1; problems]);
+    eventually_true("every problem to be logged", || shown(&limiter) == vec![1; problems]);
     assert_eq!(
         (limit(&client, "shop"), remaining(&client, "shop")),
         (Some(10), 8),
@@ -123,7 +123,7 @@ fn a_bad_set_keeps_the_old_one_and_every_problem_is_told_once() {
     taken(&client, "shop", 20);
     assert_eq!(remaining(&client, "shop"), 18);
     assert_eq!(limit(&client, "extra"), Some(1));
-    assert_eq!(told(&limiter), vec![1; problems], "{:#?}", limiter.output());
+    assert_eq!(shown(&limiter), vec![1; problems], "{:#?}", limiter.output());
     // A set is in force a moment before it is counted.
     eventually_true("the set to be counted", || {
         limiter.metric("ratelimit_service_config_load_success") > loaded
@@ -136,7 +136,7 @@ fn one_bad_file_refuses_the_whole_set() {
     limiter.setup.write("good.yaml", &rules("good", 1, "day"));
     taken(&client, "good", 1);
     limiter.setup.write("also-bad.yaml", "domain: shop\n");
-    eventually_true("the failure to be told", || limiter.lines_with("shop.yaml:1:9") >= 1);
+    eventually_true("the failure to be logged", || limiter.lines_with("shop.yaml:1:9") >= 1);
     limiter.setup.write("good.yaml", &rules("good", 2, "day"));
     fs::remove_file(limiter.setup.folder().join("also-bad.yaml")).expect("the folder is ours");
     taken(&client, "good", 2);
@@ -152,9 +152,9 @@ fn without_a_single_file_the_rules_in_force_stay() {
             limiter.metric("ratelimit_service_config_load_error") == count
         });
         assert_eq!((limit(&client, "shop"), remaining(&client, "shop")), (Some(10), 8));
-        let told = limiter.output().into_iter().filter(|line| line.contains("no rules are here"));
+        let shown = limiter.output().into_iter().filter(|line| line.contains("no rules are here"));
         assert_eq!(
-            told.filter(|line| line.contains("ERROR")).count() as f64,
+            shown.filter(|line| line.contains("ERROR")).count() as f64,
             count,
             "{:#?}",
             limiter.output()

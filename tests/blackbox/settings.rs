@@ -108,14 +108,14 @@ fn what_a_descriptors_own_cost_means_is_said_by_its_rule_or_by_the_default() {
             .env("DEFAULT_COST", default_cost)
             .start();
         let client = limiter.client();
-        let told = ["user", "asked", "reported"].map(|key| {
+        let shown = ["user", "asked", "reported"].map(|key| {
             let entries: &[(&str, &str)] = &[(key, "x")];
             let mut cost = question("shop", &[entries]);
             cost.descriptors[0].hits_addend = Some(5);
             assert_eq!(client.ask(cost).overall_code, OVER_LIMIT, "{key}");
             client.ask(question("shop", &[entries])).statuses[0].limit_remaining
         });
-        assert_eq!(told, [left_of_unsaid, 2, 0], "DEFAULT_COST={default_cost}");
+        assert_eq!(shown, [left_of_unsaid, 2, 0], "DEFAULT_COST={default_cost}");
         let beyond = if default_cost == "reported" { 4.0 } else { 2.0 };
         let scrape = limiter.scrape();
         assert_eq!(scrape.sum("tidegate_reported_beyond_limit_hits_total", &[]), beyond);
@@ -185,13 +185,13 @@ fn a_misspelt_variable_is_told_once_at_the_start_and_its_value_is_not() {
 #[test]
 fn a_proxy_that_is_not_heeded_is_told_and_its_password_is_not() {
     let proxied = |setup: Setup| setup.env("HTTPS_PROXY", "http://user:hunter2@proxy:3128");
-    let told = |setup: Setup| {
+    let shown = |setup: Setup| {
         let limiter = proxied(setup).start();
         assert_eq!(limiter.lines_with("hunter2"), 0);
         limiter.lines_with("WARN HTTPS_PROXY: has no effect")
     };
-    assert_eq!(told(Setup::new()), 0);
+    assert_eq!(shown(Setup::new()), 0);
     let endpoint = "http://127.0.0.1:9";
     let tracing = Setup::new().env("TRACING_ENABLED", "true").env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
-    assert_eq!(told(tracing), 1);
+    assert_eq!(shown(tracing), 1);
 }

@@ -105,11 +105,11 @@ fn an_exporter_receives_dog_statsd_with_its_tags_beside_statsd_and_prometheus() 
 
 /// Lines that come over the next connection.
 fn lines_of(listener: TcpListener) -> mpsc::Receiver<String> {
-    let (told, lines) = mpsc::channel();
+    let (shown, lines) = mpsc::channel();
     std::thread::spawn(move || {
         let (stream, _) = listener.accept().expect("the limiter connects");
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            if told.send(line).is_err() {
+            if shown.send(line).is_err() {
                 return;
             }
         }
@@ -212,9 +212,9 @@ fn counts_wait_for_a_receiver_that_is_away() {
         ask_alice(&limiter, 1);
         limiter.lines_with("does not take metrics") == 2
     });
-    let told = limiter.scrape().sum("ratelimit_service_rate_limit_total_hits", &[]);
+    let shown = limiter.scrape().sum("ratelimit_service_rate_limit_total_hits", &[]);
     let second = StatsdExporter::start_at(port, None);
-    eventually_true("what came meanwhile", || second.scrape().sum(HITS, &[]) == told - 3.0);
+    eventually_true("what came meanwhile", || second.scrape().sum(HITS, &[]) == shown - 3.0);
     assert_eq!(limiter.lines_with("is back"), 2);
 }
 

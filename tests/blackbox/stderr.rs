@@ -29,7 +29,7 @@ fn a_reader_of_the_logs_that_is_gone_ends_nothing() {
     eventually("the limiter to be ready", || {
         http::get(http, "/readyz").ok().filter(|page| page.status == 200)
     });
-    // A bad set is told, on the thread that watches, and counted after that.
+    // A bad set is logged, on the thread that watches, and counted after that.
     std::fs::write(folder.path().join("shop.yaml"), "domain: \"\"\n").expect("the folder is ours");
     eventually("the bad set to be counted", || {
         let page = http::get(metrics, "/metrics").ok()?;

@@ -198,7 +198,7 @@ fn istios_sample_runs_with_its_mounted_rules() {
     let container = Container::start(root, ISTIO, &[]);
     let client = Client::new(container.ports.grpc);
     let ask = |path| client.ask(question("ratelimit", &[&[("PATH", path)]]));
-    assert_eq!([ask("/productpage"), ask("/productpage")].map(|told| told.overall_code), [OK, OVER_LIMIT]);
+    assert_eq!([ask("/productpage"), ask("/productpage")].map(|shown| shown.overall_code), [OK, OVER_LIMIT]);
     assert_eq!(ask("/login").statuses[0].limit_remaining, 99);
     assert_eq!(container.counters("ratelimit"), 2);
 

@@ -121,7 +121,7 @@ fn certificates_change_under_load_and_no_call_fails() {
     }
     let torn = Identity { chain: new.issue("localhost").chain, ..new.issue("localhost") };
     mount.swap(&secret(&torn, &both));
-    eventually_true("the bad key to be told", || limiter.lines_with("not the key of the certificate") == 1);
+    eventually_true("the bad key to be logged", || limiter.lines_with("not the key of the certificate") == 1);
     assert!(shows(&server, &old, &old_client), "what is in force stays");
     assert_eq!(limiter.scrape().sum("tidegate_tls_reloads_failed_total", &[("port", "grpc")]), 1.0);
     traffic.end(&envoy);
@@ -222,7 +222,7 @@ fn settings_that_would_check_nobody_are_refused_together() {
         ("GRPC_CLIENT_TLS_SAN", "GRPC_CLIENT_TLS_CACERT"),
         ("HTTP_SERVER_TLS_KEY", "HTTP_SERVER_TLS_CERT"),
     ] {
-        let told = |line: &&String| line.contains(&format!("{setting}: ")) && line.contains(needed);
-        assert_eq!(output.iter().filter(told).count(), 1, "{setting} without {needed}: {output:#?}");
+        let shown = |line: &&String| line.contains(&format!("{setting}: ")) && line.contains(needed);
+        assert_eq!(output.iter().filter(shown).count(), 1, "{setting} without {needed}: {output:#?}");
     }
 }

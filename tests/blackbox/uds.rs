@@ -105,8 +105,8 @@ fn a_socket_that_somebody_listens_on_ends_the_start_and_is_left_alone() {
     ready(&http);
     let mut second = setup.spawn();
     assert_eq!(second.exit_code(), 1);
-    let told = format!("gRPC: cannot listen on {}: ", grpc.display());
-    assert_eq!(second.lines_with(&told), 1, "{:#?}", second.output());
+    let shown = format!("gRPC: cannot listen on {}: ", grpc.display());
+    assert_eq!(second.lines_with(&shown), 1, "{:#?}", second.output());
     assert_eq!(send(&http, "GET /readyz", "").expect("it still serves").status, 200);
     ends(first, [&grpc, &http]);
 }

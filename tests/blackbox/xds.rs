@@ -80,7 +80,7 @@ fn the_first_state_of_the_world_makes_it_ready_and_is_acknowledged() {
     assert_eq!(plane.event(0, "headers").get("x-tenant"), Some(&json!("blue")));
 
     eventually_true("the port of probes", || {
-        ready(&process, setup.ports.http).is_some_and(|told| told.starts_with("500 "))
+        ready(&process, setup.ports.http).is_some_and(|shown| shown.starts_with("500 "))
     });
     let json = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"alice"}]}]}"#;
     let answer = http::Client::new(setup.ports.http).send("POST", "/json", &[], json).expect("an answer");
@@ -314,7 +314,7 @@ fn a_control_plane_is_verified_by_name_and_sees_who_we_are() {
     assert_eq!(limiter.client().ask(ask_only("shop", &[USER])).statuses[0].limit_remaining, 2);
 
     let wrong = files.follower(plane.port).env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "other.test").spawn();
-    eventually_true("the wrong name to be told", || wrong.lines_with("rules: no stream from") >= 2);
+    eventually_true("the wrong name to be logged", || wrong.lines_with("rules: no stream from") >= 2);
     assert_eq!(plane.events("stream").len(), 1, "{:?}", wrong.output());
 }
 

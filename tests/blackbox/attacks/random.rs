@@ -2,7 +2,7 @@
 //! beside it is served.
 //!
 //! Each stream follows from its seed alone. A run takes the first so many seeds; `tests/soak/run` goes on from there for
-//! as long as it is told.
+//! as long as it is set to.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

@@ -6,10 +6,10 @@
 pub struct Admissions(Vec<(u64, u64)>);
 
 impl Admissions {
-    /// A hit that was asked for and told at these times.
-    pub fn push(&mut self, asked: u64, told: u64) {
-        assert!(asked <= told, "{asked} to {told}");
-        self.0.push((asked, told));
+    /// A hit that was asked for and answered at these times.
+    pub fn push(&mut self, asked: u64, answered: u64) {
+        assert!(asked <= answered, "{asked} to {answered}");
+        self.0.push((asked, answered));
     }
 
     pub fn append(&mut self, mut more: Self) {
@@ -21,17 +21,17 @@ impl Admissions {
     }
 
     /// The most hits that were certainly admitted within one window, wherever it begins: asked for after its beginning,
-    /// told before its end.
+    /// answered before its end.
     pub fn most_in_a_window(&self, window_micros: u64) -> usize {
         // One that took a window or longer was in none for certain.
-        let sure = self.0.iter().filter(|(asked, told)| told - asked < window_micros);
-        let (mut asked, mut told): (Vec<u64>, Vec<u64>) = sure.copied().unzip();
+        let sure = self.0.iter().filter(|(asked, answered)| answered - asked < window_micros);
+        let (mut asked, mut answered): (Vec<u64>, Vec<u64>) = sure.copied().unzip();
         asked.sort_unstable();
-        told.sort_unstable();
+        answered.sort_unstable();
         let mut before_end = 0;
-        // A window that is fullest begins where a hit was asked for. Whoever asked earlier was told before its end.
+        // A window that is fullest begins where a hit was asked for. Whoever asked earlier was answered before its end.
         let inside = asked.iter().enumerate().map(|(at, began)| {
-            while told.get(before_end).is_some_and(|told| *told < began + window_micros) {
+            while answered.get(before_end).is_some_and(|answered| *answered < began + window_micros) {
                 before_end += 1;
             }
             before_end - asked.partition_point(|earlier| earlier < began).min(at)
@@ -45,7 +45,7 @@ fn the_fullest_window_is_found_wherever_it_begins() {
     let mut log = Admissions::default();
     [(0, 0), (5, 5), (9, 9), (10, 10), (12, 13), (19, 20), (21, 90)]
         .iter()
-        .for_each(|&(asked, told)| log.push(asked, told));
+        .for_each(|&(asked, answered)| log.push(asked, answered));
     let by_hand = [(1, 1), (2, 2), (10, 4), (11, 4), (15, 5), (100, 7)];
     for (window, most) in by_hand {
         assert_eq!(log.most_in_a_window(window), most, "{window}");

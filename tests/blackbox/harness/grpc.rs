@@ -173,13 +173,13 @@ impl Client {
 
     /// What a Watch stream of this service says until it ends.
     pub fn watch(&self, service: &str) -> std::sync::mpsc::Receiver<i32> {
-        let (told, receiver) = std::sync::mpsc::channel();
+        let (shown, receiver) = std::sync::mpsc::channel();
         let mut client = HealthClient::new(self.channel.clone());
         let request = HealthCheckRequest { service: service.to_owned() };
         self.runtime.spawn(async move {
             let mut stream = client.watch(request).await.expect("Watch is served").into_inner();
             while let Ok(Some(answer)) = stream.message().await {
-                if told.send(answer.status).is_err() {
+                if shown.send(answer.status).is_err() {
                     return;
                 }
             }

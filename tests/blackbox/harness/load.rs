@@ -1,5 +1,5 @@
 //! Load on several nodes at once: connections with several calls under way on each, an answer making room for the next
-//! call, and what each call was told.
+//! call, and what each call was answered.
 //!
 //! Written for nodes that die meanwhile: a connection that ends is opened again, and what was under way on it is lost.
 
@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What came of a load.
 #[derive(Default)]
-pub struct Told {
-    /// Calls that were told OK, by the caller's clock.
+pub struct Answers {
+    /// Calls that were answered OK, by the caller's clock.
     pub admitted: Admissions,
     /// Calls that were answered otherwise than OK.
     pub denied: u64,
@@ -32,21 +32,24 @@ pub struct Told {
 }
 
 /// Sends so many calls with this question to the nodes on these ports.
-pub fn drive(ports: &[u16], question: &RateLimitRequest, calls: u64) -> Told {
+pub fn drive(ports: &[u16], question: &RateLimitRequest, calls: u64) -> Answers {
     let (left, began) = (AtomicI64::new(calls as i64), Instant::now());
-    let told = std::thread::scope(|scope| {
+    let answers = std::thread::scope(|scope| {
         let ask = |at: usize| {
             let asker = Asker { port: ports[at % ports.len()], question, left: &left, began };
             scope.spawn(move || asker.ask())
         };
         let asking: Vec<_> = (0..CONNECTIONS).map(ask).collect();
-        asking.into_iter().map(|thread| thread.join().expect("no panic")).fold(Told::default(), Told::and)
+        asking
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .fold(Answers::default(), Answers::and)
     });
-    assert_eq!(told.admitted.len() as u64 + told.denied + told.lost, calls, "a call is a call");
-    told
+    assert_eq!(answers.admitted.len() as u64 + answers.denied + answers.lost, calls, "a call is a call");
+    answers
 }
 
-impl Told {
+impl Answers {
     fn and(mut self, more: Self) -> Self {
         self.admitted.append(more.admitted);
         self.denied += more.denied;
@@ -63,7 +66,7 @@ struct Asker<'a> {
     began: Instant,
 }
 
-/// A call under way: its stream, when it was asked, and what it was told so far.
+/// A call under way: its stream, when it was asked, and what was answered so far.
 struct UnderWay {
     stream: u32,
     asked: Instant,
@@ -71,8 +74,8 @@ struct UnderWay {
 }
 
 impl Asker<'_> {
-    fn ask(&self) -> Told {
-        let mut told = Told::default();
+    fn ask(&self) -> Answers {
+        let mut answers = Answers::default();
         while self.left.load(Relaxed) > 0 {
             let Ok(stream) = http::connect(self.port) else {
                 std::thread::sleep(PAUSE);
@@ -80,10 +83,10 @@ impl Asker<'_> {
             };
             let mut calls = Vec::new();
             // An error is the end of the connection.
-            let _ = self.converse(stream, &mut calls, &mut told);
-            told.lost += calls.len() as u64;
+            let _ = self.converse(stream, &mut calls, &mut answers);
+            answers.lost += calls.len() as u64;
         }
-        told
+        answers
     }
 
     /// Asks on one connection until nothing is left to be asked, or it ends.
@@ -91,7 +94,7 @@ impl Asker<'_> {
         &self,
         mut socket: TcpStream,
         calls: &mut Vec<UnderWay>,
-        told: &mut Told,
+        answers: &mut Answers,
     ) -> std::io::Result<()> {
         socket.set_read_timeout(Some(DEADLINE))?;
         let (mut streams, mut unread, mut input) = (h2::streams(), Vec::new(), vec![0; 16_384]);
@@ -114,7 +117,7 @@ impl Asker<'_> {
             unread.extend_from_slice(&input[..count]);
             let mut rest = &unread[..];
             while let Some((head, payload, behind)) = h2::first_frame(rest) {
-                output.extend(self.hear(head, payload, calls, told));
+                output.extend(self.hear(head, payload, calls, answers));
                 rest = behind;
             }
             let read = unread.len() - rest.len();
@@ -123,7 +126,7 @@ impl Asker<'_> {
     }
 
     /// Takes one frame; what is to be said to it.
-    fn hear(&self, head: &[u8], payload: &[u8], calls: &mut Vec<UnderWay>, told: &mut Told) -> Vec<u8> {
+    fn hear(&self, head: &[u8], payload: &[u8], calls: &mut Vec<UnderWay>, answers: &mut Answers) -> Vec<u8> {
         let (kind, flags) = (head[3], head[4]);
         match kind {
             h2::kind::SETTINGS if flags & h2::ACK == 0 => return h2::frame(kind, h2::ACK, 0, &[]),
@@ -139,19 +142,19 @@ impl Asker<'_> {
         let ends = matches!(kind, h2::kind::DATA | h2::kind::HEADERS) && flags & h2::END_STREAM != 0;
         if ends || kind == h2::kind::RST_STREAM {
             let call = calls.swap_remove(at);
-            self.finish(&call, told);
+            self.finish(&call, answers);
         }
         Vec::new()
     }
 
-    fn finish(&self, call: &UnderWay, told: &mut Told) {
+    fn finish(&self, call: &UnderWay, answers: &mut Answers) {
         let now = Instant::now();
-        told.slowest = told.slowest.max(now - call.asked);
+        answers.slowest = answers.slowest.max(now - call.asked);
         let micros = |moment: Instant| (moment - self.began).as_micros() as u64;
         match call.code {
-            Some(OK) => told.admitted.push(micros(call.asked), micros(now)),
-            Some(_) => told.denied += 1,
-            None => told.lost += 1,
+            Some(OK) => answers.admitted.push(micros(call.asked), micros(now)),
+            Some(_) => answers.denied += 1,
+            None => answers.lost += 1,
         }
     }
 }

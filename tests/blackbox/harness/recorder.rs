@@ -110,7 +110,7 @@ fn decisions_are_found_among_other_answers_however_they_are_cut() {
         [format!("${}\r\n", numbers.len() * 8).into_bytes(), doubles.collect(), b"\r\n".to_vec()].concat()
     };
     let now = now as u64;
-    let told = [
+    let shown = [
         b"+OK\r\n*2\r\n$10\r\n1790000000\r\n$1\r\n5\r\n".to_vec(),
         reply(&[now, 0, 3, 6, 1, now, 7, 4, 9]),
         reply(&[now]),
@@ -122,9 +122,9 @@ fn decisions_are_found_among_other_answers_however_they_are_cut() {
         reply(&[now, 0, 3, 6, 8, now, 7, 4, 9, 2, 1]),
     ]
     .concat();
-    for cut in 0..told.len() {
+    for cut in 0..shown.len() {
         let (mut recorded, mut decisions) = (Recorded::default(), Vec::new());
-        let (first, second) = told.split_at(cut);
+        let (first, second) = shown.split_at(cut);
         let mut rest = first;
         while let Some(behind) = read_value(rest, &mut decisions) {
             rest = behind;

@@ -185,7 +185,7 @@ impl Failover {
         self.masters[0].ask::<Vec<String>>(&["KEYS", &format!("*|{value}")]).pop()
     }
 
-    /// How many hits of a log of this value the replica of the first master was told of, once its master is gone.
+    /// How many hits of a log of this value the replica of the first master has, once its master is gone.
     pub fn replicated(&self, value: &str) -> usize {
         let replica = &self.replicas[0];
         eventually_true("the replica to miss its master", || {
@@ -196,7 +196,7 @@ impl Failover {
         let _ = redis::cmd("READONLY").exec(&mut connection);
         let keys: Vec<String> =
             redis::cmd("KEYS").arg(format!("*|{value}")).query(&mut connection).expect("it answers");
-        let key = keys.first().expect("it was told of the counter");
+        let key = keys.first().expect("it has the counter");
         // Its latest time, the sum before the oldest entry, and of each entry its time and sum.
         let log: Vec<f64> =
             redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query(&mut connection).expect("a list");
@@ -216,7 +216,7 @@ fn cluster_node() -> Redis {
     cluster_node_on(port, port)
 }
 
-/// A node that clients are told to reach on another port.
+/// A node that clients reach on another port.
 fn cluster_node_on(port: u16, announced: u16) -> Redis {
     // The bus has a port of its own, at any distance that is free.
     let (bus, announced) = (free_port().to_string(), announced.to_string());

@@ -137,7 +137,7 @@ pub fn attack_with(
 }
 
 /// Makes the limiter do this work beside every front, neither taking more memory than this. What it costs is no front's
-/// to answer for: it is told, and not compared.
+/// to answer for: it is printed, and not compared.
 pub fn work_beside(
     setup: impl Fn() -> Setup,
     calls_a_connection: u64,
@@ -256,7 +256,7 @@ impl Drop for Client {
     }
 }
 
-/// Asks until told to stop; panics when a call is not answered OK. Returns what the slowest call took.
+/// Asks until it has to stop; panics when a call is not answered OK. Returns what the slowest call took.
 fn ask(port: u16, calls_a_connection: u64, stop: &AtomicBool, calls: &AtomicU64) -> Duration {
     let mut slowest = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {

@@ -38,7 +38,7 @@ pub struct Tidegate {
 }
 
 impl Setup {
-    /// With an empty folder of rules, and leave to start with it. It ends as soon as it is told to.
+    /// With an empty folder of rules, and leave to start with it. It ends as soon as it should.
     pub fn new() -> Self {
         Self::of(tempfile::tempdir().expect("a folder can be made"))
     }

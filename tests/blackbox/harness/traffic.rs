@@ -1,4 +1,4 @@
-//! Load: clients that send through an Envoy as fast as they are answered, until told to stop.
+//! Load: clients that send through an Envoy as fast as they are answered, until it has to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
