@@ -1,7 +1,8 @@
 //! The length of a coded string once it is decoded: all that is needed of a header that is not read.
 //!
 //! It looks up two symbols at a time, as long as they are usual text: digits, letters, most punctuation. For other
-//! strings it returns `None`: they have to be decoded.
+//! strings it returns `None`: they have to be decoded. With ids, as proxies send them, a call takes 44 % longer if all
+//! strings are decoded (`cargo bench --bench lane -- 64-ids`).
 
 use super::{LENGTHS, codes};
 

@@ -1,7 +1,8 @@
 -- The shortest way, for most calls: one counter takes hits, and no other descriptor has a say. Each text in alone/
 -- either does what decide.lua would do, or changes nothing and leaves the call to decide.lua. Functions and tables
 -- would cost a call several times as much as what it does. So there are none here but decide_window, which
--- renew.lua needs too.
+-- renew.lua needs too. Without its text in alone/, a call of an algorithm takes Redis 2.2 (fixed_window) to 3.1
+-- (buckets) times as long.
 --
 -- ARGV: the deadline, with what the call has to know of the whole request; then one check each. stop: fixed windows
 -- that are not over are not charged when one counter is. Then about the descriptors outside of this call: whether

