@@ -27,6 +27,9 @@ use crate::memory::SHARD_BYTES;
 const GROUP: usize = 16;
 /// The tag of a free slot.
 const FREE: u8 = 0;
+
+/// The least tag of a key.
+const TAG_MIN: u8 = 2;
 /// From this many groups on, the first group is no home: it takes what overflows from the homes above.
 const GROUPS_WITH_TAIL: usize = 8;
 /// Groups that a pass prefetches ahead.
@@ -86,9 +89,10 @@ impl SlotKey {
         groups.wrapping_sub(1 + from_last)
     }
 
-    /// Bits that neither the home nor the shard depends on much.
+    /// Bits that neither the home nor the shard depends on much. Never 0, which is free, and never 1: a search for 1
+    /// would also look at free slots (see `equal_bytes`), where keys that were taken out still stand.
     fn tag(self) -> u8 {
-        (self.low as u8).max(1)
+        (self.low as u8).max(TAG_MIN)
     }
 
     /// The slot of its home that the key takes if that is free.
@@ -421,6 +425,22 @@ mod tests {
             assert_eq!(*table.state(slot), state);
         }
         assert_eq!(table.find(key(u64::MAX)), None);
+    }
+
+    /// Its state would be charged in a slot that the next insert takes, and its hits forgotten.
+    #[test]
+    fn a_key_that_was_taken_out_is_not_found_in_its_free_slot() {
+        for low_byte in 0..=3 {
+            let [stays, goes] = [0, 1 << 16].map(|more| Key(low_byte | more));
+            let (mut table, mut removed) = (Table::<u64>::default(), Removed::default());
+            for (state, key) in [(1, stays), (2, goes)] {
+                make_room(&mut table);
+                let slot = table.insert(key);
+                *table.state_mut(slot) = state;
+            }
+            table.retain(|state| *state == 1, &mut removed);
+            assert_eq!((table.find(stays).is_some(), table.find(goes)), (true, None), "{low_byte}");
+        }
     }
 
     #[test]
