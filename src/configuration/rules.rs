@@ -8,7 +8,7 @@ use crate::settings::value::ConfigType;
 use crate::source::file::Layout;
 use crate::source::xds::{Backoff, XdsOptions, XdsTls};
 use tidegate_engine::key::KeySecret;
-use tidegate_engine::rules::{LoadOptions, OptionNames};
+use tidegate_engine::rules::{LoadOptions, OptionNames, ShardKey};
 
 /// Where rules are read from if no setting says it.
 const FALLBACK_PATH: &str = "config";
@@ -61,7 +61,10 @@ pub(super) fn resolve(settings: &Settings) -> Rules {
             .names(OptionNames {
                 merge_domains: "MERGE_DOMAIN_CONFIG",
                 max_file_bytes: "MAX_RULES_FILE_BYTES",
-            }),
+            })
+            .shard_key(
+                unless_empty(&settings.shard_key).map(|key| ShardKey { key: key.into(), is_required: false }),
+            ),
         start_without: settings.force_start_without_initial_config,
         health_needs_domain: settings.healthy_with_at_least_one_config_loaded,
     }

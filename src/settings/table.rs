@@ -124,6 +124,7 @@ settings! {
         "STRICT_RULES" strict_rules: bool = "false", "warnings about rules refuse the set";
         optional {
             "CONFIG_PATH" config_path: String, "a file or folder of rules; wins over RUNTIME_*; neither set nor there: ./config";
+            "SHARD_KEY" shard_key: String, "the descriptor key by whose value proxies choose one of several nodes that count by themselves: limits are warned of that several nodes would count; `check` refuses them";
             "RUNTIME_ROOT" runtime_root: String, "root of the tree of rules; unset: /srv/runtime_data/current";
             "RUNTIME_SUBDIRECTORY" runtime_subdirectory: String, "folder below RUNTIME_ROOT; unset or empty: the root itself";
             "RUNTIME_APPDIRECTORY" runtime_appdirectory: String, "folder below that, of which every file is rules; unset: config";

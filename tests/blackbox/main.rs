@@ -49,6 +49,7 @@ mod redis_strict;
 mod reload;
 mod reload_under_load;
 mod settings;
+mod sharded;
 mod starvation;
 mod statsd;
 mod stderr;

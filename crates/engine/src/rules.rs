@@ -37,6 +37,8 @@ pub use crate::metric_name::{MetricName, MetricPath};
 pub use crate::rule::{Cost, Rule, StoreFailure, Sync, Written};
 pub use crate::unit::Unit;
 
+use std::sync::Arc;
+
 use crate::key::KeySecret;
 use crate::limit::Algorithm;
 use crate::rules::check::CheckedFile;
@@ -73,6 +75,17 @@ pub struct LoadOptions {
     pub secret: KeySecret,
     /// What messages call these options.
     pub names: OptionNames,
+    /// The key by whose value a proxy chooses one of several nodes, if it does.
+    pub shard_key: Option<ShardKey>,
+}
+
+/// The key by whose value a proxy chooses one of several nodes, each of which counts by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardKey {
+    /// The key of an entry.
+    pub key: Arc<str>,
+    /// Limits that several nodes would count refuse the set. They are warned of otherwise.
+    pub is_required: bool,
 }
 
 /// What messages call the options that lift a bound: the settings of a program, say.
@@ -103,6 +116,7 @@ impl LoadOptions {
             max_file_bytes: 32 << 20,
             secret,
             names: OptionNames::default(),
+            shard_key: None,
         }
     }
 
@@ -141,6 +155,12 @@ impl LoadOptions {
     pub fn names(self, names: OptionNames) -> Self {
         Self { names, ..self }
     }
+
+    /// Sets [`shard_key`](Self::shard_key).
+    #[must_use]
+    pub fn shard_key(self, shard_key: Option<ShardKey>) -> Self {
+        Self { shard_key, ..self }
+    }
 }
 
 /// A set that was loaded.
@@ -168,6 +188,9 @@ pub fn load(files: &[SourceFile], options: &LoadOptions) -> Result<Loaded, Vec<D
     lint::texts(&checked, &mut warnings);
     if errors.is_empty() {
         lint::without_effect(&checked, &mut warnings);
+        if let Some(ShardKey { key, is_required }) = &options.shard_key {
+            lint::over_nodes(&checked, key, if *is_required { &mut errors } else { &mut warnings });
+        }
     }
     if options.strict {
         errors.extend(std::mem::take(&mut warnings));

@@ -25,6 +25,8 @@ pub const EXAMPLE_RULES: &str = include_str!("../../../examples/envoy/rules/edge
 
 const EXAMPLE: &str = include_str!("../../../examples/envoy/envoy.yaml");
 
+const SHARDED: &str = include_str!("../../../examples/sharded/envoy.yaml");
+
 const LIMITER: &str =
     "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }\n";
 
@@ -104,9 +106,28 @@ impl Envoy {
 
     /// The same, with these changes: (what stands there, what shall stand there).
     pub fn start_changed(upstream: &Upstream, changes: &[(&str, &str)]) -> Self {
+        let cluster = format!("connect_timeout: 0.25s{}", upstream.cluster);
+        let own = [
+            (LIMITER, &*upstream.endpoints),
+            ("connect_timeout: 0.25s", &cluster),
+            ("xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1"),
+        ];
+        Self::start_example(EXAMPLE, &[changes, &own].concat())
+    }
+
+    /// Starts the example of nodes that count by themselves, in front of those with these gRPC ports.
+    pub fn start_sharded(nodes: [u16; 3], changes: &[(&str, &str)]) -> Self {
+        let own = nodes.map(|node| format!("port_value: {node} "));
+        let theirs = ["port_value: 8181 ", "port_value: 8281 ", "port_value: 8381 "];
+        let own: Vec<_> = theirs.into_iter().zip(own.iter().map(String::as_str)).collect();
+        Self::start_example(SHARDED, &[changes, &own].concat())
+    }
+
+    /// Starts a configuration on ports of its own, patiently, with these changes first.
+    fn start_example(example: &str, changes: &[(&str, &str)]) -> Self {
         let (port, admin, application) = (free_port(), free_port(), free_port());
-        let mut config = EXAMPLE.to_owned();
-        // They tell what stands in the example, so they come before its ports are moved.
+        let mut config = example.to_owned();
+        // They quote what stands in the example, so they come before its ports are moved.
         let mut replace = |old: &str, new: &str| {
             assert!(config.contains(old), "the example has no {old:?}");
             config = config.replace(old, new);
@@ -115,10 +136,8 @@ impl Envoy {
         replace("port_value: 10000 ", &format!("port_value: {port} "));
         replace("port_value: 9901 ", &format!("port_value: {admin} "));
         replace("port_value: 10080 ", &format!("port_value: {application} "));
-        replace(LIMITER, &upstream.endpoints);
-        replace("connect_timeout: 0.25s", &format!("connect_timeout: 10s{}", upstream.cluster));
-        replace("timeout: 0.1s", "timeout: 10s");
-        replace("xff_num_trusted_hops: 0", "xff_num_trusted_hops: 1");
+        replace("connect_timeout: 0.25s", "connect_timeout: 10s");
+        replace(" timeout: 0.1s", " timeout: 10s");
 
         let folder = tempfile::tempdir().expect("a folder can be made");
         let path = folder.path().join("envoy.yaml");

@@ -27,7 +27,6 @@ use crate::memory::SHARD_BYTES;
 const GROUP: usize = 16;
 /// The tag of a free slot.
 const FREE: u8 = 0;
-
 /// The least tag of a key.
 const TAG_MIN: u8 = 2;
 /// From this many groups on, the first group is no home: it takes what overflows from the homes above.

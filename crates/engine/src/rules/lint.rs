@@ -3,6 +3,7 @@
 //! In: the checked files. Only what is certain is reported, because nobody can overrule a warning under STRICT_RULES.
 
 mod spelled;
+mod spread;
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,6 +14,8 @@ use crate::rules::fields::quote;
 use crate::rules::hint;
 use crate::rules::matcher::ValueMatcher;
 use tidegate_yaml::Place;
+
+pub(super) use spread::over_nodes;
 
 /// The key of the action `masked_remote_address`, whose values are address ranges.
 const MASKED_REMOTE_ADDRESS: &str = "masked_remote_address";

@@ -1,6 +1,6 @@
 //! Files that load and do less than they seem to: what is warned of, and where; and what is not.
 
-use tidegate_engine::rules::load;
+use tidegate_engine::rules::{ShardKey, load};
 
 use crate::rules::{file, loaded, options};
 
@@ -269,4 +269,27 @@ fn many_patterns_take_no_time() {
         ],
     );
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+}
+
+const SPREAD: &str = "requests with different values of `user` share a counter of this limit, and every node counts it \
+                      by itself (expected the key `user` in its path, without `share_threshold`)";
+
+#[test]
+fn limits_that_several_nodes_would_count_are_warned_of_or_refused() {
+    let text = nodes(
+        "key: user, LIMIT\n\
+         key: plan, LIMIT\n\
+         key: plan, value: gold, descriptors: [{key: user, value: a*, LIMIT}]\n\
+         key: user, value: b*, share_threshold: true, LIMIT\n\
+         key: user, value: alice, descriptors: [{key: path, LIMIT}]\n\
+         key: free, rate_limit: {unlimited: true}",
+    );
+    let files = [file("a.yaml", text)];
+    let by_user = |is_required| options().shard_key(Some(ShardKey { key: "user".into(), is_required }));
+    let at = |line| format!("a.yaml:{line}:9: {SPREAD}");
+    let loaded = load(&files, &by_user(false)).expect("it only warns");
+    assert_eq!(loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(), [at(4), at(6)]);
+    let refused = load(&files, &by_user(true)).map(drop).expect_err("it refuses");
+    assert_eq!(refused.iter().map(ToString::to_string).collect::<Vec<_>>(), [at(4), at(6)]);
+    assert_eq!(load(&files, &options()).expect("one node").warnings, []);
 }
