@@ -75,6 +75,19 @@
 //!   planned again when the answer is there: that is cheaper than copying both into the future that waits.
 //! - **Connections to Redis belong to workers**, which route to the slots of a Cluster themselves. A server that hangs
 //!   costs its own slots only, and no request waits for a connection.
+//! - **Counts outlive the process** (`state`, with STATE_DIR). After the last decision the counters are written to a
+//!   file, and the next process takes them back before its first answer. A counter is known by its key alone, which is
+//!   a hash, so the file holds the secret too (or a fingerprint of the one in KEY_SECRET_FILE). The file is written
+//!   beside, synced and renamed; at the start it is renamed again, and synced, before the first answer. So a file of the
+//!   name `counters` was always written after the last decision of a process and read by none since. A process that was
+//!   killed leaves none, and the next one is cold: COLD_START says what that means.
+//! - **The clock of decisions goes on where it was** when counters are taken back. On the same boot of the same machine
+//!   it goes on exactly, by the time since the boot, whatever the wall clock did. On another machine it begins
+//!   STATE_SKEW behind: then every hit counts longer, never shorter, by every algorithm. Shifting counters instead could
+//!   not do that: a bucket or an aligned window cannot be moved without its limit, which a counter does not hold.
+//! - **A cold store answers, it does not forget** (`memory/cold.rs` of the engine). While the process is younger than a
+//!   limit's window, its verdict is over, whatever the counter says. What is charged anyway (reported costs) is counted
+//!   meanwhile. A store that is not cold pays one comparison for this.
 //! - **Rules own no counters and no metrics**, so rules can be checked without a server, and a reload swaps one
 //!   pointer. Each thread reads it through a cache of its own, because a shared reference count bounces between cores.
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.
