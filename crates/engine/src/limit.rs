@@ -10,6 +10,7 @@
 //! `Counter` is the trait with these functions. A counter does not hold its limit: N and `burst` may change under it.
 
 mod algorithm;
+mod bytes;
 mod counter;
 mod divisor;
 mod expiry;
@@ -26,6 +27,7 @@ mod remote;
 
 pub use algorithm::Algorithm;
 pub(crate) use algorithm::with_algorithms;
+pub(crate) use bytes::{Append, Damage, Reader};
 pub use counter::Preview;
 pub(crate) use counter::{Counter, Pending};
 pub use remote::{RemoteCounter, RemoteState};

@@ -5,10 +5,12 @@
 //! [`sweep`](MemoryStore::sweep) is called. It reads no clock and starts no thread.
 
 mod budget;
+mod cold;
 mod due;
 mod kind;
 mod locked;
 mod shard;
+mod state;
 mod table;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,10 +25,12 @@ use crate::sync::{AtomicU64, MutexGuard};
 use crate::time::Timestamp;
 use crate::unit::Unit;
 use budget::Budget;
+pub use cold::Cold;
 use due::Due;
 use kind::{AnyKind, CHUNK_SHARDS, Kinds};
 use locked::Locked;
 use shard::{Prepared, Reserved, Room, Shard, ShardOps};
+pub use state::{Encoded, ExportPlace, Exported, ImportError};
 
 /// How much memory counters may take, and the answer when none is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +100,7 @@ pub struct Swept {
 #[derive(Debug)]
 pub struct MemoryStore {
     full: StoreFull,
+    cold: Cold,
     budget: Budget,
     kinds: Kinds,
     expired: AtomicU64,
@@ -116,6 +121,7 @@ impl MemoryStore {
         let shards = (options.max_bytes / SHARD_BYTES).clamp(CHUNK_SHARDS as u64, 1 << 17) as usize;
         Self {
             full: options.full,
+            cold: Cold::NEVER,
             budget: Budget::new(options.max_bytes),
             kinds: Kinds::new(shards.div_ceil(CHUNK_SHARDS)),
             expired: AtomicU64::new(0),
@@ -124,6 +130,17 @@ impl MemoryStore {
             reported: Reported::default(),
             sweep_cursor: AtomicU64::new(0),
         }
+    }
+
+    /// The same store, whose counters were forgotten: they count as full until that is `cold` no more.
+    #[must_use]
+    pub fn cold(self, cold: Cold) -> Self {
+        Self { cold, ..self }
+    }
+
+    /// How long counters count as full that were forgotten.
+    pub fn coldness(&self) -> &Cold {
+        &self.cold
     }
 
     /// Checks and charges all counters of a request in one step, as [`settle`] decides: all or nothing.
@@ -186,12 +203,16 @@ impl MemoryStore {
         check: &Check<'_>,
         now: Timestamp,
     ) -> Verdict {
-        if let Some(verdict) = shard.decide_usual(check, now) {
+        let cold_nanos = self.cold.nanos_left_of(&check.limit, now);
+        if cold_nanos == 0
+            && let Some(verdict) = shard.decide_usual(check, now)
+        {
             return verdict;
         }
-        let reserved = &mut Reserved::default();
-        let prepared =
-            shard.prepare(check, now, Pending::default(), reserved, &self.budget).answered(self.full);
+        let prepared = shard
+            .prepare(check, now, Pending::default(), &mut Reserved::default(), &self.budget)
+            .while_cold(check, cold_nanos)
+            .answered(self.full);
         let charged = prepared.charged(Settlement::PASSES, check, prepared.charge_max);
         let verdict = shard.finish_at(prepared.slot, check, now, &prepared, charged, 0);
         due.note(shard.earliest_secs());
@@ -203,7 +224,7 @@ impl MemoryStore {
 
     fn apply_many(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
         let mut locked = Locked::new(&self.kinds, plan);
-        let prepared = locked.prepare_all(plan, now, &self.budget, self.full);
+        let prepared = locked.prepare_all(plan, now, &self.budget, (self.full, &self.cold));
         let settlement =
             settle(plan, |index| prepared.get(index).copied().flatten().is_some_and(|it| it.preview.over));
         let observe = |check: &Check<'_>, it: &Prepared, charged| self.count_beyond(check, it, charged);

@@ -3,6 +3,7 @@
 //! In: a limit, a time, hits. Out: previews and reset times. No algorithm knows about requests, modes or stores.
 
 use crate::limit::Limit;
+use crate::limit::bytes::{Damage, Reader};
 use crate::time::Timestamp;
 
 /// What a counter would answer to a check, before the request is settled.
@@ -63,6 +64,18 @@ pub(crate) trait Counter: Default {
             (false, _) => self.wait_nanos(limit, now.left + 1),
         }
     }
+
+    /// The latest time that the state has seen.
+    fn latest(&self) -> Timestamp;
+
+    /// Appends the state, which is not unused, as bytes that do not depend on its layout in memory.
+    fn encode(&self, out: &mut Vec<u8>);
+
+    /// Reads a state that [`encode`](Self::encode) wrote, and checks all that can be known without the limit.
+    ///
+    /// # Errors
+    /// What is wrong: no counter can have this state.
+    fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage>;
 
     /// The hits that are left, and the reset time in nanoseconds.
     fn status(&self, limit: &Limit, hits: u64, over: bool) -> (u64, u64) {

@@ -19,6 +19,15 @@ impl Expiry {
         Self(time.as_nanos().div_ceil(1 << TICK_BITS) as u32)
     }
 
+    /// As a number that [`from_bits`](Self::from_bits) takes back.
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
     /// The time, given the counter's latest time.
     pub(crate) fn time(self, latest: Timestamp) -> Timestamp {
         let tick = latest.as_nanos() >> TICK_BITS;

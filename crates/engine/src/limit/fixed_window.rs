@@ -20,6 +20,7 @@
 //! assert_eq!([passed(limit, 10, 119.0), passed(limit, 10, 121.0)], [10, 10]);
 //! ```
 
+use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending};
 use crate::limit::expiry::Expiry;
 use crate::limit::{Limit, Preview};
@@ -84,6 +85,22 @@ impl Counter for FixedWindow {
 
     fn expires_at(&self) -> Timestamp {
         if self.count == 0 { Timestamp::default() } else { { self.expiry }.time(self.latest) }
+    }
+
+    fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.u64({ self.latest }.as_nanos());
+        out.u64(self.count);
+        out.u32({ self.expiry }.bits());
+    }
+
+    fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
+        let (latest, count) = (Timestamp::from_nanos(bytes.u64()?), bytes.u64()?);
+        let expiry = Expiry::from_bits(bytes.u32()?);
+        if count == 0 { Err("a window without hits") } else { Ok(Self { latest, count, expiry }) }
     }
 }
 

@@ -8,6 +8,7 @@
 //! - **Source:** ITU-T I.371, in its continuous-state leaky bucket form: the level instead of the theoretical arrival
 //!   time, which is `latest` + level / N.
 
+use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending};
 use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
@@ -127,6 +128,28 @@ impl Counter for Gcra {
     fn expires_at(&self) -> Timestamp {
         let nanos = div_ceil(self.level(), u64::from({ self.requests }.max(1)));
         if nanos == 0 { Timestamp::default() } else { { self.latest }.plus(nanos) }
+    }
+
+    fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.u64({ self.latest }.as_nanos());
+        out.u64(self.level_low);
+        out.u32(self.level_high);
+        out.u32(self.requests);
+    }
+
+    fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
+        let latest = Timestamp::from_nanos(bytes.u64()?);
+        let (level_low, level_high, requests) = (bytes.u64()?, bytes.u32()?, bytes.u32()?);
+        let counter = Self { latest, level_low, level_high, requests };
+        match (counter.level(), requests) {
+            (0, _) => Err("an empty bucket"),
+            (_, 0) => Err("a bucket that never drains"),
+            _ => Ok(counter),
+        }
     }
 }
 

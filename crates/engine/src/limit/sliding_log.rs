@@ -26,6 +26,7 @@
 mod block;
 mod stamps;
 
+use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
 use crate::limit::expiry::Expiry;
 use crate::limit::{Limit, Preview};
@@ -96,6 +97,52 @@ impl Counter for SlidingLog {
         if self.stamps.is_empty() { Timestamp::default() } else { self.stamps.expiry().time(self.latest) }
     }
 
+    fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.u64(self.latest.as_nanos());
+        out.u32(self.stamps.expiry().bits());
+        // The hits of one time may lie in two blocks.
+        let mut last = (0, 0);
+        self.stamps.each(|stamp, hits| {
+            if stamp == last.0 {
+                last.1 += hits;
+            } else {
+                append(out, last);
+                last = (stamp, hits);
+            }
+        });
+        append(out, last);
+        out.u32(0);
+    }
+
+    fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
+        let (latest, expiry) = (bytes.u64()?, Expiry::from_bits(bytes.u32()?));
+        let mut stamps = Stamps::default();
+        let (mut before, mut total) = (None, 0_u32);
+        loop {
+            let hits = bytes.u32()?;
+            if hits == 0 {
+                break;
+            }
+            let stamp = bytes.u64()?;
+            if Some(stamp) <= before || stamp > latest {
+                return Err("the times are not in order");
+            }
+            total = total.checked_add(hits).ok_or("more hits than a counter holds")?;
+            before = Some(stamp);
+            stamps.push(stamp, hits);
+        }
+        stamps.set_expiry(expiry);
+        if total == 0 {
+            Err("a log without hits")
+        } else {
+            Ok(Self { latest: Timestamp::from_nanos(latest), stamps })
+        }
+    }
+
     fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
         let total = self.stamps.total();
         if total == 0 || self.stamps.is_empty() {
@@ -118,5 +165,13 @@ impl Counter for SlidingLog {
 
     fn growth_bytes(&self, _limit: &Limit) -> usize {
         self.stamps.growth_bytes()
+    }
+}
+
+/// Appends hits at a time, if there are any.
+fn append(out: &mut Vec<u8>, (stamp, hits): (u64, u32)) {
+    if hits > 0 {
+        out.u32(hits);
+        out.u64(stamp);
     }
 }

@@ -25,6 +25,7 @@
 
 mod cells;
 
+use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
 use crate::limit::expiry::Expiry;
 use crate::limit::{BUCKETS_MAX, Limit, Preview};
@@ -171,6 +172,33 @@ impl Counter for SlidingWindow {
 
     fn expires_at(&self) -> Timestamp {
         if self.first_count == 0 { Timestamp::default() } else { self.expiry.time(self.latest) }
+    }
+
+    fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.u64(self.latest.as_nanos());
+        out.u64(self.first);
+        out.u32(self.first_count);
+        out.u32(self.expiry.bits());
+        self.more.encode(out);
+    }
+
+    fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
+        let (latest, first) = (Timestamp::from_nanos(bytes.u64()?), bytes.u64()?);
+        let (first_count, expiry) = (bytes.u32()?, Expiry::from_bits(bytes.u32()?));
+        let more = Cells::decode(bytes, first as u16, (first_count, BUCKETS_MAX))?;
+        if first_count == 0 {
+            return Err("a bucket has no hits");
+        }
+        // No bucket is shorter than a nanosecond, so none has a greater number than its time.
+        let last = more.last().map_or(0, |low| low.wrapping_sub(first as u16));
+        if first.checked_add(u64::from(last)).is_none_or(|newest| newest > latest.as_nanos()) {
+            return Err("a bucket is later than the latest time");
+        }
+        Ok(Self { latest, first, first_count, expiry, more })
     }
 
     fn invariants(&self, limit: &Limit) -> Result<(), &'static str> {

@@ -26,6 +26,7 @@
 //! assert_eq!([passed(limit, 100, 299.9), passed(limit, 100, 359.8)], [100, 99]);
 //! ```
 
+use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::counter::{Counter, Pending, look_at_count, report_max_of_count};
 use crate::limit::expiry::Expiry;
 use crate::limit::{Limit, Preview};
@@ -125,6 +126,27 @@ impl Counter for SlidingWindowWeighted {
             return Timestamp::default();
         }
         { self.expiry }.time(self.latest)
+    }
+
+    fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.u64({ self.latest }.as_nanos());
+        out.u32(self.current);
+        out.u32(self.previous);
+        out.u32({ self.expiry }.bits());
+    }
+
+    fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
+        let latest = Timestamp::from_nanos(bytes.u64()?);
+        let (current, previous) = (bytes.u32()?, bytes.u32()?);
+        let expiry = Expiry::from_bits(bytes.u32()?);
+        if current == 0 && previous == 0 {
+            return Err("two windows without hits");
+        }
+        Ok(Self { latest, current, previous, expiry })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::limit::{Algorithm, Counter, with_algorithms};
 use crate::memory::budget::Budget;
 use crate::memory::due::Due;
 use crate::memory::shard::{Shard, ShardOps};
+use crate::memory::state::{Encoded, ImportError};
 use crate::memory::table::Removed;
 use crate::plan::Check;
 use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
@@ -81,6 +82,12 @@ pub(super) trait AnyKind {
 
     /// Forgets what has expired at `now` in this chunk, if that is due. Returns how many counters.
     fn sweep(&self, chunk: usize, now: Timestamp, budget: &Budget) -> u64;
+
+    /// Appends the counters of this shard that have not expired at `now`, and returns how many.
+    fn export(&self, shard: usize, now: Timestamp, out: &mut Vec<u8>) -> u32;
+
+    /// Takes counters that were exported.
+    fn import(&self, encoded: &Encoded<'_>, budget: &Budget) -> Result<(), ImportError>;
 
     fn counters(&self) -> u64;
 
@@ -182,6 +189,15 @@ impl<S: Counter> AnyKind for Kind<S> {
             forgotten
         };
         self.made(chunk).iter().map(sweep).sum()
+    }
+
+    fn export(&self, shard: usize, now: Timestamp, out: &mut Vec<u8>) -> u32 {
+        let made = self.made(shard / CHUNK_SHARDS).get(shard % CHUNK_SHARDS);
+        made.map_or(0, |padded| padded.shard.lock().export(now, out))
+    }
+
+    fn import(&self, encoded: &Encoded<'_>, budget: &Budget) -> Result<(), ImportError> {
+        self.take_all(encoded, budget)
     }
 
     fn counters(&self) -> u64 {

@@ -7,6 +7,7 @@ use crate::key::Key;
 use crate::limit::Pending;
 use crate::memory::StoreFull;
 use crate::memory::budget::Budget;
+use crate::memory::cold::Cold;
 use crate::memory::due::Due;
 use crate::memory::kind::{Guard, Kinds, Place};
 use crate::memory::shard::{Prepared, Reserved};
@@ -59,7 +60,7 @@ impl<'a> Locked<'a> {
         plan: &Plan<'_>,
         now: Timestamp,
         budget: &Budget,
-        full: StoreFull,
+        (full, cold): (StoreFull, &Cold),
     ) -> SmallVec<[Option<Prepared>; 8]> {
         let mut pending: SmallVec<[Pending; 8]> = smallvec![Pending::default(); plan.steps.len()];
         let mut reserved: SmallVec<[Reserved; 8]> = smallvec![Reserved::default(); self.guards.len()];
@@ -69,6 +70,7 @@ impl<'a> Locked<'a> {
             let prepared = self.guards[guard]
                 .1
                 .prepare(check, now, pending[first_step], &mut reserved[guard], budget)
+                .while_cold(check, cold.nanos_left_of(&check.limit, now))
                 .answered(full);
             match check.hits {
                 Hits::GiveBack(hits) => pending[first_step].give_back(hits),

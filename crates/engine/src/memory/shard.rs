@@ -34,6 +34,8 @@ pub(super) struct Prepared {
     pub(super) pending: Pending,
     /// The most hits that are charged to it.
     pub(super) charge_max: u64,
+    /// For so many nanoseconds more it counts as full, whatever it holds; 0: it does not.
+    pub(super) cold_nanos: u64,
 }
 
 /// Whether there is room for what a check may charge.
@@ -143,6 +145,28 @@ impl<S: Counter> Shard<S> {
 
     pub(super) fn bytes(&self) -> u64 {
         Table::<S>::bytes_of(self.table.group_count()) as u64 + self.heap_bytes
+    }
+
+    /// Appends the counters that have not expired at `now`, and returns how many.
+    pub(super) fn export(&self, now: Timestamp, out: &mut Vec<u8>) -> u32 {
+        self.table.export(now, out)
+    }
+
+    pub(super) fn has(&self, key: Key) -> bool {
+        self.table.find(key).is_some()
+    }
+
+    /// Puts a counter that is not there, if it can be paid. Returns whether it was.
+    pub(super) fn put(&mut self, key: Key, state: S, budget: &Budget) -> bool {
+        let wanted = Reserved { inserts: 1, heap_bytes: state.heap_bytes() as u64, ..Reserved::default() };
+        if !self.make_slots(&wanted, budget) || !self.pay_for(self.table.group_count(), &wanted, budget) {
+            return false;
+        }
+        self.heap_bytes += wanted.heap_bytes;
+        let slot = self.table.insert(key);
+        *self.table.state_mut(slot) = state;
+        self.expect_end(slot);
+        true
     }
 
     /// Prefetches what the table holds for this key.
@@ -350,7 +374,8 @@ impl<S: Counter> ShardOps for Shard<S> {
             Hits::Take(_) => !preview.over || check.reported && charge_max > 0,
         };
         let enough = !may_charge || self.make_room(slot, check, reserved, budget);
-        Prepared { preview, room: if enough { Room::Enough } else { Room::Short }, slot, pending, charge_max }
+        let room = if enough { Room::Enough } else { Room::Short };
+        Prepared { preview, room, slot, pending, charge_max, cold_nanos: 0 }
     }
 
     fn earliest_secs(&self) -> u32 {
@@ -400,7 +425,8 @@ impl<S: Counter> ShardOps for Shard<S> {
             Some(slot) => self.table.state(slot).status(limit, wanted, over),
             None => unused::<S>(check, now).status(limit, wanted, over),
         };
-        Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos }
+        let after = before.saturating_add(hits);
+        prepared.verdict_if_warm(Verdict { over, before, after, remaining, reset_nanos })
     }
 }
 

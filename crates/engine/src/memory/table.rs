@@ -81,6 +81,10 @@ impl SlotKey {
         Self { high: (key >> 64) as u64, low: key as u64 }
     }
 
+    fn key(self) -> Key {
+        Key(u128::from(self.high) << 64 | u128::from(self.low))
+    }
+
     /// The home of the key among this many groups (out of range if there are none), by the key's high half; shards use
     /// the low half.
     fn home(self, groups: usize) -> usize {
@@ -251,7 +255,7 @@ impl<S: Default> Table<S> {
     /// All entries fit among this many groups.
     fn fits(&self, group_count: usize) -> bool {
         let mut wanted = vec![0; group_count];
-        self.entries().for_each(|slot| wanted[slot.key.home(group_count)] += 1);
+        self.used_slots().for_each(|slot| wanted[slot.key.home(group_count)] += 1);
         let pushed_down = |pushed: usize, wanted: &usize| (pushed + wanted).saturating_sub(GROUP);
         wanted.iter().rev().fold(0, pushed_down) == 0
     }
@@ -351,7 +355,12 @@ impl<S: Default> Table<S> {
 
     /// All states.
     pub(super) fn states(&self) -> impl Iterator<Item = &S> {
-        self.entries().map(|slot| &slot.state)
+        self.used_slots().map(|slot| &slot.state)
+    }
+
+    /// All keys with their states.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Key, &S)> {
+        self.used_slots().map(|slot| (slot.key.key(), &slot.state))
     }
 
     /// What is wrong with the table, if anything is: every entry is where a search for its key looks.
@@ -375,7 +384,7 @@ impl<S: Default> Table<S> {
         if entries == self.len() { Ok(()) } else { Err("the number of entries is wrong") }
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Slot<S>> {
+    fn used_slots(&self) -> impl Iterator<Item = &Slot<S>> {
         let slots = self.groups.iter().flat_map(|group| group.slots.iter().zip(group.tags));
         slots.filter(|&(_, tag)| tag != FREE).map(|(slot, _)| slot)
     }

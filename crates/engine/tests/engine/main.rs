@@ -19,6 +19,8 @@ mod limits_sequences;
 mod limits_strict;
 mod random;
 mod seeds;
+mod store_cold;
 mod store_memory;
 mod store_requests;
+mod store_state;
 mod store_threads;

@@ -124,6 +124,20 @@ impl Block {
         self.live().get(self.index_through(hits)).copied()
     }
 
+    /// Visits every stamp with its hits, the oldest first.
+    pub(super) fn each(&self, mut visit: impl FnMut(u64, u32)) {
+        let (mut extra, mut sum) = (self.extras_before(self.head()), self.sum_before(self.head()));
+        for (index, &stamp) in self.live().iter().enumerate() {
+            let mut hits = 1;
+            if extra < self.extras as usize && self.extra(extra).0 == self.head() + index {
+                let sum_through = self.extra(extra).1;
+                hits += sum_through.wrapping_sub(sum);
+                (extra, sum) = (extra + 1, sum_through);
+            }
+            visit(stamp, hits);
+        }
+    }
+
     /// Drops the stamps up to and including `stamp`.
     pub(super) fn drop_through(&mut self, stamp: u64) {
         if self.live().first().is_none_or(|&oldest| oldest > stamp) {

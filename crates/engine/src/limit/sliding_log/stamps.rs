@@ -82,6 +82,14 @@ impl Stamps {
         }
     }
 
+    /// Visits every stamp with its hits, the oldest first: [`len`](Self::len) of them.
+    pub(super) fn each(&self, mut visit: impl FnMut(u64, u32)) {
+        match self {
+            Self::Few(block) => block.each(visit),
+            Self::Many(many, _) => many.parts.iter().for_each(|part| part.block.each(&mut visit)),
+        }
+    }
+
     /// The oldest stamp such that it and those before it have at least `hits`.
     pub(super) fn stamp_through(&self, hits: u64) -> Option<u64> {
         match self {

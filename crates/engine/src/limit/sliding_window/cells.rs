@@ -4,6 +4,7 @@
 //! `head`. The cell before `head`, if there is one, still says where the sums start. One block of memory holds head,
 //! length and cells. It grows by an eighth; when an eighth of it is dead, its cells move down instead.
 
+use crate::limit::bytes::{Append as _, Damage, Reader};
 use crate::limit::search::search;
 
 /// Words in front of the cells: head and length.
@@ -145,6 +146,43 @@ impl Cells {
         let sum = self.base().wrapping_add(self.total()).wrapping_add(hits);
         self.put(self.end(), low, sum);
         self.set_range(self.head(), self.end() + 1);
+    }
+
+    /// Appends the number of cells, and of each cell its low bits and its hits.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.u16(self.len() as u16);
+        let mut sum = 0;
+        for index in 0..self.len() {
+            let sum_through = self.sum_through(index);
+            out.u16(self.at(self.head() + index).0);
+            out.u32(sum_through.wrapping_sub(sum));
+            sum = sum_through;
+        }
+    }
+
+    /// Reads the cells after bucket `first`, which has `first_count` hits. They span at most `span_max` buckets and one
+    /// more.
+    pub(crate) fn decode(
+        bytes: &mut Reader<'_>,
+        first: u16,
+        (first_count, span_max): (u32, u64),
+    ) -> Result<Self, Damage> {
+        let mut cells = Self::default();
+        let (mut total, mut before) = (first_count, 0);
+        for _ in 0..bytes.u16()? {
+            let (low, hits) = (bytes.u16()?, bytes.u32()?);
+            let after_first = low.wrapping_sub(first);
+            if hits == 0 {
+                return Err("a bucket has no hits");
+            }
+            if after_first <= before || u64::from(after_first) > span_max + 1 {
+                return Err("buckets are not in order, or span more than a window");
+            }
+            total = total.checked_add(hits).ok_or("more hits than a counter holds")?;
+            before = after_first;
+            cells.push(low, hits);
+        }
+        Ok(cells)
     }
 
     /// What is wrong with the cells after bucket `first`, if anything is. Of many cells only the newest are looked at.
