@@ -10,6 +10,7 @@ mod mapping;
 mod reload;
 mod shared;
 mod spans;
+mod state;
 mod statsd;
 mod tls;
 
@@ -23,6 +24,7 @@ use tokio::task::JoinSet;
 
 use crate::app::listen::{NoSocket, Ports, listen};
 use crate::app::reload::{Following, Installer, Starting, counted};
+use crate::app::state::State;
 use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
 use crate::clock::{Clock, monotonic};
@@ -39,12 +41,14 @@ use crate::metrics::Metrics;
 use crate::service::{Counters, Service};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
-use tidegate_engine::key::KeySecret;
+use crate::state::{Author, Begun, Checkpoints, Folder, FolderError, SecretError, StartError};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::{Diagnostic, Example, Ink, StoreFailure};
 
 /// How long running calls may take after the listeners have closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long workers may then take to end whatever is still open.
+const CUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections to the decision ports, in all. Each costs some 10 KiB; proxies open a few per core.
 const CONNECTIONS_MAX: usize = 10_000;
 /// Connections at a time on each of the two page ports (metrics and debug).
@@ -93,6 +97,15 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
+    /// The folder of counters cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The counters of the process before cannot be dealt with.
+    #[error(transparent)]
+    State(#[from] StartError),
+    /// The file of the secret of keys cannot be used.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// A metric mapping that was refused, with every problem.
     #[error("the mapping of metrics was refused:{}", .0.iter().map(|problem| format!("\n{problem}")).collect::<String>())]
     Mapping(Vec<Diagnostic>),
@@ -137,6 +150,9 @@ struct App {
     configuration: Configuration,
     clock: Clock,
     store: Arc<MemoryStore>,
+    /// Whose keys the counters have.
+    author: Author,
+    state: Option<State>,
     metrics: Arc<Metrics>,
     service: Arc<Service>,
     health: Arc<Health>,
@@ -150,8 +166,12 @@ async fn serve(
 ) -> Result<(), AppError> {
     let tls = PortsTls::load(&configuration.listeners)?;
     let ports = listen(&configuration.listeners, &tls).await?;
-    let app = App::new(configuration)?;
-    let starting = app.rules(lines)?;
+    let begun = tokio::select! {
+        begun = state::begin(&configuration) => begun?,
+        () = signals.end.received() => return Ok(()),
+    };
+    let app = App::new(configuration, begun)?;
+    let starting = app.rules(lines);
     let rules = tokio::select! {
         loaded = starting.load() => loaded?,
         () = signals.end.received() => return Ok(()),
@@ -159,6 +179,10 @@ async fn serve(
     app.await_shared_store();
     let handler = app.handler();
     let workers = app.start_workers(&handler)?;
+    // Nobody is served yet, and what can fail has not failed: from here on the counters of the start are taken.
+    if let Some(state) = &app.state {
+        state.mark(app.configuration.state.interval)?;
+    }
     app.announce(&ports);
     if rules.is_ready() {
         app.health.serve();
@@ -169,15 +193,19 @@ async fn serve(
 }
 
 impl App {
-    fn new(configuration: Configuration) -> Result<Self, AppError> {
-        let clock = Clock::start();
-        let store = Arc::new(MemoryStore::new(configuration.memory));
+    fn new(configuration: Configuration, (folder, begun): (Option<Folder>, Begun)) -> Result<Self, AppError> {
+        let Begun { store, clock, author, outcome, .. } = begun;
+        let store = Arc::new(store);
         let mut options = configuration.metrics.options.clone();
         if let Some(path) = &configuration.metrics.mapping {
             options.names = mapping::names(path, options.names)?;
         }
         let metrics = Arc::new(Metrics::new(&options));
         control::register_store(&metrics, &store);
+        state::register_cold(&metrics, &store, clock);
+        let checkpoints = folder.map(|folder| Checkpoints::new(folder, author, Arc::clone(&store), clock));
+        let state = checkpoints.map(|checkpoints| State::new(checkpoints, outcome));
+        state.iter().for_each(|state| state.register(&metrics));
         let counters = match configuration.redis.clone() {
             Some(redis) => {
                 let shared = shared::store(redis, &store, clock)?;
@@ -194,6 +222,8 @@ impl App {
             configuration,
             clock,
             store,
+            author,
+            state,
             metrics,
             service,
             health: Arc::new(Health::starting()),
@@ -201,20 +231,19 @@ impl App {
         })
     }
 
-    fn rules(&self, lines: Option<Ink>) -> io::Result<Starting> {
-        let mut secret = [0; 16];
-        getrandom::fill(&mut secret).map_err(io::Error::from)?;
+    fn rules(&self, lines: Option<Ink>) -> Starting {
         let mut rules = self.configuration.rules.clone();
-        rules.load.secret = KeySecret::new(secret);
+        rules.load.secret = self.author.secret.secret();
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-        let installer = Installer::new(rules.load.clone(), service, metrics, self.clock);
+        let installer = Installer::new(rules.load.clone(), service, metrics, self.clock)
+            .with_cold_windows(self.configuration.state.deny_cold);
         let installer = match rules.health_needs_domain {
             true => installer.with_health(Arc::clone(&self.health)),
             false => installer,
         };
         // JSON logs are read by programs, which have no use for these lines.
         let lines = lines.filter(|_| !self.configuration.logging.json);
-        Ok(Starting::new(rules, installer, lines, Arc::clone(&self.health)))
+        Starting::new(rules, installer, lines, Arc::clone(&self.health))
     }
 
     /// Keeps the process not ready until the shared store was reached once, if requests fail without it.
@@ -320,9 +349,15 @@ impl App {
         }
         tracing::info!("draining; a second signal ends at once");
         self.health.drain();
-        tokio::select! {
-            () = self.drain(&workers, accepting) => {}
-            () = end.received() => tracing::warn!("ended by a second signal"),
+        let is_stopped = tokio::select! {
+            is_stopped = self.drain(&workers, accepting) => is_stopped,
+            () = end.received() => {
+                tracing::warn!("ended by a second signal");
+                false
+            }
+        };
+        if let Some(state) = &self.state {
+            state.save(is_stopped, &mut end).await;
         }
         sending.finish().await;
         if let Some(tracer) = self.tracer {
@@ -358,13 +393,16 @@ impl App {
         tasks
     }
 
-    async fn drain(&self, workers: &Workers, mut accepting: Essential) {
+    /// Lets running calls finish. Returns whether all workers have ended, so that there is no decision any more.
+    async fn drain(&self, workers: &Workers, mut accepting: Essential) -> bool {
         tokio::time::sleep(self.configuration.listeners.drain_grace).await;
         accepting.shutdown().await;
-        match workers.drain(DRAIN_TIMEOUT).await {
-            true => tracing::info!("drained"),
-            false => tracing::warn!("ended with connections that were still open after {DRAIN_TIMEOUT:?}"),
+        if workers.drain(DRAIN_TIMEOUT).await {
+            tracing::info!("drained");
+            return true;
         }
+        tracing::warn!("ended with connections that were still open after {DRAIN_TIMEOUT:?}");
+        workers.cut(CUT_TIMEOUT).await
     }
 }
 

@@ -8,6 +8,7 @@ mod check;
 mod completions;
 mod man;
 mod settings;
+mod state;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -76,6 +77,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<
         Some(("ask", own)) => ask::run(own, flag_of(own, &matches), variable),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => Ok((man::run(own), ExitCode::SUCCESS)),
+        Some(("state", own)) => state::run(own, flag_of(own, &matches), variable),
         Some((_, own)) => {
             mistakes().iter().for_each(|mistake| print_error(format_args!("warning: {mistake}")));
             settings::run(own, flag_of(own, &matches), variable)
@@ -141,7 +143,8 @@ fn serve(
 
 /// The command line, made from the table of settings.
 fn command() -> Command {
-    let mut commands = vec![check::command(), ask::command(), settings::command(), completions::command()];
+    let mut commands = vec![check::command(), ask::command(), settings::command(), state::command()];
+    commands.push(completions::command());
     commands.push(man::command(&commands));
     Command::new(NAME)
         .version(env!("CARGO_PKG_VERSION"))

@@ -1,12 +1,21 @@
-//! The clocks of the program: those of the engine, and the clock of the runtime's timers.
+//! The clocks of the program: those of the engine, the clock of the runtime's timers, and the time since the boot.
 
 #![allow(clippy::disallowed_methods, reason = "a clock is read in files of this name only")]
 
 use std::time::Instant;
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 pub use tidegate_engine::clock::{Clock, monotonic, nanos_since};
 
 /// The time by the clock of the runtime's timers. It differs from [`monotonic`] only in tests that pause that clock.
 pub fn timer() -> Instant {
     tokio::time::Instant::now().into_std()
+}
+
+/// Nanoseconds since the machine was booted, its sleep included: the same clock for all processes of a boot.
+pub fn since_boot() -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Boottime);
+    let [seconds, nanos] = [tv_sec, tv_nsec].map(|part| u64::try_from(part).unwrap_or_default());
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }

@@ -9,6 +9,7 @@
 //!
 //! - `listeners`: sockets, and the files of their TLS
 //! - `rules`: where rules come from, and how they are loaded
+//! - `state`: counters that survive restarts
 //! - `redis`: the shared store
 //! - `metrics`: the metrics port and StatsD
 //! - `tracing`: where spans go
@@ -19,11 +20,13 @@ mod machine;
 mod metrics;
 mod redis;
 mod rules;
+mod state;
 mod tracing;
 
 pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
 pub use self::redis::{Redis, Server};
 pub use self::rules::{RuleFiles, Rules, no_rules};
+pub use self::state::State;
 pub use self::tracing::Tracing;
 pub use crate::settings::value::HostPort;
 
@@ -66,6 +69,8 @@ pub struct Configuration {
     pub answer_options: AnswerOptions,
     /// Counters in memory.
     pub memory: MemoryOptions,
+    /// Whether these survive restarts.
+    pub state: State,
     /// The shared store, if there is one.
     pub redis: Option<Redis>,
     /// Metrics, and where they are sent.
@@ -187,6 +192,7 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
         },
         answer_options: answer_options(settings),
         memory: MemoryOptions::new(counter_bytes).full(settings.store_full_mode),
+        state: state::resolve(settings, problems),
         redis,
         metrics: metrics::resolve(settings, workers),
         tracing: settings.tracing_enabled.then(|| tracing::resolve(settings)),

@@ -399,6 +399,11 @@ impl Handler {
         self.refuse(front, refusal)
     }
 
+    /// For how many nanoseconds more lost counters of windows of this length count as full.
+    pub fn cold_nanos_left(&self, window_nanos: u64) -> u64 {
+        self.service.cold_nanos_left(window_nanos)
+    }
+
     /// Explains how the encoded `RateLimitRequest` would be answered now. Every descriptor is asked for the hits of the
     /// request instead of its own. Nothing is counted.
     pub async fn explain<T>(

@@ -28,10 +28,10 @@
 //! The engine is pure: no async, I/O, logs, metrics or protocol types, and its only use of time is a clock for its
 //! callers. `source` and `metrics` import only the engine; `decisions`, which logs decisions, imports `metrics` too.
 //! `service` imports all of these and the shared store; `front` imports `service`. Beside the way of a request,
-//! `statsd` sends `metrics`, and `front` begins `spans`. `settings` reads the command line and the environment, one
-//! value per row of its table. `configuration` resolves these once into the options of all other modules. `app` hands
-//! the options on and knows no settings. Only `cli` imports `app`. Cargo keeps the walls between crates,
-//! `tests/tidy.rs` those within.
+//! `statsd` sends `metrics`, `front` begins `spans`, and `state` writes and reads counters. `settings` reads the command
+//! line and the environment, one value per row of its table. `configuration` resolves these once into the options of
+//! all other modules. `app` hands the options on and knows no settings. Only `cli` imports `app`. Cargo keeps the walls
+//! between crates, `tests/tidy.rs` those within.
 //!
 //! [CONTRIBUTING.md](../CONTRIBUTING.md) says which files to touch to add a setting, a metric, an algorithm and more.
 //!
@@ -98,6 +98,7 @@ mod statsd;
 mod spans;
 mod decisions;
 mod service;
+mod state;
 mod front;
 mod health;
 mod clock;
@@ -114,3 +115,6 @@ pub use front::bare::{answerer, lane};
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;
+/// Counters in files, for the benchmark of them.
+#[doc(hidden)]
+pub use state::{Author, Begun, Checkpoints, Folder, KeySource, Outcome, StartOptions, begin};

@@ -248,7 +248,14 @@ impl Service {
     ) -> Result<T, ServiceError> {
         let plan = live.rules().plan(request, self.modes);
         let verdicts = self.counters.look(request, &plan, &self.clock).await?;
-        Ok(render(&explain(live.rules(), request, &plan, verdicts, hits)))
+        let (cold, now) = (self.counters.coldness(), self.clock.now());
+        let explanation = explain(live.rules(), request, &plan, verdicts, hits);
+        Ok(render(&explanation.while_cold(|limit| cold.nanos_left_of(limit, now))))
+    }
+
+    /// For how many nanoseconds more lost counters of windows of this length count as full.
+    pub fn cold_nanos_left(&self, window_nanos: u64) -> u64 {
+        self.counters.coldness().nanos_left(window_nanos, self.clock.now())
     }
 
     /// The end of every decision: concludes, counts, logs and renders it. `at` is a clock reading that the decision has

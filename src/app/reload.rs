@@ -8,6 +8,7 @@ mod files;
 
 use std::io::{self, Write as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::control_plane::ControlPlane;
 use self::files::Reloader;
@@ -20,6 +21,7 @@ use crate::logging::REPORT;
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::source::file::{Reread, SourceError};
+use tidegate_engine::rule::Rule;
 use tidegate_engine::rules::{self, Diagnostic, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -47,6 +49,8 @@ pub(super) struct Installer {
     clock: Clock,
     /// Learns whether there is a domain, if health depends on that.
     health: Option<Arc<Health>>,
+    /// Lost counters of longer windows begin anew, where others count as full.
+    cold_window_max: Option<Duration>,
 }
 
 /// Texts of a set of rules, as a source hands them over.
@@ -160,13 +164,18 @@ impl Installer {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        Self { options, service, metrics, clock, health: None }
+        Self { options, service, metrics, clock, health: None, cold_window_max: None }
     }
 
     /// Makes the process unhealthy while no domain is loaded, from now on.
     pub(super) fn with_health(self, health: Arc<Health>) -> Self {
         health.refuse(NO_DOMAIN);
         Self { health: Some(health), ..self }
+    }
+
+    /// Warns of each limit with a longer window than this one.
+    pub(super) fn with_cold_windows(self, cold_window_max: Option<Duration>) -> Self {
+        Self { cold_window_max, ..self }
     }
 
     /// Puts this set in force, or logs every problem in the form of `text` and returns them.
@@ -201,6 +210,9 @@ impl Installer {
 
     fn install(&self, rules: RuleSet, warnings: usize, files: usize) {
         let (limits, domains) = (rules.rules().len(), rules.domains().count());
+        if let Some(window_max) = self.cold_window_max {
+            warn_of_exempt(rules.rules(), window_max);
+        }
         let without_room = self.service.install(rules);
         if without_room > 0 {
             tracing::warn!(
@@ -246,6 +258,30 @@ impl Installer {
             true => "the rules in force stay",
             false => "no rules are in force",
         }
+    }
+}
+
+/// Limits that are warned of by name; the rest by their number.
+const EXEMPT_SHOWN: usize = 100;
+
+/// Warns of each limit that COLD_START=deny does not hold, because its window is too long.
+fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
+    let is_exempt = |rule: &&Rule| {
+        rule.limit.is_some_and(|limit| Duration::from_nanos(limit.window_nanos()) > window_max)
+    };
+    let mut exempt = rules.iter().filter(is_exempt);
+    for rule in exempt.by_ref().take(EXEMPT_SHOWN) {
+        tracing::warn!(
+            target: REPORT,
+            "{}: the window of {} is longer than COLD_START_MAX_WINDOW ({window_max:?}): counters of it that are lost \
+             begin anew",
+            rule.written,
+            rule.path()
+        );
+    }
+    match exempt.count() {
+        0 => {}
+        more => tracing::warn!("{more} more limits have windows longer than COLD_START_MAX_WINDOW"),
     }
 }
 

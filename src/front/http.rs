@@ -75,7 +75,10 @@ impl Respond for HttpFront {
                 }
             }
             ("/json", _) => not_allowed("GET, POST"),
-            ("/healthcheck" | "/readyz", true) => probes::ready(&self.health),
+            ("/healthcheck" | "/readyz", true) => {
+                let cold_nanos_left = |window| self.handler.cold_nanos_left(window);
+                probes::ready(&self.health, request.uri().query(), cold_nanos_left)
+            }
             ("/livez", true) => probes::live(),
             ("/healthcheck" | "/readyz" | "/livez", false) => not_allowed("GET, HEAD"),
             _ => text(StatusCode::NOT_FOUND, "not found\n"),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use tidegate_engine::decision::Verdicts;
-use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
 use tidegate_redis::{Applied, SharedStore, StoreError};
@@ -97,6 +97,14 @@ impl Counters {
         match self {
             Self::Memory(_) => None,
             Self::Shared(shared) => Some(shared),
+        }
+    }
+
+    /// How long counters count as full that were lost.
+    pub fn coldness(&self) -> &Cold {
+        match self {
+            Self::Memory(store) => store.coldness(),
+            Self::Shared(_) => &Cold::NEVER,
         }
     }
 

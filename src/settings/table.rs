@@ -8,9 +8,9 @@ use crate::front::http::Proxy;
 use crate::logging::LogLevel;
 use crate::settings::Problem;
 use crate::settings::value::{
-    Backend, ByteSize, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush, HeaderName,
-    Hops, HostPort, List, Map, NodeMetadata, Number, OtelPairs, Queue, Replicas, RequestBytes, Secret,
-    Series, Share, Threads, UrlPath, Value,
+    Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
+    HeaderName, Hops, HostPort, List, Map, NodeMetadata, Number, OtelPairs, Queue, Replicas, RequestBytes,
+    Secret, Series, Share, Threads, UrlPath, Value,
 };
 use crate::spans::Protocol;
 use crate::statsd::{Mogrifier, Transport};
@@ -161,6 +161,16 @@ settings! {
         optional {
             "BACKEND_TYPE" backend_type: Backend, "where counters live; unset: redis when any REDIS_* below is set, else memory";
             "MAX_COUNTER_BYTES" max_counter_bytes: ByteSize, "all counter state in memory; unset: half of what the cgroup or the machine has";
+        }
+    }
+    "State": {
+        "STATE_INTERVAL" state_interval: Duration = "0", "how often counters are written to STATE_DIR while the process runs, for COLD_START=allow after a kill; 0: never";
+        "STATE_SKEW" state_skew: Duration = "2s", "by how much the wall clocks of two machines may differ: counters that come from another one count so much longer";
+        "COLD_START" cold_start: ColdStart = "allow", "counters that were lost (no state, or none to be believed): allow (every limit begins anew) or deny (each counts as full until the process is as old as its window)";
+        "COLD_START_MAX_WINDOW" cold_start_max_window: Duration = "1h", "limits with longer windows begin anew even with COLD_START=deny";
+        optional {
+            "STATE_DIR" state_dir: FilePath, "a folder of this process alone, in which counters in memory survive restarts; made if it is not there";
+            "KEY_SECRET_FILE" key_secret_file: FilePath, "a file of at least 16 bytes, of which the secret of keys is made; unset: a random one, which STATE_DIR holds";
         }
     }
     "Redis": {

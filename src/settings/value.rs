@@ -15,7 +15,7 @@ pub use self::numbers::{
     ByteSize, Count, DenyStatus, Hops, Number, Queue, Replicas, RequestBytes, Series, Share, Threads,
 };
 pub use self::texts::{DnsName, FilePath, HeaderName, HostPort, Secret, UrlPath};
-pub use self::words::{Backend, Compression, ConfigType};
+pub use self::words::{Backend, ColdStart, Compression, ConfigType};
 
 /// A kind of value.
 pub trait Value: Sized {

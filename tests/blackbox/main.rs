@@ -51,6 +51,7 @@ mod reload_under_load;
 mod settings;
 mod sharded;
 mod starvation;
+mod state;
 mod statsd;
 mod stderr;
 mod switching;

@@ -7,9 +7,11 @@
 mod render;
 
 use crate::decision::{Decision, Limited, Status, Verdicts, conclude};
+use crate::limit::Limit;
 use crate::plan::{Check, Origin, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
+use crate::time::ceil_secs;
 
 /// What a request would be answered, and why.
 #[derive(Clone, Debug)]
@@ -61,6 +63,23 @@ pub fn explain<'a>(
         })
         .collect();
     Explanation { domain: request.domain().to_owned(), hits, decision, descriptors }
+}
+
+impl Explanation<'_> {
+    /// The same, saying for each descriptor how long its counter still counts as full because it was lost:
+    /// `nanos_left` of its limit.
+    #[must_use]
+    pub fn while_cold(mut self, nanos_left: impl Fn(&Limit) -> u64) -> Self {
+        for descriptor in &mut self.descriptors {
+            let Status::Limited(limited) = &descriptor.status else { continue };
+            let seconds = ceil_secs(nanos_left(&limited.limit));
+            if seconds > 0 {
+                let why = format!("it was lost at the start, and counts as full for {seconds} s more");
+                descriptor.why = format!("{} ({why}: COLD_START=deny)", descriptor.why);
+            }
+        }
+        self
+    }
 }
 
 fn owned(entries: &[Entry<'_>]) -> Vec<(String, String)> {

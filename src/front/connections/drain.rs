@@ -4,17 +4,26 @@ use tokio::sync::watch;
 
 /// Waits for the beginning of draining. As long as it lives, its holder has not ended.
 #[derive(Clone, Debug)]
-pub struct Drain(watch::Receiver<bool>);
+pub struct Drain(watch::Receiver<Stage>);
 
 /// Begins the draining that a [`Drain`] waits for.
 #[derive(Debug)]
-pub struct DrainSwitch(watch::Sender<bool>);
+pub struct DrainSwitch(watch::Sender<Stage>);
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serving,
+    Draining,
+    /// What is still open ends at once.
+    Cut,
+}
 
 impl DrainSwitch {
     /// A switch whose draining has not begun.
     #[must_use]
     pub fn new() -> Self {
-        Self(watch::Sender::new(false))
+        Self(watch::Sender::new(Stage::Serving))
     }
 
     /// A receiver of the beginning.
@@ -24,7 +33,12 @@ impl DrainSwitch {
 
     /// Begins draining.
     pub fn throw(&self) {
-        self.0.send_replace(true);
+        self.0.send_replace(Stage::Draining);
+    }
+
+    /// Ends what is still open.
+    pub fn cut(&self) {
+        self.0.send_replace(Stage::Cut);
     }
 
     /// Waits until every [`Drain`] is dropped.
@@ -42,6 +56,14 @@ impl Default for DrainSwitch {
 impl Drain {
     /// Waits until draining begins, or the switch is dropped.
     pub async fn begun(&mut self) {
-        let _ = self.0.wait_for(|thrown| *thrown).await;
+        let _ = self.0.wait_for(|stage| *stage >= Stage::Draining).await;
+    }
+
+    /// Waits until nothing may be finished any more.
+    pub async fn cut(&mut self) {
+        if self.0.wait_for(|stage| *stage == Stage::Cut).await.is_err() {
+            // The switch is gone, and with it whoever could cut.
+            std::future::pending().await
+        }
     }
 }

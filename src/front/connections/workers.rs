@@ -141,6 +141,13 @@ impl Workers {
         self.switch.throw();
         tokio::time::timeout(timeout, self.switch.all_ended()).await.is_ok()
     }
+
+    /// Ends every connection where it stands, and waits for the end of all workers, but no longer than `timeout`.
+    /// Returns whether all had ended: then there is no decision any more.
+    pub async fn cut(&self, timeout: Duration) -> bool {
+        self.switch.cut();
+        tokio::time::timeout(timeout, self.switch.all_ended()).await.is_ok()
+    }
 }
 
 impl Worker {
@@ -150,7 +157,7 @@ impl Worker {
         std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
             let service = Arc::clone(&fronts.service);
             let until_the_end = drain.clone();
-            runtime.block_on(service.work(serve_all(arrivals, fronts, grpc_max_age, drain)));
+            runtime.block_on(service.work(serve_until_cut(arrivals, fronts, grpc_max_age, drain)));
             // Draining also waits for what the worker does last.
             drop(until_the_end);
         })?;
@@ -159,6 +166,20 @@ impl Worker {
 
     fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// Serves all, until that is done or cut off. Tasks that were cut off run no more: their runtime ends next.
+async fn serve_until_cut(
+    arrivals: mpsc::Receiver<Connection>,
+    fronts: Fronts,
+    grpc_max_age: MaxAge,
+    drain: Drain,
+) {
+    let mut until = drain.clone();
+    tokio::select! {
+        () = serve_all(arrivals, fronts, grpc_max_age, drain) => {}
+        () = until.cut() => {}
     }
 }
 
@@ -201,6 +222,25 @@ mod tests {
 
     use super::*;
     use crate::front::tests::{bind, fronts, metrics, service};
+
+    #[tokio::test]
+    async fn a_connection_that_does_not_end_is_cut_off() {
+        let metrics = metrics();
+        let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
+        let bounds = ConnectionBounds { connections_max: 100, grpc_max_age: MaxAge::default() };
+        let workers = Workers::start(1, bounds, &fronts).expect("threads");
+        let (listener, address) = bind().await;
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        workers.hand_over(listener.accept().await, Port::Http).expect("there is room");
+        // Half a request, of which the server waits for the rest.
+        tokio::io::AsyncWriteExt::write_all(&mut client, b"GET /rea").await.expect("it reads");
+        while workers.connections() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!workers.drain(Duration::ZERO).await);
+        assert!(workers.cut(Duration::from_secs(20)).await);
+        assert_eq!(workers.connections(), 0);
+    }
 
     #[tokio::test]
     async fn the_worker_with_the_fewest_connections_gets_the_next() {

@@ -12,7 +12,7 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 
 use super::gate::Gate;
-use super::page::{JSON, Page, TEXT, not_allowed, page, pieces, text};
+use super::page::{JSON, Page, TEXT, not_allowed, page, parameter, pieces, text};
 use super::rlconfig::{Format, Listing};
 use super::{Respond, json, read_body, refused};
 use crate::front::Handler;
@@ -162,11 +162,6 @@ impl Respond for AdminFront {
             DebugPage::Stats => pieces(TEXT, self.metrics.stats()),
         }
     }
-}
-
-/// A parameter of a query, not decoded: no value here needs encoding.
-fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
-    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
 fn scrape(metrics: &Arc<Metrics>) -> Page {

@@ -112,3 +112,8 @@ impl Body for PageBody {
         }
     }
 }
+
+/// A parameter of a query, not decoded: no value here needs encoding.
+pub(super) fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}

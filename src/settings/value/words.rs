@@ -69,6 +69,10 @@ words!(
     /// Where counters live.
     enum Backend, "BACKEND", { "memory" => Memory, "redis" => Redis }
 );
+words!(
+    /// What counters that were lost mean.
+    enum ColdStart, "MODE", { "allow" => Allow, "deny" => Deny }
+);
 words!(GrpcFrontKind, "FRONT", { "lane" => Lane, "tonic" => Tonic });
 words!(Transport, "PROTOCOL", { "tcp" => Tcp, "udp" => Udp });
 words!(Protocol, "PROTOCOL", { "http" => Http, "grpc" => Grpc });

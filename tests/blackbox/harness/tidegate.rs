@@ -18,7 +18,8 @@ pub struct Setup {
     env: BTreeMap<String, String>,
     args: Vec<String>,
     directory: PathBuf,
-    open_files: Option<u32>,
+    /// What a shell does before it becomes the limiter.
+    shell: Option<String>,
     pub ports: Ports,
 }
 
@@ -53,8 +54,7 @@ impl Setup {
         fs::create_dir(&rules).expect("a folder can be made");
         let ports = Ports { grpc: free_port(), http: free_port(), debug: free_port(), metrics: free_port() };
         let directory = folder.path().to_owned();
-        let setup =
-            Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, open_files: None, ports };
+        let setup = Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, shell: None, ports };
         setup
             .env("CONFIG_PATH", &rules.display().to_string())
             .env("RULES_MAY_BE_EMPTY", "true")
@@ -101,7 +101,14 @@ impl Setup {
 
     /// Started by a shell that lets it hold so many files open.
     pub fn open_files(mut self, count: u32) -> Self {
-        self.open_files = Some(count);
+        self.shell = Some(format!("ulimit -n {count}"));
+        self
+    }
+
+    /// Started by a shell that lets it write no file longer than this, as on a disk that is full.
+    pub fn file_bytes(mut self, bytes: u32) -> Self {
+        // In blocks of 512 bytes. The signal would end it before it can say anything.
+        self.shell = Some(format!("trap '' XFSZ && ulimit -f {}", bytes / 512));
         self
     }
 
@@ -136,9 +143,9 @@ impl Setup {
     /// Starts the binary and does not wait.
     pub fn spawn(&self) -> Process {
         let binary = env!("CARGO_BIN_EXE_tidegate");
-        let mut command = Command::new(if self.open_files.is_some() { "/bin/sh" } else { binary });
-        if let Some(count) = self.open_files {
-            command.args(["-c", &format!("ulimit -n {count} && exec \"$0\" \"$@\""), binary]);
+        let mut command = Command::new(if self.shell.is_some() { "/bin/sh" } else { binary });
+        if let Some(first) = &self.shell {
+            command.args(["-c", &format!("{first} && exec \"$0\" \"$@\""), binary]);
         }
         // Only what a test says: the settings of whoever runs the tests stay outside.
         command.args(&self.args).env_clear().envs(&self.env).current_dir(&self.directory);
@@ -180,9 +187,14 @@ impl Tidegate {
 
     /// Starts it again, as it was started, after its end.
     pub fn restart(self) -> Self {
+        self.into_setup().start()
+    }
+
+    /// What it was started with, after its end.
+    pub fn into_setup(self) -> Setup {
         let Self { process, setup } = self;
         drop(process);
-        setup.start()
+        setup
     }
 
     pub fn ports(&self) -> Ports {

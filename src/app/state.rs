@@ -1,0 +1,175 @@
+//! Counters that survive restarts: what the start found is logged and shown in metrics, and the end writes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::app::{AppError, CONTROL_NICENESS, EndSignals, control, counted};
+use crate::clock::Clock;
+use crate::configuration::Configuration;
+use crate::metrics::{Kind, Metrics};
+use crate::state::{
+    Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, StartOptions, begin as begin_with,
+};
+use tidegate_engine::memory::{Cold, MemoryStore};
+use tidegate_engine::time::ceil_secs;
+
+/// How long writing may take at the end. A disk that hangs must not keep the process.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What the process began with, and what it writes.
+pub(super) struct State {
+    checkpoints: Arc<Checkpoints>,
+    outcome: Outcome,
+}
+
+/// Takes the folder, and from it the counters of the process before.
+pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folder>, Begun), AppError> {
+    let (state, memory) = (configuration.state.clone(), configuration.memory);
+    let begin = move || -> Result<_, AppError> {
+        let folder = state.folder.as_deref().map(Folder::lock).transpose()?;
+        let options = StartOptions {
+            own_secret: state.secret_file.as_deref().map(KeySource::of_file).transpose()?,
+            skew: state.skew,
+            takes_checkpoint: state.deny_cold.is_none(),
+            members: 0,
+            memory,
+        };
+        let mut begun = begin_with(folder.as_ref(), &options)?;
+        if let Some(folder) = &folder {
+            report(&begun, folder);
+        }
+        if let Some(window_max) = state.deny_cold.filter(|_| begun.outcome != Outcome::Clean) {
+            let nanos = u64::try_from(window_max.as_nanos()).unwrap_or(u64::MAX);
+            begun.store = begun.store.cold(Cold::since(begun.clock.now(), nanos));
+            tracing::warn!(
+                "cold: every counter counts as full until the process is as old as its window, or at once if that is \
+                 longer than {window_max:?} (COLD_START=deny, COLD_START_MAX_WINDOW)"
+            );
+        }
+        Ok((folder, begun))
+    };
+    // Many counters take a while, and a signal must work at every moment.
+    tokio::task::spawn_blocking(begin).await.map_err(std::io::Error::other)?
+}
+
+/// Logs what the start found.
+fn report(begun: &Begun, folder: &Folder) {
+    let path = folder.path().display();
+    let taken = begun.taken.as_ref().map(|(totals, written)| {
+        let age = Duration::from_nanos(Clock::start().now().nanos_since(written.wall)).as_secs();
+        format!(
+            "{}, written {age} s ago",
+            counted(usize::try_from(totals.all()).unwrap_or(usize::MAX), "counter")
+        )
+    });
+    match (begun.outcome, &taken) {
+        (Outcome::Clean, Some(taken)) => tracing::info!("state: {taken}, from {path} (STATE_DIR)"),
+        (Outcome::Unclean, Some(taken)) => {
+            tracing::warn!(
+                "state: the process before was killed; its last checkpoint counts: {taken}, from {path}"
+            );
+        }
+        (Outcome::Unclean, None) => {
+            tracing::warn!("state: the process before was killed, and its counters are lost ({path})");
+        }
+        (Outcome::None, _) => tracing::info!(
+            "state: {path} holds no counters (STATE_DIR; `tidegate state init` says that there is no history)"
+        ),
+        _ => {}
+    }
+    if let Some((distrust, aside)) = &begun.refused {
+        tracing::error!("state: counters are not taken: {distrust}; they are kept as {}", aside.display());
+    }
+    if begun.taken.is_some() {
+        report_clock(&begun.clock);
+    }
+}
+
+/// Logs a clock of decisions that has come far from the wall clock.
+fn report_clock(clock: &Clock) {
+    let (clock, wall) = (clock.now(), Clock::start().now());
+    let off = Duration::from_nanos(wall.nanos_since(clock).max(clock.nanos_since(wall)));
+    if off >= Duration::from_secs(1) {
+        tracing::info!(
+            "state: counters go on by a clock that is {} s {} the wall clock",
+            off.as_secs(),
+            if clock < wall { "behind" } else { "ahead of" }
+        );
+    }
+}
+
+impl State {
+    /// The state of a process that began with this.
+    pub(super) fn new(checkpoints: Checkpoints, outcome: Outcome) -> Self {
+        Self { checkpoints: Arc::new(checkpoints), outcome }
+    }
+
+    /// Marks what was taken as taken, before the first answer, and begins to write checkpoints.
+    pub(super) fn mark(&self, interval: Option<Duration>) -> Result<(), AppError> {
+        self.checkpoints.mark(self.outcome)?;
+        if let Some(interval) = interval {
+            self.checkpoints.start(interval, || control::lower_priority(CONTROL_NICENESS))?;
+        }
+        Ok(())
+    }
+
+    /// Shows it in metrics.
+    pub(super) fn register(&self, metrics: &Metrics) {
+        let outcome = self.outcome;
+        metrics.register(
+            "tidegate_state_start_total",
+            "Starts of this process with STATE_DIR, by what they found there.",
+            Kind::Counter,
+            move |samples| {
+                for known in Outcome::ALL {
+                    samples.push(&[("outcome", known.name())], u64::from(known == outcome));
+                }
+            },
+        );
+        let checkpoints = Arc::clone(&self.checkpoints);
+        metrics.register(
+            "tidegate_state_checkpoints_total",
+            "Checkpoints of all counters, by whether they were written.",
+            Kind::Counter,
+            move |samples| {
+                let CheckpointTotals { written, failed } = checkpoints.totals();
+                samples.push(&[("outcome", "written")], written);
+                samples.push(&[("outcome", "failed")], failed);
+            },
+        );
+    }
+
+    /// Writes all counters, if there is no decision any more. A second signal ends that too.
+    pub(super) async fn save(&self, is_stopped: bool, end: &mut EndSignals) {
+        let folder = self.checkpoints.folder().path().display();
+        let lost = "the counters of this process are lost";
+        if !is_stopped {
+            return tracing::error!("state: {lost}: it still decided when it had to end ({folder})");
+        }
+        let checkpoints = Arc::clone(&self.checkpoints);
+        let writing = tokio::task::spawn_blocking(move || checkpoints.finish());
+        tokio::select! {
+            written = tokio::time::timeout(WRITE_TIMEOUT, writing) => match written {
+                Ok(Ok(Ok(count))) => {
+                    let count = usize::try_from(count).unwrap_or(usize::MAX);
+                    tracing::info!("state: {} written to {folder}", counted(count, "counter"));
+                }
+                Ok(Ok(Err(error))) => tracing::error!("state: {lost}: {error}"),
+                Ok(Err(panic)) => tracing::error!("state: {lost}: {panic}"),
+                Err(_) => tracing::error!("state: {lost}: {folder} took longer than {WRITE_TIMEOUT:?}"),
+            },
+            () = end.received() => tracing::error!("state: {lost}: ended by a second signal ({folder})"),
+        }
+    }
+}
+
+/// Shows in metrics for how long lost counters count as full.
+pub(super) fn register_cold(metrics: &Metrics, store: &Arc<MemoryStore>, clock: Clock) {
+    let cold = *store.coldness();
+    metrics.register(
+        "tidegate_cold_seconds",
+        "Seconds until no counter counts as full any more because it was lost (COLD_START=deny).",
+        Kind::Gauge,
+        move |samples| samples.push(&[], ceil_secs(cold.until().nanos_since(clock.now()))),
+    );
+}

@@ -1,0 +1,59 @@
+//! Counters that survive restarts, and what is done without them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::settings::value::{Backend, ColdStart};
+use crate::settings::{Problem, Settings};
+
+/// Counters that survive restarts.
+#[derive(Clone)]
+pub struct State {
+    /// The folder that holds them. `None`: they end with the process.
+    pub folder: Option<PathBuf>,
+    /// The file of the secret of keys.
+    pub secret_file: Option<PathBuf>,
+    /// How often they are written while the process serves.
+    pub interval: Option<Duration>,
+    /// By how much the clocks of two machines may differ.
+    pub skew: Duration,
+    /// Lost counters count as full, those of windows up to this. `None`: they begin anew.
+    pub deny_cold: Option<Duration>,
+}
+
+pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> State {
+    let deny_cold = settings.cold_start == ColdStart::Deny;
+    if settings.backend_type == Some(Backend::Redis) {
+        let in_vain = [("STATE_DIR", settings.state_dir.is_some()), ("COLD_START", deny_cold)];
+        problems.extend(
+            in_vain.into_iter().filter(|(_, set)| *set).map(|(name, _)| Problem {
+                name: name.to_owned(),
+                what: "is for counters in memory, and these live in Redis (expected BACKEND_TYPE=memory)"
+                    .to_owned(),
+            }),
+        );
+    }
+    State {
+        folder: settings.state_dir.as_ref().map(|path| path.0.clone()),
+        secret_file: settings.key_secret_file.as_ref().map(|path| path.0.clone()),
+        interval: super::unless_0(settings.state_interval),
+        skew: settings.state_skew,
+        deny_cold: deny_cold.then_some(settings.cold_start_max_window),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::configuration::configured;
+
+    #[test]
+    fn what_only_counters_in_memory_have_is_refused_with_redis() {
+        let redis = ("REDIS_URL", "localhost:6379");
+        for (name, value) in [("STATE_DIR", "/state"), ("COLD_START", "deny")] {
+            let problems = configured(&[redis, (name, value)]).err().expect("refused");
+            assert_eq!(problems.iter().map(|problem| problem.name.as_str()).collect::<Vec<_>>(), [name]);
+            assert!(configured(&[(name, value)]).is_ok());
+        }
+        assert!(configured(&[redis, ("COLD_START", "allow")]).is_ok());
+    }
+}

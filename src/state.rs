@@ -1,0 +1,39 @@
+//! Counts that survive a restart: the counters of the memory store in a file, and what a start makes of it.
+//!
+//! In: a folder, and the store of a process that ends. Out: the store, the clock and the secret of keys with which the
+//! next process goes on, and an [`Outcome`] that says whether it could. It reads and writes files and starts one thread.
+//! It knows no settings and no sockets: `app` calls it at the right moments.
+//!
+//! The folder of a process that runs holds `lock`, which it has locked, and `checkpoint`: the counters at some moment of
+//! its life, at first those that it began with. A process that ends writes `counters` after its last decision. The next
+//! one reads that, and renames it to `checkpoint` before its first answer. So `counters` is always clean, and
+//! `checkpoint` without `counters` means that a process was killed. Every file is written beside, synced and renamed.
+//!
+//! - `format`: the bytes of a file; `writer` and `reader` stream them
+//! - `folder`: the names, the lock, and the order of renaming and syncing
+//! - `moment`: how the clock of decisions goes on
+//! - `secret`: the secret of keys
+//! - `start`: what a process begins with
+//! - `checkpoints`: the thread that writes while the process serves
+
+mod format;
+mod writer;
+mod reader;
+mod folder;
+mod moment;
+mod outcome;
+mod secret;
+mod start;
+mod checkpoints;
+
+pub use self::checkpoints::{CheckpointTotals, Checkpoints};
+pub use self::folder::{File, Folder, FolderError};
+pub use self::format::Header;
+pub use self::moment::Moment;
+pub use self::outcome::{Distrust, Outcome};
+pub use self::reader::{StateReader, Totals};
+pub use self::secret::{KeySource, SecretError};
+pub use self::start::{Author, Begun, StartError, StartOptions, begin, init};
+
+#[cfg(test)]
+mod tests;

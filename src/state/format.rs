@@ -1,0 +1,187 @@
+//! The bytes of a state file, in little-endian order:
+//!
+//! ```text
+//! header    128 bytes  "TIDEGATE", version, whether it is clean, secret, clocks, shard members; CRC-32
+//! blocks     24 bytes  length, algorithm, time of the copy, number of counters; CRC-32 of these and of what follows
+//!           and counters of one algorithm, about 64 KiB
+//! trailer    24 bytes  the number of all counters, a checksum of all blocks' checksums; CRC-32
+//! ```
+//!
+//! A block is as long as it takes to hold the last shard, or one long counter. Nothing follows the trailer. CRC-32 finds
+//! accidents; the file has the mode 0600, and whoever may change it may change all counts.
+
+use crate::state::moment::Moment;
+use crate::state::outcome::Distrust;
+use crate::state::secret::{Fingerprint, SecretBytes};
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::time::Timestamp;
+
+/// The version that this program writes, and the newest that it reads.
+const VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"TIDEGATE";
+
+/// Bytes of a header.
+pub(super) const HEADER_BYTES: usize = 128;
+/// Bytes in front of the counters of a block, and of the trailer.
+pub(super) const FRAME_BYTES: usize = 24;
+/// Bytes of counters from which on a block is closed.
+pub(super) const BLOCK_BYTES: usize = 64 << 10;
+
+/// The algorithm's place in a frame that is a trailer.
+const TRAILER: u8 = 0xff;
+
+/// What a file says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// It was written after the last decision.
+    pub is_clean: bool,
+    /// The secret of the keys, unless that lies in a file of its own.
+    pub(super) secret: Option<SecretBytes>,
+    /// A hash of that secret.
+    pub(super) fingerprint: Fingerprint,
+    /// When and where it was written.
+    pub moment: Moment,
+    /// SHARD_MEMBERS of the process; 0: not set.
+    pub members: u32,
+}
+
+/// What stands in front of the counters of a block, or ends the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    Block {
+        /// Bytes of counters that follow.
+        bytes: u32,
+        algorithm: Algorithm,
+        copied_at: Timestamp,
+        counters: u32,
+    },
+    Trailer {
+        counters: u64,
+        /// The CRC-32 of the checksums of all blocks, in order.
+        chain: u32,
+    },
+}
+
+impl Header {
+    /// Whether the secret of the keys is in the file.
+    pub fn holds_secret(&self) -> bool {
+        self.secret.is_some()
+    }
+
+    pub(super) fn to_bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&u32::from(self.is_clean).to_le_bytes());
+        bytes.extend_from_slice(&self.fingerprint);
+        bytes.extend_from_slice(&self.secret.unwrap_or_default());
+        bytes.extend_from_slice(&self.moment.boot_id);
+        for nanos in [self.moment.boot_nanos, self.moment.clock.as_nanos(), self.moment.wall.as_nanos()] {
+            bytes.extend_from_slice(&nanos.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.members.to_le_bytes());
+        let mut header = [0; HEADER_BYTES];
+        header[..bytes.len()].copy_from_slice(&bytes);
+        let (checked, checksum) = header.split_at_mut(HEADER_BYTES - 4);
+        checksum.copy_from_slice(&crc32fast::hash(checked).to_le_bytes());
+        header
+    }
+
+    /// # Errors
+    /// When this is no header, or one of a newer version.
+    pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Distrust> {
+        let damaged = |what| Err(Distrust::Damaged { at: 0, what });
+        if !bytes.starts_with(MAGIC) {
+            return damaged("it is no state of Tidegate");
+        }
+        let version = u32::from_le_bytes(array(bytes, 8));
+        if version > VERSION {
+            return Err(Distrust::NewerVersion { version, known: VERSION });
+        }
+        if crc32fast::hash(&bytes[..HEADER_BYTES - 4]) != u32::from_le_bytes(array(bytes, HEADER_BYTES - 4)) {
+            return damaged("the checksum of the header is wrong");
+        }
+        let is_clean = match (version, u32::from_le_bytes(array(bytes, 12))) {
+            (VERSION, 0) => false,
+            (VERSION, 1) => true,
+            _ => return damaged("the header makes no sense"),
+        };
+        let secret: SecretBytes = array(bytes, 32);
+        let nanos = |at| u64::from_le_bytes(array(bytes, at));
+        Ok(Self {
+            is_clean,
+            fingerprint: array(bytes, 16),
+            secret: (secret != [0; 16]).then_some(secret),
+            moment: Moment {
+                boot_id: array(bytes, 48),
+                boot_nanos: nanos(64),
+                clock: Timestamp::from_nanos(nanos(72)),
+                wall: Timestamp::from_nanos(nanos(80)),
+            },
+            members: u32::from_le_bytes(array(bytes, 88)),
+        })
+    }
+}
+
+impl Frame {
+    /// The frame with the checksum of itself and of `counters`, and that checksum.
+    pub(super) fn to_bytes(self, counters: &[u8]) -> ([u8; FRAME_BYTES], u32) {
+        let (length, kind, large, small) = match self {
+            Self::Block { bytes, algorithm, copied_at, counters } => {
+                (bytes, algorithm.number(), copied_at.as_nanos(), counters)
+            }
+            Self::Trailer { counters, chain } => (0, TRAILER, counters, chain),
+        };
+        let mut frame = [0; FRAME_BYTES];
+        frame[..4].copy_from_slice(&length.to_le_bytes());
+        frame[4] = kind;
+        frame[8..16].copy_from_slice(&large.to_le_bytes());
+        frame[16..20].copy_from_slice(&small.to_le_bytes());
+        let checksum = checksum(&frame, counters);
+        frame[20..].copy_from_slice(&checksum.to_le_bytes());
+        (frame, checksum)
+    }
+
+    /// What a frame says, whether its checksum is right or not. `None`: no frame says that.
+    pub(super) fn parse(bytes: &[u8; FRAME_BYTES]) -> Option<Self> {
+        let length = u32::from_le_bytes(array(bytes, 0));
+        let (large, small) = (u64::from_le_bytes(array(bytes, 8)), u32::from_le_bytes(array(bytes, 16)));
+        if bytes[4] == TRAILER {
+            return (length == 0).then_some(Self::Trailer { counters: large, chain: small });
+        }
+        let algorithm = *Algorithm::ALL.get(usize::from(bytes[4]))?;
+        let copied_at = Timestamp::from_nanos(large);
+        (length > 0).then_some(Self::Block { bytes: length, algorithm, copied_at, counters: small })
+    }
+
+    /// The checksum that a frame holds.
+    pub(super) fn checksum_in(bytes: &[u8; FRAME_BYTES]) -> u32 {
+        u32::from_le_bytes(array(bytes, 20))
+    }
+}
+
+/// The checksum of a frame and of the counters behind it.
+pub(super) fn checksum(frame: &[u8; FRAME_BYTES], counters: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&frame[..FRAME_BYTES - 4]);
+    hasher.update(counters);
+    hasher.finalize()
+}
+
+fn array<const COUNT: usize>(bytes: &[u8], at: usize) -> [u8; COUNT] {
+    *bytes[at..].first_chunk().expect("the places of fields are within their frame")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files hold these numbers: an algorithm that comes anew goes to the end of the list, or the version changes.
+    #[test]
+    fn an_algorithm_has_the_number_that_it_had() {
+        let names = Algorithm::ALL.map(Algorithm::name);
+        let known = ["sliding_log", "sliding_window", "sliding_window_weighted"];
+        assert_eq!(names[..3], known);
+        assert_eq!(names[3..], ["fixed_window", "token_bucket", "leaky_bucket"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! What a start found, one word each, and why a file is not believed.
+
+use std::io;
+use std::time::Duration;
+
+/// What a start found in the folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The counters of a process that ended cleanly: all of them count.
+    Clean,
+    /// Nothing: there was never a process here.
+    None,
+    /// The process before was killed.
+    Unclean,
+    /// The file ends too early.
+    Truncated,
+    /// The file was changed.
+    Corrupt,
+    /// The file was written by a newer version.
+    NewerVersion,
+    /// The counters have keys under another secret.
+    OtherSecret,
+    /// The system cannot read the file.
+    Unreadable,
+    /// The file was written later than now.
+    Ahead,
+    /// The file was written under another SHARD_MEMBERS.
+    OtherMembers,
+    /// The counters do not fit MAX_COUNTER_BYTES.
+    TooLarge,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Clean,
+        Self::None,
+        Self::Unclean,
+        Self::Truncated,
+        Self::Corrupt,
+        Self::NewerVersion,
+        Self::OtherSecret,
+        Self::Unreadable,
+        Self::Ahead,
+        Self::OtherMembers,
+        Self::TooLarge,
+    ];
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::None => "none",
+            Self::Unclean => "unclean",
+            Self::Truncated => "truncated",
+            Self::Corrupt => "corrupt",
+            Self::NewerVersion => "newer_version",
+            Self::OtherSecret => "other_secret",
+            Self::Unreadable => "unreadable",
+            Self::Ahead => "ahead",
+            Self::OtherMembers => "other_members",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// Why a file is not believed.
+#[derive(Debug, thiserror::Error)]
+pub enum Distrust {
+    /// It ends too early.
+    #[error("it ends at byte {at}, too early")]
+    Truncated {
+        /// Its length.
+        at: u64,
+    },
+    /// It is not what was written.
+    #[error("it is damaged at byte {at}: {what}")]
+    Damaged {
+        /// Where the damage was noticed.
+        at: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A newer program wrote it.
+    #[error("it has version {version} (expected {known} at most)")]
+    NewerVersion {
+        /// Its version.
+        version: u32,
+        /// The newest that this program reads.
+        known: u32,
+    },
+    /// Its keys were made under another secret.
+    #[error("its keys were made under another secret (expected the one in KEY_SECRET_FILE)")]
+    OtherSecret,
+    /// Its secret lies elsewhere.
+    #[error("the secret of its keys is not in it (expected KEY_SECRET_FILE, as when it was written)")]
+    NoSecret,
+    /// It comes from the future.
+    #[error("it was written {0:?} ahead of this machine's clock (expected STATE_SKEW at most)")]
+    Ahead(Duration),
+    /// The keys are spread over another number of nodes now.
+    #[error("it was written with SHARD_MEMBERS={written} (expected {now})")]
+    OtherMembers {
+        /// The number then.
+        written: u32,
+        /// The number now.
+        now: u32,
+    },
+    /// There is no room.
+    #[error("its counters do not fit MAX_COUNTER_BYTES")]
+    TooLarge,
+    /// The system refuses.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+}
+
+impl Distrust {
+    /// The outcome of a start that found such a file.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Truncated { .. } => Outcome::Truncated,
+            Self::Damaged { .. } => Outcome::Corrupt,
+            Self::NewerVersion { .. } => Outcome::NewerVersion,
+            Self::OtherSecret | Self::NoSecret => Outcome::OtherSecret,
+            Self::Ahead(_) => Outcome::Ahead,
+            Self::OtherMembers { .. } => Outcome::OtherMembers,
+            Self::TooLarge => Outcome::TooLarge,
+            Self::Unreadable(_) => Outcome::Unreadable,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The secret of keys: drawn at random, taken from a state, or made of a file.
+//!
+//! Counters are known by keys, which are hashes under this secret. So a state is of use only with it: the state holds
+//! it, or, if it comes from a file, a fingerprint.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::state::format::Header;
+use crate::state::outcome::Distrust;
+use tidegate_engine::key::{KeySecret, SharedId};
+
+/// The secret.
+pub(super) type SecretBytes = [u8; 16];
+/// A hash of the secret, from which nobody can compute it.
+pub(super) type Fingerprint = [u8; 16];
+
+/// The longest file of a secret, in bytes.
+const FILE_BYTES_MAX: usize = 4 << 10;
+/// The shortest, without white space at its ends.
+const FILE_BYTES_MIN: usize = 16;
+
+/// A file that cannot be the secret of keys.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The system refuses.
+    #[error("KEY_SECRET_FILE: cannot read {}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is no secret.
+    #[error("KEY_SECRET_FILE: {} has {length} bytes (expected {FILE_BYTES_MIN} to {FILE_BYTES_MAX})", path.display())]
+    Length {
+        /// Which file.
+        path: PathBuf,
+        /// Its length, without white space at its ends.
+        length: usize,
+    },
+}
+
+/// The secret of a process, and where it comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeySource {
+    secret: SecretBytes,
+    is_in_file: bool,
+}
+
+impl KeySource {
+    /// A new one.
+    ///
+    /// # Errors
+    /// When the system has no random bytes.
+    pub fn random() -> io::Result<Self> {
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret).map_err(io::Error::from)?;
+        Ok(Self { secret, is_in_file: false })
+    }
+
+    /// The one that this file stands for: a hash of all that is in it, but white space at its ends.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is too short or too long.
+    pub fn of_file(path: &Path) -> Result<Self, SecretError> {
+        let text = std::fs::read(path).map_err(|source| SecretError::Io { path: path.to_owned(), source })?;
+        let text = text.trim_ascii();
+        if !(FILE_BYTES_MIN..=FILE_BYTES_MAX).contains(&text.len()) {
+            return Err(SecretError::Length { path: path.to_owned(), length: text.len() });
+        }
+        let SharedId(secret) = SharedId::of([b"tidegate: secret of keys".as_slice(), text]);
+        Ok(Self { secret, is_in_file: true })
+    }
+
+    /// The one under which the keys of this state were made. `own` is the one of this process, if it has a file.
+    ///
+    /// # Errors
+    /// When the state's is another one, or not known.
+    pub fn of_state(header: &Header, own: Option<Self>) -> Result<Self, Distrust> {
+        let written = header.secret.map(|secret| Self { secret, is_in_file: false });
+        match (own, written) {
+            (Some(own), _) if own.fingerprint() == header.fingerprint => Ok(own),
+            (Some(_), _) => Err(Distrust::OtherSecret),
+            (None, None) => Err(Distrust::NoSecret),
+            (None, Some(written)) if written.fingerprint() == header.fingerprint => Ok(written),
+            (None, Some(_)) => {
+                Err(Distrust::Damaged { at: 0, what: "the secret is not the one of the keys" })
+            }
+        }
+    }
+
+    /// For the keys of rules.
+    pub fn secret(&self) -> KeySecret {
+        KeySecret::new(self.secret)
+    }
+
+    /// What a state holds of it beside the fingerprint.
+    pub(super) fn written(&self) -> Option<SecretBytes> {
+        (!self.is_in_file).then_some(self.secret)
+    }
+
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        SharedId::of([b"tidegate: fingerprint of a secret of keys".as_slice(), &self.secret]).0
+    }
+}
+
+/// Does not print the secret.
+impl std::fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeySource(…)")
+    }
+}

@@ -1,0 +1,184 @@
+//! What a process begins with: the counters, the clock and the secret of the process before, or new ones.
+//!
+//! In: the folder. Out: a [`Begun`]. Nothing in the folder has changed then but files that were put aside, so a start
+//! that fails later loses nothing. [`mark`](crate::state::Checkpoints::mark)
+//! follows, right before the first answer.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::clock::{Clock, monotonic};
+use crate::state::folder::{File, Folder, FolderError};
+use crate::state::format::Header;
+use crate::state::moment::Moment;
+use crate::state::outcome::{Distrust, Outcome};
+use crate::state::reader::{StateReader, Totals};
+use crate::state::secret::KeySource;
+use crate::state::writer::Writing;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+
+/// How a process begins.
+#[derive(Clone, Debug)]
+pub struct StartOptions {
+    /// The secret in KEY_SECRET_FILE.
+    pub own_secret: Option<KeySource>,
+    /// By how much clocks of two machines may differ.
+    pub skew: Duration,
+    /// A checkpoint of a process that was killed is better than nothing.
+    pub takes_checkpoint: bool,
+    /// SHARD_MEMBERS; 0: not set.
+    pub members: u32,
+    /// Bounds of the store.
+    pub memory: MemoryOptions,
+}
+
+/// What a process begins with.
+#[derive(Debug)]
+#[must_use]
+pub struct Begun {
+    /// The counters.
+    pub store: MemoryStore,
+    /// The clock of decisions under which they count.
+    pub clock: Clock,
+    /// The secret of their keys, and what else files say of this process.
+    pub author: Author,
+    /// What was found.
+    pub outcome: Outcome,
+    /// What was taken, and when it was written.
+    pub taken: Option<(Totals, Moment)>,
+    /// What was not believed: why, and where it is now.
+    pub refused: Option<(Distrust, PathBuf)>,
+}
+
+/// What all files of a process say of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Author {
+    /// The secret of its keys.
+    pub secret: KeySource,
+    /// SHARD_MEMBERS; 0: not set.
+    pub members: u32,
+}
+
+/// Why a process cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The folder cannot be written to.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// There is a history, so nobody can say that there is none.
+    #[error("STATE_DIR: {} is there, which a process has left (expected a folder without it)", .0.display())]
+    History(PathBuf),
+    /// There are no random bytes.
+    #[error("cannot draw a secret for keys: {0}")]
+    Random(#[from] std::io::Error),
+}
+
+/// A state that was taken whole.
+struct Taken {
+    store: MemoryStore,
+    clock: Clock,
+    secret: KeySource,
+    totals: Totals,
+    written: Moment,
+}
+
+/// Looks into the folder and takes what is to be believed.
+///
+/// # Errors
+/// When a file that is not believed cannot be put aside, or there are no random bytes.
+pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, StartError> {
+    let found = folder.and_then(|folder| Some((folder, found_in(folder)?)));
+    let (mut taken, mut refused, mut outcome) = (None, None, Outcome::None);
+    if let Some((folder, file)) = found {
+        outcome = if file == File::Counters { Outcome::Clean } else { Outcome::Unclean };
+        if file == File::Counters || options.takes_checkpoint {
+            match take(folder, file, options) {
+                Ok(it) => taken = Some(it),
+                Err(distrust) => {
+                    outcome = if file == File::Counters { distrust.outcome() } else { outcome };
+                    refused = Some((distrust, folder.put_aside(file)?));
+                }
+            }
+        }
+    }
+    let author = |secret| Author { secret, members: options.members };
+    Ok(match taken {
+        Some(Taken { store, clock, secret, totals, written }) => {
+            Begun { store, clock, author: author(secret), outcome, taken: Some((totals, written)), refused }
+        }
+        None => Begun {
+            store: MemoryStore::new(options.memory),
+            clock: Clock::start(),
+            author: author(options.own_secret.map_or_else(KeySource::random, Ok)?),
+            outcome,
+            taken: None,
+            refused,
+        },
+    })
+}
+
+/// Says that there is no history: the next start is as after a clean end without counters.
+///
+/// # Errors
+/// When there is a history, or the folder cannot be written to.
+pub fn init(folder: &Folder, own_secret: Option<KeySource>) -> Result<(), StartError> {
+    if let Some(file) = found_in(folder) {
+        return Err(StartError::History(folder.file(file)));
+    }
+    let secret = own_secret.map_or_else(KeySource::random, Ok)?;
+    write_nothing(folder, File::Counters, Author { secret, members: 0 }, &Clock::start())?;
+    Ok(())
+}
+
+/// The file that says how the process before ended.
+fn found_in(folder: &Folder) -> Option<File> {
+    [File::Counters, File::Checkpoint].into_iter().find(|&file| folder.has(file))
+}
+
+fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Distrust> {
+    let reader = StateReader::open(&folder.file(file))?;
+    let header = reader.header.clone();
+    if file == File::Counters && !header.is_clean {
+        return Err(Distrust::Damaged { at: 0, what: "it is a checkpoint" });
+    }
+    if header.members != options.members {
+        return Err(Distrust::OtherMembers { written: header.members, now: options.members });
+    }
+    let secret = KeySource::of_state(&header, options.own_secret)?;
+    let started = Clock::start();
+    header.moment.check_past(&Moment::now(&started), options.skew)?;
+    let store = MemoryStore::new(options.memory);
+    let totals = reader.read(|counters| store.import(counters))?;
+    let clock = match totals.all() {
+        // Without counters there is nothing that another clock could count wrong.
+        0 => started,
+        _ => {
+            let (now, reading) = (Moment::now(&started), monotonic());
+            Clock::new(reading, header.moment.goes_on(&now, totals.newest, options.skew))
+        }
+    };
+    Ok(Taken { store, clock, secret, totals, written: header.moment })
+}
+
+/// Writes a file without counters.
+pub(super) fn write_nothing(
+    folder: &Folder,
+    file: File,
+    author: Author,
+    clock: &Clock,
+) -> Result<(), FolderError> {
+    let header = header(author, clock, file == File::Counters);
+    let store = MemoryStore::new(MemoryOptions::new(0));
+    folder.write(file, &Writing { header: &header, store: &store, clock }, |_| Ok(())).map(drop)
+}
+
+/// The header of a file that is written now.
+pub(super) fn header(author: Author, clock: &Clock, is_clean: bool) -> Header {
+    Header {
+        is_clean,
+        secret: author.secret.written(),
+        fingerprint: author.secret.fingerprint(),
+        moment: Moment::now(clock),
+        members: author.members,
+    }
+}
