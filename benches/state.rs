@@ -86,7 +86,9 @@ fn options() -> StartOptions {
 
 fn filled(counters: u64, clock: &Clock) -> MemoryStore {
     let store = MemoryStore::new(options().memory);
-    (0..counters).for_each(|number| drop(store.take(&limit(), key(number), 1, clock.now())));
+    for number in 0..counters {
+        store.take(&limit(), key(number), 1, clock.now());
+    }
     store
 }
 
