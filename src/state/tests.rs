@@ -207,8 +207,10 @@ fn twenty_restarts_count_every_hit() {
     assert_eq!(admitted, 10);
 }
 
-/// A folder as a crash between any two steps leaves it: which files are there, each whole or cut, and what the next start
-/// finds.
+/// What a crash leaves: when it came, which files are there, and what the next start finds.
+type Left<'a> = (&'a str, &'a [(&'a str, &'a [u8])], Outcome, usize);
+
+/// A folder as a crash between any two steps leaves it.
 #[test]
 fn a_crash_at_any_step_is_told_from_a_clean_end() {
     let whole = |hits| {
@@ -218,7 +220,7 @@ fn a_crash_at_any_step_is_told_from_a_clean_end() {
     };
     let (old, new) = (whole(3), whole(5));
     let cut = &new[..new.len() / 2];
-    let cases: [(&str, &[(&str, &[u8])], Outcome, usize); 8] = [
+    let cases: [Left<'_>; 8] = [
         ("nothing was ever here", &[], Outcome::None, 10),
         ("the first start was not marked yet", &[("checkpoint.new", cut)], Outcome::None, 10),
         ("killed while it served", &[("checkpoint", &old)], Outcome::Unclean, 10),
