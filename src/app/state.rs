@@ -11,7 +11,7 @@ use crate::state::{
     Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, StartOptions, begin as begin_with,
 };
 use tidegate_engine::memory::{Cold, MemoryStore};
-use tidegate_engine::time::ceil_secs;
+use tidegate_engine::time::{Timestamp, ceil_secs};
 
 /// How long writing may take at the end. A disk that hangs must not keep the process.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,18 +38,27 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
         if let Some(folder) = &folder {
             report(&begun, folder);
         }
-        if let Some(window_max) = state.deny_cold.filter(|_| begun.outcome != Outcome::Clean) {
+        if let (Some(window_max), Some(lost_since)) = (state.deny_cold, begun.author.lost_since) {
             let nanos = u64::try_from(window_max.as_nanos()).unwrap_or(u64::MAX);
-            begun.store = begun.store.cold(Cold::since(begun.clock.now(), nanos));
-            tracing::warn!(
-                "cold: every counter counts as full until the process is as old as its window, or at once if that is \
-                 longer than {window_max:?} (COLD_START=deny, COLD_START_MAX_WINDOW)"
-            );
+            let cold = Cold::since(lost_since, nanos);
+            report_cold(&cold, window_max, begun.clock.now());
+            begun.store = begun.store.cold(cold);
         }
         Ok((folder, begun))
     };
     // Many counters take a while, and a signal must work at every moment.
     tokio::task::spawn_blocking(begin).await.map_err(std::io::Error::other)?
+}
+
+/// Logs for how long lost counters count as full.
+fn report_cold(cold: &Cold, window_max: Duration, now: Timestamp) {
+    let left = ceil_secs(cold.until().nanos_since(now));
+    if left > 0 {
+        tracing::warn!(
+            "cold: counters were lost, so each counts as full until its window has passed since, for {left} s at most; \
+             windows longer than {window_max:?} begin anew (COLD_START=deny, COLD_START_MAX_WINDOW)"
+        );
+    }
 }
 
 /// Logs what the start found.

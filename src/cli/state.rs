@@ -151,6 +151,10 @@ fn describe(text: &mut String, path: &Path, header: &Header, totals: &Totals) ->
     }
     let secret = if header.holds_secret() { "in the file" } else { "in KEY_SECRET_FILE" };
     writeln!(text, "  secret    {secret}")?;
+    if let Some(lost_since) = header.lost_since {
+        let ago = header.moment.clock.nanos_since(lost_since) / SECOND_NANOS;
+        writeln!(text, "  lost      counters were lost {ago} s before that")?;
+    }
     match header.members {
         0 => Ok(()),
         members => writeln!(text, "  members   {members}"),

@@ -1,7 +1,7 @@
 //! The bytes of a state file, in little-endian order:
 //!
 //! ```text
-//! header    128 bytes  "TIDEGATE", version, whether it is clean, secret, clocks, shard members; CRC-32
+//! header    128 bytes  "TIDEGATE", version, whether it is clean, secret, clocks, shard members, losses; CRC-32
 //! blocks     24 bytes  length, algorithm, time of the copy, number of counters; CRC-32 of these and of what follows
 //!           and counters of one algorithm, about 64 KiB
 //! trailer    24 bytes  the number of all counters, a checksum of all blocks' checksums; CRC-32
@@ -43,6 +43,8 @@ pub struct Header {
     pub moment: Moment,
     /// SHARD_MEMBERS of the process; 0: not set.
     pub members: u32,
+    /// When counters were last lost, by the clock of decisions: a clean end does not bring them back.
+    pub lost_since: Option<Timestamp>,
 }
 
 /// What stands in front of the counters of a block, or ends the file.
@@ -80,6 +82,7 @@ impl Header {
             bytes.extend_from_slice(&nanos.to_le_bytes());
         }
         bytes.extend_from_slice(&self.members.to_le_bytes());
+        bytes.extend_from_slice(&self.lost_since.map_or(0, Timestamp::as_nanos).to_le_bytes());
         let mut header = [0; HEADER_BYTES];
         header[..bytes.len()].copy_from_slice(&bytes);
         let (checked, checksum) = header.split_at_mut(HEADER_BYTES - 4);
@@ -119,6 +122,7 @@ impl Header {
                 wall: Timestamp::from_nanos(nanos(80)),
             },
             members: u32::from_le_bytes(array(bytes, 88)),
+            lost_since: Some(nanos(92)).filter(|nanos| *nanos > 0).map(Timestamp::from_nanos),
         })
     }
 }

@@ -16,6 +16,7 @@ use crate::state::reader::{StateReader, Totals};
 use crate::state::secret::KeySource;
 use crate::state::writer::Writing;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::time::Timestamp;
 
 /// How a process begins.
 #[derive(Clone, Debug)]
@@ -57,6 +58,8 @@ pub struct Author {
     pub secret: KeySource,
     /// SHARD_MEMBERS; 0: not set.
     pub members: u32,
+    /// When counters were last lost, by the clock of decisions. A clean end in between does not bring them back.
+    pub lost_since: Option<Timestamp>,
 }
 
 /// Why a process cannot begin.
@@ -79,7 +82,7 @@ struct Taken {
     clock: Clock,
     secret: KeySource,
     totals: Totals,
-    written: Moment,
+    header: Header,
 }
 
 /// Looks into the folder and takes what is to be believed.
@@ -101,20 +104,18 @@ pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, S
             }
         }
     }
-    let author = |secret| Author { secret, members: options.members };
-    Ok(match taken {
-        Some(Taken { store, clock, secret, totals, written }) => {
-            Begun { store, clock, author: author(secret), outcome, taken: Some((totals, written)), refused }
+    let (store, clock, secret, before, taken) = match taken {
+        Some(Taken { store, clock, secret, totals, header }) => {
+            (store, clock, secret, header.lost_since, Some((totals, header.moment)))
         }
-        None => Begun {
-            store: MemoryStore::new(options.memory),
-            clock: Clock::start(),
-            author: author(options.own_secret.map_or_else(KeySource::random, Ok)?),
-            outcome,
-            taken: None,
-            refused,
-        },
-    })
+        None => {
+            let secret = options.own_secret.map_or_else(KeySource::random, Ok)?;
+            (MemoryStore::new(options.memory), Clock::start(), secret, None, None)
+        }
+    };
+    let lost_since = if outcome == Outcome::Clean { before } else { Some(clock.now()) };
+    let author = Author { secret, members: options.members, lost_since };
+    Ok(Begun { store, clock, author, outcome, taken, refused })
 }
 
 /// Says that there is no history: the next start is as after a clean end without counters.
@@ -126,7 +127,8 @@ pub fn init(folder: &Folder, own_secret: Option<KeySource>) -> Result<(), StartE
         return Err(StartError::History(folder.file(file)));
     }
     let secret = own_secret.map_or_else(KeySource::random, Ok)?;
-    write_nothing(folder, File::Counters, Author { secret, members: 0 }, &Clock::start())?;
+    let author = Author { secret, members: 0, lost_since: None };
+    write_nothing(folder, File::Counters, author, &Clock::start())?;
     Ok(())
 }
 
@@ -149,15 +151,14 @@ fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Di
     header.moment.check_past(&Moment::now(&started), options.skew)?;
     let store = MemoryStore::new(options.memory);
     let totals = reader.read(|counters| store.import(counters))?;
-    let clock = match totals.all() {
-        // Without counters there is nothing that another clock could count wrong.
-        0 => started,
-        _ => {
-            let (now, reading) = (Moment::now(&started), monotonic());
-            Clock::new(reading, header.moment.goes_on(&now, totals.newest, options.skew))
-        }
+    // Without counters there is nothing that another clock could count wrong.
+    let clock = if totals.all() == 0 && header.lost_since.is_none() {
+        started
+    } else {
+        let (now, reading) = (Moment::now(&started), monotonic());
+        Clock::new(reading, header.moment.goes_on(&now, totals.newest, options.skew))
     };
-    Ok(Taken { store, clock, secret, totals, written: header.moment })
+    Ok(Taken { store, clock, secret, totals, header })
 }
 
 /// Writes a file without counters.
@@ -180,5 +181,6 @@ pub(super) fn header(author: Author, clock: &Clock, is_clean: bool) -> Header {
         fingerprint: author.secret.fingerprint(),
         moment: Moment::now(clock),
         members: author.members,
+        lost_since: author.lost_since,
     }
 }

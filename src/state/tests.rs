@@ -16,6 +16,7 @@ use crate::state::start::{Author, header, write_nothing};
 use crate::state::writer::Writing;
 use crate::state::{
     Begun, Checkpoints, Distrust, File, Folder, FolderError, KeySource, Outcome, StartOptions, Totals, begin,
+    init,
 };
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit};
@@ -35,7 +36,7 @@ fn options() -> StartOptions {
 }
 
 fn author() -> Author {
-    Author { secret: KeySource::random().expect("random bytes"), members: 0 }
+    Author { secret: KeySource::random().expect("random bytes"), members: 0, lost_since: None }
 }
 
 fn limit() -> Limit {
@@ -207,6 +208,31 @@ fn twenty_restarts_count_every_hit() {
     assert_eq!(admitted, 10);
 }
 
+/// A clean end of a process that lost counters says so: they may still count, whatever ended cleanly since.
+#[test]
+fn a_clean_end_does_not_bring_back_what_was_lost_before() {
+    let folder = folder();
+    let round = || {
+        let (begun, checkpoints) = process(folder.path(), &options());
+        checkpoints.mark(begun.outcome).expect("it can be marked");
+        (begun, checkpoints)
+    };
+    let (first, checkpoints) = round();
+    assert!(first.outcome == Outcome::None && first.author.lost_since.is_some());
+    checkpoints.finish().expect("it is written");
+    drop(checkpoints);
+    let (second, checkpoints) = round();
+    assert_eq!((second.outcome, second.author.lost_since), (Outcome::Clean, first.author.lost_since));
+    drop(checkpoints);
+    let (third, _) = round();
+    assert!(third.outcome == Outcome::Unclean && third.author.lost_since > second.author.lost_since);
+    let other = self::folder();
+    let held = Folder::lock(other.path()).expect("a folder of ours");
+    init(&held, None).expect("there is no history");
+    let begun = begin(Some(&held), &options()).expect("it can begin");
+    assert_eq!((begun.outcome, begun.author.lost_since), (Outcome::Clean, None));
+}
+
 /// What a crash leaves: when it came, which files are there, and what the next start finds.
 type Left<'a> = (&'a str, &'a [(&'a str, &'a [u8])], Outcome, usize);
 
@@ -283,7 +309,8 @@ fn a_secret_in_a_file_goes_before_the_one_in_the_state() {
     let write = |secret| {
         let held = Folder::lock(folder.path()).expect("a folder of ours");
         let clock = Clock::start();
-        let checkpoints = Checkpoints::new(held, Author { secret, members: 0 }, store(4, &clock), clock);
+        let author = Author { secret, members: 0, lost_since: None };
+        let checkpoints = Checkpoints::new(held, author, store(4, &clock), clock);
         checkpoints.finish().expect("it is written");
         fs::read(folder.path().join("counters")).expect("it was written")
     };

@@ -120,6 +120,11 @@ fn a_killed_process_is_cold_and_says_for_how_long() {
         http::Client::new(limiter.ports().debug).send("POST", "/ask", &[], body).expect("an answer");
     assert!(explained.body.contains("counts as full for 3"), "{}", explained.body);
     assert!(explained.body.contains("COLD_START=deny"), "{}", explained.body);
+    // Nor does a clean end in between bring back what was lost.
+    let mut limiter = limiter;
+    end(&mut limiter);
+    let limiter = limiter.restart();
+    assert_eq!((found(&limiter).as_str(), passed(&limiter, 3, ("hour", "alice"))), ("clean", 0));
 }
 
 #[test]
