@@ -35,6 +35,24 @@
 //!
 //! [CONTRIBUTING.md](../CONTRIBUTING.md) says which files to touch to add a setting, a metric, an algorithm and more.
 //!
+//! # Rules as code
+//! Two commands try rules before anybody is denied. Both decide through the engine itself, at times that they are told:
+//!
+//! ```text
+//! log ─▶ input ─▶ lines ─▶ format ─Record─▶ map ──Request──▶ plan ─▶ order ─▶ decide ─▶ tally ─▶ Report ─▶ text, JSON, HTML
+//!       (gz, zstd) (bounded) (compiled once)                         (by time)  (the engine)       └──▶ conditions of CI
+//!
+//! cases (YAML) ─▶ steps, each at a time ─▶ decide ─▶ failures ─▶ text, JUnit, JSON, annotations
+//! ```
+//!
+//! - **`replay`** reads what a proxy logged. A format and a map are compiled once; a line is then a few searches for
+//!   bytes, without an allocation. A line is planned when it is read, because its text is gone afterwards. It is decided
+//!   when no earlier line can follow any more: the steps of its plan wait in `order`, by their stamps. So the virtual
+//!   clock never goes back. All of it is bounded: bytes of a line, lines that wait, keys with numbers of their own.
+//!   Beyond that many keys the numbers are those of a sample of the keys, chosen by their hashes, and the report says so.
+//! - **`cases`** reads requests with the answers that are expected of them. Each case starts with unused counters.
+//! - Both know no settings, no sockets and no clock, and `cli` only parses their arguments and prints what they return.
+//!
 //! # Invariants
 //! - In no window of a strict limit, wherever it starts, are more than N hits admitted, under any interleaving of
 //!   threads and across reloads.
