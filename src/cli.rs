@@ -1,5 +1,5 @@
 //! The command line: flags and environment become settings, then a command runs. Exit codes: 0; 1 for a failed start,
-//! run or check; 64 for bad settings or a bad command line.
+//! run or check; 2 for a condition of `replay` that holds; 64 for bad settings or a bad command line.
 //!
 //! Without a command the limiter runs. Each command has a file of its own.
 
@@ -7,6 +7,7 @@ mod ask;
 mod check;
 mod completions;
 mod man;
+mod replay;
 mod settings;
 mod state;
 
@@ -20,10 +21,11 @@ use clap::{Arg, ArgMatches, Command};
 use strsim::osa_distance;
 
 use crate::app;
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, no_rules};
 use crate::logging::REPORT;
 use crate::settings::{Problem, Row, TABLE, misspelt};
-use tidegate_engine::rules::Ink;
+use crate::source::file::{FileSource, Layout, SourceError};
+use tidegate_engine::rules::{Diagnostic, Ink, RuleSet, load};
 
 /// A bad setting or a bad command line (EX_USAGE).
 const EXIT_USAGE: u8 = 64;
@@ -75,6 +77,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<
         None => return serve(&matches, variable, mistakes()),
         Some(("check", own)) => check::run(own, flag_of(own, &matches), variable),
         Some(("ask", own)) => ask::run(own, flag_of(own, &matches), variable),
+        Some(("replay", own)) => replay::run(own, flag_of(own, &matches), variable),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => Ok((man::run(own), ExitCode::SUCCESS)),
         Some(("state", own)) => state::run(own, flag_of(own, &matches), variable),
@@ -143,8 +146,14 @@ fn serve(
 
 /// The command line, made from the table of settings.
 fn command() -> Command {
-    let mut commands = vec![check::command(), ask::command(), settings::command(), state::command()];
-    commands.push(completions::command());
+    let mut commands = vec![
+        check::command(),
+        ask::command(),
+        replay::command(),
+        settings::command(),
+        state::command(),
+        completions::command(),
+    ];
     commands.push(man::command(&commands));
     Command::new(NAME)
         .version(env!("CARGO_PKG_VERSION"))
@@ -199,6 +208,27 @@ fn read_only(
     let flag = |row: &Row| if names.contains(&row.name) { flag(row) } else { None };
     let variable = |name: &str| if names.contains(&name) { variable(name) } else { None };
     Configuration::read(flag, variable)
+}
+
+/// Why rules that a command names cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum RulesError {
+    #[error(transparent)]
+    Files(#[from] SourceError),
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\ntidegate: "))]
+    Rules(Vec<Diagnostic>),
+    #[error("{0}")]
+    NoRules(String),
+}
+
+/// The rules in a file or folder.
+fn loaded(path: &Path, configuration: &Configuration) -> Result<RuleSet, RulesError> {
+    let options = &configuration.rules.load;
+    let layout = Layout::Path(path.to_owned());
+    let no_rules = no_rules(&layout);
+    let files = FileSource::new(layout, options.max_file_bytes).read()?.files;
+    let rules = load(&files, options).map_err(RulesError::Rules)?.rules;
+    if rules.domains().next().is_none() { Err(RulesError::NoRules(no_rules)) } else { Ok(rules) }
 }
 
 /// Rewrites flags in the Go form of `envoyproxy/ratelimit` (`-config_dir X`) to ours.

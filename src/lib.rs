@@ -124,6 +124,7 @@ mod logging;
 mod settings;
 mod configuration;
 mod app;
+mod replay;
 #[doc(hidden)]
 pub mod cli;
 

@@ -174,7 +174,8 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "front",
                 ],
             ),
-            ("cli", &["clock", "settings", "configuration", "logging", "source", "state", "app"]),
+            ("replay", &[]),
+            ("cli", &["clock", "settings", "configuration", "logging", "source", "state", "app", "replay"]),
             // The binary: argv to exit code, through the library's name.
             ("main", &["cli"]),
             ("lib", &[]),

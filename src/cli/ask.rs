@@ -4,7 +4,7 @@
 //! all counters unused.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,15 +17,13 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::TcpStream;
 
-use super::{Done, arguments_of, print_error, read_only};
+use super::{Done, RulesError, arguments_of, loaded, print_error, read_only};
 use crate::clock::Clock;
-use crate::configuration::{Configuration, HostPort, no_rules};
+use crate::configuration::{Configuration, HostPort};
 use crate::settings::{Problem, Row};
-use crate::source::file::{FileSource, Layout, SourceError};
 use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
-use tidegate_engine::rules::{Diagnostic, load};
 use tidegate_engine::text::{json_line, one_line};
 
 /// The settings that say where the limiter is, and how rules alone are read.
@@ -101,7 +99,7 @@ pub(super) fn run(
     let configuration = read_only(SETTINGS, flag, variable)?;
     let question = question(matches).map_err(|problem| vec![problem])?;
     let answer = match matches.get_one::<String>("rules") {
-        Some(folder) => offline(&question, PathBuf::from(folder), &configuration),
+        Some(folder) => offline(&question, Path::new(folder), &configuration),
         None => online(&question, &configuration.listeners.debug),
     };
     Ok(match answer {
@@ -137,11 +135,7 @@ fn question(matches: &ArgMatches) -> Result<Question, Problem> {
 #[derive(Debug, thiserror::Error)]
 enum AskError {
     #[error(transparent)]
-    Files(#[from] SourceError),
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\ntidegate: "))]
-    Rules(Vec<Diagnostic>),
-    #[error("{0}")]
-    NoRules(String),
+    Rules(#[from] RulesError),
     #[error("no limiter answers on the debug port {host}:{port}: {error} (DEBUG_HOST, DEBUG_PORT)")]
     Silent { host: String, port: u16, error: io::Error },
     #[error("{status}: {}", body.trim_end())]
@@ -149,15 +143,8 @@ enum AskError {
 }
 
 /// Asks these rules alone. All counters are unused.
-fn offline(question: &Question, folder: PathBuf, configuration: &Configuration) -> Result<String, AskError> {
-    let options = &configuration.rules.load;
-    let layout = Layout::Path(folder);
-    let no_rules = no_rules(&layout);
-    let files = FileSource::new(layout, options.max_file_bytes).read()?.files;
-    let rules = load(&files, options).map_err(AskError::Rules)?.rules;
-    if rules.domains().next().is_none() {
-        return Err(AskError::NoRules(no_rules));
-    }
+fn offline(question: &Question, folder: &Path, configuration: &Configuration) -> Result<String, AskError> {
+    let rules = loaded(folder, configuration)?;
     let store = MemoryStore::new(MemoryOptions::new(1 << 20));
     let mut request = Request::new(&question.domain, question.hits);
     for descriptor in &question.descriptors {

@@ -399,3 +399,40 @@ fn completions_and_manual_know_every_flag_and_command() {
     let (code, page, _) = tidegate(&["man", "check"], &[]);
     assert!(code == 0 && page.contains("\n.TH tidegate-check 1") && page.contains("\\-\\-strict"), "{page}");
 }
+
+/// A line of a log in the combined format.
+fn logged(address: &str, second: u32) -> String {
+    format!("{address} - - [17/May/2015:10:05:{second:02} +0000] \"GET /cart HTTP/1.1\" 200 5 \"-\" \"-\"\n")
+}
+
+#[test]
+fn replay_tells_what_rules_would_have_done() {
+    let rules = |requests: u32| {
+        format!("domain: shop\ndescriptors:\n  - key: remote_address\n    rate_limit: {{unit: minute, requests_per_unit: {requests}}}\n")
+    };
+    let log: String = (0..6).map(|second| logged("10.0.0.1", second)).chain([logged("10.0.0.2", 9)]).collect();
+    let (_folder, path) = folder(&[("two.yaml", &rules(2)), ("five.yaml", &rules(5)), ("access.log", &log)]);
+    let file = |name: &str| format!("{path}/{name}");
+    let (two, five, log, page) = (file("two.yaml"), file("five.yaml"), file("access.log"), file("page.html"));
+    let map = "remote_address=$remote_addr";
+    let base = ["replay", "--rules", &two, "--map", map];
+    let (code, text, complaints) = tidegate(&[&base[..], &["--html", &page, &log]].concat(), &[]);
+    assert_eq!((code, complaints.as_str()), (0, ""), "no progress but on a terminal");
+    assert!(text.contains("requests 7, admitted 3, denied 4 (57.143 %)"), "{text}");
+    assert!(text.contains("keys 2, denied at least once 1 (50.000 %)"), "{text}");
+    assert!(fs::read_to_string(page).expect("it was written").contains("remote_address=10.0.0.1"));
+    let compared = ["--against", &five, "--fail-if", "newly_denied > 2", "--fail-if", "denied > 90 %", "--report", "json"];
+    let (code, text, complaints) = tidegate(&[&base[..], &compared, &[&log]].concat(), &[]);
+    assert_eq!((code, complaints.as_str()), (2, "tidegate: newly_denied > 2: 3\n"));
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&report["newly_denied"], &report["against"]["denied_keys"]), (&3.into(), &1.into()));
+    let shadow = [&base[..], &["--shadow-mode", &log]].concat();
+    assert!(tidegate(&shadow, &[]).1.contains("denied 0 (0.000 %)"));
+    let bad = |more: &[&str]| tidegate(&[&base[..], more].concat(), &[]);
+    let (code, _, complaint) = bad(&["--fail-if", "denials > 0", &log]);
+    assert!(code == 64 && complaint.contains("no condition"), "{complaint}");
+    let (code, _, complaint) = bad(&["--format", "$time_local $status", &log]);
+    assert!(code == 1 && complaint.starts_with("tidegate: --map: the log has no `$remote_addr`"), "{complaint}");
+    let (code, _, complaint) = bad(&["/nowhere"]);
+    assert!(code == 1 && complaint.starts_with("tidegate: /nowhere: No such file"), "{complaint}");
+}

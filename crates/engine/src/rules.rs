@@ -26,10 +26,11 @@ mod tree;
 mod walk;
 mod wildcard;
 
-pub use actions::{Actions, ClientRequest, Field};
+pub use actions::{Actions, ClientRequest, Field, Need};
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
 pub use excerpt::{Excerpt, Ink, excerpts};
+pub use path::normalized as normalized_path;
 pub use set::{Example, RuleSet};
 pub use walk::{End, Met, NameList, Walk};
 

@@ -104,6 +104,30 @@ pub fn escaped_byte(text: &[u8]) -> Option<(u8, &[u8])> {
     Some(((digit(high)? << 4 | digit(low)?) as u8, rest))
 }
 
+/// The decoded value of the first parameter with this name in the query of a request's target. Decoded as Envoy does: a
+/// `%` that begins no escape stays, and so does a `+`.
+pub fn query_parameter<'t>(target: &'t str, name: &str) -> Option<Cow<'t, [u8]>> {
+    let (_, query) = target.split_once('?')?;
+    let parameters = query.split('&').map(|it| it.split_once('=').unwrap_or((it, "")));
+    let mut named = parameters.filter(|(key, _)| *bytes_of(key) == *name.as_bytes());
+    named.next().map(|(_, value)| bytes_of(value))
+}
+
+fn bytes_of(raw: &str) -> Cow<'_, [u8]> {
+    if !raw.contains('%') {
+        return Cow::Borrowed(raw.as_bytes());
+    }
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let escaped = if first == b'%' { escaped_byte(after) } else { None };
+        let (byte, after) = escaped.unwrap_or((first, after));
+        bytes.push(byte);
+        rest = after;
+    }
+    Cow::Owned(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -31,6 +31,15 @@ impl RequestBuf {
         Self { text, domain_end: domain.len(), ..Self::default() }
     }
 
+    /// Begins another request in place, to keep the space that this one has.
+    pub fn begin(&mut self, domain: &str) {
+        self.text.clear();
+        self.text.push_str(domain);
+        (self.domain_end, self.hits) = (domain.len(), None);
+        self.entries.clear();
+        self.descriptors.clear();
+    }
+
     /// Sets the hits of each descriptor, instead of 1; 0 only asks.
     pub fn set_hits(&mut self, hits: u32) {
         self.hits = Some(hits);
@@ -142,6 +151,20 @@ mod tests {
         buf.close();
         assert_eq!(buf.as_request().domain(), "shop");
         assert_eq!(entries_of(&buf), [pairs(&[("user", "alice"), ("path", "")]), pairs(&[("user", "bob")])]);
+    }
+
+    #[test]
+    fn another_request_begins_in_the_same_space() {
+        let mut buf = RequestBuf::new("shop");
+        push(&mut buf, "user", "alice");
+        buf.close();
+        push(&mut buf, "left", "open");
+        buf.set_hits(7);
+        buf.begin("bar");
+        push(&mut buf, "path", "/");
+        buf.close();
+        assert_eq!((buf.domain(), entries_of(&buf)), ("bar", vec![pairs(&[("path", "/")])]));
+        assert_eq!(buf.as_request().hits_addend(), 1);
     }
 
     #[test]

@@ -53,6 +53,15 @@ pub enum Field {
     Header(Box<str>),
 }
 
+/// A fact of a request that actions ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need<'a> {
+    /// The address of the client.
+    Address,
+    /// This field; for a parameter of the query, [`Field::RawPath`].
+    Field(&'a Field),
+}
+
 /// Makes one entry of a descriptor.
 #[derive(Clone, Debug)]
 pub(super) struct Action {
@@ -132,6 +141,17 @@ impl Actions {
         self.0.is_empty()
     }
 
+    /// What the actions ask of a request, each once.
+    pub fn needs(&self) -> Vec<Need<'_>> {
+        let mut needs = Vec::new();
+        for need in self.0.iter().flatten().flat_map(|action| action.value.needs()) {
+            if !needs.contains(&need) {
+                needs.push(need);
+            }
+        }
+        needs
+    }
+
     /// Adds the descriptors of `request` to `buf`, until its text has more than `bytes_max` bytes.
     ///
     /// # Errors
@@ -209,6 +229,19 @@ fn describe_one<R: ClientRequest>(
 }
 
 impl Value {
+    /// What it asks of a request.
+    fn needs(&self) -> Vec<Need<'_>> {
+        match self {
+            Self::RemoteAddress | Self::MaskedRemoteAddress { .. } => vec![Need::Address],
+            Self::RequestHeader(field) => vec![Need::Field(field)],
+            Self::QueryParameter(_) => vec![Need::Field(&Field::RawPath)],
+            Self::Constant(_) => Vec::new(),
+            Self::HeaderValueMatch { matchers, .. } => {
+                matchers.iter().map(|matcher| Need::Field(&matcher.field)).collect()
+            }
+        }
+    }
+
     /// Appends the value of this request, if it has one.
     fn write<R: ClientRequest>(&self, request: &R, text: &mut String) -> Result<bool, R::Error> {
         let constant = match self {

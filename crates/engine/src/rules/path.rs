@@ -17,7 +17,7 @@ const SLASHES: [char; 2] = ['/', '\\'];
 const ALWAYS_ESCAPED: &[u8] = b"\"<>\\^`{|}";
 
 /// The normal form of a target; the target itself where it has that form or is no path (`*`).
-pub(super) fn normalized(target: &str) -> Cow<'_, str> {
+pub fn normalized(target: &str) -> Cow<'_, str> {
     let path_and_query = match after_authority(target) {
         Some(rest) => rest,
         None if target.starts_with(SLASHES) => target,

@@ -3,7 +3,6 @@
 //! Only the proxy's family of headers is read: headers of the other one may come from the client. A header that is
 //! needed and missing, or present twice, is refused, so that nothing is decided about a request that nobody described.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::header::{HOST, HeaderName, HeaderValue};
@@ -12,7 +11,7 @@ use http::request::Parts;
 use super::{CheckOptions, Proxy};
 use crate::front::Refusal;
 use tidegate_engine::rules::{ClientRequest, Field};
-use tidegate_engine::text::escaped_byte;
+use tidegate_engine::text::query_parameter;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -59,17 +58,9 @@ impl ClientRequest for Described<'_> {
     }
 
     fn query_parameter(&self, name: &str, text: &mut String) -> Result<bool, Refusal> {
-        let query = self.path()?.split_once('?').map_or("", |(_, query)| query);
-        for parameter in query.split('&') {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if *decode(key) == *name.as_bytes() {
-                let value = decode(value);
-                let value = str::from_utf8(&value).map_err(|_| not_utf8(name))?;
-                text.push_str(value);
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let Some(value) = query_parameter(self.path()?, name) else { return Ok(false) };
+        text.push_str(str::from_utf8(&value).map_err(|_| not_utf8(name))?);
+        Ok(true)
     }
 
     /// The entry of `x-forwarded-for` that the last trusted proxy added, else the peer.
@@ -122,22 +113,6 @@ fn utf8<'v>(name: &str, value: &'v HeaderValue) -> Result<&'v str, Refusal> {
 
 fn not_utf8(name: &str) -> Refusal {
     Refusal::invalid(format!("{name} is not UTF-8"))
-}
-
-/// Decodes a part of a client's query as Envoy does: a `%` that begins no escape stays, and so does a `+`.
-fn decode(raw: &str) -> Cow<'_, [u8]> {
-    if !raw.contains('%') {
-        return Cow::Borrowed(raw.as_bytes());
-    }
-    let mut bytes = Vec::with_capacity(raw.len());
-    let mut rest = raw.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let escaped = if first == b'%' { escaped_byte(after) } else { None };
-        let (byte, after) = escaped.unwrap_or((first, after));
-        bytes.push(byte);
-        rest = after;
-    }
-    Cow::Owned(bytes)
 }
 
 /// Parses an address with or without a port. IPv4 that is written as IPv6 becomes IPv4.

@@ -1,0 +1,282 @@
+//! Numbers of each key, exact up to a bound on keys; beyond it, of a sample of the keys.
+//!
+//! In: keys as requests meet them, and what becomes of these requests. Out: numbers per key. Keys are hashes under a
+//! secret, so those whose low bits are zero are a fair sample. When there are too many keys, one more bit has to be
+//! zero, and the others are forgotten. Totals stay exact; counts of keys are then estimates. Which keys are denied most
+//! is known from a sketch (`heavy`), whatever the sample.
+
+use tidegate_engine::Timestamp;
+use tidegate_engine::key::Key;
+use tidegate_engine::keyed::KeyMap;
+use tidegate_engine::time::SECOND_NANOS;
+
+use super::heavy::HeavyKeys;
+
+/// Most keys with numbers of their own.
+const KEYS_MAX: usize = 100_000;
+
+/// Keys in the sketch of those denied most.
+const HEAVY_MAX: usize = 1_000;
+
+/// Classes of the histogram of bursts: 1, 2–3, 4–7, … requests in a second.
+pub(super) const BURST_CLASSES: usize = 24;
+
+/// What became of the requests that met a rule, or a key of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// Requests that met it.
+    pub requests: u64,
+    /// Of these, those that passed.
+    pub admitted: u64,
+    /// Of these, those that it denied. The rest was denied by other limits.
+    pub denied: u64,
+    /// Admitted ones after which more than 80 % of the limit was used.
+    pub near: u64,
+    /// Those that it would have denied without its shadow mode.
+    pub shadowed: u64,
+    /// Denied (or, in the rules that are compared with, admitted) here only.
+    pub changed: u64,
+    /// The first denial.
+    pub first_denied: Option<Timestamp>,
+    /// The denial after which the wait was longest, and that wait in nanoseconds.
+    pub worst: Option<(Timestamp, u64)>,
+    /// The most denials of one key in a row.
+    pub longest_streak: u64,
+}
+
+/// One request, as a key sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    pub(super) at: Timestamp,
+    pub(super) passes: bool,
+    pub(super) is_denied: bool,
+    pub(super) is_near: bool,
+    pub(super) is_shadowed: bool,
+    /// The other rules decide otherwise.
+    pub(super) is_changed: bool,
+    pub(super) wait_nanos: u64,
+}
+
+/// A key and its numbers.
+#[derive(Clone, Debug)]
+pub(super) struct KeyNumbers {
+    pub(super) rule: usize,
+    pub(super) name: Box<str>,
+    pub(super) numbers: Numbers,
+    streak: u64,
+    /// The second of the last request, and how many came in it.
+    second: u64,
+    in_second: u32,
+}
+
+/// All keys.
+#[derive(Debug)]
+pub(super) struct Keys {
+    max: usize,
+    keys: KeyMap<KeyNumbers>,
+    /// How many low bits of a key have to be zero.
+    sampled_bits: u32,
+    heavy: Option<HeavyKeys>,
+    /// For each class, how often a key sent so many requests in a second.
+    bursts: [u64; BURST_CLASSES],
+}
+
+impl Numbers {
+    /// Adds a request. `streak`: how many of its key were denied in a row, this one included.
+    #[inline]
+    pub(super) fn add(&mut self, outcome: &Outcome, streak: u64) {
+        self.requests += 1;
+        self.admitted += u64::from(outcome.passes);
+        self.near += u64::from(outcome.is_near);
+        self.shadowed += u64::from(outcome.is_shadowed);
+        if outcome.is_denied {
+            self.denied += 1;
+            self.changed += u64::from(outcome.is_changed);
+            self.first_denied.get_or_insert(outcome.at);
+            if self.worst.is_none_or(|(_, wait)| wait < outcome.wait_nanos) {
+                self.worst = Some((outcome.at, outcome.wait_nanos));
+            }
+            self.longest_streak = self.longest_streak.max(streak);
+        }
+    }
+}
+
+impl Keys {
+    pub(super) fn new() -> Self {
+        Self {
+            max: KEYS_MAX,
+            keys: KeyMap::default(),
+            sampled_bits: 0,
+            heavy: None,
+            bursts: [0; BURST_CLASSES],
+        }
+    }
+
+    /// Takes note of a key. Returns its name if it has no numbers here; the caller then hands it back with the outcome.
+    #[inline]
+    pub(super) fn meet(
+        &mut self,
+        rule: usize,
+        key: Key,
+        name: impl FnOnce() -> Box<str>,
+    ) -> Option<Box<str>> {
+        if self.keys.contains_key(&key) {
+            return None;
+        }
+        let name = name();
+        if !self.samples(key) {
+            return Some(name);
+        }
+        if self.keys.len() >= self.max {
+            self.thin_out();
+            if !self.samples(key) {
+                return Some(name);
+            }
+        }
+        let numbers = Numbers::default();
+        self.keys.insert(key, KeyNumbers { rule, name, numbers, streak: 0, second: 0, in_second: 0 });
+        None
+    }
+
+    /// Adds a request to its key. Returns the length of the key's streak of denials.
+    #[inline]
+    pub(super) fn add(&mut self, key: Key, rule: usize, outcome: &Outcome, name: Option<&str>) -> u64 {
+        let Some(found) = self.keys.get_mut(&key) else {
+            if let (true, Some(heavy)) = (outcome.is_denied, &mut self.heavy) {
+                heavy.add(key, 1, rule, name.unwrap_or_default());
+            }
+            return u64::from(outcome.is_denied);
+        };
+        if let (true, Some(heavy)) = (outcome.is_denied, &mut self.heavy) {
+            heavy.add(key, 1, rule, &found.name);
+        }
+        found.streak = if outcome.is_denied { found.streak + 1 } else { 0 };
+        found.numbers.add(outcome, found.streak);
+        let second = outcome.at.as_nanos() / SECOND_NANOS;
+        if found.second != second {
+            found.end_burst(&mut self.bursts, self.sampled_bits);
+            found.second = second;
+        }
+        found.in_second += 1;
+        found.streak
+    }
+
+    /// Ends the last bursts, when no request follows.
+    pub(super) fn end(&mut self) {
+        for key in self.keys.values_mut() {
+            key.end_burst(&mut self.bursts, self.sampled_bits);
+        }
+    }
+
+    /// The keys with numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &KeyNumbers> {
+        self.keys.values()
+    }
+
+    /// How many keys each key here stands for.
+    pub(super) fn weight(&self) -> u64 {
+        1 << self.sampled_bits
+    }
+
+    /// The keys denied most, if there were too many keys for exact numbers.
+    pub(super) fn heavy(&self) -> Option<&HeavyKeys> {
+        self.heavy.as_ref()
+    }
+
+    pub(super) fn bursts(&self) -> [u64; BURST_CLASSES] {
+        self.bursts
+    }
+
+    #[inline]
+    fn samples(&self, key: Key) -> bool {
+        key.0.trailing_zeros() >= self.sampled_bits
+    }
+
+    /// Halves the sample until there is room.
+    fn thin_out(&mut self) {
+        let keys = &self.keys;
+        self.heavy.get_or_insert_with(|| {
+            let mut heavy = HeavyKeys::new(HEAVY_MAX);
+            let denied = keys.iter().filter(|(_, key)| key.numbers.denied > 0);
+            denied.for_each(|(id, key)| heavy.add(*id, key.numbers.denied, key.rule, &key.name));
+            heavy
+        });
+        while self.keys.len() >= self.max && self.sampled_bits < 64 {
+            self.sampled_bits += 1;
+            let bits = self.sampled_bits;
+            self.keys.retain(|key, _| key.0.trailing_zeros() >= bits);
+        }
+    }
+}
+
+impl KeyNumbers {
+    #[inline]
+    fn end_burst(&mut self, bursts: &mut [u64; BURST_CLASSES], sampled_bits: u32) {
+        if self.in_second > 0 {
+            let class = self.in_second.ilog2() as usize;
+            bursts[class.min(BURST_CLASSES - 1)] += 1 << sampled_bits;
+        }
+        self.in_second = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasher, RandomState};
+
+    use super::*;
+
+    fn outcome(second: u64, is_denied: bool) -> Outcome {
+        Outcome {
+            at: Timestamp::from_secs(second),
+            passes: !is_denied,
+            is_denied,
+            is_near: false,
+            is_shadowed: false,
+            is_changed: false,
+            wait_nanos: second,
+        }
+    }
+
+    fn add(keys: &mut Keys, key: Key, second: u64, is_denied: bool) {
+        let name = keys.meet(0, key, || format!("{key:?}").into());
+        keys.add(key, 0, &outcome(second, is_denied), name.as_deref());
+    }
+
+    #[test]
+    fn streaks_worst_denials_and_bursts_are_those_of_each_key() {
+        let mut keys = Keys::new();
+        let (one, two) = (Key(1), Key(2));
+        for (key, second, denied) in
+            [(one, 1, true), (two, 1, true), (one, 1, true), (one, 2, false), (one, 9, true), (two, 9, false)]
+        {
+            add(&mut keys, key, second, denied);
+        }
+        keys.end();
+        let numbers = &keys.keys[&one].numbers;
+        assert_eq!((numbers.requests, numbers.admitted, numbers.denied), (4, 1, 3));
+        assert_eq!((numbers.longest_streak, numbers.first_denied), (2, Some(Timestamp::from_secs(1))));
+        assert_eq!(numbers.worst, Some((Timestamp::from_secs(9), 9)));
+        assert_eq!(keys.bursts()[..3], [4, 1, 0], "one: 2, 1, 1; two: 1, 1");
+    }
+
+    #[test]
+    fn beyond_the_bound_a_sample_stands_for_all_and_the_denied_most_are_known() {
+        let mut keys = Keys { max: 1_000, ..Keys::new() };
+        let state = RandomState::new();
+        let total = 40_000_u64;
+        let key = |number: u64| Key(u128::from(state.hash_one(number)));
+        for number in 0..total {
+            add(&mut keys, key(number), 1, number.is_multiple_of(4));
+            add(&mut keys, key(7), 1, true);
+        }
+        assert!(keys.keys.len() <= 1_000, "{}", keys.keys.len());
+        let estimate = keys.keys.len() as u64 * keys.weight();
+        assert!(estimate.abs_diff(total) < total / 4, "six standard deviations: {estimate}");
+        let denied = keys.iter().filter(|key| key.numbers.denied > 0).count() as u64 * keys.weight();
+        assert!(denied.abs_diff(total / 4) < total / 8, "{denied}");
+        let top = keys.heavy().expect("too many").top().next().expect("one");
+        assert!(top.count >= total && top.count - top.error <= total, "{top:?}");
+        assert_eq!(*top.name, format!("{:?}", key(7)));
+    }
+}

@@ -1,0 +1,207 @@
+//! Puts lines in order by their stamps. A log is written when requests end, so its stamps go back a little now and then.
+//!
+//! In: lines in the order of the log. Out: lines in the order of time, as far as a line is not later in the log than
+//! lines that have a stamp greater by more than the bound. Lines with equal stamps keep their order.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use tidegate_engine::Timestamp;
+
+/// Most lines that wait. Beyond it, the earliest is let go before its time.
+const HELD_MAX: usize = 200_000;
+
+/// A stamp that lies this far behind all others of the log, in nanoseconds, is doubted until a second one confirms it:
+/// 30 days. Else one wrong stamp would make all that follow late.
+const LEAP_NANOS: u64 = 30 * 86_400 * 1_000_000_000;
+
+/// Lines that wait for earlier ones.
+#[derive(Debug)]
+pub(super) struct Order<T> {
+    bound_nanos: u64,
+    held_max: usize,
+    /// Lines whose stamps came in order: in a good log, all but a few.
+    in_order: VecDeque<Held<T>>,
+    /// Lines with a stamp less than one before them.
+    others: BinaryHeap<Reverse<Held<T>>>,
+    /// The latest stamp that is believed.
+    latest: Timestamp,
+    /// A stamp that is not believed yet.
+    doubted: Option<Timestamp>,
+    /// The time of the last line that was let go.
+    clock: Timestamp,
+    next_number: u64,
+}
+
+#[derive(Debug)]
+struct Held<T> {
+    at: Timestamp,
+    number: u64,
+    line: T,
+}
+
+/// A line in its turn.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Turn<T> {
+    pub(super) at: Timestamp,
+    pub(super) line: T,
+    /// Lines with a greater stamp were let go before it. Its time is theirs.
+    pub(super) is_late: bool,
+}
+
+impl<T> Order<T> {
+    /// Lines may be out of order by this much.
+    pub(super) fn new(bound_nanos: u64) -> Self {
+        Self {
+            bound_nanos,
+            held_max: HELD_MAX,
+            in_order: VecDeque::new(),
+            others: BinaryHeap::new(),
+            latest: Timestamp::default(),
+            doubted: None,
+            clock: Timestamp::default(),
+            next_number: 0,
+        }
+    }
+
+    /// Takes the next line of the log.
+    #[inline]
+    pub(super) fn push(&mut self, at: Timestamp, line: T) {
+        self.believe(at);
+        let held = Held { at, number: self.next_number, line };
+        self.next_number += 1;
+        match self.in_order.back() {
+            Some(last) if last.at > at => self.others.push(Reverse(held)),
+            _ => self.in_order.push_back(held),
+        }
+    }
+
+    /// The next line whose turn has come.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Turn<T>> {
+        let first = self.first()?;
+        let is_due = self.latest.nanos_since(first) > self.bound_nanos
+            || self.in_order.len() + self.others.len() > self.held_max;
+        if is_due { self.take() } else { None }
+    }
+
+    /// The next line at the end of the log, when none can follow.
+    pub(super) fn take(&mut self) -> Option<Turn<T>> {
+        let from_others = match (self.in_order.front(), self.others.peek()) {
+            (Some(first), Some(Reverse(other))) => other < first,
+            (first, _) => first.is_none(),
+        };
+        let held = match from_others {
+            true => self.others.pop()?.0,
+            false => self.in_order.pop_front()?,
+        };
+        let is_late = held.at < self.clock;
+        self.clock = self.clock.max(held.at);
+        Some(Turn { at: self.clock, line: held.line, is_late })
+    }
+
+    fn first(&self) -> Option<Timestamp> {
+        let (first, other) = (self.in_order.front(), self.others.peek());
+        let stamps = [first.map(|held| held.at), other.map(|held| held.0.at)];
+        stamps.into_iter().flatten().min()
+    }
+
+    /// Takes note of a stamp: the latest one decides whose turn it is.
+    fn believe(&mut self, at: Timestamp) {
+        if at <= self.latest {
+            return;
+        }
+        let leaps = self.next_number > 0 && at.nanos_since(self.latest) > LEAP_NANOS;
+        let near = |doubted: Timestamp| at.nanos_since(doubted).max(doubted.nanos_since(at)) <= LEAP_NANOS;
+        if !leaps || self.doubted.is_some_and(near) {
+            (self.latest, self.doubted) = (at, None);
+        } else {
+            self.doubted = Some(at);
+        }
+    }
+}
+
+impl<T> PartialEq for Held<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl<T> Eq for Held<T> {}
+
+impl<T> PartialOrd for Held<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Held<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ordered(order: &mut Order<usize>, stamps: impl IntoIterator<Item = u64>) -> Vec<Turn<usize>> {
+        let mut turns = Vec::new();
+        for (line, stamp) in stamps.into_iter().enumerate() {
+            order.push(Timestamp::from_nanos(stamp), line);
+            turns.extend(std::iter::from_fn(|| order.pop()));
+        }
+        turns.extend(std::iter::from_fn(|| order.take()));
+        turns
+    }
+
+    proptest! {
+        #[test]
+        fn lines_within_the_bound_come_in_order_and_all_come(
+            bound in 0_u64..50,
+            steps in prop::collection::vec((0_u64..20, 0_u64..50), 0..300),
+        ) {
+            let mut latest = 1_000;
+            let stamps: Vec<_> = steps.iter().map(|(ahead, back)| {
+                latest += ahead;
+                latest - back.min(&bound)
+            }).collect();
+            let turns = ordered(&mut Order::new(bound), stamps.clone());
+            let mut expected: Vec<_> = stamps.iter().copied().zip(0..).collect();
+            expected.sort_unstable();
+            let got: Vec<_> = turns.iter().map(|turn| (turn.at.as_nanos(), turn.line)).collect();
+            prop_assert_eq!(got, expected);
+            prop_assert!(turns.iter().all(|turn| !turn.is_late));
+        }
+
+        #[test]
+        fn beyond_the_bound_no_line_is_lost_and_time_never_goes_back(
+            bound in 0_u64..50,
+            held_max in 1_usize..10,
+            stamps in prop::collection::vec(0_u64..1_000, 0..300),
+        ) {
+            let mut order = Order { held_max, ..Order::new(bound) };
+            let turns = ordered(&mut order, stamps.clone());
+            prop_assert!(turns.is_sorted_by_key(|turn| turn.at));
+            for turn in &turns {
+                prop_assert_eq!(turn.is_late, turn.at.as_nanos() > stamps[turn.line]);
+            }
+            let mut lines: Vec<_> = turns.iter().map(|turn| turn.line).collect();
+            lines.sort_unstable();
+            prop_assert_eq!(lines, (0..stamps.len()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn one_stamp_from_far_ahead_makes_no_other_late() {
+        let far = 100 * LEAP_NANOS;
+        let turns = ordered(&mut Order::new(5), [1, 2, far, 10, 20, 4, 40]);
+        let late: Vec<_> = turns.iter().filter(|turn| turn.is_late).map(|turn| turn.line).collect();
+        assert_eq!((late, turns.last().map(|turn| turn.line)), (vec![5], Some(2)));
+        let turns = ordered(&mut Order::new(5), [1, far, far + 1, far + 10, 2]);
+        let late: Vec<_> = turns.iter().filter(|turn| turn.is_late).map(|turn| turn.line).collect();
+        assert_eq!(late, [4], "a second one confirms it");
+    }
+}

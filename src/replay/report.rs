@@ -1,0 +1,233 @@
+//! What a replay found, as values; `text`, `json` and `html` write it.
+//!
+//! In: the numbers of a replay. Out: totals, a line per rule, the keys that matter most, requests over time, bursts,
+//! and notes on what limits the meaning of all this.
+
+mod html;
+mod json;
+mod text;
+
+use tidegate_engine::Timestamp;
+use tidegate_engine::rules::Rule;
+use tidegate_engine::time::SECOND_NANOS;
+
+use super::keys::{BURST_CLASSES, KeyNumbers, Keys, Numbers};
+use super::side::Side;
+use super::timeline::Timeline;
+use super::{Replay, Totals};
+
+/// Keys in each list of a report.
+const KEYS_MAX: usize = 100;
+
+/// A window of less than this many times the resolution of the stamps is decided coarsely.
+const RESOLUTIONS_MIN: u64 = 10;
+
+/// What a replay found.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Lines and requests.
+    pub totals: Totals,
+    /// The times of the first and the last request.
+    pub(super) span: Option<(Timestamp, Timestamp)>,
+    /// The first unreadable lines, each with its place.
+    pub(super) unreadable: Vec<String>,
+    pub(super) side: SideReport,
+    /// The rules that are compared with.
+    pub(super) against: Option<SideReport>,
+    pub(super) timeline: Timeline,
+    /// For 1, 2–3, 4–7, … : how often a key sent so many requests in one second.
+    pub(super) bursts: [u64; BURST_CLASSES],
+    /// What has to be known to read the numbers rightly.
+    pub(super) notes: Vec<String>,
+}
+
+/// What one set of rules did.
+#[derive(Clone, Debug)]
+pub(super) struct SideReport {
+    pub(super) rules: Vec<RuleReport>,
+    /// The keys denied most, then those that asked most.
+    pub(super) keys: Vec<KeyReport>,
+    /// With rules to compare: the keys whose denials are only here.
+    pub(super) changed: Vec<KeyReport>,
+    /// Keys, and denied ones.
+    pub(super) keys_total: u64,
+    pub(super) denied_keys: u64,
+    /// Counts of keys are estimates, and so are the denials of the keys that are listed.
+    pub(super) is_estimated: bool,
+}
+
+/// What one rule did.
+#[derive(Clone, Debug)]
+pub(super) struct RuleReport {
+    pub(super) path: String,
+    pub(super) place: String,
+    pub(super) limit: String,
+    pub(super) numbers: Numbers,
+    pub(super) keys: u64,
+    pub(super) denied_keys: u64,
+}
+
+/// What happened to one key.
+#[derive(Clone, Debug)]
+pub(super) struct KeyReport {
+    /// The path of its rule.
+    pub(super) rule: String,
+    pub(super) name: String,
+    pub(super) numbers: Numbers,
+    /// By how much the denials may be too high. The other numbers are then unknown.
+    pub(super) error: Option<u64>,
+}
+
+impl Report {
+    pub(super) fn new(replay: Replay<'_>) -> Self {
+        let notes = notes(&replay);
+        let Replay { side, against, totals, timeline, unreadable, first, last, .. } = replay;
+        Self {
+            span: first.map(|first| (first, last)),
+            unreadable,
+            bursts: side.keys.bursts(),
+            side: SideReport::new(&side),
+            against: against.as_ref().map(SideReport::new),
+            timeline,
+            totals,
+            notes,
+        }
+    }
+
+    /// Keys that were met.
+    pub(super) fn keys_total(&self) -> u64 {
+        self.side.keys_total
+    }
+
+    /// Keys that were denied at least once.
+    pub(super) fn denied_keys(&self) -> u64 {
+        self.side.denied_keys
+    }
+}
+
+impl SideReport {
+    fn new(side: &Side<'_>) -> Self {
+        let weight = side.keys.weight();
+        let mut per_rule = vec![(0, 0); side.numbers.len()];
+        for key in side.keys.iter() {
+            let (keys, denied) = &mut per_rule[key.rule];
+            *keys += weight;
+            *denied += if key.numbers.denied > 0 { weight } else { 0 };
+        }
+        let rules = side.rules.rules();
+        let rows =
+            rules.iter().zip(&side.numbers).zip(&per_rule).map(|((rule, numbers), &(keys, denied_keys))| {
+                let (path, place, limit) = (rule.path(), rule.written.to_string(), limit_text(rule));
+                RuleReport { path, place, limit, numbers: numbers.clone(), keys, denied_keys }
+            });
+        Self {
+            rules: rows.collect(),
+            keys: top(&side.keys, rules),
+            changed: most(side.keys.iter().filter(|key| key.numbers.changed > 0), rules, |it| {
+                it.numbers.changed
+            }),
+            keys_total: per_rule.iter().map(|(keys, _)| keys).sum(),
+            denied_keys: per_rule.iter().map(|(_, denied)| denied).sum(),
+            is_estimated: weight > 1,
+        }
+    }
+}
+
+/// The keys to list.
+fn top(keys: &Keys, rules: &[Rule]) -> Vec<KeyReport> {
+    let Some(heavy) = keys.heavy() else {
+        return most(keys.iter(), rules, |it| (it.numbers.denied, it.numbers.requests));
+    };
+    let report = |it: &super::heavy::Heavy| KeyReport {
+        rule: rules[it.rule].path(),
+        name: it.name.to_string(),
+        numbers: Numbers { denied: it.count, ..Numbers::default() },
+        error: Some(it.error),
+    };
+    heavy.top().take(KEYS_MAX).map(report).collect()
+}
+
+/// The keys that are greatest by `measure`.
+fn most<'k, M: Ord>(
+    keys: impl Iterator<Item = &'k KeyNumbers>,
+    rules: &[Rule],
+    measure: impl Fn(&KeyNumbers) -> M,
+) -> Vec<KeyReport> {
+    let mut keys: Vec<_> = keys.collect();
+    let compare =
+        |a: &&KeyNumbers, b: &&KeyNumbers| measure(b).cmp(&measure(a)).then_with(|| a.name.cmp(&b.name));
+    if keys.len() > KEYS_MAX {
+        keys.select_nth_unstable_by(KEYS_MAX, compare);
+        keys.truncate(KEYS_MAX);
+    }
+    keys.sort_unstable_by(compare);
+    let report = |it: &KeyNumbers| KeyReport {
+        rule: rules[it.rule].path(),
+        name: it.name.to_string(),
+        numbers: it.numbers.clone(),
+        error: None,
+    };
+    keys.into_iter().map(report).collect()
+}
+
+/// A rule's limit: `100 per minute, sliding_window`.
+fn limit_text(rule: &Rule) -> String {
+    let Some(limit) = &rule.limit else { return "unlimited".to_owned() };
+    let unit = rule.unit.name().to_ascii_lowercase();
+    let window = match rule.unit_multiplier {
+        1 => unit,
+        several => format!("{several} {unit}s"),
+    };
+    let burst = (limit.burst() != limit.requests()).then(|| format!(", burst {}", limit.burst()));
+    let mode = if rule.shadow_mode { ", shadow" } else { "" };
+    let algorithm = limit.algorithm().name();
+    format!("{} per {window}{}, {algorithm}{mode}", limit.requests(), burst.unwrap_or_default())
+}
+
+fn notes(replay: &Replay<'_>) -> Vec<String> {
+    let mut notes = vec![
+        "What clients do after a denial is not modelled: some would have retried, and some would have gone."
+            .to_owned(),
+    ];
+    let resolution = replay.stamps.resolution_nanos;
+    let sides = [Some(&replay.side), replay.against.as_ref()];
+    let short = |rule: &&Rule| {
+        rule.limit.is_some_and(|it| it.window_nanos() < RESOLUTIONS_MIN.saturating_mul(resolution))
+    };
+    for rule in sides.iter().flatten().flat_map(|side| side.rules.rules()).filter(short) {
+        let seconds = resolution as f64 / SECOND_NANOS as f64;
+        notes.push(format!(
+            "{}: the window is short beside the stamps of the log, which are multiples of {seconds} s: \
+             its numbers are coarse (expected a window of at least {} s).",
+            rule.written,
+            RESOLUTIONS_MIN as f64 * seconds,
+        ));
+    }
+    let Totals { late, not_asked, unlimited, .. } = replay.totals;
+    let counted = [
+        (
+            late,
+            "requests were out of order by more than the bound, and were decided at a later time than theirs.",
+        ),
+        (
+            not_asked,
+            "requests got no descriptor: a value that the map needs was missing. A proxy would not have asked.",
+        ),
+        (unlimited, "requests met no limit."),
+        (
+            sides.iter().flatten().map(|side| side.uncounted()).sum(),
+            "decisions counted nothing, because there was no memory for more counters.",
+        ),
+    ];
+    notes.extend(
+        counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
+    );
+    if sides.iter().flatten().any(|side| side.keys.weight() > 1) {
+        notes.push(
+            "There were too many keys for numbers of each: counts of keys are estimates from a sample, \
+             and so are the denials of the keys that are listed. All other numbers are exact."
+                .to_owned(),
+        );
+    }
+    notes
+}

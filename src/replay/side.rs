@@ -1,0 +1,156 @@
+//! One set of rules with its counters and its numbers: what a replay asks, and what it remembers of the answers.
+//!
+//! In: a request, when its line is read; then its time, when its turn has come. Out: whether it passes. All by the
+//! engine: plans, counters and decisions are those of a server.
+
+use smallvec::SmallVec;
+use tidegate_engine::Timestamp;
+use tidegate_engine::decision::{Code, Decision, Limited, Status, Verdicts, conclude_into};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
+use tidegate_engine::plan::{Check, Modes, Origin, Plan, Step};
+use tidegate_engine::request::{Entry, Request};
+use tidegate_engine::rules::{Rule, RuleSet};
+use tidegate_engine::time::SECOND_NANOS;
+
+use super::keys::{Keys, Numbers, Outcome};
+
+/// The most memory of counters, in bytes. A replay that needs more says so.
+const COUNTER_BYTES_MAX: u64 = 1 << 30;
+
+/// After so many decisions, counters that have expired are forgotten.
+const SWEEP_INTERVAL: u32 = 8_192;
+
+/// The name of a key with more characters is cut.
+const NAME_CHARS_MAX: usize = 200;
+
+/// More than this part of a limit is near it: the default of NEAR_LIMIT_RATIO.
+const NEAR_RATIO: f32 = 0.8;
+
+/// Rules, counters and numbers.
+pub(super) struct Side<'r> {
+    pub(super) rules: &'r RuleSet,
+    store: MemoryStore,
+    pub(super) keys: Keys,
+    /// By the rules' ids.
+    pub(super) numbers: Vec<Numbers>,
+    plan: Plan<'r>,
+    verdicts: Verdicts,
+    decision: Decision<'r>,
+    since_sweep: u32,
+    swept: Timestamp,
+}
+
+/// What is left of a request when its line is gone.
+#[derive(Debug)]
+pub(super) struct Asked<'r> {
+    steps: SmallVec<[Step<'r>; 1]>,
+    /// For each step, the name of its key, if it has no numbers of its own. Empty: all have.
+    names: Vec<Option<Box<str>>>,
+}
+
+impl<'r> Side<'r> {
+    pub(super) fn new(rules: &'r RuleSet, modes: Modes) -> Self {
+        Self {
+            rules,
+            store: MemoryStore::new(MemoryOptions::new(COUNTER_BYTES_MAX).full(StoreFull::Allow)),
+            keys: Keys::new(),
+            numbers: vec![Numbers::default(); rules.rules().len()],
+            plan: Plan::empty(modes),
+            verdicts: Verdicts::new(),
+            decision: Decision::empty(),
+            since_sweep: 0,
+            swept: Timestamp::default(),
+        }
+    }
+
+    /// Plans a request.
+    #[inline]
+    pub(super) fn ask(&mut self, request: &Request<'_>) -> Asked<'r> {
+        self.rules.plan_into(request, &mut self.plan);
+        let mut names = Vec::new();
+        for (at, (step, descriptor)) in self.plan.steps.iter().zip(request.descriptors()).enumerate() {
+            let Some((rule, check)) = counted(step) else { continue };
+            let name = self.keys.meet(rule.id, check.key, || name_of(rule, descriptor.entries));
+            if name.is_some() {
+                names.resize(self.plan.steps.len(), None);
+                names[at] = name;
+            }
+        }
+        Asked { steps: SmallVec::from_slice(&self.plan.steps), names }
+    }
+
+    /// Decides a request at its time.
+    #[inline]
+    pub(super) fn decide(&mut self, asked: &Asked<'r>, at: Timestamp) -> Code {
+        self.sweep(at);
+        self.plan.steps.clear();
+        self.plan.steps.extend_from_slice(&asked.steps);
+        self.store.apply_into(&self.plan, at, &mut self.verdicts);
+        conclude_into(&self.plan, &self.verdicts, &mut self.decision);
+        self.decision.code
+    }
+
+    /// Adds the last decision to the numbers. `is_changed`: the other rules decided otherwise.
+    #[inline]
+    pub(super) fn count(&mut self, asked: &Asked<'_>, at: Timestamp, is_changed: bool) {
+        let passes = self.decision.code == Code::Ok;
+        for (index, (step, status)) in asked.steps.iter().zip(&self.decision.statuses).enumerate() {
+            let (Some((rule, check)), Status::Limited(limited)) = (counted(step), status) else { continue };
+            let outcome = outcome(limited, at, passes, is_changed);
+            let name = asked.names.get(index).and_then(|name| name.as_deref());
+            let streak = self.keys.add(check.key, rule.id, &outcome, name);
+            self.numbers[rule.id].add(&outcome, streak);
+        }
+    }
+
+    /// Whether the request met a limit at all.
+    pub(super) fn met_a_limit(asked: &Asked<'_>) -> bool {
+        asked.steps.iter().any(|step| matches!(step, Step::Check(_)))
+    }
+
+    /// Decisions that counted nothing because there was no memory for more counters.
+    pub(super) fn uncounted(&self) -> u64 {
+        self.store.full_total().allow
+    }
+
+    /// Forgets expired counters now and then. Requests come in order, so no request needs them any more.
+    fn sweep(&mut self, at: Timestamp) {
+        self.since_sweep += 1;
+        if self.since_sweep >= SWEEP_INTERVAL && at.nanos_since(self.swept) >= SECOND_NANOS {
+            (self.since_sweep, self.swept) = (0, at);
+            while !self.store.sweep(at).round_done {}
+        }
+    }
+}
+
+#[inline]
+fn outcome(limited: &Limited<'_>, at: Timestamp, passes: bool, is_changed: bool) -> Outcome {
+    let verdict = &limited.verdict;
+    let near = (limited.limit.burst() as f32 * NEAR_RATIO) as u64;
+    Outcome {
+        at,
+        passes,
+        is_denied: !passes && limited.is_denied(),
+        is_near: passes && !verdict.over && verdict.after > near,
+        is_shadowed: verdict.over && limited.shadow,
+        is_changed,
+        wait_nanos: verdict.reset_nanos,
+    }
+}
+
+/// The rule and the check of a step that has both.
+#[inline]
+fn counted<'s, 'r>(step: &'s Step<'r>) -> Option<(&'r Rule, &'s Check<'r>)> {
+    match step {
+        Step::Check(check @ Check { origin: Origin::Rule(rule), .. }) => Some((rule, check)),
+        _ => None,
+    }
+}
+
+/// The name of a counter for people: the entries that it is one of many for.
+fn name_of(rule: &Rule, entries: &[Entry<'_>]) -> Box<str> {
+    let keyed = entries.iter().take(32).enumerate().filter(|(level, _)| rule.keyed_levels >> level & 1 == 1);
+    let parts: Vec<_> = keyed.map(|(_, entry)| format!("{}={}", entry.key, entry.value)).collect();
+    let name = if parts.is_empty() { "(all)".to_owned() } else { parts.join(", ") };
+    tidegate_engine::text::cut(&name, NAME_CHARS_MAX).into()
+}
