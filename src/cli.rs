@@ -10,6 +10,7 @@ mod man;
 mod replay;
 mod settings;
 mod state;
+mod test;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -78,6 +79,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<
         Some(("check", own)) => check::run(own, flag_of(own, &matches), variable),
         Some(("ask", own)) => ask::run(own, flag_of(own, &matches), variable),
         Some(("replay", own)) => replay::run(own, flag_of(own, &matches), variable),
+        Some(("test", own)) => test::run(own, flag_of(own, &matches), variable),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => Ok((man::run(own), ExitCode::SUCCESS)),
         Some(("state", own)) => state::run(own, flag_of(own, &matches), variable),
@@ -150,6 +152,7 @@ fn command() -> Command {
         check::command(),
         ask::command(),
         replay::command(),
+        test::command(),
         settings::command(),
         state::command(),
         completions::command(),

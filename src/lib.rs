@@ -125,6 +125,7 @@ mod settings;
 mod configuration;
 mod app;
 mod replay;
+mod cases;
 #[doc(hidden)]
 pub mod cli;
 

@@ -45,7 +45,7 @@ pub use self::report::Report;
 use self::side::{Asked, Side};
 use self::timeline::Timeline;
 
-/// The progress is told after so many lines.
+/// The progress is reported after so many lines.
 const PROGRESS_LINES: u64 = 1 << 14;
 
 /// Unreadable lines that are shown.

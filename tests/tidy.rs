@@ -175,7 +175,8 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 ],
             ),
             ("replay", &[]),
-            ("cli", &["clock", "settings", "configuration", "logging", "source", "state", "app", "replay"]),
+            ("cases", &[]),
+            ("cli", &["clock", "settings", "configuration", "logging", "source", "state", "app", "replay", "cases"]),
             // The binary: argv to exit code, through the library's name.
             ("main", &["cli"]),
             ("lib", &[]),

@@ -214,13 +214,18 @@ impl Report {
     fn github(&self) -> String {
         let line = |finding: &Finding| {
             let kind = if finding.is_error { "error" } else { "warning" };
-            let place = finding.at.as_ref().map(|(file, line, column)| {
-                format!(" file={},line={line},col={column}", escape_property(file))
-            });
-            format!("::{kind}{}::{}\n", place.unwrap_or_default(), escape_data(&finding.message))
+            let place = finding.at.as_ref().map(|(file, line, column)| (file.as_str(), *line, *column));
+            workflow_command(kind, place, &finding.message)
         };
         self.findings.iter().map(line).collect()
     }
+}
+
+/// A command of a GitHub workflow, on a line of its own: an annotation of this kind, with its place if it has one.
+pub(super) fn workflow_command(kind: &str, at: Option<(&str, u32, u32)>, message: &str) -> String {
+    let place =
+        at.map(|(file, line, column)| format!(" file={},line={line},col={column}", escape_property(file)));
+    format!("::{kind}{}::{}\n", place.unwrap_or_default(), escape_data(message))
 }
 
 /// Escapes text for a workflow command, which is one line.

@@ -39,7 +39,7 @@ const SHOW_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) fn command() -> Command {
     let option = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
     Command::new("replay")
-        .about("Shows what rules would have done to the requests of access logs; denies nobody")
+        .about("Shows what rules would do to the requests of a log")
         .arg(
             Arg::new("logs")
                 .value_name("LOG")

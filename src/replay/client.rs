@@ -17,13 +17,13 @@ pub(super) struct Client {
     address: Option<Variable>,
 }
 
-/// The request that a line tells of.
+/// The request that a line stands for.
 pub(super) struct Described<'c, 'r> {
     pub(super) client: &'c Client,
     pub(super) record: Record<'r>,
 }
 
-/// A fact that a line does not tell.
+/// A fact that a line does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {0}")]
 pub(super) struct Unclear(pub(super) &'static str);

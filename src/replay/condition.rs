@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_condition_is_told() {
+    fn what_is_no_condition_is_refused() {
         for (text, expected) in [
             ("", "first one of requests, denied, "),
             ("denials > 0", "first one of requests, denied, "),

@@ -20,7 +20,7 @@ use super::stamp::{self, StampFormat, UnknownConversion};
 /// NGINX's and Apache's `combined`.
 const COMBINED: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
 
-/// What Envoy writes if it is not told a format.
+/// What Envoy writes if no format is configured.
 const ENVOY: &str = concat!(
     r#"[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" "#,
     r#"%RESPONSE_CODE% %RESPONSE_FLAGS% %BYTES_RECEIVED% %BYTES_SENT% %DURATION% "#,
@@ -63,7 +63,7 @@ pub enum FormatError {
     )]
     Unknown(String),
     /// Two values without anything between them.
-    #[error("nothing stands between {0} and {1} (expected a character by which they can be told apart)")]
+    #[error("nothing stands between {0} and {1} (expected a character that separates them)")]
     Adjacent(String, String),
     /// An operator has no end, or a `$` no name.
     #[error("{0:?} is no value of a format (expected {1})")]
@@ -76,7 +76,7 @@ pub enum FormatError {
     NoStamp(&'static str),
     /// A conversion of the stamp.
     #[error(transparent)]
-    #[allow(private_interfaces, reason = "the text is what is told")]
+    #[allow(private_interfaces, reason = "only its text is used")]
     Conversion(#[from] UnknownConversion),
 }
 

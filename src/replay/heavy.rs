@@ -26,7 +26,7 @@ pub(super) struct Heavy {
 pub(super) struct HeavyKeys {
     capacity: usize,
     keys: KeyMap<Heavy>,
-    /// The same keys by count; the number tells equal counts apart.
+    /// The same keys by count; the number orders equal counts.
     by_count: BTreeMap<(u64, u64), Key>,
     next_number: u64,
 }

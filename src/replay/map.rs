@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn what_is_wrong_is_reported_with_its_place() {
         for (map, expected) in [
             ("", "column 1 of the map: expected KEY=VALUE"),
             ("a=b,", "column 5 of the map: expected KEY=VALUE"),

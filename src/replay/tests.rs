@@ -155,7 +155,7 @@ fn rules_are_compared_line_by_line() {
     assert_eq!(changed(laxer.against.as_ref().expect("compared")), newly(&laxer).1);
     let holds = |text: &str, report: &Report| Condition::parse(text).expect("good").holds(report);
     assert!(holds("newly_denied > 0", &stricter).is_some() && holds("newly_denied > 0", &same).is_none());
-    assert!(holds("denied_keys > 0.1 %", &stricter).is_some_and(|told| told.contains(" %")));
+    assert!(holds("denied_keys > 0.1 %", &stricter).is_some_and(|held| held.contains(" %")));
     assert!(holds("denied_keys > 100 %", &stricter).is_none() && holds("requests == 3000", &same).is_some());
 }
 
@@ -190,7 +190,7 @@ fn the_domains_own_rate_limits_make_the_descriptors() {
 }
 
 #[test]
-fn options_that_do_not_fit_are_told() {
+fn options_that_do_not_fit_are_refused() {
     let rules = rules(&per_address(5, 60, ""));
     for (options, expected) in [
         (Options { domain: Some("bar".to_owned()), ..options("a=b") }, "the rules have no domain bar"),

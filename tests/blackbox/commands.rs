@@ -406,11 +406,14 @@ fn logged(address: &str, second: u32) -> String {
 }
 
 #[test]
-fn replay_tells_what_rules_would_have_done() {
+fn replay_shows_what_rules_would_have_done() {
     let rules = |requests: u32| {
-        format!("domain: shop\ndescriptors:\n  - key: remote_address\n    rate_limit: {{unit: minute, requests_per_unit: {requests}}}\n")
+        format!(
+            "domain: shop\ndescriptors:\n  - key: remote_address\n    rate_limit: {{unit: minute, requests_per_unit: {requests}}}\n"
+        )
     };
-    let log: String = (0..6).map(|second| logged("10.0.0.1", second)).chain([logged("10.0.0.2", 9)]).collect();
+    let log: String =
+        (0..6).map(|second| logged("10.0.0.1", second)).chain([logged("10.0.0.2", 9)]).collect();
     let (_folder, path) = folder(&[("two.yaml", &rules(2)), ("five.yaml", &rules(5)), ("access.log", &log)]);
     let file = |name: &str| format!("{path}/{name}");
     let (two, five, log, page) = (file("two.yaml"), file("five.yaml"), file("access.log"), file("page.html"));
@@ -421,7 +424,16 @@ fn replay_tells_what_rules_would_have_done() {
     assert!(text.contains("requests 7, admitted 3, denied 4 (57.143 %)"), "{text}");
     assert!(text.contains("keys 2, denied at least once 1 (50.000 %)"), "{text}");
     assert!(fs::read_to_string(page).expect("it was written").contains("remote_address=10.0.0.1"));
-    let compared = ["--against", &five, "--fail-if", "newly_denied > 2", "--fail-if", "denied > 90 %", "--report", "json"];
+    let compared = [
+        "--against",
+        &five,
+        "--fail-if",
+        "newly_denied > 2",
+        "--fail-if",
+        "denied > 90 %",
+        "--report",
+        "json",
+    ];
     let (code, text, complaints) = tidegate(&[&base[..], &compared, &[&log]].concat(), &[]);
     assert_eq!((code, complaints.as_str()), (2, "tidegate: newly_denied > 2: 3\n"));
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -432,7 +444,43 @@ fn replay_tells_what_rules_would_have_done() {
     let (code, _, complaint) = bad(&["--fail-if", "denials > 0", &log]);
     assert!(code == 64 && complaint.contains("no condition"), "{complaint}");
     let (code, _, complaint) = bad(&["--format", "$time_local $status", &log]);
-    assert!(code == 1 && complaint.starts_with("tidegate: --map: the log has no `$remote_addr`"), "{complaint}");
+    assert!(
+        code == 1 && complaint.starts_with("tidegate: --map: the log has no `$remote_addr`"),
+        "{complaint}"
+    );
     let (code, _, complaint) = bad(&["/nowhere"]);
     assert!(code == 1 && complaint.starts_with("tidegate: /nowhere: No such file"), "{complaint}");
+}
+
+#[test]
+fn test_runs_cases_and_reports_what_failed() {
+    let rules =
+        "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: minute, requests_per_unit: 2}\n";
+    let cases = |times: u32| {
+        format!(
+            "rules: rules.yaml\ncases:\n  - name: two a minute\n    steps:\n      - {{every: 1s x {times}, request: {{user: alice}}, expect: OK}}\n"
+        )
+    };
+    let (_folder, path) = folder(&[("rules.yaml", rules), ("good.yml", &cases(2)), ("bad.yml", &cases(3))]);
+    let (good, bad) = (format!("{path}/good.yml"), format!("{path}/bad.yml"));
+    let (code, text, complaints) = tidegate(&["test", &good], &[]);
+    assert_eq!(
+        (code, text.as_str(), complaints.as_str()),
+        (0, "good: files 1, cases 1, requests 2, failed 0\n", "")
+    );
+    let (code, text, _) = tidegate(&["test", &good, &bad], &[]);
+    assert!(
+        code == 1 && text.starts_with(&format!("{bad}:5:9: two a minute failed at 2s, request 3 of 3\n")),
+        "{text}"
+    );
+    assert!(text.ends_with("bad: files 2, cases 2, requests 5, failed 1\n"), "{text}");
+    let (code, text, _) = tidegate(&["test", "--format", "github", &bad], &[]);
+    assert!(
+        code == 1 && text.starts_with(&format!("::error file={bad},line=5,col=9::two a minute at 2s")),
+        "{text}"
+    );
+    let (code, text, _) = tidegate(&["test", "--shadow-mode", "--format", "json", &bad], &[]);
+    assert!(code == 0 && text.contains("\"good\":true"), "{text}");
+    let (code, text, _) = tidegate(&["test", "/nowhere"], &[]);
+    assert!(code == 1 && text.contains("/nowhere: No such file"), "{text}");
 }

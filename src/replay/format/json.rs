@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{ABSENT, Span, UnknownVariable, Unreadable};
 
-/// The keys of a line that are told when one is unknown, at most.
+/// The keys of a line that are named when one is unknown, at most.
 const KEYS_SHOWN_MAX: usize = 40;
 
 /// What is wanted of each line.

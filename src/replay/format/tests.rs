@@ -110,7 +110,7 @@ fn what_is_no_format_is_refused() {
 }
 
 #[test]
-fn what_is_no_line_is_told_with_its_place() {
+fn what_is_no_line_is_reported_with_its_place() {
     let good = r#"h - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1 "-" "-""#;
     assert!(read("combined", good, &[]).is_ok());
     for (line, expected) in [

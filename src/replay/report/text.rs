@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use tidegate_engine::text::one_line;
 
-use super::{KeyReport, Report, RuleReport, SideReport};
+use super::{KEYS_MAX, KeyReport, Report, RuleReport, SideReport};
 use crate::replay::stamp;
 
 /// Keys that are shown in each list.
@@ -124,10 +124,10 @@ fn keys(
             }
         }
     }
-    match keys.len().saturating_sub(KEYS_SHOWN) {
-        0 => Ok(()),
-        more => writeln!(out, "  and {more} more keys or more (--report json lists them)"),
+    if keys.len() > KEYS_SHOWN {
+        writeln!(out, "  and more: --report json has up to {KEYS_MAX}")?;
     }
+    Ok(())
 }
 
 /// A count, and its part of a whole.

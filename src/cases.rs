@@ -1,0 +1,157 @@
+//! Cases: requests with the answers that are expected of rules, as files that a CI runs.
+//!
+//! In: a file of cases, and the rules that it names. Out: what came of each case. Requests are decided by the engine, at
+//! the times that the case says; a day takes microseconds. Each case starts with unused counters.
+//!
+//! ```yaml
+//! rules: ../config
+//! cases:
+//!   - name: a user has 100 requests a minute
+//!     steps:
+//!       - {every: 100ms x 100, request: {user: alice}, expect: OK}
+//!       - {after: 1s, request: {user: alice}, expect: {code: OVER_LIMIT, remaining: 0}}
+//! ```
+
+mod http;
+mod output;
+mod parse;
+mod run;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use tidegate_engine::decision::Code;
+use tidegate_engine::plan::Modes;
+use tidegate_engine::rules::RuleSet;
+use tidegate_yaml::Place;
+
+use self::http::HttpRequest;
+pub use self::output::{github, json, junit, text};
+
+/// What a file says.
+#[derive(Debug)]
+struct CaseFile {
+    /// Where its rules are, relative to the working directory.
+    rules: PathBuf,
+    cases: Vec<Case>,
+}
+
+/// Steps, one after the other, on counters of their own.
+#[derive(Debug)]
+struct Case {
+    name: String,
+    at: Place,
+    steps: Vec<Step>,
+}
+
+/// One request, or one that is repeated; and what is expected of each.
+#[derive(Debug)]
+struct Step {
+    at: Place,
+    /// When the first request comes.
+    when: When,
+    /// How often it comes, and how long after each other.
+    times: u32,
+    every_nanos: u64,
+    /// `None`: the only domain that the rules have.
+    domain: Option<String>,
+    asked: Asked,
+    hits: u32,
+    expected: Expected,
+}
+
+/// When a step begins, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// Since the start of the case.
+    At(u64),
+    /// Since the request before it.
+    After(u64),
+}
+
+/// What a request brings.
+#[derive(Debug)]
+enum Asked {
+    Descriptors(Vec<Vec<(String, String)>>),
+    /// The domain's own `rate_limits` make the descriptors.
+    Http(HttpRequest),
+}
+
+/// What is expected of an answer; what is `None` may be anything.
+#[derive(Debug, Default)]
+struct Expected {
+    code: Option<Code>,
+    /// The name of the rule that decided, or its path.
+    rule: Option<String>,
+    remaining: Option<u32>,
+    /// In whole seconds.
+    wait_secs: Option<u64>,
+}
+
+/// What came of a file.
+#[derive(Debug)]
+pub struct FileResult {
+    /// The file, as it was named.
+    pub file: String,
+    /// What is wrong with the file itself, each with its place. Then no case was run.
+    pub problems: Vec<String>,
+    /// What came of its cases.
+    pub cases: Vec<CaseResult>,
+}
+
+/// What came of a case.
+#[derive(Debug)]
+pub struct CaseResult {
+    /// Its name.
+    pub name: String,
+    /// The line where it begins, from 1.
+    pub line: u32,
+    /// Requests that were decided.
+    pub requests: u64,
+    /// The first answer that was not as expected. The steps after it are not run.
+    pub failure: Option<Failure>,
+}
+
+/// An answer that is not as expected.
+#[derive(Debug)]
+pub struct Failure {
+    /// The line of the step, from 1.
+    pub line: u32,
+    /// Its column, from 1.
+    pub column: u32,
+    /// Which request of the step it was, from 1, and of how many.
+    pub number: (u32, u32),
+    /// When it came, in nanoseconds since the start of the case.
+    pub at_nanos: u64,
+    /// What was expected.
+    pub expected: String,
+    /// What was answered.
+    pub got: String,
+    /// Why: the explanation of the engine, before the request was counted.
+    pub explanation: String,
+}
+
+/// Runs the cases of a file. `load` loads the rules at a path; its error says what is wrong with them.
+pub fn run(path: &Path, modes: Modes, load: impl FnOnce(&Path) -> Result<RuleSet, String>) -> FileResult {
+    let file = path.display().to_string();
+    let refused = |problems| FileResult { file: file.clone(), problems, cases: Vec::new() };
+    let parsed = match parse::read(path) {
+        Ok(parsed) => parsed,
+        Err(problems) => return refused(problems),
+    };
+    let rules = match load(&parsed.rules) {
+        Ok(rules) => rules,
+        Err(problem) => return refused(vec![problem]),
+    };
+    let cases = parsed.cases.iter().map(|case| run::run(case, &rules, modes)).collect();
+    FileResult { file, problems: Vec::new(), cases }
+}
+
+impl FileResult {
+    /// Every case was as expected, and there was one.
+    pub fn is_good(&self) -> bool {
+        self.problems.is_empty() && self.cases.iter().all(|case| case.failure.is_none())
+    }
+}

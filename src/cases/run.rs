@@ -1,0 +1,177 @@
+//! Runs one case: its requests, at their times, through the engine.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use tidegate_engine::Timestamp;
+use tidegate_engine::decision::{Decision, conclude};
+use tidegate_engine::explain::explain;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::plan::{Modes, Origin};
+use tidegate_engine::request::{DescriptorOptions, Request, RequestBuf};
+use tidegate_engine::rules::RuleSet;
+
+use super::{Asked, Case, CaseResult, Expected, Failure, Step, When};
+
+/// When a case starts: 2026-01-01T00:00:00Z. Windows of a day and less are aligned with it.
+const START: Timestamp = Timestamp::from_secs(1_767_225_600);
+
+/// The most memory of a case's counters, in bytes.
+const COUNTER_BYTES_MAX: u64 = 64 << 20;
+
+/// The most text of a request, in bytes.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// Runs a case.
+pub(super) fn run(case: &Case, rules: &RuleSet, modes: Modes) -> CaseResult {
+    let mut run =
+        Run { rules, modes, store: MemoryStore::new(MemoryOptions::new(COUNTER_BYTES_MAX)), requests: 0 };
+    let mut now = 0_u64;
+    let mut failure = None;
+    for step in &case.steps {
+        now = match step.when {
+            When::At(nanos) => nanos,
+            When::After(nanos) => now.saturating_add(nanos),
+        };
+        failure = run.step(step, &mut now);
+        if failure.is_some() {
+            break;
+        }
+    }
+    CaseResult { name: case.name.clone(), line: case.at.line, requests: run.requests, failure }
+}
+
+/// A case under way.
+struct Run<'r> {
+    rules: &'r RuleSet,
+    modes: Modes,
+    store: MemoryStore,
+    requests: u64,
+}
+
+impl Run<'_> {
+    /// Sends the requests of a step. `now` becomes the time of the last one.
+    fn step(&mut self, step: &Step, now: &mut u64) -> Option<Failure> {
+        let mut described = match self.described(step) {
+            Ok(described) => described,
+            Err(got) => return Some(failure(step, *now, 1, got, String::new())),
+        };
+        described.set_hits(step.hits);
+        let request = described.as_request();
+        for number in 1..=step.times {
+            if number > 1 {
+                *now = now.saturating_add(step.every_nanos);
+            }
+            self.requests += 1;
+            let at = START.plus(*now);
+            let plan = self.rules.plan(&request, self.modes);
+            let decision = conclude(&plan, &self.store.apply(&plan, at));
+            if !step.expected.is_met(&decision) {
+                let explanation = self.explained(&described, step, at);
+                return Some(failure(step, *now, number, got(&decision), explanation));
+            }
+        }
+        None
+    }
+
+    /// The descriptors of a step.
+    fn described(&self, step: &Step) -> Result<RequestBuf, String> {
+        let domain = match &step.domain {
+            Some(domain) => domain.clone(),
+            None => match &self.rules.domains().collect::<Vec<_>>()[..] {
+                [only] => (*only).to_owned(),
+                domains => {
+                    return Err(format!("the rules have {} domains (expected `domain`)", domains.len()));
+                }
+            },
+        };
+        let mut buf = RequestBuf::new(&domain);
+        match &step.asked {
+            Asked::Descriptors(descriptors) => {
+                for descriptor in descriptors {
+                    descriptor.iter().for_each(|(key, value)| push(&mut buf, key, value));
+                    buf.close();
+                }
+            }
+            Asked::Http(http) => {
+                let actions = self.rules.actions(&domain).filter(|actions| !actions.is_empty());
+                let actions =
+                    actions.ok_or_else(|| format!("domain {domain} has no `rate_limits` (expected them)"))?;
+                let Ok(()) = actions.describe(http, &mut buf, REQUEST_BYTES_MAX);
+            }
+        }
+        Ok(buf)
+    }
+
+    /// Explains what the same request would get now, after it was counted.
+    fn explained(&self, described: &RequestBuf, step: &Step, at: Timestamp) -> String {
+        let mut question = Request::new(described.domain(), 0);
+        for descriptor in described.as_request().descriptors() {
+            let options = DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() };
+            question.push(descriptor.entries.iter().copied(), options);
+        }
+        let plan = self.rules.plan(&question, self.modes);
+        let verdicts = self.store.apply(&plan, at);
+        explain(self.rules, &question, &plan, verdicts, step.hits.max(1).into()).to_string()
+    }
+}
+
+fn push(buf: &mut RequestBuf, key: &str, value: &str) {
+    let write = |text: &mut String| {
+        text.push_str(value);
+        Ok::<_, Infallible>(true)
+    };
+    let Ok(_) = buf.entry(key, write);
+}
+
+fn failure(step: &Step, at_nanos: u64, number: u32, got: String, explanation: String) -> Failure {
+    Failure {
+        line: step.at.line,
+        column: step.at.column,
+        number: (number, step.times),
+        at_nanos,
+        expected: step.expected.to_string(),
+        got,
+        explanation,
+    }
+}
+
+impl Expected {
+    fn is_met(&self, decision: &Decision<'_>) -> bool {
+        let tightest = decision.tightest();
+        let rule = match tightest.map(|limited| limited.origin) {
+            Some(Origin::Rule(rule)) => Some(rule),
+            _ => None,
+        };
+        let is_rule =
+            |wanted: &String| rule.is_some_and(|rule| *wanted == *rule.name || *wanted == rule.path());
+        self.code.is_none_or(|code| code == decision.code)
+            && self.rule.as_ref().is_none_or(is_rule)
+            && self.remaining.is_none_or(|wanted| tightest.is_some_and(|it| it.remaining() == wanted))
+            && self.wait_secs.is_none_or(|wanted| tightest.is_some_and(|it| it.reset_secs() == wanted))
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            self.code.map(|code| code.name().to_owned()),
+            self.rule.as_ref().map(|rule| format!("rule {rule}")),
+            self.remaining.map(|remaining| format!("remaining {remaining}")),
+            self.wait_secs.map(|seconds| format!("wait {seconds}s")),
+        ];
+        out.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The answer in the words of an expectation.
+fn got(decision: &Decision<'_>) -> String {
+    let code = decision.code.name();
+    let Some(tightest) = decision.tightest() else { return format!("{code}, no limit was met") };
+    let rule = match tightest.origin {
+        Origin::Rule(rule) if rule.name.is_empty() => format!(", rule {}", rule.path()),
+        Origin::Rule(rule) => format!(", rule {}", rule.name),
+        Origin::Override { .. } => String::new(),
+    };
+    format!("{code}{rule}, remaining {}, wait {}s", tightest.remaining(), tightest.reset_secs())
+}

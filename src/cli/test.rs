@@ -1,0 +1,67 @@
+//! `tidegate test`: are requests answered as the cases say?
+//!
+//! In: files of cases, outside of every folder of rules. Out: what failed, as text, JUnit's XML, JSON or annotations.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Command};
+
+use super::check::workflow_command;
+use super::{Done, arguments_of, loaded, read_only};
+use crate::cases::{self, FileResult};
+use crate::settings::Row;
+
+/// The settings that say how rules are read and how requests are treated.
+const SETTINGS: &[&str] = &[
+    "SHADOW_MODE",
+    "QUOTA_MODE",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+    "MERGE_DOMAIN_CONFIG",
+    "DEFAULT_ALGORITHM",
+    "DEFAULT_COST",
+    "MAX_RULES_FILE_BYTES",
+];
+
+/// The command.
+pub(super) fn command() -> Command {
+    Command::new("test")
+        .about("Runs cases: requests, and the answers to expect")
+        .arg(
+            Arg::new("files")
+                .value_name("FILE")
+                .num_args(1..)
+                .required(true)
+                .help("files of cases, each with the path of its rules"),
+        )
+        .arg(
+            Arg::new("format")
+                .long("format")
+                .value_parser(PossibleValuesParser::new(["text", "junit", "github", "json"]))
+                .default_value("text")
+                .help("the form of the results; github: annotations of a workflow"),
+        )
+        .args(arguments_of(SETTINGS))
+        .after_help("Exit code: 0 all as expected, 1 not, 64 a bad command line.")
+}
+
+/// Runs the command.
+pub(super) fn run(
+    matches: &ArgMatches,
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Done {
+    let configuration = read_only(SETTINGS, flag, variable)?;
+    let files = matches.get_many::<String>("files").into_iter().flatten();
+    let load = |path: &Path| loaded(path, &configuration).map_err(|error| error.to_string());
+    let results: Vec<_> = files.map(|file| cases::run(Path::new(file), configuration.modes, load)).collect();
+    let text = match matches.get_one::<String>("format").map(String::as_str) {
+        Some("junit") => cases::junit(&results),
+        Some("json") => cases::json(&results),
+        Some("github") => cases::github(&results, |at, what| workflow_command("error", at, what)),
+        _ => cases::text(&results),
+    };
+    let good = results.iter().all(FileResult::is_good);
+    Ok((text, if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
+}
