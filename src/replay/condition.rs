@@ -21,8 +21,11 @@ const QUANTITIES: &[(&str, Quantity, Quantity)] = &[
 /// A number of a report.
 type Quantity = fn(&Report) -> u64;
 
+/// Whether a number compares so with another.
+type Compare = fn(&f64, &f64) -> bool;
+
 /// The comparisons. One that begins like another comes first.
-const COMPARISONS: &[(&str, fn(&f64, &f64) -> bool)] =
+const COMPARISONS: &[(&str, Compare)] =
     &[(">=", f64::ge), ("<=", f64::le), ("==", f64::eq), ("!=", f64::ne), (">", f64::gt), ("<", f64::lt)];
 
 /// A condition.
@@ -32,7 +35,7 @@ pub struct Condition {
     quantity: Quantity,
     /// With a percentage, of this.
     whole: Option<Quantity>,
-    compare: fn(&f64, &f64) -> bool,
+    compare: Compare,
     number: f64,
 }
 
