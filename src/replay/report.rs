@@ -7,6 +7,8 @@ mod html;
 mod json;
 mod text;
 
+use std::collections::BTreeSet;
+
 use tidegate_engine::Timestamp;
 use tidegate_engine::rules::Rule;
 use tidegate_engine::time::SECOND_NANOS;
@@ -191,15 +193,17 @@ fn notes(replay: &Replay<'_>) -> Vec<String> {
     ];
     let resolution = replay.stamps.resolution_nanos;
     let sides = [Some(&replay.side), replay.against.as_ref()];
-    let short = |rule: &&Rule| {
+    let is_short = |rule: &Rule| {
         rule.limit.is_some_and(|it| it.window_nanos() < RESOLUTIONS_MIN.saturating_mul(resolution))
     };
-    for rule in sides.iter().flatten().flat_map(|side| side.rules.rules()).filter(short) {
+    let rules = sides.iter().flatten().flat_map(|side| side.rules.rules().iter().zip(&side.numbers));
+    let short = rules.filter(|(rule, numbers)| numbers.requests > 0 && is_short(rule));
+    // Both sets may be the same one.
+    for place in short.map(|(rule, _)| rule.written.to_string()).collect::<BTreeSet<_>>() {
         let seconds = resolution as f64 / SECOND_NANOS as f64;
         notes.push(format!(
-            "{}: the window is short beside the stamps of the log, which are multiples of {seconds} s: \
+            "{place}: the window is short beside the stamps of the log, which are multiples of {seconds} s: \
              its numbers are coarse (expected a window of at least {} s).",
-            rule.written,
             RESOLUTIONS_MIN as f64 * seconds,
         ));
     }
