@@ -176,7 +176,20 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ),
             ("replay", &[]),
             ("cases", &[]),
-            ("cli", &["clock", "settings", "configuration", "logging", "source", "state", "app", "replay", "cases"]),
+            (
+                "cli",
+                &[
+                    "clock",
+                    "settings",
+                    "configuration",
+                    "logging",
+                    "source",
+                    "state",
+                    "app",
+                    "replay",
+                    "cases",
+                ],
+            ),
             // The binary: argv to exit code, through the library's name.
             ("main", &["cli"]),
             ("lib", &[]),
