@@ -31,7 +31,7 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
             own_secret: state.secret_file.as_deref().map(KeySource::of_file).transpose()?,
             skew: state.skew,
             takes_checkpoint: state.deny_cold.is_none(),
-            members: 0,
+            members: state.members,
             memory,
         };
         let mut begun = begin_with(folder.as_ref(), &options)?;

@@ -21,7 +21,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::time::SECOND_NANOS;
 
 /// The settings that say where a state is.
-const SETTINGS: &[&str] = &["STATE_DIR", "KEY_SECRET_FILE"];
+const SETTINGS: &[&str] = &["STATE_DIR", "KEY_SECRET_FILE", "SHARD_MEMBERS"];
 
 /// The command.
 pub(super) fn command() -> Command {
@@ -91,7 +91,7 @@ fn own_secret(state: &State) -> Result<Option<KeySource>, SecretError> {
 
 fn begin_without(state: &State) -> Result<String, StateError> {
     let folder = Folder::lock(folder(state)?)?;
-    init(&folder, own_secret(state)?)?;
+    init(&folder, own_secret(state)?, state.members)?;
     Ok(format!("{}: there is no history\n", folder.path().display()))
 }
 

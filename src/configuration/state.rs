@@ -17,6 +17,8 @@ pub struct State {
     pub interval: Option<Duration>,
     /// By how much the clocks of two machines may differ.
     pub skew: Duration,
+    /// The number of nodes that keys are divided over; 0: not set.
+    pub members: u32,
     /// Lost counters count as full, those of windows up to this. `None`: they begin anew.
     pub deny_cold: Option<Duration>,
 }
@@ -38,6 +40,7 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> State
         secret_file: settings.key_secret_file.as_ref().map(|path| path.0.clone()),
         interval: super::unless_0(settings.state_interval),
         skew: settings.state_skew,
+        members: settings.shard_members.map_or(0, |members| members.0),
         deny_cold: deny_cold.then_some(settings.cold_start_max_window),
     }
 }

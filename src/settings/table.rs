@@ -9,8 +9,8 @@ use crate::logging::LogLevel;
 use crate::settings::Problem;
 use crate::settings::value::{
     Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
-    HeaderName, Hops, HostPort, List, Map, NodeMetadata, Number, OtelPairs, Queue, Replicas, RequestBytes,
-    Secret, Series, Share, Threads, UrlPath, Value,
+    HeaderName, Hops, HostPort, List, Map, Members, NodeMetadata, Number, OtelPairs, Queue, Replicas,
+    RequestBytes, Secret, Series, Share, Threads, UrlPath, Value,
 };
 use crate::spans::Protocol;
 use crate::statsd::{Mogrifier, Transport};
@@ -170,6 +170,7 @@ settings! {
         "COLD_START_MAX_WINDOW" cold_start_max_window: Duration = "1h", "limits with longer windows begin anew even with COLD_START=deny";
         optional {
             "STATE_DIR" state_dir: FilePath, "a folder of this process alone, in which counters in memory survive restarts; made if it is not there";
+            "SHARD_MEMBERS" shard_members: Members, "over how many nodes a proxy divides the keys; counters that were written under another number are not taken";
             "KEY_SECRET_FILE" key_secret_file: FilePath, "a file of at least 16 bytes, of which the secret of keys is made; unset: a random one, which STATE_DIR holds";
         }
     }

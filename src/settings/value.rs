@@ -12,7 +12,7 @@ mod words;
 pub use self::durations::Flush;
 pub use self::lists::{List, Map, NodeMetadata, OtelPairs};
 pub use self::numbers::{
-    ByteSize, Count, DenyStatus, Hops, Number, Queue, Replicas, RequestBytes, Series, Share, Threads,
+    ByteSize, Count, DenyStatus, Hops, Members, Number, Queue, Replicas, RequestBytes, Series, Share, Threads,
 };
 pub use self::texts::{DnsName, FilePath, HeaderName, HostPort, Secret, UrlPath};
 pub use self::words::{Backend, ColdStart, Compression, ConfigType};

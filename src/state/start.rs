@@ -118,16 +118,17 @@ pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, S
     Ok(Begun { store, clock, author, outcome, taken, refused })
 }
 
-/// Says that there is no history: the next start is as after a clean end without counters.
+/// Says that there is no history: the next start is as after a clean end without counters. `members`: SHARD_MEMBERS; 0:
+/// not set.
 ///
 /// # Errors
 /// When there is a history, or the folder cannot be written to.
-pub fn init(folder: &Folder, own_secret: Option<KeySource>) -> Result<(), StartError> {
+pub fn init(folder: &Folder, own_secret: Option<KeySource>, members: u32) -> Result<(), StartError> {
     if let Some(file) = found_in(folder) {
         return Err(StartError::History(folder.file(file)));
     }
     let secret = own_secret.map_or_else(KeySource::random, Ok)?;
-    let author = Author { secret, members: 0, lost_since: None };
+    let author = Author { secret, members, lost_since: None };
     write_nothing(folder, File::Counters, author, &Clock::start())?;
     Ok(())
 }

@@ -228,7 +228,7 @@ fn a_clean_end_does_not_bring_back_what_was_lost_before() {
     assert!(third.outcome == Outcome::Unclean && third.author.lost_since > second.author.lost_since);
     let other = self::folder();
     let held = Folder::lock(other.path()).expect("a folder of ours");
-    init(&held, None).expect("there is no history");
+    init(&held, None, 0).expect("there is no history");
     let begun = begin(Some(&held), &options()).expect("it can begin");
     assert_eq!((begun.outcome, begun.author.lost_since), (Outcome::Clean, None));
 }

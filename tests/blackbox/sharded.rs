@@ -16,8 +16,15 @@ const LIMIT: u32 = 10;
 const COST: u32 = 28;
 const METERED: u32 = 100;
 
+/// A node that keeps its counters.
+fn node() -> Setup {
+    let setup = Setup::new().rules("shop.yaml", RULES).env("SHARD_KEY", "user").env("SHARD_MEMBERS", "3");
+    let folder = setup.outside().join("state").display().to_string();
+    setup.env("STATE_DIR", &folder)
+}
+
 fn nodes() -> Vec<Tidegate> {
-    (0..NODES).map(|_| Setup::new().rules("shop.yaml", RULES).env("SHARD_KEY", "user").start()).collect()
+    (0..NODES).map(|_| node().start()).collect()
 }
 
 /// Envoy with the example's configuration, in front of these nodes.
@@ -111,6 +118,39 @@ fn the_users_of_a_node_that_is_down_wait_for_it() {
         |user: &String| nodes.iter().map(|node| counted(node, &[("user", user)], LIMIT)).sum::<u32>();
     let lost = all.iter().zip(&places).filter(|(_, place)| **place == gone);
     assert_eq!(lost.map(|(user, _)| elsewhere(user)).sum::<u32>(), 0, "nobody else counts for them");
+}
+
+/// All nodes are replaced one after the other while users go on asking: each gets N in all, neither more nor less.
+#[test]
+fn a_rollout_admits_exactly_what_one_node_would() {
+    let mut nodes = nodes();
+    let envoy = envoy(&nodes, &[]);
+    let mut client = envoy.client();
+    let all: Vec<String> = users(30).collect();
+    let mut admitted = vec![0; all.len()];
+    let mut paths = (0..).map(|number| format!("/{number}"));
+    let mut everybody_asks = |unanswered_max: usize| {
+        let path = paths.next().expect("it has no end");
+        let statuses = all.iter().map(|user| get(&mut client, user, &path).status).collect::<Vec<_>>();
+        statuses
+            .iter()
+            .zip(&mut admitted)
+            .for_each(|(status, admitted)| *admitted += u32::from(*status == 200));
+        let unanswered = statuses.iter().filter(|status| **status == 500).count();
+        assert!(unanswered <= unanswered_max, "{statuses:?}");
+    };
+    (0..4).for_each(|_| everybody_asks(0));
+    for place in 0..NODES {
+        let mut node = nodes.remove(place);
+        node.signal(rustix::process::Signal::TERM);
+        assert_eq!(node.exit_code(), 0);
+        // Only its users have to wait for it.
+        everybody_asks(all.len() * 2 / 3);
+        nodes.insert(place, node.restart());
+        everybody_asks(0);
+    }
+    (0..4).for_each(|_| everybody_asks(0));
+    assert_eq!(admitted, vec![LIMIT; all.len()]);
 }
 
 #[test]

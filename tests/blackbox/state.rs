@@ -49,8 +49,17 @@ fn end(limiter: &mut Tidegate) {
 
 /// What the start of this limiter found.
 fn found(limiter: &Tidegate) -> String {
-    let names =
-        ["clean", "none", "unclean", "truncated", "corrupt", "newer_version", "other_secret", "ahead"];
+    let names = [
+        "clean",
+        "none",
+        "unclean",
+        "truncated",
+        "corrupt",
+        "newer_version",
+        "other_secret",
+        "other_members",
+        "ahead",
+    ];
     let scrape = limiter.scrape();
     let is = |name: &&&str| scrape.sum("tidegate_state_start_total", &[("outcome", name)]) == 1.0;
     names.iter().find(is).map(|name| (*name).to_owned()).unwrap_or_default()
@@ -270,6 +279,19 @@ fn a_file_that_was_changed_is_not_believed() {
         limiter.kill();
     }
     assert!(folder(&limiter.setup).join("refused-2").exists());
+}
+
+/// With more nodes, keys move: what a node has counted may be another one's now.
+#[test]
+fn counters_of_another_number_of_nodes_are_not_taken() {
+    let mut limiter = setup().env("SHARD_MEMBERS", "3").env("COLD_START", "deny").start();
+    end(&mut limiter);
+    limiter = limiter.restart();
+    assert_eq!(found(&limiter), "clean");
+    end(&mut limiter);
+    let limiter = limiter.into_setup().env("SHARD_MEMBERS", "4").start();
+    assert_eq!(found(&limiter), "other_members");
+    assert_eq!(passed(&limiter, 1, ("hour", "alice")), 0, "it is cold");
 }
 
 #[test]

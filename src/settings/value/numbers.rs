@@ -44,6 +44,8 @@ whole_numbers! {
     Number(usize) from 0 to usize::MAX, "NUMBER", "a whole number (expected a decimal number)";
     /// Entries of `x-forwarded-for` to skip. No request has passed more proxies.
     Hops(usize) from 0 to 100, "COUNT", "a count of proxies (expected a decimal number from 0 to 100)";
+    /// Nodes that keys are divided over.
+    Members(u32) from 1 to u32::MAX, "COUNT", "a count (expected a decimal number of at least 1)";
     /// Replicas of one master.
     Replicas(u32) from 0 to 100, "COUNT", "a count of replicas (expected a decimal number from 0 to 100)";
 }

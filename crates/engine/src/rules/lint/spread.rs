@@ -8,7 +8,7 @@ use crate::rules::fields::quote;
 use crate::rules::matcher::ValueMatcher;
 
 /// Reports every limit in whose path `key` is missing, or has values that share a counter.
-pub(in crate::rules) fn over_nodes(files: &[CheckedFile<'_>], key: &str, found: &mut Diagnostics) {
+pub(crate) fn over_nodes(files: &[CheckedFile<'_>], key: &str, found: &mut Diagnostics) {
     for file in files {
         below(file.name, &file.nodes, key, found);
     }
