@@ -1,5 +1,6 @@
 //! The memory store's bounds: expiry is never early, bytes never exceed the maximum, and memory is given back.
 
+use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::{FullTotal, MemoryOptions, MemoryStore, StoreFull};
 use tidegate_engine::plan::Hits;
@@ -183,4 +184,27 @@ fn a_decision_that_comes_after_a_sweep_is_not_before_it() {
     assert!(passes(begin + WINDOW - 1), "as of the sweep's time, when the first hit is over");
     assert!(!passes(swept_at + WINDOW - 1), "it counts from the sweep's time on");
     assert!(passes(swept_at + WINDOW));
+}
+
+/// Keys whose tables' tags are alike: an expired counter's slot is free, and its key still stands in it.
+#[test]
+fn a_counter_that_expired_and_came_back_keeps_its_hits() {
+    let seconds = |seconds: u64| Timestamp::from_secs(1_790_000_000 + seconds);
+    let limit = |seconds| Limit::new(Algorithm::SlidingWindow, 1, seconds * SECOND_NANOS);
+    let (short, long) = (limit(10), limit(1_000));
+    for low_byte in [0, 1, 2, 255] {
+        let store = small_store();
+        let keys = |kind: u128, count: u128| {
+            (0..count).map(move |number| Key(number << 100 | number << 16 | kind << 12 | low_byte))
+        };
+        let takes = |limit: &Limit, (kind, count), at| {
+            keys(kind, count).filter(|key| !store.take(limit, *key, 1, at).over).count()
+        };
+        // So few of them expire that no table is built anew.
+        assert_eq!([takes(&long, (1, 300), seconds(0)), takes(&short, (2, 30), seconds(0))], [300, 30]);
+        sweep_all(&store, seconds(100));
+        assert_eq!(takes(&short, (2, 30), seconds(100)), 30, "they expired");
+        assert_eq!(takes(&short, (3, 300), seconds(100)), 300, "others take free slots");
+        assert_eq!(takes(&short, (2, 30), seconds(101)), 0, "{low_byte}: they were charged");
+    }
 }
