@@ -93,7 +93,8 @@ fn what_a_stream_has_cost_is_reported_to_the_users_node() {
 #[test]
 fn without_a_user_nothing_passes() {
     let nodes = nodes();
-    let mut client = envoy(&nodes, &[]).client();
+    let envoy = envoy(&nodes, &[]);
+    let mut client = envoy.client();
     assert_eq!(client.send("GET", "/", &[], "").expect("an answer").status, 401);
     assert_eq!(get(&mut client, "", "/").status, 401);
     assert_eq!(get(&mut client, "alice", "/").status, 200);
@@ -158,7 +159,7 @@ fn a_limit_that_several_nodes_would_count_is_warned_of() {
     let spread =
         "domain: shop\ndescriptors:\n- {key: path, rate_limit: {unit: hour, requests_per_unit: 5}}\n";
     let node = Setup::new().rules("shop.yaml", spread).env("SHARD_KEY", "user").start();
-    assert_eq!(node.lines_with("shop.yaml:3:4: requests with different values of `user`"), 1);
+    assert_eq!(node.lines_with("shop.yaml:3:9: requests with different values of `user`"), 1);
     let code = node.client().ask(question("shop", &[&[("path", "/")]])).overall_code;
     assert_eq!(code, OK, "the server only warns");
 }
