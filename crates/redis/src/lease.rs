@@ -29,8 +29,8 @@ use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::limit::Verdict;
 use tidegate_engine::plan::{Check, Hits};
 
-/// Parts of the table, each with its own lock.
-const SHARDS: usize = 64;
+/// Parts of the table, each with its own lock: as many as a word has bits.
+const SHARDS: usize = u64::BITS as usize;
 /// The most counters of one part. Others are asked for hit by hit. An entry takes about 300 bytes.
 const SHARD_COUNTERS_MAX: usize = 1_024;
 /// A window is at least so many times T. With a shorter one the limit would lose too much room.
@@ -39,6 +39,8 @@ const WINDOW_TIMES_MIN: u64 = 4;
 /// All leases of the node.
 pub(super) struct Leases {
     shards: Vec<Mutex<Shard>>,
+    /// The shards that may have counters, a bit each. A sweep leaves the others alone.
+    in_use: AtomicU64,
     /// In nanoseconds.
     time: u64,
     /// Leases that it is time to renew.
@@ -97,6 +99,7 @@ impl Leases {
     pub(super) fn new(time: Duration) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            in_use: AtomicU64::new(0),
             time: nanos(time) / 1_000 * 1_000,
             due: Mutex::default(),
             came_due: Notify::new(),
@@ -118,7 +121,7 @@ impl Leases {
     }
 
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
-        self.shards[key.0 as usize % SHARDS].lock()
+        self.shards[place_of(key)].lock()
     }
 
     /// Notes that a counter is asked at `now`, and holds the hits if a lease has them.
@@ -129,7 +132,10 @@ impl Leases {
         let has_room = counters.len() < SHARD_COUNTERS_MAX;
         let counter = match counters.entry(check.key) {
             Place::Occupied(known) => known.into_mut(),
-            Place::Vacant(new) if has_room => new.insert(Counter::default()),
+            Place::Vacant(new) if has_room => {
+                self.in_use.fetch_or(bit_of(check.key), Relaxed);
+                new.insert(Counter::default())
+            }
             Place::Vacant(_) => return None,
         };
         counter.see(hits.max(1), now, self.time);
@@ -222,13 +228,19 @@ impl Leases {
     /// asked any more.
     pub(super) fn sweep(&self, now: Duration, mut unspent: impl FnMut(Key, Unspent)) {
         let now = nanos(now);
-        for shard in &self.shards {
+        let in_use = self.in_use.load(Relaxed);
+        for (place, shard) in self.shards.iter().enumerate().filter(|(place, _)| in_use >> place & 1 > 0) {
             let mut ended = Vec::new();
-            shard.lock().counters.retain(|&key, counter| {
+            let mut shard = shard.lock();
+            shard.counters.retain(|&key, counter| {
                 counter.end(now, |lease| ended.push((key, lease)));
                 let idle = now.saturating_sub(counter.began) >= self.time.saturating_mul(2);
                 counter.demanded || !counter.leases.is_empty() || !idle
             });
+            if shard.counters.is_empty() {
+                self.in_use.fetch_and(!(1 << place), Relaxed);
+            }
+            drop(shard);
             for (key, lease) in ended {
                 self.give_back(lease.source, lease.left).into_iter().for_each(|it| unspent(key, it));
             }
@@ -239,6 +251,16 @@ impl Leases {
         self.hits_given_back.fetch_add(hits, Relaxed);
         (hits > 0).then_some(Unspent { source, hits })
     }
+}
+
+/// The place of the key's shard.
+fn place_of(key: Key) -> usize {
+    key.0 as usize % SHARDS
+}
+
+/// The bit of the key's shard. It is set and cleared under the shard's lock.
+fn bit_of(key: Key) -> u64 {
+    1 << place_of(key)
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -270,6 +292,7 @@ impl Demand<'_> {
             resets: taken.saturating_add(verdict.reset_nanos),
         };
         let counters = &mut self.leases.shard(self.key).counters;
+        self.leases.in_use.fetch_or(bit_of(self.key), Relaxed);
         let over = counters.entry(self.key).or_default().take(lease);
         over.into_iter().filter_map(|old| self.leases.give_back(old.source, old.left)).collect()
     }

@@ -34,6 +34,11 @@ pub enum Purpose {
     GiveBack,
 }
 
+impl Purpose {
+    /// All of them, in their order.
+    pub const ALL: [Self; 4] = [Self::Decide, Self::DecideEach, Self::Renew, Self::GiveBack];
+}
+
 /// The text of a script.
 pub fn source(purpose: Purpose, clock: Clock) -> String {
     let prelude = match clock {

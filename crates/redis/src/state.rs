@@ -1,8 +1,8 @@
 //! What all connections to one Redis share: the options, the scripts, the counts, and whether Redis answers.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -38,14 +38,14 @@ pub(super) struct Script {
     pub(super) text: String,
 }
 
+/// All scripts, by [`Purpose`]. They are composed once, and serve all stores.
+static SCRIPTS: LazyLock<[Script; Purpose::ALL.len()]> = LazyLock::new(|| Purpose::ALL.map(Script::of));
+
 /// What all connections share.
 pub(super) struct Shared<R: Runtime> {
     pub(super) runtime: R,
     pub(super) options: RedisOptions,
-    decide: Script,
-    decide_each: Script,
-    renew: Script,
-    give_back: Script,
+    scripts: &'static [Script; Purpose::ALL.len()],
     pub(super) contact: watch::Sender<Contact>,
     /// The servers that connections were opened to.
     servers: Mutex<HashMap<Address, Arc<Server<R>>>>,
@@ -146,10 +146,7 @@ impl<R: Runtime> Shared<R> {
         Self {
             runtime,
             options,
-            decide: Script::of(Purpose::Decide),
-            decide_each: Script::of(Purpose::DecideEach),
-            renew: Script::of(Purpose::Renew),
-            give_back: Script::of(Purpose::GiveBack),
+            scripts: &SCRIPTS,
             contact: watch::Sender::new(Contact::Never(None)),
             servers: Mutex::default(),
             memory_lost: Notify::new(),
@@ -159,13 +156,8 @@ impl<R: Runtime> Shared<R> {
         }
     }
 
-    pub(super) fn script(&self, purpose: Purpose) -> &Script {
-        match purpose {
-            Purpose::Decide => &self.decide,
-            Purpose::DecideEach => &self.decide_each,
-            Purpose::Renew => &self.renew,
-            Purpose::GiveBack => &self.give_back,
-        }
+    pub(super) fn script(&self, purpose: Purpose) -> &'static Script {
+        &self.scripts[purpose as usize]
     }
 
     /// What all connections to this server share.

@@ -9,3 +9,7 @@ pub mod run;
 pub mod scenario;
 pub mod shrink;
 pub mod world;
+
+/// A run allocates many small things.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

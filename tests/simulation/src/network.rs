@@ -35,13 +35,27 @@ pub struct Network {
     slow_one_in: u64,
     /// From then on none does.
     calm_from: Time,
-    servers: Mutex<Vec<Link>>,
+    servers: Mutex<Servers>,
     /// Of each node and server: how the way between them is.
     ways: Mutex<Vec<Vec<Way>>>,
     connections_made: AtomicU64,
     open: Mutex<Vec<Arc<Connection>>>,
     /// Commands that servers have answered.
     pub commands: AtomicU64,
+}
+
+/// All servers.
+struct Servers {
+    links: Vec<Link>,
+    /// Of those that are there.
+    map: Map,
+}
+
+impl Servers {
+    fn new(links: Vec<Link>) -> Self {
+        let map = Map::of(links.iter().filter(|link| !link.is_gone).map(|link| &link.server));
+        Self { links, map }
+    }
 }
 
 /// A server, as the network has it.
@@ -117,7 +131,7 @@ impl Network {
             seed,
             slow_one_in,
             calm_from,
-            servers: Mutex::new(servers.into_iter().map(link).collect()),
+            servers: Mutex::new(Servers::new(servers.into_iter().map(link).collect())),
             ways,
             connections_made: AtomicU64::new(1),
             open: Mutex::default(),
@@ -127,17 +141,19 @@ impl Network {
 
     /// Changes a server.
     pub fn server<T>(&self, number: usize, change: impl FnOnce(&mut Server) -> T) -> T {
-        change(&mut lock(&self.servers)[number].server)
+        change(&mut lock(&self.servers).links[number].server)
     }
 
     /// A server answers nothing until then.
     pub fn stop(&self, number: usize, until: Time) {
-        lock(&self.servers)[number].stopped_until = until;
+        lock(&self.servers).links[number].stopped_until = until;
     }
 
     /// A server is gone, or is there again.
     pub fn set_gone(&self, number: usize, is_gone: bool) {
-        lock(&self.servers)[number].is_gone = is_gone;
+        let mut servers = lock(&self.servers);
+        servers.links[number].is_gone = is_gone;
+        *servers = Servers::new(std::mem::take(&mut servers.links));
     }
 
     /// Messages between a node and a server wait until then.
@@ -179,14 +195,6 @@ impl Network {
         }
     }
 
-    /// The map of a Cluster: of servers that are there.
-    fn map(servers: &[Link]) -> Map {
-        let masters = servers.iter().filter(|link| !link.is_gone);
-        let masters =
-            masters.filter_map(|Link { server, .. }| Some((server.slots.clone()?, server.name.clone())));
-        Map { masters: masters.collect() }
-    }
-
     /// The server runs a command now.
     fn run(&self, now: Time, server: usize, command: &Cmd, asks: bool) -> Value {
         self.commands.fetch_add(1, Relaxed);
@@ -198,17 +206,18 @@ impl Network {
             })
             .collect();
         let mut servers = lock(&self.servers);
-        let map = Self::map(&servers);
+        let Servers { links, map } = &mut *servers;
         let micros = EPOCH_MICROS + now / MICRO;
         SCRIPTS.with_borrow_mut(|scripts| {
-            to_value(servers[server].server.run(scripts, &map, micros, &arguments, asks))
+            to_value(links[server].server.run(scripts, map, micros, &arguments, asks))
         })
     }
 
     /// Connects a node to a server of this name.
     pub async fn connect(self: &Arc<Self>, world: &Arc<World>, node: usize, host: &str) -> RedisResult<Wire> {
         let number = self.connections_made.fetch_add(1, Relaxed);
-        let server = lock(&self.servers).iter().position(|link| link.server.name == host && !link.is_gone);
+        let server =
+            lock(&self.servers).links.iter().position(|link| link.server.name == host && !link.is_gone);
         let arrives = world.now() + self.latency(world.now(), number, 0);
         let Some(server) = server else {
             world.until(arrives).await;
@@ -261,7 +270,7 @@ impl Connection {
             return;
         }
         let (now, begins) = (world.now(), {
-            let link = &mut lock(&self.network.servers)[self.server];
+            let link = &mut lock(&self.network.servers).links[self.server];
             let begins = link.stopped_until.max(link.busy_until).max(world.now());
             if begins == world.now() {
                 link.busy_until = begins + WORK;

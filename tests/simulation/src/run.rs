@@ -31,6 +31,10 @@ const LATE_MAX: Time = 2 * MILLI;
 /// After this all connections are there again, and Redis has been told what it missed.
 const RECOVERED: Time = 8 * SECOND;
 
+/// The keys of limits in requests, and the values of counters.
+const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
+const KEYS: [&str; 6] = ["k0", "k1", "k2", "k3", "k4", "k5"];
+
 /// What a run came to.
 #[derive(Debug)]
 pub struct Outcome {
@@ -179,10 +183,7 @@ fn rules(limits: &[LimitSpec], version: usize) -> RuleSet {
 impl Run {
     fn play(self: &Arc<Self>) {
         (0..self.scenario.clocks.len()).for_each(|node| self.start(node));
-        for (number, ask) in self.scenario.asks.iter().enumerate() {
-            let (run, ask) = (Arc::clone(self), ask.clone());
-            self.world.at(ask.at, move |_| run.ask(number, ask));
-        }
+        self.ask_from(0);
         for fault in self.scenario.faults.clone() {
             let run = Arc::clone(self);
             self.world.at(fault.at, move |_| run.fault(fault.what));
@@ -229,6 +230,16 @@ impl Run {
             .deny_cache_bytes(self.scenario.deny_cache_bytes)
             .lease_time(Duration::from_nanos(self.scenario.lease_time));
         SharedStore::new(main, per_second, Arc::new(local), clock, options)
+    }
+
+    /// Clients ask one after the other, from this request on.
+    fn ask_from(self: &Arc<Self>, number: usize) {
+        let Some(ask) = self.scenario.asks.get(number).cloned() else { return };
+        let run = Arc::clone(self);
+        self.world.at(ask.at, move |_| {
+            run.ask(number, ask);
+            run.ask_from(number + 1);
+        });
     }
 
     /// A client asks.
@@ -302,15 +313,14 @@ impl Run {
         let (run, rules) = (Arc::clone(self), Arc::clone(&self.rules[version]));
         Some(async move {
             let asked = run.world.now();
-            let (keys, values) = names(&items);
             let mut request = Request::new("sim", 1);
-            for (item, (key, value)) in items.iter().zip(keys.iter().zip(&values)) {
+            for item in &items {
                 let options = DescriptorOptions {
                     hits_addend: Some(item.hits),
                     is_negative_hits: sign < 0,
                     ..DescriptorOptions::default()
                 };
-                request.push([Entry { key, value }], options);
+                request.push([Entry { key: LIMITS[item.limit], value: KEYS[item.key as usize] }], options);
             }
             let plan = rules.plan(&request, Modes::default());
             let first = if sign > 0 { run.note(number, (asked, deadline), &items, &plan) } else { 0 };
@@ -553,10 +563,6 @@ impl Run {
             self.wrong(Kind::Unaccounted, format!("node {node} took leases of {hits_taken} hits, of which {hits_spent} were spent and {hits_given_back} went back"));
         }
     }
-}
-
-fn names(items: &[Item]) -> (Vec<String>, Vec<String>) {
-    items.iter().map(|item| (format!("l{}", item.limit), format!("k{}", item.key))).unzip()
 }
 
 /// The way of a request through the shared store, as the service has it.

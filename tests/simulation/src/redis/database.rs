@@ -50,7 +50,7 @@ pub struct Database {
 type Outcome = Result<Reply, Reply>;
 
 impl Database {
-    /// Runs one command at this time.
+    /// Runs one command, in capitals, at this time.
     pub fn run(&mut self, now_micros: u64, command: &[&[u8]]) -> Reply {
         let Some((name, arguments)) = command.split_first() else {
             return Reply::error("ERR", "empty command");
@@ -58,7 +58,7 @@ impl Database {
         if let Some(key) = arguments.first() {
             self.expire(key, now_micros);
         }
-        self.dispatch(&name.to_ascii_uppercase(), arguments, now_micros).unwrap_or_else(|error| error)
+        self.dispatch(name, arguments, now_micros).unwrap_or_else(|error| error)
     }
 
     /// Forgets everything.

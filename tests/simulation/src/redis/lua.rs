@@ -6,7 +6,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use mlua::{Error, Function, Lua, LuaString, MultiValue, Table, Value, Variadic};
+use mlua::state::{GcIncParams, GcMode};
+use mlua::{BorrowedBytes, Error, Function, Lua, LuaString, Table, Value, Variadic};
+use smallvec::SmallVec;
 
 use super::database::{Database, Reply};
 
@@ -28,6 +30,8 @@ impl Scripts {
     /// An interpreter without scripts.
     pub fn new() -> mlua::Result<Self> {
         let (lua, running) = (Lua::new(), Rc::<RefCell<Running>>::default());
+        // Little lives on after a script: garbage is collected when it is many times as much.
+        lua.gc_set_mode(GcMode::Incremental(GcIncParams::default().pause(1_000)));
         let redis = lua.create_table()?;
         for (name, raises) in [("call", true), ("pcall", false)] {
             let running = Rc::clone(&running);
@@ -91,18 +95,34 @@ impl Scripts {
     }
 }
 
+/// An argument of a command, as its bytes.
+enum Bytes {
+    OfLua(BorrowedBytes),
+    OfNumber(String),
+}
+
+impl Bytes {
+    fn of(argument: &Value) -> mlua::Result<Self> {
+        match argument {
+            Value::String(text) => Ok(Self::OfLua(text.as_bytes())),
+            Value::Integer(number) => Ok(Self::OfNumber(number.to_string())),
+            Value::Number(number) => Ok(Self::OfNumber(text_of(*number))),
+            other => Err(Error::runtime(format!("an argument is a {}", other.type_name()))),
+        }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::OfLua(bytes) => bytes,
+            Self::OfNumber(text) => text.as_bytes(),
+        }
+    }
+}
+
 /// `redis.call` and `redis.pcall`.
 fn call(lua: &Lua, running: &RefCell<Running>, arguments: &[Value], raises: bool) -> mlua::Result<Value> {
-    let mut texts: Vec<Vec<u8>> = Vec::with_capacity(arguments.len());
-    for argument in arguments {
-        texts.push(match argument {
-            Value::String(text) => text.as_bytes().to_vec(),
-            Value::Integer(number) => number.to_string().into_bytes(),
-            Value::Number(number) => text_of(*number).into_bytes(),
-            other => return Err(Error::runtime(format!("an argument is a {}", other.type_name()))),
-        });
-    }
-    let command: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
+    let texts: SmallVec<[Bytes; 6]> = arguments.iter().map(Bytes::of).collect::<mlua::Result<_>>()?;
+    let command: SmallVec<[&[u8]; 6]> = texts.iter().map(Bytes::as_slice).collect();
     let Running { database, now_micros } = &mut *running.borrow_mut();
     match database.run(*now_micros, &command) {
         Reply::Error(code, text) if raises => Err(Error::runtime(format!("{code} {text}"))),
@@ -172,14 +192,14 @@ fn table_reply(table: &Table) -> mlua::Result<Reply> {
 }
 
 /// The fields of a format of the `struct` library: little-endian doubles, and unsigned integers of 1 and 4 bytes.
-fn fields(format: &str) -> impl Iterator<Item = mlua::Result<Field>> {
-    let mut letters = format.chars().filter(|letter| !matches!(letter, '<' | ' ')).peekable();
+fn fields(format: &[u8]) -> impl Iterator<Item = mlua::Result<Field>> {
+    let mut letters = format.iter().filter(|letter| !matches!(letter, b'<' | b' '));
     std::iter::from_fn(move || {
         Some(match letters.next()? {
-            'd' => Ok(Field::Double),
-            'B' => Ok(Field::Byte),
-            'I' if letters.next_if_eq(&'4').is_some() => Ok(Field::Four),
-            other => Err(Error::runtime(format!("the format {other} is not in this model"))),
+            b'd' => Ok(Field::Double),
+            b'B' => Ok(Field::Byte),
+            b'I' if letters.next() == Some(&b'4') => Ok(Field::Four),
+            other => Err(Error::runtime(format!("the format {} is not in this model", char::from(*other)))),
         })
     })
 }
@@ -191,9 +211,9 @@ enum Field {
     Four,
 }
 
-fn pack(lua: &Lua, (format, values): (String, Variadic<f64>)) -> mlua::Result<Value> {
-    let (mut packed, mut values) = (Vec::with_capacity(8 * values.len()), values.iter());
-    for field in fields(&format) {
+fn pack(lua: &Lua, (format, values): (LuaString, Variadic<f64>)) -> mlua::Result<LuaString> {
+    let (mut packed, mut values) = (SmallVec::<[u8; 128]>::new(), values.iter());
+    for field in fields(&format.as_bytes()) {
         let value = *values.next().ok_or_else(|| Error::runtime("a value is missing"))?;
         match field? {
             Field::Double => packed.extend(value.to_le_bytes()),
@@ -201,25 +221,28 @@ fn pack(lua: &Lua, (format, values): (String, Variadic<f64>)) -> mlua::Result<Va
             Field::Four => packed.extend((value as i64 as u32).to_le_bytes()),
         }
     }
-    Ok(Value::String(lua.create_string(packed)?))
+    lua.create_string(&packed)
 }
 
-fn unpack(_: &Lua, (format, text, from): (String, LuaString, Option<usize>)) -> mlua::Result<MultiValue> {
-    let text = text.as_bytes();
+fn unpack(
+    _: &Lua,
+    (format, text, from): (LuaString, LuaString, Option<usize>),
+) -> mlua::Result<Variadic<f64>> {
+    let (format, text) = (format.as_bytes(), text.as_bytes());
     let mut at = from.unwrap_or(1) - 1;
-    let mut values = MultiValue::new();
+    let mut values = Variadic::with_capacity(format.len());
     let mut take = |length: usize| {
         let bytes = text.get(at..at + length).ok_or_else(|| Error::runtime("data string too short"))?;
         at += length;
         Ok::<_, Error>(bytes)
     };
     for field in fields(&format) {
-        values.push_back(Value::Number(match field? {
+        values.push(match field? {
             Field::Double => f64::from_le_bytes(take(8)?.try_into().expect("eight bytes")),
             Field::Byte => f64::from(take(1)?[0]),
             Field::Four => f64::from(u32::from_le_bytes(take(4)?.try_into().expect("four bytes"))),
-        }));
+        });
     }
-    values.push_back(Value::Number((at + 1) as f64));
+    values.push((at + 1) as f64);
     Ok(values)
 }

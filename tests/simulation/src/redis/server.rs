@@ -42,6 +42,14 @@ pub struct Map {
     pub masters: Vec<(RangeInclusive<u16>, String)>,
 }
 
+impl Map {
+    /// Of these servers.
+    pub fn of<'s>(servers: impl Iterator<Item = &'s Server>) -> Self {
+        let masters = servers.filter_map(|server| Some((server.slots.clone()?, server.name.clone())));
+        Self { masters: masters.collect() }
+    }
+}
+
 impl Server {
     /// An empty server.
     pub fn new(name: String, slots: Option<RangeInclusive<u16>>) -> Self {
@@ -151,21 +159,20 @@ impl Server {
         arguments: (&[&[u8]], &[&[u8]]),
         now_micros: u64,
     ) -> Reply {
-        let script = String::from_utf8_lossy(script);
-        let name = match evaluates {
-            false => script.into_owned(),
-            true => match scripts.load(&script) {
-                Ok(name) => {
-                    self.known.insert(name.clone());
-                    name
-                }
+        let Ok(script) = std::str::from_utf8(script) else { return Reply::error("ERR", "no text") };
+        if evaluates {
+            let name = match scripts.load(script) {
+                Ok(name) => name,
                 Err(error) => return error,
-            },
-        };
-        if !self.known.contains(&name) {
+            };
+            let reply = scripts.run(&name, arguments, &mut self.database, now_micros);
+            self.known.insert(name);
+            return reply;
+        }
+        if !self.known.contains(script) {
             return Reply::error("NOSCRIPT", "No matching script. Please use EVAL.");
         }
-        scripts.run(&name, arguments, &mut self.database, now_micros)
+        scripts.run(script, arguments, &mut self.database, now_micros)
     }
 }
 
