@@ -151,8 +151,13 @@ impl Network {
 
     /// A server is gone, or is there again.
     pub fn set_gone(&self, number: usize, is_gone: bool) {
+        lock(&self.servers).links[number].is_gone = is_gone;
+        self.draw_map();
+    }
+
+    /// All servers know what has changed among them.
+    pub fn draw_map(&self) {
         let mut servers = lock(&self.servers);
-        servers.links[number].is_gone = is_gone;
         *servers = Servers::new(std::mem::take(&mut servers.links));
     }
 
@@ -284,7 +289,7 @@ impl Connection {
         if command.args_iter().next().is_some_and(|name| matches!(name, Arg::Simple(b"EVAL" | b"EVALSHA"))) {
             world.tell(|| format!("server {} runs {} for node {}", self.server, shown(&command), self.node));
         }
-        let back = self.next_arrival(1, now + WORK);
+        let back = self.next_arrival(1, now + WORK + waits_for_replicas(&command, &reply));
         world.at(back, move |_| {
             let is_lost = self.number < self.network.way(self.node, self.server).lost_before;
             if !self.is_closed.load(Relaxed) && !is_lost {
@@ -337,6 +342,17 @@ impl Transport for Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         self.0.break_now();
+    }
+}
+
+/// How long WAIT waits for replicas that do not come, and holds up what follows.
+fn waits_for_replicas(command: &Cmd, reply: &Value) -> Time {
+    let mut arguments = command.args_iter();
+    match (arguments.next(), arguments.nth(1), reply) {
+        (Some(Arg::Simple(b"WAIT")), Some(Arg::Simple(millis)), Value::Int(0)) => {
+            std::str::from_utf8(millis).ok().and_then(|millis| millis.parse().ok()).unwrap_or(0) * MILLI
+        }
+        _ => 0,
     }
 }
 

@@ -7,7 +7,8 @@
 //! - Buckets: never more than `burst` and what drains meanwhile.
 //! - Fixed windows: never more than N in an aligned window.
 //! - Hits that were reported are charged whether they fit or not, but nothing is admitted on top of N.
-//! - Each time that a server loses its memory its counts begin anew: N once more.
+//! - What a server forgets may be admitted once more, and no more than that: all that it was asked before FLUSHALL, or
+//!   what a replica lacked that takes over.
 //! - `local`: every node may admit N alone while Redis is away, and again when it was restarted.
 //! - A request that gives hits back takes what it was admitted out of every window.
 //! - Where nothing fails nobody is denied hits for which there is room, whatever may have counted.
@@ -38,6 +39,8 @@ pub struct Record {
     pub answered: Time,
     /// The N that the node had.
     pub requests: u32,
+    /// And its W.
+    pub window: Time,
     /// They were not asked for, but reported.
     pub is_reported: bool,
     /// They were given back.
@@ -84,14 +87,25 @@ impl Record {
     }
 }
 
+/// A server forgot what was written last.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    /// It forgot what was written from then on.
+    pub since: Time,
+    /// Nothing is forgotten that is written later.
+    pub until: Time,
+    /// It forgot hits that were admitted too. Otherwise only those whose clients had another answer.
+    pub acknowledged: bool,
+}
+
 /// What all limits are judged with.
 pub struct Rules<'s> {
     /// The limits.
     pub limits: &'s [LimitSpec],
     /// How often a node was started: each time with no hits of its own.
     pub starts: u64,
-    /// When a server lost its memory.
-    pub losses: &'s [Time],
+    /// What servers forgot.
+    pub losses: &'s [Loss],
     /// For so long after that hits may be spent that were leased before.
     pub lease_time: Time,
     /// Nothing fails, and no message is slow: nobody is denied but by what counts.
@@ -102,6 +116,9 @@ pub struct Rules<'s> {
 pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     each_counter(records, |number, own| {
         let limit = &rules.limits[number];
+        if limit.is_shadow {
+            return None;
+        }
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
         in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, &counting))
     })
@@ -116,6 +133,9 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let limit = &rules.limits[number];
         let is_judged = limit.failure == StoreFailure::Error
             && !limit.is_leased
+            && !limit.is_shadow
+            // A log has N times at most: what is reported beyond them moves the newest one.
+            && !(limit.is_reported && limit.algorithm == Algorithm::SlidingLog)
             && limit.requests[0] == limit.requests[1];
         let denied = own.iter().filter(|it| it.is_plain && it.outcome == Outcome::Denied { over: true });
         denied.filter(|_| is_judged).find_map(|it| {
@@ -125,8 +145,7 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
             let there = match limit.algorithm {
                 Algorithm::SlidingLog | Algorithm::SlidingWindow => {
                     // A bucket counts as a whole, and is a sixtieth of the window at most.
-                    let window = limit.window_secs * SECOND;
-                    let since = it.asked.saturating_sub(window + window / 60 + LATE);
+                    let since = it.asked.saturating_sub(it.window + it.window / 60 + LATE);
                     others.filter(|other| other.answered >= since).map(|other| other.hits).sum()
                 }
                 // What is there is rounded up.
@@ -152,8 +171,7 @@ fn level<'r>(limit: &LimitSpec, others: impl Iterator<Item = &'r Record>, it: &R
     let mut others: Vec<_> = others.map(|other| (other.answered.min(it.asked), other.hits)).collect();
     others.sort_unstable();
     let (mut level, mut since) = (0.0_f64, 0);
-    let drained =
-        |elapsed: Time| elapsed as f64 * f64::from(limit.requests[0]) / (limit.window_secs * SECOND) as f64;
+    let drained = |elapsed: Time| elapsed as f64 * f64::from(limit.requests[0]) / it.window as f64;
     for (at, hits) in others {
         level = (level - drained(at - since)).max(0.0) + hits as f64;
         since = at;
@@ -163,20 +181,29 @@ fn level<'r>(limit: &LimitSpec, others: impl Iterator<Item = &'r Record>, it: &R
 
 /// What a judge finds in the records of a counter, by the time at which they were asked.
 fn each_counter(records: &[Record], judge: impl Fn(usize, &[Record]) -> Option<String>) -> Option<String> {
-    let mut counters: BTreeMap<(usize, u64), Vec<Record>> = BTreeMap::new();
-    records.iter().for_each(|it| counters.entry((it.limit, it.key)).or_default().push(*it));
-    counters.into_iter().find_map(|((limit, key), mut own)| {
+    let mut counters: BTreeMap<(usize, u64, Time), Vec<Record>> = BTreeMap::new();
+    records.iter().for_each(|it| counters.entry((it.limit, it.key, it.window)).or_default().push(*it));
+    counters.into_iter().find_map(|((limit, key, _), mut own)| {
         own.sort_by_key(|it| it.asked);
         judge(limit, &own).map(|found| format!("limit {limit}, key {key}: {found}"))
     })
 }
 
-/// How often N may be there in a window, and how many times a server lost its memory in it.
-fn times(rules: &Rules<'_>, limit: &LimitSpec, from: Time, to: Time) -> u64 {
-    let before = from.saturating_sub(rules.lease_time + SECOND / 2);
-    let losses = rules.losses.iter().filter(|&&loss| loss >= before && loss <= to).count() as u64;
-    let alone = if limit.failure == StoreFailure::Local { rules.starts } else { 0 };
-    1 + losses + alone
+/// How many nodes, each as often as it was started, may admit N alone.
+fn alone(rules: &Rules<'_>, limit: &LimitSpec) -> u64 {
+    if limit.failure == StoreFailure::Local { rules.starts } else { 0 }
+}
+
+/// Whether servers may have forgotten a hit in this loss. Those of a lease are spent until its end.
+fn may_be_lost(rules: &Rules<'_>, loss: &Loss, it: &Record) -> bool {
+    it.answered >= loss.since && it.asked <= loss.until + rules.lease_time + LATE
+}
+
+/// How many of these hits servers may have forgotten: at most so many each time.
+fn forgotten<'r>(rules: &Rules<'_>, most: u64, hits: impl Iterator<Item = &'r Record> + Clone) -> u64 {
+    let in_loss = |loss| hits.clone().filter(move |it| may_be_lost(rules, loss, it)).map(|it| it.hits).sum();
+    let losses = rules.losses.iter().filter(|loss| loss.acknowledged);
+    losses.map(|loss| most.min(in_loss(loss))).sum()
 }
 
 /// A window that holds too much.
@@ -185,41 +212,56 @@ fn in_windows(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<St
     if limit.is_reported || limit.failure == StoreFailure::Allow {
         return None;
     }
-    let window = limit.window_secs * SECOND;
-    let most = u64::from(limit.requests.into_iter().max().unwrap_or(0));
-    own.iter().enumerate().find_map(|(place, first)| {
-        let from = first.asked;
-        match limit.algorithm {
-            Algorithm::SlidingLog | Algorithm::SlidingWindow => {
-                let within = own[place..].iter().take_while(|it| it.asked < from + window);
-                let within = within.filter(|it| it.answered < from + window);
-                let (hits, max) =
-                    (within.map(|it| it.hits).sum::<u64>(), most * times(rules, limit, from, from + window));
-                (hits > max).then(|| told(hits, max, from, window))
-            }
-            Algorithm::FixedWindow => {
-                let unix = EPOCH_MICROS * MICRO + from;
-                let end = from + window - unix % window;
-                let within =
-                    own[place..].iter().take_while(|it| it.asked < end).filter(|it| it.answered < end);
-                let (hits, max) =
-                    (within.map(|it| it.hits).sum::<u64>(), most * times(rules, limit, from, end));
-                (hits > max).then(|| told(hits, max, from, end - from))
-            }
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                let mut later: Vec<_> = own[place..].iter().collect();
-                later.sort_by_key(|it| it.answered);
-                let mut hits = 0;
-                later.into_iter().find_map(|it| {
-                    hits += it.hits;
-                    let elapsed = it.answered - from;
-                    let drained = most * elapsed / window + 1;
-                    let max = (most + drained) * times(rules, limit, from, it.answered);
-                    (hits > max).then(|| told(hits, max, from, elapsed))
-                })
-            }
-            Algorithm::SlidingWindowWeighted => None,
+    let window = own.first()?.window;
+    let places = own.iter().enumerate();
+    let mut windows = places.map(|(place, first)| (first.asked, &own[place..]));
+    match limit.algorithm {
+        Algorithm::SlidingLog | Algorithm::SlidingWindow => {
+            windows.find_map(|(from, own)| too_many_until(rules, limit, own, (from, from + window)))
         }
+        Algorithm::FixedWindow => windows.find_map(|(from, own)| {
+            let end = from + window - (EPOCH_MICROS * MICRO + from) % window;
+            too_many_until(rules, limit, own, (from, end))
+        }),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            windows.find_map(|(from, own)| too_fast(rules, limit, own, from))
+        }
+        Algorithm::SlidingWindowWeighted => None,
+    }
+}
+
+/// More than N of these hits, which were asked in this order, that surely counted in a window.
+fn too_many_until(
+    rules: &Rules<'_>,
+    limit: &LimitSpec,
+    own: &[Record],
+    (from, end): (Time, Time),
+) -> Option<String> {
+    let within = own.iter().take_while(|it| it.asked < end).filter(|it| it.answered < end);
+    let most = limit.most() * (1 + alone(rules, limit));
+    let hits: u64 = within.clone().map(|it| it.hits).sum();
+    if hits <= most {
+        return None;
+    }
+    let max = most + forgotten(rules, most, within);
+    (hits > max).then(|| told(hits, max, from, end - from))
+}
+
+/// More of these hits than a bucket holds, and lets through meanwhile.
+fn too_fast(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], from: Time) -> Option<String> {
+    let mut later: Vec<_> = own.iter().collect();
+    later.sort_by_key(|it| it.answered);
+    let mut hits = 0;
+    later.iter().enumerate().find_map(|(place, it)| {
+        hits += it.hits;
+        let elapsed = it.answered - from;
+        let drained = limit.most() * elapsed / it.window + 1;
+        let most = (limit.most() + drained) * (1 + alone(rules, limit));
+        if hits <= most {
+            return None;
+        }
+        let max = most + forgotten(rules, most, later[..=place].iter().copied());
+        (hits > max).then(|| told(hits, max, from, elapsed))
     })
 }
 
@@ -234,13 +276,15 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String
     if !limit.algorithm.is_strict() || may_be_alone {
         return None;
     }
-    let window = limit.window_secs * SECOND;
     own.iter().filter(|it| !it.is_reported).find_map(|it| {
-        let since = it.answered.saturating_sub(window);
+        let since = it.answered.saturating_sub(it.window);
         let before = own.iter().filter(|other| other.answered < it.asked && other.asked > since);
         let before: u64 = before.map(|other| other.hits).sum();
         let max = u64::from(it.requests);
-        let forgot = times(rules, limit, since, it.answered) > 1;
+        let forgot = rules
+            .losses
+            .iter()
+            .any(|loss| loss.since <= it.answered && loss.until + rules.lease_time + LATE >= since);
         (!forgot && before + it.hits > max).then(|| {
             format!(
                 "request {} was admitted {} hits at {} us, though {before} of {max} were there",
@@ -260,7 +304,9 @@ mod tests {
         LimitSpec {
             algorithm,
             requests: [2, 2],
-            window_secs: 1,
+            window_secs: [1, 1],
+            is_override: false,
+            is_shadow: false,
             is_leased: false,
             is_reported: false,
             failure: StoreFailure::Error,
@@ -278,6 +324,7 @@ mod tests {
             asked,
             answered,
             requests,
+            window: SECOND,
             is_reported,
             is_refunded,
             is_plain,
@@ -285,7 +332,7 @@ mod tests {
         }
     }
 
-    fn is_fine(algorithm: Algorithm, losses: &[Time], times: &[(Time, Time)]) -> bool {
+    fn is_fine(algorithm: Algorithm, losses: &[Loss], times: &[(Time, Time)]) -> bool {
         let admitted: Vec<_> = times.iter().map(|&times| record(times, Outcome::Admitted)).collect();
         let rules = Rules { limits: &[limit(algorithm)], starts: 1, losses, lease_time: 0, is_calm: true };
         too_much(&rules, &admitted).is_none()
@@ -314,10 +361,15 @@ mod tests {
 
     #[test]
     fn three_of_two_in_a_window_are_noticed_wherever_it_begins() {
-        let strict = Algorithm::SlidingWindow;
+        let (strict, loss) = (Algorithm::SlidingWindow, Loss { since: 3, until: 7, acknowledged: true });
         assert!(is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND + 1, SECOND + 2)]));
         assert!(!is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
-        assert!(is_fine(strict, &[7], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]), "a server forgot");
+        assert!(is_fine(strict, &[loss], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]), "a server forgot");
+        // What was written before, or what replicas had, is not forgotten.
+        let late = Loss { since: SECOND / 2, until: SECOND, ..loss };
+        assert!(!is_fine(strict, &[late], &[(0, 1), (5, 6), (7, 8)]));
+        let denied = Loss { acknowledged: false, ..loss };
+        assert!(!is_fine(strict, &[denied], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
         // At the same time: nobody knows which was first, but all three are within.
         assert!(!is_fine(strict, &[], &[(0, 9), (1, 8), (2, 7)]));
         // The third may have counted when the first was over.

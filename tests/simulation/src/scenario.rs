@@ -27,6 +27,8 @@ pub struct Scenario {
     pub lease_time: Time,
     /// REDIS_TIMEOUT.
     pub timeout: Time,
+    /// REDIS_WAIT_REPLICAS.
+    pub wait_replicas: u32,
     /// Bytes of the deny cache.
     pub deny_cache_bytes: usize,
     /// Once in so many messages one takes much longer.
@@ -44,6 +46,8 @@ pub enum Layout {
     Single,
     /// One server, and another for limits per second.
     PerSecond,
+    /// A master, its replica, and the sentinel that knows which of them is the master.
+    Sentinel,
     /// A Cluster of so many masters.
     Cluster(usize),
 }
@@ -54,6 +58,7 @@ impl Layout {
         match self {
             Self::Single => 1,
             Self::PerSecond => 2,
+            Self::Sentinel => 3,
             Self::Cluster(masters) => masters,
         }
     }
@@ -66,14 +71,25 @@ pub struct LimitSpec {
     pub algorithm: Algorithm,
     /// N, before and after a reload.
     pub requests: [u32; 2],
-    /// W in seconds.
-    pub window_secs: u64,
+    /// W in seconds, before and after a reload: another W is another counter.
+    pub window_secs: [u64; 2],
+    /// Requests bring it along, and no rule has it.
+    pub is_override: bool,
+    /// `shadow_mode`.
+    pub is_shadow: bool,
     /// `sync: leased`.
     pub is_leased: bool,
     /// `cost: reported`.
     pub is_reported: bool,
     /// `on_store_failure`.
     pub failure: StoreFailure,
+}
+
+impl LimitSpec {
+    /// The largest N that is ever in force.
+    pub fn most(&self) -> u64 {
+        u64::from(self.requests[0].max(self.requests[1]))
+    }
 }
 
 /// What one client asks.
@@ -195,11 +211,20 @@ pub enum What {
         /// It is away for so long.
         lasts: Time,
     },
+    /// Half of a master's slots move to another one.
+    MoveSlots {
+        /// From this server.
+        server: usize,
+        /// To that one.
+        to: usize,
+        /// It takes so long.
+        lasts: Time,
+    },
     /// A node takes other rules.
     Reload {
         /// Which.
         node: usize,
-        /// The N of each limit that is in force then.
+        /// The N and W of each limit that are in force then.
         version: usize,
     },
 }
@@ -215,6 +240,7 @@ impl Scenario {
         let layout = random.pick(&[
             Layout::Single,
             Layout::PerSecond,
+            Layout::Sentinel,
             Layout::Cluster(1),
             Layout::Cluster(2),
             Layout::Cluster(3),
@@ -232,6 +258,7 @@ impl Scenario {
             limits,
             lease_time: random.pick(&[50, 100, 100, 200]) * MILLI,
             timeout: random.pick(&[20, 100, 100]) * MILLI,
+            wait_replicas: random.pick(&[0, 0, 0, 1]),
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
             slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
             asks: Vec::new(),
@@ -249,33 +276,43 @@ impl Scenario {
 }
 
 fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
-    let algorithm = random.pick(&[
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingLog,
-        Algorithm::SlidingLog,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::FixedWindow,
-    ]);
+    let is_override = random.one_in(8);
+    let algorithm = match is_override {
+        // Requests bring no algorithm along: they get the usual one.
+        true => Algorithm::default(),
+        false => random.pick(&[
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingLog,
+            Algorithm::SlidingLog,
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+            Algorithm::FixedWindow,
+        ]),
+    };
     let requests = random.pick(&[1, 2, 3, 5, 10, 40, 200]);
-    let changes = random.one_in(3);
-    let other = if changes { random.pick(&[1, 2, 5, 20, 100]) } else { requests };
+    let other = if random.one_in(3) { random.pick(&[1, 2, 5, 20, 100]) } else { requests };
     // A minute is of the main store: where there is a second one, some limits have to be there.
-    let window_secs = if layout == Layout::PerSecond && random.one_in(2) { 60 } else { 1 + random.below(5) };
+    let window = if layout == Layout::PerSecond && random.one_in(2) { 60 } else { 1 + random.below(5) };
+    let other_window = if random.one_in(8) { 1 + random.below(5) } else { window };
     LimitSpec {
         algorithm,
         requests: [requests, other],
-        window_secs,
-        is_leased: algorithm.is_strict() && random.one_in(2),
-        is_reported: algorithm != Algorithm::FixedWindow && random.one_in(6),
-        failure: random.pick(&[
-            StoreFailure::Error,
-            StoreFailure::Error,
-            StoreFailure::Deny,
-            StoreFailure::Local,
-        ]),
+        window_secs: [window, other_window],
+        is_override,
+        is_shadow: !is_override && random.one_in(10),
+        is_leased: !is_override && algorithm.is_strict() && random.one_in(2),
+        is_reported: !is_override && algorithm != Algorithm::FixedWindow && random.one_in(6),
+        failure: match is_override {
+            true => StoreFailure::Error,
+            false => random.pick(&[
+                StoreFailure::Error,
+                StoreFailure::Error,
+                StoreFailure::Deny,
+                StoreFailure::Local,
+            ]),
+        },
     }
 }
 
@@ -329,7 +366,8 @@ fn faults(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
             let (node, server) = (random.below(nodes) as usize, random.below(servers) as usize);
             let at = SECOND + random.below(ASKED - SECOND);
             let lasts = random.pick(&[5 * MILLI, 50 * MILLI, 150 * MILLI, 400 * MILLI, SECOND, 3 * SECOND]);
-            let what = match random.below(13) {
+            let to = random.below(servers) as usize;
+            let what = match random.below(15) {
                 0 | 1 => What::Cut { node, server, lasts },
                 2 => What::Break { node, server },
                 3 => What::Lose { node, server },
@@ -344,6 +382,7 @@ fn faults(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
                 9 => What::Pause { node, lasts },
                 10 => What::Crash { node, lasts },
                 11 => What::StopNode { node, lasts },
+                12 | 13 => What::MoveSlots { server, to, lasts },
                 _ => What::Reload { node, version: random.below(2) as usize },
             };
             Fault { at, what }
@@ -364,18 +403,26 @@ impl Display for Scenario {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "{} nodes, {:?}, leases of {} ms, REDIS_TIMEOUT {} ms, {} bytes of deny cache",
+            "{} nodes, {:?}, leases of {} ms, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache",
             self.clocks.len(),
             self.layout,
             self.lease_time / MILLI,
             self.timeout / MILLI,
+            self.wait_replicas,
             self.deny_cache_bytes
         )?;
         for (number, limit) in self.limits.iter().enumerate() {
-            let LimitSpec { algorithm, requests, window_secs, is_leased, is_reported, failure } = limit;
+            let LimitSpec { algorithm, requests, window_secs, failure, .. } = limit;
+            let flags = [
+                (limit.is_override, "of requests"),
+                (limit.is_shadow, "shadow"),
+                (limit.is_leased, "leased"),
+                (limit.is_reported, "reported"),
+            ];
+            let flags: Vec<_> = flags.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
             writeln!(
                 formatter,
-                "limit {number}: {} of {requests:?} in {window_secs} s, leased: {is_leased}, reported: {is_reported}, on failure {failure:?}",
+                "limit {number}: {} of {requests:?} in {window_secs:?} s {flags:?}, on failure {failure:?}",
                 algorithm.name()
             )?;
         }

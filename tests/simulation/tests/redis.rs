@@ -1,8 +1,9 @@
 //! The model of Redis is held to the real one: the same random calls of the real scripts, every byte of every reply, and
 //! the state of every key afterwards.
 
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+#[allow(dead_code, reason = "the suite of the scripts needs more of it")]
+#[path = "../../../crates/redis/tests/redis/server.rs"]
+mod server;
 
 use redis::{ConnectionLike as _, Value};
 use tidegate_engine::key::Key;
@@ -14,56 +15,13 @@ use tidegate_simulation::random::Random;
 use tidegate_simulation::redis::database::{Database, Reply};
 use tidegate_simulation::redis::lua::Scripts;
 
+use server::Server;
+
 const SECOND: u64 = 1_000_000;
 const TODAY: u64 = 1_790_000_000 * SECOND;
 /// Expiry is moved by so many milliseconds, so that no key goes in the real server while the suite's time stands still.
 const SHIFT_MILLIS: u64 = 100 * 366 * 86_400_000;
 const GENERATION: &str = "generation";
-
-/// A real server, ended with the test.
-struct Server {
-    child: Child,
-    port: u16,
-    _folder: tempfile::TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().expect("a folder can be made");
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let port = listener.local_addr().expect("it is bound").port();
-        drop(listener);
-        let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .arg("--dir")
-            .arg(folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("redis-server is not installed: {error}"));
-        Self { child, port, _folder: folder }
-    }
-
-    #[allow(clippy::disallowed_methods, reason = "a real server takes real time to start")]
-    fn connect(&self) -> redis::Connection {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a good URL");
-        let until = Instant::now() + Duration::from_secs(20);
-        loop {
-            match client.get_connection() {
-                Ok(connection) => return connection,
-                Err(error) if Instant::now() > until => panic!("no Redis on port {}: {error}", self.port),
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
-            }
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// The real server and the model, asked the same.
 struct Both {
@@ -229,7 +187,7 @@ fn charged(reply: &Reply, asked: &[(usize, Check<'static>)]) -> Vec<(usize, Stam
 
 #[test]
 fn the_model_answers_as_the_real_one_does() {
-    let server = Server::start();
+    let server = Server::start(&[]);
     let mut real = server.connect();
     redis::cmd("SET").arg(GENERATION).arg("one").exec(&mut real).expect("it takes a key");
     let mut both = Both { real, scripts: Scripts::new().expect("Lua starts"), database: Database::default() };

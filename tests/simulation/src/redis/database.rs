@@ -66,6 +66,18 @@ impl Database {
         self.keys.clear();
     }
 
+    /// Takes out the keys for which this is true.
+    pub fn take(&mut self, is_meant: impl Fn(&[u8]) -> bool) -> Self {
+        let (taken, kept) = std::mem::take(&mut self.keys).into_iter().partition(|(key, _)| is_meant(key));
+        self.keys = kept;
+        Self { keys: taken }
+    }
+
+    /// Adds these keys.
+    pub fn add(&mut self, other: Self) {
+        self.keys.extend(other.keys);
+    }
+
     /// How many keys there are.
     pub fn count(&self) -> usize {
         self.keys.len()

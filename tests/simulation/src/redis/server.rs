@@ -22,12 +22,29 @@ pub enum Trouble {
     Full,
 }
 
+/// Slots that move from one server to another.
+#[derive(Clone, Debug)]
+pub struct Moving {
+    /// Which.
+    pub slots: RangeInclusive<u16>,
+    /// Where they go to. `None`: they come to this server.
+    pub to: Option<String>,
+    /// Their keys are there already.
+    pub keys_moved: bool,
+}
+
 /// One server.
 pub struct Server {
     /// Its name: the host of its address.
     pub name: String,
     /// Slots that it holds, as all servers of the Cluster know it. `None`: it holds them all, alone.
-    pub slots: Option<RangeInclusive<u16>>,
+    pub slots: Option<Vec<RangeInclusive<u16>>>,
+    /// Slots on their way to it or from it.
+    pub moving: Option<Moving>,
+    /// It is a replica: it takes no writes.
+    pub is_replica: bool,
+    /// It is a sentinel: it knows the name of the master.
+    pub master: Option<String>,
     /// What is the matter with it.
     pub trouble: Option<Trouble>,
     /// Replicas that have everything at once.
@@ -45,15 +62,39 @@ pub struct Map {
 impl Map {
     /// Of these servers.
     pub fn of<'s>(servers: impl Iterator<Item = &'s Server>) -> Self {
-        let masters = servers.filter_map(|server| Some((server.slots.clone()?, server.name.clone())));
+        let ranges =
+            |server: &'s Server| server.slots.iter().flatten().map(|range| (range.clone(), &server.name));
+        let masters = servers.flat_map(ranges).map(|(range, name)| (range, name.clone()));
         Self { masters: masters.collect() }
     }
 }
 
 impl Server {
     /// An empty server.
-    pub fn new(name: String, slots: Option<RangeInclusive<u16>>) -> Self {
-        Self { name, slots, trouble: None, replicas: 1, database: Database::default(), known: HashSet::new() }
+    pub fn new(name: &str, slots: Option<RangeInclusive<u16>>) -> Self {
+        Self {
+            name: name.to_owned(),
+            slots: slots.map(|slots| vec![slots]),
+            moving: None,
+            is_replica: false,
+            master: None,
+            trouble: None,
+            replicas: 1,
+            database: Database::default(),
+            known: HashSet::new(),
+        }
+    }
+
+    /// The replica of a master.
+    #[must_use]
+    pub fn replica(self) -> Self {
+        Self { is_replica: true, ..self }
+    }
+
+    /// A sentinel that knows a master of this name.
+    #[must_use]
+    pub fn sentinel(self, master: &str) -> Self {
+        Self { master: Some(master.to_owned()), ..self }
     }
 
     /// Its data, as a replica would have them.
@@ -62,9 +103,49 @@ impl Server {
     }
 
     /// Has these data from now on, and no scripts: it was restarted, or somebody else took over.
-    pub fn restart(&mut self, database: Database) {
+    pub fn restart(&mut self, mut database: Database) {
+        database.take(|key| !self.holds(slot_of(key)));
         self.database = database;
         self.known.clear();
+    }
+
+    /// Whether the keys of this slot are here.
+    fn holds(&self, slot: u16) -> bool {
+        let Some(own) = &self.slots else { return true };
+        let moved = self.moving.as_ref().filter(|moving| moving.keys_moved && moving.slots.contains(&slot));
+        moved.map_or_else(|| own.iter().any(|slots| slots.contains(&slot)), |moved| moved.to.is_none())
+    }
+
+    /// Half of its last slots, if there are several.
+    pub fn last_half(&self) -> Option<RangeInclusive<u16>> {
+        let last = self.slots.as_ref()?.last()?;
+        let middle = last.start() + (last.end() - last.start()).div_ceil(2);
+        (middle > *last.start()).then(|| middle..=*last.end())
+    }
+
+    /// The keys of the slots that move go out.
+    pub fn send_keys(&mut self) -> Database {
+        let Some(moving) = &mut self.moving else { return Database::default() };
+        moving.keys_moved = true;
+        self.database.take(|key| moving.slots.contains(&slot_of(key)))
+    }
+
+    /// They come in.
+    pub fn receive_keys(&mut self, keys: Database) {
+        self.moving.iter_mut().for_each(|moving| moving.keys_moved = true);
+        self.database.add(keys);
+    }
+
+    /// All servers know now where the slots are that have moved.
+    pub fn end_move(&mut self) {
+        let (Some(Moving { slots, to, .. }), Some(own)) = (self.moving.take(), &mut self.slots) else {
+            return;
+        };
+        if to.is_none() {
+            own.push(slots);
+        } else if let Some(last) = own.iter_mut().find(|own| own.end() == slots.end()) {
+            *last = *last.start()..=slots.start() - 1;
+        }
     }
 
     /// FLUSHALL.
@@ -87,12 +168,22 @@ impl Server {
         let text = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
         match (*name, arguments) {
             (b"PING", []) => return self.when_loaded(Reply::Status("PONG")),
+            (b"SENTINEL", _) => {
+                let Some(master) = &self.master else { return Reply::error("ERR", "unknown command") };
+                return Reply::Array(vec![text(master), text("6379")]);
+            }
             (b"INFO", _) => {
-                let mode = if self.slots.is_some() { "cluster" } else { "standalone" };
+                let mode = match (&self.slots, &self.master) {
+                    (Some(_), _) => "cluster",
+                    (None, Some(_)) => "sentinel",
+                    (None, None) => "standalone",
+                };
                 return text(&format!("redis_version:7.2.0\r\nredis_mode:{mode}\r\n"));
             }
             (b"CONFIG", _) => return Reply::Array(vec![text("maxmemory-policy"), text("noeviction")]),
-            (b"ROLE", _) => return Reply::Array(vec![text("master")]),
+            (b"ROLE", _) => {
+                return Reply::Array(vec![text(if self.is_replica { "slave" } else { "master" })]);
+            }
             (b"WAIT", [_, _]) => return Reply::Int(self.replicas.into()),
             (b"CLUSTER", _) => return slots(map),
             _ => {}
@@ -132,7 +223,8 @@ impl Server {
     }
 
     fn denies_write(&self) -> Option<Reply> {
-        match self.trouble? {
+        let trouble = if self.is_replica { Some(Trouble::ReadOnly) } else { self.trouble };
+        match trouble? {
             Trouble::ReadOnly => {
                 Some(Reply::error("READONLY", "You can't write against a read only replica."))
             }
@@ -145,7 +237,12 @@ impl Server {
     fn moved(&self, map: &Map, key: &[u8], asks: bool) -> Option<Reply> {
         let own = self.slots.as_ref()?;
         let slot = slot_of(key);
-        if own.contains(&slot) || asks {
+        let moving = self.moving.as_ref().filter(|moving| moving.slots.contains(&slot));
+        if own.iter().any(|slots| slots.contains(&slot)) {
+            let to = moving.filter(|moving| moving.keys_moved)?.to.as_ref()?;
+            return Some(Reply::error("ASK", format!("{slot} {to}:6379")));
+        }
+        if asks && moving.is_some() {
             return None;
         }
         let (_, name) = map.masters.iter().find(|(slots, _)| slots.contains(&slot))?;
@@ -202,4 +299,63 @@ fn slot_of(key: &[u8]) -> u16 {
             })
         });
     crc % 16_384
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOTS: u16 = 16_384;
+
+    /// Two masters, of which the first has all slots but one, and a key that moves when half of them do.
+    fn masters() -> (Server, Server, Vec<u8>) {
+        let (from, to) =
+            (Server::new("from", Some(0..=SLOTS - 2)), Server::new("to", Some(SLOTS - 1..=SLOTS - 1)));
+        let moving = from.last_half().expect("there are many");
+        let key = (0..).map(|number: u32| number.to_string().into_bytes());
+        let key = key.into_iter().find(|key| moving.contains(&slot_of(key))).expect("half of all keys");
+        (from, to, key)
+    }
+
+    #[test]
+    fn slots_move_with_their_keys() {
+        let mut scripts = Scripts::new().expect("Lua starts");
+        let (mut from, mut to, key) = masters();
+        let mut get =
+            |server: &mut Server, map: &Map, asks| server.run(&mut scripts, map, 0, &[b"GET", &key], asks);
+        let slot = slot_of(&key);
+        let redirect = |code, name| Reply::error(code, format!("{slot} {name}:6379"));
+        let (here, map) = (Reply::Bulk(b"1".to_vec()), Map::of([&from, &to].into_iter()));
+        from.database.run(0, &[b"SET", &key, b"1"]);
+        let slots = from.last_half().expect("there are many");
+        from.moving = Some(Moving { slots: slots.clone(), to: Some("to".to_owned()), keys_moved: false });
+        to.moving = Some(Moving { slots, to: None, keys_moved: false });
+        assert_eq!(get(&mut from, &map, false), here);
+        assert_eq!(get(&mut to, &map, false), redirect("MOVED", "from"));
+
+        to.receive_keys(from.send_keys());
+        assert_eq!(get(&mut from, &map, false), redirect("ASK", "to"));
+        assert_eq!(get(&mut to, &map, false), redirect("MOVED", "from"));
+        assert_eq!(get(&mut to, &map, true), here);
+
+        from.end_move();
+        to.end_move();
+        let map = Map::of([&from, &to].into_iter());
+        assert_eq!(get(&mut from, &map, false), redirect("MOVED", "to"));
+        assert_eq!(get(&mut to, &map, false), here);
+    }
+
+    #[test]
+    fn a_server_that_comes_back_has_no_keys_of_slots_that_went() {
+        let (mut from, mut to, key) = masters();
+        from.database.run(0, &[b"SET", &key, b"1"]);
+        let (copy, slots) = (from.copy(), from.last_half().expect("there are many"));
+        from.moving = Some(Moving { slots: slots.clone(), to: Some("to".to_owned()), keys_moved: false });
+        to.moving = Some(Moving { slots, to: None, keys_moved: false });
+        to.receive_keys(from.send_keys());
+        from.restart(copy.clone());
+        assert_eq!((from.database.count(), to.database.count()), (0, 1));
+        to.restart(copy);
+        assert_eq!(to.database.count(), 1);
+    }
 }

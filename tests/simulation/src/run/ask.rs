@@ -1,0 +1,263 @@
+//! What clients do in a run: they ask, go away, and give hits back; and what they were answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_engine::decision::{Code, Verdicts, conclude};
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::plan::{Modes, Plan, Step};
+use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
+use tidegate_engine::rules::Unit;
+use tidegate_redis::runtime::Runtime as _;
+use tidegate_redis::{Applied, SharedStore, StoreError};
+
+use super::{Kind, LATE_MAX, Run};
+use crate::node::Node;
+use crate::oracle::{Outcome, Record};
+use crate::redis::server::EPOCH_MICROS;
+use crate::scenario::{Ask, Item};
+use crate::world::{MICRO, MILLI, SECOND, Time, lock};
+
+/// The keys of limits in requests, and the values of counters.
+const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
+const KEYS: [&str; 6] = ["k0", "k1", "k2", "k3", "k4", "k5"];
+
+/// A request that waits for its answer, until this is dropped.
+struct Asking {
+    run: Arc<Run>,
+    node: usize,
+}
+
+impl Asking {
+    fn begin(run: &Arc<Run>, node: usize) -> Self {
+        lock(&run.nodes)[node].asking += 1;
+        Self { run: Arc::clone(run), node }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        // When the run is over, nobody is there any more.
+        lock(&self.run.nodes).get_mut(self.node).into_iter().for_each(|node| node.asking -= 1);
+    }
+}
+
+impl Run {
+    /// Clients ask one after the other, from this request on.
+    pub(super) fn ask_from(self: &Arc<Self>, number: usize) {
+        let Some(ask) = self.scenario.asks.get(number).cloned() else { return };
+        let run = Arc::clone(self);
+        self.world.at(ask.at, move |_| {
+            run.ask(number, ask);
+            run.ask_from(number + 1);
+        });
+    }
+
+    /// A client asks.
+    fn ask(self: &Arc<Self>, number: usize, ask: Ask) {
+        let Some(task) = self.request(number, ask.node, ask.items.clone(), 1, ask.deadline) else { return };
+        let (run, node, cancelled_after) = (Arc::clone(self), ask.node, ask.cancelled_after);
+        let asking = self.world.spawn(node, async move {
+            let admitted = task.await;
+            let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(&ask, run.world.now() + after));
+            if let (Some(true), Some((after, at))) = (admitted, refunded) {
+                // Taken out before: whatever becomes of it, the client counts on none of these hits any more.
+                lock(&run.records)
+                    .iter_mut()
+                    .filter(|it| it.request == number)
+                    .for_each(|it| it.is_refunded = true);
+                let again = Arc::clone(&run);
+                run.world.at(run.world.now() + after, move |_| again.refund(number, at, &ask));
+            }
+        });
+        if let Some(after) = cancelled_after {
+            self.world.at(self.world.now() + after, move |_| asking.abort());
+        }
+    }
+
+    /// Whether what was admitted surely counts when it goes back at this time: only such hits may be given back.
+    fn still_counts(&self, ask: &Ask, at: Time) -> bool {
+        let latest = at + self.scenario.timeout + 10 * MILLI;
+        if lock(&self.losses).iter().any(|loss| loss.until >= ask.at) {
+            return false;
+        }
+        ask.items.iter().all(|item| {
+            let limit = &self.scenario.limits[item.limit];
+            let window = limit.window_secs[0] * SECOND;
+            if limit.window_secs[1] != limit.window_secs[0] {
+                // They may go back to another counter.
+                return false;
+            }
+            match limit.algorithm {
+                // The oldest hits drain first, whosoever they are.
+                Algorithm::TokenBucket | Algorithm::LeakyBucket => false,
+                Algorithm::FixedWindow => {
+                    let number = |time| (EPOCH_MICROS * MICRO + time) / window;
+                    number(ask.at) == number(latest)
+                }
+                _ => latest < ask.at + window,
+            }
+        })
+    }
+
+    /// A client gives back what it was admitted.
+    fn refund(self: &Arc<Self>, number: usize, node: usize, ask: &Ask) {
+        let Some(task) = self.request(number, node, ask.items.clone(), -1, None) else { return };
+        let (run, ask) = (Arc::clone(self), ask.clone());
+        self.world.spawn(node, async move {
+            // The node may have stood still meanwhile.
+            if run.still_counts(&ask, run.world.now()) {
+                task.await;
+            }
+        });
+    }
+
+    /// A request to a node: whether it was admitted, or `None` without an answer. `sign`: -1 gives hits back.
+    pub(super) fn request(
+        self: &Arc<Self>,
+        number: usize,
+        node: usize,
+        items: Vec<Item>,
+        sign: i8,
+        deadline: Option<Time>,
+    ) -> Option<impl Future<Output = Option<bool>> + Send + use<>> {
+        let (store, runtime, version) = {
+            let nodes = lock(&self.nodes);
+            (nodes[node].store.clone()?, nodes[node].runtime.clone()?, nodes[node].version)
+        };
+        let (run, rules) = (Arc::clone(self), Arc::clone(&self.rules[version]));
+        Some(async move {
+            let (asked, _asking) = (run.world.now(), Asking::begin(&run, node));
+            let mut request = Request::new("sim", 1);
+            for item in &items {
+                let limit = run.scenario.limits[item.limit];
+                let own = limit.is_override.then(|| Override {
+                    requests_per_unit: limit.requests[version],
+                    unit: Unit::Second,
+                    unit_multiplier: limit.window_secs[version] as u32,
+                });
+                let options = DescriptorOptions {
+                    hits_addend: Some(item.hits),
+                    is_negative_hits: sign < 0,
+                    limit: own,
+                };
+                request.push([Entry { key: LIMITS[item.limit], value: KEYS[item.key as usize] }], options);
+            }
+            let plan = rules.plan(&request, Modes::default());
+            let first = if sign > 0 { run.note(number, (asked, deadline), &items, &plan) } else { 0 };
+            let answered =
+                decide((&store, &runtime), &request, &plan, deadline.map(Duration::from_nanos)).await;
+            run.answered((number, first), node, (asked, deadline), &items, sign, &plan, answered)
+        })
+    }
+
+    /// What a client was answered.
+    #[allow(clippy::too_many_arguments, reason = "all of it is one answer")]
+    fn answered(
+        &self,
+        (number, first): (usize, usize),
+        node: usize,
+        (asked, deadline): (Time, Option<Time>),
+        items: &[Item],
+        sign: i8,
+        plan: &Plan<'_>,
+        answered: Result<Verdicts, StoreError>,
+    ) -> Option<bool> {
+        let now = self.world.now();
+        let what = if sign < 0 { "gives back" } else { "asks for" };
+        let budget = self.scenario.timeout.min(deadline.unwrap_or(Time::MAX)) + LATE_MAX;
+        let stood_still =
+            lock(&self.pauses).iter().any(|&(other, from, to)| other == node && from <= now && to >= asked);
+        if now - asked > budget && !stood_still {
+            self.wrong(
+                Kind::TooLate,
+                format!(
+                    "request {number} waited for {} us, its budget was {} us",
+                    (now - asked) / MICRO,
+                    budget / MICRO
+                ),
+            );
+        }
+        let verdicts = match answered {
+            Ok(verdicts) => verdicts,
+            Err(error) => {
+                lock(&self.codes)[2] += 1;
+                self.world.tell(|| format!("node {node}: request {number} {what} {items:?}: {error}"));
+                return None;
+            }
+        };
+        let is_ok = conclude(plan, &verdicts).code == Code::Ok;
+        lock(&self.codes)[usize::from(!is_ok)] += 1;
+        self.world.tell(|| {
+            let lasted = (now - asked) / MICRO;
+            format!(
+                "node {node}: request {number} {what} {items:?}: {} after {lasted} us",
+                if is_ok { "OK" } else { "over" }
+            )
+        });
+        if sign < 0 {
+            return Some(is_ok);
+        }
+        for (record, verdict) in lock(&self.records)[first..].iter_mut().zip(&verdicts) {
+            let over = verdict.is_some_and(|verdict| verdict.over);
+            record.outcome = if is_ok { Outcome::Admitted } else { Outcome::Denied { over } };
+            record.answered = now;
+        }
+        Some(is_ok)
+    }
+
+    /// Notes what a request asks. Returns the place of its first record.
+    fn note(
+        &self,
+        number: usize,
+        (asked, deadline): (Time, Option<Time>),
+        items: &[Item],
+        plan: &Plan<'_>,
+    ) -> usize {
+        let mut records = lock(&self.records);
+        let first = records.len();
+        for (item, step) in items.iter().zip(&plan.steps) {
+            let Step::Check(check) = step else { panic!("every item meets a limit") };
+            records.push(Record {
+                request: number,
+                limit: item.limit,
+                key: item.key,
+                hits: item.hits,
+                asked,
+                // A server does nothing after the deadline of a call.
+                answered: asked + self.scenario.timeout + LATE_MAX,
+                requests: check.limit.requests(),
+                window: check.limit.window_nanos(),
+                is_reported: check.reported,
+                is_refunded: false,
+                is_plain: items.len() == 1 && deadline.is_none(),
+                outcome: Outcome::Unknown,
+            });
+        }
+        first
+    }
+}
+
+/// The way of a request through the shared store. The program's `Service` goes the same way, but with the clock of the
+/// process and on tokio alone, and with metrics and logs around it.
+async fn decide(
+    (store, runtime): (&SharedStore<Node>, &Node),
+    request: &Request<'_>,
+    plan: &Plan<'_>,
+    deadline: Option<Duration>,
+) -> Result<Verdicts, StoreError> {
+    if store.remembers() {
+        let mut applied = Applied::default();
+        if store.apply_known(plan, store.moment(runtime.monotonic()), &mut applied) {
+            return Ok(applied.verdicts);
+        }
+    }
+    let applied = match store.question(request, plan, deadline) {
+        Some(question) => {
+            let reply = question.ask().await;
+            store.answered(plan, question, reply)?
+        }
+        None => store.apply(request, plan, deadline).await?,
+    };
+    Ok(applied.verdicts)
+}

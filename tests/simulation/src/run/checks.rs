@@ -1,0 +1,103 @@
+//! What has to hold in a run, beside what the oracle reads from its records.
+
+use std::sync::{Arc, Mutex};
+
+use tidegate_engine::rules::StoreFailure;
+use tidegate_redis::LeaseTotals;
+
+use super::{Kind, Run, Violation};
+use crate::oracle::{Rules, starved, too_much};
+use crate::scenario::Item;
+use crate::world::{MILLI, SECOND, Time, lock};
+
+/// How often leases are accounted for.
+const ACCOUNTED: Time = 250 * MILLI;
+
+impl Run {
+    /// When nothing has failed for a window, all of N is there again.
+    pub(super) fn check_recovered(self: &Arc<Self>) {
+        for (number, limit) in self.scenario.limits.clone().into_iter().enumerate() {
+            // What was reported, or admitted alone, fills a bucket beyond its size: with what drains in 16 windows at most.
+            let overflows = limit.is_reported || limit.failure == StoreFailure::Local;
+            let windows = if limit.algorithm.is_bucket() && overflows { 18 } else { 2 };
+            let window = limit.window_secs[0].max(limit.window_secs[1]);
+            let quiet = windows * window * SECOND + self.scenario.lease_time;
+            self.world.run_until(self.world.now() + quiet);
+            let node = (self.scenario.seed % self.scenario.clocks.len() as u64) as usize;
+            let version = lock(&self.nodes)[node].version;
+            let hits = u64::from(limit.requests[version]);
+            let items = vec![Item { limit: number, key: 0, hits }];
+            let request = self.scenario.asks.len() + number;
+            let Some(task) = self.request(request, node, items, 1, None) else {
+                return self.wrong(Kind::NotRecovered, format!("node {node} did not come back"));
+            };
+            let answer = Arc::new(Mutex::new(None));
+            let told = Arc::clone(&answer);
+            self.world.spawn(node, async move { *lock(&told) = Some(task.await) });
+            self.world.run_until(self.world.now() + SECOND);
+            let answer = *lock(&answer);
+            if answer != Some(Some(true)) {
+                self.wrong(
+                    Kind::NotRecovered,
+                    format!("limit {number}: {hits} hits were not there again: {answer:?}"),
+                );
+            }
+        }
+    }
+
+    /// Every leased hit is accounted for when all nodes have ended.
+    pub(super) fn check_leases(self: &Arc<Self>) {
+        for node in 0..self.scenario.clocks.len() {
+            self.stop_node(node);
+        }
+        self.world.run_until(self.world.now() + 5 * SECOND);
+    }
+
+    /// Leased hits are accounted for all the time.
+    pub(super) fn check_accounts_until(self: &Arc<Self>, end: Time) {
+        let (run, next) = (Arc::clone(self), self.world.now() + ACCOUNTED);
+        if next > end {
+            return;
+        }
+        self.world.at(next, move |_| {
+            for node in 0..run.scenario.clocks.len() {
+                let (store, asking) = {
+                    let nodes = lock(&run.nodes);
+                    (nodes[node].store.clone(), nodes[node].asking)
+                };
+                // A request that waits may hold some.
+                if let (Some(store), 0) = (store, asking) {
+                    run.check_accounts(node, store.leases());
+                }
+            }
+            run.check_accounts_until(end);
+        });
+    }
+
+    pub(super) fn check_accounts(&self, node: usize, totals: LeaseTotals) {
+        let LeaseTotals { hits_taken, hits_spent, hits_left, hits_given_back, .. } = totals;
+        if hits_taken != hits_spent + hits_left + hits_given_back {
+            let what = format!(
+                "node {node} took leases of {hits_taken} hits, of which {hits_spent} were spent, {hits_left} are left, \
+                 and {hits_given_back} went back"
+            );
+            self.wrong(Kind::Unaccounted, what);
+        }
+    }
+
+    pub(super) fn judged(&self) -> Option<Violation> {
+        let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
+        let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
+        let rules = Rules {
+            limits: &self.scenario.limits,
+            starts,
+            losses: &losses,
+            lease_time: self.scenario.lease_time,
+            is_calm,
+        };
+        let records = lock(&self.records);
+        let of_kind = |kind| move |what| Violation { kind, what };
+        let too_much = too_much(&rules, &records).map(of_kind(Kind::TooMuch));
+        too_much.or_else(|| starved(&rules, &records).map(of_kind(Kind::Starved)))
+    }
+}

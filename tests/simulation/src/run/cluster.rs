@@ -1,0 +1,89 @@
+//! What a scenario names: its servers, its rules, and the shared store of a node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_engine::clock::Clock;
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailure, load};
+use tidegate_engine::time::Timestamp;
+use tidegate_redis::address::{Address, Kind};
+use tidegate_redis::runtime::Runtime as _;
+use tidegate_redis::{RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
+
+use crate::node::Node;
+use crate::redis::server::{EPOCH_MICROS, Server};
+use crate::scenario::{Layout, LimitSpec, Scenario};
+use crate::world::Time;
+
+/// The servers of a layout.
+pub(super) fn servers(layout: Layout) -> Vec<Server> {
+    match layout {
+        Layout::Single => vec![Server::new("main", None)],
+        Layout::PerSecond => ["main", "second"].map(|name| Server::new(name, None)).into(),
+        Layout::Sentinel => vec![
+            Server::new("one", None),
+            Server::new("other", None).replica(),
+            Server::new("sentinel", None).sentinel("one"),
+        ],
+        Layout::Cluster(masters) => (0..masters)
+            .map(|number| {
+                let first = number * 16_384 / masters;
+                let last = (number + 1) * 16_384 / masters - 1;
+                Server::new(&format!("master{number}"), Some(first as u16..=last as u16))
+            })
+            .collect(),
+    }
+}
+
+/// The rules of a version.
+pub(super) fn rules(limits: &[LimitSpec], version: usize) -> RuleSet {
+    let rules = limits.iter().enumerate().filter(|(_, limit)| !limit.is_override);
+    let rules: String = rules.map(|(number, limit)| rule(number, limit, version)).collect();
+    let text =
+        format!("domain: sim\ndescriptors:\n  - {{key: none, rate_limit: {{unlimited: true}}}}\n{rules}");
+    let file = SourceFile { name: "sim.yaml".into(), bytes: text.into(), presumed: false };
+    let options = LoadOptions::new(KeySecret::new([7; 16])).default_cost(Cost::Asked).strict(true);
+    load(&[file], &options).expect("good rules").rules
+}
+
+fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
+    let failure = match limit.failure {
+        StoreFailure::Error => "error",
+        StoreFailure::Deny => "deny",
+        StoreFailure::Allow => "allow",
+        StoreFailure::Local => "local",
+    };
+    let sync = if limit.is_leased { ", sync: leased" } else { "" };
+    let cost = if limit.is_reported { "reported" } else { "asked" };
+    format!(
+        "  - {{key: l{number}, shadow_mode: {}, rate_limit: {{window: {}s, requests_per_unit: {}, algorithm: {}, \
+         on_store_failure: {failure}, cost: {cost}{sync}}}}}\n",
+        limit.is_shadow,
+        limit.window_secs[version],
+        limit.requests[version],
+        limit.algorithm.name(),
+    )
+}
+
+/// The shared store of a node that starts now.
+pub(super) fn store(scenario: &Scenario, now: Time, node: &Node) -> SharedStore<Node> {
+    let host = |name: &str| Address::Tcp(name.to_owned(), 6379);
+    let on = |kind| {
+        let options = RedisOptions::new(kind).timeout(Duration::from_nanos(scenario.timeout));
+        RedisStore::on(node.clone(), options.wait_replicas(scenario.wait_replicas))
+    };
+    let (main, per_second) = match scenario.layout {
+        Layout::Single => (on(Kind::Single(host("main"))), None),
+        Layout::PerSecond => (on(Kind::Single(host("main"))), Some(on(Kind::Single(host("second"))))),
+        Layout::Sentinel => (on(Kind::Sentinel("counters".to_owned(), vec![host("sentinel")])), None),
+        Layout::Cluster(_) => (on(Kind::Cluster(vec![host("master0"), host("master1")])), None),
+    };
+    let local = MemoryStore::new(MemoryOptions::new(1 << 20));
+    let clock = Clock::new(node.monotonic(), Timestamp::from_nanos(EPOCH_MICROS * 1_000 + now));
+    let options = SharedStoreOptions::default()
+        .deny_cache_bytes(scenario.deny_cache_bytes)
+        .lease_time(Duration::from_nanos(scenario.lease_time));
+    SharedStore::new(main, per_second, Arc::new(local), clock, options)
+}

@@ -1,0 +1,170 @@
+//! What goes wrong in a run, and how it heals.
+
+use std::sync::Arc;
+
+use super::Run;
+use crate::oracle::Loss;
+use crate::redis::database::Database;
+use crate::redis::server::{Moving, Server};
+use crate::scenario::{Layout, What};
+use crate::world::{Time, lock};
+
+impl Run {
+    /// Something goes wrong, or is changed.
+    pub(super) fn fault(self: &Arc<Self>, what: What) {
+        let (world, network, now) = (&self.world, &self.network, self.world.now());
+        world.tell(|| format!("{what:?}"));
+        let later = |lasts: Time, then: fn(&Arc<Self>, What)| self.after(lasts, move |run| then(run, what));
+        match what {
+            What::Cut { node, server, lasts } => network.cut(node, server, now + lasts),
+            What::Break { node, server } => network.break_all(Some(node), server),
+            What::Lose { node, server } => network.lose(node, server),
+            What::Stop { server, lasts } => network.stop(server, now + lasts),
+            What::Refuse { server, lasts, why } => {
+                network.server(server, |it| it.trouble = Some(why));
+                later(lasts, Self::heal);
+            }
+            What::Flush { server } => {
+                network.server(server, Server::flush);
+                self.all_is_lost();
+            }
+            What::Restart { server, lasts } => {
+                network.break_all(None, server);
+                network.set_gone(server, true);
+                network.server(server, |it| it.restart(Database::default()));
+                self.all_is_lost();
+                later(lasts, Self::heal);
+            }
+            What::FailOver { server, lacks } => self.fail_over(server, lacks),
+            What::MoveSlots { server, to, lasts } => self.move_slots(server, to, lasts),
+            What::Pause { node, lasts } => {
+                world.freeze(node);
+                lock(&self.pauses).push((node, now, now + lasts));
+                later(lasts, Self::heal);
+            }
+            What::Crash { node, lasts } => {
+                let store = lock(&self.nodes)[node].store.take();
+                world.kill(Some(node));
+                drop(store);
+                (0..self.scenario.layout.servers()).for_each(|server| network.break_all(Some(node), server));
+                later(lasts, Self::heal);
+            }
+            What::StopNode { node, lasts } => {
+                self.stop_node(node);
+                later(lasts, Self::heal);
+            }
+            What::Reload { node, version } => {
+                let mut nodes = lock(&self.nodes);
+                nodes[node].version = version;
+                nodes[node].store.iter().for_each(|store| store.clear_deny_cache());
+            }
+        }
+    }
+
+    /// A fault is over.
+    fn heal(self: &Arc<Self>, what: What) {
+        match what {
+            What::Refuse { server, .. } => self.network.server(server, |it| it.trouble = None),
+            What::Restart { server, .. } => self.network.set_gone(server, false),
+            What::Pause { node, .. } => self.world.thaw(node),
+            What::Crash { node, .. } | What::StopNode { node, .. } => self.start(node),
+            _ => {}
+        }
+    }
+
+    fn after(self: &Arc<Self>, lasts: Time, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let run = Arc::clone(self);
+        self.world.at(self.world.now() + lasts, move |_| then(&run));
+    }
+
+    /// A node serves nobody any more, and gives back what it has of leases.
+    pub(super) fn stop_node(self: &Arc<Self>, node: usize) {
+        let Some(store) = lock(&self.nodes)[node].store.take() else { return };
+        let run = Arc::clone(self);
+        self.world.spawn(node, async move {
+            store.detach().await;
+            run.check_accounts(node, store.leases());
+        });
+    }
+
+    fn all_is_lost(&self) {
+        lock(&self.losses).push(Loss { since: 0, until: self.world.now(), acknowledged: true });
+    }
+
+    /// A replica takes over that has nothing of what is written from now on. Behind a sentinel it has a name of its own,
+    /// and the old master may not know yet.
+    fn fail_over(self: &Arc<Self>, server: usize, lacks: Time) {
+        let (from, to) = match self.scenario.layout {
+            Layout::Sentinel => {
+                let first = self.network.server(0, |it| it.is_replica);
+                (usize::from(first), usize::from(!first))
+            }
+            _ => (server, server),
+        };
+        // So the old master tells whoever waits for replicas that there are none.
+        if self.network.server(from, |it| std::mem::take(&mut it.replicas)) == 0 {
+            return;
+        }
+        let (since, copy) = (self.world.now(), self.network.server(from, |it| it.copy()));
+        let knows_late = from != to && server != from;
+        let copy = match knows_late {
+            true => {
+                self.take_over(to, copy);
+                None
+            }
+            false => Some(copy),
+        };
+        self.after(lacks, move |run| {
+            copy.into_iter().for_each(|copy| run.take_over(to, copy));
+            run.network.server(from, |it| {
+                (it.is_replica, it.replicas) = (from != to, 1);
+            });
+            run.network.break_all(None, from);
+            run.lost_since(since, to);
+            run.world.tell(|| format!("server {from} is the master no more, but {to}"));
+        });
+    }
+
+    fn take_over(&self, server: usize, copy: Database) {
+        self.network.server(server, |it| {
+            it.restart(copy);
+            it.is_replica = false;
+        });
+        let name = self.network.server(server, |it| it.name.clone());
+        if self.scenario.layout == Layout::Sentinel {
+            self.network.server(2, |it| it.master = Some(name));
+        }
+    }
+
+    /// A server has nothing of what was written since then, nor of keys that came since then.
+    fn lost_since(&self, since: Time, server: usize) {
+        let keys_came = lock(&self.moves).iter().any(|&(to, at)| to == server && at >= since);
+        let (since, acknowledged) =
+            if keys_came { (0, true) } else { (since, self.scenario.wait_replicas == 0) };
+        lock(&self.losses).push(Loss { since, until: self.world.now(), acknowledged });
+    }
+
+    /// Half of the last slots of a master go to another: first it says so, then their keys go, then everybody knows.
+    fn move_slots(self: &Arc<Self>, from: usize, to: usize, lasts: Time) {
+        let is_moving = |server| self.network.server(server, |it| it.moving.is_some());
+        if from == to || is_moving(from) || is_moving(to) {
+            return;
+        }
+        let Some(slots) = self.network.server(from, |it| it.last_half()) else { return };
+        let name = self.network.server(to, |it| it.name.clone());
+        let moving = |to| Some(Moving { slots: slots.clone(), to, keys_moved: false });
+        self.network.server(from, |it| it.moving = moving(Some(name)));
+        self.network.server(to, |it| it.moving = moving(None));
+        self.after(lasts / 2, move |run| {
+            let keys = run.network.server(from, Server::send_keys);
+            run.network.server(to, |it| it.receive_keys(keys));
+            lock(&run.moves).push((to, run.world.now()));
+            run.world.tell(|| format!("keys of server {from} are at server {to}"));
+        });
+        self.after(lasts, move |run| {
+            run.network.server(from, Server::end_move);
+            run.network.server(to, Server::end_move);
+            run.network.draw_map();
+        });
+    }
+}
