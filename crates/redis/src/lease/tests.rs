@@ -36,17 +36,21 @@ fn room(remaining: u64) -> Verdict {
 /// A table in which the counter was seen twice, and a lease of so many hits was taken at 1 s.
 fn leased(hits: u64) -> Leases {
     let leases = Leases::new(T);
+    take(&leases, hits, millis(1_000));
+    leases
+}
+
+/// Takes a lease of a counter that was not asked for long.
+fn take(leases: &Leases, hits: u64, now: Duration) {
     let asked = check(1_000, 1);
-    assert!(leases.hold(&asked, millis(1_000)).is_none());
+    assert!(leases.hold(&asked, now).is_none());
     assert!(leases.demand(&asked).is_none(), "seen once");
-    assert!(leases.hold(&asked, millis(1_000)).is_none());
+    assert!(leases.hold(&asked, now).is_none());
     let demand = leases.demand(&asked).expect("seen twice");
     assert_eq!(demand.hits, 2);
     assert!(leases.demand(&asked).is_none(), "a demand is on its way");
     let granted = Granted { hits, stamp: 5 };
-    assert!(demand.granted(source(asked.limit, 5), granted, &room(900), millis(1_000)).is_empty());
-    drop(demand);
-    leases
+    assert!(demand.granted(source(asked.limit, 5), granted, &room(900), now).is_empty());
 }
 
 fn swept(leases: &Leases, now: u64) -> Vec<(u64, u64)> {
@@ -172,6 +176,18 @@ fn the_table_is_bounded() {
     assert_eq!(len(), SHARDS * SHARD_COUNTERS_MAX);
     assert_eq!(swept(&leases, 1_200), []);
     assert_eq!(len(), 0);
+}
+
+#[test]
+fn a_part_that_was_emptied_is_swept_again_when_it_is_used_again() {
+    let leases = leased(3);
+    assert_eq!(leases.hits_spent_and_left(), (0, 3));
+    assert_eq!(swept(&leases, 1_500), [(5, 3)]);
+    assert_eq!((leases.in_use.load(Relaxed), leases.hits_spent_and_left()), (0, (0, 0)));
+    take(&leases, 4, millis(2_000));
+    assert!(leases.spend(&check(1_000, 1), millis(2_001)).is_some());
+    assert_eq!(leases.hits_spent_and_left(), (1, 3));
+    assert_eq!(swept(&leases, 2_500), [(5, 3)]);
 }
 
 #[test]
