@@ -131,11 +131,12 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
     }
     each_counter(records, |number, own| {
         let limit = &rules.limits[number];
+        // A log has N times at most: what is reported beyond them moves the newest one.
+        let moves_times = limit.is_reported && limit.algorithm == Algorithm::SlidingLog;
         let is_judged = limit.failure == StoreFailure::Error
+            && !moves_times
             && !limit.is_leased
             && !limit.is_shadow
-            // A log has N times at most: what is reported beyond them moves the newest one.
-            && !(limit.is_reported && limit.algorithm == Algorithm::SlidingLog)
             && limit.requests[0] == limit.requests[1];
         let denied = own.iter().filter(|it| it.is_plain && it.outcome == Outcome::Denied { over: true });
         denied.filter(|_| is_judged).find_map(|it| {
