@@ -48,7 +48,7 @@ const NEXT_DESCRIPTOR: &str = "+";
 /// The command.
 pub(super) fn command() -> Command {
     Command::new("ask")
-        .about("Shows which rule a request would meet, what its counter says, and why; counts nothing")
+        .about("Shows which rule a request would meet, and why; counts nothing")
         .arg(Arg::new("domain").value_name("DOMAIN").required(true))
         .arg(
             Arg::new("entries")

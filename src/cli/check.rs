@@ -37,7 +37,7 @@ const SETTINGS: &[&str] = &[
 /// The command.
 pub(super) fn command() -> Command {
     Command::new("check")
-        .about("Checks rules without a server: every problem with its place; exit code 1 if there is one")
+        .about("Checks rules without a server: every problem with its place")
         .arg(
             Arg::new("folders")
                 .value_name("FOLDER")

@@ -158,7 +158,8 @@ impl Worker {
             let service = Arc::clone(&fronts.service);
             let until_the_end = drain.clone();
             runtime.block_on(service.work(serve_until_cut(arrivals, fronts, grpc_max_age, drain)));
-            // Draining also waits for what the worker does last.
+            // Draining also waits for what the worker does last, and until what was cut off is gone.
+            drop(runtime);
             drop(until_the_end);
         })?;
         Ok(Self { inbox, connections: Arc::default() })
