@@ -6,6 +6,7 @@ use crate::harness::envoy::Envoy;
 use crate::harness::eventually_true;
 use crate::harness::grpc::{OK, ask_only, question};
 use crate::harness::http::{Answer, Client};
+use crate::harness::proxy::Proxy;
 use crate::harness::tidegate::{Setup, Tidegate};
 
 const RULES: &str = include_str!("../../examples/sharded/rules/shop.yaml");
@@ -72,6 +73,29 @@ fn every_user_has_one_node_and_gets_exactly_its_limit() {
             used.extend(node_of(&nodes, &user));
         }
         assert_eq!(used.len(), NODES, "every node has users");
+    }
+}
+
+#[test]
+fn behind_nginx_every_user_has_one_node_too() {
+    let mut nodes = nodes();
+    let proxy = Proxy::start_sharded(std::array::from_fn(|place: usize| nodes[place].ports().http));
+    let mut client = Client::new(proxy.port);
+    let all: Vec<String> = users(60).collect();
+    for user in &all {
+        let statuses = [(); LIMIT as usize + 1].map(|()| get(&mut client, user, "/").status);
+        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), LIMIT as usize, "{statuses:?}");
+        assert_eq!(statuses.last(), Some(&429), "{user}");
+    }
+    let places: Vec<_> = all.iter().map(|user| node_of(&nodes, user).expect("it was asked")).collect();
+    assert_eq!(places.iter().collect::<HashSet<_>>().len(), NODES, "every node has users");
+    drop(nodes.remove(places[0]));
+    for (user, place) in all.iter().zip(&places) {
+        let answer = get(&mut client, user, "/");
+        assert_eq!(answer.status, if *place == places[0] { 500 } else { 429 }, "{user}: {answer:?}");
+    }
+    for user in ["", "a&user=b", "a b"] {
+        assert_eq!(get(&mut client, user, "/").status, 401, "{user}");
     }
 }
 

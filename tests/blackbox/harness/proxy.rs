@@ -20,6 +20,8 @@ pub enum Kind {
     Nginx,
     Caddy,
     Haproxy,
+    /// NGINX in front of several limiters, each with users of its own.
+    ShardedNginx,
 }
 
 /// A running proxy.
@@ -34,7 +36,7 @@ impl Kind {
     /// What CHECK_PROXY has to be for this one.
     pub fn check_proxy(self) -> &'static str {
         match self {
-            Self::Nginx | Self::Haproxy => "nginx",
+            Self::Nginx | Self::Haproxy | Self::ShardedNginx => "nginx",
             Self::Caddy => "forwarded",
         }
     }
@@ -42,7 +44,7 @@ impl Kind {
     /// How it spells the address of a unix socket.
     pub fn unix(self, socket: &str) -> String {
         match self {
-            Self::Nginx => format!("unix:{socket}"),
+            Self::Nginx | Self::ShardedNginx => format!("unix:{socket}"),
             Self::Caddy => format!("unix/{socket}"),
             Self::Haproxy => format!("unix@{socket}"),
         }
@@ -52,6 +54,7 @@ impl Kind {
     fn application(self) -> &'static str {
         match self {
             Self::Nginx => "server 127.0.0.1:10080;",
+            Self::ShardedNginx => "proxy_pass http://127.0.0.1:10080;",
             Self::Caddy => "reverse_proxy 127.0.0.1:10080",
             Self::Haproxy => "server application 127.0.0.1:10080",
         }
@@ -61,6 +64,7 @@ impl Kind {
     fn files(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Nginx => &[("nginx.conf", include_str!("../../../examples/nginx/nginx.conf"))],
+            Self::ShardedNginx => &[("nginx.conf", include_str!("../../../examples/sharded/nginx.conf"))],
             Self::Caddy => &[("Caddyfile", include_str!("../../../examples/caddy/Caddyfile"))],
             Self::Haproxy => &[
                 ("haproxy.cfg", include_str!("../../../examples/haproxy/haproxy.cfg")),
@@ -72,7 +76,7 @@ impl Kind {
     fn command(self) -> Command {
         let words: &[&str] = match self {
             // One process, so that none is left when it is killed.
-            Self::Nginx => &[
+            Self::Nginx | Self::ShardedNginx => &[
                 "nginx",
                 "-p",
                 ".",
@@ -96,14 +100,24 @@ impl Proxy {
         Self::start_before(kind, limiter, None)
     }
 
+    /// Starts NGINX in front of three limiters, each of which counts for its own users.
+    pub fn start_sharded(limiters: [u16; 3]) -> Self {
+        let theirs = ["127.0.0.1:8180", "127.0.0.1:8280", "127.0.0.1:8380"];
+        let own = limiters.map(|port| format!("127.0.0.1:{port}"));
+        Self::start_changed(Kind::ShardedNginx, theirs.into_iter().zip(own).collect(), None)
+    }
+
     /// The same, with an application of the test's own on this port.
     pub fn start_before(kind: Kind, limiter: &str, application: Option<u16>) -> Self {
+        Self::start_changed(kind, vec![("127.0.0.1:8080", limiter.to_owned())], application)
+    }
+
+    fn start_changed(kind: Kind, limiters: Vec<(&'static str, String)>, application: Option<u16>) -> Self {
         let its_own = kind.application();
         let upstream = application.map(|port| its_own.replace("10080", &port.to_string()));
         let ports = [(":10000", free_port()), (":10080", free_port()), (":10081", free_port())];
         let [own, canned, consent] = ports.map(|(documented, port)| (documented, format!(":{port}")));
-        let addresses = [
-            ("127.0.0.1:8080", limiter.to_owned()),
+        let changes = [
             own,
             canned,
             consent,
@@ -117,7 +131,7 @@ impl Proxy {
             ports.iter().filter(|(documented, _)| listens_on(*documented)).map(|&(_, port)| port).collect();
         for (name, text) in kind.files() {
             let text = text.replace(its_own, upstream.as_deref().unwrap_or(its_own));
-            let text = addresses.iter().fold(text, |text, (old, new)| text.replace(old, new));
+            let text = limiters.iter().chain(&changes).fold(text, |text, (old, new)| text.replace(old, new));
             fs::write(folder.path().join(name), text).expect("the folder is ours");
         }
         let mut command = kind.command();
