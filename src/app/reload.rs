@@ -21,6 +21,7 @@ use crate::logging::REPORT;
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::source::file::{Reread, SourceError};
+use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::rule::Rule;
 use tidegate_engine::rules::{self, Diagnostic, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
 use tidegate_engine::time::SECOND_NANOS;
@@ -264,16 +265,16 @@ impl Installer {
 /// Limits that are warned of by name; the rest by their number.
 const EXEMPT_SHOWN: usize = 100;
 
-/// Warns of each limit that COLD_START=deny does not hold, because its window is too long.
+/// Warns of each limit that COLD_START=deny does not hold, because its hits count too long.
 fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
     let is_exempt = |rule: &&Rule| {
-        rule.limit.is_some_and(|limit| Duration::from_nanos(limit.window_nanos()) > window_max)
+        rule.limit.is_some_and(|limit| Duration::from_nanos(remembered_nanos(&limit)) > window_max)
     };
     let mut exempt = rules.iter().filter(is_exempt);
     for rule in exempt.by_ref().take(EXEMPT_SHOWN) {
         tracing::warn!(
             target: REPORT,
-            "{}: the window of {} is longer than COLD_START_MAX_WINDOW ({window_max:?}): counters of it that are lost \
+            "{}: hits of {} count longer than COLD_START_MAX_WINDOW ({window_max:?}): counters of it that are lost \
              begin anew",
             rule.written,
             rule.path()
@@ -281,7 +282,7 @@ fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
     }
     match exempt.count() {
         0 => {}
-        more => tracing::warn!("{more} more limits have windows longer than COLD_START_MAX_WINDOW"),
+        more => tracing::warn!("{more} more limits count hits longer than COLD_START_MAX_WINDOW"),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn command() -> Command {
         .about("Shows or checks the counters in STATE_DIR, or begins without any")
         .subcommand_required(true)
         .subcommand(one("show", "Shows what the folder holds"))
-        .subcommand(one("verify", "Reads all counters, and fails if the next start would not take them"))
+        .subcommand(one("verify", "Reads all counters, and fails if something is damaged"))
         .subcommand(one("init", "Says that there is no history: the next start counts as a clean one"))
         .after_help(
             "Exit code: 0; 1 when there is nothing or it is not to be believed; 64 a bad command line.",

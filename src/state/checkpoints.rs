@@ -69,7 +69,8 @@ impl Checkpoints {
         let Saved { folder, clock, author, .. } = &*self.state;
         match outcome {
             Outcome::Clean => folder.consume(),
-            _ if folder.has(File::Checkpoint) => Ok(()),
+            // The killed process' checkpoint. After any other outcome one is older than what was not believed.
+            Outcome::Unclean if folder.has(File::Checkpoint) => Ok(()),
             _ => write_nothing(folder, File::Checkpoint, *author, clock),
         }
     }

@@ -80,7 +80,14 @@ impl Folder {
         let lock_path = path.join(LOCK);
         let lock = new_file(&lock_path).map_err(failed("open", &lock_path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => {
+                let folder = Self { path: path.to_owned(), _lock: lock };
+                // A process that was killed while it wrote leaves half of a file, which only takes room.
+                for file in [File::Counters, File::Checkpoint] {
+                    let _ = fs::remove_file(folder.beside(file));
+                }
+                Ok(folder)
+            }
             Err(TryLockError::WouldBlock) => Err(FolderError::InUse(path.to_owned())),
             Err(TryLockError::Error(source)) => Err(failed("lock", &lock_path)(source)),
         }
@@ -94,6 +101,11 @@ impl Folder {
     /// The path of a file.
     pub fn file(&self, file: File) -> PathBuf {
         self.path.join(file.name())
+    }
+
+    /// Where a file is written before it gets its name.
+    fn beside(&self, file: File) -> PathBuf {
+        self.path.join(format!("{}.new", file.name()))
     }
 
     /// Whether a file is there. One that the system will not say anything of is there.
@@ -111,7 +123,7 @@ impl Folder {
         writing: &Writing<'_>,
         pause: impl FnMut(usize) -> io::Result<()>,
     ) -> Result<u64, FolderError> {
-        let beside = self.path.join(format!("{}.new", file.name()));
+        let beside = self.beside(file);
         let written = write_synced(&beside, writing, pause).map_err(|source| {
             // What is half written only takes room.
             let _ = fs::remove_file(&beside);

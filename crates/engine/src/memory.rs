@@ -25,7 +25,7 @@ use crate::sync::{AtomicU64, MutexGuard};
 use crate::time::Timestamp;
 use crate::unit::Unit;
 use budget::Budget;
-pub use cold::Cold;
+pub use cold::{Cold, remembered_nanos};
 use due::Due;
 use kind::{AnyKind, CHUNK_SHARDS, Kinds};
 use locked::Locked;

@@ -47,7 +47,7 @@ impl Cold {
 }
 
 /// How long a hit counts under a limit: its window. A bucket of more than N takes longer to drain.
-fn remembered_nanos(limit: &Limit) -> u64 {
+pub fn remembered_nanos(limit: &Limit) -> u64 {
     let window = limit.window_nanos();
     if !limit.algorithm().is_bucket() || limit.requests() == 0 {
         return window;

@@ -166,6 +166,10 @@ impl<S: Counter> Shard<S> {
         let slot = self.table.insert(key);
         *self.table.state_mut(slot) = state;
         self.expect_end(slot);
+        // What was paid in advance goes back: a store that was full has to fit again.
+        let surplus = self.paid.saturating_sub(self.bytes());
+        self.paid -= surplus;
+        budget.give_back(surplus);
         true
     }
 

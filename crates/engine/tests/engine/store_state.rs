@@ -89,6 +89,25 @@ fn a_restart_changes_no_answer() {
     assert!(restarts > 10_000, "{restarts} counters were moved");
 }
 
+/// A store at its bound fits into the next one, whose bound is the same.
+#[test]
+fn a_full_store_fits_again() {
+    let limit = Limit::new(Algorithm::SlidingWindowWeighted, 5, 3_600 * SECOND_NANOS);
+    let (now, options) = (Timestamp::from_secs(1_790_000_000), MemoryOptions::new(16 << 20));
+    let store = MemoryStore::new(options);
+    let mut numbers = 0..;
+    // Sweeping gives back what shards have paid in advance, and others use it.
+    for _ in 0..5 {
+        let denied = store.full_total().deny + 1_000;
+        while store.full_total().deny < denied {
+            store.take(&limit, key(numbers.next().expect("it has no end")), 1, now);
+        }
+        while !store.sweep(now.plus(SECOND_NANOS)).round_done {}
+    }
+    let next = moved(&store, MemoryStore::new(options), now);
+    assert_eq!(next.counters(), store.counters());
+}
+
 /// Logs of many blocks and windows of thousands of buckets, some of their hits given back.
 #[test]
 fn long_counters_are_moved_whole() {
