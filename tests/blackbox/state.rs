@@ -114,7 +114,7 @@ fn twenty_kills_admit_no_more_than_n_in_any_window() {
 fn a_killed_process_is_cold_and_says_for_how_long() {
     let mut limiter = setup().env("COLD_START", "deny").env("COLD_START_MAX_WINDOW", "2h").start();
     assert_eq!(limiter.lines_with("COLD_START_MAX_WINDOW"), 2, "{:#?}", limiter.output());
-    assert_eq!(limiter.lines_with("the window of shop.user is longer"), 1, "{:#?}", limiter.output());
+    assert_eq!(limiter.lines_with("hits of shop.user count longer"), 1, "{:#?}", limiter.output());
     limiter.kill();
     let limiter = limiter.restart();
     assert_eq!(found(&limiter), "unclean");
