@@ -37,6 +37,17 @@ const NAME: &str = "tidegate";
 /// The argument without a flag: the path of the rules to serve.
 const RULES: &str = "served";
 
+/// The settings of commands that decide requests without a limiter: how rules are read, and how requests are treated.
+const DECIDING: &[&str] = &[
+    "SHADOW_MODE",
+    "QUOTA_MODE",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+    "MERGE_DOMAIN_CONFIG",
+    "DEFAULT_ALGORITHM",
+    "DEFAULT_COST",
+    "MAX_RULES_FILE_BYTES",
+];
+
 /// The settings that most people set first, described in a few words so that `-h` fits a screen.
 const FIRST: &[(&str, &str)] = &[
     ("CONFIG_PATH", "a file or folder of rules"),

@@ -11,23 +11,12 @@ use std::time::{Duration, Instant};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::{Done, arguments_of, loaded, print_error, read_only};
+use super::{DECIDING, Done, arguments_of, loaded, print_error, read_only};
 use crate::clock::monotonic;
 use crate::configuration::Configuration;
 use crate::replay::{Condition, Options, Progress, Report, bytes_of, replay};
 use crate::settings::{Problem, Row};
 use tidegate_engine::rules::{RuleSet, parse_duration_nanos};
-
-/// The settings that say how rules are read and how requests are treated.
-const SETTINGS: &[&str] = &[
-    "SHADOW_MODE",
-    "QUOTA_MODE",
-    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-    "MERGE_DOMAIN_CONFIG",
-    "DEFAULT_ALGORITHM",
-    "DEFAULT_COST",
-    "MAX_RULES_FILE_BYTES",
-];
 
 /// The exit code when a condition of `--fail-if` holds.
 const EXIT_CONDITION: u8 = 2;
@@ -81,7 +70,7 @@ pub(super) fn command() -> Command {
                 .help("the form of the report"),
         )
         .arg(option("html", "FILE").help("also write the report to this file, as a page"))
-        .args(arguments_of(SETTINGS))
+        .args(arguments_of(DECIDING))
         .after_help(
             "Exit code: 0 done, 1 a log or rules that cannot be read, 2 a condition of --fail-if holds, \
              64 a bad command line.",
@@ -94,7 +83,7 @@ pub(super) fn run(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
-    let configuration = read_only(SETTINGS, flag, variable)?;
+    let configuration = read_only(DECIDING, flag, variable)?;
     let text = |name: &str| matches.get_one::<String>(name).cloned();
     let texts =
         |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned().collect::<Vec<_>>();

@@ -9,20 +9,9 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
 
 use super::check::workflow_command;
-use super::{Done, arguments_of, loaded, read_only};
+use super::{DECIDING, Done, arguments_of, loaded, read_only};
 use crate::cases::{self, FileResult};
 use crate::settings::Row;
-
-/// The settings that say how rules are read and how requests are treated.
-const SETTINGS: &[&str] = &[
-    "SHADOW_MODE",
-    "QUOTA_MODE",
-    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
-    "MERGE_DOMAIN_CONFIG",
-    "DEFAULT_ALGORITHM",
-    "DEFAULT_COST",
-    "MAX_RULES_FILE_BYTES",
-];
 
 /// The command.
 pub(super) fn command() -> Command {
@@ -42,7 +31,7 @@ pub(super) fn command() -> Command {
                 .default_value("text")
                 .help("the form of the results; github: annotations of a workflow"),
         )
-        .args(arguments_of(SETTINGS))
+        .args(arguments_of(DECIDING))
         .after_help("Exit code: 0 all as expected, 1 not, 64 a bad command line.")
 }
 
@@ -52,7 +41,7 @@ pub(super) fn run(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
-    let configuration = read_only(SETTINGS, flag, variable)?;
+    let configuration = read_only(DECIDING, flag, variable)?;
     let files = matches.get_many::<String>("files").into_iter().flatten();
     let load = |path: &Path| loaded(path, &configuration).map_err(|error| error.to_string());
     let results: Vec<_> = files.map(|file| cases::run(Path::new(file), configuration.modes, load)).collect();

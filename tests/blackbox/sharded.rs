@@ -19,9 +19,8 @@ const METERED: u32 = 100;
 
 /// A node that keeps its counters.
 fn node() -> Setup {
-    let setup = Setup::new().rules("shop.yaml", RULES).env("SHARD_KEY", "user").env("SHARD_MEMBERS", "3");
-    let folder = setup.outside().join("state").display().to_string();
-    setup.env("STATE_DIR", &folder)
+    let setup = Setup::new().rules("shop.yaml", RULES).keeping_counters();
+    setup.env("SHARD_KEY", "user").env("SHARD_MEMBERS", "3")
 }
 
 fn nodes() -> Vec<Tidegate> {

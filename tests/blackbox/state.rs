@@ -25,9 +25,7 @@ const DAY: (&str, &str) = ("user", "alice");
 
 /// A limiter with a folder for its counters.
 fn setup() -> Setup {
-    let setup = Setup::new().rules("shop.yaml", RULES);
-    let folder = setup.outside().join("state").display().to_string();
-    setup.env("STATE_DIR", &folder)
+    Setup::new().rules("shop.yaml", RULES).keeping_counters()
 }
 
 fn folder(setup: &Setup) -> PathBuf {

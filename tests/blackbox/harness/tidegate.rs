@@ -135,6 +135,12 @@ impl Setup {
         self.folder.path()
     }
 
+    /// With a folder `state` [outside](Self::outside) for its counters.
+    pub fn keeping_counters(self) -> Self {
+        let folder = self.outside().join("state").display().to_string();
+        self.env("STATE_DIR", &folder)
+    }
+
     /// Writes a file of rules in place.
     pub fn write(&self, name: &str, text: &str) {
         fs::write(self.folder().join(name), text).expect("the folder is ours");

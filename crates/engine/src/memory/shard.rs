@@ -167,9 +167,7 @@ impl<S: Counter> Shard<S> {
         *self.table.state_mut(slot) = state;
         self.expect_end(slot);
         // What was paid in advance goes back: a store that was full has to fit again.
-        let surplus = self.paid.saturating_sub(self.bytes());
-        self.paid -= surplus;
-        budget.give_back(surplus);
+        budget.give_back(self.take_surplus());
         true
     }
 
@@ -225,14 +223,20 @@ impl<S: Counter> Shard<S> {
         self.table.earliest_secs = whole_seconds(earliest);
         self.heap_bytes -= heap_bytes;
         self.table.shrink_if_sparse(removed);
-        let surplus = self.paid.saturating_sub(self.bytes());
-        self.paid -= surplus;
+        let surplus = self.take_surplus();
         let forgotten = (before - self.table.len()) as u64;
         if forgotten > 0 {
             self.swept_at = self.swept_at.max(now);
         }
         debug_assert_eq!(self.invariants(), Ok(()));
         (forgotten, surplus)
+    }
+
+    /// The bytes that were paid and are not used. The caller gives them back to the budget.
+    fn take_surplus(&mut self) -> u64 {
+        let surplus = self.paid.saturating_sub(self.bytes());
+        self.paid -= surplus;
+        surplus
     }
 
     /// Pays for a table of this many groups and for what is reserved; a little in advance if there is enough.
