@@ -3,6 +3,7 @@
 pub mod access_log;
 pub mod admissions;
 pub mod application;
+pub mod browser;
 pub mod control_plane;
 pub mod envoy;
 pub mod faulty;

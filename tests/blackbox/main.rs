@@ -12,6 +12,7 @@ mod harness;
 
 mod answers;
 mod attacks;
+mod browser;
 mod check_descriptors;
 mod check_fronts;
 mod clients;
