@@ -15,6 +15,7 @@ mod keys;
 mod lines;
 mod map;
 mod order;
+mod read;
 mod report;
 mod side;
 mod stamp;
@@ -24,38 +25,23 @@ mod timeline;
 mod tests;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::Code;
 use tidegate_engine::plan::Modes;
-use tidegate_engine::request::RequestBuf;
+use tidegate_engine::request::Request;
 use tidegate_engine::rules::RuleSet;
-use tidegate_engine::text::{cut, one_line};
-use tidegate_engine::time::SECOND_NANOS;
 
-use self::client::{Client, Described};
 pub use self::condition::Condition;
-use self::format::{Fields, Format, FormatError, Record, UnknownVariable, Unreadable, Variable};
-use self::input::Input;
-use self::lines::{LINE_BYTES_MAX, Line, Lines};
-use self::map::{Map, MapError};
-use self::order::{Order, Turn};
+use self::format::{FormatError, UnknownVariable};
+use self::map::MapError;
+use self::order::Turn;
+use self::read::{Counts, Reader, Trial};
 pub use self::report::Report;
 use self::side::{Asked, Side};
 use self::timeline::Timeline;
-
-/// The progress is reported after so many lines.
-const PROGRESS_LINES: u64 = 1 << 14;
-
-/// Unreadable lines that are shown.
-const SHOWN_MAX: usize = 5;
-
-/// How many characters of an unreadable line are shown.
-const SHOWN_CHARS_MAX: usize = 100;
-
-/// The most text of a request's descriptors, in bytes: all of a line several times.
-const REQUEST_BYTES_MAX: usize = 4 * LINE_BYTES_MAX;
 
 /// How logs are read and decided.
 #[derive(Clone, Debug, Default)]
@@ -158,41 +144,30 @@ pub fn replay(
     against: Option<&RuleSet>,
     options: &Options,
     logs: &[PathBuf],
-    mut progress: impl FnMut(Progress),
+    progress: impl FnMut(Progress),
 ) -> Result<Report, ReplayError> {
-    let mut replay = Replay::new(rules, against, options)?;
-    let mut bytes_before = 0;
-    for path in logs {
-        bytes_before +=
-            replay.read(path, |bytes, lines| progress(Progress { bytes: bytes_before + bytes, lines }))?;
-    }
-    replay.finish()
+    let reader = reader(rules, options)?;
+    let mut replay = Replay::new(rules, against, options.modes);
+    let counts = reader.read(logs, &mut replay, progress)?;
+    Ok(replay.finish(counts))
+}
+
+/// A reader of the requests that these rules are asked about.
+fn reader<'r, A>(rules: &'r RuleSet, options: &Options) -> Result<Reader<'r, A>, ReplayError> {
+    let domain = domain_of(rules, options.domain.as_deref())?;
+    let actions = rules.actions(&domain);
+    Reader::new(domain, actions, options)
 }
 
 /// A replay under way.
 struct Replay<'r> {
-    format: Format,
-    fields: Fields,
-    descriptors: Descriptors,
-    domain: String,
-    without: Option<(Variable, Vec<String>)>,
-    buf: RequestBuf,
-    stamps: Stamps,
-    order: Order<Waiting<'r>>,
     side: Side<'r>,
     against: Option<Side<'r>>,
     totals: Totals,
     timeline: Timeline,
-    unreadable: Vec<String>,
     /// The times of the first and the last request.
     first: Option<Timestamp>,
     last: Timestamp,
-}
-
-/// What makes descriptors of a line.
-enum Descriptors {
-    Map(Map),
-    Actions(Client),
 }
 
 /// A request that waits for its turn.
@@ -202,124 +177,40 @@ struct Waiting<'r> {
     against: Option<Box<Asked<'r>>>,
 }
 
-/// The times of lines. Many lines have the same stamp as the line before.
-#[derive(Default)]
-struct Stamps {
-    text: Vec<u8>,
-    at: Timestamp,
-    /// The coarsest of these units that all stamps are multiples of: 1 s, 1 ms, 1 µs, 1 ns.
-    resolution_nanos: u64,
-}
-
 impl<'r> Replay<'r> {
-    fn new(rules: &'r RuleSet, against: Option<&'r RuleSet>, options: &Options) -> Result<Self, ReplayError> {
-        let mut format = Format::parse(&options.format, options.time.as_deref())?;
-        let domain = domain_of(rules, options.domain.as_deref())?;
-        let descriptors = match &options.map {
-            Some(map) => Descriptors::Map(Map::parse(map, &mut format)?),
-            None => {
-                let actions = rules.actions(&domain).filter(|actions| !actions.is_empty());
-                let actions = actions.ok_or_else(|| ReplayError::NoActions(domain.clone()))?;
-                Descriptors::Actions(Client::new(actions, &mut format)?)
-            }
-        };
-        let without = match options.without_status.is_empty() {
-            true => None,
-            false => Some((format.variable("status", None)?, options.without_status.clone())),
-        };
-        Ok(Self {
-            format,
-            fields: Fields::default(),
-            descriptors,
-            buf: RequestBuf::new(&domain),
-            domain,
-            without,
-            stamps: Stamps { resolution_nanos: SECOND_NANOS, ..Stamps::default() },
-            order: Order::new(options.out_of_order_nanos),
-            side: Side::new(rules, options.modes),
-            against: against.map(|rules| Side::new(rules, options.modes)),
+    fn new(rules: &'r RuleSet, against: Option<&'r RuleSet>, modes: Modes) -> Self {
+        Self {
+            side: Side::new(rules, modes),
+            against: against.map(|rules| Side::new(rules, modes)),
             totals: Totals::default(),
             timeline: Timeline::new(),
-            unreadable: Vec::new(),
             first: None,
             last: Timestamp::default(),
-        })
-    }
-
-    /// Reads one log. Returns how many bytes it had.
-    fn read(&mut self, path: &Path, mut progress: impl FnMut(u64, u64)) -> Result<u64, ReplayError> {
-        let failed = |error| ReplayError::Io { path: path.to_owned(), error };
-        let input = Input::open(path).map_err(failed)?;
-        let mut lines = Lines::new(input.text);
-        let mut number = 0;
-        while let Some(line) = lines.next().map_err(failed)? {
-            number += 1;
-            self.line(&line, path, number);
-            if self.totals.lines.is_multiple_of(PROGRESS_LINES) {
-                progress(input.read.get(), self.totals.lines);
-            }
         }
-        Ok(input.read.get())
     }
 
-    /// Reads one line, and decides all requests whose turn has come.
+    /// Reports.
+    fn finish(mut self, counts: Counts) -> Report {
+        let Counts { lines, unreadable, left_out, not_asked, .. } = counts;
+        self.totals = Totals { lines, unreadable, left_out, not_asked, ..self.totals };
+        self.side.keys.end();
+        self.against.iter_mut().for_each(|side| side.keys.end());
+        Report::new(self, counts)
+    }
+}
+
+impl<'r> Trial for Replay<'r> {
+    type Asked = Waiting<'r>;
+
     #[inline]
-    fn line(&mut self, line: &Line<'_>, path: &Path, number: u64) {
-        let read = match line {
-            Line::Text(b"") => return,
-            Line::Text(text) => self.request(text),
-            Line::TooLong => {
-                Err(Unreadable { column: 1, expected: format!("at most {LINE_BYTES_MAX} bytes") })
-            }
-        };
-        self.totals.lines += 1;
-        if let Err(unreadable) = read {
-            self.totals.unreadable += 1;
-            self.show(&unreadable, line, path, number);
-        }
-        while let Some(turn) = self.order.pop() {
-            self.decide(turn);
-        }
+    fn ask(&mut self, request: &Request<'_>) -> Waiting<'r> {
+        let asked = self.side.ask(request);
+        let against = self.against.as_mut().map(|side| Box::new(side.ask(request)));
+        Waiting { asked, against }
     }
 
-    /// Plans the request of a line, which then waits for its turn.
     #[inline]
-    fn request(&mut self, text: &[u8]) -> Result<(), Unreadable> {
-        let record = self.format.read(text, &mut self.fields)?;
-        let at = self.stamps.time(&self.format, &record)?;
-        if let Some((status, without)) = &self.without {
-            let status = status.value(&record).unwrap_or_default();
-            if without.iter().any(|without| *without == status) {
-                self.totals.left_out += 1;
-                return Ok(());
-            }
-        }
-        self.buf.begin(&self.domain);
-        match &self.descriptors {
-            Descriptors::Map(map) => map.describe(&record, &mut self.buf),
-            Descriptors::Actions(client) => {
-                let actions = self.side.rules.actions(&self.domain);
-                let described = Described { client, record };
-                let described = actions.map(|it| it.describe(&described, &mut self.buf, REQUEST_BYTES_MAX));
-                described
-                    .transpose()
-                    .map_err(|unclear| Unreadable { column: 1, expected: unclear.0.to_owned() })?;
-            }
-        }
-        let request = self.buf.as_request();
-        if request.descriptors().len() == 0 {
-            self.totals.not_asked += 1;
-            return Ok(());
-        }
-        let asked = self.side.ask(&request);
-        let against = self.against.as_mut().map(|side| Box::new(side.ask(&request)));
-        self.order.push(at, Waiting { asked, against });
-        Ok(())
-    }
-
-    /// Decides a request whose turn has come.
-    #[inline]
-    fn decide(&mut self, turn: Turn<Waiting<'r>>) {
+    fn decide(&mut self, turn: Turn<Waiting<'r>>) -> ControlFlow<()> {
         let Turn { at, line: Waiting { asked, against }, is_late } = turn;
         let code = self.side.decide(&asked, at);
         let other = self.against.as_mut().zip(against).map(|(side, asked)| {
@@ -339,53 +230,7 @@ impl<'r> Replay<'r> {
         totals.unlimited += u64::from(!Side::met_a_limit(&asked));
         totals.newly_denied += u64::from(is_denied && other == Some(Code::Ok));
         totals.newly_admitted += u64::from(!is_denied && other == Some(Code::OverLimit));
-    }
-
-    /// Remembers an unreadable line, if it is one of the first.
-    fn show(&mut self, unreadable: &Unreadable, line: &Line<'_>, path: &Path, number: u64) {
-        if self.unreadable.len() >= SHOWN_MAX {
-            return;
-        }
-        let text = match line {
-            Line::Text(text) => String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN_CHARS_MAX)]),
-            Line::TooLong => "".into(),
-        };
-        let text = one_line(&text).into_owned();
-        let shown = cut(&text, SHOWN_CHARS_MAX);
-        let Unreadable { column, expected } = unreadable;
-        let place = format!("{}:{number}:{column}", path.display());
-        self.unreadable.push(format!("{place}: expected {expected}: {shown}"));
-    }
-
-    /// Decides what still waits, and reports.
-    fn finish(mut self) -> Result<Report, ReplayError> {
-        while let Some(turn) = self.order.take() {
-            self.decide(turn);
-        }
-        if let Some(unknown) = self.format.never_seen() {
-            return Err(unknown.into());
-        }
-        if self.totals.lines > 0 && self.totals.lines == self.totals.unreadable {
-            return Err(ReplayError::NoLine(self.unreadable.swap_remove(0)));
-        }
-        self.side.keys.end();
-        self.against.iter_mut().for_each(|side| side.keys.end());
-        Ok(Report::new(self))
-    }
-}
-
-impl Stamps {
-    #[inline]
-    fn time(&mut self, format: &Format, record: &Record<'_>) -> Result<Timestamp, Unreadable> {
-        if self.text != record.stamp || self.text.is_empty() {
-            self.at = format.time(record)?;
-            self.text.clear();
-            self.text.extend_from_slice(record.stamp);
-            while !self.at.as_nanos().is_multiple_of(self.resolution_nanos) {
-                self.resolution_nanos /= 1_000;
-            }
-        }
-        Ok(self.at)
+        ControlFlow::Continue(())
     }
 }
 

@@ -14,6 +14,7 @@ use tidegate_engine::rules::Rule;
 use tidegate_engine::time::SECOND_NANOS;
 
 use super::keys::{BURST_CLASSES, KeyNumbers, Keys, Numbers};
+use super::read::Counts;
 use super::side::Side;
 use super::timeline::Timeline;
 use super::{Replay, Totals};
@@ -81,12 +82,12 @@ pub(super) struct KeyReport {
 }
 
 impl Report {
-    pub(super) fn new(replay: Replay<'_>) -> Self {
-        let notes = notes(&replay);
-        let Replay { side, against, totals, timeline, unreadable, first, last, .. } = replay;
+    pub(super) fn new(replay: Replay<'_>, counts: Counts) -> Self {
+        let notes = notes(&replay, counts.resolution_nanos);
+        let Replay { side, against, totals, timeline, first, last } = replay;
         Self {
             span: first.map(|first| (first, last)),
-            unreadable,
+            unreadable: counts.shown,
             bursts: side.keys.bursts(),
             side: SideReport::new(&side),
             against: against.as_ref().map(SideReport::new),
@@ -186,12 +187,11 @@ fn limit_text(rule: &Rule) -> String {
     format!("{} per {window}{}, {algorithm}{mode}", limit.requests(), burst.unwrap_or_default())
 }
 
-fn notes(replay: &Replay<'_>) -> Vec<String> {
+fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {
     let mut notes = vec![
         "What clients do after a denial is not modelled: some would have retried, and some would have gone."
             .to_owned(),
     ];
-    let resolution = replay.stamps.resolution_nanos;
     let sides = [Some(&replay.side), replay.against.as_ref()];
     let is_short = |rule: &Rule| {
         rule.limit.is_some_and(|it| it.window_nanos() < RESOLUTIONS_MIN.saturating_mul(resolution))

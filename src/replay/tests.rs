@@ -6,7 +6,9 @@ use std::fs;
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::{LoadOptions, SourceFile, load};
+use tidegate_engine::time::SECOND_NANOS;
 
+use super::read::SHOWN_MAX;
 use super::*;
 
 /// The first 3,000 lines of a real log, out of order as they were written.
@@ -98,8 +100,9 @@ fn the_denied_lines_of_a_real_log_are_those_of_a_naive_oracle_for_every_algorith
     {
         let text = per_address(n, w, &format!(", algorithm: {}", algorithm.name()));
         let rules = rules(&text);
-        let mut replay = Replay::new(&rules, None, &options("remote_address=$remote_addr")).expect("good");
-        LOG.lines().for_each(|line| replay.request(line.as_bytes()).expect("a good line"));
+        let mut reader = reader(&rules, &options("remote_address=$remote_addr")).expect("good");
+        let mut replay = Replay::new(&rules, None, Modes::default());
+        LOG.lines().for_each(|line| reader.request(line.as_bytes(), &mut replay).expect("a good line"));
         let mut hits: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
         let mut denials = 0;
         for (at, address) in &requests {
@@ -109,9 +112,9 @@ fn the_denied_lines_of_a_real_log_are_those_of_a_naive_oracle_for_every_algorith
                 hits.push(*at);
             }
             denials += u64::from(denied);
-            let turn = replay.order.take().expect("a turn for each request");
+            let turn = reader.order.take().expect("a turn for each request");
             assert_eq!(turn.at, Timestamp::from_secs(*at));
-            replay.decide(turn);
+            assert!(replay.decide(turn).is_continue());
             assert_eq!(
                 replay.totals.denied,
                 denials,
@@ -119,8 +122,9 @@ fn the_denied_lines_of_a_real_log_are_those_of_a_naive_oracle_for_every_algorith
                 algorithm.name()
             );
         }
-        assert!(replay.order.take().is_none() && denials > 100, "{denials}");
-        let report = replay.finish().expect("good");
+        assert!(reader.order.take().is_none() && denials > 100, "{denials}");
+        let counts = reader.finish(&mut replay).expect("good");
+        let report = replay.finish(counts);
         assert_eq!((report.totals.requests, report.side.keys_total), (3_000, hits.len() as u64));
     }
 }
