@@ -201,7 +201,7 @@ impl App {
             options.names = mapping::names(path, options.names)?;
         }
         let metrics = Arc::new(Metrics::new(&options));
-        control::register_store(&metrics, &store);
+        control::register_store(&metrics, &store, configuration.memory.max_bytes);
         state::register_cold(&metrics, &store, clock);
         let checkpoints = folder.map(|folder| Checkpoints::new(folder, author, Arc::clone(&store), clock));
         let state = checkpoints.map(|checkpoints| State::new(checkpoints, outcome));

@@ -49,14 +49,20 @@ pub(super) async fn sweep(store: Arc<MemoryStore>, service: Arc<Service>, clock:
     }
 }
 
-/// Shows the store in metrics. Values are read at each scrape.
-pub(super) fn register_store(metrics: &Metrics, store: &Arc<MemoryStore>) {
+/// Shows the store, which may take `bytes_max`, in metrics. Values are read at each scrape.
+pub(super) fn register_store(metrics: &Metrics, store: &Arc<MemoryStore>, bytes_max: u64) {
     let register = |name, help, kind, read: fn(&MemoryStore) -> u64| {
         let store = Arc::clone(store);
         metrics.register(name, help, kind, move |samples| samples.push(&[], read(&store)));
     };
     register("tidegate_counters", "Counters that are held.", Kind::Gauge, MemoryStore::counters);
     register("tidegate_counters_bytes", "Bytes that counters take.", Kind::Gauge, MemoryStore::bytes);
+    metrics.register(
+        "tidegate_counters_bytes_max",
+        "Bytes that counters may take (MAX_COUNTER_BYTES).",
+        Kind::Gauge,
+        move |samples| samples.push(&[], bytes_max),
+    );
     register(
         "tidegate_counters_expired_total",
         "Counters that were forgotten because they equalled unused ones.",

@@ -55,7 +55,18 @@ impl PortsTls {
         if ports.is_empty() {
             return;
         }
-        let handshakes = ports.clone();
+        let (handshakes, certificates) = (ports.clone(), ports.clone());
+        metrics.register(
+            "tidegate_tls_certificate_not_after_timestamp_seconds",
+            "Unix time at which the first certificate of the chain that is served ends, by port.",
+            Kind::Gauge,
+            move |samples| {
+                for (name, tls, _) in &certificates {
+                    let Some(ends) = tls.not_after_unix_secs() else { continue };
+                    samples.push(&[("port", name)], ends);
+                }
+            },
+        );
         metrics.register(
             "tidegate_tls_handshakes_failed_total",
             "TLS handshakes that clients did not finish, by port.",

@@ -1,6 +1,6 @@
 //! Counters and gauges of the rules in force and of loading them.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::striped::{Slot, Striped, Writer};
 use super::text::{Kind, Page, Samples};
@@ -10,6 +10,8 @@ pub(super) struct Reloads {
     successes: Slot,
     errors: Slot,
     last_success_unix_secs: AtomicU64,
+    /// Whether the last load succeeded.
+    succeeded: AtomicBool,
     rules: AtomicU64,
     warnings: AtomicU64,
 }
@@ -19,7 +21,8 @@ impl Reloads {
     pub(super) fn new(striped: &Striped) -> Option<Self> {
         let (successes, errors) = (striped.reserve(1)?, striped.reserve(1)?);
         let [last_success_unix_secs, rules, warnings] = Default::default();
-        Some(Self { successes, errors, last_success_unix_secs, rules, warnings })
+        let succeeded = AtomicBool::new(false);
+        Some(Self { successes, errors, last_success_unix_secs, succeeded, rules, warnings })
     }
 
     /// The counters of rule sets that were installed, and of those that were not.
@@ -30,6 +33,7 @@ impl Reloads {
     /// A rule set was installed at this Unix time.
     pub(super) fn succeeded(&self, writer: &Writer<'_>, rules: usize, warnings: usize, unix_secs: u64) {
         writer.add(self.successes, 1);
+        self.succeeded.store(true, Relaxed);
         self.last_success_unix_secs.store(unix_secs, Relaxed);
         self.rules.store(rules as u64, Relaxed);
         self.warnings.store(warnings as u64, Relaxed);
@@ -38,10 +42,16 @@ impl Reloads {
     /// A rule set was refused or could not be read.
     pub(super) fn failed(&self, writer: &Writer<'_>) {
         writer.add(self.errors, 1);
+        self.succeeded.store(false, Relaxed);
     }
 
     /// Writes the families that `envoyproxy/ratelimit` does not have.
     pub(super) fn write(&self, page: &mut Page) {
+        let (family, help) = (
+            "tidegate_config_last_reload_successful",
+            "1 when the last load of rules succeeded; 0 when it failed, or there was none yet.",
+        );
+        Samples::of(page, family, help, Kind::Gauge).push(&[], u64::from(self.succeeded.load(Relaxed)));
         let families = [
             (
                 "tidegate_config_last_reload_success_timestamp_seconds",

@@ -17,6 +17,7 @@ pub mod mount;
 pub mod pki;
 pub mod process;
 pub mod programs;
+pub mod prometheus;
 pub mod proxy;
 pub mod recorder;
 pub mod redis;

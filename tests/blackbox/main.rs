@@ -33,6 +33,7 @@ mod mapping;
 mod metered;
 mod metrics;
 mod nginx;
+mod observability;
 mod package;
 mod paths;
 mod promtool;

@@ -77,6 +77,8 @@ pub struct Tls {
     /// Protocols to offer, best first.
     protocols: &'static [&'static [u8]],
     failed: AtomicU64,
+    /// When the chain in force ends, in seconds of unix time; 0 if it cannot be read.
+    not_after: AtomicU64,
 }
 
 impl Tls {
@@ -90,7 +92,8 @@ impl Tls {
             Port::Http => &[b"h2", b"http/1.1"],
         };
         let config = ArcSwap::from_pointee(config(identity, protocols)?);
-        Ok(Self { config, protocols, failed: AtomicU64::new(0) })
+        let not_after = AtomicU64::new(not_after_unix_secs(identity.chain));
+        Ok(Self { config, protocols, failed: AtomicU64::new(0), not_after })
     }
 
     /// New connections get this identity from now on.
@@ -99,7 +102,13 @@ impl Tls {
     /// When it cannot be used. Then the one before stays.
     pub fn replace(&self, identity: &Identity<'_>) -> Result<(), TlsError> {
         self.config.store(Arc::new(config(identity, self.protocols)?));
+        self.not_after.store(not_after_unix_secs(identity.chain), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// When the first certificate of the chain in force ends, in seconds of unix time. `None`: it cannot be read.
+    pub fn not_after_unix_secs(&self) -> Option<u64> {
+        Some(self.not_after.load(Ordering::Relaxed)).filter(|&secs| secs > 0)
     }
 
     /// Handshakes that clients did not finish, since the start.
@@ -162,6 +171,16 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PartError> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let certificates = read.map_err(PartError::BadCertificates)?;
     if certificates.is_empty() { Err(PartError::NoCertificate) } else { Ok(certificates) }
+}
+
+/// When the first certificate of this chain ends, in seconds of unix time; 0 if none can be read. rustls has accepted
+/// the chain without looking at that.
+fn not_after_unix_secs(chain: &[u8]) -> u64 {
+    let ends = certificates(chain).unwrap_or_default().into_iter().filter_map(|certificate| {
+        let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).ok()?;
+        u64::try_from(parsed.validity().not_after.timestamp()).ok()
+    });
+    ends.min().unwrap_or(0)
 }
 
 /// Accepts certificates of this authority that carry this name, if there is one.
