@@ -253,7 +253,7 @@ STORE = [
     ),
     plot(
         "Redis: failures",
-        (f"sum by (store, kind) ({rate('tidegate_redis_failures_total')}) > 0 or sum({rate('tidegate_redis_failures_total')})", "{{store}} {{kind}}"),
+        (f"sum by (store, kind) ({rate('tidegate_redis_failures_total')})", "{{store}} {{kind}}"),
         (f"sum by (store) ({rate('tidegate_redis_memory_lost_total')})", "{{store}}: memory lost"),
         unit="cps",
     ),
