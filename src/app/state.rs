@@ -32,6 +32,7 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
             skew: state.skew,
             takes_checkpoint: state.deny_cold.is_none(),
             members: state.members,
+            grew_from: state.grew_from,
             memory,
         };
         let mut begun = begin_with(folder.as_ref(), &options)?;

@@ -19,6 +19,8 @@ pub struct State {
     pub skew: Duration,
     /// The number of nodes that keys are divided over; 0: not set.
     pub members: u32,
+    /// That number before it grew, under which counters are taken too; 0: not set.
+    pub grew_from: u32,
     /// Lost counters count as full, those of windows up to this. `None`: they begin anew.
     pub deny_cold: Option<Duration>,
 }
@@ -35,12 +37,21 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> State
             }),
         );
     }
+    let [members, grew_from] = [settings.shard_members, settings.shard_grew_from]
+        .map(|members| members.map_or(0, |members| members.0));
+    if members > 0 && grew_from >= members {
+        problems.push(Problem {
+            name: "SHARD_GREW_FROM".to_owned(),
+            what: format!("{grew_from} is not the smaller number (expected less than SHARD_MEMBERS)"),
+        });
+    }
     State {
         folder: settings.state_dir.as_ref().map(|path| path.0.clone()),
         secret_file: settings.key_secret_file.as_ref().map(|path| path.0.clone()),
         interval: super::unless_0(settings.state_interval),
         skew: settings.state_skew,
-        members: settings.shard_members.map_or(0, |members| members.0),
+        members,
+        grew_from,
         deny_cold: deny_cold.then_some(settings.cold_start_max_window),
     }
 }
@@ -58,5 +69,20 @@ mod tests {
             assert!(configured(&[(name, value)]).is_ok());
         }
         assert!(configured(&[redis, ("COLD_START", "allow")]).is_ok());
+    }
+
+    #[test]
+    fn nodes_grow_from_a_smaller_number() {
+        let grown = |from, members| {
+            let state = ("STATE_DIR", "/state");
+            configured(&[state, ("SHARD_GREW_FROM", from), ("SHARD_MEMBERS", members)]).err()
+        };
+        assert_eq!(grown("3", "4"), None);
+        for (from, members) in [("4", "4"), ("5", "4")] {
+            let problems = grown(from, members).expect("refused");
+            let names: Vec<_> = problems.iter().map(|problem| problem.name.as_str()).collect();
+            assert_eq!(names, ["SHARD_GREW_FROM"]);
+        }
+        assert!(configured(&[("SHARD_GREW_FROM", "3")]).is_err());
     }
 }

@@ -171,6 +171,7 @@ settings! {
         optional {
             "STATE_DIR" state_dir: FilePath, "a folder of this process alone, in which counters in memory survive restarts; made if it is not there";
             "SHARD_MEMBERS" shard_members: Members, "over how many nodes a proxy divides the keys; counters that were written under another number are not taken";
+            "SHARD_GREW_FROM" shard_grew_from: Members, "SHARD_MEMBERS before nodes were added to a ring that only took keys from the others: counters that were written under it are taken too";
             "KEY_SECRET_FILE" key_secret_file: FilePath, "a file of at least 16 bytes, of which the secret of keys is made; unset: a random one, which STATE_DIR holds";
         }
     }

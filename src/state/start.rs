@@ -29,8 +29,18 @@ pub struct StartOptions {
     pub takes_checkpoint: bool,
     /// SHARD_MEMBERS; 0: not set.
     pub members: u32,
+    /// SHARD_GREW_FROM; 0: not set.
+    pub grew_from: u32,
     /// Bounds of the store.
     pub memory: MemoryOptions,
+}
+
+impl StartOptions {
+    /// Whether counters count that were written under this SHARD_MEMBERS. A ring that grew has only taken keys away, so
+    /// this node has seen every hit of those that it still has.
+    fn takes_members(&self, written: u32) -> bool {
+        written == self.members || (self.grew_from > 0 && written == self.grew_from)
+    }
 }
 
 /// What a process begins with.
@@ -144,7 +154,7 @@ fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Di
     if file == File::Counters && !header.is_clean {
         return Err(Distrust::Damaged { at: 0, what: "it is a checkpoint" });
     }
-    if header.members != options.members {
+    if !options.takes_members(header.members) {
         return Err(Distrust::OtherMembers { written: header.members, now: options.members });
     }
     let secret = KeySource::of_state(&header, options.own_secret)?;

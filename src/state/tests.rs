@@ -31,6 +31,7 @@ fn options() -> StartOptions {
         skew: Duration::from_secs(2),
         takes_checkpoint: false,
         members: 0,
+        grew_from: 0,
         memory: MemoryOptions::new(64 << 20),
     }
 }

@@ -292,6 +292,20 @@ fn counters_of_another_number_of_nodes_are_not_taken() {
     assert_eq!(passed(&limiter, 1, ("hour", "alice")), 0, "it is cold");
 }
 
+/// A ring that grew gave this node no key: its counters count under the new number, and under that alone from then on.
+#[test]
+fn counters_of_fewer_nodes_are_taken_when_the_ring_grew() {
+    let mut limiter = setup().env("SHARD_MEMBERS", "3").start();
+    assert_eq!(passed(&limiter, 4, DAY), 4);
+    end(&mut limiter);
+    let grown = limiter.into_setup().env("SHARD_MEMBERS", "4").env("SHARD_GREW_FROM", "3");
+    let mut limiter = grown.start();
+    assert_eq!((found(&limiter).as_str(), passed(&limiter, 20, DAY)), ("clean", 6));
+    end(&mut limiter);
+    let grown = limiter.into_setup().env("SHARD_MEMBERS", "6").env("SHARD_GREW_FROM", "5");
+    assert_eq!(found(&grown.start()), "other_members", "neither 5 nor 6 but 4");
+}
+
 #[test]
 fn the_folder_is_shown_checked_and_begun() {
     let mut limiter = setup().start();
