@@ -125,19 +125,19 @@ impl Envoy {
 
     /// Starts a configuration on ports of its own, patiently, with these changes first.
     fn start_example(example: &str, changes: &[(&str, &str)]) -> Self {
+        let patient =
+            [("connect_timeout: 0.25s", "connect_timeout: 10s"), (" timeout: 0.1s", " timeout: 10s")];
+        // The first quote what stands in the example.
+        Self::start_config(&changed(example, &[changes, &patient].concat()))
+    }
+
+    /// Starts a configuration with the ports of the examples, on ports of its own.
+    pub fn start_config(config: &str) -> Self {
         let (port, admin, application) = (free_port(), free_port(), free_port());
-        let mut config = example.to_owned();
-        // They quote what stands in the example, so they come before its ports are moved.
-        let mut replace = |old: &str, new: &str| {
-            assert!(config.contains(old), "the example has no {old:?}");
-            config = config.replace(old, new);
-        };
-        changes.iter().for_each(|(old, new)| replace(old, new));
-        replace("port_value: 10000 ", &format!("port_value: {port} "));
-        replace("port_value: 9901 ", &format!("port_value: {admin} "));
-        replace("port_value: 10080 ", &format!("port_value: {application} "));
-        replace("connect_timeout: 0.25s", "connect_timeout: 10s");
-        replace(" timeout: 0.1s", " timeout: 10s");
+        let own = [("10000", port), ("9901", admin), ("10080", application)]
+            .map(|(theirs, own)| (format!("port_value: {theirs} "), format!("port_value: {own} ")));
+        let own = own.each_ref().map(|(theirs, own)| (theirs.as_str(), own.as_str()));
+        let config = changed(config, &own);
 
         let folder = tempfile::tempdir().expect("a folder can be made");
         let path = folder.path().join("envoy.yaml");
@@ -181,6 +181,14 @@ impl Envoy {
     pub fn client(&self) -> http::Client {
         http::Client::new(self.port)
     }
+}
+
+/// A configuration with these changes, one after the other: (what stands there, what shall stand there).
+fn changed(config: &str, changes: &[(&str, &str)]) -> String {
+    changes.iter().fold(config.to_owned(), |config, (old, new)| {
+        assert!(config.contains(old), "the example has no {old:?}");
+        config.replace(old, new)
+    })
 }
 
 /// TIDEGATE_ENVOY, or what `tests/run` installs.
