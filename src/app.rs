@@ -276,11 +276,6 @@ impl App {
     fn grpc_server(&self, handler: Arc<Handler>) -> GrpcServer {
         let health = Arc::clone(&self.health);
         match self.configuration.grpc_front {
-            // Spans need the text of headers, which the lane does not keep.
-            GrpcFrontKind::Lane if self.tracer.is_some() => {
-                tracing::info!("tracing is on: tonic serves the gRPC port (the lane does not trace)");
-                GrpcServer::tonic(handler, health)
-            }
             GrpcFrontKind::Lane => GrpcServer::lane(handler, health),
             GrpcFrontKind::Tonic => GrpcServer::tonic(handler, health),
         }

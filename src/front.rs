@@ -170,26 +170,37 @@ impl Handler {
     }
 
     /// Answers encoded `RateLimitRequest`s that came in together through `front`, one after the other. `write` gets the
-    /// place of each with its encoded answer or its refusal, or with `None` if the shared store has to be asked
-    /// ([`finish`](Self::finish)). A place without a message is skipped.
+    /// place of each with its encoded answer or its refusal, or with `None` and its span if the shared store has to be
+    /// asked ([`finish`](Self::finish)). A place without a message is skipped. `spans` has the span of each, which is
+    /// ended with the answer.
     ///
     /// # Panics
-    /// When there are more than [`BATCH_MAX`](crate::service::BATCH_MAX).
+    /// When there are more than [`BATCH_MAX`](crate::service::BATCH_MAX), or fewer places for spans than for messages.
     pub fn answer_batch(
         &self,
         front: Front,
         messages: &[Option<&[u8]>],
-        mut write: impl FnMut(usize, Option<Result<&[u8], Refusal>>),
+        spans: &mut [Option<CallSpan>],
+        mut write: impl FnMut(usize, Option<Result<&[u8], Refusal>>, Option<CallSpan>),
     ) {
-        let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
-        self.decide(front, messages, |place, decided| match decided {
-            Some(Ok((request, decision))) => {
-                message.clear();
-                wire::encode(&self.answer_options, request, decision, &mut message);
-                write(place, Some(Ok(&message)));
+        let mut answer = Vec::with_capacity(wire::ANSWER_BYTES);
+        self.decide(front, messages, |place, decided| {
+            let mut span = spans[place].take();
+            match decided {
+                Some(Ok((request, decision))) => {
+                    trace::asked(&mut span, request.domain());
+                    trace::decided((front, span), decision);
+                    answer.clear();
+                    wire::encode(&self.answer_options, request, decision, &mut answer);
+                    write(place, Some(Ok(&answer)), None);
+                }
+                Some(Err(refusal)) => {
+                    let message = messages[place].unwrap_or_default();
+                    trace::refused_message((front, span), message, &refusal);
+                    write(place, Some(Err(refusal)), None);
+                }
+                None => write(place, None, span),
             }
-            Some(Err(refusal)) => write(place, Some(Err(refusal))),
-            None => write(place, None),
         });
     }
 

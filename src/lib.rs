@@ -70,7 +70,7 @@
 //!   (bytes in, bytes out). It is a state machine without I/O, written for small unary calls: a generic server costs
 //!   many times what the decision does. `docs/lane.md` says why, what it leaves out, and how tests compare it with
 //!   hyper.
-//! - **Or on hyper** (GRPC_FRONT=tonic, and whenever traces are on). tonic serves health and reflection beside it.
+//! - **Or on hyper** (GRPC_FRONT=tonic). tonic serves health and reflection beside it.
 //! - **Requests that came with one read are one batch** (`service::Batch`). The counters of up to eight requests are
 //!   fetched from memory side by side; waiting for each in turn is most of what a decision among a million keys takes.
 //!   A request that came alone is a batch of one. No answer waits for another connection.

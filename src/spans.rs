@@ -1,8 +1,8 @@
 //! Spans: one per traced call, sent to a collector by OTLP.
 //!
-//! In: the headers of a call, and its result. Out: spans in a bounded queue, which a thread of its own sends on.
-//! A call never waits: when the queue is full, the span is dropped. Without tracing there is no [`Tracer`], and a call
-//! only checks an `Option`.
+//! In: those headers of a call that name its caller's trace ([`HEADERS`]), and its result. Out: spans in a bounded queue, which a thread of its own sends on.
+//! A call never waits: when the queue is full, the span is dropped. Whether a call is sampled is decided before anything
+//! is made for it. Without tracing there is no [`Tracer`], and a call only checks an `Option`.
 //!
 //! - `parent`: the caller's trace, from the headers
 //! - `export`: the connection to the collector
@@ -12,14 +12,18 @@ mod parent;
 
 use std::time::Duration;
 
-use http::HeaderMap;
-use opentelemetry::trace::{Span as _, SpanBuilder, SpanKind, Status, Tracer as _, TracerProvider as _};
-use opentelemetry::{Array, KeyValue, StringValue, Value};
+use opentelemetry::trace::{
+    Span as _, SpanBuilder, SpanKind, Status, TraceContextExt, Tracer as _, TracerProvider as _,
+};
+use opentelemetry::{Array, Context, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{
-    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, Span,
+    BatchConfigBuilder, BatchSpanProcessor, IdGenerator, RandomIdGenerator, Sampler, SdkTracer,
+    SdkTracerProvider, Span,
 };
 
 pub use self::export::{Collector, ExportError, Protocol};
+pub use self::parent::HEADERS;
+use self::parent::Parent;
 
 /// The most bytes of one text in a span. Texts come from requests.
 const TEXT_BYTES_MAX: usize = 256;
@@ -49,6 +53,8 @@ pub struct TracingOptions {
 pub struct Tracer {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
+    /// Calls without a traced caller: so many of 2^63 are sampled.
+    sampled: u64,
 }
 
 /// The span of a traced call. It is boxed because most calls have none, and a waiting call should be small.
@@ -68,22 +74,46 @@ impl Tracer {
             .build();
         let spans =
             BatchSpanProcessor::builder(export::exporter(collector)?).with_batch_config(batch).build();
-        let own = Sampler::TraceIdRatioBased(options.sampling_rate.clamp(0.0, 1.0));
         let attributes = options.resource.into_iter().map(|(name, text)| KeyValue::new(name, text));
         let resource = opentelemetry_sdk::Resource::builder_empty().with_attributes(attributes).build();
         let provider = SdkTracerProvider::builder()
             .with_span_processor(spans)
-            .with_sampler(Sampler::ParentBased(Box::new(own)))
+            // It is asked only for calls that are sampled already.
+            .with_sampler(Sampler::AlwaysOn)
             .with_resource(resource)
             .build();
-        Ok(Self { tracer: provider.tracer("tidegate"), provider })
+        let sampled = share_of_draws(options.sampling_rate);
+        Ok(Self { tracer: provider.tracer("tidegate"), provider, sampled })
     }
 
-    /// Begins the span of a call with these headers; `None` when the call is not sampled.
-    pub fn begin(&self, name: &'static str, headers: &HeaderMap) -> Option<CallSpan> {
+    /// Begins the span of a call, whose [`HEADERS`] `header` finds by their names; `None` when the call is not sampled.
+    pub fn begin<'h>(
+        &self,
+        name: &'static str,
+        header: impl Fn(&str) -> Option<&'h str>,
+    ) -> Option<CallSpan> {
+        let context = match parent::of(header) {
+            Some(Parent::Sampled(parent)) => Context::new().with_remote_span_context(*parent),
+            Some(Parent::NotSampled) => return None,
+            None if self.draws() => Context::new(),
+            None => return None,
+        };
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Server);
-        let span = self.tracer.build_with_context(builder, &parent::of(headers));
+        let span = self.tracer.build_with_context(builder, &context);
+        // After the end of the process began, nothing is recorded.
         span.is_recording().then(|| CallSpan(Box::new(span)))
+    }
+
+    /// Whether a call is sampled whose caller sends no trace.
+    fn draws(&self) -> bool {
+        match self.sampled {
+            0 => false,
+            ALL_DRAWS => true,
+            sampled => {
+                let draw = u64::from_be_bytes(RandomIdGenerator::default().new_span_id().to_bytes());
+                draw >> 1 < sampled
+            }
+        }
     }
 
     /// Sends the spans that are left. Blocks for a bounded time.
@@ -119,6 +149,14 @@ impl CallSpan {
     }
 }
 
+/// All draws are below this.
+const ALL_DRAWS: u64 = 1 << 63;
+
+/// How many of [`ALL_DRAWS`] a rate from 0 to 1 is.
+fn share_of_draws(rate: f64) -> u64 {
+    (rate.clamp(0.0, 1.0) * ALL_DRAWS as f64) as u64
+}
+
 /// The text, cut to the bound.
 fn cut(text: &str) -> &str {
     let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|&end| text.is_char_boundary(end));
@@ -128,6 +166,13 @@ fn cut(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_is_a_share_of_all_draws() {
+        let share = |rate| share_of_draws(rate);
+        assert_eq!([share(0.0), share(0.25), share(1.0)], [0, 1 << 61, ALL_DRAWS]);
+        assert_eq!([share(-1.0), share(2.0), share(f64::NAN)], [0, ALL_DRAWS, 0]);
+    }
 
     #[test]
     fn a_text_is_cut_between_characters() {

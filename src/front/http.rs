@@ -25,7 +25,7 @@ pub use self::gate::Gate;
 pub use self::page::Page;
 
 use self::page::{not_allowed, text};
-use crate::front::{Bounds, Handler, Refusal, RefusalCode};
+use crate::front::{Bounds, Handler, Refusal, RefusalCode, trace};
 use crate::health::Health;
 use crate::metrics::Front;
 
@@ -68,7 +68,7 @@ impl Respond for HttpFront {
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {
             // `envoyproxy/ratelimit` never looks at the method, and its documentation shows a GET with a body.
             ("/json", _) if method == Method::POST || method == Method::GET => {
-                let span = self.handler.begin_span(Front::Json, request.headers());
+                let span = self.handler.begin_span(Front::Json, trace::headers_in(request.headers()));
                 match read_body(request.into_body(), self.handler.bounds()).await {
                     Ok(body) => json::respond(&self.handler, &body, span).await,
                     Err(refusal) => refused(&self.handler.refuse(Front::Json, refusal)),

@@ -1,15 +1,16 @@
 //! The lane: our own HTTP/2 server for the gRPC port. Frames and connections, as a state machine without I/O, are the
 //! crate `tidegate-grpc`; this module connects it to sockets and to the handler.
 //!
-//! It serves the same port as `grpc`, with the same handler; a setting chooses between the two. It serves decisions and
-//! `grpc.health.v1`; only `grpc` has reflection.
+//! It serves the same port as `grpc`, with the same handler; a setting chooses between the two. It serves decisions,
+//! `grpc.health.v1` and server reflection.
 //!
-//! - `calls`: calls for decisions, and for health
+//! - `calls`: calls for decisions, and for health; `reflection`: what is said to those who ask what is served
 //! - `driver`: a connection's task; `peer_log`: logs peers that misbehave
 
 mod calls;
 mod driver;
 mod peer_log;
+mod reflection;
 
 use std::sync::Arc;
 

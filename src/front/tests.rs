@@ -5,6 +5,7 @@ mod connections;
 mod grpc;
 mod http;
 mod lane;
+mod reflection;
 mod handler;
 mod answer_options;
 mod tls;

@@ -18,15 +18,26 @@ impl Handler {
         Self { tracer, ..self }
     }
 
-    /// Begins the span of a call with these headers. `None`, and next to no work, if the call is not traced.
-    pub fn begin_span(&self, front: Front, headers: &HeaderMap) -> Option<CallSpan> {
+    /// Whether some calls are traced.
+    pub fn is_traced(&self) -> bool {
+        self.tracer.is_some()
+    }
+
+    /// Begins the span of a call, whose headers `header` finds by their names. `None`, and next to no work, if the call
+    /// is not traced.
+    pub fn begin_span<'h>(&self, front: Front, header: impl Fn(&str) -> Option<&'h str>) -> Option<CallSpan> {
         let name = match front {
             Front::Grpc => "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
             Front::Json => "/json",
             Front::Check => "/check",
         };
-        self.tracer.as_ref()?.begin(name, headers)
+        self.tracer.as_ref()?.begin(name, header)
     }
+}
+
+/// Finds headers in a map.
+pub(super) fn headers_in<'h>(headers: &'h HeaderMap) -> impl Fn(&str) -> Option<&'h str> {
+    |name| headers.get(name)?.to_str().ok()
 }
 
 /// Writes the domain of a call into its span, if it has one.

@@ -85,7 +85,7 @@ settings! {
     "Listeners": {
         "GRPC_HOST" grpc_host: String = "0.0.0.0", "gRPC: the address to listen on; IPv6 without brackets, :: is both families";
         "GRPC_PORT" grpc_port: u16 = "8081", "gRPC: the port";
-        "GRPC_FRONT" grpc_front: GrpcFrontKind = "lane", "gRPC: what speaks HTTP/2: lane (ours, faster) or tonic (which also serves reflection, and traces)";
+        "GRPC_FRONT" grpc_front: GrpcFrontKind = "lane", "gRPC: what speaks HTTP/2: lane (ours, faster) or tonic";
         "HOST" host: String = "0.0.0.0", "HTTP (/json, health): the address to listen on";
         "PORT" port: u16 = "8080", "HTTP: the port";
         "DEBUG_HOST" debug_host: String = "0.0.0.0", "debug: the address to listen on";

@@ -1,45 +1,79 @@
 //! The caller's trace: W3C `traceparent`, or B3 in one header or several. Envoy can be configured to send either.
+//!
+//! In: headers by their names. Out: the caller's span, or that the caller is not sampled. Most callers are not, so the
+//! numbers in the headers are only read if they are needed.
 
-use http::HeaderMap;
-use opentelemetry::Context;
-use opentelemetry::propagation::TextMapPropagator;
-use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
-use opentelemetry_http::HeaderExtractor;
-use opentelemetry_sdk::propagation::TraceContextPropagator;
+use std::str::FromStr;
 
-/// A context with the span that these headers name. Without a valid one, the context is empty.
-pub(super) fn of(headers: &HeaderMap) -> Context {
-    let w3c = TraceContextPropagator::new().extract_with_context(&Context::new(), &HeaderExtractor(headers));
-    if w3c.span().span_context().is_valid() {
-        return w3c;
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+
+const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
+const B3: &str = "b3";
+const B3_TRACE: &str = "x-b3-traceid";
+const B3_SPAN: &str = "x-b3-spanid";
+const B3_SAMPLED: &str = "x-b3-sampled";
+const B3_FLAGS: &str = "x-b3-flags";
+
+/// The headers that are read.
+pub const HEADERS: &[&str] = &[TRACEPARENT, TRACESTATE, B3, B3_TRACE, B3_SPAN, B3_SAMPLED, B3_FLAGS];
+
+/// What a caller that traces says of a call.
+#[derive(Debug, PartialEq)]
+pub(super) enum Parent {
+    /// The caller's span, which is sampled.
+    Sampled(Box<SpanContext>),
+    /// The caller decided against it.
+    NotSampled,
+}
+
+/// The parent that these headers name; `None` without a valid one.
+pub(super) fn of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Parent> {
+    w3c(&header).or_else(|| b3(&header))
+}
+
+/// W3C: `version-trace-span-flags`, and in later versions more.
+fn w3c<'h>(header: &impl Fn(&str) -> Option<&'h str>) -> Option<Parent> {
+    let mut parts = header(TRACEPARENT)?.split('-');
+    let mut part = |length| parts.next().and_then(|text| hex(text, &[length])).filter(|text| is_lower(text));
+    let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+    if version == "ff" || version == "00" && parts.next().is_some() {
+        return None;
     }
-    match b3(headers).filter(SpanContext::is_valid) {
-        Some(parent) => Context::new().with_remote_span_context(parent),
-        None => Context::new(),
-    }
+    let is_sampled = u8::from_str_radix(flags, 16).is_ok_and(|flags| flags & 1 == 1);
+    let state = || header(TRACESTATE).and_then(|state| TraceState::from_str(state).ok()).unwrap_or_default();
+    parent(trace, span, is_sampled, state)
 }
 
 /// B3: `b3: trace-span-sampled`, else one header per part.
-fn b3(headers: &HeaderMap) -> Option<SpanContext> {
-    let header = |name: &str| headers.get(name)?.to_str().ok();
-    let (trace, span, sampled) = match header("b3") {
+fn b3<'h>(header: &impl Fn(&str) -> Option<&'h str>) -> Option<Parent> {
+    let (trace, span, sampled) = match header(B3) {
         Some(single) => {
             let mut parts = single.split('-');
             (parts.next()?, parts.next()?, parts.next())
         }
         None => (
-            header("x-b3-traceid")?,
-            header("x-b3-spanid")?,
-            header("x-b3-flags").filter(|flags| *flags == "1").or_else(|| header("x-b3-sampled")),
+            header(B3_TRACE)?,
+            header(B3_SPAN)?,
+            header(B3_FLAGS).filter(|flags| *flags == "1").or_else(|| header(B3_SAMPLED)),
         ),
     };
-    Some(SpanContext::new(
-        TraceId::from_hex(hex(trace, &[16, 32])?).ok()?,
-        SpanId::from_hex(hex(span, &[16])?).ok()?,
-        flags(sampled),
-        true,
-        TraceState::NONE,
-    ))
+    // `d`, and 1 in the flags header, mean debug, which is sampled. Without a flag it is sampled too: there are ids.
+    let is_sampled = !matches!(sampled, Some("0" | "false"));
+    parent(hex(trace, &[16, 32])?, hex(span, &[16])?, is_sampled, TraceState::default)
+}
+
+/// The parent with these ids, in hexadecimal. Neither is zero.
+fn parent(trace: &str, span: &str, is_sampled: bool, state: impl FnOnce() -> TraceState) -> Option<Parent> {
+    let is_zero = |id: &str| id.bytes().all(|byte| byte == b'0');
+    if is_zero(trace) || is_zero(span) {
+        return None;
+    }
+    if !is_sampled {
+        return Some(Parent::NotSampled);
+    }
+    let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
+    Some(Parent::Sampled(Box::new(SpanContext::new(trace, span, TraceFlags::SAMPLED, true, state()))))
 }
 
 /// The text, if it is hexadecimal and has one of these lengths.
@@ -47,35 +81,32 @@ fn hex<'a>(text: &'a str, lengths: &[usize]) -> Option<&'a str> {
     (lengths.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
 }
 
-/// `d`, and 1 in the flags header, mean debug, which is sampled. Without a flag it is sampled too: there are ids.
-fn flags(sampled: Option<&str>) -> TraceFlags {
-    match sampled {
-        Some("0" | "false") => TraceFlags::NOT_SAMPLED,
-        _ => TraceFlags::SAMPLED,
-    }
+fn is_lower(text: &str) -> bool {
+    !text.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use std::collections::HashMap;
+
+    use opentelemetry::Context;
+    use opentelemetry::propagation::TextMapPropagator;
+    use opentelemetry::trace::TraceContextExt;
+    use opentelemetry_sdk::propagation::TraceContextPropagator;
 
     use super::*;
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const SPAN: &str = "00f067aa0ba902b7";
 
-    /// The trace, the span, and whether it is sampled; `None` without a parent.
-    fn parent(headers: &[(&'static str, &str)]) -> Option<(String, String, bool)> {
-        let headers = headers.iter().map(|&(name, value)| {
-            (HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).expect("a value"))
-        });
-        let context = of(&headers.collect());
-        let span = context.span().span_context().clone();
-        span.is_valid().then(|| (span.trace_id().to_string(), span.span_id().to_string(), span.is_sampled()))
+    fn parent(headers: &[(&'static str, &str)]) -> Option<Parent> {
+        of(|name| headers.iter().find(|(found, _)| *found == name).map(|(_, value)| *value))
     }
 
-    fn expected(trace: &str, sampled: bool) -> Option<(String, String, bool)> {
-        Some((trace.to_owned(), SPAN.to_owned(), sampled))
+    fn expected(trace: &str, sampled: bool) -> Option<Parent> {
+        let (trace, span) = (TraceId::from_hex(trace).expect("hex"), SpanId::from_hex(SPAN).expect("hex"));
+        let context = SpanContext::new(trace, span, TraceFlags::SAMPLED, true, TraceState::default());
+        Some(if sampled { Parent::Sampled(Box::new(context)) } else { Parent::NotSampled })
     }
 
     #[test]
@@ -94,6 +125,47 @@ mod tests {
             [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN), ("x-b3-sampled", "0"), ("x-b3-flags", "1")];
         assert_eq!(parent(&debug), expected(TRACE, true));
         assert_eq!(parent(&[("b3", &format!("{TRACE}-{SPAN}"))]), expected(TRACE, true));
+    }
+
+    /// As the SDK reads it, which is the other reader of W3C's format here.
+    fn by_the_sdk(traceparent: &str, tracestate: &str) -> Option<Parent> {
+        let headers = [("traceparent", traceparent), ("tracestate", tracestate)]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let context =
+            TraceContextPropagator::new().extract_with_context(&Context::new(), &HashMap::from(headers));
+        let parent = context.span().span_context().clone();
+        match (parent.is_valid(), parent.is_sampled()) {
+            (false, _) => None,
+            (true, false) => Some(Parent::NotSampled),
+            (true, true) => Some(Parent::Sampled(Box::new(parent))),
+        }
+    }
+
+    #[test]
+    fn w3c_is_read_as_the_sdk_reads_it() {
+        for traceparent in [
+            format!("00-{TRACE}-{SPAN}-01"),
+            format!("00-{TRACE}-{SPAN}-00"),
+            format!("00-{TRACE}-{SPAN}-ff"),
+            format!("00-{TRACE}-{SPAN}-fe"),
+            format!("01-{TRACE}-{SPAN}-01"),
+            format!("fe-{TRACE}-{SPAN}-01-more"),
+            format!("00-{TRACE}-{SPAN}-01-more"),
+            format!("ff-{TRACE}-{SPAN}-01"),
+            format!("00-{TRACE}-{SPAN}"),
+            format!("00-{}-{SPAN}-01", "0".repeat(32)),
+            format!("00-{TRACE}-{}-01", "0".repeat(16)),
+            format!("00-{}-{SPAN}-01", TRACE.to_uppercase()),
+            format!("00-{}x-{SPAN}-01", &TRACE[1..]),
+            format!("00-{TRACE}-{SPAN}-0x"),
+            "00".to_owned(),
+            String::new(),
+        ] {
+            for tracestate in ["", "vendor=1,other=2", "no state"] {
+                let headers = [("traceparent", &*traceparent), ("tracestate", tracestate)];
+                assert_eq!(parent(&headers), by_the_sdk(&traceparent, tracestate), "{headers:?}");
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::harness::grpc::question;
 use crate::harness::pki::{self, Authority};
 use crate::harness::process::Process;
+use crate::harness::programs::{installed, succeed};
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually, eventually_true, free_port, http};
@@ -181,6 +182,46 @@ fn a_caller_that_traces_is_followed_in_w3c_and_b3_and_nobody_else_when_none_is_s
     assert_eq!(names, ["/json", "/json", "/json", "/check"]);
     let codes: Vec<_> = spans.iter().map(|span| span["attributes"]["ratelimit.code"].clone()).collect();
     assert_eq!(codes, ["OK", "OVER_LIMIT", "OK", "OVER_LIMIT"]);
+}
+
+/// By grpcurl, which is grpc-go: `name: value` of each header.
+fn ask_grpc(limiter: &Tidegate, headers: &[String], user: &str) {
+    let entries = format!(r#"[{{"key":"plan","value":"free"}},{{"key":"user","value":"{user}"}}]"#);
+    let request = format!(r#"{{"domain":"shop","descriptors":[{{"entries":{entries}}}]}}"#);
+    let mut grpcurl = installed("grpcurl");
+    grpcurl.args(["-plaintext", "-d", &request]);
+    for header in headers {
+        grpcurl.args(["-rpc-header", header]);
+    }
+    succeed(grpcurl.args([
+        &format!("127.0.0.1:{}", limiter.ports().grpc),
+        "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+    ]));
+}
+
+#[test]
+fn a_grpc_caller_that_traces_is_followed_in_w3c_and_b3() {
+    let collector = Collector::start("http");
+    let limiter = traced("http", collector.port).env("TRACING_SAMPLING_RATE", "0").start();
+    let w3c = |sampled: &str| format!("traceparent: 00-{TRACE}-{PARENT}-0{sampled}");
+    // None of these is sampled.
+    ask_grpc(&limiter, &[], "a");
+    ask_grpc(&limiter, &[w3c("0")], "b");
+    ask_grpc(&limiter, &[format!("b3: {TRACE}-{PARENT}-0")], "c");
+    // All of these are.
+    ask_grpc(&limiter, &[w3c("1"), "tracestate: vendor=1".to_owned()], "d");
+    ask_grpc(&limiter, &[format!("b3: {TRACE}-{PARENT}-1")], "d");
+    let several = [("traceid", TRACE), ("spanid", PARENT), ("sampled", "1")];
+    ask_grpc(&limiter, &several.map(|(name, value)| format!("x-b3-{name}: {value}")), "e");
+    let spans = collector.wait_for(3);
+    for span in &spans {
+        assert_eq!((span["trace"].as_str(), span["parent"].as_str()), (Some(TRACE), Some(PARENT)), "{span}");
+        assert_eq!(span["attributes"]["ratelimit.domain"], "shop");
+    }
+    let each = |field: &str| spans.iter().map(|span| span[field].clone()).collect::<Vec<_>>();
+    assert_eq!(each("state"), ["vendor=1", "", ""]);
+    let codes: Vec<_> = spans.iter().map(|span| span["attributes"]["ratelimit.code"].clone()).collect();
+    assert_eq!(codes, ["OK", "OVER_LIMIT", "OK"]);
 }
 
 #[test]

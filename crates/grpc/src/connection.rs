@@ -6,6 +6,7 @@
 //! - `requests`: new streams, their headers and bodies; `ready`: complete requests, until they are answered; `answers`:
 //!   what is sent back
 //! - `streams`: the state of a stream, and the table of streams; `windows`: flow control, in both directions
+//! - `dialogs`: calls of several messages, each of which is answered
 //! - `control`: SETTINGS, PING, RST_STREAM and the like; `abuse`: the abuse score of a peer; `ending`: how it ends
 //!
 //! Bounds: streams, their bodies, header blocks, unsent answers, the time for each of these, and useless frames. It has
@@ -14,6 +15,7 @@
 mod abuse;
 mod answers;
 mod control;
+mod dialogs;
 mod ending;
 mod ready;
 mod requests;
@@ -35,7 +37,7 @@ use self::requests::Block;
 use self::streams::Streams;
 use self::windows::Windows;
 use crate::frames::{self, ErrorCode, HEAD_BYTES, Head, PAYLOAD_MAX, PREFACE, U31_MAX, flag, kind};
-use crate::hpack::{Decoder, Encoder, LIST_BYTES_MAX, Route};
+use crate::hpack::{Decoder, Encoder, KeptHeaders, LIST_BYTES_MAX, Route, Served};
 use crate::status::Status;
 
 /// Concurrent streams. Envoy opens another connection when it needs more.
@@ -63,9 +65,9 @@ const KEEP_ALIVE_PING: [u8; 8] = *b"tidegate";
 const SETTINGS_MAX_CONCURRENT_STREAMS: u16 = 3;
 const SETTINGS_MAX_HEADER_LIST_SIZE: u16 = 6;
 
-/// A complete request.
-#[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+/// A complete request. `N` is [`Serve::Note`].
+#[derive(Debug)]
+pub struct Call<'a, N> {
     /// Its stream, which an answer that comes later has to name.
     pub stream: u32,
     /// The method that is called.
@@ -74,6 +76,8 @@ pub struct Call<'a> {
     pub timeout: Option<Duration>,
     /// The body: a message with the framing of gRPC.
     pub body: &'a [u8],
+    /// What was noted when its headers arrived.
+    pub note: Option<N>,
 }
 
 /// The outcome of a complete request.
@@ -93,22 +97,39 @@ pub enum Outcome<'a, W> {
 pub trait Serve {
     /// Kept while an answer is pending; dropping it cancels the answer.
     type Waiting;
+    /// What is noted of a call when its headers arrive. It is dropped with a call that is cancelled.
+    type Note;
 
-    /// Checks an incomplete body. An error is the answer to the request.
-    fn check_partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status>;
-    /// Answers requests that arrived together. Calls `answer` for each, in any order, with its index in `calls`.
-    fn answer_batch(&mut self, calls: &[Call<'_>], answer: impl FnMut(usize, Outcome<'_, Self::Waiting>));
+    /// Notes what the headers of a call say. It is asked only if [`Served::kept`] names any.
+    fn note(&mut self, route: Route, headers: &KeptHeaders) -> Option<Self::Note>;
+    /// Checks an incomplete body. An error is the answer to the request; then it takes the note.
+    fn check_partial(
+        &mut self,
+        route: Route,
+        body: &[u8],
+        note: &mut Option<Self::Note>,
+    ) -> Result<(), Status>;
+    /// Answers requests that arrived together, and takes their notes. Calls `answer` for each, in any order, with its
+    /// index in `calls`.
+    fn answer_batch(
+        &mut self,
+        calls: &mut [Call<'_, Self::Note>],
+        answer: impl FnMut(usize, Outcome<'_, Self::Waiting>),
+    );
+    /// Answers one message of a dialog ([`Served::dialogs`]). An error ends the dialog.
+    fn converse(&mut self, route: Route, message: &[u8]) -> Result<Vec<u8>, Status>;
     /// The answer to a request that timed out: before it was complete, or (`arrived`) before it was answered.
-    fn timed_out(&mut self, route: Route, arrived: bool) -> Status;
+    fn timed_out(&mut self, route: Route, arrived: bool, note: Option<Self::Note>) -> Status;
 }
 
-/// The state of a connection. `W` is [`Serve::Waiting`].
-#[derive(Debug)]
-pub struct Connection<W> {
+/// The state of a connection.
+pub struct Connection<S: Serve> {
     stage: Stage,
     decoder: Decoder,
+    /// Calls are noted.
+    takes_notes: bool,
     encoder: Encoder,
-    streams: Streams<W>,
+    streams: Streams<S>,
     windows: Windows,
     /// An incomplete header block.
     block: Option<Block>,
@@ -168,10 +189,9 @@ pub struct Turn<'a, S> {
     pub out: &'a mut Vec<u8>,
 }
 
-impl<W> Connection<W> {
-    /// A new connection to a server of these paths: the [`Route`] of a call is the index of its path. Appends the
-    /// server's first frames to `out`.
-    pub fn new(now: Instant, routes: &'static [&'static str], out: &mut Vec<u8>) -> Self {
+impl<S: Serve> Connection<S> {
+    /// A new connection to a server of these paths. Appends the server's first frames to `out`.
+    pub fn new(now: Instant, served: &'static Served, out: &mut Vec<u8>) -> Self {
         let (streams, fields) = (STREAMS_MAX as u32, LIST_BYTES_MAX as u32);
         frames::settings(
             out,
@@ -179,7 +199,8 @@ impl<W> Connection<W> {
         );
         Self {
             stage: Stage::Preface,
-            decoder: Decoder::new(routes),
+            decoder: Decoder::new(served),
+            takes_notes: !served.kept.is_empty(),
             encoder: Encoder::new(),
             streams: Streams::new(),
             windows: Windows::new(out),
@@ -199,7 +220,7 @@ impl<W> Connection<W> {
     /// Processes complete frames from the start of `input`, and returns how many bytes they have. The driver passes the
     /// rest again: an incomplete frame once there are more bytes, and complete frames, which are left when there is
     /// [much output](OUTPUT_BYTES_MAX), once that is sent.
-    pub fn receive<S: Serve<Waiting = W>>(&mut self, input: &[u8], turn: &mut Turn<'_, S>) -> usize {
+    pub fn receive(&mut self, input: &[u8], turn: &mut Turn<'_, S>) -> usize {
         self.last_received = turn.now;
         self.pinged = false;
         self.abuse.decay(turn.now);
@@ -221,7 +242,7 @@ impl<W> Connection<W> {
         used
     }
 
-    fn receive_frames<'i, S: Serve<Waiting = W>>(
+    fn receive_frames<'i>(
         &mut self,
         input: &'i [u8],
         reading: &mut Reading<'_, 'i, S>,
@@ -266,7 +287,7 @@ impl<W> Connection<W> {
     }
 
     #[inline]
-    fn frame<'i, S: Serve<Waiting = W>>(
+    fn frame<'i>(
         &mut self,
         head: Head,
         payload: &'i [u8],
@@ -313,7 +334,7 @@ impl<W> Connection<W> {
     }
 
     /// Handles every timeout that is due.
-    pub fn tick<S: Serve<Waiting = W>>(&mut self, turn: &mut Turn<'_, S>) {
+    pub fn tick(&mut self, turn: &mut Turn<'_, S>) {
         if self.stage == Stage::Closed {
             return;
         }

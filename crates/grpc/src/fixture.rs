@@ -1,7 +1,13 @@
-//! The paths that the tests' server serves.
+//! What the tests' server serves.
+
+use crate::Served;
 
 /// The path of the tests' calls.
 pub(crate) const CALL: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// All paths that are served.
-pub(crate) const ROUTES: &[&str] = &[CALL, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
+/// A server that keeps one header.
+pub(crate) static SERVED: Served = Served {
+    calls: &[CALL, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"],
+    dialogs: &["/talk"],
+    kept: &["x-kept"],
+};

@@ -3,6 +3,7 @@
 //! An entry of the dynamic table is classified once, when it is added. So an indexed field costs a look-up and no copy,
 //! and its text is not kept. A block equal to the last one, with an unchanged table, means the same.
 //!
+//! - `served`: what a server serves and keeps; `kept`: the text of headers that it keeps
 //! - `field`: the meaning of a field; `head`: the meaning of a header block
 //! - `table`: the static and the dynamic table; `decoder`: received blocks; `encoder`: sent blocks
 
@@ -10,6 +11,8 @@ mod decoder;
 mod encoder;
 mod field;
 mod head;
+mod kept;
+mod served;
 mod table;
 /// For tests, also those of other crates.
 pub mod text;
@@ -19,6 +22,8 @@ pub(crate) use self::encoder::Encoder;
 pub(crate) use self::field::Method;
 pub use self::field::Route;
 pub(crate) use self::head::RequestHead;
+pub use self::kept::KeptHeaders;
+pub use self::served::Served;
 
 /// Bytes of each side's dynamic table: the protocol's default (RFC 9113, 6.5.2).
 const TABLE_BYTES: usize = 4_096;

@@ -23,4 +23,4 @@ pub mod connection;
 #[cfg(test)]
 mod fixture;
 
-pub use hpack::Route;
+pub use hpack::{KeptHeaders, Route, Served};

@@ -11,6 +11,7 @@ use hyper::body::{Body, Frame, Incoming};
 
 use super::framing::{PREFIX_BYTES, Partial, UNCOMPRESSED};
 use super::unfinished::Unfinished;
+use crate::front::trace::headers_in;
 use crate::front::{Bounds, Handler, Refusal};
 use crate::metrics::Front;
 use crate::spans::CallSpan;
@@ -35,7 +36,7 @@ pub(super) async fn respond(
         return response;
     }
     let timeout = timeout_of(request.headers());
-    let span = handler.begin_span(Front::Grpc, request.headers());
+    let span = handler.begin_span(Front::Grpc, headers_in(request.headers()));
     match answer(handler, unfinished, request.into_body(), timeout, span).await {
         Ok(message) => answered(&message),
         Err(refusal) => refused(&refusal),

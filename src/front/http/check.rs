@@ -60,7 +60,7 @@ pub(super) async fn respond(
     if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) {
         return not_allowed("GET, HEAD, POST");
     }
-    let mut span = handler.begin_span(Front::Check, &head.headers);
+    let mut span = handler.begin_span(Front::Check, trace::headers_in(&head.headers));
     match query::parse(&head.uri, handler.bounds()) {
         Ok(Question { buf, form, deny_status }) => {
             trace::asked(&mut span, buf.domain());

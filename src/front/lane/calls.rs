@@ -1,5 +1,5 @@
-//! The calls of the lane: decisions by the handler, and `grpc.health.v1`. Complete requests in, answers out, now or
-//! later; no frames and no sockets.
+//! The calls of the lane: decisions by the handler, `grpc.health.v1`, and reflection. Complete requests in, answers out,
+//! now or later; no frames and no sockets.
 
 use std::sync::Arc;
 
@@ -10,21 +10,23 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tonic_health::pb::HealthCheckRequest;
 
-use super::LaneFront;
+use super::{LaneFront, reflection};
 use crate::clock;
 use crate::front::grpc::{QUESTION_BYTES_MAX, SHOULD_RATE_LIMIT, framing, health};
 use crate::front::{Bounds, Refusal};
 use crate::health::Status as HealthStatus;
 use crate::metrics::{Front, GrpcMethod};
 use crate::service::BATCH_MAX;
-use tidegate_grpc::Route;
+use crate::spans::{self, CallSpan};
 use tidegate_grpc::connection::{self, Call, Outcome, STREAMS_MAX, Serve};
 use tidegate_grpc::status::Status;
 use tidegate_grpc::status::code::{INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED};
+use tidegate_grpc::{KeptHeaders, Route, Served};
 
-/// The paths that are served; a call's route is an index into them.
-pub const ROUTES: &[&str] =
-    &[SHOULD_RATE_LIMIT, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
+/// What is served. A call's route is an index into its paths.
+static SERVED: Served = serving(&[]);
+/// The same when calls are traced: then the headers that name the caller's trace are kept.
+static SERVED_TRACED: Served = serving(spans::HEADERS);
 const DECISION: Route = Route::Known(0);
 const HEALTH_CHECK: Route = Route::Known(1);
 const HEALTH_WATCH: Route = Route::Known(2);
@@ -33,6 +35,11 @@ const TOO_LATE: &str = "the request did not arrive in time";
 const UNANSWERED: &str = "the request was not answered in time";
 
 const _: () = assert!(connection::BATCH_MAX == BATCH_MAX, "what is handed out together is decided together");
+
+const fn serving(kept: &'static [&'static str]) -> Served {
+    let calls = &[SHOULD_RATE_LIMIT, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
+    Served { calls, dialogs: reflection::PATHS, kept }
+}
 
 /// The calls of one connection. Pending answers are cancelled when it is dropped.
 pub struct Calls {
@@ -64,6 +71,11 @@ impl Calls {
         Self { front, waiting: JoinSet::new() }
     }
 
+    /// What the connection serves.
+    pub fn served(&self) -> &'static Served {
+        if self.front.handler.is_traced() { &SERVED_TRACED } else { &SERVED }
+    }
+
     fn bounds(&self, route: Route) -> Bounds {
         let bounds = *self.front.handler.bounds();
         match route {
@@ -72,10 +84,10 @@ impl Calls {
         }
     }
 
-    /// The status of a refusal. It is counted if the call asks for a decision.
-    fn refuse(&self, route: Route, refusal: Refusal) -> Status {
+    /// The status of a refusal. It is counted if the call asks for a decision, and ends its span.
+    fn refuse(&self, route: Route, refusal: Refusal, span: Option<CallSpan>) -> Status {
         match route {
-            DECISION => self.front.handler.refuse(Front::Grpc, refusal).into(),
+            DECISION => self.front.handler.refuse_call(Front::Grpc, refusal, span).into(),
             _ => refusal.into(),
         }
     }
@@ -83,7 +95,7 @@ impl Calls {
     /// The message of a call for a decision. Any other call is answered at once.
     fn for_decision<'c>(
         &mut self,
-        call: &Call<'c>,
+        call: &mut Call<'c, CallSpan>,
         answer: impl FnOnce(Outcome<'_, Waiting>),
     ) -> Option<&'c [u8]> {
         match (self.message(call), call.route) {
@@ -99,22 +111,27 @@ impl Calls {
     }
 
     /// The one message of a call.
-    fn message<'c>(&self, call: &Call<'c>) -> Result<&'c [u8], Status> {
+    fn message<'c>(&self, call: &mut Call<'c, CallSpan>) -> Result<&'c [u8], Status> {
         if call.route == Route::Unknown {
             return Ok(&[]);
         }
         let bounds = self.bounds(call.route);
         let message = framing::check(call.body, &bounds).and_then(|()| framing::message(call.body));
-        message.map_err(|refusal| self.refuse(call.route, refusal))
+        message.map_err(|refusal| self.refuse(call.route, refusal, call.note.take()))
     }
 
-    fn decide_later(&mut self, call: &Call<'_>, message: &[u8]) -> Outcome<'static, Waiting> {
+    fn decide_later(
+        &mut self,
+        call: &Call<'_, CallSpan>,
+        message: &[u8],
+        span: Option<CallSpan>,
+    ) -> Outcome<'static, Waiting> {
         // Cancelled answers count until their tasks have ended.
         if self.waiting.len() >= STREAMS_MAX {
             return Outcome::Refused;
         }
         // Boxed, because it is moved several times before it runs.
-        let answer = Box::pin(self.front.handler.finish(Front::Grpc, message, call.timeout, None));
+        let answer = Box::pin(self.front.handler.finish(Front::Grpc, message, call.timeout, span));
         Outcome::Later(self.wait(call.stream, async {
             Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
         }))
@@ -164,35 +181,60 @@ impl Calls {
 
 impl Serve for Calls {
     type Waiting = Waiting;
+    /// The span of a call that is traced.
+    type Note = CallSpan;
 
-    fn check_partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status> {
+    fn note(&mut self, route: Route, headers: &KeptHeaders) -> Option<CallSpan> {
+        if route != DECISION {
+            return None;
+        }
+        let header = |name: &str| std::str::from_utf8(headers.get(name)?).ok();
+        self.front.handler.begin_span(Front::Grpc, header)
+    }
+
+    fn check_partial(
+        &mut self,
+        route: Route,
+        body: &[u8],
+        note: &mut Option<CallSpan>,
+    ) -> Result<(), Status> {
         if route == Route::Unknown {
             return Err(no_such_method());
         }
-        framing::check(body, &self.bounds(route)).map_err(|refusal| self.refuse(route, refusal))
+        framing::check(body, &self.bounds(route)).map_err(|refusal| self.refuse(route, refusal, note.take()))
     }
 
-    fn answer_batch(&mut self, calls: &[Call<'_>], mut answer: impl FnMut(usize, Outcome<'_, Waiting>)) {
+    fn answer_batch(
+        &mut self,
+        calls: &mut [Call<'_, CallSpan>],
+        mut answer: impl FnMut(usize, Outcome<'_, Waiting>),
+    ) {
         // Each call keeps its index, from here to its answer.
         let mut messages: ArrayVec<Option<&[u8]>, BATCH_MAX> = ArrayVec::new();
-        for (place, call) in calls.iter().enumerate() {
+        let mut spans: ArrayVec<Option<CallSpan>, BATCH_MAX> = ArrayVec::new();
+        for (place, call) in calls.iter_mut().enumerate() {
             messages.push(self.for_decision(call, |outcome| answer(place, outcome)));
+            spans.push(call.note.take());
         }
         let handler = Arc::clone(&self.front.handler);
-        handler.answer_batch(Front::Grpc, &messages, |place, decided| {
+        handler.answer_batch(Front::Grpc, &messages, &mut spans, |place, decided, span| {
             let outcome = match decided {
                 Some(decided) => Outcome::Now(decided.map_err(Status::from)),
                 None => {
                     let message = messages[place].expect("only places with a message are answered");
-                    self.decide_later(&calls[place], message)
+                    self.decide_later(&calls[place], message, span)
                 }
             };
             answer(place, outcome);
         });
     }
 
-    fn timed_out(&mut self, route: Route, arrived: bool) -> Status {
-        self.refuse(route, Refusal::late(if arrived { UNANSWERED } else { TOO_LATE }))
+    fn converse(&mut self, _: Route, question: &[u8]) -> Result<Vec<u8>, Status> {
+        reflection::answer(question)
+    }
+
+    fn timed_out(&mut self, route: Route, arrived: bool, note: Option<CallSpan>) -> Status {
+        self.refuse(route, Refusal::late(if arrived { UNANSWERED } else { TOO_LATE }), note)
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::LaneFront;
-use super::calls::{Calls, Event, ROUTES, Waiting};
+use super::calls::{Calls, Event};
 use crate::clock;
 use crate::front::connections::Life;
 use crate::health::Status as HealthStatus;
@@ -68,8 +68,8 @@ pub async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, front: LaneFront
 /// A connection without a socket, for the benchmark: takes input, appends output, returns how many bytes it processed.
 pub fn bare(front: LaneFront) -> impl FnMut(&[u8], &mut Vec<u8>) -> usize {
     let mut greeting = Vec::new();
-    let (mut connection, mut calls) =
-        (Connection::new(clock::timer(), ROUTES, &mut greeting), Calls::new(front));
+    let mut calls = Calls::new(front);
+    let mut connection = Connection::new(clock::timer(), calls.served(), &mut greeting);
     move |input, out| {
         out.append(&mut greeting);
         connection.receive(input, &mut Turn { now: clock::timer(), serve: &mut calls, out })
@@ -94,7 +94,7 @@ impl Drop for Open {
 
 struct Driver<S> {
     stream: S,
-    connection: Connection<Waiting>,
+    connection: Connection<Calls>,
     calls: Calls,
     metrics: Arc<Metrics>,
     /// Unprocessed input: an incomplete frame, or frames that wait until output is sent.
@@ -125,11 +125,13 @@ enum Input {
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     fn new(stream: S, front: LaneFront) -> Self {
         let mut unsent = Vec::new();
+        let metrics = Arc::clone(&front.handler.metrics);
+        let calls = Calls::new(front);
         Self {
             stream,
-            connection: Connection::new(clock::timer(), ROUTES, &mut unsent),
-            metrics: Arc::clone(&front.handler.metrics),
-            calls: Calls::new(front),
+            connection: Connection::new(clock::timer(), calls.served(), &mut unsent),
+            metrics,
+            calls,
             rest: Vec::new(),
             unsent,
             sent: 0,
@@ -320,7 +322,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 }
 
 /// Passes finished answers to the connection, up to [`OUTPUT_BYTES_MAX`] of output.
-fn poll_events(connection: &mut Connection<Waiting>, turn: &mut Turn<'_, Calls>, context: &mut Context<'_>) {
+fn poll_events(connection: &mut Connection<Calls>, turn: &mut Turn<'_, Calls>, context: &mut Context<'_>) {
     while !turn.serve.waiting.is_empty() {
         if turn.out.len() >= OUTPUT_BYTES_MAX {
             return context.waker().wake_by_ref();
@@ -387,7 +389,8 @@ mod tests {
             assert!(living.read_buf(&mut received).await.expect("it is served") > 0);
         }
         let mut expected = Vec::new();
-        let _ = Connection::<Waiting>::new(clock::timer(), ROUTES, &mut expected);
+        let served = Calls::new(front()).served();
+        let _ = Connection::<Calls>::new(clock::timer(), served, &mut expected);
         frames::settings_ack(&mut expected);
         assert_eq!(received, [expected, pong(b"the live")].concat());
         drop(living);

@@ -12,9 +12,6 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
-use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
 use super::{Server, TIMEOUT};
 use crate::front::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -28,7 +25,7 @@ use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_response::{
 use crate::front::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use crate::front::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
-async fn channel(address: SocketAddr) -> Channel {
+pub(super) async fn channel(address: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
     endpoint.timeout(TIMEOUT).connect().await.expect("it listens")
 }
@@ -239,37 +236,4 @@ async fn a_watch_is_sent_changes_and_ended_by_draining() {
     server.health.drain();
     assert_eq!(next().await, Some(ServingStatus::NotServing));
     assert_eq!(next().await, None);
-}
-
-#[tokio::test]
-async fn reflection_lists_every_service_and_describes_the_call() {
-    let server = Server::start().await;
-    for path in [
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-    ] {
-        let mut grpc = tonic::client::Grpc::new(channel(server.grpc).await);
-        grpc.ready().await.expect("connected");
-        // Both versions have the same messages.
-        let codec = tonic_prost::ProstCodec::<ServerReflectionRequest, ServerReflectionResponse>::default();
-        let question =
-            |question| ServerReflectionRequest { host: String::new(), message_request: Some(question) };
-        let questions = tokio_stream::iter([
-            question(MessageRequest::ListServices(String::new())),
-            question(MessageRequest::FileContainingSymbol(
-                "envoy.service.ratelimit.v3.RateLimitService".to_owned(),
-            )),
-        ]);
-        let path = http::uri::PathAndQuery::from_static(path);
-        let answers = grpc.streaming(tonic::Request::new(questions), path, codec).await.expect("a stream");
-        let mut answers = answers.into_inner();
-        let list = answers.message().await.expect("no error").expect("a list").message_response;
-        let Some(MessageResponse::ListServicesResponse(list)) = list else { panic!("no list: {list:?}") };
-        let mut names: Vec<_> = list.service.iter().map(|service| &*service.name).collect();
-        names.retain(|name| !name.starts_with("grpc.reflection."));
-        names.sort_unstable();
-        assert_eq!(names, ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"]);
-        let file = answers.message().await.expect("no error").expect("a file").message_response;
-        assert!(matches!(file, Some(MessageResponse::FileDescriptorResponse(_))), "{file:?}");
-    }
 }

@@ -37,6 +37,7 @@ def tell(request, headers):
                     "trace": span.trace_id.hex(),
                     "span": span.span_id.hex(),
                     "parent": span.parent_span_id.hex(),
+                    "state": span.trace_state,
                     "nanos": span.end_time_unix_nano - span.start_time_unix_nano,
                     "status": span.status.code,
                     "why": span.status.message,

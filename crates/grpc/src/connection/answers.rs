@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::streams::{State, Stream, Then};
-use super::{Connection, ErrorCode, PAYLOAD_MAX, Status, abuse, flag, frames, kind};
+use super::{Connection, Encoder, ErrorCode, PAYLOAD_MAX, Serve, Status, abuse, flag, frames, kind};
 use crate::message::{ONLY_GRPC, ONLY_POST, percent_encoded};
 
 /// How long an answer may wait for a client to open its window.
@@ -15,9 +15,9 @@ const UNSENT_BYTES_MAX: usize = 1_024;
 /// Characters of an error message: percent-encoded, it fits into one frame.
 const TEXT_CHARS_MAX: usize = 1_024;
 /// The prefix of a gRPC message: a byte for the compression, and the length.
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
-impl<W> Connection<W> {
+impl<S: Serve> Connection<S> {
     /// Answers a call whose outcome was `Outcome::Later`. Does nothing if its stream has ended meanwhile.
     pub fn complete(&mut self, id: u32, answer: Result<&[u8], Status>, now: Instant, out: &mut Vec<u8>) {
         if !self.streams.get(id).is_some_and(|stream| matches!(stream.state, State::Waiting(_))) {
@@ -38,7 +38,7 @@ impl<W> Connection<W> {
         &mut self,
         id: u32,
         message: Option<&[u8]>,
-        waiting: Option<W>,
+        waiting: Option<S::Waiting>,
         now: Instant,
         out: &mut Vec<u8>,
     ) {
@@ -57,7 +57,7 @@ impl<W> Connection<W> {
     }
 
     #[inline]
-    pub(super) fn succeed(&mut self, mut stream: Stream<W>, message: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn succeed(&mut self, mut stream: Stream<S>, message: &[u8], out: &mut Vec<u8>) {
         self.abuse.answered();
         let length = PREFIX_BYTES + message.len();
         if let Some((head, trailers)) = self.encoder.indexed()
@@ -74,9 +74,9 @@ impl<W> Connection<W> {
     /// Sends the first of a stream of messages, which has no timeout.
     pub(super) fn begin_stream(
         &mut self,
-        mut stream: Stream<W>,
+        mut stream: Stream<S>,
         message: &[u8],
-        waiting: W,
+        waiting: S::Waiting,
         out: &mut Vec<u8>,
     ) {
         self.abuse.answered();
@@ -86,14 +86,11 @@ impl<W> Connection<W> {
         self.send(stream, Then::More(waiting), out);
     }
 
-    pub(super) fn fail(&mut self, stream: &Stream<W>, status: &Status, out: &mut Vec<u8>) {
+    pub(super) fn fail(&mut self, stream: &Stream<S>, status: &Status, out: &mut Vec<u8>) {
         self.abuse.answered();
-        let text = &status.message;
-        let end = text.char_indices().nth(TEXT_CHARS_MAX).map_or(text.len(), |(end, _)| end);
-        let message = percent_encoded(&text[..end]);
         frames::headers(out, stream.id, flag::END_STREAM, |out| {
             self.encoder.grpc(out);
-            self.encoder.grpc_error(out, status.code, &message);
+            self.encoder.grpc_error(out, status.code, &message_of(status));
         });
     }
 
@@ -106,7 +103,7 @@ impl<W> Connection<W> {
     }
 
     /// Answers with an HTTP error status.
-    pub(super) fn reject(&mut self, mut stream: Stream<W>, status: u16, with_text: bool, out: &mut Vec<u8>) {
+    pub(super) fn reject(&mut self, mut stream: Stream<S>, status: u16, with_text: bool, out: &mut Vec<u8>) {
         let text = match status {
             405 => ONLY_POST,
             415 => ONLY_GRPC,
@@ -132,14 +129,14 @@ impl<W> Connection<W> {
     }
 
     /// Closes a stream with a RST_STREAM. Frames in flight for it are ignored.
-    fn stop(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
+    pub(super) fn stop(&mut self, id: u32, code: ErrorCode, out: &mut Vec<u8>) {
         self.counts.reset_by_server += 1;
         self.remove(id);
         self.streams.ignore(id);
         frames::reset(out, id, code);
     }
 
-    fn send(&mut self, mut stream: Stream<W>, then: Then<W>, out: &mut Vec<u8>) {
+    fn send(&mut self, mut stream: Stream<S>, then: Then<S::Waiting>, out: &mut Vec<u8>) {
         let id = stream.id;
         stream.state = State::Sending(then);
         self.streams.insert(stream);
@@ -169,12 +166,10 @@ impl<W> Connection<W> {
             windows.send -= length as i64;
         }
         match then {
-            Then::Trailers => frames::headers(out, id, flag::END_STREAM, |out| {
-                encoder.begin(out);
-                encoder.grpc_ok(out);
-            }),
             Then::Nothing => {}
-            Then::More(_) => {
+            Then::Trailers => trailers(encoder, id, out),
+            Then::Dialog(dialog) if dialog.is_ended => trailers(encoder, id, out),
+            Then::More(_) | Then::Dialog(_) => {
                 stream.body.clear();
                 stream.sent = 0;
                 return;
@@ -184,8 +179,23 @@ impl<W> Connection<W> {
     }
 }
 
+/// The message of a status as a header's value, cut to its bound.
+pub(super) fn message_of(status: &Status) -> String {
+    let text = &status.message;
+    let end = text.char_indices().nth(TEXT_CHARS_MAX).map_or(text.len(), |(end, _)| end);
+    percent_encoded(&text[..end])
+}
+
+/// Sends the trailers of a successful call.
+pub(super) fn trailers(encoder: &mut Encoder, id: u32, out: &mut Vec<u8>) {
+    frames::headers(out, id, flag::END_STREAM, |out| {
+        encoder.begin(out);
+        encoder.grpc_ok(out);
+    });
+}
+
 /// Appends a message with its prefix to a body.
-fn frame_message(body: &mut Vec<u8>, message: &[u8]) {
+pub(super) fn frame_message(body: &mut Vec<u8>, message: &[u8]) {
     let length = u32::try_from(message.len()).expect("an answer has a few bytes a descriptor");
     body.reserve(PREFIX_BYTES + message.len());
     body.push(0);

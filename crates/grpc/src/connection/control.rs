@@ -1,6 +1,8 @@
 //! Frames that control a connection or a stream: SETTINGS, PING, RST_STREAM, PRIORITY, GOAWAY.
 
-use super::{Connection, ErrorCode, Fatal, Head, PAYLOAD_MAX, U31_MAX, abuse, ending, fatal, flag, frames};
+use super::{
+    Connection, ErrorCode, Fatal, Head, PAYLOAD_MAX, Serve, U31_MAX, abuse, ending, fatal, flag, frames,
+};
 
 const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
@@ -8,7 +10,7 @@ const INITIAL_WINDOW_SIZE: u16 = 4;
 const MAX_FRAME_SIZE: u16 = 5;
 const MAX_FRAME_SIZES: std::ops::RangeInclusive<u32> = PAYLOAD_MAX as u32..=0xff_ffff;
 
-impl<W> Connection<W> {
+impl<S: Serve> Connection<S> {
     pub(super) fn on_settings(&mut self, head: Head, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Fatal> {
         if head.stream != 0 {
             return fatal(ErrorCode::ProtocolError, "SETTINGS are for a stream");

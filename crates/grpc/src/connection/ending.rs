@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Connection, ErrorCode, Fatal, Stage, U31_MAX, flag, frames};
+use super::{Connection, ErrorCode, Fatal, Serve, Stage, U31_MAX, flag, frames};
 
 /// The payload of the PING behind the first GOAWAY.
 pub const DRAIN_PING: [u8; 8] = *b"go away!";
@@ -43,7 +43,7 @@ impl Ending {
     }
 }
 
-impl<W> Connection<W> {
+impl<S: Serve> Connection<S> {
     /// Begins a graceful end: asks the client to begin no new streams. Open ones are served.
     pub fn drain(&mut self, now: Instant, out: &mut Vec<u8>) {
         if self.stage == Stage::Closed || self.ending != Ending::NotBegun {
@@ -67,6 +67,7 @@ impl<W> Connection<W> {
             let last = self.streams.last();
             self.ending = Ending::Last(last);
             frames::goaway(out, last, ErrorCode::NoError);
+            self.end_idle_dialogs(out);
         }
     }
 

@@ -24,7 +24,7 @@ pub struct Reading<'t, 'i, S: Serve> {
     pub out: &'t mut Vec<u8>,
     ready: SmallVec<[Ready<'i>; BATCH_MAX]>,
     /// Their streams, at the same indices.
-    streams: SmallVec<[Option<Stream<S::Waiting>>; BATCH_MAX]>,
+    streams: SmallVec<[Option<Stream<S>>; BATCH_MAX]>,
 }
 
 /// A complete request.
@@ -47,7 +47,7 @@ impl<'t, S: Serve> Reading<'t, '_, S> {
     }
 }
 
-impl<W> Connection<W> {
+impl<S: Serve> Connection<S> {
     /// Whether this frame begins a request, or may complete the newest one.
     #[inline]
     pub(super) fn may_extend_batch(&self, head: Head) -> bool {
@@ -60,9 +60,9 @@ impl<W> Connection<W> {
 
     /// Adds a complete request to those that are ready.
     #[inline]
-    pub(super) fn request_complete<'i, S: Serve<Waiting = W>>(
+    pub(super) fn request_complete<'i>(
         &mut self,
-        mut stream: Stream<W>,
+        mut stream: Stream<S>,
         body: Cow<'i, [u8]>,
         reading: &mut Reading<'_, 'i, S>,
     ) {
@@ -83,17 +83,18 @@ impl<W> Connection<W> {
     }
 
     /// Answers all requests that are ready.
-    pub(super) fn answer_ready<S: Serve<Waiting = W>>(&mut self, reading: &mut Reading<'_, '_, S>) {
+    pub(super) fn answer_ready(&mut self, reading: &mut Reading<'_, '_, S>) {
         let Reading { now, serve, out, ready, streams } = reading;
         if ready.is_empty() {
             return;
         }
         // Filled in place: `collect` would move them.
-        let mut calls: SmallVec<[Call<'_>; BATCH_MAX]> = SmallVec::new();
-        calls.extend(ready.iter().map(Ready::call));
-        serve.answer_batch(&calls, |place, outcome| {
+        let mut calls: SmallVec<[Call<'_, S::Note>; BATCH_MAX]> = SmallVec::new();
+        let notes = streams.iter_mut().map(|stream| stream.as_mut()?.note.take());
+        calls.extend(ready.iter().zip(notes).map(|(ready, note)| ready.call(note)));
+        serve.answer_batch(&mut calls, |place, outcome| {
             if let Some(stream) = streams[place].take() {
-                self.answer(stream, outcome, calls[place].timeout, *now, out);
+                self.answer(stream, outcome, ready[place].timeout, *now, out);
             }
         });
         drop(calls);
@@ -103,8 +104,8 @@ impl<W> Connection<W> {
 
     fn answer(
         &mut self,
-        mut stream: Stream<W>,
-        outcome: Outcome<'_, W>,
+        mut stream: Stream<S>,
+        outcome: Outcome<'_, S::Waiting>,
         timeout: Option<Duration>,
         now: Instant,
         out: &mut Vec<u8>,
@@ -127,7 +128,7 @@ impl<W> Connection<W> {
 }
 
 impl Ready<'_> {
-    fn call(&self) -> Call<'_> {
-        Call { stream: self.stream, route: self.route, timeout: self.timeout, body: &self.body }
+    fn call<N>(&self, note: Option<N>) -> Call<'_, N> {
+        Call { stream: self.stream, route: self.route, timeout: self.timeout, body: &self.body, note }
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use super::ready::Reading;
-use super::streams::{Request, State, Stream};
+use super::streams::{Request, State, Stream, Then};
 use super::windows::STREAM_WINDOW;
 use super::{
     Connection, ErrorCode, Fatal, Head, READ_TIMEOUT, STREAMS_MAX, Serve, Status, TOO_MUCH_UNFINISHED, Turn,
@@ -40,9 +40,9 @@ struct Opening {
     depends_on_itself: bool,
 }
 
-impl<W> Connection<W> {
+impl<S: Serve> Connection<S> {
     #[inline]
-    pub(super) fn on_headers<'i, S: Serve<Waiting = W>>(
+    pub(super) fn on_headers<'i>(
         &mut self,
         head: Head,
         payload: &'i [u8],
@@ -69,7 +69,7 @@ impl<W> Connection<W> {
         Ok(())
     }
 
-    pub(super) fn on_continuation<'i, S: Serve<Waiting = W>>(
+    pub(super) fn on_continuation<'i>(
         &mut self,
         head: Head,
         payload: &'i [u8],
@@ -91,7 +91,7 @@ impl<W> Connection<W> {
     }
 
     #[inline]
-    fn on_block<S: Serve<Waiting = W>>(
+    fn on_block(
         &mut self,
         opening: Opening,
         block: &[u8],
@@ -115,12 +115,7 @@ impl<W> Connection<W> {
 
     /// Begins a stream.
     #[inline]
-    fn begin<S: Serve<Waiting = W>>(
-        &mut self,
-        opening: Opening,
-        head: &RequestHead,
-        reading: &mut Reading<'_, '_, S>,
-    ) {
+    fn begin(&mut self, opening: Opening, head: &RequestHead, reading: &mut Reading<'_, '_, S>) {
         let id = opening.stream;
         self.streams.begin(id);
         self.counts.streams += 1;
@@ -134,10 +129,16 @@ impl<W> Connection<W> {
         {
             return self.refuse(id, ErrorCode::ProtocolError, reading);
         }
+        let request = request_of(head);
+        let note = match request {
+            Request::Call(route) if self.takes_notes => reading.serve.note(route, self.decoder.kept()),
+            _ => None,
+        };
         let stream = Stream {
             id,
-            request: request_of(head),
+            request,
             state: State::Receiving,
+            note,
             deadline: head.timeout.and_then(|timeout| reading.now.checked_add(timeout)),
             due: Some(reading.now + head.timeout.map_or(READ_TIMEOUT, |timeout| timeout.min(READ_TIMEOUT))),
             receive_window: STREAM_WINDOW,
@@ -148,10 +149,12 @@ impl<W> Connection<W> {
             sent: 0,
             queued: false,
         };
+        if let Request::Call(Route::Dialog(_)) = request {
+            return self.begin_dialog(stream, opening.is_end, reading);
+        }
         if opening.is_end {
             return self.request_complete(stream, Cow::Borrowed(&[]), reading);
         }
-        let request = stream.request;
         self.streams.insert_newest(stream);
         if request == Request::Call(Route::Unknown) {
             self.answer_unknown_route(id, reading);
@@ -159,21 +162,21 @@ impl<W> Connection<W> {
     }
 
     /// Answers a call of an unknown method before its body arrives: that may be an endless stream of messages.
-    fn answer_unknown_route<S: Serve<Waiting = W>>(&mut self, id: u32, reading: &mut Reading<'_, '_, S>) {
+    fn answer_unknown_route(&mut self, id: u32, reading: &mut Reading<'_, '_, S>) {
         self.answer_ready(reading);
-        if let Err(status) = reading.serve.check_partial(Route::Unknown, &[]) {
+        if let Err(status) = reading.serve.check_partial(Route::Unknown, &[], &mut None) {
             self.answer_early(id, &status, reading.out);
         }
     }
 
     /// Resets a new stream without serving it.
-    fn refuse<S: Serve<Waiting = W>>(&mut self, id: u32, code: ErrorCode, reading: &mut Reading<'_, '_, S>) {
+    fn refuse(&mut self, id: u32, code: ErrorCode, reading: &mut Reading<'_, '_, S>) {
         self.answer_ready(reading);
         self.reset(id, code, reading.out);
     }
 
     /// A header block on a stream that has begun: trailers, or frames that were in flight when we closed it.
-    fn on_trailers<S: Serve<Waiting = W>>(
+    fn on_trailers(
         &mut self,
         opening: Opening,
         head: &RequestHead,
@@ -187,10 +190,12 @@ impl<W> Connection<W> {
                 false => fatal(ErrorCode::StreamClosed, "HEADERS are for a stream that has ended"),
             };
         };
-        if !matches!(stream.state, State::Receiving) {
+        if !stream.is_receiving() {
             self.reset(id, ErrorCode::StreamClosed, reading.out);
         } else if !opening.is_end || !head.is_trailers() || !stream.matches_content_length(true) {
             self.reset(id, ErrorCode::ProtocolError, reading.out);
+        } else if stream.is_dialog() {
+            self.dialog_data(id, &[], true, reading);
         } else if let Some(mut stream) = self.remove(id) {
             let body = std::mem::take(&mut stream.body);
             self.request_complete(stream, Cow::Owned(body), reading);
@@ -199,7 +204,7 @@ impl<W> Connection<W> {
     }
 
     #[inline]
-    pub(super) fn on_data<'i, S: Serve<Waiting = W>>(
+    pub(super) fn on_data<'i>(
         &mut self,
         head: Head,
         payload: &'i [u8],
@@ -212,45 +217,49 @@ impl<W> Connection<W> {
         self.windows.count_received(payload.len(), reading.out)?;
         let data = without_padding(head, payload)?;
         let is_end = head.has(flag::END_STREAM);
-        match self.data_error(id, payload.len(), data.len(), is_end) {
-            Some(code) => self.reset(id, code, reading.out),
-            None if is_end => self.end_body(id, data, reading),
-            None => self.partial_body(id, data, reading),
+        match self.count_data(id, payload.len(), data.len(), is_end) {
+            Err(code) => self.reset(id, code, reading.out),
+            Ok(Body::OfDialog) => self.dialog_data(id, data, is_end, reading),
+            Ok(Body::OfRequest) if is_end => self.end_body(id, data, reading),
+            Ok(Body::OfRequest) => self.partial_body(id, data, reading),
         }
         Ok(())
     }
 
-    /// The stream error of a DATA frame, if there is one. Otherwise its bytes are counted. A frame that is ignored has
-    /// no stream, and no error.
+    /// Counts the bytes of a DATA frame. The error is a stream error. A frame that is ignored has no stream, and no
+    /// error.
     #[inline]
-    fn data_error(&mut self, id: u32, payload: usize, data: usize, is_end: bool) -> Option<ErrorCode> {
+    fn count_data(&mut self, id: u32, payload: usize, data: usize, is_end: bool) -> Result<Body, ErrorCode> {
         let Some(stream) = self.streams.get(id) else {
             self.abuse.add_unread(payload);
-            return (!self.streams.is_ignored(id)).then_some(ErrorCode::StreamClosed);
+            return if self.streams.is_ignored(id) {
+                Ok(Body::OfRequest)
+            } else {
+                Err(ErrorCode::StreamClosed)
+            };
         };
         match stream.request {
             Request::Call(_) if is_end || data >= PART_BYTES_MIN => {}
             Request::Call(_) => self.abuse.add(abuse::FRAME),
             Request::Rejected { .. } => self.abuse.add_unread(payload),
         }
-        if !matches!(stream.state, State::Receiving) {
-            return Some(ErrorCode::StreamClosed);
+        if !stream.is_receiving() {
+            return Err(ErrorCode::StreamClosed);
         }
         if stream.count_received(payload).is_none() {
-            return Some(ErrorCode::FlowControlError);
+            return Err(ErrorCode::FlowControlError);
         }
         stream.received += data as u64;
-        (!stream.matches_content_length(is_end)).then_some(ErrorCode::ProtocolError)
+        match stream.matches_content_length(is_end) {
+            true if stream.is_dialog() => Ok(Body::OfDialog),
+            true => Ok(Body::OfRequest),
+            false => Err(ErrorCode::ProtocolError),
+        }
     }
 
     /// The last part of a body. Mostly it is all of it, and is not copied.
     #[inline]
-    fn end_body<'i, S: Serve<Waiting = W>>(
-        &mut self,
-        id: u32,
-        data: &'i [u8],
-        reading: &mut Reading<'_, 'i, S>,
-    ) {
+    fn end_body<'i>(&mut self, id: u32, data: &'i [u8], reading: &mut Reading<'_, 'i, S>) {
         let Some(mut stream) = self.remove(id) else { return };
         if stream.body.is_empty() {
             return self.request_complete(stream, Cow::Borrowed(data), reading);
@@ -261,12 +270,7 @@ impl<W> Connection<W> {
     }
 
     /// A part of a body that is not the last.
-    fn partial_body<S: Serve<Waiting = W>>(
-        &mut self,
-        id: u32,
-        data: &[u8],
-        reading: &mut Reading<'_, '_, S>,
-    ) {
+    fn partial_body(&mut self, id: u32, data: &[u8], reading: &mut Reading<'_, '_, S>) {
         let Some(stream) = self.streams.get(id) else { return };
         stream.replenish(reading.out);
         let Request::Call(route) = stream.request else { return };
@@ -275,7 +279,7 @@ impl<W> Connection<W> {
         } else {
             stream.body.extend_from_slice(data);
             self.windows.unfinished += data.len();
-            reading.serve.check_partial(route, &stream.body)
+            reading.serve.check_partial(route, &stream.body, &mut stream.note)
         };
         if let Err(status) = refusal {
             self.answer_early(id, &status, reading.out);
@@ -283,16 +287,17 @@ impl<W> Connection<W> {
     }
 
     /// Answers or resets each stream that is due.
-    pub(super) fn expire<S: Serve<Waiting = W>>(&mut self, turn: &mut Turn<'_, S>) {
+    pub(super) fn expire(&mut self, turn: &mut Turn<'_, S>) {
         for id in self.streams.overdue(turn.now) {
             let Some(stream) = self.streams.get(id) else { continue };
             match (&stream.state, stream.request) {
                 (State::Receiving, Request::Call(route)) => {
-                    let status = turn.serve.timed_out(route, false);
+                    let note = stream.note.take();
+                    let status = turn.serve.timed_out(route, false, note);
                     self.answer_early(id, &status, turn.out);
                 }
                 (State::Waiting(_), Request::Call(route)) => {
-                    let status = turn.serve.timed_out(route, true);
+                    let status = turn.serve.timed_out(route, true, None);
                     self.complete(id, Err(status), turn.now, turn.out);
                 }
                 _ => self.reset(id, ErrorCode::Cancel, turn.out),
@@ -302,7 +307,7 @@ impl<W> Connection<W> {
 
     /// Removes a stream, and no longer counts its incomplete body.
     #[inline]
-    pub(super) fn remove(&mut self, id: u32) -> Option<Stream<W>> {
+    pub(super) fn remove(&mut self, id: u32) -> Option<Stream<S>> {
         let stream = self.streams.remove(id)?;
         if matches!(stream.state, State::Receiving) {
             self.windows.unfinished -= stream.body.len();
@@ -311,13 +316,36 @@ impl<W> Connection<W> {
     }
 }
 
-impl<W> Stream<W> {
+impl<S: Serve> Stream<S> {
     /// Whether the body matches the announced length, as far as it has arrived.
     #[inline]
     fn matches_content_length(&self, is_end: bool) -> bool {
         self.content_length
             .is_none_or(|length| if is_end { self.received == length } else { self.received <= length })
     }
+
+    /// Whether the client may still send something.
+    #[inline]
+    fn is_receiving(&self) -> bool {
+        match &self.state {
+            State::Receiving => true,
+            State::Sending(Then::Dialog(dialog)) => !dialog.is_ended,
+            State::Waiting(_) | State::Sending(_) => false,
+        }
+    }
+
+    /// Whether it is a dialog.
+    #[inline]
+    pub(super) fn is_dialog(&self) -> bool {
+        matches!(self.state, State::Sending(Then::Dialog(_)))
+    }
+}
+
+/// What a DATA frame is a part of.
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    OfRequest,
+    OfDialog,
 }
 
 /// What a well-formed request asks for.

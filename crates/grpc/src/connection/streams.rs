@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use foldhash::fast::RandomState;
 
-use super::STREAMS_MAX;
+use super::dialogs::Dialog;
+use super::{STREAMS_MAX, Serve};
 use crate::hpack::Route;
 
 /// What the client asks for on a stream.
@@ -36,14 +37,17 @@ pub enum Then<W> {
     Nothing,
     /// More messages, later.
     More(W),
+    /// Answers to the messages that the client may still send.
+    Dialog(Box<Dialog>),
 }
 
 /// One stream. It is moved a few times in its life, so it is kept small.
-#[derive(Debug)]
-pub struct Stream<W> {
+pub struct Stream<S: Serve> {
     pub id: u32,
     pub request: Request,
-    pub state: State<W>,
+    pub state: State<S::Waiting>,
+    /// What [`Serve::note`] noted.
+    pub note: Option<S::Note>,
     /// When the caller stops waiting.
     pub deadline: Option<Instant>,
     /// When the current state times out.
@@ -63,11 +67,10 @@ pub struct Stream<W> {
 }
 
 /// The streams of one connection, and those closed streams whose frames are ignored.
-#[derive(Debug)]
-pub struct Streams<W> {
+pub struct Streams<S: Serve> {
     /// The newest stream, in a slot of its own: its body mostly comes next, and then its answer.
-    newest: Option<Stream<W>>,
-    others: HashMap<u32, Stream<W>, RandomState>,
+    newest: Option<Stream<S>>,
+    others: HashMap<u32, Stream<S>, RandomState>,
     last: u32,
     /// Streams that we reset or answered early. Frames in flight for them are ignored.
     ignored: VecDeque<u32>,
@@ -81,7 +84,7 @@ pub fn has_spare(capacity: usize, length: usize) -> bool {
     capacity > 2 * length + FEW
 }
 
-impl<W> Streams<W> {
+impl<S: Serve> Streams<S> {
     pub fn new() -> Self {
         let others = HashMap::with_hasher(RandomState::default());
         Self { newest: None, others, last: 0, ignored: VecDeque::new(), due: None }
@@ -106,7 +109,7 @@ impl<W> Streams<W> {
     /// Whether this is the newest stream, and its body is incomplete.
     #[inline]
     pub fn is_newest(&self, id: u32) -> bool {
-        let is_newest = |newest: &Stream<W>| newest.id == id && matches!(newest.state, State::Receiving);
+        let is_newest = |newest: &Stream<S>| newest.id == id && matches!(newest.state, State::Receiving);
         self.newest.as_ref().is_some_and(is_newest)
     }
 
@@ -119,7 +122,7 @@ impl<W> Streams<W> {
     }
 
     #[inline]
-    pub fn get(&mut self, id: u32) -> Option<&mut Stream<W>> {
+    pub fn get(&mut self, id: u32) -> Option<&mut Stream<S>> {
         match &mut self.newest {
             Some(newest) if newest.id == id => self.newest.as_mut(),
             _ => self.others.get_mut(&id),
@@ -127,7 +130,7 @@ impl<W> Streams<W> {
     }
 
     #[inline]
-    pub fn remove(&mut self, id: u32) -> Option<Stream<W>> {
+    pub fn remove(&mut self, id: u32) -> Option<Stream<S>> {
         match &self.newest {
             Some(newest) if newest.id == id => self.newest.take(),
             _ => self.others.remove(&id),
@@ -136,14 +139,14 @@ impl<W> Streams<W> {
 
     /// Adds the newest stream, whose body is incomplete.
     #[inline]
-    pub fn insert_newest(&mut self, stream: Stream<W>) {
+    pub fn insert_newest(&mut self, stream: Stream<S>) {
         self.note_due(stream.due);
         if let Some(older) = self.newest.replace(stream) {
             self.others.insert(older.id, older);
         }
     }
 
-    pub fn insert(&mut self, stream: Stream<W>) {
+    pub fn insert(&mut self, stream: Stream<S>) {
         self.note_due(stream.due);
         match &self.newest {
             None if stream.id == self.last => self.newest = Some(stream),
@@ -151,7 +154,7 @@ impl<W> Streams<W> {
         }
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream<W>> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream<S>> {
         self.newest.iter_mut().chain(self.others.values_mut())
     }
 

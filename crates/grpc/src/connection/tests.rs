@@ -1,8 +1,10 @@
 //! The connection as a peer sees it: frames in, frames out, on a virtual clock.
 
 mod attacks;
+mod dialogs;
 mod ending;
 mod late;
+mod notes;
 mod random;
 mod soak;
 mod windows;
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::*;
-use crate::fixture::{CALL, ROUTES};
+use crate::fixture::{CALL, SERVED};
 use tidegate_engine::clock;
 
 /// A frame as it is on the wire.
@@ -36,24 +38,47 @@ struct Server {
     /// Pending answers, by stream; each is dropped when it is no longer needed.
     waiting: BTreeMap<u32, std::rc::Weak<()>>,
     timed_out: Vec<bool>,
+    /// The notes of calls that were answered, and of those that were refused before.
+    notes: Vec<Option<String>>,
 }
 
 impl Serve for Server {
     type Waiting = std::rc::Rc<()>;
+    type Note = String;
 
-    fn check_partial(&mut self, route: Route, body: &[u8]) -> Result<(), Status> {
+    fn note(&mut self, route: Route, headers: &KeptHeaders) -> Option<String> {
+        assert_ne!(route, Route::Dialog(1), "there is one");
+        headers.get("x-kept").map(|text| String::from_utf8_lossy(text).into_owned())
+    }
+
+    fn check_partial(&mut self, route: Route, body: &[u8], note: &mut Option<String>) -> Result<(), Status> {
         if route == Route::Unknown {
             return Err(Status { code: 12, message: "unknown".into() });
         }
-        if body.first() == Some(&1) { Err(Status { code: 12, message: "compressed".into() }) } else { Ok(()) }
+        if body.first() != Some(&1) {
+            return Ok(());
+        }
+        self.notes.push(note.take());
+        Err(Status { code: 12, message: "compressed".into() })
+    }
+
+    /// Answers with the message twice, and `fail` with an error.
+    fn converse(&mut self, route: Route, message: &[u8]) -> Result<Vec<u8>, Status> {
+        assert_eq!(route, Route::Dialog(0));
+        match message {
+            b"fail" => Err(Status { code: 3, message: "50%".into() }),
+            b"long" => Ok(vec![b'l'; 50_000]),
+            _ => Ok(message.repeat(2)),
+        }
     }
 
     fn answer_batch(
         &mut self,
-        calls: &[Call<'_>],
+        calls: &mut [Call<'_, String>],
         mut answer: impl FnMut(usize, Outcome<'_, Self::Waiting>),
     ) {
-        for (place, call) in calls.iter().enumerate() {
+        for (place, call) in calls.iter_mut().enumerate() {
+            self.notes.push(call.note.take());
             let message = call.body.get(5..).unwrap_or_default();
             self.calls.push((call.stream, message.to_vec(), call.timeout));
             let reply = vec![b'r'; self.answer_bytes];
@@ -68,8 +93,9 @@ impl Serve for Server {
         }
     }
 
-    fn timed_out(&mut self, _: Route, arrived: bool) -> Status {
+    fn timed_out(&mut self, _: Route, arrived: bool, note: Option<String>) -> Status {
         self.timed_out.push(arrived);
+        self.notes.push(note);
         Status { code: 4, message: "late".into() }
     }
 }
@@ -89,7 +115,7 @@ impl Server {
 
 /// A connection and its peer.
 struct Peer {
-    connection: Connection<std::rc::Rc<()>>,
+    connection: Connection<Server>,
     server: Server,
     now: Instant,
     rest: Vec<u8>,
@@ -103,7 +129,7 @@ impl Peer {
     fn silent(answer_bytes: usize) -> Self {
         let now = clock::monotonic();
         let mut out = Vec::new();
-        let connection = Connection::new(now, ROUTES, &mut out);
+        let connection = Connection::new(now, &SERVED, &mut out);
         let server = Server { answer_bytes, ..Server::default() };
         Self { connection, server, now, rest: Vec::new(), read: out.len(), out }
     }

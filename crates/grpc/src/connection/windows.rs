@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::streams::{State, Stream, has_spare};
-use super::{Connection, ErrorCode, Fatal, Head, STREAMS_MAX, U31_MAX, abuse, fatal, frames};
+use super::{Connection, ErrorCode, Fatal, Head, STREAMS_MAX, Serve, U31_MAX, abuse, fatal, frames};
 
 /// Unprocessed bytes that a client may send on a connection, and on each of its streams.
 const CONNECTION_WINDOW: u32 = 1_024 * 1_024;
@@ -65,7 +65,7 @@ impl Windows {
     }
 }
 
-impl<W> Stream<W> {
+impl<S: Serve> Stream<S> {
     /// Counts received bytes, padding included; `None` if they exceed the window.
     #[inline]
     pub(super) fn count_received(&mut self, bytes: usize) -> Option<()> {
@@ -92,7 +92,7 @@ fn replenish(window: &mut u32, full: u32, stream: u32, out: &mut Vec<u8>) {
     }
 }
 
-impl<W> Connection<W> {
+impl<S: Serve> Connection<S> {
     pub(super) fn on_window_update(
         &mut self,
         head: Head,

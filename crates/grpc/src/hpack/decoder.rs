@@ -1,9 +1,10 @@
 //! Decodes header blocks to a [`RequestHead`].
 
-use super::STATIC_ENTRIES;
-use super::field::{Name, is_value};
+use super::field::{Meaning, Name, is_value};
 use super::head::RequestHead;
+use super::kept::KeptHeaders;
 use super::table::{Entry, Table};
+use super::{STATIC_ENTRIES, Served};
 use crate::huffman;
 
 /// Decoded bytes of one block beyond which the connection ends. A small block may refer to long entries many times.
@@ -25,9 +26,10 @@ pub enum DecodeError {
 /// The decoder of one connection.
 #[derive(Debug)]
 pub struct Decoder {
-    /// The paths that are served.
-    routes: &'static [&'static str],
+    served: &'static Served,
     table: Table,
+    /// The kept headers of the last block.
+    kept: KeptHeaders,
     memo: Memo,
     last_literal: LastLiteral,
     /// The text of the field that is being read.
@@ -74,12 +76,12 @@ struct LastLiteral {
 impl LastLiteral {
     fn recall(&self, name: usize, value: Text<'_>) -> Option<Entry> {
         let same = self.name == name && self.is_coded == value.is_coded && self.value == value.bytes;
-        self.entry.filter(|_| same)
+        if same { self.entry.clone() } else { None }
     }
 
-    fn remember(&mut self, name: usize, value: Text<'_>, entry: Entry) {
+    fn remember(&mut self, name: usize, value: Text<'_>, entry: &Entry) {
         if value.bytes.len() <= MEMO_BYTES_MAX {
-            (self.name, self.is_coded, self.entry) = (name, value.is_coded, Some(entry));
+            (self.name, self.is_coded, self.entry) = (name, value.is_coded, Some(entry.clone()));
             self.value.clear();
             self.value.extend_from_slice(value.bytes);
         }
@@ -87,26 +89,39 @@ impl LastLiteral {
 }
 
 impl Decoder {
-    /// A decoder for a server of these paths.
-    pub fn new(routes: &'static [&'static str]) -> Self {
-        let (memo, last_literal) = (Memo::default(), LastLiteral::default());
-        Self { routes, table: Table::new(), memo, last_literal, scratch: Vec::new() }
+    /// A decoder for this server.
+    pub fn new(served: &'static Served) -> Self {
+        Self {
+            served,
+            table: Table::new(),
+            kept: KeptHeaders::new(served.kept),
+            memo: Memo::default(),
+            last_literal: LastLiteral::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The kept headers of the last block.
+    pub fn kept(&self) -> &KeptHeaders {
+        &self.kept
     }
 
     /// Whether it holds more memory than most blocks need.
     pub fn has_spare(&self) -> bool {
-        self.scratch.capacity() > SCRATCH_BYTES_KEPT
+        self.scratch.capacity() > SCRATCH_BYTES_KEPT || self.kept.has_spare()
     }
 
     /// Frees spare memory.
     pub fn shrink(&mut self) {
         self.scratch.clear();
         self.scratch.shrink_to(SCRATCH_BYTES_KEPT);
+        self.kept.shrink();
     }
 
     /// The meaning of a block. Every block of a connection has to be decoded, in order, even if its stream is refused.
     #[inline]
     pub fn decode(&mut self, block: &[u8]) -> Result<RequestHead, DecodeError> {
+        self.kept.clear();
         match self.memo.recall(block) {
             Some(head) => Ok(head),
             None => self.decode_fields(block),
@@ -127,11 +142,10 @@ impl Decoder {
             }
             if first & 0x80 != 0 {
                 let entry = input.integer(7).and_then(|index| self.table.get(index));
-                let entry = entry.ok_or(DecodeError::Malformed)?;
-                head.take(entry.meaning, entry.size);
+                take(entry.ok_or(DecodeError::Malformed)?, &mut head, &mut self.kept);
             } else {
                 let entry = self.literal(first, &mut input).ok_or(DecodeError::Malformed)?;
-                head.take(entry.meaning, entry.size);
+                take(&entry, &mut head, &mut self.kept);
                 if first & 0x40 != 0 {
                     self.table.insert(entry);
                     changed = true;
@@ -143,7 +157,9 @@ impl Decoder {
         }
         match changed {
             true => self.memo.forget(),
-            false => self.memo.remember(block, head),
+            // Kept headers differ from call to call, so such a block is not worth remembering.
+            false if self.kept.is_empty() => self.memo.remember(block, head),
+            false => {}
         }
         Ok(head)
     }
@@ -154,7 +170,7 @@ impl Decoder {
         let index = input.integer(if enters { 6 } else { 4 })?;
         if index == 0 {
             input.string(&mut self.scratch)?;
-            let (name, name_bytes) = (Name::of(&self.scratch), self.scratch.len());
+            let (name, name_bytes) = (Name::of(&self.scratch, self.served.kept), self.scratch.len());
             return self.value(name, name_bytes, input.text()?);
         }
         let (name, name_bytes) = self.table.get(index).map(|entry| (entry.name, entry.name_bytes))?;
@@ -164,7 +180,7 @@ impl Decoder {
         }
         self.last_literal.recall(index, value).or_else(|| {
             let entry = self.value(name, name_bytes, value)?;
-            self.last_literal.remember(index, value, entry);
+            self.last_literal.remember(index, value, &entry);
             Some(entry)
         })
     }
@@ -177,8 +193,17 @@ impl Decoder {
             return Some(Entry::unread(name_bytes, value_bytes));
         }
         value.read(&mut self.scratch)?;
-        Some(Entry::of(name, name_bytes, &self.scratch, self.routes))
+        Some(Entry::of(name, name_bytes, &self.scratch, self.served))
     }
+}
+
+/// Takes the next field of a block.
+#[inline]
+fn take(entry: &Entry, head: &mut RequestHead, kept: &mut KeptHeaders) {
+    if let (Name::Kept(name), Meaning::Kept(text)) = (entry.name, &entry.meaning) {
+        kept.push(name, text);
+    }
+    head.take(&entry.meaning, entry.size);
 }
 
 /// The rest of a block.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Served;
 use crate::{message, timeout};
 
 /// HTTP methods, as far as they are distinguished.
@@ -16,8 +17,10 @@ pub enum Method {
 /// The path of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
-    /// Its index in the table of paths that are served.
+    /// A call: the index of its path in [`Served::calls`].
     Known(u8),
+    /// A dialog: the index of its path in [`Served::dialogs`].
+    Dialog(u8),
     /// A path that is not served.
     #[default]
     Unknown,
@@ -36,12 +39,14 @@ pub enum Name {
     GrpcTimeout,
     /// A name that an HTTP/2 request must not have.
     Malformed,
+    /// A name whose text is kept: its index in [`Served::kept`].
+    Kept(u8),
     /// Any other.
     Other,
 }
 
 /// The meaning of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
     Nothing,
     /// It makes the whole request malformed (RFC 9113, 8.1.1).
@@ -55,11 +60,13 @@ pub enum Meaning {
     ContentLength(u64),
     /// How long the caller waits; `None` if the value is malformed.
     Timeout(Option<Duration>),
+    /// The text of a header that is kept.
+    Kept(Box<[u8]>),
 }
 
 impl Name {
-    /// Classifies a name.
-    pub fn of(name: &[u8]) -> Self {
+    /// Classifies a name, for a server that keeps the headers of these names.
+    pub fn of(name: &[u8], kept: &[&str]) -> Self {
         match name {
             b":method" => Self::Method,
             b":scheme" => Self::Scheme,
@@ -72,25 +79,30 @@ impl Name {
             b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
                 Self::Malformed
             }
-            name if !name.is_empty() && name.iter().all(|&byte| is_name_byte(byte)) => Self::Other,
-            _ => Self::Malformed,
+            name if name.is_empty() || !name.iter().all(|&byte| is_name_byte(byte)) => Self::Malformed,
+            name => kept
+                .iter()
+                .zip(0..)
+                .find(|(kept, _)| kept.as_bytes() == name)
+                .map_or(Self::Other, |(_, at)| Self::Kept(at)),
         }
     }
 }
 
 impl Meaning {
-    /// The meaning of a field with this name and value, to a server of these paths.
-    pub fn of(name: Name, value: &[u8], routes: &[&str]) -> Self {
+    /// The meaning of a field with this name and value.
+    pub fn of(name: Name, value: &[u8], served: &Served) -> Self {
         if !is_value(value) {
             return Self::Malformed;
         }
         match name {
             Name::Other => Self::Nothing,
+            Name::Kept(_) => Self::Kept(value.into()),
             Name::Malformed => Self::Malformed,
             Name::Method => method(value),
             Name::Scheme if value.is_empty() => Self::Malformed,
             Name::Scheme => Self::Scheme,
-            Name::Path => path(value, routes),
+            Name::Path => path(value, served),
             Name::Authority => Self::Authority,
             Name::ContentType => Self::ContentType(message::is_content_type(value)),
             Name::ContentLength => content_length(value),
@@ -110,13 +122,14 @@ fn method(value: &[u8]) -> Meaning {
     }
 }
 
-fn path(value: &[u8], routes: &[&str]) -> Meaning {
-    if let Some(place) = routes.iter().position(|path| path.as_bytes() == value) {
-        return Meaning::Path(u8::try_from(place).map_or(Route::Unknown, Route::Known));
-    }
-    match value {
-        [b'/', ..] | b"*" => Meaning::Path(Route::Unknown),
-        _ => Meaning::Malformed,
+fn path(value: &[u8], served: &Served) -> Meaning {
+    let place =
+        |paths: &[&str]| paths.iter().zip(0..).find(|(path, _)| path.as_bytes() == value).map(|(_, at)| at);
+    let known = place(served.calls).map(Route::Known).or_else(|| place(served.dialogs).map(Route::Dialog));
+    match (known, value) {
+        (Some(route), _) => Meaning::Path(route),
+        (None, [b'/', ..] | b"*") => Meaning::Path(Route::Unknown),
+        (None, _) => Meaning::Malformed,
     }
 }
 
@@ -149,10 +162,10 @@ pub(super) fn is_value(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{CALL, ROUTES};
+    use crate::fixture::{CALL, SERVED};
 
     fn meaning(name: &[u8], value: &[u8]) -> Meaning {
-        Meaning::of(Name::of(name), value, ROUTES)
+        Meaning::of(Name::of(name, SERVED.kept), value, &SERVED)
     }
 
     #[test]
@@ -165,7 +178,9 @@ mod tests {
             (":path", CALL, Meaning::Path(Route::Known(0))),
             (":path", "/grpc.health.v1.Health/Check", Meaning::Path(Route::Known(1))),
             (":path", "/grpc.health.v1.Health/Watch", Meaning::Path(Route::Known(2))),
+            (":path", "/talk", Meaning::Path(Route::Dialog(0))),
             (":path", "/", Meaning::Path(Route::Unknown)),
+            ("x-kept", "a text", Meaning::Kept((*b"a text").into())),
             (":authority", "", Meaning::Authority),
             ("te", "trailers", Meaning::Nothing),
             ("content-type", "application/grpc", Meaning::ContentType(true)),
@@ -206,6 +221,7 @@ mod tests {
             ("x", " a"),
             ("x", "a "),
             ("x", "\ta"),
+            ("x-kept", " a"),
             ("x", "a\t"),
             (":authority", " limiter"),
             (" x", "a"),

@@ -31,9 +31,9 @@ pub struct RequestHead {
 impl RequestHead {
     /// Takes the next field.
     #[inline]
-    pub(super) fn take(&mut self, meaning: Meaning, size: usize) {
+    pub(super) fn take(&mut self, meaning: &Meaning, size: usize) {
         self.size += size;
-        match meaning {
+        match *meaning {
             Meaning::Method(method) => {
                 self.method = method;
                 return self.pseudo(METHOD);
@@ -44,7 +44,7 @@ impl RequestHead {
             }
             Meaning::Scheme => return self.pseudo(SCHEME),
             Meaning::Authority => return self.pseudo(AUTHORITY),
-            Meaning::Nothing => {}
+            Meaning::Nothing | Meaning::Kept(_) => {}
             Meaning::Malformed => self.malformed = true,
             Meaning::ContentType(is_grpc) => self.is_grpc = is_grpc,
             Meaning::Timeout(timeout) => self.timeout = timeout,
@@ -86,7 +86,7 @@ mod tests {
 
     fn head(meanings: &[Meaning]) -> RequestHead {
         let mut head = RequestHead::default();
-        meanings.iter().for_each(|meaning| head.take(*meaning, 40));
+        meanings.iter().for_each(|meaning| head.take(meaning, 40));
         head
     }
 

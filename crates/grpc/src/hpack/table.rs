@@ -1,14 +1,14 @@
-//! The static and the dynamic table of HPACK: the meaning and the size of a field, by its index. No text is kept,
-//! because none is needed again.
+//! The static and the dynamic table of HPACK: the meaning and the size of a field, by its index. No text is kept but that
+//! of headers which the server wants.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 
 use super::field::{Meaning, Name};
-use super::{ENTRY_OVERHEAD, STATIC_ENTRIES, TABLE_BYTES};
+use super::{ENTRY_OVERHEAD, STATIC_ENTRIES, Served, TABLE_BYTES};
 
 /// A field that a table holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name, and the bytes of the name: a literal field may refer to the name alone.
     pub name: Name,
@@ -19,10 +19,10 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The entry of a field with this name and value, to a server of these paths.
-    pub fn of(name: Name, name_bytes: usize, value: &[u8], routes: &[&str]) -> Self {
+    /// The entry of a field with this name and value.
+    pub fn of(name: Name, name_bytes: usize, value: &[u8], served: &Served) -> Self {
         let size = name_bytes + value.len() + ENTRY_OVERHEAD;
-        Self { name, name_bytes, meaning: Meaning::of(name, value, routes), size }
+        Self { name, name_bytes, meaning: Meaning::of(name, value, served), size }
     }
 
     /// The entry of a well-formed field that is not needed, from the lengths of its name and its value.
@@ -89,7 +89,11 @@ impl Table {
 }
 
 static STATIC: LazyLock<[Entry; STATIC_ENTRIES]> = LazyLock::new(|| {
-    FIELDS.map(|(name, value)| Entry::of(Name::of(name.as_bytes()), name.len(), value.as_bytes(), &[]))
+    let served = Served { calls: &[], dialogs: &[], kept: &[] };
+    let entry = |(name, value): (&str, &str)| {
+        Entry::of(Name::of(name.as_bytes(), served.kept), name.len(), value.as_bytes(), &served)
+    };
+    FIELDS.map(entry)
 });
 
 /// RFC 7541, appendix A.

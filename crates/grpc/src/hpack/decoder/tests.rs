@@ -1,6 +1,7 @@
 //! The examples of RFC 7541, appendix C, and malformed blocks.
 
 use super::*;
+use crate::fixture::SERVED;
 use crate::hpack::field::{Meaning, Method, Route};
 
 fn hex(text: &str) -> Vec<u8> {
@@ -31,10 +32,10 @@ fn integers_of_the_rfc() {
 #[test]
 fn fields_of_the_rfc() {
     // C.2: with and without indexing, never indexed, indexed.
-    let mut decoder = Decoder::new(&[]);
+    let mut decoder = Decoder::new(&SERVED);
     let head = decode(&mut decoder, "400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572");
     assert_eq!((head.size, sizes(&decoder)), (55, (55, vec![55])));
-    let mut decoder = Decoder::new(&[]);
+    let mut decoder = Decoder::new(&SERVED);
     let head = decode(&mut decoder, "040c 2f73 616d 706c 652f 7061 7468");
     assert_eq!((head.route, head.size, sizes(&decoder)), (Route::Unknown, 49, (0, vec![])));
     let head = decode(&mut decoder, "1008 7061 7373 776f 7264 0673 6563 7265 74");
@@ -57,10 +58,10 @@ fn requests_of_the_rfc_plain_and_with_huffman_code() {
         "8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf",
     ];
     for blocks in [plain, coded] {
-        let mut decoder = Decoder::new(&[]);
+        let mut decoder = Decoder::new(&SERVED);
         assert!(decode(&mut decoder, blocks[0]).is_request());
         assert_eq!(sizes(&decoder), (57, vec![57]));
-        assert_eq!(decoder.table.get(62).map(|entry| entry.meaning), Some(Meaning::Authority));
+        assert_eq!(decoder.table.get(62).map(|entry| &entry.meaning), Some(&Meaning::Authority));
         assert!(decode(&mut decoder, blocks[1]).is_request());
         assert_eq!(sizes(&decoder), (110, vec![53, 57]));
         assert!(decode(&mut decoder, blocks[2]).is_request());
@@ -87,7 +88,7 @@ fn responses_of_the_rfc_evict_as_they_say() {
          b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f 9587 3160 65c0 03ed 4ee5 b106 3d50 07",
     ];
     for blocks in [plain, coded] {
-        let mut decoder = Decoder::new(&[]);
+        let mut decoder = Decoder::new(&SERVED);
         decoder.table.resize(256).expect("less than there may be");
         decode(&mut decoder, blocks[0]);
         assert_eq!(sizes(&decoder), (222, vec![63, 65, 52, 42]));
@@ -112,7 +113,7 @@ fn what_is_no_hpack_is_refused() {
         "7f",
         "0f",
     ] {
-        assert_eq!(Decoder::new(&[]).decode(&hex(block)), Err(DecodeError::Malformed), "{block}");
+        assert_eq!(Decoder::new(&SERVED).decode(&hex(block)), Err(DecodeError::Malformed), "{block}");
     }
 }
 
@@ -120,13 +121,13 @@ fn what_is_no_hpack_is_refused() {
 fn a_truncated_field_is_malformed() {
     let block = hex("400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572");
     for length in 1..block.len() {
-        assert_eq!(Decoder::new(&[]).decode(&block[..length]), Err(DecodeError::Malformed), "{length}");
+        assert_eq!(Decoder::new(&SERVED).decode(&block[..length]), Err(DecodeError::Malformed), "{length}");
     }
 }
 
 #[test]
 fn a_block_means_something_else_once_the_table_has_changed() {
-    let mut decoder = Decoder::new(&[]);
+    let mut decoder = Decoder::new(&SERVED);
     decode(&mut decoder, "40 02 7465 08 747261696c657273"); // te: trailers
     let block = hex("83 86 84 be");
     assert!(decoder.decode(&block).expect("good").is_request());
@@ -138,8 +139,33 @@ fn a_block_means_something_else_once_the_table_has_changed() {
 
 #[test]
 fn a_block_that_refers_to_a_long_entry_again_and_again_is_bounded() {
-    let mut decoder = Decoder::new(&[]);
+    let mut decoder = Decoder::new(&SERVED);
     let long = [b"\x40\x01a\x7f\xa1\x1e".as_slice(), &[b'x'; 4_000]].concat();
     assert_eq!(decoder.decode(&long).map(|head| head.size), Ok(4_033));
     assert_eq!(decoder.decode(&[0xbe; 16_384]), Err(DecodeError::TooLarge));
+}
+
+#[test]
+fn the_text_of_a_kept_header_is_there_however_it_is_sent() {
+    let mut decoder = Decoder::new(&SERVED);
+    let kept = |decoder: &mut Decoder, block: &[u8]| {
+        decoder.decode(block).expect("good");
+        decoder.kept().get("x-kept").map(<[u8]>::to_vec)
+    };
+    let request = hex("83 86 84");
+    assert_eq!(kept(&mut decoder, &request), None);
+    // Not entering the table, plain and coded.
+    let literal = [b"\x83\x86\x84\x00\x06x-kept\x05plain".as_slice()].concat();
+    assert_eq!(kept(&mut decoder, &literal).as_deref(), Some(&b"plain"[..]));
+    let coded = [b"\x83\x86\x84\x00\x06x-kept\x86".as_slice(), &hex("a8eb 1064 9cbf")].concat();
+    assert_eq!(kept(&mut decoder, &coded).as_deref(), Some(&b"no-cache"[..]));
+    // A block of another call, which is remembered, and then again one with the header.
+    assert_eq!(kept(&mut decoder, &request), None);
+    assert_eq!(kept(&mut decoder, &literal).as_deref(), Some(&b"plain"[..]));
+    // Entering the table, by its index, and its name by its index.
+    assert_eq!(kept(&mut decoder, b"\x83\x86\x84\x40\x06x-kept\x05first").as_deref(), Some(&b"first"[..]));
+    assert_eq!(kept(&mut decoder, b"\x83\x86\x84\xbe").as_deref(), Some(&b"first"[..]));
+    assert_eq!(kept(&mut decoder, b"\x83\x86\x84\x7e\x03new").as_deref(), Some(&b"new"[..]));
+    assert_eq!(kept(&mut decoder, b"\x83\x86\x84\xbf").as_deref(), Some(&b"first"[..]));
+    assert_eq!(kept(&mut decoder, &request), None);
 }
