@@ -59,7 +59,9 @@ mod tests {
     fn the_first_header_of_a_name_counts() {
         let mut kept = KeptHeaders::new(&["b3", "traceparent"]);
         assert!(kept.is_empty() && kept.get("b3").is_none());
-        [(1, "first"), (0, ""), (1, "second"), (0, "x")].map(|(name, text)| kept.push(name, text.as_bytes()));
+        for (name, text) in [(1, "first"), (0, ""), (1, "second"), (0, "x")] {
+            kept.push(name, text.as_bytes());
+        }
         assert_eq!((kept.get("traceparent"), kept.get("b3")), (Some(&b"first"[..]), Some(&b""[..])));
         assert_eq!(kept.get("other"), None);
         kept.clear();
