@@ -55,7 +55,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("status", &[]),
             ("timeout", &[]),
             ("connection", &["frames", "hpack", "message", "status"]),
-            ("fixture", &[]),
+            ("fixture", &["hpack"]),
             ("lib", &[]),
         ],
     ),

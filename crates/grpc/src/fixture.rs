@@ -1,6 +1,6 @@
 //! What the tests' server serves.
 
-use crate::Served;
+use crate::hpack::Served;
 
 /// The path of the tests' calls.
 pub(crate) const CALL: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
