@@ -6,10 +6,12 @@
 mod ask;
 mod check;
 mod completions;
+mod logs;
 mod man;
 mod replay;
 mod settings;
 mod state;
+mod suggest;
 mod test;
 
 use std::collections::HashMap;
@@ -90,6 +92,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<
         Some(("check", own)) => check::run(own, flag_of(own, &matches), variable),
         Some(("ask", own)) => ask::run(own, flag_of(own, &matches), variable),
         Some(("replay", own)) => replay::run(own, flag_of(own, &matches), variable),
+        Some(("suggest", own)) => suggest::run(own, flag_of(own, &matches), variable),
         Some(("test", own)) => test::run(own, flag_of(own, &matches), variable),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => Ok((man::run(own), ExitCode::SUCCESS)),
@@ -163,6 +166,7 @@ fn command() -> Command {
         check::command(),
         ask::command(),
         replay::command(),
+        suggest::command(),
         test::command(),
         settings::command(),
         state::command(),

@@ -36,7 +36,7 @@
 //! [CONTRIBUTING.md](../CONTRIBUTING.md) says which files to touch to add a setting, a metric, an algorithm and more.
 //!
 //! # Rules as code
-//! Two commands try rules before anybody is denied. Both decide through the engine itself, at times that they are told:
+//! Three commands try rules before anybody is denied. All decide through the engine itself, at times that they are told:
 //!
 //! ```text
 //! log ─▶ input ─▶ lines ─▶ format ─Record─▶ map ──Request──▶ plan ─▶ order ─▶ decide ─▶ tally ─▶ Report ─▶ text, JSON, HTML
@@ -50,8 +50,11 @@
 //!   when no earlier line can follow any more: the steps of its plan wait in `order`, by their stamps. So the virtual
 //!   clock never goes back. All of it is bounded: bytes of a line, lines that wait, keys with numbers of their own.
 //!   Beyond that many keys the numbers are those of a sample of the keys, chosen by their hashes, and the report says so.
+//! - **`replay/suggest`** reads a log several times instead of keeping it: for its span, for the peaks of keys, for what a
+//!   limit denies. A peak is what the engine counts under a limit that nothing reaches. Limits are written into the text
+//!   of a rule file, also into one that is made from the map, so that all else in it stays.
 //! - **`cases`** reads requests with the answers that are expected of them. Each case starts with unused counters.
-//! - Both know no settings, no sockets and no clock, and `cli` only parses their arguments and prints what they return.
+//! - All know no settings, no sockets and no clock, and `cli` only parses their arguments and prints what they return.
 //!
 //! # Invariants
 //! - In no window of a strict limit, wherever it starts, are more than N hits admitted, under any interleaving of

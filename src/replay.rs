@@ -8,6 +8,7 @@
 
 mod client;
 mod condition;
+mod counters;
 mod format;
 mod heavy;
 mod input;
@@ -17,8 +18,10 @@ mod map;
 mod order;
 mod read;
 mod report;
+mod sample;
 mod side;
 mod stamp;
+mod suggest;
 mod timeline;
 
 #[cfg(test)]
@@ -38,9 +41,10 @@ pub use self::condition::Condition;
 use self::format::{FormatError, UnknownVariable};
 use self::map::MapError;
 use self::order::Turn;
-use self::read::{Counts, Reader, Trial};
+use self::read::{Counts, Decider, Reader};
 pub use self::report::Report;
 use self::side::{Asked, Side};
+pub use self::suggest::{Limited, Promise, suggest};
 use self::timeline::Timeline;
 
 /// How logs are read and decided.
@@ -199,7 +203,7 @@ impl<'r> Replay<'r> {
     }
 }
 
-impl<'r> Trial for Replay<'r> {
+impl<'r> Decider for Replay<'r> {
     type Asked = Waiting<'r>;
 
     #[inline]

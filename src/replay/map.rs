@@ -7,6 +7,7 @@
 use tidegate_engine::request::RequestBuf;
 
 use super::format::{Format, Record, UnknownVariable, Variable};
+use super::suggest::Level;
 
 /// A map, compiled.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,6 +55,15 @@ impl Map {
                 Some(_) => {}
             }
         }
+    }
+
+    /// The path of the rules that each descriptor meets: its keys, and the values that are the same for all lines.
+    pub(super) fn levels(&self) -> Vec<Vec<Level>> {
+        let level = |entry: &Entry| match &entry.value[..] {
+            [Part::Text(text)] => (entry.key.clone(), Some(text.clone())),
+            _ => (entry.key.clone(), None),
+        };
+        self.0.iter().map(|entries| entries.iter().map(level).collect()).collect()
     }
 
     /// Adds the descriptors of a line.

@@ -100,6 +100,11 @@ impl<T> Order<T> {
         Some(Turn { at: self.clock, line: held.line, is_late })
     }
 
+    /// The latest stamp that is believed.
+    pub(super) fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
     fn first(&self) -> Option<Timestamp> {
         let (first, other) = (self.in_order.front(), self.others.peek());
         let stamps = [first.map(|held| held.at), other.map(|held| held.0.at)];

@@ -1,4 +1,4 @@
-//! Reads logs: lines become requests, and a [`Trial`] decides them in the order of time.
+//! Reads logs: lines become requests, and a [`Decider`] decides them in the order of time.
 //!
 //! In: logs, and the options that say how to read them. Out: the requests, one after the other, and counts of what was
 //! read. A line is asked about when it is read, because its text is gone afterwards, and decided when no earlier line can
@@ -34,7 +34,7 @@ const SHOWN_CHARS_MAX: usize = 100;
 const REQUEST_BYTES_MAX: usize = 4 * LINE_BYTES_MAX;
 
 /// What happens to the requests of a log.
-pub(super) trait Trial {
+pub(super) trait Decider {
     /// What is left of a request when its line is gone.
     type Asked;
 
@@ -45,7 +45,7 @@ pub(super) trait Trial {
     fn decide(&mut self, turn: Turn<Self::Asked>) -> ControlFlow<()>;
 }
 
-/// Reads logs for a trial.
+/// Reads logs for a decider.
 pub(super) struct Reader<'r, A> {
     format: Format,
     fields: Fields,
@@ -79,6 +79,8 @@ pub(super) struct Counts {
     pub(super) not_asked: u64,
     /// The coarsest of these units that all stamps are multiples of: 1 s, 1 ms, 1 µs, 1 ns.
     pub(super) resolution_nanos: u64,
+    /// The latest stamp, those left out that are far ahead of all others.
+    pub(super) latest: Timestamp,
 }
 
 /// The times of lines. Many lines have the same stamp as the line before.
@@ -121,29 +123,29 @@ impl<'r, A> Reader<'r, A> {
         })
     }
 
-    /// Reads logs, one after the other, to their end or until the trial wants no more.
+    /// Reads logs, one after the other, to their end or until the decider wants no more.
     pub(super) fn read(
         mut self,
         logs: &[PathBuf],
-        trial: &mut impl Trial<Asked = A>,
+        decider: &mut impl Decider<Asked = A>,
         mut progress: impl FnMut(Progress),
     ) -> Result<Counts, ReplayError> {
         let mut before = 0;
         for path in logs {
             let show = |bytes, lines| progress(Progress { bytes: before + bytes, lines });
-            match self.read_log(path, trial, show)? {
+            match self.read_log(path, decider, show)? {
                 ControlFlow::Continue(bytes) => before += bytes,
                 ControlFlow::Break(()) => return Ok(self.counts),
             }
         }
-        self.finish(trial)
+        self.finish(decider)
     }
 
     /// Reads one log. Returns how many bytes it had.
     fn read_log(
         &mut self,
         path: &Path,
-        trial: &mut impl Trial<Asked = A>,
+        decider: &mut impl Decider<Asked = A>,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<ControlFlow<(), u64>, ReplayError> {
         let failed = |error| ReplayError::Io { path: path.to_owned(), error };
@@ -152,9 +154,9 @@ impl<'r, A> Reader<'r, A> {
         let mut number = 0;
         while let Some(line) = lines.next().map_err(failed)? {
             number += 1;
-            self.line(&line, path, number, trial);
+            self.line(&line, path, number, decider);
             while let Some(turn) = self.order.pop() {
-                if trial.decide(turn).is_break() {
+                if decider.decide(turn).is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }
@@ -167,10 +169,10 @@ impl<'r, A> Reader<'r, A> {
 
     /// Reads one line.
     #[inline]
-    fn line(&mut self, line: &Line<'_>, path: &Path, number: u64, trial: &mut impl Trial<Asked = A>) {
+    fn line(&mut self, line: &Line<'_>, path: &Path, number: u64, decider: &mut impl Decider<Asked = A>) {
         let read = match line {
             Line::Text(b"") => return,
-            Line::Text(text) => self.request(text, trial),
+            Line::Text(text) => self.request(text, decider),
             Line::TooLong => {
                 Err(Unreadable { column: 1, expected: format!("at most {LINE_BYTES_MAX} bytes") })
             }
@@ -187,7 +189,7 @@ impl<'r, A> Reader<'r, A> {
     pub(super) fn request(
         &mut self,
         text: &[u8],
-        trial: &mut impl Trial<Asked = A>,
+        decider: &mut impl Decider<Asked = A>,
     ) -> Result<(), Unreadable> {
         let record = self.format.read(text, &mut self.fields)?;
         let at = self.stamps.time(&self.format, &record)?;
@@ -213,7 +215,7 @@ impl<'r, A> Reader<'r, A> {
             self.counts.not_asked += 1;
             return Ok(());
         }
-        self.order.push(at, trial.ask(&request));
+        self.order.push(at, decider.ask(&request));
         Ok(())
     }
 
@@ -233,10 +235,10 @@ impl<'r, A> Reader<'r, A> {
         self.counts.shown.push(format!("{place}: expected {expected}: {shown}"));
     }
 
-    /// Lets the trial decide what still waits. Returns what the lines were.
-    pub(super) fn finish(mut self, trial: &mut impl Trial<Asked = A>) -> Result<Counts, ReplayError> {
+    /// Lets the decider decide what still waits. Returns what the lines were.
+    pub(super) fn finish(mut self, decider: &mut impl Decider<Asked = A>) -> Result<Counts, ReplayError> {
         while let Some(turn) = self.order.take() {
-            if trial.decide(turn).is_break() {
+            if decider.decide(turn).is_break() {
                 break;
             }
         }
@@ -244,7 +246,7 @@ impl<'r, A> Reader<'r, A> {
             return Err(unknown.into());
         }
         let mut counts = self.counts;
-        counts.resolution_nanos = self.stamps.resolution_nanos;
+        (counts.resolution_nanos, counts.latest) = (self.stamps.resolution_nanos, self.order.latest());
         if counts.lines > 0 && counts.lines == counts.unreadable {
             return Err(ReplayError::NoLine(counts.shown.swap_remove(0)));
         }

@@ -6,19 +6,12 @@
 use smallvec::SmallVec;
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Decision, Limited, Status, Verdicts, conclude_into};
-use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
 use tidegate_engine::plan::{Check, Modes, Origin, Plan, Step};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{Rule, RuleSet};
-use tidegate_engine::time::SECOND_NANOS;
 
+use super::counters::Counters;
 use super::keys::{Keys, Numbers, Outcome};
-
-/// The most memory of counters, in bytes. A replay that needs more says so.
-const COUNTER_BYTES_MAX: u64 = 1 << 30;
-
-/// After so many decisions, counters that have expired are forgotten.
-const SWEEP_INTERVAL: u32 = 8_192;
 
 /// The name of a key with more characters is cut.
 const NAME_CHARS_MAX: usize = 200;
@@ -29,15 +22,13 @@ const NEAR_RATIO: f32 = 0.8;
 /// Rules, counters and numbers.
 pub(super) struct Side<'r> {
     pub(super) rules: &'r RuleSet,
-    store: MemoryStore,
+    counters: Counters,
     pub(super) keys: Keys,
     /// By the rules' ids.
     pub(super) numbers: Vec<Numbers>,
     plan: Plan<'r>,
     verdicts: Verdicts,
     decision: Decision<'r>,
-    since_sweep: u32,
-    swept: Timestamp,
 }
 
 /// What is left of a request when its line is gone.
@@ -52,14 +43,12 @@ impl<'r> Side<'r> {
     pub(super) fn new(rules: &'r RuleSet, modes: Modes) -> Self {
         Self {
             rules,
-            store: MemoryStore::new(MemoryOptions::new(COUNTER_BYTES_MAX).full(StoreFull::Allow)),
+            counters: Counters::new(),
             keys: Keys::new(),
             numbers: vec![Numbers::default(); rules.rules().len()],
             plan: Plan::empty(modes),
             verdicts: Verdicts::new(),
             decision: Decision::empty(),
-            since_sweep: 0,
-            swept: Timestamp::default(),
         }
     }
 
@@ -82,10 +71,9 @@ impl<'r> Side<'r> {
     /// Decides a request at its time.
     #[inline]
     pub(super) fn decide(&mut self, asked: &Asked<'r>, at: Timestamp) -> Code {
-        self.sweep(at);
         self.plan.steps.clear();
         self.plan.steps.extend_from_slice(&asked.steps);
-        self.store.apply_into(&self.plan, at, &mut self.verdicts);
+        self.counters.at(at).apply_into(&self.plan, at, &mut self.verdicts);
         conclude_into(&self.plan, &self.verdicts, &mut self.decision);
         self.decision.code
     }
@@ -110,16 +98,7 @@ impl<'r> Side<'r> {
 
     /// Decisions that counted nothing because there was no memory for more counters.
     pub(super) fn uncounted(&self) -> u64 {
-        self.store.full_total().allow
-    }
-
-    /// Forgets expired counters now and then. Requests come in order, so no request needs them any more.
-    fn sweep(&mut self, at: Timestamp) {
-        self.since_sweep += 1;
-        if self.since_sweep >= SWEEP_INTERVAL && at.nanos_since(self.swept) >= SECOND_NANOS {
-            (self.since_sweep, self.swept) = (0, at);
-            while !self.store.sweep(at).round_done {}
-        }
+        self.counters.uncounted()
     }
 }
 

@@ -35,12 +35,12 @@ fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (i32, S
     (status.code().expect("no signal ended it"), text(stdout), text(stderr))
 }
 
-fn tidegate(arguments: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
+pub fn tidegate(arguments: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     run(env!("CARGO_BIN_EXE_tidegate"), arguments, variables)
 }
 
 /// A folder with these files, and its path.
-fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
+pub fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder can be made");
     for (name, text) in files {
         fs::write(folder.path().join(name), text).expect("the folder is ours");

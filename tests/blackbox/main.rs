@@ -62,5 +62,6 @@ mod switching;
 mod tls;
 mod tracing;
 mod traffic;
+mod tried;
 mod uds;
 mod xds;
