@@ -28,6 +28,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("rule", &["key", "limit", "metric_name", "request", "unit"]),
             ("plan", &["key", "limit", "rule", "unit"]),
             ("rules", &["key", "limit", "metric_name", "plan", "request", "rule", "text", "time", "unit"]),
+            ("exceptions", &["limit", "plan", "request", "rule", "rules", "time"]),
             ("settle", &["limit", "plan"]),
             ("decision", &["limit", "plan", "rule", "settle", "time", "unit"]),
             ("explain", &["decision", "limit", "plan", "request", "rules", "text", "time"]),

@@ -33,6 +33,7 @@ pub use excerpt::{Excerpt, Ink, excerpts};
 pub use path::normalized as normalized_path;
 pub use set::{Example, RuleSet};
 pub use walk::{End, Met, NameList, Walk};
+pub(crate) use wildcard::Pattern;
 
 pub use crate::metric_name::{MetricName, MetricPath};
 pub use crate::rule::{Cost, Rule, StoreFailure, Sync, Written};

@@ -30,7 +30,7 @@ pub(super) struct Wildcards<T> {
 
 /// A pattern, split at its stars.
 #[derive(Debug)]
-struct Pattern {
+pub(crate) struct Pattern {
     /// Its place in file order.
     order: u32,
     prefix: Box<str>,
@@ -117,6 +117,11 @@ fn placements(patterns: &[Pattern]) -> Vec<Placement> {
 }
 
 impl Pattern {
+    /// A pattern by itself. `text` has at least one `*`.
+    pub(crate) fn of(text: &str) -> Self {
+        Self::new(0, text)
+    }
+
     fn new(order: u32, text: &str) -> Self {
         let (prefix, rest) = text.split_once('*').unwrap_or((text, ""));
         let (middle, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
@@ -138,7 +143,8 @@ impl Pattern {
         self.pieces.is_empty() && (self.prefix.is_empty() || self.suffix.is_empty())
     }
 
-    fn matches(&self, value: &str) -> bool {
+    /// Whether all of `value` matches.
+    pub(crate) fn matches(&self, value: &str) -> bool {
         let Some(rest) = value.strip_prefix(&*self.prefix) else { return false };
         let Some(mut rest) = rest.strip_suffix(&*self.suffix) else { return false };
         self.pieces.iter().all(|piece| match rest.split_once(&**piece) {

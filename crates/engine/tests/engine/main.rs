@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails shows where")]
 
+mod exceptions;
 mod explain;
 mod rules;
 mod rules_actions;

@@ -1,0 +1,296 @@
+//! Exceptions: other numbers for requests that name certain values, until somebody ends them.
+//!
+//! In: exceptions in the order in which they were made, then a request with its plan. Out: the same plan under the
+//! exceptions. An exception changes N, never the counter: its hits stay where they are when it begins and when it ends.
+//! A set of exceptions is never changed; a change makes a new one.
+//!
+//! For one descriptor, the first of these holds: an exception that denies, the limit that the request brings, the newest
+//! other exception that fits, the rule.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use foldhash::quality::FixedState;
+use hashbrown::HashTable;
+
+use crate::limit::{Algorithm, Limit};
+use crate::plan::{Check, Hits, Origin, Plan, Step};
+use crate::request::{Descriptor, Entry, Request};
+use crate::rule::Rule;
+use crate::rules::Pattern;
+use crate::time::SECOND_NANOS;
+
+/// An exception for the descriptors of a domain that have these keys and values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exception {
+    /// The domain.
+    pub domain: Arc<str>,
+    /// The entries of a descriptor that it fits, all of them and in order.
+    pub entries: Vec<Level>,
+    /// What it does.
+    pub effect: Effect,
+}
+
+/// One entry of the descriptors that an exception fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// The key.
+    pub key: String,
+    /// The value, in which each `*` stands for zero or more characters. `None`: every value.
+    pub value: Option<String>,
+}
+
+/// What an exception does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Another N, another `burst`, or both.
+    Limit {
+        /// N; `None`: the rule's.
+        requests: Option<u32>,
+        /// `burst`; `None`: the rule's own, or N where the rule says none.
+        burst: Option<u32>,
+    },
+    /// Counted as before, and never denied: like a rule in shadow mode.
+    Unlimited,
+    /// Nothing passes.
+    Deny,
+}
+
+/// Exceptions in force. The id of each is its index in the list that they were made from.
+#[derive(Debug, Default)]
+pub struct Exceptions {
+    hasher: FixedState,
+    /// By domain and keys.
+    shapes: HashTable<Shape>,
+}
+
+/// The exceptions for one domain and one list of keys.
+#[derive(Debug)]
+struct Shape {
+    domain: Arc<str>,
+    keys: Box<[Box<str>]>,
+    /// Those that name every value exactly, by their values.
+    exact: HashTable<Exact>,
+    /// All others, the newest first.
+    patterns: Vec<Patterns>,
+}
+
+#[derive(Debug)]
+struct Exact {
+    values: Box<[Box<str>]>,
+    deny: Option<Place>,
+    other: Option<Place>,
+}
+
+#[derive(Debug)]
+struct Patterns {
+    levels: Box<[Values]>,
+    place: Place,
+}
+
+/// The values that a level fits.
+#[derive(Debug)]
+enum Values {
+    Any,
+    This(Box<str>),
+    Like(Pattern),
+}
+
+/// An exception's index, and what it does.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    id: usize,
+    effect: Effect,
+}
+
+impl Level {
+    fn is_exact(&self) -> bool {
+        self.value.as_ref().is_some_and(|value| !value.contains('*'))
+    }
+}
+
+impl Exception {
+    /// Whether it names one value at every level. Others are tested one after the other, so there may be few of them.
+    pub fn is_exact(&self) -> bool {
+        self.entries.iter().all(Level::is_exact)
+    }
+}
+
+impl Exceptions {
+    /// Compiles exceptions, given in the order in which they were made.
+    pub fn new<'e>(exceptions: impl IntoIterator<Item = &'e Exception>) -> Self {
+        let mut all = Self::default();
+        for (id, exception) in exceptions.into_iter().enumerate() {
+            all.add(exception, Place { id, effect: exception.effect });
+        }
+        all.shapes.iter_mut().for_each(|shape| shape.patterns.reverse());
+        all
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.shapes.is_empty()
+    }
+
+    /// Puts a plan of a request under these exceptions.
+    pub fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>, mut applied: impl FnMut(usize, Effect)) {
+        for (step, descriptor) in plan.steps.iter_mut().zip(request.descriptors()) {
+            let brings_limit = descriptor.options.limit.is_some();
+            let Some(place) = self.find(request.domain(), descriptor.entries, brings_limit) else { continue };
+            if except(step, place.effect, request, &descriptor) {
+                applied(place.id, place.effect);
+            }
+        }
+    }
+
+    /// The id of the exception that a descriptor of a rule's limit meets.
+    pub fn fitting(&self, domain: &str, descriptor: &Descriptor<'_, '_>) -> Option<usize> {
+        self.find(domain, descriptor.entries, descriptor.options.limit.is_some()).map(|place| place.id)
+    }
+
+    fn find(&self, domain: &str, entries: &[Entry<'_>], brings_limit: bool) -> Option<Place> {
+        let keys = entries.iter().map(|entry| entry.key);
+        let shape = self.shapes.find(hash(&self.hasher, domain, keys.clone()), |shape| {
+            *shape.domain == *domain && is_same(&shape.keys, keys.clone())
+        })?;
+        shape.find(&self.hasher, entries, brings_limit)
+    }
+
+    fn add(&mut self, exception: &Exception, place: Place) {
+        let hasher = &self.hasher;
+        let keys = exception.entries.iter().map(|level| level.key.as_str());
+        let rehash = |shape: &Shape| hash(hasher, &shape.domain, shape.keys.iter().map(|key| &**key));
+        let equal = |shape: &Shape| shape.domain == exception.domain && is_same(&shape.keys, keys.clone());
+        let hashed = hash(hasher, &exception.domain, keys.clone());
+        let entry = self.shapes.entry(hashed, equal, rehash).or_insert_with(|| Shape {
+            domain: Arc::clone(&exception.domain),
+            keys: keys.clone().map(Box::from).collect(),
+            exact: HashTable::new(),
+            patterns: Vec::new(),
+        });
+        entry.into_mut().add(hasher, exception, place);
+    }
+}
+
+impl Shape {
+    fn add(&mut self, hasher: &FixedState, exception: &Exception, place: Place) {
+        if !exception.is_exact() {
+            let levels = exception.entries.iter().map(Values::of).collect();
+            return self.patterns.push(Patterns { levels, place });
+        }
+        let values = exception.entries.iter().map(|level| level.value.as_deref().unwrap_or_default());
+        let rehash = |exact: &Exact| hash(hasher, "", exact.values.iter().map(|value| &**value));
+        let equal = |exact: &Exact| is_same(&exact.values, values.clone());
+        let entry = self.exact.entry(hash(hasher, "", values.clone()), equal, rehash);
+        let new = || Exact { values: values.clone().map(Box::from).collect(), deny: None, other: None };
+        let exact = entry.or_insert_with(new).into_mut();
+        // A newer one takes the place of an older one.
+        match place.effect {
+            Effect::Deny => exact.deny = Some(place),
+            Effect::Limit { .. } | Effect::Unlimited => exact.other = Some(place),
+        }
+    }
+
+    fn find(&self, hasher: &FixedState, entries: &[Entry<'_>], brings_limit: bool) -> Option<Place> {
+        let values = entries.iter().map(|entry| entry.value);
+        let exact =
+            self.exact.find(hash(hasher, "", values.clone()), |exact| is_same(&exact.values, values.clone()));
+        let fitting =
+            || self.patterns.iter().filter(|patterns| patterns.fit(entries)).map(|patterns| patterns.place);
+        let denies = |place: &Place| place.effect == Effect::Deny;
+        let deny = exact.and_then(|exact| exact.deny).or_else(|| fitting().find(denies));
+        if deny.is_some() || brings_limit {
+            return deny;
+        }
+        let exact = exact.and_then(|exact| exact.other);
+        exact.into_iter().chain(fitting().find(|place| !denies(place))).max_by_key(|place| place.id)
+    }
+}
+
+impl Patterns {
+    fn fit(&self, entries: &[Entry<'_>]) -> bool {
+        self.levels.iter().zip(entries).all(|(values, entry)| values.fit(entry.value))
+    }
+}
+
+impl Values {
+    fn of(level: &Level) -> Self {
+        match &level.value {
+            None => Self::Any,
+            Some(value) if level.is_exact() => Self::This(value.as_str().into()),
+            Some(value) => Self::Like(Pattern::of(value)),
+        }
+    }
+
+    fn fit(&self, value: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::This(own) => **own == *value,
+            Self::Like(pattern) => pattern.matches(value),
+        }
+    }
+}
+
+/// Puts one step under an exception. Returns whether that changes it.
+fn except(
+    step: &mut Step<'_>,
+    effect: Effect,
+    request: &Request<'_>,
+    descriptor: &Descriptor<'_, '_>,
+) -> bool {
+    match (step, effect) {
+        (Step::Check(check), Effect::Limit { requests, burst }) => {
+            check.limit = changed(&check.limit, requests, burst);
+        }
+        (Step::Check(check), Effect::Unlimited) => check.shadow = true,
+        (Step::Check(check), Effect::Deny) => deny(check),
+        (step, Effect::Deny) => match *step {
+            Step::Unlimited(rule) | Step::Replaced(rule) => *step = denied(rule, request, descriptor),
+            Step::Check(_) | Step::Unmatched => return false,
+        },
+        _ => return false,
+    }
+    true
+}
+
+/// The limit with another N and `burst`.
+fn changed(limit: &Limit, requests: Option<u32>, burst: Option<u32>) -> Limit {
+    let requests = requests.unwrap_or(limit.requests());
+    let own_burst = Some(limit.burst()).filter(|&burst| burst != limit.requests());
+    let is_bucket = matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
+    let burst = if is_bucket { burst.or(own_burst).unwrap_or(requests) } else { requests };
+    limit.with_requests(requests).with_burst(burst)
+}
+
+fn deny(check: &mut Check<'_>) {
+    check.limit = check.limit.with_requests(0).with_burst(0);
+    (check.shadow, check.quota) = (false, false);
+}
+
+/// The check of a limit that lets nothing pass, where the rule has none in force.
+fn denied<'p>(rule: &'p Rule, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) -> Step<'p> {
+    let limit = rule.limit.unwrap_or_else(|| Limit::new(Algorithm::SlidingWindow, 0, SECOND_NANOS));
+    let hits = request.hits_of(&descriptor.options);
+    let mut check = Check {
+        origin: Origin::Rule(rule),
+        limit,
+        key: rule.key(descriptor.entries),
+        hits: if descriptor.options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) },
+        reported: false,
+        shadow: false,
+        quota: false,
+    };
+    deny(&mut check);
+    Step::Check(check)
+}
+
+fn hash<'t>(hasher: &FixedState, first: &str, texts: impl Iterator<Item = &'t str>) -> u64 {
+    let mut state = hasher.build_hasher();
+    first.hash(&mut state);
+    texts.for_each(|text| text.hash(&mut state));
+    state.finish()
+}
+
+fn is_same<'t>(stored: &[Box<str>], mut texts: impl ExactSizeIterator<Item = &'t str>) -> bool {
+    stored.len() == texts.len() && stored.iter().all(|text| texts.next() == Some(&**text))
+}

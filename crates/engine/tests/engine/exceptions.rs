@@ -1,0 +1,194 @@
+//! Exceptions: which one a descriptor meets, and what it does to a plan. Random ones are compared with a list that is
+//! read from its end, which shares no code with the engine.
+
+use proptest::prelude::*;
+use tidegate_engine::Timestamp;
+use tidegate_engine::exceptions::{Effect, Exception, Exceptions, Level};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::plan::{Modes, Step};
+use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
+use tidegate_engine::rules::{RuleSet, Unit};
+
+use crate::rules::loaded;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: vip
+    rate_limit: {unlimited: true}
+  - key: seen
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: tokens
+    rate_limit: {unit: minute, requests_per_unit: 3, algorithm: token_bucket, burst: 7}
+  - key: plain
+    rate_limit: {unit: minute, requests_per_unit: 3, algorithm: token_bucket}
+";
+
+fn rules() -> RuleSet {
+    loaded(RULES).rules
+}
+
+fn exception(path: &[(&str, Option<&str>)], effect: Effect) -> Exception {
+    let level =
+        |&(key, value): &(&str, Option<&str>)| Level { key: key.to_owned(), value: value.map(str::to_owned) };
+    Exception { domain: "shop".into(), entries: path.iter().map(level).collect(), effect }
+}
+
+fn limit(requests: u32) -> Effect {
+    Effect::Limit { requests: Some(requests), burst: None }
+}
+
+/// How many of 20 requests pass at one moment.
+fn passing(exceptions: &Exceptions, (rules, store): (&RuleSet, &MemoryStore), entry: (&str, &str)) -> usize {
+    let request = Request::new("shop", 1).descriptor(&[entry]);
+    let decide = |_: &usize| {
+        let mut plan = rules.plan(&request, Modes::default());
+        exceptions.apply(&request, &mut plan, |_, _| ());
+        let verdicts = store.apply(&plan, Timestamp::from_secs(1_000));
+        let denies = |(step, verdict): (&Step<'_>, &Option<_>)| match (step, verdict) {
+            (Step::Check(check), Some(tidegate_engine::limit::Verdict { over, .. })) => {
+                *over && !check.shadow
+            }
+            _ => false,
+        };
+        !plan.steps.iter().zip(&verdicts).any(denies)
+    };
+    (0..20).filter(decide).count()
+}
+
+fn passing_anew(exceptions: &[Exception], entry: (&str, &str)) -> usize {
+    let store = MemoryStore::new(MemoryOptions::new(1 << 20));
+    passing(&Exceptions::new(exceptions), (&rules(), &store), entry)
+}
+
+#[test]
+fn an_exception_changes_n_for_those_that_it_names() {
+    let alice = exception(&[("user", Some("alice"))], limit(5));
+    assert_eq!(passing_anew(&[alice.clone()], ("user", "alice")), 5);
+    assert_eq!(passing_anew(&[alice.clone()], ("user", "bob")), 3);
+    let nobody = exception(&[("user", Some("a*e"))], Effect::Deny);
+    assert_eq!(
+        passing_anew(&[nobody.clone(), alice.clone()], ("user", "alice")),
+        0,
+        "the newer one does not help"
+    );
+    assert_eq!(passing_anew(&[exception(&[("user", None)], Effect::Unlimited)], ("user", "bob")), 20);
+    let two = [alice, exception(&[("user", Some("ali*"))], limit(6))];
+    assert_eq!(passing_anew(&two, ("user", "alice")), 6, "the newest");
+}
+
+#[test]
+fn what_was_counted_stays_when_an_exception_comes_and_goes() {
+    let (rules, store) = (rules(), MemoryStore::new(MemoryOptions::new(1 << 20)));
+    let more = Exceptions::new(&[exception(&[("user", Some("alice"))], limit(5))]);
+    let alice = ("user", "alice");
+    assert_eq!(passing(&Exceptions::default(), (&rules, &store), alice), 3);
+    assert_eq!(passing(&more, (&rules, &store), alice), 2, "three of five are used");
+    assert_eq!(passing(&Exceptions::default(), (&rules, &store), alice), 0);
+}
+
+#[test]
+fn a_denial_needs_no_limit_and_beats_every_mode() {
+    for key in ["user", "vip", "seen", "tokens"] {
+        let denied = exception(&[(key, Some("x"))], Effect::Deny);
+        assert_eq!(passing_anew(&[denied], (key, "x")), 0, "{key}");
+    }
+    assert_eq!(
+        passing_anew(&[exception(&[("vip", None)], limit(2))], ("vip", "x")),
+        20,
+        "there is nothing to change"
+    );
+}
+
+#[test]
+fn a_burst_of_its_own_stays_and_one_that_is_n_follows_n() {
+    let more = |key| [exception(&[(key, None)], limit(5))];
+    assert_eq!(passing_anew(&more("tokens"), ("tokens", "x")), 7);
+    assert_eq!(passing_anew(&more("plain"), ("plain", "x")), 5);
+    let burst = exception(&[("tokens", None)], Effect::Limit { requests: None, burst: Some(9) });
+    assert_eq!(passing_anew(&[burst], ("tokens", "x")), 9);
+}
+
+#[test]
+fn a_limit_that_a_request_brings_yields_to_a_denial_alone() {
+    let rules = rules();
+    let mut request = Request::new("shop", 1);
+    let brought = Override { requests_per_unit: 4, unit: Unit::Hour, unit_multiplier: 1 };
+    let options = DescriptorOptions { limit: Some(brought), ..DescriptorOptions::default() };
+    request.push([Entry { key: "user", value: "alice" }], options);
+    let requests = |effect| {
+        let mut plan = rules.plan(&request, Modes::default());
+        Exceptions::new(&[exception(&[("user", None)], effect)]).apply(&request, &mut plan, |_, _| ());
+        let Step::Check(check) = plan.steps[0] else { panic!("{plan:?}") };
+        check.limit.requests()
+    };
+    assert_eq!(requests(limit(9)), 4);
+    assert_eq!(requests(Effect::Deny), 0);
+}
+
+/// Whether a text fits a pattern, by recursion.
+fn fits(pattern: &[u8], text: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => text.is_empty(),
+        Some((b'*', rest)) => (0..=text.len()).any(|at| fits(rest, &text[at..])),
+        Some((byte, rest)) => text.first() == Some(byte) && fits(rest, &text[1..]),
+    }
+}
+
+/// The exception that holds, by reading the list from its end.
+fn expected(all: &[Exception], domain: &str, entries: &[(String, String)]) -> Option<usize> {
+    let fit = |exception: &Exception| {
+        let level = |(level, (key, value)): (&Level, &(String, String))| {
+            level.key == *key
+                && level.value.as_ref().is_none_or(|pattern| fits(pattern.as_bytes(), value.as_bytes()))
+        };
+        *exception.domain == *domain
+            && exception.entries.len() == entries.len()
+            && exception.entries.iter().zip(entries).all(level)
+    };
+    let newest = |wanted: fn(&Exception) -> bool| {
+        all.iter().rposition(|exception| fit(exception) && wanted(exception))
+    };
+    newest(|exception| exception.effect == Effect::Deny).or_else(|| newest(|_| true))
+}
+
+fn level() -> impl Strategy<Value = Level> {
+    let value = proptest::option::of("[ab*]{0,3}");
+    ("[kl]", value).prop_map(|(key, value)| Level { key, value })
+}
+
+fn any_exception() -> impl Strategy<Value = Exception> {
+    let effect = prop_oneof![Just(Effect::Deny), Just(Effect::Unlimited), (1..9_u32).prop_map(limit)];
+    let entries = proptest::collection::vec(level(), 1..3);
+    ("[de]", entries, effect).prop_map(|(domain, entries, effect)| Exception {
+        domain: domain.into(),
+        entries,
+        effect,
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_newest_that_fits_holds_and_denials_go_first(
+        all in proptest::collection::vec(any_exception(), 0..12),
+        domain in "[de]",
+        entries in proptest::collection::vec(("[kl]", "[ab]{0,3}"), 1..3),
+    ) {
+        let exceptions = Exceptions::new(&all);
+        let request = Request::new(&domain, 1);
+        let pairs: Vec<_> = entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let request = request.descriptor(&pairs);
+        let descriptor = request.descriptors().next().expect("one");
+        let found = exceptions.fitting(&domain, &descriptor);
+        let wanted = expected(&all, &domain, &entries);
+        // Of two denials, either says the same.
+        let effect = |id: Option<usize>| id.map(|id| all[id].effect);
+        prop_assert_eq!(effect(found), effect(wanted));
+        if effect(found) != Some(Effect::Deny) {
+            prop_assert_eq!(found, wanted);
+        }
+    }
+}
