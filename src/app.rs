@@ -5,6 +5,7 @@
 //! lower priority, it does everything else.
 
 mod control;
+mod exceptions;
 mod listen;
 mod mapping;
 mod reload;
@@ -30,11 +31,12 @@ use crate::app::tls::PortsTls;
 use crate::clock::{Clock, monotonic};
 use crate::configuration::Configuration;
 use crate::decisions::DecisionLog;
+use crate::exceptions::{AuditError, Book, FileError};
 use crate::front::Handler;
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcFrontKind, GrpcServer, Listener, Port, Workers, serve_pages,
 };
-use crate::front::http::{AdminFront, Gate, HttpFront, MetricsFront};
+use crate::front::http::{AdminApi, AdminFront, Gate, HttpFront, MetricsFront};
 use crate::health::Health;
 use crate::logging::{self, REPORT};
 use crate::metrics::Metrics;
@@ -106,6 +108,12 @@ pub enum AppError {
     /// The file of the secret of keys cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// The file of exceptions cannot be used.
+    #[error(transparent)]
+    Exceptions(#[from] FileError),
+    /// Changes cannot be audited.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// A metric mapping that was refused, with every problem.
     #[error("the mapping of metrics was refused:{}", .0.iter().map(|problem| format!("\n{problem}")).collect::<String>())]
     Mapping(Vec<Diagnostic>),
@@ -155,6 +163,7 @@ struct App {
     state: Option<State>,
     metrics: Arc<Metrics>,
     service: Arc<Service>,
+    exceptions: Arc<Book>,
     health: Arc<Health>,
     tracer: Option<Tracer>,
 }
@@ -217,6 +226,9 @@ impl App {
         let log = DecisionLog::new(monotonic()).showing_values(configuration.logging.values);
         let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes);
         let service = Arc::new(service.logging(log));
+        let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
+        exceptions::install(&exceptions, &service);
+        exceptions::register(&metrics, &exceptions, &service);
         let tracer = configuration.tracing.clone().map(spans::start).transpose()?;
         Ok(Self {
             configuration,
@@ -226,6 +238,7 @@ impl App {
             state,
             metrics,
             service,
+            exceptions,
             health: Arc::new(Health::starting()),
             tracer,
         })
@@ -327,6 +340,8 @@ impl App {
         let mut sending = Sending::start(sent.receivers.clone(), &self.metrics, sent.flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
         control.spawn(async move { match sweeping.await {} });
+        let following = exceptions::follow(Arc::clone(&self.exceptions), Arc::clone(&self.service));
+        control.spawn(async move { match following.await {} });
         let mut files: Vec<_> = rules.reread().into_iter().collect();
         control.spawn(rules.until_it_dies());
         if let (Some(shared), Some(redis)) = (self.service.counters().shared(), &self.configuration.redis) {
@@ -377,11 +392,14 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         if let Some(listener) = debug {
-            let token = self.configuration.admin_token.as_ref();
+            let token = self.configuration.admin.token.as_ref();
             let gate =
                 Gate::new(&self.configuration.listeners.debug.host, token.map(|token| token.0.as_str()));
             let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-            let front = AdminFront::new(service, handler, metrics, gate);
+            let book = Arc::clone(&self.exceptions);
+            let api = AdminApi::new(book, Arc::clone(&service), Arc::clone(&handler), gate.clone());
+            exceptions::register_refused(&metrics, api.refused());
+            let front = AdminFront::new(service, handler, metrics, gate).with_api(api);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }

@@ -3,9 +3,11 @@
 //!
 //! Without a command the limiter runs. Each command has a file of its own.
 
+mod admin;
 mod ask;
 mod check;
 mod completions;
+mod debug_port;
 mod logs;
 mod man;
 mod replay;
@@ -94,6 +96,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<
         Some(("replay", own)) => replay::run(own, flag_of(own, &matches), variable),
         Some(("suggest", own)) => suggest::run(own, flag_of(own, &matches), variable),
         Some(("test", own)) => test::run(own, flag_of(own, &matches), variable),
+        Some(("exception", own)) => admin::exception(own, flag_of(own, &matches), variable),
+        Some(("counter", own)) => admin::counter(own, flag_of(own, &matches), variable),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => Ok((man::run(own), ExitCode::SUCCESS)),
         Some(("state", own)) => state::run(own, flag_of(own, &matches), variable),
@@ -170,6 +174,8 @@ fn command() -> Command {
         test::command(),
         settings::command(),
         state::command(),
+        admin::exception_command(),
+        admin::counter_command(),
         completions::command(),
     ];
     commands.push(man::command(&commands));

@@ -57,8 +57,8 @@ pub struct Configuration {
     pub grpc_max_age: MaxAge,
     /// Calls of `/check`.
     pub check: CheckOptions,
-    /// The token that allows changes of state on the debug port from anywhere.
-    pub admin_token: Option<Secret>,
+    /// What operators may change while the process runs.
+    pub admin: Admin,
     /// The rules.
     pub rules: Rules,
     /// Modes that apply to every request.
@@ -81,6 +81,17 @@ pub struct Configuration {
     pub logging: Logging,
     /// Valid but probably unintended; logged at startup.
     pub warnings: Vec<Problem>,
+}
+
+/// What operators may change while the process runs.
+#[derive(Clone)]
+pub struct Admin {
+    /// The token that allows changes of state on the debug port from anywhere.
+    pub token: Option<Secret>,
+    /// The file that keeps exceptions.
+    pub exceptions_file: Option<PathBuf>,
+    /// The file that changes are audited in.
+    pub audit_log: Option<PathBuf>,
 }
 
 /// The log.
@@ -178,7 +189,11 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
             deny_status: settings.check_deny_status.0,
             trusted_hops: settings.xff_num_trusted_hops.0,
         },
-        admin_token: settings.admin_token.clone(),
+        admin: Admin {
+            token: settings.admin_token.clone(),
+            exceptions_file: settings.exceptions_file.as_ref().map(|path| path.0.clone()),
+            audit_log: settings.audit_log.as_ref().map(|path| path.0.clone()),
+        },
         rules: rules::resolve(settings),
         modes: Modes {
             shadow: settings.shadow_mode,

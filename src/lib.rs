@@ -28,7 +28,8 @@
 //! The engine is pure: no async, I/O, logs, metrics or protocol types, and its only use of time is a clock for its
 //! callers. `source` and `metrics` import only the engine; `decisions`, which logs decisions, imports `metrics` too.
 //! `service` imports all of these and the shared store; `front` imports `service`. Beside the way of a request,
-//! `statsd` sends `metrics`, `front` begins `spans`, and `state` writes and reads counters. `settings` reads the command
+//! `statsd` sends `metrics`, `front` begins `spans`, `state` writes and reads counters, and `exceptions` are what operators
+//! change meanwhile (`stamp` reads and writes times as text). `settings` reads the command
 //! line and the environment, one value per row of its table. `configuration` resolves these once into the options of
 //! all other modules. `app` hands the options on and knows no settings. Only `cli` imports `app`. Cargo keeps the walls
 //! between crates, `tests/tidy.rs` those within.
@@ -109,6 +110,9 @@
 //! - **A cold store answers, it does not forget** (`memory/cold.rs` of the engine). While the process is younger than a
 //!   limit's window, its verdict is over, whatever the counter says. What is charged anyway (reported costs) is counted
 //!   meanwhile. A store that is not cold pays one comparison for this.
+//! - **Exceptions change a plan, not a rule** (`exceptions` of the engine, `service/exceptions.rs`). They change N and never
+//!   the counter, so what was counted stays when one begins or ends. While there are none, a decision pays one branch. A
+//!   decision that waits for Redis plans twice, and holds the exceptions that it began with.
 //! - **Rules own no counters and no metrics**, so rules can be checked without a server, and a reload swaps one
 //!   pointer. Each thread reads it through a cache of its own, because a shared reference count bounces between cores.
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.
@@ -120,6 +124,7 @@ mod spans;
 mod decisions;
 mod service;
 mod state;
+mod exceptions;
 mod front;
 mod health;
 mod clock;
@@ -127,6 +132,7 @@ mod logging;
 mod settings;
 mod configuration;
 mod app;
+mod stamp;
 mod replay;
 mod cases;
 #[doc(hidden)]

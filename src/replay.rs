@@ -20,7 +20,6 @@ mod read;
 mod report;
 mod sample;
 mod side;
-mod stamp;
 mod suggest;
 mod timeline;
 

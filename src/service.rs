@@ -6,6 +6,7 @@
 
 mod batch;
 mod counters;
+mod exceptions;
 pub(crate) mod fixture;
 
 use std::cell::RefCell;
@@ -17,16 +18,21 @@ use arrayvec::ArrayVec;
 
 pub use self::batch::{BATCH_MAX, Batch};
 pub use self::counters::Counters;
+pub use self::exceptions::EFFECTS;
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::decisions::{Context, DecisionLog, Denials};
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
 use tidegate_engine::decision::{Decision, conclude_into};
+use tidegate_engine::exceptions::Exceptions;
 use tidegate_engine::explain::{Explanation, explain};
-use tidegate_engine::plan::{Modes, Plan};
+use tidegate_engine::plan::{Hits, Modes, Plan, Step};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::RuleSet;
 use tidegate_redis::{Applied, StoreError};
+
+/// How long the shared store may take to forget a counter.
+const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Decides requests under the rules in force.
 pub struct Service {
@@ -35,6 +41,7 @@ pub struct Service {
     metrics: Arc<Metrics>,
     clock: Clock,
     modes: Modes,
+    exceptions: exceptions::InForce,
     log: DecisionLog,
 }
 
@@ -124,7 +131,7 @@ impl Service {
     /// A service without rules.
     pub fn new(counters: Counters, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
         let (live, log) = (Arc::new(LiveRules::new(None)), DecisionLog::new(monotonic()));
-        Self { live, counters, metrics, clock, modes, log }
+        Self { live, counters, metrics, clock, modes, exceptions: Default::default(), log }
     }
 
     /// The same service, logging decisions with these options.
@@ -136,6 +143,18 @@ impl Service {
     /// The counters that decisions ask.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The plan of a request under the rules and the exceptions in force.
+    fn plan<'p>(&self, live: InForce<'p>, request: &Request<'_>) -> Plan<'p> {
+        let mut plan = Plan::empty(self.modes);
+        self.plan_into(live, request, &mut plan);
+        plan
+    }
+
+    fn plan_into<'p>(&self, live: InForce<'p>, request: &Request<'_>, plan: &mut Plan<'p>) {
+        live.rules().plan_into(request, plan);
+        self.exceptions.apply(request, plan);
     }
 
     /// Decides the requests of a batch, one after the other, as far as this node can by itself. `render` gets each
@@ -160,7 +179,7 @@ impl Service {
         let mut applied: ArrayVec<Applied, BATCH_MAX> = ArrayVec::new();
         for (place, request) in batch.places().enumerate() {
             plans.push(Plan::empty(self.modes));
-            live.rules().plan_into(request, &mut plans[place]);
+            self.plan_into(live, request, &mut plans[place]);
             applied.push(Applied::default());
         }
         let answered = self.counters.begin(&plans, (began, &self.clock), &mut applied);
@@ -193,10 +212,13 @@ impl Service {
         render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
     ) -> Result<T, E> {
         let (shared, began) = (self.counters.shared(), monotonic());
+        // The second plan has to be the same as the first.
+        let exceptions = self.exceptions.hold();
         let question = {
             let mut request = Request::default();
             read(&mut request)?;
-            let plan = live.rules().plan(&request, self.modes);
+            let mut plan = live.rules().plan(&request, self.modes);
+            exceptions.iter().for_each(|all| all.apply(&request, &mut plan, |_, _| ()));
             shared.and_then(|shared| Some((shared, shared.question(&request, &plan, timeout)?)))
         };
         let Some((shared, question)) = question else {
@@ -207,7 +229,8 @@ impl Service {
         let answered = monotonic();
         let mut request = Request::default();
         read(&mut request)?;
-        let plan = live.rules().plan(&request, self.modes);
+        let mut plan = live.rules().plan(&request, self.modes);
+        exceptions.iter().for_each(|all| self.exceptions.apply_these(all, &request, &mut plan));
         let applied = shared.answered(&plan, question, reply).map_err(ServiceError::from)?;
         self.metrics.decisions_took(asked + nanos_since(answered), 1);
         let render = |decision: &Decision<'_>| render(&request, decision);
@@ -225,7 +248,7 @@ impl Service {
         let began = monotonic();
         let mut request = Request::default();
         read(&mut request)?;
-        let plan = live.rules().plan(&request, self.modes);
+        let plan = self.plan(live, &request);
         let planned = nanos_since(began);
         let applied = self.counters.finish(&request, &plan, timeout, &self.clock).await;
         let applied = applied.map_err(ServiceError::from)?;
@@ -246,7 +269,7 @@ impl Service {
         hits: u64,
         render: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        let plan = live.rules().plan(request, self.modes);
+        let plan = self.plan(live, request);
         let verdicts = self.counters.look(request, &plan, &self.clock).await?;
         let (cold, now) = (self.counters.coldness(), self.clock.now());
         let explanation = explain(live.rules(), request, &plan, verdicts, hits);
@@ -292,6 +315,40 @@ impl Service {
             shared.clear_deny_cache();
         }
         without_room
+    }
+
+    /// Puts these exceptions in force, instead of those before.
+    pub fn except(&self, exceptions: Exceptions) {
+        self.exceptions.install(exceptions);
+        if let Counters::Shared(shared) = &self.counters {
+            shared.clear_deny_cache();
+        }
+    }
+
+    /// Descriptors that met an exception, in the order of [`EFFECTS`].
+    pub fn exceptions_met(&self) -> [u64; EFFECTS.len()] {
+        self.exceptions.met()
+    }
+
+    /// Whether a limit applies to this request, so that it has a counter.
+    pub fn has_counter(&self, live: InForce<'_>, request: &Request<'_>) -> bool {
+        let plan = live.rules().plan(request, self.modes);
+        plan.steps.iter().any(|step| matches!(step, Step::Check(_)))
+    }
+
+    /// Gives all hits of the counters of this request back. Neither metrics nor logs of decisions tell of it.
+    ///
+    /// # Errors
+    /// When the counters are shared, and the store does not answer for one.
+    pub async fn reset(&self, live: InForce<'_>, request: &Request<'_>) -> Result<(), ServiceError> {
+        let mut plan = live.rules().plan(request, self.modes);
+        for step in &mut plan.steps {
+            if let Step::Check(check) = step {
+                check.hits = Hits::GiveBack(u64::from(u32::MAX));
+            }
+        }
+        self.counters.finish(request, &plan, Some(RESET_TIMEOUT), &self.clock).await?;
+        Ok(())
     }
 
     /// Frees rules that are no longer in force and that no request reads any more. Runs on the calling thread, so that

@@ -155,7 +155,9 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("decisions", &["logging", "metrics"]),
             ("service", &["source", "metrics", "clock", "decisions"]),
             ("state", &["clock"]),
-            ("front", &["service", "metrics", "spans", "health", "clock", "logging"]),
+            ("stamp", &[]),
+            ("exceptions", &["stamp"]),
+            ("front", &["service", "metrics", "spans", "health", "clock", "logging", "exceptions"]),
             ("settings", &["front", "logging", "spans", "statsd"]),
             ("configuration", &["settings", "logging", "source", "metrics", "statsd", "spans", "front"]),
             (
@@ -172,10 +174,11 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "decisions",
                     "service",
                     "state",
+                    "exceptions",
                     "front",
                 ],
             ),
-            ("replay", &[]),
+            ("replay", &["stamp"]),
             ("cases", &[]),
             (
                 "cli",

@@ -6,17 +6,13 @@
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use bytes::Bytes;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
-use http::{Request as HttpRequest, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
+use http::{Method, StatusCode};
 use serde_json::json;
-use tokio::net::TcpStream;
 
+use super::debug_port::{Call, send};
 use super::{Done, RulesError, arguments_of, loaded, print_error, read_only};
 use crate::clock::Clock;
 use crate::configuration::{Configuration, HostPort};
@@ -38,10 +34,6 @@ const SETTINGS: &[&str] = &[
     "MAX_RULES_FILE_BYTES",
 ];
 
-/// How long a limiter may take to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest answer that is read, in bytes.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// The word that separates two descriptors.
 const NEXT_DESCRIPTOR: &str = "+";
 
@@ -163,36 +155,14 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
 
 /// Asks a running limiter.
 fn online(question: &Question, debug: &HostPort) -> Result<String, AskError> {
-    let host = match debug.host.as_str() {
-        "" | "0.0.0.0" | "::" => "localhost",
-        host => host,
-    };
-    let port = debug.port;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let exchanged = runtime.and_then(|runtime| {
-        runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, post((host, port), question)).await? })
-    });
-    let (status, body) =
-        exchanged.map_err(|error| AskError::Silent { host: host.to_owned(), port, error })?;
-    if status == StatusCode::OK { Ok(body) } else { Err(AskError::Refused { status, body }) }
-}
-
-async fn post(address: (&str, u16), question: &Question) -> io::Result<(StatusCode, String)> {
-    let stream = TcpStream::connect(address).await?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    let driver = tokio::spawn(connection);
     let path = if question.as_json { "/ask?format=json" } else { "/ask" };
-    let request = HttpRequest::post(path)
-        .header(http::header::HOST, "tidegate")
-        .body(Full::new(Bytes::from(question.body())))
-        .map_err(io::Error::other)?;
-    let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-    let status = answer.status();
-    let body =
-        Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(io::Error::other)?;
-    driver.abort();
-    Ok((status, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+    let call = Call { method: Method::POST, path: path.to_owned(), body: question.body(), token: None };
+    let (status, body) = send(debug, &call).map_err(|error| AskError::Silent {
+        host: debug.host.clone(),
+        port: debug.port,
+        error,
+    })?;
+    if status == StatusCode::OK { Ok(body) } else { Err(AskError::Refused { status, body }) }
 }
 
 impl Question {

@@ -3,6 +3,7 @@
 //! HTTP/1.1 and HTTP/2. A route is a line of a `match` on (method, path). Bodies are bounded in bytes and time.
 
 mod admin;
+mod admin_api;
 mod check;
 mod gate;
 mod json;
@@ -20,6 +21,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 
 pub use self::admin::{AdminFront, MetricsFront};
+pub use self::admin_api::AdminApi;
 pub use self::check::{CheckOptions, Proxy};
 pub use self::gate::Gate;
 pub use self::page::Page;
@@ -99,11 +101,14 @@ async fn read_body(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
 
 /// The form of a refusal over HTTP.
 fn refused(refusal: &Refusal) -> Page {
-    let status = match refusal.code {
+    text(status_of(refusal), format!("{refusal}\n"))
+}
+
+fn status_of(refusal: &Refusal) -> StatusCode {
+    match refusal.code {
         RefusalCode::InvalidArgument | RefusalCode::Unimplemented => StatusCode::BAD_REQUEST,
         RefusalCode::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
         RefusalCode::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
         RefusalCode::Unavailable | RefusalCode::StoreFailure => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    text(status, format!("{refusal}\n"))
+    }
 }

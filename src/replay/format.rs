@@ -15,7 +15,7 @@ use tidegate_engine::Timestamp;
 use self::json::Json;
 use self::template::Template;
 pub(super) use self::variable::{UnknownVariable, Variable};
-use super::stamp::{self, StampFormat, UnknownConversion};
+use crate::stamp::{self, StampFormat, UnknownConversion};
 
 /// NGINX's and Apache's `combined`.
 const COMBINED: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;

@@ -147,7 +147,7 @@ pub fn suggest(
     let findings = search.findings(halves.middle)?;
     halves.uncounted = search.uncounted;
     if findings.iter().all(|finding| finding.limit.is_none()) {
-        return Err(SuggestError::NoRequests(super::stamp::show(halves.middle)));
+        return Err(SuggestError::NoRequests(crate::stamp::show(halves.middle)));
     }
     let suggestion = output::suggestion(&text, promise, &halves, &findings)?;
     loaded("the suggestion", &suggestion.text, load_options).map(|_| suggestion)

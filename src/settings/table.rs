@@ -97,7 +97,9 @@ settings! {
             "HTTP_SERVER_TLS_CERT" http_server_tls_cert: FilePath, "HTTP: PEM file of the certificate and its chain; with it the port speaks TLS alone";
             "HTTP_SERVER_TLS_KEY" http_server_tls_key: FilePath, "HTTP: PEM file of the certificate's key";
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
-            "ADMIN_TOKEN" admin_token: Secret, "bearer token with which callers that are not on loopback may change state on the debug port";
+            "ADMIN_TOKEN" admin_token: Secret, "bearer token of the admin API on the debug port; callers that are not on loopback need it for whatever changes state";
+            "EXCEPTIONS_FILE" exceptions_file: FilePath, "file that keeps the exceptions of the admin API; unset: they end with the process";
+            "AUDIT_LOG" audit_log: FilePath, "file that every change by the admin API is written to, before and after, as lines of JSON; -: standard output";
         }
     }
     "gRPC server": {

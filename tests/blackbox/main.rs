@@ -10,6 +10,7 @@
 
 mod harness;
 
+mod admin;
 mod answers;
 mod attacks;
 mod browser;

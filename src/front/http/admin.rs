@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 
+use super::admin_api::{self, AdminApi};
 use super::gate::Gate;
 use super::page::{JSON, Page, TEXT, not_allowed, page, parameter, pieces, text};
 use super::rlconfig::{Format, Listing};
@@ -61,7 +62,10 @@ const ENDPOINTS: [Endpoint; 6] = [
 
 /// The list of all pages.
 fn index() -> String {
-    ENDPOINTS.iter().map(|endpoint| format!("{:<11}{}\n", endpoint.path, endpoint.help)).collect()
+    let api =
+        format!("{:<11}{}\n", admin_api::PREFIX, "the admin API, with ADMIN_TOKEN: /admin/openapi.json");
+    let pages = ENDPOINTS.iter().map(|endpoint| format!("{:<11}{}\n", endpoint.path, endpoint.help));
+    pages.chain([api]).collect()
 }
 
 /// The metrics port. Clones share everything.
@@ -96,13 +100,20 @@ pub struct AdminFront {
     handler: Arc<Handler>,
     metrics: Arc<Metrics>,
     gate: Gate,
+    api: Option<AdminApi>,
 }
 
 impl AdminFront {
     /// Shows the rules of `service`, what `handler` would answer, and `metrics`. `gate` says who may change state.
     #[must_use]
     pub fn new(service: Arc<Service>, handler: Arc<Handler>, metrics: Arc<Metrics>, gate: Gate) -> Self {
-        Self { service, handler, metrics, gate }
+        Self { service, handler, metrics, gate, api: None }
+    }
+
+    /// With the admin API below `/admin/`.
+    #[must_use]
+    pub fn with_api(self, api: AdminApi) -> Self {
+        Self { api: Some(api), ..self }
     }
 
     async fn rlconfig(&self, query: &str) -> Page {
@@ -146,6 +157,9 @@ impl Respond for AdminFront {
     async fn respond(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Page {
         let (head, body) = request.into_parts();
         let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
+        if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(admin_api::PREFIX)) {
+            return api.respond(&head, body, peer).await;
+        }
         let endpoint = ENDPOINTS.iter().find(|endpoint| endpoint.path == path);
         let allow = endpoint.map_or(READS, |endpoint| endpoint.allow);
         if !allow.split(", ").any(|method| head.method == method) {

@@ -16,6 +16,20 @@ const STRANGER: &str = "only from loopback, or with the admin token\n";
 const OTHER_HOST: &str = "the Host is neither an address, localhost, nor DEBUG_HOST\n";
 const OTHER_ORIGIN: &str = "the Origin is another than this host\n";
 
+/// Why a request may not use the admin API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoBearer {
+    /// There is no token that anybody could bear.
+    #[error("the admin API needs ADMIN_TOKEN, which is not set")]
+    NoToken,
+    /// It bears no token, or another one.
+    #[error("only with the admin token (expected `Authorization: Bearer` and ADMIN_TOKEN)")]
+    Stranger,
+    /// It comes from a page of another origin.
+    #[error("the Origin is another than this host")]
+    OtherOrigin,
+}
+
 /// Admits requests that may change state. Clones share everything.
 #[derive(Clone)]
 pub struct Gate {
@@ -47,20 +61,22 @@ impl Gate {
         if !peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
             return Err(STRANGER);
         }
-        // HTTP/2 has the host in the URI.
-        let host = uri.authority().map(|authority| authority.as_str().as_bytes());
-        let hosts = || host.into_iter().chain(headers.get_all(HOST).iter().map(|host| host.as_bytes()));
-        if !hosts().all(|host| self.is_own(host)) {
+        if !hosts(uri, headers).all(|host| self.is_own(host)) {
             return Err(OTHER_HOST);
         }
-        let is_same = |origin: &[u8]| {
-            let origin = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
-            origin.is_some_and(|origin| hosts().next().is_some_and(|host| host.eq_ignore_ascii_case(origin)))
-        };
-        match headers.get_all(ORIGIN).iter().all(|origin| is_same(origin.as_bytes())) {
-            true => Ok(()),
-            false => Err(OTHER_ORIGIN),
+        if is_same_origin(uri, headers) { Ok(()) } else { Err(OTHER_ORIGIN) }
+    }
+
+    /// Whether a request may use the admin API: a bearer of the token, and no page of another origin.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn admit_bearer(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), NoBearer> {
+        let token = self.token.as_deref().filter(|token| !token.is_empty()).ok_or(NoBearer::NoToken)?;
+        if !bears(headers, token) {
+            return Err(NoBearer::Stranger);
         }
+        if is_same_origin(uri, headers) { Ok(()) } else { Err(NoBearer::OtherOrigin) }
     }
 
     /// Whether nobody else's name server can make this name point here.
@@ -72,6 +88,22 @@ impl Gate {
             || name.eq_ignore_ascii_case("localhost")
             || name.eq_ignore_ascii_case(&self.host)
     }
+}
+
+/// The hosts that a request names. HTTP/2 has the host in the URI.
+fn hosts<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> impl Iterator<Item = &'r [u8]> {
+    let host = uri.authority().map(|authority| authority.as_str().as_bytes());
+    host.into_iter().chain(headers.get_all(HOST).iter().map(|host| host.as_bytes()))
+}
+
+/// Whether a request comes from no page of another origin.
+fn is_same_origin(uri: &Uri, headers: &HeaderMap) -> bool {
+    let is_same = |origin: &[u8]| {
+        let origin = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+        let host = hosts(uri, headers).next();
+        origin.is_some_and(|origin| host.is_some_and(|host| host.eq_ignore_ascii_case(origin)))
+    };
+    headers.get_all(ORIGIN).iter().all(|origin| is_same(origin.as_bytes()))
 }
 
 /// Compares all bytes, whatever they are, so that the time it takes reveals nothing of the token.

@@ -63,6 +63,13 @@ pub(super) fn to_request(json: &[u8]) -> Result<Vec<u8>, Refusal> {
     message.map(|message| message.encode_to_vec()).map_err(|error| Refusal::invalid(error.to_string()))
 }
 
+/// A value in which no object has a field twice.
+pub(super) fn value(json: &[u8]) -> Result<serde_json::Value, Refusal> {
+    let value = serde_json::from_slice(json);
+    let value = value.and_then(|value| serde_json::from_slice(json).map(|UniqueKeys| value));
+    value.map_err(|error| Refusal::invalid(error.to_string()))
+}
+
 /// The JSON of an encoded `RateLimitResponse`.
 fn from_response(response: &[u8]) -> Vec<u8> {
     let message = DynamicMessage::decode(MESSAGES.response.clone(), response)

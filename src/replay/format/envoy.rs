@@ -5,7 +5,7 @@
 
 use super::FormatError;
 use super::template::{Part, Template};
-use crate::replay::stamp;
+use crate::stamp;
 
 /// The operator that says when.
 const START_TIME: &str = "START_TIME";

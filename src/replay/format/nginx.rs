@@ -2,7 +2,7 @@
 
 use super::FormatError;
 use super::template::{Part, Template};
-use crate::replay::stamp;
+use crate::stamp;
 
 /// The values that say when, the finest first, with their formats.
 const STAMPS: &[(&str, &str)] =

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use tidegate_engine::text::one_line;
 
 use super::{KeyReport, Report, SideReport};
-use crate::replay::stamp;
 use crate::replay::timeline::{Bin, Timeline};
+use crate::stamp;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");

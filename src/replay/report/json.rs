@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{KeyReport, Report, RuleReport, SideReport};
 use crate::replay::keys::Numbers;
-use crate::replay::stamp;
+use crate::stamp;
 
 impl Report {
     /// The report as JSON, on one line.

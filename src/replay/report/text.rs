@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use tidegate_engine::text::one_line;
 
 use super::{KEYS_MAX, KeyReport, Report, RuleReport, SideReport};
-use crate::replay::stamp;
+use crate::stamp;
 
 /// Keys that are shown in each list.
 const KEYS_SHOWN: usize = 10;

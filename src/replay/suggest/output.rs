@@ -9,7 +9,7 @@ use super::measure::Measured;
 use super::promise::{Of, Promise};
 use super::statistics::{CHANCE_SIGMAS, RISK, allowed, differ, is_no_chance, keys_needed, quantile};
 use super::{Finding, Halves, Suggestion, has_peaks};
-use crate::replay::stamp::show;
+use crate::stamp::show;
 
 /// A window of less than this many times the resolution of the stamps is measured coarsely.
 const RESOLUTIONS_MIN: u64 = 10;

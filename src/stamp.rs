@@ -10,15 +10,15 @@ const MONTHS: [&[u8; 3]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
 /// The stamp of Apache's and NGINX's logs: `17/May/2015:10:05:03 +0000`.
-pub(super) const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
+pub const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
 /// RFC 3339, with or without a fraction: `2015-05-17T10:05:03.250Z`.
-pub(super) const RFC_3339: &str = "%Y-%m-%dT%H:%M:%E*S%z";
+pub const RFC_3339: &str = "%Y-%m-%dT%H:%M:%E*S%z";
 /// Seconds since the epoch, with or without a fraction.
-pub(super) const EPOCH: &str = "%s%E*f";
+pub const EPOCH: &str = "%s%E*f";
 
 /// A format of stamps, compiled.
 #[derive(Clone, Debug)]
-pub(super) struct StampFormat(Vec<Item>);
+pub struct StampFormat(Vec<Item>);
 
 #[derive(Clone, Copy, Debug)]
 enum Item {
@@ -48,7 +48,7 @@ enum Part {
 #[error(
     "`{0}` cannot be read in the format of a stamp (expected of %Y %m %b %d %e %H %M %S %T %F %s %f %3f %E3S %E*S %z %Z %%)"
 )]
-pub(super) struct UnknownConversion(String);
+pub struct UnknownConversion(String);
 
 /// What a stamp says, part by part.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ struct Parts {
 
 impl StampFormat {
     /// Compiles a format.
-    pub(super) fn parse(text: &str) -> Result<Self, UnknownConversion> {
+    pub fn parse(text: &str) -> Result<Self, UnknownConversion> {
         let mut items = Vec::new();
         let mut rest = text;
         while let Some(char) = rest.chars().next() {
@@ -86,7 +86,7 @@ impl StampFormat {
     }
 
     /// The time of a stamp; `None`: it does not have this format, or lies before 1970 or after 2554.
-    pub(super) fn read(&self, mut text: &[u8]) -> Option<Timestamp> {
+    pub fn read(&self, mut text: &[u8]) -> Option<Timestamp> {
         let mut parts = Parts { year: 1970, month: 1, day: 1, seconds: 0, nanos: 0, epoch: None };
         for item in &self.0 {
             text = item.read(text, &mut parts)?;
@@ -257,6 +257,11 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let day = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+/// Reads a time as [`show`] writes it, or in any other zone: RFC 3339.
+pub fn rfc_3339(text: &str) -> Option<Timestamp> {
+    StampFormat::parse(RFC_3339).ok()?.read(text.as_bytes())
 }
 
 /// A time for people and programs: `2015-05-17T10:05:03Z`, with a fraction if it has one.

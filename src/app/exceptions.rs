@@ -1,0 +1,99 @@
+//! Exceptions: where they come from at the start, and how each change comes into force.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::app::AppError;
+use crate::clock::Clock;
+use crate::configuration::Admin;
+use crate::exceptions::{Audit, Book};
+use crate::metrics::{Kind, Metrics};
+use crate::service::{EFFECTS, Service};
+use tidegate_engine::Timestamp;
+
+/// An exception that begins or ends by itself does so no later than this. The wall clock may be set meanwhile.
+const TICK: Duration = Duration::from_millis(250);
+
+/// The exceptions of the process before, and the audit of those to come.
+pub(super) fn open(admin: &Admin) -> Result<Book, AppError> {
+    let began = Clock::start().now();
+    let audit = match &admin.audit_log {
+        Some(path) => Audit::to(path, began)?,
+        None => Audit::in_memory(began),
+    };
+    Ok(match &admin.exceptions_file {
+        Some(path) => Book::open(path.clone(), audit)?,
+        None => Book::new(audit),
+    })
+}
+
+/// Puts those in force that are due now. Returns when one begins or ends by itself.
+pub(super) fn install(book: &Book, service: &Service) -> Option<Timestamp> {
+    let compiled = book.compile(Clock::start().now());
+    service.except(compiled.exceptions);
+    compiled.until
+}
+
+/// Puts every change in force, and what begins or ends by itself.
+pub(super) async fn follow(book: Arc<Book>, service: Arc<Service>) -> Infallible {
+    let mut changes = book.changes();
+    loop {
+        let until = {
+            let (book, service) = (Arc::clone(&book), Arc::clone(&service));
+            // 100,000 take a while to compile, and a change waits for its disk with the lock held.
+            tokio::task::spawn_blocking(move || install(&book, &service)).await.unwrap_or_default()
+        };
+        let changed = async {
+            if changes.changed().await.is_err() {
+                // The process is going down.
+                std::future::pending::<()>().await;
+            }
+        };
+        match until {
+            None => changed.await,
+            Some(until) => tokio::select! {
+                () = changed => {}
+                () = passed(until) => {}
+            },
+        }
+    }
+}
+
+/// Waits until the wall clock is there.
+async fn passed(until: Timestamp) {
+    while Clock::start().now() < until {
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+/// Shows exceptions in metrics.
+pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Service>) {
+    let counted = Arc::clone(book);
+    let name = "tidegate_exceptions";
+    metrics.register(name, "Exceptions that were made and not ended.", Kind::Gauge, move |samples| {
+        samples.push(&[], counted.count());
+    });
+    let service = Arc::clone(service);
+    metrics.register(
+        "tidegate_exceptions_met_total",
+        "Descriptors that met an exception, by what it does.",
+        Kind::Counter,
+        move |samples| {
+            for (effect, met) in EFFECTS.into_iter().zip(service.exceptions_met()) {
+                samples.push(&[("effect", effect)], met);
+            }
+        },
+    );
+}
+
+/// Shows requests to the admin API that were refused.
+pub(super) fn register_refused(metrics: &Metrics, refused: Arc<AtomicU64>) {
+    metrics.register(
+        "tidegate_admin_refused_total",
+        "Requests to the admin API that were refused because of their token or origin.",
+        Kind::Counter,
+        move |samples| samples.push(&[], refused.load(Relaxed)),
+    );
+}

@@ -1,0 +1,195 @@
+//! `tidegate exception` and `tidegate counter`: the admin API of running limiters, as commands.
+//!
+//! In: one change or question, and the limiters that it goes to. Out: the answer of each. A change names an id, so that
+//! sending it again to those that failed changes nothing at the others.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use super::debug_port::{Call, send};
+use super::{Done, arguments_of, flag_of, print_error, read_only};
+use crate::configuration::{Configuration, HostPort};
+use crate::settings::value::Value as _;
+use crate::settings::{Problem, Row};
+use tidegate_engine::text::one_line;
+
+/// The settings that say where the limiter is, and the token.
+const SETTINGS: &[&str] = &["DEBUG_HOST", "DEBUG_PORT", "ADMIN_TOKEN"];
+
+/// The fields of an exception that are options of the command, as texts.
+const TEXTS: [(&str, &str, &str); 4] = [
+    ("who", "NAME", "who makes it"),
+    ("why", "TEXT", "why"),
+    ("from", "TIME", "when it begins, such as 2026-11-30T08:00:00Z; else at once"),
+    ("until", "TIME", "when it ends; else when somebody ends it"),
+];
+
+/// The command of exceptions.
+pub(super) fn exception_command() -> Command {
+    let id = || Arg::new("id").value_name("ID").required(true).help("its name");
+    let number = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32)).help(help)
+    };
+    let switch = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+    };
+    let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
+    let put = Command::new("put")
+        .about("Makes an exception, or replaces the one with this id")
+        .arg(id())
+        .args(path())
+        .arg(number("requests-per-unit", "another N"))
+        .arg(number("burst", "another burst"))
+        .arg(switch("unlimited", "counted, and never denied"))
+        .arg(switch("deny", "nothing passes"))
+        .args(TEXTS.map(text));
+    let end = Command::new("end").about("Ends an exception").arg(id()).arg(text(TEXTS[0]));
+    let list = Command::new("list").about("Lists all exceptions, a line of JSON each");
+    Command::new("exception")
+        .about("Makes, ends or lists exceptions of running limiters: other limits for some, for a while")
+        .subcommand_required(true)
+        .subcommands([put, end, list].map(everywhere))
+}
+
+/// The command of counters.
+pub(super) fn counter_command() -> Command {
+    let peek = Command::new("peek").about("Shows what a counter holds").args(path());
+    let reset = Command::new("reset").about("Takes all hits of a counter back").args(path());
+    let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
+    let reset = reset.args([TEXTS[0], TEXTS[1]].map(text));
+    Command::new("counter")
+        .about("Shows or resets a counter of running limiters")
+        .subcommand_required(true)
+        .subcommands([peek, reset].map(everywhere))
+}
+
+/// The entries of a descriptor.
+fn path() -> [Arg; 2] {
+    let domain = Arg::new("domain").value_name("DOMAIN").required(true);
+    let entries = Arg::new("entries").value_name("KEY[=VALUE]").num_args(1..).required(true);
+    [domain, entries.help("the entries of a descriptor, in order; in exceptions, a `*` stands for any text")]
+}
+
+/// What every one of these commands takes.
+fn everywhere(command: Command) -> Command {
+    let to = Arg::new("to").long("to").value_name("HOST:PORT").value_delimiter(',').action(ArgAction::Append);
+    command
+        .arg(
+            to.help("the debug ports of the limiters, separated by commas [default: DEBUG_HOST, DEBUG_PORT]"),
+        )
+        .args(arguments_of(SETTINGS))
+        .after_help("Exit code: 0 all answered, 1 one did not or refused, 64 a bad command line.")
+}
+
+/// Runs `tidegate exception`.
+pub(super) fn exception(
+    matches: &ArgMatches,
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Done {
+    run(matches, flag, variable, |command, own| {
+        let path = || format!("/admin/exceptions/{}", text(own, "id").unwrap_or_default());
+        match command {
+            "put" => (Method::PUT, path(), Value::Object(fields(own))),
+            "end" => (Method::DELETE, path(), Value::Object(fields(own))),
+            _ => (Method::GET, "/admin/exceptions".to_owned(), Value::Null),
+        }
+    })
+}
+
+/// Runs `tidegate counter`.
+pub(super) fn counter(
+    matches: &ArgMatches,
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Done {
+    run(matches, flag, variable, |command, own| {
+        (Method::POST, format!("/admin/counters/{command}"), Value::Object(fields(own)))
+    })
+}
+
+/// Sends one request to every limiter, and shows what each answers.
+fn run(
+    matches: &ArgMatches,
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+    request: impl Fn(&str, &ArgMatches) -> (Method, String, Value),
+) -> Done {
+    let Some((command, own)) = matches.subcommand() else { return Ok((String::new(), ExitCode::FAILURE)) };
+    let given = flag_of(own, own);
+    let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
+    let limiters = limiters(own, &configuration)?;
+    let (method, path, body) = request(command, own);
+    let token = configuration.admin.token.as_ref().map(|token| token.0.as_str());
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let call = Call { method, path, body, token };
+    let (mut out, mut code) = (String::new(), ExitCode::SUCCESS);
+    for limiter in &limiters {
+        let name = format!("{}:{}", limiter.host, limiter.port);
+        // With several limiters, each line says whose it is.
+        let prefix = if limiters.len() > 1 { format!("{name}\t") } else { String::new() };
+        match send(limiter, &call) {
+            Ok((status, body)) if status.is_success() => {
+                body.lines().for_each(|line| {
+                    let _ = writeln!(out, "{prefix}{line}");
+                });
+            }
+            failed => {
+                code = ExitCode::FAILURE;
+                let why = match failed {
+                    Ok((status, body)) => format!("{status}: {}", body.trim_end()),
+                    Err(error) => error.to_string(),
+                };
+                print_error(format_args!("{name}: {}", one_line(&why)));
+            }
+        }
+    }
+    Ok((out, code))
+}
+
+/// Where the request goes.
+fn limiters(own: &ArgMatches, configuration: &Configuration) -> Result<Vec<HostPort>, Vec<Problem>> {
+    let Some(words) = own.get_many::<String>("to") else {
+        return Ok(vec![configuration.listeners.debug.clone()]);
+    };
+    let read = |word: &String| {
+        HostPort::parse(word).ok_or_else(|| {
+            let what = format!("{word:?} is not {}", HostPort::EXPECTED);
+            vec![Problem { name: "--to".to_owned(), what }]
+        })
+    };
+    words.map(read).collect()
+}
+
+/// The value of an argument that only some of these commands have.
+fn text(own: &ArgMatches, name: &str) -> Option<String> {
+    own.try_get_one(name).ok().flatten().cloned()
+}
+
+/// The body of a request: what the command line says, by the names of the API.
+fn fields(own: &ArgMatches) -> Map<String, Value> {
+    let number = |name: &str| own.try_get_one::<u32>(name).ok().flatten().copied();
+    let mut fields = Map::new();
+    for name in ["domain", "who", "why", "from", "until"] {
+        fields.extend(text(own, name).map(|text| (name.to_owned(), text.into())));
+    }
+    for (option, name) in [("requests-per-unit", "requests_per_unit"), ("burst", "burst")] {
+        fields.extend(number(option).map(|number| (name.to_owned(), number.into())));
+    }
+    for name in ["unlimited", "deny"] {
+        let is_set = own.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or_default();
+        fields.extend(is_set.then(|| (name.to_owned(), true.into())));
+    }
+    let entry = |word: &String| match word.split_once('=') {
+        Some((key, value)) => json!({"key": key, "value": value}),
+        None => json!({"key": word}),
+    };
+    if let Ok(Some(words)) = own.try_get_many::<String>("entries") {
+        fields.insert("entries".to_owned(), words.map(entry).collect());
+    }
+    fields
+}

@@ -1,0 +1,252 @@
+//! Exceptions that operators make while the limiter runs, and the audit of what they did.
+//!
+//! In: changes, each with who and why. Out: the exceptions in force at a time, for the service, and lines of the audit.
+//! A change is written to the audit before it is done, and its outcome after. What cannot be audited is not done. With a
+//! file ([`Book::open`]) exceptions survive a restart: it is written beside, synced and renamed before a change counts.
+//! It reads no clock and knows no sockets.
+//!
+//! - `record`: one exception as people write it, and its JSON
+//! - `file`: all of them in a file
+//! - `audit`: who did what, when
+
+mod audit;
+mod file;
+mod record;
+
+pub use self::audit::{Audit, AuditError, Author};
+pub use self::file::FileError;
+pub use self::record::Record;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use tidegate_engine::exceptions::Exceptions;
+use tidegate_engine::time::Timestamp;
+
+/// How many exceptions there may be.
+pub const EXCEPTIONS_MAX: usize = 100_000;
+/// How many of them may have a `*` or a level without a value. A request is compared with each of these that has its
+/// domain and keys.
+pub const PATTERNS_MAX: usize = 1_000;
+
+/// All exceptions that were made and not ended.
+pub struct Book {
+    file: Option<PathBuf>,
+    audit: Audit,
+    pages: Mutex<Pages>,
+    version: watch::Sender<Version>,
+}
+
+#[derive(Default)]
+struct Pages {
+    records: BTreeMap<String, Arc<Record>>,
+    /// The number of the next record: a later one is newer.
+    next: u64,
+}
+
+/// A state of the book.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Version {
+    /// Grows with every change.
+    number: u64,
+    /// How many exceptions there are.
+    count: u64,
+}
+
+/// The exceptions in force at some moment.
+pub struct Compiled {
+    /// For the service.
+    pub exceptions: Exceptions,
+    /// When one of them begins or ends by itself.
+    pub until: Option<Timestamp>,
+}
+
+/// What a change did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// There is a new exception.
+    Made,
+    /// An exception of this id is another one now.
+    Replaced,
+    /// It was so already.
+    Unchanged,
+    /// It was ended.
+    Ended,
+}
+
+/// Why a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// There is no exception with this id.
+    #[error("there is no exception {0:?}")]
+    Unknown(String),
+    /// There is no room for another one.
+    #[error("there are {EXCEPTIONS_MAX} exceptions already (expected one to be ended first)")]
+    Full,
+    /// There is no room for another one with a pattern.
+    #[error(
+        "{PATTERNS_MAX} exceptions have a `*` or a level without a value already (expected values, or one to be ended first)"
+    )]
+    FullOfPatterns,
+    /// It could not be audited, so it was not done.
+    #[error("not done, because it cannot be audited: {0}")]
+    Audit(#[from] AuditError),
+    /// It could not be kept, so it was not done.
+    #[error("not done, because it cannot be kept: {0}")]
+    File(#[from] FileError),
+}
+
+impl Book {
+    /// Without a file: exceptions end with the process.
+    pub fn new(audit: Audit) -> Self {
+        Self { file: None, audit, pages: Mutex::default(), version: watch::Sender::default() }
+    }
+
+    /// The exceptions in this file, which need not be there yet.
+    ///
+    /// # Errors
+    /// When it cannot be read, or does not hold exceptions.
+    pub fn open(path: PathBuf, audit: Audit) -> Result<Self, FileError> {
+        let records = file::read(&path)?;
+        let next = records.iter().map(|record| record.number + 1).max().unwrap_or_default();
+        let named = |record: Record| (record.id.clone(), Arc::new(record));
+        let records: BTreeMap<_, _> = records.into_iter().map(named).collect();
+        let version = watch::Sender::new(Version { number: 0, count: records.len() as u64 });
+        let pages = Mutex::new(Pages { records, next });
+        Ok(Self { file: Some(path), audit, pages, version })
+    }
+
+    /// Whether they survive a restart.
+    pub fn is_kept(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// How many there are. Waits for no change.
+    pub fn count(&self) -> u64 {
+        self.version.borrow().count
+    }
+
+    /// The audit.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// Makes an exception, or replaces the one with its id. Writes files: not for a thread that decides.
+    ///
+    /// # Errors
+    /// When there is no room, or it cannot be audited or kept. Nothing has changed then.
+    pub fn put(&self, mut record: Record, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
+        let mut pages = self.pages.lock();
+        let before = pages.records.get(&record.id).cloned();
+        if before.as_ref().is_some_and(|before| before.says_the_same(&record)) {
+            return Ok(Change::Unchanged);
+        }
+        pages.check_room(&record)?;
+        (record.number, record.made) = (pages.next, now);
+        let after = Arc::new(record);
+        let change = if before.is_some() { Change::Replaced } else { Change::Made };
+        let what =
+            Audited { does: "exception_put", id: &after.id, before: before.as_deref(), after: Some(&after) };
+        let (id, after) = (after.id.clone(), Arc::clone(&after));
+        self.change(&mut pages, author, now, &what, |records| {
+            records.insert(id, after);
+        })?;
+        pages.next += 1;
+        Ok(change)
+    }
+
+    /// Ends an exception. The audit keeps it.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be audited or kept. Nothing has changed then.
+    pub fn end(&self, id: &str, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
+        let mut pages = self.pages.lock();
+        let before = pages.records.get(id).cloned().ok_or_else(|| ChangeError::Unknown(id.to_owned()))?;
+        let what = Audited { does: "exception_end", id, before: Some(&before), after: None };
+        self.change(&mut pages, author, now, &what, |records| {
+            records.remove(id);
+        })?;
+        Ok(Change::Ended)
+    }
+
+    /// Audits, keeps and does a change, in this order. The outcome is audited too.
+    fn change(
+        &self,
+        pages: &mut Pages,
+        author: &Author,
+        now: Timestamp,
+        what: &Audited<'_>,
+        edit: impl FnOnce(&mut BTreeMap<String, Arc<Record>>),
+    ) -> Result<(), ChangeError> {
+        let intended = self.audit.intend(author, now, what.does, what.json())?;
+        let mut records = pages.records.clone();
+        edit(&mut records);
+        let kept = self
+            .file
+            .as_deref()
+            .map_or(Ok(()), |path| file::write(path, records.values().map(|record| &**record)));
+        self.audit.ended(intended, now, kept.as_ref().map(|()| "done").map_err(ToString::to_string));
+        kept?;
+        pages.records = records;
+        let count = pages.records.len() as u64;
+        self.version.send_modify(|version| *version = Version { number: version.number + 1, count });
+        Ok(())
+    }
+
+    /// Changes with every change.
+    pub fn changes(&self) -> watch::Receiver<Version> {
+        self.version.subscribe()
+    }
+
+    /// All of them, by their ids.
+    pub fn all(&self) -> Vec<Arc<Record>> {
+        self.pages.lock().records.values().cloned().collect()
+    }
+
+    /// Those in force.
+    pub fn compile(&self, now: Timestamp) -> Compiled {
+        let mut all = self.all();
+        all.sort_by_key(|record| record.number);
+        let until = all.iter().filter_map(|record| record.changes_after(now)).min();
+        all.retain(|record| record.is_in_force(now));
+        let exceptions = Exceptions::new(all.iter().map(|record| &record.exception));
+        Compiled { exceptions, until }
+    }
+}
+
+impl Pages {
+    fn check_room(&self, record: &Record) -> Result<(), ChangeError> {
+        let others = || self.records.values().filter(|other| other.id != record.id);
+        if others().count() >= EXCEPTIONS_MAX {
+            return Err(ChangeError::Full);
+        }
+        let is_pattern = !record.exception.is_exact();
+        if is_pattern && others().filter(|other| !other.exception.is_exact()).count() >= PATTERNS_MAX {
+            return Err(ChangeError::FullOfPatterns);
+        }
+        Ok(())
+    }
+}
+
+/// What a line of the audit says of a change.
+struct Audited<'a> {
+    does: &'static str,
+    id: &'a str,
+    before: Option<&'a Record>,
+    after: Option<&'a Record>,
+}
+
+impl Audited<'_> {
+    fn json(&self) -> Value {
+        let record = |record: Option<&Record>| record.map_or(Value::Null, Record::json);
+        json!({"exception": self.id, "before": record(self.before), "after": record(self.after)})
+    }
+}
+
+#[cfg(test)]
+mod tests;

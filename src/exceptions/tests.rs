@@ -1,0 +1,177 @@
+//! The book of exceptions, its file and its audit, without a limiter around them.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+fn author() -> Author {
+    Author { who: "jane".to_owned(), peer: "10.0.0.1".to_owned() }
+}
+
+fn record(id: &str, more: Value) -> Record {
+    let mut fields = json!({
+        "domain": "shop", "entries": [{"key": "user", "value": "alice"}], "who": "jane", "why": "a launch",
+    });
+    for (name, value) in more.as_object().expect("an object") {
+        fields[name] = value.clone();
+    }
+    Record::of_client(id, &fields).expect("good")
+}
+
+fn audit() -> Audit {
+    Audit::in_memory(NOW)
+}
+
+fn lines(audit: &Audit) -> Vec<Value> {
+    audit.recent().iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn what_is_wrong_with_an_exception_is_named() {
+    let good = json!({
+        "domain": "shop", "entries": [{"key": "user"}], "requests_per_unit": 5, "who": "jane", "why": "a launch",
+    });
+    assert!(Record::of_client("a", &good).is_ok());
+    let long = "x".repeat(2_000);
+    for (field, value, named) in [
+        ("domain", json!(""), "domain: is missing"),
+        ("domain", json!(7), "domain: is no text"),
+        ("domain", json!(long), "domain: is no text"),
+        ("entries", json!([]), "entries: expected"),
+        ("entries", json!([{"value": "x"}]), "entries[0].key: is missing"),
+        ("entries", json!([{"key": "x", "vlaue": "x"}]), "entries[0].vlaue: is unknown"),
+        ("requests_per_unit", json!(-1), "requests_per_unit: -1 (expected a whole number"),
+        ("requests_per_unit", json!(4_294_967_296_u64), "requests_per_unit: 4294967296"),
+        ("unlimited", json!(true), "effect: expected exactly one of"),
+        ("deny", json!("yes"), "deny: expected true or false"),
+        ("from", json!("tomorrow"), "from: \"tomorrow\" is no time (expected for example 2026-"),
+        ("why", json!(""), "why: is missing"),
+        ("id", json!("b"), "id: is \"b\" (expected \"a\" as in the path"),
+        ("untill", json!("x"), "untill: is unknown"),
+    ] {
+        let mut bad = good.clone();
+        bad[field] = value;
+        let problem = Record::of_client("a", &bad).expect_err("bad").to_string();
+        assert!(problem.starts_with(named), "{problem}");
+    }
+    assert!(Record::of_client("a/b", &good).is_err() && Record::of_client("", &good).is_err());
+    let times = json!({"from": "2026-11-30T08:00:00Z", "until": "2026-11-30T09:00:00+01:00"});
+    let mut bad = good;
+    bad["from"] = times["from"].clone();
+    bad["until"] = times["until"].clone();
+    assert_eq!(Record::of_client("a", &bad).expect_err("bad").to_string(), "until: is not after `from`");
+}
+
+#[test]
+fn a_change_is_audited_before_and_after_and_doing_it_again_changes_nothing() {
+    let book = Book::new(audit());
+    let put = |more| book.put(record("a", more), &author(), NOW).expect("done");
+    assert_eq!(put(json!({"requests_per_unit": 5})), Change::Made);
+    assert_eq!(put(json!({"requests_per_unit": 5})), Change::Unchanged);
+    assert_eq!(put(json!({"requests_per_unit": 6})), Change::Replaced);
+    assert_eq!(book.end("a", &author(), NOW).expect("done"), Change::Ended);
+    assert!(matches!(book.end("a", &author(), NOW), Err(ChangeError::Unknown(_))));
+    let lines = lines(book.audit());
+    assert_eq!(lines.len(), 6, "{lines:#?}");
+    for pair in lines.chunks(2) {
+        assert_eq!((&pair[0]["id"], &pair[0]["who"]), (&pair[1]["id"], &json!("jane")));
+        assert_eq!(pair[1]["outcome"], "done");
+    }
+    let replaced = &lines[2]["what"];
+    assert_eq!(
+        (&replaced["before"]["requests_per_unit"], &replaced["after"]["requests_per_unit"]),
+        (&json!(5), &json!(6))
+    );
+    assert_eq!(lines[4]["does"], "exception_end");
+}
+
+#[test]
+fn exceptions_begin_and_end_by_themselves() {
+    let book = Book::new(audit());
+    let times = json!({"deny": true, "from": stamp_of(NOW, 10), "until": stamp_of(NOW, 20)});
+    book.put(record("a", times), &author(), NOW).expect("done");
+    let at = |secs: u64| book.compile(Timestamp::from_nanos(NOW.as_nanos() + secs * 1_000_000_000));
+    for (secs, in_force, until) in
+        [(0, false, Some(10)), (10, true, Some(20)), (19, true, Some(20)), (20, false, None)]
+    {
+        let compiled = at(secs);
+        let until = until.map(|secs: u64| Timestamp::from_nanos(NOW.as_nanos() + secs * 1_000_000_000));
+        assert_eq!((!compiled.exceptions.is_empty(), compiled.until), (in_force, until), "{secs}");
+    }
+}
+
+fn stamp_of(at: Timestamp, later_secs: u64) -> String {
+    crate::stamp::show(Timestamp::from_nanos(at.as_nanos() + later_secs * 1_000_000_000))
+}
+
+#[test]
+fn a_file_keeps_them_and_their_order() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("exceptions");
+    let open = || Book::open(path.clone(), audit()).expect("readable");
+    let book = open();
+    book.put(record("b", json!({"requests_per_unit": 5})), &author(), NOW).expect("done");
+    book.put(record("a", json!({"burst": 7})), &author(), NOW).expect("done");
+    drop(book);
+    let book = open();
+    assert_eq!(book.count(), 2);
+    let shown = |book: &Book| book.all().iter().map(|record| record.json().to_string()).collect::<Vec<_>>();
+    let before = shown(&book);
+    book.put(record("c", json!({"deny": true})), &author(), NOW).expect("done");
+    let numbers: Vec<_> = book.all().iter().map(|record| (record.id.clone(), record.number)).collect();
+    assert_eq!(numbers, [("a".to_owned(), 1), ("b".to_owned(), 0), ("c".to_owned(), 2)]);
+    assert_eq!(shown(&open())[..2], before[..]);
+}
+
+#[test]
+fn a_file_that_is_broken_is_refused_with_its_line() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("exceptions");
+    let book = Book::open(path.clone(), audit()).expect("readable");
+    book.put(record("a", json!({"deny": true})), &author(), NOW).expect("done");
+    let whole = fs::read(&path).expect("readable");
+    for cut in 1..whole.len() - 1 {
+        fs::write(&path, &whole[..cut]).expect("writable");
+        let problem = Book::open(path.clone(), audit()).err().expect("refused").to_string();
+        assert!(problem.contains("exceptions:1: "), "{problem}");
+    }
+}
+
+#[test]
+fn what_cannot_be_kept_or_audited_is_not_done() {
+    let folder = TempDir::new().expect("a folder");
+    let gone = folder.path().join("gone");
+    fs::create_dir(&gone).expect("a folder");
+    let book = Book::open(gone.join("exceptions"), audit()).expect("readable");
+    fs::remove_dir(&gone).expect("empty");
+    let put = |book: &Book| book.put(record("a", json!({"deny": true})), &author(), NOW);
+    assert!(matches!(put(&book), Err(ChangeError::File(_))));
+    assert!(book.all().is_empty());
+    let lines = lines(book.audit());
+    assert_eq!((lines.len(), &lines[1]["outcome"]), (2, &json!("failed")));
+
+    // A full disk.
+    let book = Book::new(Audit::to("/dev/full".as_ref(), NOW).expect("it opens"));
+    let error = put(&book).expect_err("refused").to_string();
+    assert!(
+        error.starts_with("not done, because it cannot be audited: AUDIT_LOG: cannot write /dev/full"),
+        "{error}"
+    );
+    assert!(book.all().is_empty());
+}
+
+#[test]
+fn there_is_a_bound_on_patterns_and_it_is_one_for_all() {
+    let book = Book::new(audit());
+    let wild = json!({"deny": true, "entries": [{"key": "user", "value": "a*"}]});
+    let put = |number: usize| book.put(record(&format!("p{number}"), wild.clone()), &author(), NOW);
+    assert!((0..PATTERNS_MAX).all(|number| put(number).is_ok()));
+    assert!(matches!(put(PATTERNS_MAX), Err(ChangeError::FullOfPatterns)));
+    assert_eq!(put(0).expect("it is there"), Change::Unchanged);
+    assert!(book.put(record("exact", json!({"deny": true})), &author(), NOW).is_ok());
+}

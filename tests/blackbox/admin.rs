@@ -1,0 +1,249 @@
+//! The admin API: exceptions, counters, the audit; who may use it, and what survives a restart.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::harness::http::{Answer, Client};
+use crate::harness::programs::{installed, succeed};
+use crate::harness::redis::Redis;
+use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::{eventually_true, grpc};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 3}
+";
+const TOKEN: &str = "s3cret";
+
+fn setup() -> Setup {
+    let setup = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", TOKEN);
+    let [exceptions, audit] =
+        ["exceptions", "audit"].map(|name| setup.outside().join(name).display().to_string());
+    setup.env("EXCEPTIONS_FILE", &exceptions).env("AUDIT_LOG", &audit)
+}
+
+fn call(limiter: &Tidegate, method: &str, path: &str, body: &Value) -> Answer {
+    let bearer = format!("Bearer {TOKEN}");
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let headers = [("host", "limiter"), ("authorization", bearer.as_str())];
+    Client::new(limiter.ports().debug).send(method, path, &headers, &body).expect("an answer")
+}
+
+fn exception(value: Option<&str>, more: &Value) -> Value {
+    let mut body = json!({
+        "domain": "shop", "entries": [{"key": "user"}], "who": "jane", "why": "a launch",
+    });
+    if let Some(value) = value {
+        body["entries"][0]["value"] = value.into();
+    }
+    for (name, value) in more.as_object().expect("an object") {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn put(limiter: &Tidegate, id: &str, body: &Value) {
+    let answer = call(limiter, "PUT", &format!("/admin/exceptions/{id}"), body);
+    assert!([200, 201].contains(&answer.status), "{answer:?}");
+}
+
+fn ask(limiter: &Tidegate, user: &str) -> bool {
+    let question = grpc::question("shop", &[&[("user", user)]]);
+    limiter.client().ask(question).overall_code == grpc::OK
+}
+
+/// How many of ten hits pass.
+fn passed(limiter: &Tidegate, user: &str) -> usize {
+    (0..10).filter(|_| ask(limiter, user)).count()
+}
+
+#[test]
+fn an_exception_is_in_force_at_once_survives_a_restart_and_ends() {
+    let limiter = setup().start();
+    assert_eq!(passed(&limiter, "alice"), 3);
+    put(&limiter, "launch", &exception(Some("alice"), &json!({"requests_per_unit": 5})));
+    eventually_true("two more to pass", || ask(&limiter, "alice"));
+    assert_eq!(passed(&limiter, "alice"), 1);
+    assert_eq!(passed(&limiter, "bob"), 3);
+    put(&limiter, "abuse", &exception(Some("mal*"), &json!({"deny": true})));
+    put(&limiter, "press", &exception(Some("press"), &json!({"unlimited": true})));
+    eventually_true("a denial", || !ask(&limiter, "mallory"));
+    eventually_true("both to be known", || limiter.metric("tidegate_exceptions") == 3.0);
+    assert_eq!((passed(&limiter, "press"), passed(&limiter, "malory")), (10, 0));
+    let met = |limiter: &Tidegate, effect| {
+        limiter.scrape().sum("tidegate_exceptions_met_total", &[("effect", effect)])
+    };
+    assert_eq!(met(&limiter, "unlimited"), 10.0);
+
+    let limiter = limiter.restart();
+    assert_eq!(
+        (passed(&limiter, "press"), passed(&limiter, "mallory"), passed(&limiter, "alice")),
+        (10, 0, 5)
+    );
+    let ended = call(&limiter, "DELETE", "/admin/exceptions/abuse", &json!({"who": "joe"}));
+    assert_eq!(ended.status, 200, "{ended:?}");
+    eventually_true("the denial to end", || ask(&limiter, "mallory"));
+    assert_eq!(call(&limiter, "DELETE", "/admin/exceptions/abuse", &json!({"who": "joe"})).status, 404);
+
+    let audit = fs::read_to_string(limiter.setup.outside().join("audit")).expect("an audit");
+    let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let did: Vec<_> = lines.iter().filter_map(|line| line["does"].as_str()).collect();
+    assert_eq!(did, ["exception_put", "exception_put", "exception_put", "exception_end"]);
+    assert!(lines.iter().filter(|line| line["outcome"] == "done").count() == 4, "{audit}");
+    assert!(lines[6]["who"] == "joe" && lines[6]["what"]["before"]["why"] == "a launch", "{audit}");
+}
+
+#[test]
+fn strangers_are_refused_everywhere_on_loopback_too() {
+    let bare = Setup::new().rules("shop.yaml", RULES).start();
+    let with_token = setup().start();
+    let paths = [
+        ("GET", "/admin/exceptions"),
+        ("PUT", "/admin/exceptions/a"),
+        ("DELETE", "/admin/exceptions/a"),
+        ("POST", "/admin/counters/peek"),
+        ("POST", "/admin/counters/reset"),
+        ("GET", "/admin/audit"),
+        ("GET", "/admin/openapi.json"),
+        ("GET", "/admin/nothing"),
+    ];
+    let bearer = format!("Bearer {TOKEN}");
+    for (method, path) in paths {
+        let send = |limiter: &Tidegate, headers: &[(&str, &str)]| {
+            let headers = [&[("host", "limiter")], headers].concat();
+            let sent = Client::new(limiter.ports().debug).send(method, path, &headers, "{}");
+            sent.expect("an answer").status
+        };
+        assert_eq!(send(&bare, &[("authorization", &bearer)]), 403, "{path}: there is no token");
+        let foreign = [("authorization", bearer.as_str()), ("origin", "http://evil.example")];
+        assert_eq!(send(&with_token, &foreign), 403, "{path}: another origin");
+    }
+    let wrong = |value| {
+        let headers = [("host", "limiter"), ("authorization", value)];
+        Client::new(with_token.ports().debug).send("GET", "/admin/audit", &headers, "").expect("an answer")
+    };
+    for value in ["", "Bearer", "Bearer ", "Bearer s3cre", "Basic s3cret"] {
+        assert_eq!(wrong(value).status, 403, "{value}");
+    }
+    let refused = with_token.metric("tidegate_admin_refused_total");
+    assert_eq!(refused, (paths.len() + 5) as f64);
+}
+
+#[test]
+fn hostile_names_and_values_are_refused_or_stay_text() {
+    let limiter = setup().start();
+    let hostile = "<script>\u{2028}\n{\"who\":\"root\"}";
+    put(&limiter, "a", &exception(Some(hostile), &json!({"deny": true, "why": hostile})));
+    for page in ["/admin/exceptions", "/admin/audit", "/admin/exceptions/a"] {
+        let shown = call(&limiter, "GET", page, &Value::Null).body;
+        assert!(shown.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{shown}");
+        assert!(!shown.contains('\u{2028}'), "{shown}");
+    }
+    for (path, body) in [
+        ("/admin/exceptions/a%2Fb", exception(None, &json!({"deny": true}))),
+        ("/admin/exceptions/", exception(None, &json!({"deny": true}))),
+        ("/admin/exceptions/a", json!([])),
+        ("/admin/exceptions/a", exception(None, &json!({"deny": true, "requests_per_unit": 3}))),
+        ("/admin/exceptions/a", exception(None, &json!({"deny": true, "until": "soon"}))),
+    ] {
+        let answer = call(&limiter, "PUT", path, &body);
+        assert!(answer.status == 400 && answer.body.starts_with("{\"error\":"), "{path} {answer:?}");
+    }
+    let twice = r#"{"who":"a","who":"b"}"#;
+    let headers = [("host", "limiter"), ("authorization", "Bearer s3cret")];
+    let mut client = Client::new(limiter.ports().debug);
+    let answer = client.send("DELETE", "/admin/exceptions/a", &headers, twice).expect("an answer");
+    assert!(answer.status == 400 && answer.body.contains("duplicate field"), "{answer:?}");
+}
+
+#[test]
+fn a_counter_is_shown_and_reset_in_memory_and_in_redis() {
+    let redis = Redis::start(&[]);
+    for setup in [
+        setup(),
+        setup().env("REDIS_URL", &redis.url()),
+        setup().env("REDIS_URL", &redis.url()).env("REDIS_SYNC", "leased"),
+    ] {
+        let limiter = setup.start();
+        assert_eq!(passed(&limiter, "alice"), 3);
+        let counter = json!({"domain": "shop", "entries": [{"key": "user", "value": "alice"}]});
+        let peeked = call(&limiter, "POST", "/admin/counters/peek", &counter);
+        assert_eq!(peeked.status, 200, "{peeked:?}");
+        let mut reset = counter.clone();
+        (reset["who"], reset["why"]) = ("jane".into(), "a mistake".into());
+        let answer = call(&limiter, "POST", "/admin/counters/reset", &reset);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        eventually_true("the counter to be unused", || ask(&limiter, "alice"));
+        assert_eq!(passed(&limiter, "alice"), 2);
+        let nothing =
+            json!({"domain": "shop", "entries": [{"key": "other", "value": "x"}], "who": "a", "why": "b"});
+        assert_eq!(call(&limiter, "POST", "/admin/counters/reset", &nothing).status, 404);
+        // Who did it, before and after.
+        let audit = fs::read_to_string(limiter.setup.outside().join("audit")).expect("an audit");
+        assert!(audit.contains("\"does\":\"counter_reset\"") && audit.contains("a mistake"), "{audit}");
+        redis.ask::<()>(&["FLUSHALL"]);
+    }
+}
+
+#[test]
+fn commands_do_the_same_at_every_limiter_and_say_which_failed() {
+    let (one, two) = (setup().start(), setup().start());
+    let tidegate = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.env_clear().env("ADMIN_TOKEN", TOKEN).args(words).output().expect("it runs")
+    };
+    let [first, second] = [&one, &two].map(|limiter| format!("127.0.0.1:{}", limiter.ports().debug));
+    let both = format!("{first},{second}");
+    let words = ["exception", "put", "x", "shop", "user=alice", "--requests-per-unit", "7", "--who", "jane"];
+    let put = tidegate(&[&words[..], &["--why", "a launch", "--to", &both]].concat());
+    assert!(put.status.success(), "{put:?}");
+    for limiter in [&one, &two] {
+        eventually_true("the exception", || limiter.metric("tidegate_exceptions") == 1.0);
+        assert_eq!(passed(limiter, "alice"), 7);
+    }
+    drop(two);
+    let end = tidegate(&["exception", "end", "x", "--who", "jane", "--to", &both]);
+    assert_eq!(end.status.code(), Some(1));
+    let (out, problems) = (String::from_utf8_lossy(&end.stdout), String::from_utf8_lossy(&end.stderr));
+    assert!(out.starts_with(&format!("{first}\t{{\"done\":\"ended\"")), "{out}");
+    assert!(problems.starts_with(&format!("tidegate: {second}: ")), "{problems}");
+    let reset =
+        ["counter", "reset", "shop", "user=alice", "--who", "jane", "--why", "why not", "--to", &first];
+    assert!(tidegate(&reset).status.success());
+    assert_eq!(passed(&one, "alice"), 3);
+    let shown = tidegate(&["exception", "list", "--to", &first]);
+    assert!(shown.status.success() && shown.stdout.is_empty(), "{shown:?}");
+    let unnamed = tidegate(&["exception", "put", "x", "shop", "user", "--deny", "--to", &first]);
+    assert!(String::from_utf8_lossy(&unnamed.stderr).contains("who: is missing"), "{unnamed:?}");
+    assert_eq!(tidegate(&["counter", "peek", "shop", "user=a", "--to", "nowhere"]).status.code(), Some(64));
+}
+
+#[test]
+fn a_start_with_a_broken_file_of_exceptions_fails_and_names_the_line() {
+    let setup = setup();
+    fs::write(setup.outside().join("exceptions"), "{}\n").expect("writable");
+    let mut process = setup.spawn();
+    assert_eq!(process.exit_code(), 1);
+    assert!(process.lines_with("exceptions:1: id: is missing") == 1, "{:#?}", process.output());
+}
+
+#[test]
+fn the_openapi_document_is_valid_and_knows_every_path() {
+    let limiter = setup().start();
+    let document = call(&limiter, "GET", "/admin/openapi.json", &Value::Null).body;
+    let path = limiter.setup.outside().join("openapi.json");
+    fs::write(&path, &document).expect("writable");
+    succeed(installed("validate").arg("--").arg(&path));
+    let document: Value = serde_json::from_str(&document).expect("JSON");
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        let path = path.replace("{id}", "unknown");
+        for method in ["get", "put", "post", "delete", "patch"] {
+            let status = call(&limiter, &method.to_uppercase(), &path, &json!({})).status;
+            assert_eq!(status == 405, methods.get(method).is_none(), "{method} {path}: {status}");
+        }
+    }
+}
