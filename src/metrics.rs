@@ -9,12 +9,14 @@
 //!
 //! - `counts`: what a descriptor adds to the counters; `series_name`, `series`, `handles`: the names of series, the
 //!   table of all series, and the series that a rule counts in
+//! - `candidates`: what limits on trial would have done
 //! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
 //! - `statsd_name`, `statsd_counters`, `timers`: counters and durations for StatsD, under its names
 //! - `striped`, `chunked`: the memory of the counters
 //! - `text`, `scrape`: the Prometheus text; `mapping`, `mapped_counters`: the same with names that the user maps
 
 mod calls;
+mod candidates;
 mod chunked;
 mod counts;
 mod grpc_method;
@@ -49,6 +51,7 @@ pub use self::text::{Kind, Samples};
 pub use self::timers::Timed;
 
 use self::calls::{Calls, ResponseTimes};
+use self::candidates::Candidates;
 use self::counts::{Counts, Stat};
 use self::histogram::{Buckets, DECISION_BOUNDS, Histogram};
 use self::lane::Lane;
@@ -113,6 +116,7 @@ pub struct Metrics {
     /// Known domains: descriptors that matched no rule.
     unmatched: SeriesTable,
     unmatched_other: Slot,
+    candidates: Candidates,
     denials_not_logged: Slot,
     global_shadow: Slot,
     decision_time: Histogram,
@@ -142,7 +146,8 @@ impl Metrics {
     pub fn new(options: &MetricsOptions) -> Self {
         let series_slots = SeriesTable::slots_max(options.max_series, options.max_series, Stat::ALL.len())
             + SeriesTable::slots_max(0, UNKNOWN_DOMAINS_MAX, 1)
-            + SeriesTable::slots_max(options.max_series, 0, 1);
+            + SeriesTable::slots_max(options.max_series, 0, 1)
+            + Candidates::slots_max(options.max_series);
         let capacity = u32::try_from(series_slots).unwrap_or(u32::MAX / 2) + FIXED_SLOTS;
         Self::with_capacity(options, capacity).expect("the fixed counters are part of the capacity")
     }
@@ -168,6 +173,7 @@ impl Metrics {
             limits_other: limits.enter(&striped, Source::Others, &rule_name(OTHER, [OTHER]))?,
             unknown_domains_other: unknown_domains.enter(&striped, Source::Others, OTHER)?,
             unmatched_other: unmatched.enter(&striped, Source::Others, OTHER)?,
+            candidates: Candidates::new(&striped, options.max_series)?,
             denials_not_logged: striped.reserve(1)?,
             global_shadow: striped.reserve(1)?,
             decision_time: Histogram::new(&striped, decision_buckets)?,
@@ -207,6 +213,9 @@ impl Metrics {
         }
         if unmatched > 0 {
             writer.add(handles.unmatched(request.domain()).unwrap_or(self.unmatched_other), unmatched);
+        }
+        if !decision.trials.is_empty() {
+            self.candidates.observe(&writer, handles, decision);
         }
     }
 

@@ -22,6 +22,7 @@ mod sample;
 mod side;
 mod suggest;
 mod timeline;
+mod trials;
 
 #[cfg(test)]
 mod tests;

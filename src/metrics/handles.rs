@@ -4,6 +4,7 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use super::candidates::CandidateHandles;
 use super::series::Source;
 use super::series_name::{request_name, rule_name};
 use super::striped::Slot;
@@ -19,6 +20,7 @@ pub struct RuleHandles {
     rules: Box<[Slot]>,
     /// By domain: the counter of its descriptors that match no rule.
     unmatched: HashMap<Box<str>, Slot, RandomState>,
+    candidates: CandidateHandles,
     without_room: usize,
 }
 
@@ -34,6 +36,11 @@ impl RuleHandles {
     /// Rules that count in a series above them, because there is no room for their own.
     pub fn without_room(&self) -> usize {
         self.without_room
+    }
+
+    /// The first slot of the counters of this rule's candidate.
+    pub(super) fn candidate(&self, rule: usize) -> Option<Slot> {
+        self.candidates.get(&rule).copied()
     }
 
     pub(super) fn unmatched(&self, domain: &str) -> Option<Slot> {
@@ -59,6 +66,7 @@ impl Metrics {
         RuleHandles {
             rules: set.rules().iter().map(&mut slot).collect(),
             unmatched: set.domains().map(unmatched).collect(),
+            candidates: self.candidates.handles(&self.striped, set),
             without_room,
         }
     }

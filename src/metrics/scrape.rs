@@ -57,6 +57,7 @@ impl Metrics {
         self.calls.write_response_times(page, &self.striped);
         self.lane.write(page, &self.striped);
         self.write_unmatched(page);
+        self.write_candidates(page);
         if self.mapped.is_none() {
             self.write_common(page);
         }
@@ -86,6 +87,17 @@ impl Metrics {
             "Denials of which no line was logged, at a level that logs some.",
         );
         Samples::of(page, family, help, Kind::Counter).push(&[], self.denials_not_logged_until_now());
+    }
+
+    fn write_candidates(&self, page: &mut Page) {
+        let (family, help) = (
+            "tidegate_candidate_hits_total",
+            "Hits of descriptors that met a limit on trial, by what the limit in force and what the candidate said.",
+        );
+        let mut samples = Samples::of(page, family, help, Kind::Counter);
+        for (name, [limit, candidate], count) in self.candidates.counts(&self.striped) {
+            push_limit(&mut samples, name, &[("limit", limit), ("candidate", candidate)], count);
+        }
     }
 
     /// Writes the metrics that `envoyproxy/ratelimit` has too, under the built-in names; without limits and durations.
@@ -124,7 +136,7 @@ impl Metrics {
         for series in batch {
             let count = self.striped.sum(series.first.plus(stat as usize));
             if count > 0 || self.shows_zero(series, stat) {
-                push_limit(&mut samples, series, count);
+                push_limit(&mut samples, &series.name, &[], count);
             }
         }
         any
@@ -185,14 +197,16 @@ fn write_operating_system(page: &mut Page) {
 }
 
 /// Writes a sample of a limit. `key1` and `key2` are the first two levels of its path; `rule` is the whole path when it
-/// has more levels. Empty labels are left out.
-fn push_limit(samples: &mut Samples<'_>, series: &Series, count: u64) {
-    let (domain, path) = parts(&series.name);
+/// has more levels. Empty labels are left out. `further` labels follow.
+fn push_limit(samples: &mut Samples<'_>, name: &str, further: &[(&str, &str)], count: u64) {
+    let (domain, path) = parts(name);
     let levels: SmallVec<[&str; 8]> = path.collect();
     let text: SmallVec<[&str; 16]> = levels.iter().flat_map(|level| [".", *level]).skip(1).collect();
     let rule = if levels.len() > 2 { text.as_slice() } else { &[] };
     let key = |level: usize| levels.get(level..=level).unwrap_or_default();
     let labels = [("domain", &[domain][..]), ("key1", key(0)), ("key2", key(1)), ("rule", rule)];
     let labels = labels.into_iter().filter(|(_, texts)| !texts.is_empty());
+    let further = further.iter().map(|(name, text)| (*name, std::slice::from_ref(text)));
+    let labels = labels.chain(further);
     samples.push_parts(labels.map(|(name, texts)| (name, texts.iter().copied())), count);
 }

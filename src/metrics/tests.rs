@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::service::fixture::rules;
+use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Verdicts, conclude};
 use tidegate_engine::limit::Verdict;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override};
 use tidegate_engine::rules::{RuleSet, Unit};
@@ -289,6 +291,36 @@ fn descriptors_that_meet_no_rule_of_a_known_domain_are_counted() {
     observe(&metrics, &rules, &request, 1);
     observe(&metrics, &rules, &Request::new("unknown", 0).descriptor(&[("nobody", "u")]), 1);
     assert_eq!(samples(&metrics, "tidegate_unmatched_total"), ["{domain=\"shop\"} 3"]);
+}
+
+#[test]
+fn what_a_candidate_would_have_done_is_counted_beside_what_its_limit_did() {
+    let metrics = metrics(10);
+    let rules = rules(&RULES.replacen(
+        "requests_per_unit: 10",
+        "requests_per_unit: 10, candidate: {requests_per_unit: 5}",
+        1,
+    ));
+    let (handles, store) = (metrics.handles(&rules), MemoryStore::new(MemoryOptions::new(1 << 20)));
+    for _ in 0..12 {
+        let request = shop(&[("user", "u")]);
+        let plan = rules.plan(&request, Modes::default());
+        metrics.observe(
+            &handles,
+            &request,
+            &conclude(&plan, &store.apply(&plan, Timestamp::from_secs(1_000))),
+        );
+    }
+    let own = "domain=\"shop\",key1=\"user\"";
+    assert_eq!(
+        samples(&metrics, "tidegate_candidate_hits_total"),
+        [
+            format!("{{{own},limit=\"within\",candidate=\"within\"}} 5"),
+            format!("{{{own},limit=\"within\",candidate=\"over\"}} 5"),
+            format!("{{{own},limit=\"over\",candidate=\"over\"}} 2"),
+        ]
+    );
+    assert_eq!(samples(&metrics, "ratelimit_service_rate_limit_over_limit"), [format!("{{{own}}} 2")]);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod text;
 use std::collections::BTreeSet;
 
 use tidegate_engine::Timestamp;
+use tidegate_engine::limit::Limit;
 use tidegate_engine::rules::Rule;
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -17,6 +18,7 @@ use super::keys::{BURST_CLASSES, KeyNumbers, Keys, Numbers};
 use super::read::Counts;
 use super::side::Side;
 use super::timeline::Timeline;
+use super::trials::TrialNumbers;
 use super::{Replay, Totals};
 
 /// Keys in each list of a report.
@@ -66,6 +68,8 @@ pub(super) struct RuleReport {
     pub(super) place: String,
     pub(super) limit: String,
     pub(super) numbers: Numbers,
+    /// Its limit on trial, and what that would have done.
+    pub(super) candidate: Option<(String, TrialNumbers)>,
     pub(super) keys: u64,
     pub(super) denied_keys: u64,
 }
@@ -121,7 +125,10 @@ impl SideReport {
         let rows =
             rules.iter().zip(&side.numbers).zip(&per_rule).map(|((rule, numbers), &(keys, denied_keys))| {
                 let (path, place, limit) = (rule.path(), rule.written.to_string(), limit_text(rule));
-                RuleReport { path, place, limit, numbers: numbers.clone(), keys, denied_keys }
+                let candidate = rule.candidate.as_deref();
+                let candidate =
+                    candidate.map(|it| (counts_text(&it.limit, rule), side.trials.of_rule(rule.id)));
+                RuleReport { path, place, limit, numbers: numbers.clone(), candidate, keys, denied_keys }
             });
         Self {
             rules: rows.collect(),
@@ -176,15 +183,19 @@ fn most<'k, M: Ord>(
 /// A rule's limit: `100 per minute, sliding_window`.
 fn limit_text(rule: &Rule) -> String {
     let Some(limit) = &rule.limit else { return "unlimited".to_owned() };
+    let mode = if rule.shadow_mode { ", shadow" } else { "" };
+    format!("{}, {}{mode}", counts_text(limit, rule), limit.algorithm().name())
+}
+
+/// The numbers of a limit of a rule: `100 per minute, burst 20`.
+fn counts_text(limit: &Limit, rule: &Rule) -> String {
     let unit = rule.unit.name().to_ascii_lowercase();
     let window = match rule.unit_multiplier {
         1 => unit,
         several => format!("{several} {unit}s"),
     };
     let burst = (limit.burst() != limit.requests()).then(|| format!(", burst {}", limit.burst()));
-    let mode = if rule.shadow_mode { ", shadow" } else { "" };
-    let algorithm = limit.algorithm().name();
-    format!("{} per {window}{}, {algorithm}{mode}", limit.requests(), burst.unwrap_or_default())
+    format!("{} per {window}{}", limit.requests(), burst.unwrap_or_default())
 }
 
 fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {

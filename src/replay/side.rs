@@ -6,12 +6,13 @@
 use smallvec::SmallVec;
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Decision, Limited, Status, Verdicts, conclude_into};
-use tidegate_engine::plan::{Check, Modes, Origin, Plan, Step};
+use tidegate_engine::plan::{Candidate, Check, Modes, Origin, Plan, Step};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{Rule, RuleSet};
 
 use super::counters::Counters;
 use super::keys::{Keys, Numbers, Outcome};
+use super::trials::Trials;
 
 /// The name of a key with more characters is cut.
 const NAME_CHARS_MAX: usize = 200;
@@ -26,6 +27,7 @@ pub(super) struct Side<'r> {
     pub(super) keys: Keys,
     /// By the rules' ids.
     pub(super) numbers: Vec<Numbers>,
+    pub(super) trials: Trials,
     plan: Plan<'r>,
     verdicts: Verdicts,
     decision: Decision<'r>,
@@ -35,6 +37,7 @@ pub(super) struct Side<'r> {
 #[derive(Debug)]
 pub(super) struct Asked<'r> {
     steps: SmallVec<[Step<'r>; 1]>,
+    candidates: Vec<Candidate<'r>>,
     /// For each step, the name of its key, if it has no numbers of its own. Empty: all have.
     names: Vec<Option<Box<str>>>,
 }
@@ -46,6 +49,7 @@ impl<'r> Side<'r> {
             counters: Counters::new(),
             keys: Keys::new(),
             numbers: vec![Numbers::default(); rules.rules().len()],
+            trials: Trials::of(rules.rules().len()),
             plan: Plan::empty(modes),
             verdicts: Verdicts::new(),
             decision: Decision::empty(),
@@ -65,7 +69,8 @@ impl<'r> Side<'r> {
                 names[at] = name;
             }
         }
-        Asked { steps: SmallVec::from_slice(&self.plan.steps), names }
+        let candidates = std::mem::take(&mut self.plan.candidates);
+        Asked { steps: SmallVec::from_slice(&self.plan.steps), candidates, names }
     }
 
     /// Decides a request at its time.
@@ -73,6 +78,8 @@ impl<'r> Side<'r> {
     pub(super) fn decide(&mut self, asked: &Asked<'r>, at: Timestamp) -> Code {
         self.plan.steps.clear();
         self.plan.steps.extend_from_slice(&asked.steps);
+        self.plan.candidates.clear();
+        self.plan.candidates.extend_from_slice(&asked.candidates);
         self.counters.at(at).apply_into(&self.plan, at, &mut self.verdicts);
         conclude_into(&self.plan, &self.verdicts, &mut self.decision);
         self.decision.code
@@ -89,6 +96,7 @@ impl<'r> Side<'r> {
             let streak = self.keys.add(check.key, rule.id, &outcome, name);
             self.numbers[rule.id].add(&outcome, streak);
         }
+        self.trials.add(&self.decision);
     }
 
     /// Whether the request met a limit at all.

@@ -129,6 +129,28 @@ fn the_denied_lines_of_a_real_log_are_those_of_a_naive_oracle_for_every_algorith
     }
 }
 
+/// A candidate denies the lines that its rule would deny with the candidate's numbers, and changes no line.
+#[test]
+fn a_candidate_denies_what_its_numbers_would_deny() {
+    for algorithm in Algorithm::ALL {
+        let named = format!(", algorithm: {}", algorithm.name());
+        let report = |requests, more: &str| {
+            let rules = rules(&per_address(requests, 60, &format!("{named}{more}")));
+            replayed(&rules, None, &options("remote_address=$remote_addr"), LOG.as_bytes()).expect("good")
+        };
+        let (five, three) = (report(5, ""), report(3, ""));
+        let tried = report(5, ", candidate: {requests_per_unit: 3}");
+        assert_eq!(tried.totals, five.totals);
+        let (limit, trial) = tried.side.rules[0].candidate.clone().expect("a candidate");
+        assert_eq!(limit, "3 per minute");
+        assert_eq!((trial.admitted, trial.denied), (3_000 - three.totals.denied, three.totals.denied));
+        assert_eq!(trial.newly_denied - trial.newly_admitted, three.totals.denied - five.totals.denied);
+        let text = tried.to_string();
+        assert!(text.contains("candidate 3 per minute: admitted"), "{text}");
+        assert!(tried.json().contains("\"newly_admitted\"") && tried.html().contains("The candidate denies"));
+    }
+}
+
 #[test]
 fn a_log_that_is_read_as_it_comes_is_decided_as_one_that_is_sorted() {
     let rules = rules(&per_address(5, 60, ""));

@@ -14,6 +14,7 @@ mod admin;
 mod answers;
 mod attacks;
 mod browser;
+mod candidates;
 mod check_descriptors;
 mod check_fronts;
 mod clients;

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::limit::{Limit, Verdict};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::rule::Rule;
-use crate::settle::settle;
+use crate::settle::{settle, settle_trial};
 use crate::time::ceil_secs;
 
 /// A code of `envoy.service.ratelimit.v3`.
@@ -29,7 +29,8 @@ impl Code {
     }
 }
 
-/// The verdicts of a request's counters, one for each step of the plan: `Some` for every [`Step::Check`].
+/// The verdicts of a request's counters, one for each [place](Plan::checks) of the plan: `Some` for every [`Step::Check`].
+/// That of a candidate is `None` if its counter did not answer.
 pub type Verdicts = SmallVec<[Option<Verdict>; 8]>;
 
 /// What becomes of a request.
@@ -43,6 +44,19 @@ pub struct Decision<'a> {
     pub domain_known: bool,
     /// One status per descriptor, in request order.
     pub statuses: SmallVec<[Status<'a>; 8]>,
+    /// What became of the limits on trial.
+    pub trials: Vec<Trial<'a>>,
+}
+
+/// What a limit on trial says of one descriptor. The answer does not depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial<'a> {
+    /// The index of the descriptor.
+    pub descriptor: usize,
+    /// The request would pass if the candidates of this rule stood in for its limit.
+    pub passes: bool,
+    /// The candidate, and the verdict of its own counter.
+    pub limited: Limited<'a>,
 }
 
 /// What becomes of one descriptor.
@@ -97,6 +111,21 @@ pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut De
     decision.domain_known = plan.domain_known;
     decision.statuses.clear();
     decision.statuses.extend(plan.steps.iter().enumerate().map(status));
+    decision.trials.clear();
+    if !plan.candidates.is_empty() {
+        conclude_trials(plan, verdicts, &mut decision.trials);
+    }
+}
+
+fn conclude_trials<'a>(plan: &Plan<'a>, verdicts: &Verdicts, trials: &mut Vec<Trial<'a>>) {
+    let verdict_of = |place: usize| verdicts.get(place).copied().flatten();
+    for (place, candidate) in (plan.steps.len()..).zip(&plan.candidates) {
+        let Some(verdict) = verdict_of(place) else { continue };
+        let over = |place| verdict_of(place).is_some_and(|verdict| verdict.over);
+        let passes = settle_trial(plan, candidate.rule, over).passes || plan.modes.shadow;
+        let limited = limited(&candidate.check, verdict, plan.modes.quota);
+        trials.push(Trial { descriptor: candidate.step, passes, limited });
+    }
 }
 
 fn limited<'a>(check: &Check<'a>, verdict: Verdict, quota_mode: bool) -> Limited<'a> {
@@ -114,7 +143,13 @@ impl<'a> Decision<'a> {
     /// The decision on a request without descriptors.
     #[inline]
     pub fn empty() -> Self {
-        Self { code: Code::Ok, shadowed: false, domain_known: false, statuses: SmallVec::new() }
+        Self {
+            code: Code::Ok,
+            shadowed: false,
+            domain_known: false,
+            statuses: SmallVec::new(),
+            trials: Vec::new(),
+        }
     }
 
     /// The counter whose numbers (limit, remaining, reset) stand for the whole request where only one fits, as in

@@ -15,12 +15,14 @@ mod table;
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::decision::Verdicts;
 use crate::key::Key;
 use crate::limit::{Algorithm, Counter, Limit, Pending, Verdict, with_algorithms};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::reported::{Reported, ReportedTotal};
-use crate::settle::{Settlement, settle};
+use crate::settle::{Settlement, settle, settle_trial};
 use crate::sync::{AtomicU64, MutexGuard};
 use crate::time::Timestamp;
 use crate::unit::Unit;
@@ -157,11 +159,13 @@ impl MemoryStore {
             _ => None,
         });
         verdicts.clear();
-        verdicts.resize(plan.steps.len(), None);
+        verdicts.resize(plan.places(), None);
         match (checks.next(), checks.next()) {
             (None, _) => {}
-            (Some((index, check)), None) => verdicts[index] = Some(self.decide(check, now)),
-            (Some(_), Some(_)) => self.apply_many(plan, now, verdicts),
+            (Some((index, check)), None) if plan.candidates.is_empty() => {
+                verdicts[index] = Some(self.decide(check, now));
+            }
+            (Some(_), _) => self.apply_many(plan, now, verdicts),
         }
     }
 
@@ -225,12 +229,15 @@ impl MemoryStore {
     fn apply_many(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
         let mut locked = Locked::new(&self.kinds, plan);
         let prepared = locked.prepare_all(plan, now, &self.budget, (self.full, &self.cold));
-        let settlement =
-            settle(plan, |index| prepared.get(index).copied().flatten().is_some_and(|it| it.preview.over));
+        let over = |place: usize| prepared.get(place).copied().flatten().is_some_and(|it| it.preview.over);
+        let mut settlements: SmallVec<[Settlement; 1]> = smallvec![settle(plan, over)];
+        settlements.extend(plan.candidates.iter().map(|candidate| settle_trial(plan, candidate.rule, over)));
+        // What candidates do is no part of the answer, so it is not counted with what answers do.
         let observe = |check: &Check<'_>, it: &Prepared, charged| self.count_beyond(check, it, charged);
-        locked.finish_all(plan, now, &prepared, settlement, verdicts, observe);
+        locked.finish_all(plan, now, &prepared, &settlements, verdicts, observe);
         drop(locked);
-        prepared.iter().flatten().for_each(|prepared| self.count_full(prepared));
+        let of_steps = prepared.iter().take(plan.steps.len());
+        of_steps.flatten().for_each(|prepared| self.count_full(prepared));
     }
 
     fn count_full(&self, prepared: &Prepared) {

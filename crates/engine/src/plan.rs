@@ -13,18 +13,48 @@ use crate::unit::Unit;
 pub struct Plan<'a> {
     /// One step per descriptor, in request order.
     pub steps: SmallVec<[Step<'a>; 8]>,
+    /// Limits on trial beside those of the steps, in the order of their steps; of each step one at most.
+    pub candidates: Vec<Candidate<'a>>,
     /// The request's domain has rules.
     pub domain_known: bool,
     /// How the whole process treats requests.
     pub modes: Modes,
 }
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
     /// The plan of a request without descriptors.
     #[inline]
     pub fn empty(modes: Modes) -> Self {
-        Self { steps: SmallVec::new(), domain_known: false, modes }
+        Self { steps: SmallVec::new(), candidates: Vec::new(), domain_known: false, modes }
     }
+
+    /// How many places for verdicts the plan has: first those of the steps, then those of the candidates.
+    #[inline]
+    pub fn places(&self) -> usize {
+        self.steps.len() + self.candidates.len()
+    }
+
+    /// All checks with their places: first those of the steps, then those of the candidates.
+    pub fn checks(&self) -> impl Iterator<Item = (usize, &Check<'a>)> {
+        let of_steps = self.steps.iter().enumerate().filter_map(|(index, step)| match step {
+            Step::Check(check) => Some((index, check)),
+            _ => None,
+        });
+        let first = self.steps.len();
+        let candidates = self.candidates.iter().enumerate();
+        of_steps.chain(candidates.map(move |(index, candidate)| (first + index, &candidate.check)))
+    }
+}
+
+/// A limit on trial: counted as if it stood in for the limit of a step, and never enforced.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// The index of its step, which is a [`Step::Check`].
+    pub step: usize,
+    /// The id of its rule. All candidates of one rule are on trial together.
+    pub rule: usize,
+    /// The check of its own counter.
+    pub check: Check<'a>,
 }
 
 /// Modes that apply to all requests of the process.

@@ -97,6 +97,15 @@ impl fmt::Display for Written {
     }
 }
 
+/// A limit on trial beside a rule's own: `candidate`.
+#[derive(Clone, Debug)]
+pub struct CandidateLimit {
+    /// The rule's limit, but for N and `burst`.
+    pub limit: Limit,
+    /// The constant part of its counters' keys: that of its rule, marked.
+    pub seed: KeySeed,
+}
+
 /// A node with a limit, compiled.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -108,6 +117,8 @@ pub struct Rule {
     pub written: Written,
     /// Its limit; `None` is `unlimited`.
     pub limit: Option<Limit>,
+    /// Its limit on trial.
+    pub candidate: Option<Box<CandidateLimit>>,
     /// The unit in answers. With `window`, the largest unit that divides it.
     pub unit: Unit,
     /// The window is this many units.
@@ -149,6 +160,12 @@ impl Rule {
     #[inline]
     pub fn key(&self, entries: &[Entry<'_>]) -> Key {
         self.seed.key(self.keyed_values(entries))
+    }
+
+    /// Its limit on trial, and the key of that limit's counter for a request whose entries matched this rule.
+    pub fn candidate(&self, entries: &[Entry<'_>]) -> Option<(Limit, Key)> {
+        let CandidateLimit { limit, seed } = self.candidate.as_deref()?;
+        Some((*limit, seed.key(self.keyed_values(entries))))
     }
 
     /// The values that are part of the counter's key, for a request whose entries matched this rule.

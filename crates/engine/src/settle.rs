@@ -40,6 +40,20 @@ pub fn settle(plan: &Plan<'_>, mut over: impl FnMut(usize) -> bool) -> Settlemen
     }
 }
 
+/// Decides what would become of the request if all candidates of one rule stood in for its limit. `over` says whether
+/// the check at a place is over ([`Plan::checks`]).
+///
+/// Only the limit of this one rule is replaced: all other counters say what they really say. So the trials of two rules
+/// know nothing of each other.
+pub fn settle_trial(plan: &Plan<'_>, rule: usize, mut over: impl FnMut(usize) -> bool) -> Settlement {
+    let places = (plan.steps.len()..).zip(&plan.candidates);
+    let mut on_trial = places.filter(|(_, candidate)| candidate.rule == rule).peekable();
+    settle(plan, |step| {
+        let stands_in = on_trial.next_if(|(_, candidate)| candidate.step == step);
+        over(stands_in.map_or(step, |(place, _)| place))
+    })
+}
+
 impl Settlement {
     /// A request that passes. What it charges is also what a request of one check alone charges: if that check is
     /// not over the request passes, and if it is, the check is charged the same either way.

@@ -46,6 +46,13 @@ impl KeyStyle {
         if self.hash { self.hashed(&key) } else { key.into_bytes() }
     }
 
+    /// The key of a candidate's counter, beside the key of its rule's counter: in the same slot of a Cluster, because the
+    /// other key is its hash tag. It begins with the prefix, to which a user's rights in Redis may be bound. It is none of
+    /// the other keys: only here a brace follows the prefix.
+    pub fn candidate(&self, of: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), b"{", of, b"}"].concat()
+    }
+
     fn hashed(&self, key: &str) -> Vec<u8> {
         let mut hashed = self.prefix.clone();
         hex(&mut hashed, &Sha256::digest(key));

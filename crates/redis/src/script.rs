@@ -9,7 +9,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use tidegate_engine::limit::{Algorithm, Limit, RemoteCounter, RemoteState, Verdict, gcd};
-use tidegate_engine::plan::{Check, Hits};
+use tidegate_engine::plan::{Candidate, Check, Hits};
 use tidegate_engine::time::Timestamp;
 
 /// The clock of a script.
@@ -103,6 +103,7 @@ const REPORTED: u8 = 2;
 const SHADOW: u8 = 4;
 const QUOTA: u8 = 8;
 const LEASE: u8 = 16;
+const CANDIDATE: u8 = 32;
 /// The offsets in a packed check of the algorithm, the flags, the buckets per microsecond, and the hits.
 const ALGORITHM: usize = 4;
 const FLAGS: usize = 5;
@@ -205,6 +206,23 @@ impl Call {
             | flag(check.shadow, SHADOW)
             | flag(check.quota || quota, QUOTA);
         self.args.push(packed(place, &check.limit, flags, hits));
+    }
+
+    /// Adds the check of a candidate's counter under `key`: it stands in for the check at `place`, counted from 0. All
+    /// candidates of one rule are on trial together. `quota`: every descriptor is in quota mode.
+    pub fn push_candidate(
+        &mut self,
+        key: Vec<u8>,
+        Candidate { rule, check, .. }: &Candidate<'_>,
+        quota: bool,
+        place: usize,
+    ) {
+        self.push(key, check, quota);
+        if let Some(check) = self.args.last_mut() {
+            check[FLAGS] |= CANDIDATE;
+            check.extend(double(place as u64 + 1));
+            check.extend(double(*rule as u64));
+        }
     }
 
     /// Asks for a lease along with the last check: up to `hits` more, to be spent within `micros`. Strict
@@ -356,9 +374,10 @@ impl Answered {
         odd.is_empty().then_some(Self { now_micros, counters, leases })
     }
 
-    /// Whether any hit was admitted, by a charge or by a lease.
-    pub fn admits(&self) -> bool {
-        self.counters.iter().any(CounterAnswered::admits) || self.leases.iter().any(|lease| lease.hits > 0)
+    /// Whether any hit was admitted, by a charge of the first `checks` or by a lease.
+    pub fn admits(&self, checks: usize) -> bool {
+        self.counters.iter().take(checks).any(CounterAnswered::admits)
+            || self.leases.iter().any(|lease| lease.hits > 0)
     }
 }
 

@@ -41,7 +41,7 @@ use tidegate_engine::plan::{Check, Hits, Plan, Step};
 use tidegate_engine::reported::{Reported, ReportedTotal};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::{StoreFailure, Sync, Unit};
-use tidegate_engine::settle::settle;
+use tidegate_engine::settle::{settle, settle_trial};
 use unsynced::{Taken, UnsyncedHits};
 
 /// An answer has to be on its way so long before its caller gives up.
@@ -243,7 +243,7 @@ impl<R: Runtime> SharedStore<R> {
     ) -> Result<Applied, StoreError> {
         let times = self.times(caller_timeout);
         let Times { began, leases_from, .. } = times;
-        let mut verdicts: Verdicts = smallvec![None; plan.steps.len()];
+        let mut verdicts: Verdicts = smallvec![None; plan.places()];
         let held = self.hold(plan, leases_from, &mut verdicts);
         let refunds = self.begin_refunds(plan);
         let remembered = self.remember(plan, began, &mut verdicts);
@@ -295,16 +295,19 @@ impl<R: Runtime> SharedStore<R> {
     /// When Redis does not answer for one of the counters.
     pub async fn look(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<Verdicts, StoreError> {
         let times = self.times(None);
-        let unknown: Verdicts = smallvec![None; plan.steps.len()];
+        let unknown: Verdicts = smallvec![None; plan.places()];
         let parts = self.parts(request, plan, &unknown);
         let verdict = |outcome: Outcome| outcome.transpose().map(|counter| Some(counter?.verdict));
         let outcomes = self.ask_all(plan, &parts, &unknown, times).await;
         outcomes.into_iter().map(verdict).collect::<Result<_, _>>().map_err(StoreError)
     }
 
-    /// Answers checks from the deny cache.
+    /// Answers checks from the deny cache; none beside a candidate, which has to be asked in any case.
     fn remember(&self, plan: &Plan<'_>, now: Instant, verdicts: &mut Verdicts) -> SmallVec<[usize; 4]> {
         let mut remembered = SmallVec::new();
+        if !plan.candidates.is_empty() {
+            return remembered;
+        }
         for (index, check) in checks(plan) {
             if verdicts[index].is_none() {
                 verdicts[index] = self.deny_cache.answer(check, now);
@@ -334,18 +337,18 @@ impl<R: Runtime> SharedStore<R> {
         known: &Verdicts,
         times: Times,
     ) -> Outcomes {
-        let mut outcomes: Outcomes = smallvec![None; plan.steps.len()];
+        let mut outcomes: Outcomes = smallvec![None; plan.places()];
         match parts {
             [] => {}
             [part] => self.ask(plan, part, known, times, &mut outcomes).await,
             _ => {
                 let asking = parts.iter().map(|part| async {
-                    let mut own: Outcomes = smallvec![None; plan.steps.len()];
+                    let mut own: Outcomes = smallvec![None; plan.places()];
                     self.ask(plan, part, known, times, &mut own).await;
                     own
                 });
                 for (own, part) in join_all(asking).await.iter_mut().zip(parts) {
-                    part.steps.iter().for_each(|&step| outcomes[step] = own[step].take());
+                    part.places(plan).for_each(|place| outcomes[place] = own[place].take());
                 }
             }
         }
@@ -365,10 +368,10 @@ impl<R: Runtime> SharedStore<R> {
         if let Err(failure) = answered {
             part.store.failed(failure);
         }
-        for (place, &step) in part.steps.iter().enumerate() {
-            outcomes[step] = Some(match &answered {
+        for (index, place) in part.places(plan).enumerate() {
+            outcomes[place] = Some(match &answered {
                 Ok((answered, replicated)) => {
-                    let counter = answered.counters.get(place).copied().ok_or(Failure::Late);
+                    let counter = answered.counters.get(index).copied().ok_or(Failure::Late);
                     counter.and_then(|counter| {
                         if counter.admits() { replicated.map(|()| counter) } else { Ok(counter) }
                     })
@@ -393,9 +396,14 @@ impl<R: Runtime> SharedStore<R> {
         let call = self.call(plan, part, known, &mut taken);
         // Boxed, because the futures around it are copied when they are made.
         let reply = Box::pin(part.store.decide(part.slot, &call, until)).await?;
-        let answered = Answered::read(&reply.numbers, asked()).ok_or(Failure::Garbage)?;
+        let candidates = part.candidates.iter().map(|&(candidate, _)| &plan.candidates[candidate].check);
+        let answered = Answered::read(&reply.numbers, asked().chain(candidates)).ok_or(Failure::Garbage)?;
         taken.charged();
-        let replicated = if answered.admits() { part.store.replicate(&reply, until).await } else { Ok(()) };
+        let replicated = if answered.admits(part.steps.len()) {
+            part.store.replicate(&reply, until).await
+        } else {
+            Ok(())
+        };
         if replicated.is_ok() {
             self.take_leases(plan, part, &answered, times.leases_from);
         }
@@ -454,7 +462,8 @@ impl<R: Runtime> SharedStore<R> {
         self.per_second.is_some() || matches!(self.main.options().kind, Kind::Cluster(_))
     }
 
-    /// Gives back what a slot charged although the whole request does not owe it.
+    /// Gives back what a slot charged although the whole request does not owe it; to candidates, what it would not owe if
+    /// they stood in for their limits.
     fn give_back(
         &self,
         plan: &Plan<'_>,
@@ -462,11 +471,23 @@ impl<R: Runtime> SharedStore<R> {
         outcomes: &[Outcome],
         verdicts: &mut Verdicts,
     ) {
-        let over = |index: usize| verdicts[index].is_some_and(|verdict: Verdict| verdict.over);
+        let overs: SmallVec<[bool; 8]> =
+            verdicts.iter().map(|it| it.is_some_and(|verdict: Verdict| verdict.over)).collect();
+        let over = |place: usize| overs[place];
         let settlement = settle(plan, over);
         for part in parts {
             let Some(memory) = &part.memory else { continue };
             let (mut call, mut counters) = (Call::giving_back(memory), SmallVec::new());
+            for (candidate, key) in &part.candidates {
+                let (place, candidate) = (plan.steps.len() + candidate, &plan.candidates[*candidate]);
+                let Some(Ok(counter)) = &outcomes[place] else { continue };
+                let settlement = settle_trial(plan, candidate.rule, over);
+                let owed = settlement.charged(&candidate.check, counter.verdict.over);
+                let surplus = counter.charged.saturating_sub(owed);
+                if surplus > 0 {
+                    call.push_give_back(key.clone(), &candidate.check.limit, counter.stamp, surplus);
+                }
+            }
             for (&step, key) in part.steps.iter().zip(&part.keys) {
                 let (Some(check), Some(Ok(counter))) = (check_at(plan, step), &outcomes[step]) else {
                     continue;

@@ -125,7 +125,10 @@ mod tests {
     fn decoded(statuses: &[Status<'_>]) -> RateLimitResponse {
         let statuses = statuses.iter().copied().collect();
         let mut bytes = Vec::new();
-        encode(&Decision { code: Code::Ok, shadowed: false, domain_known: true, statuses }, &mut bytes);
+        encode(
+            &Decision { code: Code::Ok, shadowed: false, domain_known: true, statuses, trials: Vec::new() },
+            &mut bytes,
+        );
         let decoded = RateLimitResponse::decode(&*bytes).expect("it is one");
         assert_eq!(decoded.encode_to_vec(), bytes);
         decoded

@@ -94,7 +94,8 @@ impl Report {
 }
 
 fn rules(side: &SideReport) -> String {
-    let headers = [
+    let tries = side.rules.iter().any(|rule| rule.candidate.is_some());
+    let mut headers = vec![
         "Rule",
         "Limit",
         "Requests",
@@ -108,9 +109,10 @@ fn rules(side: &SideReport) -> String {
         "First denial",
         "Longest wait",
     ];
-    let row = |rule: &super::RuleReport| {
+    headers.extend(tries.then_some("The candidate denies"));
+    let cells = |rule: &super::RuleReport| {
         let numbers = &rule.numbers;
-        row(&[
+        let mut cells = vec![
             Cell::Text(format!("{} ({})", rule.path, rule.place)),
             Cell::Text(rule.limit.clone()),
             Cell::Number(numbers.requests),
@@ -126,9 +128,16 @@ fn rules(side: &SideReport) -> String {
                 numbers.first_denied.map_or(0, |at| at.as_nanos()),
             ),
             wait(numbers.worst.map_or(0, |(_, wait)| wait)),
-        ])
+        ];
+        if let (true, Some((limit, trial))) = (tries, &rule.candidate) {
+            let denied = format!("{}, with {limit}", part(trial.denied, numbers.requests));
+            cells.push(Cell::As(denied, trial.denied));
+        } else if tries {
+            cells.push(Cell::Text(String::new()));
+        }
+        cells
     };
-    table(&headers, &side.rules.iter().map(row).collect::<String>())
+    table(&headers, &side.rules.iter().map(|rule| row(&cells(rule))).collect::<String>())
 }
 
 fn keys(keys: &[KeyReport], changed: &str) -> String {

@@ -66,6 +66,15 @@ fn rule(rule: &RuleReport) -> Value {
     value["rule"] = rule.path.as_str().into();
     value["place"] = rule.place.as_str().into();
     value["limit"] = rule.limit.as_str().into();
+    if let Some((limit, trial)) = &rule.candidate {
+        value["candidate"] = json!({
+            "limit": limit,
+            "admitted": trial.admitted,
+            "denied": trial.denied,
+            "newly_denied": trial.newly_denied,
+            "newly_admitted": trial.newly_admitted,
+        });
+    }
     value["keys"] = rule.keys.into();
     value["denied_keys"] = rule.denied_keys.into();
     value

@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use tidegate_engine::text::one_line;
 
 use super::{KEYS_MAX, KeyReport, Report, RuleReport, SideReport};
+use crate::replay::trials::TrialNumbers;
 use crate::stamp;
 
 /// Keys that are shown in each list.
@@ -71,7 +72,7 @@ impl SideReport {
 
 impl Display for RuleReport {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let Self { path, place, limit, numbers, keys, denied_keys } = self;
+        let Self { path, place, limit, numbers, candidate, keys, denied_keys } = self;
         writeln!(out, "{} ({limit}; {place})", one_line(path))?;
         let denied = Part(numbers.denied, numbers.requests);
         write!(
@@ -85,6 +86,14 @@ impl Display for RuleReport {
                 out,
                 "  without shadow_mode it would have denied {}",
                 Part(numbers.shadowed, numbers.requests)
+            )?;
+        }
+        if let Some((limit, trial)) = candidate {
+            let TrialNumbers { admitted, denied, newly_denied, newly_admitted } = trial;
+            let denied = Part(*denied, numbers.requests);
+            writeln!(
+                out,
+                "  candidate {limit}: admitted {admitted}, denied {denied}; newly denied {newly_denied}, newly admitted {newly_admitted}"
             )?;
         }
         if let (Some(first), Some((worst, wait))) = (numbers.first_denied, numbers.worst) {

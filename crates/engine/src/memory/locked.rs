@@ -11,35 +11,31 @@ use crate::memory::cold::Cold;
 use crate::memory::due::Due;
 use crate::memory::kind::{Guard, Kinds, Place};
 use crate::memory::shard::{Prepared, Reserved};
-use crate::plan::{Check, Hits, Plan, Step};
+use crate::plan::{Check, Hits, Plan};
 use crate::settle::Settlement;
 use crate::time::Timestamp;
 
 /// All shards of one request, locked.
 pub(super) struct Locked<'a> {
     guards: SmallVec<[(Place, Guard<'a>, &'a Due); 8]>,
-    /// For each step: its guard, and the first step on the same counter.
+    /// For each place of the plan: its guard, and the first place of the same counter.
     targets: SmallVec<[Target; 8]>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Target {
     guard: usize,
-    first_step: usize,
+    first_place: usize,
 }
 
 impl<'a> Locked<'a> {
     /// Locks what the plan's checks need: each shard once, in ascending order, so that requests cannot deadlock.
     pub(super) fn new(kinds: &'a Kinds, plan: &Plan<'_>) -> Self {
         let mut order = SmallVec::<[(Place, Key, usize); 8]>::new();
-        for (index, step) in plan.steps.iter().enumerate() {
-            if let Step::Check(check) = step {
-                order.push((kinds.place(check), check.key, index));
-            }
-        }
+        order.extend(plan.checks().map(|(index, check)| (kinds.place(check), check.key, index)));
         order.sort_unstable();
         let mut locked =
-            Self { guards: SmallVec::new(), targets: smallvec![Target::default(); plan.steps.len()] };
+            Self { guards: SmallVec::new(), targets: smallvec![Target::default(); plan.places()] };
         let mut previous: Option<(Place, Key, usize)> = None;
         for &(place, key, index) in &order {
             if locked.guards.last().is_none_or(|&(last, ..)| last != place) {
@@ -47,14 +43,15 @@ impl<'a> Locked<'a> {
                 locked.guards.push((place, shard, due));
             }
             let same = previous.filter(|&(last, last_key, _)| (last, last_key) == (place, key));
-            let first_step = same.map_or(index, |(_, _, first)| first);
-            locked.targets[index] = Target { guard: locked.guards.len() - 1, first_step };
-            previous = Some((place, key, first_step));
+            let first_place = same.map_or(index, |(_, _, first)| first);
+            locked.targets[index] = Target { guard: locked.guards.len() - 1, first_place };
+            previous = Some((place, key, first_place));
         }
         locked
     }
 
-    /// Prepares every check before anything is charged, in request order.
+    /// Prepares every check before anything is charged, in request order. Candidates come last, so that they take no room
+    /// from what is answered.
     pub(super) fn prepare_all(
         &mut self,
         plan: &Plan<'_>,
@@ -62,51 +59,54 @@ impl<'a> Locked<'a> {
         budget: &Budget,
         (full, cold): (StoreFull, &Cold),
     ) -> SmallVec<[Option<Prepared>; 8]> {
-        let mut pending: SmallVec<[Pending; 8]> = smallvec![Pending::default(); plan.steps.len()];
+        let mut pending: SmallVec<[Pending; 8]> = smallvec![Pending::default(); plan.places()];
         let mut reserved: SmallVec<[Reserved; 8]> = smallvec![Reserved::default(); self.guards.len()];
-        let mut prepare = |(index, step): (usize, &Step<'_>)| {
-            let Step::Check(check) = step else { return None };
-            let Target { guard, first_step } = self.targets[index];
+        let mut all: SmallVec<[Option<Prepared>; 8]> = smallvec![None; plan.places()];
+        for (index, check) in plan.checks() {
+            let Target { guard, first_place } = self.targets[index];
             let prepared = self.guards[guard]
                 .1
-                .prepare(check, now, pending[first_step], &mut reserved[guard], budget)
+                .prepare(check, now, pending[first_place], &mut reserved[guard], budget)
                 .while_cold(check, cold.nanos_left_of(&check.limit, now))
                 .answered(full);
             match check.hits {
-                Hits::GiveBack(hits) => pending[first_step].give_back(hits),
+                Hits::GiveBack(hits) => pending[first_place].give_back(hits),
                 Hits::Take(_) => {
                     let charged = prepared.charged(Settlement::PASSES, check, prepared.charge_max);
-                    pending[first_step].take(charged);
+                    pending[first_place].take(charged);
                 }
             }
-            Some(prepared)
-        };
-        plan.steps.iter().enumerate().map(&mut prepare).collect()
+            all[index] = Some(prepared);
+        }
+        all
     }
 
-    /// Charges what was settled and sets the verdicts, in request order. Calls `observe` for each check, with what was
-    /// prepared and what was charged.
+    /// Charges what was settled and sets the verdicts, in request order. The first settlement is that of the request, then
+    /// follows one for each candidate. Calls `observe` for each check of a step, with what was prepared and what was charged.
     pub(super) fn finish_all(
         &mut self,
         plan: &Plan<'_>,
         now: Timestamp,
         prepared: &[Option<Prepared>],
-        settlement: Settlement,
+        settlements: &[Settlement],
         verdicts: &mut Verdicts,
         mut observe: impl FnMut(&Check<'_>, &Prepared, u64),
     ) {
-        let mut charged_so_far: SmallVec<[u64; 8]> = smallvec![0; plan.steps.len()];
-        for (index, step) in plan.steps.iter().enumerate() {
-            let (Step::Check(check), Some(prepared)) = (step, prepared[index]) else { continue };
-            let Target { guard, first_step } = self.targets[index];
+        let mut charged_so_far: SmallVec<[u64; 8]> = smallvec![0; plan.places()];
+        for (index, check) in plan.checks() {
+            let Some(prepared) = prepared[index] else { continue };
+            let candidate = (index + 1).saturating_sub(plan.steps.len());
+            let Target { guard, first_place } = self.targets[index];
             let (_, shard, due) = &mut self.guards[guard];
             let (slot, charge_max) = shard.find_report_max(check);
-            let charged = prepared.charged(settlement, check, charge_max);
-            let uncharged = prepared.pending.taken.saturating_sub(charged_so_far[first_step]);
+            let charged = prepared.charged(settlements[candidate], check, charge_max);
+            let uncharged = prepared.pending.taken.saturating_sub(charged_so_far[first_place]);
             verdicts[index] = Some(shard.finish_at(slot, check, now, &prepared, charged, uncharged));
             due.note(shard.earliest_secs());
-            charged_so_far[first_step] = charged_so_far[first_step].saturating_add(charged);
-            observe(check, &prepared, charged);
+            charged_so_far[first_place] = charged_so_far[first_place].saturating_add(charged);
+            if candidate == 0 {
+                observe(check, &prepared, charged);
+            }
         }
     }
 }

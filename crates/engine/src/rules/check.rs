@@ -3,6 +3,7 @@
 //! What only all nodes together show (equal nodes, a domain in two files) is left to `compile`.
 
 mod actions;
+mod candidate;
 mod limit;
 mod metadata;
 
@@ -63,6 +64,8 @@ pub(super) struct CheckedNode {
 pub(super) struct CheckedLimit {
     /// `None` is `unlimited`.
     pub(super) limit: Option<Limit>,
+    /// The limit on trial.
+    pub(super) candidate: Option<Limit>,
     pub(super) unit: Unit,
     pub(super) unit_multiplier: u32,
     pub(super) name: String,

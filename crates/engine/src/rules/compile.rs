@@ -10,6 +10,7 @@ use foldhash::quality::FixedState;
 use crate::key::{Key, SharedId};
 use crate::limit::{Algorithm, Limit};
 use crate::metric_name::{NamedNode, name_of_node};
+use crate::rule::CandidateLimit;
 use crate::rules::actions::Actions;
 use crate::rules::check::{CheckedFile, CheckedLimit, CheckedNode};
 use crate::rules::diagnostic::Diagnostics;
@@ -48,6 +49,7 @@ pub(super) fn empty(options: &LoadOptions) -> RuleSet {
         default_algorithm: options.default_algorithm,
         default_cost: options.default_cost,
         rules: Vec::new(),
+        has_candidates: false,
         tree: Tree::new(seed),
         domains: hashbrown::HashMap::with_hasher(FixedState::with_seed(seed)),
         secret: options.secret,
@@ -210,9 +212,15 @@ impl<'f> Compiler<'_, 'f> {
         let Scope { domain, shared_file, .. } = scope;
         let Some(Level { node, digest, shared, .. }) = path.last() else { return };
         let limit = checked.limit.as_ref();
-        let seed =
-            constant_part(domain, limit, &digest.to_le_bytes(), |parts| self.options.secret.seed(parts));
-        let shared = constant_part(domain, limit, &shared.0, |parts| SharedId::of(parts));
+        let seed = |mark| {
+            let path = digest.to_le_bytes();
+            constant_part(mark, domain, limit, &path, |parts| self.options.secret.seed(parts))
+        };
+        let candidate =
+            checked.candidate.map(|limit| Box::new(CandidateLimit { limit, seed: seed(b"candidate") }));
+        let seed = seed(b"rule");
+        let shared = constant_part(b"rule", domain, limit, &shared.0, |parts| SharedId::of(parts));
+        self.set.has_candidates |= candidate.is_some();
         self.set.example.get_or_insert_with(|| example(domain, path));
         // `metrics: aggregate`: a node and those below count in the series of the node above.
         let counted = path.iter().position(|level| level.node.aggregates_metrics).unwrap_or(path.len());
@@ -227,6 +235,7 @@ impl<'f> Compiler<'_, 'f> {
             domain: domain.clone(),
             written: Written { file: shared_file.clone(), line: node.at.line, column: node.at.column },
             limit: checked.limit,
+            candidate,
             unit: checked.unit,
             unit_multiplier: checked.unit_multiplier,
             name: checked.name.as_str().into(),
@@ -254,14 +263,20 @@ fn place_text(file: &str, Place { line, column }: Place) -> String {
     format!("{file}:{line}:{column}")
 }
 
-/// The constant part of the keys of a rule's counters: domain, algorithm, window, granularity and path.
-fn constant_part<T>(domain: &str, limit: Option<&Limit>, path: &[u8], of: impl FnOnce([&[u8]; 7]) -> T) -> T {
+/// The constant part of the keys of a rule's counters: a mark, domain, algorithm, window, granularity and path.
+fn constant_part<T>(
+    mark: &'static [u8],
+    domain: &str,
+    limit: Option<&Limit>,
+    path: &[u8],
+    of: impl FnOnce([&[u8]; 7]) -> T,
+) -> T {
     let window = limit.map_or(0, Limit::window_nanos).to_le_bytes();
     let algorithm = limit.map_or("unlimited", |limit| limit.algorithm().name());
     let is_bucketed = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingWindow;
     let (numerator, denominator) = limit.filter(is_bucketed).map_or((0, 0), Limit::buckets);
     of([
-        b"rule",
+        mark,
         domain.as_bytes(),
         algorithm.as_bytes(),
         &window,

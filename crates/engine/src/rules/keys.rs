@@ -12,6 +12,7 @@ pub(super) enum Section {
     File,
     Descriptor,
     RateLimit,
+    Candidate,
     Replaces,
     /// An item of `rate_limits`.
     Actions,
@@ -36,7 +37,7 @@ pub(super) struct Known {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 26] = [
+const KEYS: [(&str, &[Section]); 27] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
@@ -59,6 +60,7 @@ const KEYS: [(&str, &[Section]); 26] = [
     ("algorithm", &[Section::RateLimit]),
     ("granularity", &[Section::RateLimit]),
     ("burst", &[Section::RateLimit]),
+    ("candidate", &[Section::RateLimit]),
     ("sync", &[Section::RateLimit]),
     ("on_store_failure", &[Section::RateLimit]),
     ("cost", &[Section::RateLimit]),
@@ -105,6 +107,7 @@ impl Section {
         match self {
             Self::File => &["rate_limits", "normalize_path"],
             Self::Descriptor | Self::RateLimit | Self::Replaces | Self::RemoteAddress => &[],
+            Self::Candidate => &["requests_per_unit", "burst"],
             Self::Actions => &["actions"],
             Self::Action => &[
                 "remote_address",
@@ -153,6 +156,10 @@ impl Section {
                 false => format!("unknown key {} (expected {expected})", quote(key)),
             };
         }
+        if self == Self::Candidate {
+            let own = self.own_keys().join(", ");
+            return format!("unknown key {} (expected {own}; all else is as in `rate_limit`)", quote(key));
+        }
         let short: String = key.chars().take(QUOTED_CHARS_MAX).collect();
         let shared = self.shared_keys().iter().map(|&(name, _)| name).filter(|name| *name != MERGE);
         let known = self.own_keys().iter().copied().chain(shared);
@@ -162,7 +169,7 @@ impl Section {
 
     /// It stands in `rate_limits`.
     const fn is_of_envoy(self) -> bool {
-        !matches!(self, Self::File | Self::Descriptor | Self::RateLimit | Self::Replaces)
+        !matches!(self, Self::File | Self::Descriptor | Self::RateLimit | Self::Candidate | Self::Replaces)
     }
 }
 

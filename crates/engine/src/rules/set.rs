@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use crate::key::KeySecret;
 use crate::limit::{Algorithm, Limit};
-use crate::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Override, Request};
 use crate::rules::actions::Actions;
 use crate::rules::tree::{NodeId, Tree};
@@ -26,6 +26,8 @@ pub struct RuleSet {
     pub(super) default_algorithm: Algorithm,
     pub(super) default_cost: Cost,
     pub(super) rules: Vec<Rule>,
+    /// Some rule has a limit on trial.
+    pub(super) has_candidates: bool,
     pub(super) tree: Tree,
     pub(super) domains: HashMap<Arc<str>, Domain, FixedState>,
     pub(super) secret: KeySecret,
@@ -100,6 +102,10 @@ impl RuleSet {
         plan.steps.clear();
         plan.steps.extend(request.descriptors().map(step));
         drop_replaced(&mut plan.steps);
+        plan.candidates.clear();
+        if self.has_candidates {
+            add_candidates(request, plan);
+        }
     }
 
     fn step<'p>(&'p self, root: NodeId, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) -> Step<'p> {
@@ -146,6 +152,20 @@ impl RuleSet {
             reported: own_cost && self.default_cost == Cost::Reported,
             shadow: false,
             quota: false,
+        }
+    }
+}
+
+/// Adds the candidates of all rules whose limits are checked. A candidate takes the same hits in the same modes.
+fn add_candidates<'p>(request: &Request<'_>, plan: &mut Plan<'p>) {
+    for ((index, step), descriptor) in plan.steps.iter().enumerate().zip(request.descriptors()) {
+        let Step::Check(check @ Check { origin: Origin::Rule(rule), .. }) = step else { continue };
+        if let Some((limit, key)) = rule.candidate(descriptor.entries) {
+            plan.candidates.push(Candidate {
+                step: index,
+                rule: rule.id,
+                check: Check { limit, key, ..*check },
+            });
         }
     }
 }

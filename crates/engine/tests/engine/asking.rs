@@ -28,7 +28,8 @@ pub(crate) fn check(limit: Limit, key: Key, hits: Hits) -> Check<'static> {
 
 /// A plan of these checks.
 pub(crate) fn plan(checks: impl IntoIterator<Item = Check<'static>>) -> Plan<'static> {
-    Plan { steps: checks.into_iter().map(Step::Check).collect(), domain_known: true, modes: Modes::default() }
+    let steps = checks.into_iter().map(Step::Check).collect();
+    Plan { steps, domain_known: true, ..Plan::empty(Modes::default()) }
 }
 
 /// A store that is large enough for any test.

@@ -20,6 +20,7 @@ mod limits_sequences;
 mod limits_strict;
 mod random;
 mod seeds;
+mod store_candidates;
 mod store_cold;
 mod store_memory;
 mod store_requests;

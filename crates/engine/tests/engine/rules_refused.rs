@@ -202,6 +202,36 @@ fn parts_that_do_not_go_together() {
 }
 
 #[test]
+fn candidates_that_are_none() {
+    check(five("candidate: 4"), &["7:16: `4` stands here (expected a mapping)"]);
+    check(
+        five("candidate: {}"),
+        &["7:16: `candidate` without numbers (expected `requests_per_unit`, `burst` or both)"],
+    );
+    check(
+        five("candidate: {unit: hour, requests_per_unit: -1}"),
+        &[
+            "7:17: unknown key `unit` (expected requests_per_unit, burst; all else is as in `rate_limit`)",
+            "7:48: `requests_per_unit` is `-1` (expected a whole number from 0 to 4294967295)",
+        ],
+    );
+    check(
+        five("candidate: {burst: 4}"),
+        &["7:24: `burst` on sliding_window (expected token_bucket or leaky_bucket)"],
+    );
+    check(
+        five("algorithm: sliding_log\ncandidate: {requests_per_unit: 100001}"),
+        &["8:36: 100001 requests with sliding_log (expected at most 100000, or sliding_window)"],
+    );
+    check(
+        limit("unlimited: true\ncandidate: {requests_per_unit: 1}"),
+        &[
+            "6:16: `candidate` with `unlimited: true` (expected a limit in `shadow_mode`, which denies nothing either)",
+        ],
+    );
+}
+
+#[test]
 fn words_that_are_none() {
     let algorithms =
         "sliding_log, sliding_window, sliding_window_weighted, fixed_window, token_bucket, leaky_bucket";

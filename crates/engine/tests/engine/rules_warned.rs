@@ -43,6 +43,36 @@ fn a_key_twice_in_metadata_is_warned_of_and_the_last_one_counts() {
 }
 
 #[test]
+fn a_candidate_that_tries_nothing_is_warned_of() {
+    let limit =
+        |says: &str| nodes(&format!("key: k, rate_limit: {{unit: day, requests_per_unit: 5, {says}}}"));
+    let same = "`candidate` has the numbers of its own limit (expected others, or no candidate)";
+    check(&limit("candidate: {requests_per_unit: 5}"), &[&format!("3:69: {same}")]);
+    check(&limit("candidate: {requests_per_unit: 6}"), &[]);
+    check(&limit("candidate: ~"), &[]);
+    let bucket = |says: &str| limit(&format!("algorithm: token_bucket, {says}"));
+    check(&bucket("candidate: {burst: 5}"), &[&format!("3:94: {same}")]);
+    check(&bucket("burst: 9, candidate: {requests_per_unit: 6}"), &[]);
+    let beside = nodes("key: k, LIMIT, candidate: {requests_per_unit: 6}");
+    check(&beside, &["3:59: `candidate` is ignored here (expected inside `rate_limit`)"]);
+}
+
+/// A candidate is its limit with other numbers, as if they were written there.
+#[test]
+fn a_candidate_has_the_numbers_of_its_limit_but_for_its_own() {
+    let numbers = |says: &str| {
+        let limit = format!("unit: day, requests_per_unit: 5, algorithm: token_bucket, {says}");
+        let rules = loaded(&nodes(&format!("key: k, rate_limit: {{{limit}}}"))).rules;
+        let candidate = rules.rules()[0].candidate.as_deref().expect("a candidate").limit;
+        (candidate.requests(), candidate.burst())
+    };
+    assert_eq!(numbers("candidate: {requests_per_unit: 6}"), (6, 6));
+    assert_eq!(numbers("burst: 9, candidate: {requests_per_unit: 6}"), (6, 9));
+    assert_eq!(numbers("burst: 9, candidate: {burst: 3}"), (5, 3));
+    assert_eq!(numbers("candidate: {requests_per_unit: 6, burst: 2}"), (6, 2));
+}
+
+#[test]
 fn values_that_look_like_patterns_of_another_kind_are_warned_of() {
     let regex = |at: &str| format!("{at}: {LITERAL_REGEX}");
     check(&nodes("key: path, value: '^/api', LIMIT"), &[&regex("3:22")]);

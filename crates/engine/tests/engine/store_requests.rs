@@ -14,7 +14,7 @@ use crate::limits_oracle::{Naive, Terms};
 use crate::limits_sequences::{next_hits, next_time, terms};
 use crate::random::Random;
 
-const ALGORITHMS: [Algorithm; 6] = [
+pub(crate) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::SlidingLog,
     Algorithm::SlidingWindow,
     Algorithm::SlidingWindowWeighted,
@@ -24,37 +24,55 @@ const ALGORITHMS: [Algorithm; 6] = [
 ];
 
 /// One descriptor of a request: its counter and its hits.
-struct Ask {
-    counter: u64,
-    terms: Terms,
-    check: Check<'static>,
+#[derive(Clone)]
+pub(crate) struct Ask {
+    pub(crate) counter: u64,
+    pub(crate) terms: Terms,
+    pub(crate) check: Check<'static>,
 }
 
 /// What the oracle says of one descriptor: over, before, remaining, and the reset where it is certain.
-type Expected = (bool, u64, u64, Option<u64>);
+pub(crate) type Expected = (bool, u64, u64, Option<u64>);
 
 /// A few counters, by definition.
-#[derive(Default)]
-struct World(HashMap<u64, Naive>);
+#[derive(Clone, Default)]
+pub(crate) struct World(HashMap<u64, Naive>);
 
 impl World {
     fn naive(&mut self, ask: &Ask) -> &mut Naive {
         self.0.entry(ask.counter).or_default()
     }
 
-    fn request(&mut self, asks: &[Ask], modes: Modes, now: u64) -> (bool, Vec<Expected>) {
+    /// Takes over what another world knows of one counter.
+    pub(crate) fn take_counter(&mut self, from: &World, counter: u64) {
+        self.0.insert(counter, from.0.get(&counter).cloned().unwrap_or_default());
+    }
+
+    /// Whether the request passes, and what its counters say. It charges those that `changes`, and knows the others.
+    pub(crate) fn request_on(
+        &mut self,
+        asks: &[Ask],
+        changes: impl Fn(&Ask) -> bool,
+        modes: Modes,
+        now: u64,
+    ) -> (bool, Vec<Expected>) {
         asks.iter().for_each(|ask| self.naive(ask).ask(now));
         let mut trial = World(self.0.clone());
         let looked: Vec<(bool, u64)> = asks.iter().map(|ask| trial.try_out(ask, now)).collect();
         let over: Vec<bool> = looked.iter().map(|&(over, _)| over).collect();
         let passes = passes(asks, modes, &over);
         let stop = modes.stop_increment_when_over && over.contains(&true);
-        let expected = asks.iter().zip(looked).map(|(ask, (over, before))| {
-            let alone = asks.iter().filter(|other| other.counter == ask.counter).count() == 1;
-            let (remaining, reset) = self.finish(ask, now, over, passes, stop);
-            (over, before, remaining, (alone || !over).then_some(reset))
-        });
+        let expected =
+            asks.iter().zip(looked).filter(|(ask, _)| changes(ask)).map(|(ask, (over, before))| {
+                let alone = asks.iter().filter(|other| other.counter == ask.counter).count() == 1;
+                let (remaining, reset) = self.finish(ask, now, over, passes, stop);
+                (over, before, remaining, (alone || !over).then_some(reset))
+            });
         (passes, expected.collect())
+    }
+
+    pub(crate) fn request(&mut self, asks: &[Ask], modes: Modes, now: u64) -> (bool, Vec<Expected>) {
+        self.request_on(asks, |_| true, modes, now)
     }
 
     /// Over and before, as if the request passed.
@@ -119,7 +137,7 @@ fn passes(asks: &[Ask], modes: Modes, over: &[bool]) -> bool {
     quota_over.is_empty() || quota_over.contains(&false)
 }
 
-fn random_ask(random: &mut Random, world: u64, limits: &[Terms]) -> Ask {
+pub(crate) fn random_ask(random: &mut Random, world: u64, limits: &[Terms]) -> Ask {
     let counter = random.below(limits.len() as u64);
     let terms = limits[counter as usize];
     // Counts that saturate are another test's: how far depends on the order.

@@ -1,15 +1,19 @@
 -- One request, or the part of it whose counters live in one slot: look at all counters, settle, charge. The twin of
 -- the engine's settle.rs and of the memory store.
 --
+-- A candidate is a limit on trial: it has a counter of its own, and is settled as if it stood in for another check.
+--
 -- KEYS: the counters. ARGV: see alone.lua. The reply is doubles: now; then for each check over, before, left,
 -- charged, latest, wanted, and the two numbers of its algorithm's state, three for a bucket; then for each lease
 -- that was asked for its hits and its stamp. When the call came too late: now alone.
-local GIVES, REPORTED, SHADOW, QUOTA, LEASE = 1, 2, 4, 8, 16
+local GIVES, REPORTED, SHADOW, QUOTA, LEASE, CANDIDATE = 1, 2, 4, 8, 16, 32
 -- A lease is at most this part of the rest: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
 local function has(flags, flag) return bit.band(flags, flag) ~= 0 end
 
 local checks, counters, made = {}, {}, {}
+-- By rule: by the place of a check, the candidate that stands in for it.
+local trials
 any_over, denied = any_over == 1, denied == 1
 
 local function kind_of(algorithm)
@@ -67,29 +71,51 @@ for i = 2, #ARGV do
     struct.unpack('<I4BBI4I4dBdd', c.packed)
   c.gives, c.reported = has(c.flags, GIVES), has(c.flags, REPORTED)
   if has(c.flags, LEASE) then c.lease, c.lease_time, at = struct.unpack('<dd', c.packed, at) end
+  if has(c.flags, CANDIDATE) then
+    c.of, c.trial, at = struct.unpack('<dd', c.packed, at)
+    trials = trials or {}
+    trials[c.trial] = trials[c.trial] or {}
+    trials[c.trial][c.of] = c
+  end
   c.unsynced_at = at
   open(c)
   checks[#checks + 1] = c
 end
 
-for _, c in ipairs(checks) do
-  look(c, counters[c.place])
-  local quota, over = has(c.flags, QUOTA), c.over and not has(c.flags, SHADOW)
-  any_over = any_over or c.over
-  if quota then
-    quotas = quotas + 1
-    if over then quotas_over = quotas_over + 1 end
-  else
-    denied = denied or over
+for _, c in ipairs(checks) do look(c, counters[c.place]) end
+for _, s in pairs(counters) do s.taken, s.given = 0, 0 end
+
+-- Whether the request passes, and whether fixed windows that are not over are not charged: with the checks as they
+-- are, or with candidates that stand in for some.
+local function settled(stands_in)
+  local any_over, denied, quotas, quotas_over = any_over, denied, quotas, quotas_over
+  for i, c in ipairs(checks) do
+    if not c.of then
+      local told = stands_in and stands_in[i] or c
+      local over = told.over and not has(c.flags, SHADOW)
+      any_over = any_over or told.over
+      if has(c.flags, QUOTA) then
+        quotas = quotas + 1
+        if over then quotas_over = quotas_over + 1 end
+      else
+        denied = denied or over
+      end
+    end
   end
+  return not denied and (quotas == 0 or quotas_over < quotas), stop == 1 and any_over
 end
 
-for _, s in pairs(counters) do s.taken, s.given = 0, 0 end
-local passes = not denied and (quotas == 0 or quotas_over < quotas)
+local passes, stopping = settled()
+for trial, stands_in in pairs(trials or {}) do trials[trial] = { settled(stands_in) } end
 local reply = { now }
 for _, c in ipairs(checks) do
   local s = counters[c.place]
-  local charge = charged(c, s, passes, stop == 1 and any_over)
+  local charge
+  if c.of then
+    charge = charged(c, s, unpack(trials[c.trial]))
+  else
+    charge = charged(c, s, passes, stopping)
+  end
   local wanted = max(c.gives and 0 or c.hits, 1) + max(c.ahead - s.charged, 0)
   -- A client that reports a cost does not ask for it again.
   if c.reported and c.over then wanted = 1 end

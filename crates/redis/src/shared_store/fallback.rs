@@ -65,6 +65,7 @@ impl<R: Runtime> SharedStore<R> {
     /// Decides these steps in memory, with this node's share of their limits.
     fn decide_alone(&self, plan: &Plan<'_>, parts: &[Part<'_, R>], alone: &Alone, verdicts: &mut Verdicts) {
         let mut own = plan.clone();
+        own.candidates.clear();
         for (index, check) in checks(plan) {
             own.steps[index] = Step::Check(match verdicts[index] {
                 Some(verdict) => stand_in(check, verdict.over),

@@ -28,11 +28,14 @@ impl<R: Runtime> SharedStore<R> {
         self.options.deny_cache_bytes > 0 || self.leases.taken.load(Relaxed) > 0
     }
 
-    /// Whether this node knows all counters of a request. Fills `applied` in place to avoid a large move.
+    /// Whether this node knows all counters of a request. It knows none of a candidate. Fills `applied` in place to avoid a large move.
     pub fn apply_known(&self, plan: &Plan<'_>, now: Moment, applied: &mut Applied) -> bool {
         applied.remembered.clear();
         applied.verdicts.clear();
-        applied.verdicts.resize(plan.steps.len(), None);
+        applied.verdicts.resize(plan.places(), None);
+        if !plan.candidates.is_empty() {
+            return false;
+        }
         let mut all = checks(plan);
         match (all.next(), all.next()) {
             (Some((index, check)), None) => self.know_one(index, check, now, applied),

@@ -93,9 +93,13 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// Holds hits of leases, and answers their checks. A reported cost is not held: held hits go back when the
-    /// request is denied, but reported hits were spent all the same.
+    /// request is denied, but reported hits were spent all the same. Beside a candidate nothing is held: what a limit and
+    /// its candidate say is settled in one place, in Redis.
     pub(super) fn hold(&self, plan: &Plan<'_>, now: Duration, verdicts: &mut Verdicts) -> AllHeld<'_, R> {
         let mut all = AllHeld { store: self, held: SmallVec::new() };
+        if !plan.candidates.is_empty() {
+            return all;
+        }
         for (index, check) in checks(plan).filter(|(_, check)| self.is_leased(check) && !check.reported) {
             if let Some(held) = self.leases.hold(check, now) {
                 verdicts[index] = Some(held.verdict);

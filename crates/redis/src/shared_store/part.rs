@@ -23,6 +23,8 @@ pub(super) struct Part<'s, R: Runtime> {
     pub(super) slot: u16,
     pub(super) steps: SmallVec<[usize; 4]>,
     pub(super) keys: SmallVec<[Vec<u8>; 4]>,
+    /// The candidates beside these checks: their indices in the plan, and the keys of their counters.
+    pub(super) candidates: Vec<(usize, Vec<u8>)>,
     /// The leases to ask for, by place.
     pub(super) demands: SmallVec<[(usize, Demand<'s>); 1]>,
     /// The server's memory before it is asked, if something that it charges may go back.
@@ -32,7 +34,7 @@ pub(super) struct Part<'s, R: Runtime> {
 impl<'s, R: Runtime> Part<'s, R> {
     pub(super) fn new(store: &'s RedisStore<R>, slot: u16) -> Self {
         let (steps, keys, demands) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        Self { store, slot, steps, keys, demands, memory: None }
+        Self { store, slot, steps, keys, candidates: Vec::new(), demands, memory: None }
     }
 
     /// Adds a step's check of the counter under `key`, and the lease to ask for along with it.
@@ -43,6 +45,23 @@ impl<'s, R: Runtime> Part<'s, R> {
         self.demands.extend(demand.map(|demand| (self.steps.len(), demand)));
         self.steps.push(step);
         self.keys.push(key);
+    }
+
+    /// Adds the candidate beside the last check, if there is one and its counter lives in the same slot. It does not
+    /// where the prefix of all keys holds braces that make no hash tag; such a candidate is never asked.
+    fn add_candidate(&mut self, plan: &Plan<'_>, step: usize) {
+        let candidate = plan.candidates.iter().position(|candidate| candidate.step == step);
+        let (Some(candidate), Some(key)) = (candidate, self.keys.last()) else { return };
+        let key = self.store.options().keys.candidate(key);
+        if self.store.slot(&key) == self.slot {
+            self.candidates.push((candidate, key));
+        }
+    }
+
+    /// The places of the part's checks in the plan, in the order of its call.
+    pub(super) fn places(&self, plan: &Plan<'_>) -> impl Iterator<Item = usize> {
+        let first = plan.steps.len();
+        self.steps.iter().copied().chain(self.candidates.iter().map(move |(candidate, _)| first + candidate))
     }
 
     /// Notes the server's memory: hits may go back, if the server still has that memory then.
@@ -78,8 +97,10 @@ impl<R: Runtime> SharedStore<R> {
                     parts.last_mut().expect("it was just added")
                 }
             };
-            let demand = self.demand(check, &key);
+            // A candidate has no lease, so Redis is asked for every request that meets one.
+            let demand = if plan.candidates.is_empty() { self.demand(check, &key) } else { None };
             part.add(index, key, demand);
+            part.add_candidate(plan, index);
         }
         // Hits go back when another slot denies the request, or when a known verdict denies it.
         if parts.len() > 1 || known.iter().any(Option::is_some) {
@@ -105,6 +126,12 @@ impl<R: Runtime> SharedStore<R> {
             admitted.iter().for_each(|entry| {
                 call.add_unsynced(entry.age_and_hits(&check.limit, self.runtime.monotonic()))
             });
+        }
+        for (candidate, key) in &part.candidates {
+            let candidate = &plan.candidates[*candidate];
+            if let Some(place) = part.steps.iter().position(|&step| step == candidate.step) {
+                call.push_candidate(key.clone(), candidate, plan.modes.quota, place);
+            }
         }
         call
     }

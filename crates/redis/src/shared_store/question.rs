@@ -35,13 +35,16 @@ impl<R: Runtime> Question<'_, R> {
 
 impl<R: Runtime> SharedStore<R> {
     /// The question of a request whose caller waits for `caller_timeout`. `None`: use [`apply`](Self::apply). The
-    /// request asks no counter or several, gives hits back, or has to wait for replicas or for another call.
+    /// request asks no counter or several, meets a candidate, gives hits back, or has to wait for replicas or for another call.
     pub fn question(
         &self,
         request: &Request<'_>,
         plan: &Plan<'_>,
         caller_timeout: Option<Duration>,
     ) -> Option<Question<'_, R>> {
+        if !plan.candidates.is_empty() {
+            return None;
+        }
         let times = self.times(caller_timeout);
         let mut all = checks(plan);
         let (Some((step, check)), None) = (all.next(), all.next()) else { return None };

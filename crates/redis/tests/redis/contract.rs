@@ -4,7 +4,7 @@
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::memory::MemoryStore;
-use tidegate_engine::plan::{Check, Hits, Plan, Step};
+use tidegate_engine::plan::{Candidate, Check, Hits, Plan, Step};
 use tidegate_engine::time::Timestamp;
 
 use crate::asking::{check, key, plan, store};
@@ -99,12 +99,39 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         if random.one_in(3) {
             plan.steps.push(Step::Unmatched);
         }
+        if !single && random.one_in(2) {
+            plan.candidates = candidates(&mut random, &plan, &counters, seed);
+        }
         let name = |index: usize| format!("{{{seed}}}:{}", counters[index]);
         let memory = memory.apply(&plan, Timestamp::from_nanos(now * 1_000));
         let redis = asked.apply(&plan, name, now);
         steps.push(format!("at {now}: {}", short(&plan)));
         assert_eq!(redis, memory, "redis is left, memory is right; seed {seed}\n{}", steps.join("\n"));
     }
+}
+
+/// Candidates for some of the counters. Each has always the same limit: half of the numbers, and one more.
+fn candidates(
+    random: &mut Random,
+    plan: &Plan<'static>,
+    counters: &[u64],
+    seed: u64,
+) -> Vec<Candidate<'static>> {
+    let (chosen, together) = (random.next(), random.one_in(3));
+    let candidate = |(step, &counter): (usize, &u64)| {
+        let Step::Check(check) = plan.steps[step] else {
+            panic!("a step that checks nothing has no counter")
+        };
+        let half = |number: u32| number / 2 + 1;
+        let limit =
+            check.limit.with_requests(half(check.limit.requests())).with_burst(half(check.limit.burst()));
+        let key = key(u64::MAX - seed.wrapping_mul(8) - counter);
+        // Rules may have several counters in one request.
+        let rule = if together { counter as usize / 2 } else { counter as usize };
+        let is_chosen = chosen >> rule & 1 == 1;
+        is_chosen.then_some(Candidate { step, rule, check: Check { limit, key, ..check } })
+    };
+    counters.iter().enumerate().filter_map(candidate).collect()
 }
 
 fn with_requests(limit: &Limit, requests: u32) -> Limit {

@@ -47,12 +47,17 @@ impl Asked {
         for (index, check) in checks(plan) {
             call.push(name(index).into_bytes(), check, plan.modes.quota);
         }
+        for candidate in &plan.candidates {
+            let key = format!("{}:candidate", name(candidate.step)).into_bytes();
+            let place = checks(plan).position(|(step, _)| step == candidate.step).expect("a check");
+            call.push_candidate(key, candidate, plan.modes.quota, place);
+        }
         let answered = self.invoke(&call, u64::MAX, now_micros);
         let answered =
-            Answered::read(&answered, checks(plan).map(|(_, check)| check)).expect("a reply to these");
+            Answered::read(&answered, plan.checks().map(|(_, check)| check)).expect("a reply to these");
         assert_eq!(answered.now_micros, now_micros);
-        let mut verdicts: Verdicts = plan.steps.iter().map(|_| None).collect();
-        for ((index, _), counter) in checks(plan).zip(&answered.counters) {
+        let mut verdicts: Verdicts = (0..plan.places()).map(|_| None).collect();
+        for ((index, _), counter) in plan.checks().zip(&answered.counters) {
             verdicts[index] = Some(counter.verdict);
         }
         verdicts

@@ -46,14 +46,25 @@ impl Checker<'_, '_> {
         let costs = Cost::ALL.map(|cost| (cost.name(), cost));
         let cost = self.reader.word(&fields, "cost", &costs);
         let cost = cost.map_or(self.options.default_cost, |(_, cost)| cost);
-        let limit = self.parts(&fields, algorithm, window, requests);
+        let limit = self.parts(&fields, algorithm, window, requests).filter(|_| !unlimited);
+        let candidate =
+            if unlimited { self.no_candidate(&fields) } else { self.candidate(&fields, algorithm, limit) };
         let Window { unit, multiplier: unit_multiplier, .. } = window?;
-        let limit = limit.filter(|_| !unlimited);
-        Some(CheckedLimit { limit, unit, unit_multiplier, name, replaces, sync, on_store_failure, cost })
+        Some(CheckedLimit {
+            limit,
+            candidate,
+            unit,
+            unit_multiplier,
+            name,
+            replaces,
+            sync,
+            on_store_failure,
+            cost,
+        })
     }
 
     /// A null discards what was assigned before it.
-    fn since_last_null<'n>(&self, nodes: &'n [NodeId]) -> &'n [NodeId] {
+    pub(super) fn since_last_null<'n>(&self, nodes: &'n [NodeId]) -> &'n [NodeId] {
         let is_null = |&node: &NodeId| match &self.reader.document.node(node).content {
             Content::Scalar(scalar) => scalar.is_null(),
             Content::Sequence(_) | Content::Mapping(_) => false,
@@ -183,18 +194,25 @@ impl Checker<'_, '_> {
         let granularity = self.granularity(fields, algorithm, window);
         let burst = self.burst(fields, algorithm);
         let (Window { nanos, .. }, requests) = (window?, requests?);
-        if algorithm == Algorithm::SlidingLog && requests > LOG_REQUESTS_MAX {
+        let limit = Limit::new(algorithm, requests, nanos);
+        let limit = granularity.map_or(limit, |granularity| limit.with_granularity(granularity));
+        let limit = burst.map_or(limit, |burst| limit.with_burst(burst));
+        self.bounds(fields, &limit);
+        Some(limit)
+    }
+
+    /// Refuses numbers that make a counter too large or too slow. They are those of these fields.
+    pub(super) fn bounds(&mut self, fields: &Fields, limit: &Limit) {
+        let requests = limit.requests();
+        if limit.algorithm() == Algorithm::SlidingLog && requests > LOG_REQUESTS_MAX {
             let at = self.place(fields, "requests_per_unit");
             self.reader.error(at, || {
                 format!("{requests} requests with sliding_log (expected at most {LOG_REQUESTS_MAX}, or sliding_window)")
             });
         }
-        if algorithm.is_bucket() {
-            self.fill_time(fields, burst.unwrap_or(requests), nanos, requests);
+        if limit.algorithm().is_bucket() {
+            self.fill_time(fields, limit.burst(), limit.window_nanos(), requests);
         }
-        let limit = Limit::new(algorithm, requests, nanos);
-        let limit = granularity.map_or(limit, |granularity| limit.with_granularity(granularity));
-        Some(burst.map_or(limit, |burst| limit.with_burst(burst)))
     }
 
     /// The width of a bucket of `sliding_window`, in nanoseconds.
@@ -224,7 +242,7 @@ impl Checker<'_, '_> {
         Some(nanos)
     }
 
-    fn burst(&mut self, fields: &Fields, algorithm: Algorithm) -> Option<u32> {
+    pub(super) fn burst(&mut self, fields: &Fields, algorithm: Algorithm) -> Option<u32> {
         if !algorithm.is_bucket() {
             let name = algorithm.name();
             self.refuse(fields, "burst", || {
@@ -246,7 +264,7 @@ impl Checker<'_, '_> {
     }
 
     /// Reports a field that must not be there.
-    fn refuse(&mut self, fields: &Fields, name: &str, message: impl FnOnce() -> String) {
+    pub(super) fn refuse(&mut self, fields: &Fields, name: &str, message: impl FnOnce() -> String) {
         if self.reader.is_given(fields, name) {
             let at = self.place(fields, name);
             self.reader.error(at, message);
@@ -254,7 +272,7 @@ impl Checker<'_, '_> {
     }
 
     /// Where a field is, else where the limit is.
-    fn place(&self, fields: &Fields, name: &str) -> Place {
+    pub(super) fn place(&self, fields: &Fields, name: &str) -> Place {
         fields.last(name).map_or(fields.at, |node| self.reader.at(node))
     }
 }
