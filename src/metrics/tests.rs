@@ -315,9 +315,9 @@ fn what_a_candidate_would_have_done_is_counted_beside_what_its_limit_did() {
     assert_eq!(
         samples(&metrics, "tidegate_candidate_hits_total"),
         [
-            format!("{{{own},limit=\"within\",candidate=\"within\"}} 5"),
-            format!("{{{own},limit=\"within\",candidate=\"over\"}} 5"),
             format!("{{{own},limit=\"over\",candidate=\"over\"}} 2"),
+            format!("{{{own},limit=\"within\",candidate=\"over\"}} 5"),
+            format!("{{{own},limit=\"within\",candidate=\"within\"}} 5"),
         ]
     );
     assert_eq!(samples(&metrics, "ratelimit_service_rate_limit_over_limit"), [format!("{{{own}}} 2")]);
