@@ -231,7 +231,7 @@ mod tests {
     fn decision(code: Code, limited: &[Limited<'static>]) -> Decision<'static> {
         let mut statuses = SmallVec::from_slice(&[Status::NoLimit]);
         statuses.extend(limited.iter().map(|limited| Status::Limited(*limited)));
-        Decision { code, shadowed: false, domain_known: true, statuses }
+        Decision { code, domain_known: true, statuses, ..Decision::empty() }
     }
 
     fn tightest(limited: &[Limited<'static>]) -> Option<u32> {

@@ -43,7 +43,7 @@ fn request(store: &MemoryStore, counters: &[(Limit, Key)], now: Timestamp) -> bo
         })
     };
     let steps = counters.iter().map(check).collect();
-    let verdicts = store.apply(&Plan { steps, domain_known: true, modes: Modes::default() }, now);
+    let verdicts = store.apply(&Plan { steps, domain_known: true, ..Plan::empty(Modes::default()) }, now);
     verdicts.iter().flatten().all(|verdict| !verdict.over)
 }
 
