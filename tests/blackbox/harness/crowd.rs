@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::StopOnDrop;
 use super::admissions::Admissions;
 use super::http::Client;
+use super::{StopOnDrop, eventually_true};
 
 /// Connections, each with users of its own.
 pub const CONNECTIONS: usize = 3;
@@ -26,6 +26,8 @@ pub struct Crowd {
     users: usize,
     /// Where they ask.
     port: AtomicU16,
+    /// How often a connection went elsewhere.
+    moves: AtomicUsize,
     /// How many answers each user wants in all; an error is none.
     wanted: AtomicUsize,
     ended: AtomicBool,
@@ -46,6 +48,7 @@ pub fn ask_while<T>(users: usize, port: u16, then: impl FnOnce(&Crowd) -> T) -> 
         began: Instant::now(),
         users,
         port: port.into(),
+        moves: 0.into(),
         wanted: usize::MAX.into(),
         ended: false.into(),
         answers: [const { AtomicUsize::new(0) }; STATUSES],
@@ -77,9 +80,11 @@ impl Crowd {
         self.wanted.store(answers, Ordering::Relaxed);
     }
 
-    /// From now on they ask here.
+    /// From now on they ask here. Returns when nobody asks elsewhere any more.
     pub fn move_to(&self, port: u16) {
+        let moves = self.moves.load(Ordering::Relaxed) + CONNECTIONS;
         self.port.store(port, Ordering::Relaxed);
+        eventually_true("everybody to move", || self.moves.load(Ordering::Relaxed) == moves);
     }
 
     fn ask(&self, connection: usize) -> Vec<Asked> {
@@ -91,6 +96,7 @@ impl Crowd {
             let now_at = self.port.load(Ordering::Relaxed);
             if now_at != port {
                 (port, client) = (now_at, Client::new(now_at));
+                self.moves.fetch_add(1, Ordering::Relaxed);
             }
             let wanted = self.wanted.load(Ordering::Relaxed);
             let asking: Vec<_> =

@@ -5,6 +5,7 @@ pub mod node;
 pub mod oracle;
 pub mod random;
 pub mod redis;
+pub mod ring;
 pub mod run;
 pub mod scenario;
 pub mod shrink;
