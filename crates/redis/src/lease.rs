@@ -115,13 +115,17 @@ impl Leases {
         Duration::from_nanos(self.time)
     }
 
-    /// Hits that were spent, and those that leases still have.
-    pub(super) fn hits_spent_and_left(&self) -> (u64, u64) {
-        self.shards.iter().fold((0, 0), |(spent, left), shard| {
-            let shard = shard.lock();
-            let leases = shard.counters.values().flat_map(|counter| &counter.leases);
-            (spent + shard.hits_spent, left + leases.map(|lease| lease.left).sum::<u64>())
-        })
+    /// Hits that were spent.
+    pub(super) fn hits_spent(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().hits_spent).sum()
+    }
+
+    /// Hits that leases still have. It reads every lease.
+    pub(super) fn hits_left(&self) -> u64 {
+        let left = |shard: &Shard| -> u64 {
+            shard.counters.values().flat_map(|counter| &counter.leases).map(|lease| lease.left).sum()
+        };
+        self.shards.iter().map(|shard| left(&shard.lock())).sum()
     }
 
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {

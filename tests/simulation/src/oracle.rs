@@ -11,7 +11,8 @@
 //!   what a replica lacked that takes over.
 //! - `local`: every node may admit N alone while Redis is away, and again when it was restarted.
 //! - A request that gives hits back takes what it was admitted out of every window.
-//! - Where nothing fails nobody is denied hits for which there is room, whatever may have counted.
+//! - Nobody is denied hits for which there is room, whatever may have counted. What fails may leave hits that count
+//!   longer than they should, but those of a call without an answer are done before its deadline or never.
 
 use std::collections::BTreeMap;
 
@@ -76,14 +77,20 @@ impl Record {
         charged && self.hits > 0 && !self.is_refunded
     }
 
-    /// It may count at a time. What is charged in one slot and denied in another goes back within a second.
-    fn may_count_until(&self) -> Option<Time> {
+    /// It may count at a time. What is charged in one slot and denied in another goes back within a second, where
+    /// nothing fails.
+    fn may_count_until(&self, is_calm: bool) -> Option<Time> {
         match self.outcome {
             Outcome::Denied { .. } if self.is_reported => Some(Time::MAX),
             Outcome::Denied { .. } if self.is_plain => None,
-            Outcome::Denied { .. } => Some(self.answered + SECOND),
-            Outcome::Unknown | Outcome::Admitted => Some(Time::MAX),
+            Outcome::Denied { .. } if is_calm => Some(self.answered + SECOND),
+            Outcome::Denied { .. } | Outcome::Unknown | Outcome::Admitted => Some(Time::MAX),
         }
+    }
+
+    /// When it is charged at the latest. A node knows a server's clock no better than by what a call took there.
+    fn charged_until(&self, timeout: Time) -> Time {
+        if self.outcome == Outcome::Unknown { self.answered + timeout } else { self.answered }
     }
 }
 
@@ -108,8 +115,29 @@ pub struct Rules<'s> {
     pub losses: &'s [Loss],
     /// For so long after that hits may be spent that were leased before.
     pub lease_time: Time,
-    /// Nothing fails, and no message is slow: nobody is denied but by what counts.
+    /// How long a call waits for its answer at most.
+    pub timeout: Time,
+    /// Nothing fails, and no message is slow.
     pub is_calm: bool,
+}
+
+impl Rules<'_> {
+    /// Whether every denial by this limit can be explained from outside.
+    fn explains(&self, limit: &LimitSpec) -> bool {
+        // A log has N times at most: what is reported beyond them moves the newest one. What is reported while Redis
+        // is away fills a bucket later.
+        let moves_times = limit.is_reported && (limit.algorithm == Algorithm::SlidingLog || !self.is_calm);
+        limit.failure == StoreFailure::Error
+            && !moves_times
+            && !limit.is_leased
+            && !limit.is_shadow
+            && limit.requests[0] == limit.requests[1]
+    }
+
+    /// How long after a loss hits are spent that were leased before.
+    fn leased_for(&self, limit: &LimitSpec) -> Time {
+        if limit.is_leased { self.lease_time + LATE } else { 0 }
+    }
 }
 
 /// More than may be, in a window.
@@ -126,31 +154,25 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
 
 /// A denial though there was room for the hits, whatever may have counted.
 pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
-    if !rules.is_calm {
-        return None;
-    }
     each_counter(records, |number, own| {
         let limit = &rules.limits[number];
-        // A log has N times at most: what is reported beyond them moves the newest one.
-        let moves_times = limit.is_reported && limit.algorithm == Algorithm::SlidingLog;
-        let is_judged = limit.failure == StoreFailure::Error
-            && !moves_times
-            && !limit.is_leased
-            && !limit.is_shadow
-            && limit.requests[0] == limit.requests[1];
+        let is_judged = rules.explains(limit);
         let denied = own.iter().filter(|it| it.is_plain && it.outcome == Outcome::Denied { over: true });
         denied.filter(|_| is_judged).find_map(|it| {
             let others = own.iter().filter(|other| other.request != it.request && other.asked <= it.answered);
-            let others = others.filter(|other| other.may_count_until().is_some_and(|until| until >= it.asked));
+            let others = others.filter(|other| {
+                other.may_count_until(rules.is_calm).is_some_and(|until| until >= it.asked)
+            });
             let (most, wanted) = (u64::from(it.requests), it.hits.max(1));
             let there = match limit.algorithm {
                 Algorithm::SlidingLog | Algorithm::SlidingWindow => {
                     // A bucket counts as a whole, and is a sixtieth of the window at most.
                     let since = it.asked.saturating_sub(it.window + it.window / 60 + LATE);
-                    others.filter(|other| other.answered >= since).map(|other| other.hits).sum()
+                    let others = others.filter(|other| other.charged_until(rules.timeout) >= since);
+                    others.map(|other| other.hits).sum()
                 }
                 // What is there is rounded up.
-                Algorithm::TokenBucket | Algorithm::LeakyBucket => 1 + level(limit, others, it),
+                Algorithm::TokenBucket | Algorithm::LeakyBucket => 1 + level(rules, limit, others, it),
                 Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted => return None,
             };
             (there + wanted <= most).then(|| {
@@ -168,8 +190,14 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
 const LATE: Time = SECOND / 100;
 
 /// The most that may be in a bucket when this one is asked for.
-fn level<'r>(limit: &LimitSpec, others: impl Iterator<Item = &'r Record>, it: &Record) -> u64 {
-    let mut others: Vec<_> = others.map(|other| (other.answered.min(it.asked), other.hits)).collect();
+fn level<'r>(
+    rules: &Rules<'_>,
+    limit: &LimitSpec,
+    others: impl Iterator<Item = &'r Record>,
+    it: &Record,
+) -> u64 {
+    let charged = |other: &Record| other.charged_until(rules.timeout).min(it.asked);
+    let mut others: Vec<_> = others.map(|other| (charged(other), other.hits)).collect();
     others.sort_unstable();
     let (mut level, mut since) = (0.0_f64, 0);
     let drained = |elapsed: Time| elapsed as f64 * f64::from(limit.requests[0]) / it.window as f64;
@@ -195,14 +223,19 @@ fn alone(rules: &Rules<'_>, limit: &LimitSpec) -> u64 {
     if limit.failure == StoreFailure::Local { rules.starts } else { 0 }
 }
 
-/// Whether servers may have forgotten a hit in this loss. Those of a lease are spent until its end.
-fn may_be_lost(rules: &Rules<'_>, loss: &Loss, it: &Record) -> bool {
-    it.answered >= loss.since && it.asked <= loss.until + rules.lease_time + LATE
-}
-
-/// How many of these hits servers may have forgotten: at most so many each time.
-fn forgotten<'r>(rules: &Rules<'_>, most: u64, hits: impl Iterator<Item = &'r Record> + Clone) -> u64 {
-    let in_loss = |loss| hits.clone().filter(move |it| may_be_lost(rules, loss, it)).map(|it| it.hits).sum();
+/// How many of these hits servers may have forgotten: at most so many each time. Those of a lease are spent until its
+/// end.
+fn forgotten<'r>(
+    rules: &Rules<'_>,
+    limit: &LimitSpec,
+    most: u64,
+    hits: impl Iterator<Item = &'r Record> + Clone,
+) -> u64 {
+    let later = rules.leased_for(limit);
+    let in_loss = |loss: &Loss| {
+        let (since, until) = (loss.since, loss.until + later);
+        hits.clone().filter(|it| it.answered >= since && it.asked <= until).map(|it| it.hits).sum()
+    };
     let losses = rules.losses.iter().filter(|loss| loss.acknowledged);
     losses.map(|loss| most.min(in_loss(loss))).sum()
 }
@@ -244,7 +277,7 @@ fn too_many_until(
     if hits <= most {
         return None;
     }
-    let max = most + forgotten(rules, most, within);
+    let max = most + forgotten(rules, limit, most, within);
     (hits > max).then(|| told(hits, max, from, end - from))
 }
 
@@ -261,7 +294,7 @@ fn too_fast(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], from: Time) ->
         if hits <= most {
             return None;
         }
-        let max = most + forgotten(rules, most, later[..=place].iter().copied());
+        let max = most + forgotten(rules, limit, most, later[..=place].iter().copied());
         (hits > max).then(|| told(hits, max, from, elapsed))
     })
 }
@@ -282,10 +315,8 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String
         let before = own.iter().filter(|other| other.answered < it.asked && other.asked > since);
         let before: u64 = before.map(|other| other.hits).sum();
         let max = u64::from(it.requests);
-        let forgot = rules
-            .losses
-            .iter()
-            .any(|loss| loss.since <= it.answered && loss.until + rules.lease_time + LATE >= since);
+        let later = rules.leased_for(limit);
+        let forgot = rules.losses.iter().any(|loss| loss.since <= it.answered && loss.until + later >= since);
         (!forgot && before + it.hits > max).then(|| {
             format!(
                 "request {} was admitted {} hits at {} us, though {before} of {max} were there",
@@ -335,16 +366,31 @@ mod tests {
 
     fn is_fine(algorithm: Algorithm, losses: &[Loss], times: &[(Time, Time)]) -> bool {
         let admitted: Vec<_> = times.iter().map(|&times| record(times, Outcome::Admitted)).collect();
-        let rules = Rules { limits: &[limit(algorithm)], starts: 1, losses, lease_time: 0, is_calm: true };
-        too_much(&rules, &admitted).is_none()
+        too_much(&rules(&[limit(algorithm)], losses, true), &admitted).is_none()
+    }
+
+    fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rules<'s> {
+        Rules { limits, starts: 1, losses, lease_time: 0, timeout: SECOND / 10, is_calm }
+    }
+
+    #[test]
+    fn a_call_without_an_answer_is_done_in_time_or_never() {
+        let (denied, timeout) = (Outcome::Denied { over: true }, SECOND / 10);
+        let unknown = [record((0, timeout), Outcome::Unknown), record((1, timeout), Outcome::Unknown)];
+        let is_fine = |at: Time| {
+            let (records, limits) =
+                ([unknown[0], unknown[1], record((at, at + 1), denied)], [limit(Algorithm::SlidingWindow)]);
+            starved(&rules(&limits, &[], false), &records).is_none()
+        };
+        assert!(is_fine(SECOND / 2), "both may count");
+        assert!(is_fine(SECOND + timeout), "and until a window after their deadline");
+        assert!(!is_fine(2 * SECOND), "but no longer");
     }
 
     #[test]
     fn a_denial_is_noticed_where_there_was_room() {
         let is_fine = |algorithm, records: &[Record]| {
-            let rules =
-                Rules { limits: &[limit(algorithm)], starts: 1, losses: &[], lease_time: 0, is_calm: true };
-            starved(&rules, records).is_none()
+            starved(&rules(&[limit(algorithm)], &[], true), records).is_none()
         };
         let (admitted, over) = (Outcome::Admitted, Outcome::Denied { over: true });
         for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use tidegate_engine::rules::RuleSet;
 use tidegate_redis::SharedStore;
 
-use crate::network::Network;
+use crate::network::{Latencies, Network};
 use crate::node::Node;
 use crate::oracle::{Loss, Record};
 use crate::scenario::Scenario;
@@ -92,12 +92,13 @@ struct State {
 /// Plays a scenario. `tells`: what happens is written down.
 pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
     let world = World::new(tells);
-    let network = Network::new(
-        scenario.seed,
-        scenario.clocks.len(),
-        cluster::servers(scenario.layout),
-        (scenario.slow_one_in, scenario.asked_until()),
-    );
+    let latencies = Latencies {
+        slow_one_in: scenario.slow_one_in,
+        calm_from: scenario.asked_until(),
+        far: scenario.far.clone(),
+    };
+    let servers = cluster::servers(scenario.layout);
+    let network = Network::new(scenario.seed, scenario.clocks.len(), servers, latencies);
     let rules = [0, 1].map(|version| Arc::new(cluster::rules(&scenario.limits, version)));
     let nodes = scenario.clocks.iter().map(|_| State::default());
     let run = Arc::new(Run {

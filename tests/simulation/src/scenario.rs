@@ -2,15 +2,19 @@
 //!
 //! A scenario is plain data, so that parts of it can be left out: that is how a failing run is made short.
 
+mod drawn;
+
 use std::fmt::{self, Display, Formatter};
 
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
 use crate::node::NodeClock;
-use crate::random::Random;
 use crate::redis::server::Trouble;
-use crate::world::{MICRO, MILLI, SECOND, Time};
+use crate::world::{MILLI, SECOND, Time};
+
+/// How long clients ask.
+const ASKED: Time = 20 * SECOND;
 
 /// All of it.
 #[derive(Clone, Debug)]
@@ -33,6 +37,8 @@ pub struct Scenario {
     pub deny_cache_bytes: usize,
     /// Once in so many messages one takes much longer.
     pub slow_one_in: u64,
+    /// How much longer each message of a node takes, to servers and back.
+    pub far: Vec<[Time; 2]>,
     /// What clients ask, by time.
     pub asks: Vec<Ask>,
     /// What goes wrong, or is changed, by time.
@@ -104,9 +110,18 @@ pub struct Ask {
     /// How long it waits.
     pub deadline: Option<Time>,
     /// When it goes away without waiting for the answer.
-    pub cancelled_after: Option<Time>,
+    pub cancelled: Option<Cancelled>,
     /// How much later it gives back what it was admitted, at another node perhaps.
     pub refunded: Option<(Time, usize)>,
+}
+
+/// When a client goes away.
+#[derive(Clone, Copy, Debug)]
+pub enum Cancelled {
+    /// After so long.
+    After(Time),
+    /// When its request has waited so many times.
+    Waiting(u32),
 }
 
 /// One descriptor.
@@ -229,174 +244,45 @@ pub enum What {
     },
 }
 
-/// How long clients ask.
-const ASKED: Time = 20 * SECOND;
+impl What {
+    /// The node that it is about.
+    pub fn node(self) -> Option<usize> {
+        match self {
+            Self::Cut { node, .. }
+            | Self::Break { node, .. }
+            | Self::Lose { node, .. }
+            | Self::Pause { node, .. }
+            | Self::Crash { node, .. }
+            | Self::StopNode { node, .. }
+            | Self::Reload { node, .. } => Some(node),
+            Self::Stop { .. }
+            | Self::Refuse { .. }
+            | Self::Flush { .. }
+            | Self::Restart { .. }
+            | Self::FailOver { .. }
+            | Self::MoveSlots { .. } => None,
+        }
+    }
+}
 
 impl Scenario {
-    /// What this seed means, with so many nodes if that is said.
-    pub fn new(seed: u64, nodes: Option<usize>) -> Self {
-        let mut random = Random::new(seed);
-        let nodes = nodes.unwrap_or(1 + random.below(4) as usize);
-        let layout = random.pick(&[
-            Layout::Single,
-            Layout::PerSecond,
-            Layout::Sentinel,
-            Layout::Cluster(1),
-            Layout::Cluster(2),
-            Layout::Cluster(3),
-        ]);
-        let clocks = (0..nodes).map(|_| NodeClock {
-            offset: random.below(1_000) * SECOND,
-            drift_ppm: random.between(0, 100) as i64 - 50,
-        });
-        let clocks = clocks.collect();
-        let limits: Vec<_> = (0..1 + random.below(3)).map(|_| limit(&mut random, layout)).collect();
-        let mut scenario = Self {
-            seed: random.bits(),
-            clocks,
-            layout,
-            limits,
-            lease_time: random.pick(&[50, 100, 100, 200]) * MILLI,
-            timeout: random.pick(&[20, 100, 100]) * MILLI,
-            wait_replicas: random.pick(&[0, 0, 0, 1]),
-            deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
-            slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
-            asks: Vec::new(),
-            faults: Vec::new(),
-        };
-        scenario.asks = asks(&mut random.fork(), &scenario);
-        scenario.faults = faults(&mut random.fork(), &scenario);
-        scenario
-    }
-
     /// When clients have asked everything.
     pub fn asked_until(&self) -> Time {
         ASKED
     }
-}
 
-fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
-    let is_override = random.one_in(8);
-    let algorithm = match is_override {
-        // Requests bring no algorithm along: they get the usual one.
-        true => Algorithm::default(),
-        false => random.pick(&[
-            Algorithm::SlidingWindow,
-            Algorithm::SlidingWindow,
-            Algorithm::SlidingWindow,
-            Algorithm::SlidingLog,
-            Algorithm::SlidingLog,
-            Algorithm::TokenBucket,
-            Algorithm::LeakyBucket,
-            Algorithm::FixedWindow,
-        ]),
-    };
-    let requests = random.pick(&[1, 2, 3, 5, 10, 40, 200]);
-    let other = if random.one_in(3) { random.pick(&[1, 2, 5, 20, 100]) } else { requests };
-    // A minute is of the main store: where there is a second one, some limits have to be there.
-    let window = if layout == Layout::PerSecond && random.one_in(2) { 60 } else { 1 + random.below(5) };
-    let other_window = if random.one_in(8) { 1 + random.below(5) } else { window };
-    LimitSpec {
-        algorithm,
-        requests: [requests, other],
-        window_secs: [window, other_window],
-        is_override,
-        is_shadow: !is_override && random.one_in(10),
-        is_leased: !is_override && algorithm.is_strict() && random.one_in(2),
-        is_reported: !is_override && algorithm != Algorithm::FixedWindow && random.one_in(6),
-        failure: match is_override {
-            true => StoreFailure::Error,
-            false => random.pick(&[
-                StoreFailure::Error,
-                StoreFailure::Error,
-                StoreFailure::Deny,
-                StoreFailure::Local,
-            ]),
-        },
+    /// Without the last node, and what it does.
+    #[must_use]
+    pub fn without_last_node(&self) -> Self {
+        let mut fewer = self.clone();
+        fewer.clocks.pop();
+        fewer.far.pop();
+        let nodes = fewer.clocks.len();
+        fewer.asks.retain(|ask| ask.node < nodes);
+        fewer.asks.iter_mut().for_each(|ask| ask.refunded = ask.refunded.filter(|&(_, node)| node < nodes));
+        fewer.faults.retain(|fault| fault.what.node().is_none_or(|node| node < nodes));
+        fewer
     }
-}
-
-fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
-    let (mut asks, mut now) = (Vec::new(), 500 * MILLI);
-    let usual = random.pick(&[2 * MILLI, 10 * MILLI, 30 * MILLI]);
-    let keys = random.pick(&[1, 2, 6]);
-    let several = random.pick(&[2, 5, 1_000]);
-    let refunds = random.pick(&[3, 20, 1 << 40]);
-    let mut burst = 0;
-    while now < ASKED {
-        // Quiet and busy by turns; several at the very same time.
-        if random.one_in(200) {
-            burst = random.below(60);
-        }
-        now += match burst {
-            0 if random.one_in(100) => random.below(1_500 * MILLI),
-            0 => random.below(2 * usual),
-            _ => random.pick(&[0, 0, 20 * MICRO, 300 * MICRO]),
-        };
-        burst = burst.saturating_sub(1);
-        let count = if random.one_in(several) { 1 + random.below(3) } else { 1 };
-        let items = (0..count).map(|_| {
-            let limit = random.below(scenario.limits.len() as u64) as usize;
-            let most = u64::from(scenario.limits[limit].requests[0]);
-            let hits = random.pick(&[0, 1, 1, 1, 1, 1, 2, most / 3 + 1, most]);
-            // Most ask for the hot one.
-            let key = if random.one_in(3) { random.below(keys) } else { 0 };
-            Item { limit, key, hits }
-        });
-        asks.push(Ask {
-            items: items.collect(),
-            at: now,
-            node: random.below(scenario.clocks.len() as u64) as usize,
-            deadline: random.one_in(4).then(|| random.pick(&[1, 5, 20, 50]) * MILLI),
-            cancelled_after: random.one_in(30).then(|| random.below(3 * MILLI)),
-            refunded: random
-                .one_in(refunds)
-                .then(|| (random.below(SECOND), random.below(scenario.clocks.len() as u64) as usize)),
-        });
-    }
-    asks
-}
-
-fn faults(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
-    let (nodes, servers) = (scenario.clocks.len() as u64, scenario.layout.servers() as u64);
-    // Where nothing fails, denials without a reason are seen too.
-    let count = random.pick(&[0, 0, 0, 1, 2, 4, 8, 16]);
-    let mut faults: Vec<Fault> = (0..count)
-        .map(|_| {
-            let (node, server) = (random.below(nodes) as usize, random.below(servers) as usize);
-            let at = SECOND + random.below(ASKED - SECOND);
-            let lasts = random.pick(&[5 * MILLI, 50 * MILLI, 150 * MILLI, 400 * MILLI, SECOND, 3 * SECOND]);
-            let to = random.below(servers) as usize;
-            let what = match random.below(15) {
-                0 | 1 => What::Cut { node, server, lasts },
-                2 => What::Break { node, server },
-                3 => What::Lose { node, server },
-                4 => What::Stop { server, lasts },
-                5 => {
-                    let why = random.pick(&[Trouble::Loading, Trouble::ReadOnly, Trouble::Full]);
-                    What::Refuse { server, lasts, why }
-                }
-                6 => What::Flush { server },
-                7 => What::Restart { server, lasts },
-                8 => What::FailOver { server, lacks: lasts },
-                9 => What::Pause { node, lasts },
-                10 => What::Crash { node, lasts },
-                11 => What::StopNode { node, lasts },
-                12 | 13 => What::MoveSlots { server, to, lasts },
-                _ => What::Reload { node, version: random.below(2) as usize },
-            };
-            Fault { at, what }
-        })
-        .collect();
-    if random.one_in(3) {
-        // A reload reaches all nodes, one after the other.
-        let (at, version) = (SECOND + random.below(ASKED - SECOND), 1);
-        let all = (0..nodes as usize)
-            .map(|node| Fault { at: at + random.below(SECOND), what: What::Reload { node, version } });
-        faults.extend(all);
-    }
-    faults.sort_by_key(|fault| fault.at);
-    faults
 }
 
 impl Display for Scenario {
@@ -410,6 +296,12 @@ impl Display for Scenario {
             self.timeout / MILLI,
             self.wait_replicas,
             self.deny_cache_bytes
+        )?;
+        let far: Vec<_> = self.far.iter().map(|way| way.map(|more| more / MILLI)).collect();
+        writeln!(
+            formatter,
+            "messages of nodes take {far:?} ms longer there and back, one in {} long",
+            self.slow_one_in
         )?;
         for (number, limit) in self.limits.iter().enumerate() {
             let LimitSpec { algorithm, requests, window_secs, failure, .. } = limit;

@@ -15,6 +15,7 @@ pub fn shrink(mut scenario: Scenario, kind: Kind) -> (Scenario, Outcome) {
     };
     loop {
         let before = (scenario.asks.len(), scenario.faults.len());
+        without_nodes(&mut scenario, &mut is_wrong);
         without_parts(&mut scenario, |scenario| &mut scenario.faults, &mut is_wrong);
         without_parts(&mut scenario, |scenario| &mut scenario.asks, &mut is_wrong);
         if (scenario.asks.len(), scenario.faults.len()) == before {
@@ -23,6 +24,17 @@ pub fn shrink(mut scenario: Scenario, kind: Kind) -> (Scenario, Outcome) {
     }
     let outcome = run(&scenario, true);
     (scenario, outcome)
+}
+
+/// Leaves out nodes, the last one first.
+fn without_nodes(scenario: &mut Scenario, is_wrong: &mut impl FnMut(&Scenario) -> bool) {
+    while scenario.clocks.len() > 1 {
+        let fewer = scenario.without_last_node();
+        if !is_wrong(&fewer) {
+            break;
+        }
+        *scenario = fewer;
+    }
 }
 
 /// Leaves out parts of a list: halves, then quarters, and so on down to single ones.

@@ -1,5 +1,8 @@
 //! Lua 5.1 as a Redis server offers it to scripts: `redis.call`, `redis.pcall`, `struct` and `bit`.
 //!
+//! It is LuaJIT with its compiler off: the scripts make their functions anew for each call, so that nothing is compiled
+//! twice. Its interpreter alone is faster than that of Lua 5.1.
+//!
 //! In: a script, keys, arguments, a database and the time. Out: a [`Reply`].
 
 use std::cell::RefCell;
@@ -7,7 +10,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use mlua::state::{GcIncParams, GcMode};
-use mlua::{BorrowedBytes, Error, Function, Lua, LuaString, Table, Value, Variadic};
+use mlua::{BString, BorrowedBytes, Either, Error, Function, Lua, Table, Value, Variadic};
 use smallvec::SmallVec;
 
 use super::database::{Database, Reply};
@@ -30,6 +33,7 @@ impl Scripts {
     /// An interpreter without scripts.
     pub fn new() -> mlua::Result<Self> {
         let (lua, running) = (Lua::new(), Rc::<RefCell<Running>>::default());
+        lua.load("jit.off()").exec()?;
         // Little lives on after a script: garbage is collected when it is many times as much.
         lua.gc_set_mode(GcMode::Incremental(GcIncParams::default().pause(1_000)));
         let redis = lua.create_table()?;
@@ -119,14 +123,18 @@ impl Bytes {
     }
 }
 
+/// What a script is given: bytes, which go to Lua directly, or any other value.
+type Given = Either<BString, Value>;
+
 /// `redis.call` and `redis.pcall`.
-fn call(lua: &Lua, running: &RefCell<Running>, arguments: &[Value], raises: bool) -> mlua::Result<Value> {
+fn call(lua: &Lua, running: &RefCell<Running>, arguments: &[Value], raises: bool) -> mlua::Result<Given> {
     let texts: SmallVec<[Bytes; 6]> = arguments.iter().map(Bytes::of).collect::<mlua::Result<_>>()?;
     let command: SmallVec<[&[u8]; 6]> = texts.iter().map(Bytes::as_slice).collect();
     let Running { database, now_micros } = &mut *running.borrow_mut();
     match database.run(*now_micros, &command) {
         Reply::Error(code, text) if raises => Err(Error::runtime(format!("{code} {text}"))),
-        reply => to_lua(lua, reply),
+        Reply::Bulk(bytes) => Ok(Either::Left(bytes.into())),
+        reply => to_lua(lua, reply).map(Either::Right),
     }
 }
 
@@ -211,9 +219,9 @@ enum Field {
     Four,
 }
 
-fn pack(lua: &Lua, (format, values): (LuaString, Variadic<f64>)) -> mlua::Result<LuaString> {
-    let (mut packed, mut values) = (SmallVec::<[u8; 128]>::new(), values.iter());
-    for field in fields(&format.as_bytes()) {
+fn pack(_: &Lua, (format, values): (BString, Variadic<f64>)) -> mlua::Result<BString> {
+    let (mut packed, mut values) = (Vec::with_capacity(8 * values.len()), values.iter());
+    for field in fields(&format) {
         let value = *values.next().ok_or_else(|| Error::runtime("a value is missing"))?;
         match field? {
             Field::Double => packed.extend(value.to_le_bytes()),
@@ -221,14 +229,10 @@ fn pack(lua: &Lua, (format, values): (LuaString, Variadic<f64>)) -> mlua::Result
             Field::Four => packed.extend((value as i64 as u32).to_le_bytes()),
         }
     }
-    lua.create_string(&packed)
+    Ok(packed.into())
 }
 
-fn unpack(
-    _: &Lua,
-    (format, text, from): (LuaString, LuaString, Option<usize>),
-) -> mlua::Result<Variadic<f64>> {
-    let (format, text) = (format.as_bytes(), text.as_bytes());
+fn unpack(_: &Lua, (format, text, from): (BString, BString, Option<usize>)) -> mlua::Result<Variadic<f64>> {
     let mut at = from.unwrap_or(1) - 1;
     let mut values = Variadic::with_capacity(format.len());
     let mut take = |length: usize| {

@@ -1,6 +1,7 @@
 //! What clients do in a run: they ask, go away, and give hits back; and what they were answered.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_engine::decision::{Code, Verdicts, conclude};
@@ -15,7 +16,7 @@ use super::{Kind, LATE_MAX, Run};
 use crate::node::Node;
 use crate::oracle::{Outcome, Record};
 use crate::redis::server::EPOCH_MICROS;
-use crate::scenario::{Ask, Item};
+use crate::scenario::{Ask, Cancelled, Item};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 
 /// The keys of limits in requests, and the values of counters.
@@ -56,9 +57,13 @@ impl Run {
     /// A client asks.
     fn ask(self: &Arc<Self>, number: usize, ask: Ask) {
         let Some(task) = self.request(number, ask.node, ask.items.clone(), 1, ask.deadline) else { return };
-        let (run, node, cancelled_after) = (Arc::clone(self), ask.node, ask.cancelled_after);
+        let (run, node, cancelled) = (Arc::clone(self), ask.node, ask.cancelled);
+        let waits_max = match cancelled {
+            Some(Cancelled::Waiting(times)) => times,
+            _ => u32::MAX,
+        };
         let asking = self.world.spawn(node, async move {
-            let admitted = task.await;
+            let admitted = waiting_at_most(waits_max, task).await.flatten();
             let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(&ask, run.world.now() + after));
             if let (Some(true), Some((after, at))) = (admitted, refunded) {
                 // Taken out before: whatever becomes of it, the client counts on none of these hits any more.
@@ -70,7 +75,7 @@ impl Run {
                 run.world.at(run.world.now() + after, move |_| again.refund(number, at, &ask));
             }
         });
-        if let Some(after) = cancelled_after {
+        if let Some(Cancelled::After(after)) = cancelled {
             self.world.at(self.world.now() + after, move |_| asking.abort());
         }
     }
@@ -236,6 +241,24 @@ impl Run {
         }
         first
     }
+}
+
+/// Runs a future until it has waited so many times, and drops it then.
+async fn waiting_at_most<T>(times: u32, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut left) = (Some(Box::pin(future)), times);
+    std::future::poll_fn(move |context| {
+        let Some(running) = &mut future else { return Poll::Ready(None) };
+        if let Poll::Ready(output) = running.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        left -= 1;
+        if left > 0 {
+            return Poll::Pending;
+        }
+        future = None;
+        Poll::Ready(None)
+    })
+    .await
 }
 
 /// The way of a request through the shared store. The program's `Service` goes the same way, but with the clock of the

@@ -67,15 +67,15 @@ impl Run {
                 };
                 // A request that waits may hold some.
                 if let (Some(store), 0) = (store, asking) {
-                    run.check_accounts(node, store.leases());
+                    run.check_accounts(node, store.leases(), store.leased_hits_left());
                 }
             }
             run.check_accounts_until(end);
         });
     }
 
-    pub(super) fn check_accounts(&self, node: usize, totals: LeaseTotals) {
-        let LeaseTotals { hits_taken, hits_spent, hits_left, hits_given_back, .. } = totals;
+    pub(super) fn check_accounts(&self, node: usize, totals: LeaseTotals, hits_left: u64) {
+        let LeaseTotals { hits_taken, hits_spent, hits_given_back, .. } = totals;
         if hits_taken != hits_spent + hits_left + hits_given_back {
             let what = format!(
                 "node {node} took leases of {hits_taken} hits, of which {hits_spent} were spent, {hits_left} are left, \
@@ -93,6 +93,7 @@ impl Run {
             starts,
             losses: &losses,
             lease_time: self.scenario.lease_time,
+            timeout: self.scenario.timeout,
             is_calm,
         };
         let records = lock(&self.records);

@@ -17,7 +17,7 @@ impl Run {
         let later = |lasts: Time, then: fn(&Arc<Self>, What)| self.after(lasts, move |run| then(run, what));
         match what {
             What::Cut { node, server, lasts } => network.cut(node, server, now + lasts),
-            What::Break { node, server } => network.break_all(Some(node), server),
+            What::Break { node, server } => network.break_way(node, server),
             What::Lose { node, server } => network.lose(node, server),
             What::Stop { server, lasts } => network.stop(server, now + lasts),
             What::Refuse { server, lasts, why } => {
@@ -29,7 +29,7 @@ impl Run {
                 self.all_is_lost();
             }
             What::Restart { server, lasts } => {
-                network.break_all(None, server);
+                network.break_all(server);
                 network.set_gone(server, true);
                 network.server(server, |it| it.restart(Database::default()));
                 self.all_is_lost();
@@ -46,7 +46,7 @@ impl Run {
                 let store = lock(&self.nodes)[node].store.take();
                 world.kill(Some(node));
                 drop(store);
-                (0..self.scenario.layout.servers()).for_each(|server| network.break_all(Some(node), server));
+                network.close_all(node);
                 later(lasts, Self::heal);
             }
             What::StopNode { node, lasts } => {
@@ -83,7 +83,7 @@ impl Run {
         let run = Arc::clone(self);
         self.world.spawn(node, async move {
             store.detach().await;
-            run.check_accounts(node, store.leases());
+            run.check_accounts(node, store.leases(), store.leased_hits_left());
         });
     }
 
@@ -119,7 +119,7 @@ impl Run {
             run.network.server(from, |it| {
                 (it.is_replica, it.replicas) = (from != to, 1);
             });
-            run.network.break_all(None, from);
+            run.network.break_all(from);
             run.lost_since(since, to);
             run.world.tell(|| format!("server {from} is the master no more, but {to}"));
         });

@@ -1,0 +1,205 @@
+//! What a seed means: all of a scenario is drawn from it.
+//!
+//! Faults are drawn as a swarm (Groce et al. 2012): each seed has only some kinds of them, few or many. Where all kinds
+//! take turns, each undoes what another has prepared. Many come together, and close to what a client asks: what goes wrong
+//! needs two of them within a millisecond.
+
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::rules::StoreFailure;
+
+use super::{ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What};
+use crate::node::NodeClock;
+use crate::random::Random;
+use crate::redis::server::Trouble;
+use crate::world::{MICRO, MILLI, SECOND, Time};
+
+/// Kinds of faults.
+const KINDS: u64 = 13;
+
+impl Scenario {
+    /// What this seed means, with so many nodes if that is said.
+    pub fn new(seed: u64, nodes: Option<usize>) -> Self {
+        let mut random = Random::new(seed);
+        let nodes = nodes.unwrap_or(1 + random.below(4) as usize);
+        let layout = random.pick(&[
+            Layout::Single,
+            Layout::PerSecond,
+            Layout::Sentinel,
+            Layout::Cluster(1),
+            Layout::Cluster(2),
+            Layout::Cluster(3),
+        ]);
+        let clocks = (0..nodes).map(|_| NodeClock {
+            offset: random.below(1_000) * SECOND,
+            drift_ppm: random.between(0, 100) as i64 - 50,
+        });
+        let clocks = clocks.collect();
+        let limits: Vec<_> = (0..1 + random.below(3)).map(|_| limit(&mut random, layout)).collect();
+        let timeout = random.pick(&[20, 100, 100]) * MILLI;
+        let mut scenario = Self {
+            seed: random.bits(),
+            clocks,
+            layout,
+            limits,
+            lease_time: random.pick(&[50, 100, 100, 200]) * MILLI,
+            timeout,
+            wait_replicas: random.pick(&[0, 0, 0, 1]),
+            deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
+            slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
+            far: (0..nodes).map(|_| far(&mut random, timeout)).collect(),
+            asks: Vec::new(),
+            faults: Vec::new(),
+        };
+        scenario.asks = asks(&mut random.fork(), &scenario);
+        scenario.faults = faults(&mut random.fork(), &scenario);
+        scenario
+    }
+}
+
+/// How much longer messages of a node take: some are far away, but near enough to be answered in time.
+fn far(random: &mut Random, timeout: Time) -> [Time; 2] {
+    match random.one_in(4) {
+        true => [random.below(timeout / 10), random.below(timeout / 10 * 6)],
+        false => [0, 0],
+    }
+}
+
+fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
+    let is_override = random.one_in(8);
+    let algorithm = match is_override {
+        // Requests bring no algorithm along: they get the usual one.
+        true => Algorithm::default(),
+        false => random.pick(&[
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingLog,
+            Algorithm::SlidingLog,
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+            Algorithm::FixedWindow,
+        ]),
+    };
+    let is_leased = !is_override && algorithm.is_strict() && random.one_in(2);
+    // Of less than sixteen hits none are leased.
+    let requests = if is_leased { &[5, 20, 40, 40, 100, 200][..] } else { &[1, 2, 3, 5, 10, 40, 200] };
+    let requests = random.pick(requests);
+    let other = if random.one_in(3) { random.pick(&[1, 2, 5, 20, 100]) } else { requests };
+    // A minute is of the main store: where there is a second one, some limits have to be there.
+    let window = if layout == Layout::PerSecond && random.one_in(2) { 60 } else { 1 + random.below(5) };
+    let other_window = if random.one_in(8) { 1 + random.below(5) } else { window };
+    LimitSpec {
+        algorithm,
+        requests: [requests, other],
+        window_secs: [window, other_window],
+        is_override,
+        is_shadow: !is_override && random.one_in(10),
+        is_leased,
+        is_reported: !is_override && algorithm != Algorithm::FixedWindow && random.one_in(6),
+        failure: match is_override {
+            true => StoreFailure::Error,
+            false => random.pick(&[
+                StoreFailure::Error,
+                StoreFailure::Error,
+                StoreFailure::Deny,
+                StoreFailure::Local,
+            ]),
+        },
+    }
+}
+
+fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
+    let (mut asks, mut now) = (Vec::new(), 500 * MILLI);
+    let usual = random.pick(&[2 * MILLI, 10 * MILLI, 30 * MILLI]);
+    let keys = random.pick(&[1, 2, 6]);
+    let several = random.pick(&[2, 5, 1_000]);
+    let refunds = random.pick(&[3, 20, 1 << 40]);
+    let mut burst = 0;
+    while now < ASKED {
+        // Quiet and busy by turns; several at the very same time.
+        if random.one_in(200) {
+            burst = random.below(60);
+        }
+        now += match burst {
+            0 if random.one_in(100) => random.below(1_500 * MILLI),
+            0 => random.below(2 * usual),
+            _ => random.pick(&[0, 0, 20 * MICRO, 300 * MICRO]),
+        };
+        burst = burst.saturating_sub(1);
+        let count = if random.one_in(several) { 1 + random.below(3) } else { 1 };
+        asks.push(Ask {
+            items: (0..count).map(|_| item(random, &scenario.limits, keys)).collect(),
+            at: now,
+            node: random.below(scenario.clocks.len() as u64) as usize,
+            deadline: random.one_in(4).then(|| random.pick(&[1, 5, 20, 50]) * MILLI),
+            cancelled: random.one_in(20).then(|| match random.one_in(2) {
+                true => Cancelled::After(random.below(3 * MILLI)),
+                false => Cancelled::Waiting(1 + random.below(6) as u32),
+            }),
+            refunded: random
+                .one_in(refunds)
+                .then(|| (random.below(SECOND), random.below(scenario.clocks.len() as u64) as usize)),
+        });
+    }
+    asks
+}
+
+fn item(random: &mut Random, limits: &[LimitSpec], keys: u64) -> Item {
+    let limit = random.below(limits.len() as u64) as usize;
+    let most = u64::from(limits[limit].requests[0]);
+    let hits = random.pick(&[0, 1, 1, 1, 1, 1, 2, most / 3 + 1, most]);
+    // Most ask for the hot one.
+    let key = if random.one_in(3) { random.below(keys) } else { 0 };
+    Item { limit, key, hits }
+}
+
+fn faults(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
+    // Where nothing fails, denials without a reason are seen best.
+    let count = random.pick(&[0, 0, 0, 1, 2, 4, 8, 16]);
+    let kinds: Vec<u64> = (0..random.pick(&[1, 2, 3, 20])).map(|_| random.below(KINDS)).collect();
+    let moments = [(); 3].map(|()| random.pick(&scenario.asks).at);
+    let spread = random.pick(&[500 * MICRO, 5 * MILLI, 150 * MILLI]);
+    let mut faults: Vec<Fault> = (0..count)
+        .map(|_| {
+            let at = match random.one_in(2) {
+                true => SECOND + random.below(ASKED - SECOND),
+                false => random.pick(&moments) + random.below(spread),
+            };
+            let kind = random.pick(&kinds);
+            Fault { at, what: what(random, scenario, kind) }
+        })
+        .collect();
+    if random.one_in(3) {
+        // A reload reaches all nodes, one after the other.
+        let (at, version) = (SECOND + random.below(ASKED - SECOND), 1);
+        let all = (0..scenario.clocks.len())
+            .map(|node| Fault { at: at + random.below(SECOND), what: What::Reload { node, version } });
+        faults.extend(all);
+    }
+    faults.sort_by_key(|fault| fault.at);
+    faults
+}
+
+fn what(random: &mut Random, scenario: &Scenario, kind: u64) -> What {
+    let (nodes, servers) = (scenario.clocks.len() as u64, scenario.layout.servers() as u64);
+    let (node, server) = (random.below(nodes) as usize, random.below(servers) as usize);
+    let lasts = random.pick(&[5 * MILLI, 50 * MILLI, 150 * MILLI, 400 * MILLI, SECOND, 3 * SECOND]);
+    match kind {
+        0 => What::Cut { node, server, lasts },
+        1 => What::Break { node, server },
+        2 => What::Lose { node, server },
+        3 => What::Stop { server, lasts },
+        4 => {
+            let why = random.pick(&[Trouble::Loading, Trouble::ReadOnly, Trouble::Full]);
+            What::Refuse { server, lasts, why }
+        }
+        5 => What::Flush { server },
+        6 => What::Restart { server, lasts },
+        7 => What::FailOver { server, lacks: lasts },
+        8 => What::Pause { node, lasts },
+        9 => What::Crash { node, lasts },
+        10 => What::StopNode { node, lasts },
+        11 => What::MoveSlots { server, to: random.below(servers) as usize, lasts },
+        _ => What::Reload { node, version: random.below(2) as usize },
+    }
+}
