@@ -48,7 +48,7 @@ impl<R: Runtime> Connection<R> {
             let clock = Mutex::new(server_clock(runtime, &transport, shared.options.timeout).await?);
             let server = shared.server(address);
             let wire = Arc::new(Wire::new(address.clone(), transport, Arc::clone(changed)));
-            server.add(&wire);
+            server.add(&wire, shared.next_connection());
             let batches = CallBatches::new(Arc::clone(&wire), Arc::clone(shared), Arc::clone(&server));
             Ok(Arc::new(Self { wire, batches, clock, server }))
         };
@@ -60,9 +60,9 @@ impl<R: Runtime> Connection<R> {
         self.server.memory()
     }
 
-    /// Keeps the server's memory that was read.
-    pub(super) fn remember(&self, memory: Memory) {
-        self.server.remember(memory);
+    /// Keeps the server's memory that was read: the key of its generation, and its value.
+    pub(super) fn remember(&self, key: &[u8], generation: &[u8]) {
+        self.server.remember(key, generation);
     }
 
     /// Sends any command, and reads its reply.

@@ -13,7 +13,6 @@ use crate::connect_error::ConnectError;
 use crate::connection::Connection;
 use crate::routes::Routes;
 use crate::runtime::Runtime;
-use crate::script::Memory;
 use crate::state::Shared;
 use crate::topology::slot_of;
 
@@ -74,8 +73,7 @@ impl Generation {
                 read(shared, connection, &key).await?.unwrap_or_default()
             }
         };
-        let memory = Memory { key: key.clone().into_bytes(), generation: now.clone().into_bytes() };
-        connection.remember(memory);
+        connection.remember(key.as_bytes(), now.as_bytes());
         let before = self.0.insert(key, now.clone());
         if before.is_some_and(|before| before != now) {
             shared.stats.memory_lost.fetch_add(1, Relaxed);

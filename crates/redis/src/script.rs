@@ -137,6 +137,9 @@ pub struct Memory {
     pub key: Vec<u8>,
     /// The value of the generation.
     pub generation: Vec<u8>,
+    /// The newest connection to the server, by its number. A failover keeps the generation, but loses what was charged
+    /// last; all connections to the new master are newer.
+    pub connection: u64,
 }
 
 /// The keys and arguments of one call of the script.

@@ -23,7 +23,8 @@ pub(super) struct Server<R: Runtime> {
     /// Whether its connections were closed.
     cut: AtomicBool,
     wires: Mutex<Vec<Weak<Wire<R>>>>,
-    memory: Mutex<Option<Arc<Memory>>>,
+    /// The number of the newest connection, and the memory as it was last read.
+    memory: Mutex<(u64, Option<Arc<Memory>>)>,
 }
 
 // `derive` would ask for a default runtime.
@@ -40,11 +41,16 @@ impl<R: Runtime> Default for Server<R> {
 }
 
 impl<R: Runtime> Server<R> {
-    /// Adds a connection's wire.
-    pub(super) fn add(&self, wire: &Arc<Wire<R>>) {
+    /// Adds a new connection's wire. What was charged before does not go back any more: the new connection may be to
+    /// another server that took the name over, and lacks the last charges.
+    pub(super) fn add(&self, wire: &Arc<Wire<R>>, connection: u64) {
         let mut wires = self.wires.lock();
         wires.retain(|wire| wire.strong_count() > 0);
         wires.push(Arc::downgrade(wire));
+        drop(wires);
+        let (newest, memory) = &mut *self.memory.lock();
+        *newest = connection;
+        *memory = memory.take().map(|memory| Arc::new(Memory { connection, ..Memory::clone(&memory) }));
     }
 
     /// Notes a call that was answered in time.
@@ -79,14 +85,15 @@ impl<R: Runtime> Server<R> {
 
     /// The memory, as it was last read.
     pub(super) fn memory(&self) -> Option<Arc<Memory>> {
-        self.memory.lock().clone()
+        self.memory.lock().1.clone()
     }
 
-    /// Keeps the memory that was read.
-    pub(super) fn remember(&self, memory: Memory) {
-        let mut known = self.memory.lock();
-        if known.as_deref() != Some(&memory) {
-            *known = Some(Arc::new(memory));
+    /// Keeps the memory that was read: the key of its generation, and its value.
+    pub(super) fn remember(&self, key: &[u8], generation: &[u8]) {
+        let (connection, known) = &mut *self.memory.lock();
+        if !known.as_ref().is_some_and(|known| known.key == key && known.generation == generation) {
+            let (key, generation, connection) = (key.to_vec(), generation.to_vec(), *connection);
+            *known = Some(Arc::new(Memory { key, generation, connection }));
         }
     }
 

@@ -502,7 +502,7 @@ impl<R: Runtime> SharedStore<R> {
             }
             if !call.keys.is_empty() {
                 let refunds = Refunds::begin(&self.runtime, &self.deny_cache, counters);
-                part.store.give_back(part.slot, call, refunds);
+                part.store.give_back(part.slot, memory, call, refunds);
             }
         }
     }

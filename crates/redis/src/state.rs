@@ -47,6 +47,8 @@ pub(super) struct Shared<R: Runtime> {
     pub(super) options: RedisOptions,
     scripts: &'static [Script; Purpose::ALL.len()],
     pub(super) contact: watch::Sender<Contact>,
+    /// The number of the newest connection.
+    connection: AtomicU64,
     /// The servers that connections were opened to.
     servers: Mutex<HashMap<Address, Arc<Server<R>>>>,
     /// Notified when a server has lost its memory.
@@ -148,6 +150,7 @@ impl<R: Runtime> Shared<R> {
             options,
             scripts: &SCRIPTS,
             contact: watch::Sender::new(Contact::Never(None)),
+            connection: AtomicU64::new(0),
             servers: Mutex::default(),
             memory_lost: Notify::new(),
             workers_up: AtomicUsize::new(0),
@@ -158,6 +161,11 @@ impl<R: Runtime> Shared<R> {
 
     pub(super) fn script(&self, purpose: Purpose) -> &'static Script {
         &self.scripts[purpose as usize]
+    }
+
+    /// A number for a new connection.
+    pub(super) fn next_connection(&self) -> u64 {
+        self.connection.fetch_add(1, Relaxed) + 1
     }
 
     /// What all connections to this server share.

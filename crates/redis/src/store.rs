@@ -169,17 +169,22 @@ impl<R: Runtime> RedisStore<R> {
         self.worker_connections().is_some_and(|connections| connections.route(slot).is_some())
     }
 
-    /// Gives back hits once, in the background. Drops `until_done` when that has ended, with success or not.
-    pub(super) fn give_back(&self, slot: u16, mut call: Call, until_done: impl Send + 'static) {
+    /// Gives back hits once, in the background, if the server still has the memory in which they were charged. Drops
+    /// `until_done` when that has ended, with success or not.
+    pub(super) fn give_back(
+        &self,
+        slot: u16,
+        memory: &Memory,
+        mut call: Call,
+        until_done: impl Send + 'static,
+    ) {
         if !matches!(self.shared.options.kind, address::Kind::Cluster(_)) {
             // A single server needs every key that a script reads named. In a Cluster the memory's key may be in
             // another slot, so it cannot be named.
             call.name_memory();
         }
-        let Some(connection) = self.worker_connections().and_then(|connections| connections.route(slot))
-        else {
-            return;
-        };
+        let connection = self.worker_connections().and_then(|connections| connections.route(slot));
+        let Some(connection) = connection.filter(|it| it.memory().as_deref() == Some(memory)) else { return };
         let shared = Arc::clone(&self.shared);
         let until = shared.runtime.monotonic() + GIVE_BACK_TIMEOUT;
         shared.stats.given_back.fetch_add(1, Relaxed);

@@ -6,7 +6,8 @@
 //! - Strict algorithms: never more than N in any window of W, N being the largest that was in force.
 //! - Buckets: never more than `burst` and what drains meanwhile.
 //! - Fixed windows: never more than N in an aligned window.
-//! - Hits that were reported are charged whether they fit or not, but nothing is admitted on top of N.
+//! - Hits that were reported are charged whether they fit or not, but nothing is admitted on top of N. A report without an
+//!   answer is sent again, and may count twice.
 //! - What a server forgets may be admitted once more, and no more than that: all that it was asked before FLUSHALL, or
 //!   what a replica lacked that takes over.
 //! - `local`: every node may admit N alone while Redis is away, and again when it was restarted.
@@ -86,6 +87,11 @@ impl Record {
             Outcome::Denied { .. } if is_calm => Some(self.answered + SECOND),
             Outcome::Denied { .. } | Outcome::Unknown | Outcome::Admitted => Some(Time::MAX),
         }
+    }
+
+    /// How many hits may count.
+    fn hits_at_most(&self) -> u64 {
+        if self.is_reported && self.outcome == Outcome::Unknown { 2 * self.hits } else { self.hits }
     }
 
     /// When it is charged at the latest. A node knows a server's clock no better than by what a call took there.
@@ -169,7 +175,7 @@ pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
                     // A bucket counts as a whole, and is a sixtieth of the window at most.
                     let since = it.asked.saturating_sub(it.window + it.window / 60 + LATE);
                     let others = others.filter(|other| other.charged_until(rules.timeout) >= since);
-                    others.map(|other| other.hits).sum()
+                    others.map(Record::hits_at_most).sum()
                 }
                 // What is there is rounded up.
                 Algorithm::TokenBucket | Algorithm::LeakyBucket => 1 + level(rules, limit, others, it),
@@ -197,7 +203,7 @@ fn level<'r>(
     it: &Record,
 ) -> u64 {
     let charged = |other: &Record| other.charged_until(rules.timeout).min(it.asked);
-    let mut others: Vec<_> = others.map(|other| (charged(other), other.hits)).collect();
+    let mut others: Vec<_> = others.map(|other| (charged(other), other.hits_at_most())).collect();
     others.sort_unstable();
     let (mut level, mut since) = (0.0_f64, 0);
     let drained = |elapsed: Time| elapsed as f64 * f64::from(limit.requests[0]) / it.window as f64;

@@ -119,7 +119,7 @@ fn sequence(both: &mut Both, seed: u64) {
         let deadline = if late { now - 1 } else { now + SECOND };
         match random.below(8) {
             0 if !stamps.is_empty() => {
-                let memory = Memory { key: GENERATION.into(), generation: b"one".to_vec() };
+                let memory = Memory { key: GENERATION.into(), generation: b"one".to_vec(), connection: 1 };
                 let mut call = Call::giving_back(&memory);
                 let (place, stamp, hits) = stamps.swap_remove(random.below(stamps.len() as u64) as usize);
                 call.push_give_back(

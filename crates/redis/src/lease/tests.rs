@@ -181,12 +181,12 @@ fn the_table_is_bounded() {
 #[test]
 fn a_part_that_was_emptied_is_swept_again_when_it_is_used_again() {
     let leases = leased(3);
-    assert_eq!(leases.hits_spent_and_left(), (0, 3));
+    assert_eq!((leases.hits_spent(), leases.hits_left()), (0, 3));
     assert_eq!(swept(&leases, 1_500), [(5, 3)]);
-    assert_eq!((leases.in_use.load(Relaxed), leases.hits_spent_and_left()), (0, (0, 0)));
+    assert_eq!((leases.in_use.load(Relaxed), leases.hits_spent(), leases.hits_left()), (0, 0, 0));
     take(&leases, 4, millis(2_000));
     assert!(leases.spend(&check(1_000, 1), millis(2_001)).is_some());
-    assert_eq!(leases.hits_spent_and_left(), (1, 3));
+    assert_eq!((leases.hits_spent(), leases.hits_left()), (1, 3));
     assert_eq!(swept(&leases, 2_500), [(5, 3)]);
 }
 

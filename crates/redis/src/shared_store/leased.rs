@@ -266,9 +266,9 @@ impl<R: Runtime> SharedStore<R> {
         self.return_all(&to, call);
     }
 
-    fn return_all(&self, (per_second, slot, _): &To, call: Call) {
+    fn return_all(&self, (per_second, slot, memory): &To, call: Call) {
         if !call.keys.is_empty() {
-            self.store(*per_second).give_back(*slot, call, ());
+            self.store(*per_second).give_back(*slot, memory, call, ());
         }
     }
 

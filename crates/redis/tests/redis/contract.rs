@@ -346,7 +346,7 @@ fn a_bucket_gets_back_all_that_was_charged() {
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
-    let generation = Memory { key: b"generation".to_vec(), generation: "now".into() };
+    let generation = Memory { key: b"generation".to_vec(), generation: "now".into(), connection: 1 };
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
         for seed in 0..300 {
             let mut random = Random(seed);
@@ -397,7 +397,7 @@ fn a_bucket_never_gets_back_hits_of_other_requests() {
     let server = Server::start(&[]);
     let mut asked = Asked::new(vec![server.connect()]);
     redis::cmd("SET").arg("generation").arg("now").exec(asked.connection()).expect("Redis answers");
-    let generation = Memory { key: b"generation".to_vec(), generation: "now".into() };
+    let generation = Memory { key: b"generation".to_vec(), generation: "now".into(), connection: 1 };
     for seed in 0..600 {
         let mut random = Random(seed);
         let algorithm = random.pick(&[Algorithm::TokenBucket, Algorithm::LeakyBucket]);

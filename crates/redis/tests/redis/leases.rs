@@ -54,7 +54,7 @@ impl Counter {
     /// Gives back what was charged in this generation; the server's is `now`.
     fn give_back_in(&mut self, generation: &str, stamp: u64, hits: u64, micros: u64) {
         redis::cmd("SET").arg("generation").arg("now").exec(self.asked.connection()).expect("Redis answers");
-        let memory = Memory { key: b"generation".to_vec(), generation: generation.into() };
+        let memory = Memory { key: b"generation".to_vec(), generation: generation.into(), connection: 1 };
         let mut call = Call::giving_back(&memory);
         call.push_give_back(b"counter".to_vec(), &self.limit, Stamp::of(stamp), hits);
         self.asked.give_back(&call, TODAY + micros);
