@@ -104,8 +104,8 @@ impl Connection {
     /// Whether the server reads what was sent on it. A system that closes a connection with replies that nobody has read
     /// resets it, and the server reads no more of it.
     fn is_read(&self) -> bool {
-        let is_reset = || self.network.drawn((self.node, self.server), self.place, 0).bits() & 1 > 0;
-        !self.network.is_lost(self) && !(self.is_closed.load(Relaxed) && is_reset())
+        let is_kept = || self.network.drawn((self.node, self.server), self.place, 0).bits() & 1 > 0;
+        !self.network.is_lost(self) && (!self.is_closed.load(Relaxed) || is_kept())
     }
 
     /// Lets the command of a pending reply travel to the server, which runs it, and the reply back.

@@ -101,10 +101,12 @@ impl Run {
             }
             _ => (server, server),
         };
-        // So the old master tells whoever waits for replicas that there are none.
-        if self.network.server(from, |it| std::mem::take(&mut it.replicas)) == 0 {
+        // One at a time.
+        if [from, to].iter().any(|&number| self.network.server(number, |it| it.replicas == 0)) {
             return;
         }
+        // So the old master tells whoever waits for replicas that there are none.
+        self.network.server(from, |it| it.replicas = 0);
         let (since, copy) = (self.world.now(), self.network.server(from, |it| it.copy()));
         let knows_late = from != to && server != from;
         let copy = match knows_late {
