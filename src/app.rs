@@ -313,7 +313,13 @@ impl App {
             rules.load.max_file_bytes,
             metrics.options.max_series,
         );
-        tracing::info!("workers: {workers} (WORKER_THREADS)");
+        tracing::info!("workers: {} (WORKER_THREADS)", workers.count);
+        if !workers.spin_time.is_zero() {
+            tracing::info!(
+                "workers spin for {:?} at a time while calls do come within it (SPIN_TIME)",
+                workers.spin_time
+            );
+        }
         for line in ports.lines() {
             tracing::info!("{line}");
         }

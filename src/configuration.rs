@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crate::front::connections::{GrpcFrontKind, MaxAge};
+use crate::front::connections::{GrpcFrontKind, MaxAge, WorkerOptions};
 use crate::front::http::CheckOptions;
 use crate::front::{AnswerOptions, Bounds, LimitHeaders};
 use crate::logging::LogLevel;
@@ -48,7 +48,7 @@ use tidegate_engine::plan::Modes;
 #[derive(Clone)]
 pub struct Configuration {
     /// Worker threads.
-    pub workers: usize,
+    pub workers: WorkerOptions,
     /// The sockets.
     pub listeners: Listeners,
     /// What speaks HTTP/2 on the gRPC port.
@@ -144,7 +144,7 @@ pub fn detected(
     let (settings, configuration) = read(flag, variable).ok()?;
     Some(match name {
         "BACKEND_TYPE" => configuration.backend().to_owned(),
-        "WORKER_THREADS" => configuration.workers.to_string(),
+        "WORKER_THREADS" => configuration.workers.count.to_string(),
         "MAX_COUNTER_BYTES" => configuration.memory.max_bytes.to_string(),
         "USE_PROMETHEUS" => (!settings.disable_stats).to_string(),
         "USE_STATSD" => metrics::plain_is_on(&settings).to_string(),
@@ -177,7 +177,7 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
         Some(Backend::Memory) | None => None,
     };
     Some(Configuration {
-        workers,
+        workers: WorkerOptions { count: workers, spin_time: settings.spin_time.0 },
         listeners: listeners::resolve(settings),
         grpc_front: settings.grpc_front,
         grpc_max_age: MaxAge {

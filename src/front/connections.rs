@@ -17,6 +17,7 @@ mod drain;
 mod life;
 mod listener;
 mod socket;
+mod spin;
 mod stream;
 mod stream_tasks;
 mod tls;
@@ -43,7 +44,7 @@ pub use self::listener::{Arrival, Listener, Session};
 pub use self::stream::Protocol;
 use self::stream_tasks::StreamTasks;
 pub use self::tls::{Identity, Tls, TlsError};
-pub use self::workers::{ConnectionBounds, Fronts, Port, Workers};
+pub use self::workers::{ConnectionBounds, Fronts, Port, WorkerOptions, Workers};
 
 use crate::front::Handler;
 use crate::front::grpc::GrpcFront;

@@ -18,7 +18,8 @@ use ::http::StatusCode;
 use tokio::task::JoinSet;
 
 use crate::front::connections::{
-    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, Workers, serve_pages,
+    ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, WorkerOptions, Workers,
+    serve_pages,
 };
 use crate::front::http::{AdminFront, CheckOptions, Gate, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, Handler};
@@ -91,8 +92,9 @@ impl Server {
         let metrics = metrics();
         let service = Arc::new(service(rules, &metrics));
         let (fronts, health) = fronts_with(Arc::clone(&service), Arc::clone(&metrics), check);
+        let options = WorkerOptions { count: 2, spin_time: Duration::from_micros(50) };
         let bounds = ConnectionBounds { connections_max: 100, grpc_max_age: MaxAge::default() };
-        let workers = Arc::new(Workers::start(2, bounds, &fronts).expect("threads"));
+        let workers = Arc::new(Workers::start(options, bounds, &fronts).expect("threads"));
         let (mut tasks, pages) = (JoinSet::new(), DrainSwitch::new());
         let mut listen = async |port| {
             let (listener, address) = bind().await;

@@ -10,7 +10,7 @@ use crate::settings::Problem;
 use crate::settings::value::{
     Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
     HeaderName, Hops, HostPort, List, Map, Members, NodeMetadata, Number, OtelPairs, Queue, Replicas,
-    RequestBytes, Secret, Series, Share, Threads, UrlPath, Value,
+    RequestBytes, Secret, Series, Share, SpinTime, Threads, UrlPath, Value,
 };
 use crate::spans::Protocol;
 use crate::statsd::{Mogrifier, Transport};
@@ -90,6 +90,7 @@ settings! {
         "PORT" port: u16 = "8080", "HTTP: the port";
         "DEBUG_HOST" debug_host: String = "0.0.0.0", "debug: the address to listen on";
         "DEBUG_PORT" debug_port: u16 = "6070", "debug: the port; one in use is a warning";
+        "SPIN_TIME" spin_time: SpinTime = "0", "for how long a worker that has just answered looks for the next call before it sleeps, such as 50us; only while calls do come within it, and nobody else wants the core";
         "DRAIN_GRACE" drain_grace: Duration = "2s", "after SIGTERM, how long listeners stay open once health has turned";
         optional {
             "GRPC_UDS" grpc_uds: FilePath, "gRPC: a unix socket to listen on instead of GRPC_HOST and GRPC_PORT";

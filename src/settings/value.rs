@@ -9,7 +9,7 @@ mod numbers;
 mod texts;
 mod words;
 
-pub use self::durations::Flush;
+pub use self::durations::{Flush, SpinTime};
 pub use self::lists::{List, Map, NodeMetadata, OtelPairs};
 pub use self::numbers::{
     ByteSize, Count, DenyStatus, Hops, Members, Number, Queue, Replicas, RequestBytes, Series, Share, Threads,

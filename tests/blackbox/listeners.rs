@@ -3,6 +3,7 @@
 use std::net::TcpStream;
 
 use crate::harness::eventually_true;
+use crate::harness::grpc::question;
 use crate::harness::tidegate::Setup;
 
 fn listens(host: &str, port: u16) -> bool {
@@ -37,6 +38,26 @@ fn two_colons_are_both_families() {
         assert!(listens("127.0.0.1", port), "{port}");
         assert_eq!(listens("::1", port), has_ipv6, "{port}");
     }
+}
+
+/// It answers as ever, and sleeps when nobody asks.
+#[test]
+fn a_worker_that_spins_answers_and_sleeps() {
+    let limiter = Setup::new().env("SPIN_TIME", "100us").env("WORKER_THREADS", "1").start();
+    assert_eq!(limiter.lines_with("workers spin for 100µs"), 1);
+    let client = limiter.client();
+    for _ in 0..2_000 {
+        client.ask(question("shop", &[&[("user", "alice")]]));
+    }
+    let (mut spent, mut looks) = (limiter.cpu_time(), 0);
+    eventually_true("a while without CPU time", || {
+        let before = std::mem::replace(&mut spent, limiter.cpu_time());
+        looks = if spent == before { looks + 1 } else { 0 };
+        looks == 20
+    });
+    let mut refused = Setup::new().env("SPIN_TIME", "2ms").spawn();
+    assert_eq!(refused.exit_code(), 64);
+    assert_eq!(refused.lines_with("SPIN_TIME"), 1);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Sleep;
 
+use super::spin;
+
 /// How long bytes may wait while the system takes none of them. The peer reads nothing, and would hold its place and
 /// its answers for ever. Long, because the system takes more only once a good part of its buffer is free.
 pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -77,7 +79,11 @@ impl AsyncRead for Socket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        with_stream!(&mut self.kind, stream => Pin::new(stream).poll_read(context, buffer))
+        let read = with_stream!(&mut self.kind, stream => Pin::new(stream).poll_read(context, buffer));
+        if read.is_ready() {
+            spin::note_read();
+        }
+        read
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::spin::Spinner;
 use super::{Arrival, Drain, DrainSwitch, GrpcServer, Life, Listener, MaxAge, serve_grpc, serve_http};
 use crate::front::http::HttpFront;
 use crate::service::Service;
@@ -36,6 +37,15 @@ pub struct Fronts {
     pub http: HttpFront,
     /// The service behind both.
     pub service: Arc<Service>,
+}
+
+/// The threads that decide.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerOptions {
+    /// How many there are; at least one.
+    pub count: usize,
+    /// For how long one that has just answered looks for the next call before it sleeps. 0: it sleeps at once.
+    pub spin_time: Duration,
 }
 
 /// Bounds of connections.
@@ -82,14 +92,17 @@ impl Drop for Counted {
 }
 
 impl Workers {
-    /// Starts `count` workers (at least one) that serve `fronts`, within `bounds`.
+    /// Starts workers that serve `fronts`, within `bounds`.
     ///
     /// # Errors
     /// When the system cannot give another thread or event queue.
-    pub fn start(count: usize, bounds: ConnectionBounds, fronts: &Fronts) -> io::Result<Self> {
+    pub fn start(options: WorkerOptions, bounds: ConnectionBounds, fronts: &Fronts) -> io::Result<Self> {
         let switch = DrainSwitch::new();
-        let start = |index| Worker::start(index, fronts.clone(), bounds.grpc_max_age, switch.drain());
-        let workers = (0..count.max(1)).map(start).collect::<io::Result<_>>()?;
+        let start = |index| {
+            let spinner = (!options.spin_time.is_zero()).then(|| Spinner::new(options.spin_time));
+            Worker::start(index, spinner, fronts.clone(), bounds.grpc_max_age, switch.drain())
+        };
+        let workers = (0..options.count.max(1)).map(start).collect::<io::Result<_>>()?;
         Ok(Self { workers, switch, connections_max: bounds.connections_max })
     }
 
@@ -151,10 +164,23 @@ impl Workers {
 }
 
 impl Worker {
-    fn start(index: usize, fronts: Fronts, grpc_max_age: MaxAge, drain: Drain) -> io::Result<Self> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    fn start(
+        index: usize,
+        spinner: Option<Spinner>,
+        fronts: Fronts,
+        grpc_max_age: MaxAge,
+        drain: Drain,
+    ) -> io::Result<Self> {
+        let mut builder = runtime::Builder::new_current_thread();
+        if let Some(spinner) = &spinner {
+            builder.on_thread_park(spinner.hook());
+        }
+        let runtime = builder.enable_all().build()?;
         let (inbox, arrivals) = mpsc::channel(INBOX_MAX);
         std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+            if let Some(Err(error)) = spinner.map(|spinner| spinner.start(&runtime)) {
+                tracing::warn!("worker-{index} does not spin (SPIN_TIME): {error}");
+            }
             let service = Arc::clone(&fronts.service);
             let until_the_end = drain.clone();
             runtime.block_on(service.work(serve_until_cut(arrivals, fronts, grpc_max_age, drain)));
@@ -224,12 +250,14 @@ mod tests {
     use super::*;
     use crate::front::tests::{bind, fronts, metrics, service};
 
+    const SLEEPING: WorkerOptions = WorkerOptions { count: 1, spin_time: Duration::ZERO };
+
     #[tokio::test]
     async fn a_connection_that_does_not_end_is_cut_off() {
         let metrics = metrics();
         let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
         let bounds = ConnectionBounds { connections_max: 100, grpc_max_age: MaxAge::default() };
-        let workers = Workers::start(1, bounds, &fronts).expect("threads");
+        let workers = Workers::start(SLEEPING, bounds, &fronts).expect("threads");
         let (listener, address) = bind().await;
         let mut client = TcpStream::connect(address).await.expect("it listens");
         workers.hand_over(listener.accept().await, Port::Http).expect("there is room");
@@ -248,7 +276,8 @@ mod tests {
         let metrics = metrics();
         let (fronts, _) = fronts(service(None, &metrics).into(), metrics);
         let bounds = ConnectionBounds { connections_max: 100, grpc_max_age: MaxAge::default() };
-        let workers = Workers::start(3, bounds, &fronts).expect("threads");
+        let workers =
+            Workers::start(WorkerOptions { count: 3, ..SLEEPING }, bounds, &fronts).expect("threads");
         let (listener, address) = bind().await;
         let mut clients = Vec::new();
         for _ in 0..9 {

@@ -28,6 +28,20 @@ impl Value for Flush {
     }
 }
 
+/// How long a thread looks for work before it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpinTime(pub Duration);
+
+impl Value for SpinTime {
+    const NAME: &'static str = "DURATION";
+    const EXPECTED: &'static str =
+        "a time to spin (expected a duration in Go's form of at most 1ms, such as 50us; or 0)";
+
+    fn parse(text: &str) -> Option<Self> {
+        Duration::parse(text).filter(|time| *time <= Duration::from_millis(1)).map(Self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +58,13 @@ mod tests {
         for bad in ["", "10", "s", "-1s", "1x", "1s 2s", "+", "1..5s", "99999999999999999999h"] {
             assert_eq!(millis(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_thread_spins_for_a_millisecond_at_most() {
+        assert_eq!(SpinTime::parse("50us"), Some(SpinTime(Duration::from_micros(50))));
+        assert!(SpinTime::parse("0").is_some() && SpinTime::parse("1ms").is_some());
+        assert!(SpinTime::parse("2ms").is_none() && SpinTime::parse("50").is_none());
     }
 
     #[test]
