@@ -28,6 +28,8 @@ mod disturbance;
 mod echo;
 #[path = "front/frame.rs"]
 mod frame;
+#[path = "front/h2load.rs"]
+mod h2load;
 #[path = "front/hpack.rs"]
 mod hpack;
 #[path = "front/huffman.rs"]
@@ -56,8 +58,9 @@ mod syscalls;
 mod table;
 
 use args::Args;
+use h2load::Load;
 use load::{Outcome, Pace, Run, Workload};
-use request::Keys;
+use request::{Keys, Random, RequestMessage};
 use scenario::Scenario;
 use server::{Server, Subject};
 use table::Section;
@@ -118,10 +121,9 @@ fn measure_on(
 }
 
 fn start(args: &Args, cores: &str, wanted: impl Fn(Subject) -> bool) -> Result<Vec<Server>, String> {
-    let binary = args.tidegate();
     let mut servers = Vec::new();
     for subject in args.subjects().into_iter().filter(|&subject| wanted(subject)) {
-        let is_tidegate = subject.grpc_front().is_some();
+        let (binary, is_tidegate) = (args.tidegate(subject), subject.grpc_front().is_some());
         if is_tidegate && binary.is_none() {
             println!("!! There is no tidegate binary yet: only echoes are measured.");
             continue;
@@ -169,7 +171,36 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Sectio
     }
     let note = if open_rate > 0.0 { format!(", {open_rate:.0} calls/s") } else { String::new() };
     section.print(&note);
+    if scenario.is_of_few_calls() {
+        by_h2load(args, &run, &servers)?;
+    }
     Ok(section)
+}
+
+/// The same by h2load, which sends one request for one key.
+fn by_h2load(args: &Args, run: &Run, servers: &[&Server]) -> Result<(), String> {
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let mut rates = vec![Vec::new(); servers.len()];
+    for _ in 0..args.rounds {
+        for (rates, server) in rates.iter_mut().zip(servers) {
+            let body = server.folder().join("request");
+            let message = RequestMessage::new(Keys::InTurn(0)).next(&mut Random(0)).to_vec();
+            std::fs::write(&body, message).map_err(|error| error.to_string())?;
+            let mut sends = vec![format!("--data={}", body.display())];
+            sends.extend(["-H", "content-type: application/grpc", "-H", "te: trailers"].map(str::to_owned));
+            sends.push(format!("http://{}{path}", server.address));
+            let load = Load {
+                core: &args.generator_core,
+                connections: run.connections as u32,
+                pace: h2load::Pace::Full { seconds: args.seconds },
+                sends,
+            };
+            let measured = load.run(server.folder()).map_err(|why| server.blame(&why))?;
+            rates.push(measured.per_second);
+        }
+    }
+    table::print_rates("by h2load", &rates, servers.iter().map(|server| server.subject));
+    Ok(())
 }
 
 /// Half of the server's highest rate, with 8 connections × 64 streams.

@@ -225,7 +225,7 @@ impl Bench {
         let mut variables = vec![("REDIS_URL", self.database.address())];
         variables.push(("CACHE_KEY_PREFIX", format!("{}:{rate_limit}:", subject.name())));
         variables.extend(settings.iter().map(|&(name, value)| (name, value.to_owned())));
-        self.start(subject, &Setup { rate_limit: rate_limit.into(), variables })
+        self.start(subject, &Setup { rate_limit: rate_limit.into(), variables, socket: None })
     }
 
     fn start(&self, subject: Subject, setup: &Setup) -> Result<Contender, String> {

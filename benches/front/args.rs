@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Another binary than the one that was just built
     #[arg(long)]
     tidegate: Option<PathBuf>,
+    /// An older binary, measured beside it in every round
+    #[arg(long)]
+    before: Option<PathBuf>,
     /// Be an echo: for the processes that the benchmark starts
     #[arg(long, hide = true, requires = "port")]
     pub(crate) echo: Option<Echo>,
@@ -118,14 +121,17 @@ impl Args {
         subjects.extend(others.map(|&echo| Subject::Echo(echo)));
         subjects.extend(Peer::named().map(Subject::Peer));
         if !self.echoes_only {
-            subjects.extend([Subject::Tidegate, Subject::Lane, Subject::TidegateTls, Subject::LaneTls]);
+            subjects.extend([Subject::Tidegate, Subject::Lane, Subject::Spinning]);
+            subjects.extend(self.before.is_some().then_some(Subject::Before));
+            subjects.extend([Subject::TidegateTls, Subject::LaneTls]);
         }
         subjects
     }
 
-    /// The path of Tidegate's binary.
-    pub(crate) fn tidegate(&self) -> Option<PathBuf> {
-        self.tidegate.clone().or(option_env!("CARGO_BIN_EXE_tidegate").map(PathBuf::from))
+    /// The path of Tidegate's binary for this subject.
+    pub(crate) fn tidegate(&self, subject: Subject) -> Option<PathBuf> {
+        let chosen = if subject == Subject::Before { &self.before } else { &self.tidegate };
+        chosen.clone().or(option_env!("CARGO_BIN_EXE_tidegate").map(PathBuf::from))
     }
 
     pub(crate) fn all_cores(&self) -> String {

@@ -18,6 +18,8 @@ pub(crate) enum Scenario {
     Many8,
     /// 8 connections, one call at a time on each
     Batch1,
+    /// 16 connections, one call at a time on each
+    Sixteen1,
     /// as batch64, each call with a request id and a trace header
     Ids,
     /// as batch64, over TLS
@@ -37,6 +39,7 @@ impl Scenario {
             Scenario::Batch8 => "8 connections × 8 streams, closed loop",
             Scenario::Many8 => "64 connections × 8 streams, closed loop",
             Scenario::Batch1 => "8 connections × 1 stream, closed loop",
+            Scenario::Sixteen1 => "16 connections × 1 stream, closed loop",
             Scenario::Ids => "8 connections × 64 streams, closed loop, request ids and trace headers",
             Scenario::Tls => "8 connections × 64 streams, closed loop, TLS",
             Scenario::Single => "1 connection × 1 stream, closed loop",
@@ -54,13 +57,21 @@ impl Scenario {
 
     /// Whether a server should have no idle time, so that its rate is its capacity.
     pub(crate) fn saturates(self) -> bool {
-        !matches!(self, Scenario::Single | Scenario::Open | Scenario::Batch1)
+        !self.is_of_few_calls() && self != Scenario::Open
+    }
+
+    /// Whether there is one call at a time on each connection. Then the generator counts as much as the server, and a
+    /// second one measures too.
+    pub(crate) fn is_of_few_calls(self) -> bool {
+        matches!(self, Scenario::Batch1 | Scenario::Sixteen1 | Scenario::Single)
     }
 
     /// Whether the scenario measures this subject. A server with one thread is not measured on two cores.
     pub(crate) fn takes(self, subject: Subject) -> bool {
         let one_thread = matches!(subject, Subject::Echo(echo) if echo != Echo::TonicMulti);
-        (self == Scenario::Tls) == subject.is_tls() && !(self.shares_cores() && one_thread)
+        // It differs only where a worker would sleep.
+        let spins_in_vain = subject == Subject::Spinning && !self.is_of_few_calls();
+        (self == Scenario::Tls) == subject.is_tls() && !(self.shares_cores() && one_thread) && !spins_in_vain
     }
 
     /// `open_rate`: calls per second of the open loop.
@@ -70,7 +81,7 @@ impl Scenario {
                 Pace::Closed { streams: 64 }
             }
             Scenario::Batch8 | Scenario::Many8 => Pace::Closed { streams: 8 },
-            Scenario::Batch1 | Scenario::Single => Pace::Closed { streams: 1 },
+            Scenario::Batch1 | Scenario::Sixteen1 | Scenario::Single => Pace::Closed { streams: 1 },
             Scenario::Open => Pace::Open { per_second: open_rate },
         };
         let measured = Duration::from_secs_f64(args.seconds);
@@ -78,6 +89,7 @@ impl Scenario {
             connections: match self {
                 Scenario::Single => 1,
                 Scenario::Many8 => 64,
+                Scenario::Sixteen1 => 16,
                 _ => 8,
             },
             pace,

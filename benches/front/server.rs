@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,6 +34,10 @@ pub(crate) enum Subject {
     Tidegate,
     /// Tidegate with its own HTTP/2.
     Lane,
+    /// The same with SPIN_TIME=50us.
+    Spinning,
+    /// The same as another binary, usually an older one.
+    Before,
     /// Each of these with TLS.
     TidegateTls,
     LaneTls,
@@ -48,6 +53,8 @@ impl Subject {
             Subject::Peer(peer) => peer.name(),
             Subject::Tidegate => "tidegate",
             Subject::Lane => "tidegate, lane",
+            Subject::Spinning => "tidegate, lane, SPIN_TIME",
+            Subject::Before => "tidegate, lane, before",
             Subject::TidegateTls => "tidegate, TLS",
             Subject::LaneTls => "tidegate, lane, TLS",
         }
@@ -58,7 +65,7 @@ impl Subject {
         match self {
             Subject::Echo(_) | Subject::Peer(_) => None,
             Subject::Tidegate | Subject::TidegateTls => Some("tonic"),
-            Subject::Lane | Subject::LaneTls => Some("lane"),
+            Subject::Lane | Subject::Spinning | Subject::Before | Subject::LaneTls => Some("lane"),
         }
     }
 
@@ -81,13 +88,15 @@ pub(crate) struct Setup {
     pub(crate) rate_limit: String,
     /// Settings.
     pub(crate) variables: Vec<(&'static str, String)>,
+    /// A unix socket for gRPC instead of a port.
+    pub(crate) socket: Option<PathBuf>,
 }
 
 impl Default for Setup {
     /// Counters in memory, and a limit that no key reaches, so that each call is decided and each answer is OK.
     fn default() -> Setup {
         let rate_limit = "{unit: hour, requests_per_unit: 1000000, algorithm: sliding_window}".into();
-        Setup { rate_limit, variables: Vec::new() }
+        Setup { rate_limit, variables: Vec::new(), socket: None }
     }
 }
 
@@ -122,11 +131,19 @@ impl Server {
         match subject {
             Subject::Echo(echo) => echo_command(&mut command, echo, port),
             Subject::Peer(peer) => peer::command(&mut command, peer, port, cores, &folder)?,
-            Subject::Tidegate | Subject::Lane | Subject::TidegateTls | Subject::LaneTls => {
+            Subject::Tidegate
+            | Subject::Lane
+            | Subject::Spinning
+            | Subject::Before
+            | Subject::TidegateTls
+            | Subject::LaneTls => {
                 tidegate_command(&mut command, tidegate, (port, metrics), cores, &folder, setup)?;
             }
         }
         command.envs(subject.grpc_front().map(|front| ("GRPC_FRONT", front)));
+        command.envs((subject == Subject::Spinning).then_some(("SPIN_TIME", "50us")));
+        command.envs(setup.variables.iter().map(|(name, value)| (name, value)));
+        command.envs(setup.socket.iter().map(|path| ("GRPC_UDS", path)));
         if subject.is_tls() {
             command.envs(socket::settings(&folder).map_err(|error| format!("no certificate: {error}"))?);
         }
@@ -138,7 +155,7 @@ impl Server {
         let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let (address, metrics, answers) = (at(port), at(metrics), subject.answers());
         let mut server = Server { subject, address, answers, metrics, process, folder };
-        server.wait_until_it_listens()?;
+        server.wait_until_it_listens(setup.socket.as_deref())?;
         Ok(server)
     }
 
@@ -178,9 +195,13 @@ impl Server {
         format!("{}: {what}\n{last}", self.subject.name())
     }
 
-    fn wait_until_it_listens(&mut self) -> Result<(), String> {
-        let start = Instant::now();
-        while TcpStream::connect(self.address).is_err() {
+    fn wait_until_it_listens(&mut self, socket: Option<&Path>) -> Result<(), String> {
+        let (start, address) = (Instant::now(), self.address);
+        let listens = || match socket {
+            Some(path) => UnixStream::connect(path).is_ok(),
+            None => TcpStream::connect(address).is_ok(),
+        };
+        while !listens() {
             let ended = self.process.try_wait().map_err(|error| error.to_string())?;
             if ended.is_some() || start.elapsed() > START_MAX {
                 return Err(self.blame("it does not listen"));
@@ -248,8 +269,7 @@ fn tidegate_command(
         .env("DEBUG_PORT", free_port()?.to_string())
         .env("PROMETHEUS_ADDR", format!("{loopback}:{metrics}"))
         .env("WORKER_THREADS", cores.split(',').count().to_string())
-        .env("LOG_LEVEL", "warn")
-        .envs(setup.variables.iter().map(|(name, value)| (name, value)));
+        .env("LOG_LEVEL", "warn");
     Ok(())
 }
 
@@ -270,6 +290,14 @@ fn scratch(subject: Subject, port: u16) -> io::Result<PathBuf> {
 pub(crate) fn free_port() -> Result<u16, String> {
     let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     Ok(address.map_err(|error| format!("no free port: {error}"))?.port())
+}
+
+/// User and system time of all its threads that have not ended, in nanoseconds: the first number of each `schedstat`.
+#[allow(dead_code, reason = "the benchmark of sidecars asks")]
+pub(crate) fn cpu_nanos(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
+    texts.filter_map(|text| text.split(' ').next()?.parse::<u64>().ok()).sum()
 }
 
 /// Fields 14 and 15 of `/proc/<pid>/stat`. Field 2, the name, may contain blanks, so fields are counted from its end.

@@ -33,7 +33,7 @@ struct Latency {
 
 /// Measures every disturbance, on both of Tidegate's fronts. Returns the number of errors.
 pub(crate) fn measure(args: &Args) -> Result<u64, String> {
-    let Some(binary) = args.tidegate() else { return Ok(0) };
+    let Some(binary) = args.tidegate(Subject::Lane) else { return Ok(0) };
     server::pin_self(&args.generator_core)?;
     [Subject::Tidegate, Subject::Lane].into_iter().map(|subject| measure_one(args, subject, &binary)).sum()
 }

@@ -161,6 +161,15 @@ impl Section {
     }
 }
 
+/// Prints rates of another generator: medians, and the medians of the ratios to the first within each round.
+pub(crate) fn print_rates(title: &str, rates: &[Vec<f64>], subjects: impl Iterator<Item = Subject>) {
+    println!("  {title}:");
+    for (own, subject) in rates.iter().zip(subjects) {
+        let ratio = median(own.iter().zip(&rates[0]).map(|(own, first)| own / first));
+        println!("  {:<26} {:>10.0} {ratio:>6.2}", subject.name(), median(own.iter().copied()));
+    }
+}
+
 /// The median; NaN without figures.
 pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
