@@ -56,7 +56,7 @@ fn main() -> io::Result<ExitCode> {
             for crowd in Crowd::ALL {
                 let scenario = Scenario { event, cold, crowd, seed: arguments.seed };
                 runs.push((scenario, run(scenario, &size)));
-                print!("{}", table(&runs[runs.len() - 1..]));
+                println!("{}", table(&runs[runs.len() - 1..]).lines().last().unwrap_or_default());
             }
         }
     }
