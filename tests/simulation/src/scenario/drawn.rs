@@ -176,8 +176,30 @@ fn faults(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
             .map(|node| Fault { at: at + random.below(SECOND), what: What::Reload { node, version } });
         faults.extend(all);
     }
+    if count > 0 && random.one_in(2) {
+        (0..1 + random.below(6)).for_each(|_| faults.extend(plot(random, scenario)));
+    }
     faults.sort_by_key(|fault| fault.at);
     faults
+}
+
+/// While one server is slow to answer a request of several descriptors, something happens to another, which has answered:
+/// what goes back then may find another memory.
+fn plot(random: &mut Random, scenario: &Scenario) -> Vec<Fault> {
+    let ask = [(); 8].map(|()| random.pick(&scenario.asks)).into_iter().max_by_key(|ask| ask.items.len());
+    let (Some(Ask { at, node, .. }), servers) = (ask, scenario.layout.servers() as u64) else {
+        return Vec::new();
+    };
+    let (slow, other) = (random.below(servers) as usize, random.below(servers) as usize);
+    let lasts = random.pick(&[5, 30, 60, 90]) * MILLI;
+    let what = match random.below(4) {
+        0 | 1 => What::Flush { server: other },
+        2 => What::Restart { server: other, lasts: 5 * MILLI },
+        _ => What::FailOver { server: other, lacks: 5 * MILLI },
+    };
+    let happens = (at + random.below(2 * MILLI)).saturating_sub(MILLI);
+    let fault = |at, what| Fault { at, what };
+    vec![fault(at - MICRO, What::Cut { node, server: slow, lasts }), fault(happens, what)]
 }
 
 fn what(random: &mut Random, scenario: &Scenario, kind: u64) -> What {
