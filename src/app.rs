@@ -5,6 +5,7 @@
 //! lower priority, it does everything else.
 
 mod control;
+mod events;
 mod exceptions;
 mod listen;
 mod mapping;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
+use crate::app::events::Telling;
 use crate::app::listen::{NoSocket, Ports, listen};
 use crate::app::reload::{Following, Installer, Starting, counted};
 use crate::app::state::State;
@@ -99,6 +101,14 @@ pub enum AppError {
         /// What the system says.
         source: io::Error,
     },
+    /// The file of events cannot be written.
+    #[error("EVENTS_LOG: cannot write {path}: {source}")]
+    EventsLog {
+        /// Which one.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The folder of counters cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
@@ -166,6 +176,7 @@ struct App {
     exceptions: Arc<Book>,
     health: Arc<Health>,
     tracer: Option<Tracer>,
+    telling: Telling,
 }
 
 async fn serve(
@@ -225,7 +236,8 @@ impl App {
         };
         let log = DecisionLog::new(monotonic()).showing_values(configuration.logging.values);
         let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes);
-        let service = Arc::new(service.logging(log));
+        let telling = Telling::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
+        let service = Arc::new(service.logging(log).telling(telling.events.clone()));
         let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);
@@ -241,6 +253,7 @@ impl App {
             exceptions,
             health: Arc::new(Health::starting()),
             tracer,
+            telling,
         })
     }
 
@@ -249,7 +262,8 @@ impl App {
         rules.load.secret = self.author.secret.secret();
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
         let installer = Installer::new(rules.load.clone(), service, metrics, self.clock)
-            .with_cold_windows(self.configuration.state.deny_cold);
+            .with_cold_windows(self.configuration.state.deny_cold)
+            .telling(self.telling.events.clone());
         let installer = match rules.health_needs_domain {
             true => installer.with_health(Arc::clone(&self.health)),
             false => installer,
@@ -332,7 +346,7 @@ impl App {
 
     /// Serves until a signal, then drains. Fails when a task ends that must not end.
     async fn until_the_end(
-        self,
+        mut self,
         ports: Ports,
         (workers, handler): (Arc<Workers>, Arc<Handler>),
         rules: Following,
@@ -352,7 +366,9 @@ impl App {
         control.spawn(rules.until_it_dies());
         if let (Some(shared), Some(redis)) = (self.service.counters().shared(), &self.configuration.redis) {
             let (shared, health) = (Arc::clone(shared), Arc::clone(&self.health));
-            control.spawn(shared::watch(shared, health, (redis.startup_timeout, redis.health_follows)));
+            let events = self.telling.events.clone();
+            let options = (redis.startup_timeout, redis.health_follows);
+            control.spawn(shared::watch(shared, health, events, options));
         }
         files.extend(tls.watch(&mut control)?);
         let Signals { mut end, hangup } = signals;
@@ -361,6 +377,7 @@ impl App {
             dead = first_dead(&mut accepting) => return Err(dead),
             dead = first_dead(&mut control) => return Err(dead),
             dead = sending.died() => return Err(dead),
+            dead = self.telling.died() => return Err(dead),
             () = end.received() => {}
         }
         tracing::info!("draining; a second signal ends at once");
@@ -375,7 +392,7 @@ impl App {
         if let Some(state) = &self.state {
             state.save(is_stopped, &mut end).await;
         }
-        sending.finish().await;
+        tokio::join!(sending.finish(), self.telling.finish());
         if let Some(tracer) = self.tracer {
             // `finish` waits for the collector, and this thread does the I/O with it.
             let _ = tokio::task::spawn_blocking(move || tracer.finish()).await;

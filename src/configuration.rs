@@ -13,8 +13,10 @@
 //! - `redis`: the shared store
 //! - `metrics`: the metrics port and StatsD
 //! - `tracing`: where spans go
+//! - `events`: what is told of keys, rules and the store, and to whom
 //! - `machine`: what the machine gives the process
 
+mod events;
 mod listeners;
 mod machine;
 mod metrics;
@@ -23,6 +25,7 @@ mod rules;
 mod state;
 mod tracing;
 
+pub use self::events::{Events, WebhookSettings};
 pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
 pub use self::redis::{Redis, Server};
 pub use self::rules::{RuleFiles, Rules, no_rules};
@@ -77,6 +80,8 @@ pub struct Configuration {
     pub metrics: metrics::Metrics,
     /// Spans, if calls are traced.
     pub tracing: Option<Tracing>,
+    /// Events, if they are told.
+    pub events: Option<Events>,
     /// The log.
     pub logging: Logging,
     /// Valid but probably unintended; logged at startup.
@@ -211,6 +216,7 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
         redis,
         metrics: metrics::resolve(settings, workers),
         tracing: settings.tracing_enabled.then(|| tracing::resolve(settings)),
+        events: events::resolve(settings, problems),
         logging: Logging {
             level: settings.log_level,
             json: settings.log_format.eq_ignore_ascii_case("json"),

@@ -26,7 +26,8 @@
 //!
 //! # The modules, in reading order
 //! The engine is pure: no async, I/O, logs, metrics or protocol types, and its only use of time is a clock for its
-//! callers. `source` and `metrics` import only the engine; `decisions`, which logs decisions, imports `metrics` too.
+//! callers. `source` and `metrics` import only the engine; `decisions`, which logs decisions, imports `metrics` too;
+//! `events`, which tells what somebody should hear of, imports only the engine and the clock.
 //! `service` imports all of these and the shared store; `front` imports `service`. Beside the way of a request,
 //! `statsd` sends `metrics`, `front` begins `spans`, `state` writes and reads counters, and `exceptions` are what operators
 //! change meanwhile (`stamp` reads and writes times as text). `settings` reads the command
@@ -122,6 +123,7 @@ mod metrics;
 mod statsd;
 mod spans;
 mod decisions;
+mod events;
 mod service;
 mod state;
 mod exceptions;

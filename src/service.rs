@@ -21,6 +21,7 @@ pub use self::counters::Counters;
 pub use self::exceptions::EFFECTS;
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::decisions::{Context, DecisionLog, Denials};
+use crate::events::{Decided, Events, RuleEvents};
 use crate::metrics::{Metrics, RuleHandles};
 use crate::source::{LiveRules, Reader};
 use tidegate_engine::decision::{Decision, conclude_into};
@@ -43,6 +44,8 @@ pub struct Service {
     modes: Modes,
     exceptions: exceptions::InForce,
     log: DecisionLog,
+    /// `None`: nobody is told of events.
+    events: Option<Arc<Events>>,
 }
 
 /// A set of rules, with its counters in metrics and the times of its log lines.
@@ -51,6 +54,8 @@ struct Loaded {
     handles: RuleHandles,
     /// When a denial by these rules was last logged.
     denials: Denials,
+    /// What was told of these rules.
+    told: RuleEvents,
     /// Indices of all rules in the order of their paths, made when they are first needed.
     by_path: OnceLock<Box<[usize]>>,
 }
@@ -131,13 +136,20 @@ impl Service {
     /// A service without rules.
     pub fn new(counters: Counters, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
         let (live, log) = (Arc::new(LiveRules::new(None)), DecisionLog::new(monotonic()));
-        Self { live, counters, metrics, clock, modes, exceptions: Default::default(), log }
+        let exceptions = Default::default();
+        Self { live, counters, metrics, clock, modes, exceptions, log, events: None }
     }
 
     /// The same service, logging decisions with these options.
     #[must_use]
     pub fn logging(self, log: DecisionLog) -> Self {
         Self { log, ..self }
+    }
+
+    /// The same service, telling these events. They have to be set before rules are.
+    #[must_use]
+    pub fn telling(self, events: Option<Arc<Events>>) -> Self {
+        Self { events, ..self }
     }
 
     /// The counters that decisions ask.
@@ -293,11 +305,14 @@ impl Service {
     ) -> T {
         let mut decision = Decision::empty();
         conclude_into(plan, verdicts, &mut decision);
-        let Loaded { rules, handles, denials, .. } = live.loaded;
+        let Loaded { rules, handles, denials, told, .. } = live.loaded;
         self.metrics.observe(handles, request, &decision);
         if DecisionLog::is_on() {
             let context = Context { rules, denials, metrics: &self.metrics };
             self.log.decided(context, at, request, &decision);
+        }
+        if let Some(events) = &self.events {
+            events.decided(told, Decided { request, plan, decision: &decision }, at);
         }
         if !remembered.is_empty() {
             self.metrics.observe_remembered(handles, request, &decision, remembered);
@@ -310,7 +325,8 @@ impl Service {
     pub fn install(&self, rules: RuleSet) -> usize {
         let (handles, denials) = (self.metrics.handles(&rules), Denials::of(rules.rules().len()));
         let without_room = handles.without_room();
-        self.live.install(Some(Loaded { rules, handles, denials, by_path: OnceLock::new() }));
+        let told = self.events.as_ref().map(|events| events.of_rules(&rules)).unwrap_or_default();
+        self.live.install(Some(Loaded { rules, handles, denials, told, by_path: OnceLock::new() }));
         if let Counters::Shared(shared) = &self.counters {
             shared.clear_deny_cache();
         }

@@ -42,14 +42,14 @@ impl Row {
         }
     }
 
-    /// Whether nobody may see its value: it is or holds a password or a token.
+    /// Whether nobody may see its value: it is or holds a password or a token. (The path of a webhook often is one.)
     pub fn is_secret(&self) -> bool {
-        ["_TOKEN", "_AUTH", "_HEADERS"].iter().any(|end| self.name.ends_with(end))
+        ["_TOKEN", "_AUTH", "_HEADERS", "_SECRET", "_WEBHOOK_URL"].iter().any(|end| self.name.ends_with(end))
     }
 
     /// Whether its value may hold a password beside what anybody may see.
     pub fn is_url(&self) -> bool {
-        ["_URL", "_ENDPOINT"].iter().any(|end| self.name.ends_with(end))
+        ["_URL", "_ENDPOINT", "_PROXY"].iter().any(|end| self.name.ends_with(end))
     }
 }
 

@@ -153,13 +153,17 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("statsd", &["metrics"]),
             ("spans", &[]),
             ("decisions", &["logging", "metrics"]),
-            ("service", &["source", "metrics", "clock", "decisions"]),
+            ("events", &["clock"]),
+            ("service", &["source", "metrics", "clock", "decisions", "events"]),
             ("state", &["clock"]),
             ("stamp", &[]),
             ("exceptions", &["stamp"]),
             ("front", &["service", "metrics", "spans", "health", "clock", "logging", "exceptions"]),
-            ("settings", &["front", "logging", "spans", "statsd"]),
-            ("configuration", &["settings", "logging", "source", "metrics", "statsd", "spans", "front"]),
+            ("settings", &["front", "logging", "spans", "statsd", "events"]),
+            (
+                "configuration",
+                &["settings", "logging", "source", "metrics", "statsd", "spans", "front", "events"],
+            ),
             (
                 "app",
                 &[
@@ -172,6 +176,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "statsd",
                     "spans",
                     "decisions",
+                    "events",
                     "service",
                     "state",
                     "exceptions",

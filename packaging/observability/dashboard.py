@@ -338,6 +338,20 @@ PROCESS = [
         unit="cps",
     ),
     plot(
+        "Events",
+        (f"sum by (event) ({rate('tidegate_events_total')})", "{{event}}"),
+        (f"sum({rate('tidegate_events_left_out_total')})", "left out"),
+        unit="cps",
+        about="EVENTS_LOG and EVENTS_WEBHOOK_URL.",
+    ),
+    plot(
+        "Events by outlet",
+        (f"sum by (to) ({rate('tidegate_events_sent_total')})", "{{to}}: sent"),
+        (f"sum by (to, reason) ({rate('tidegate_events_dropped_total')})", "{{to}}: dropped ({{reason}})"),
+        (f"sum by (to) ({rate('tidegate_events_failures_total')})", "{{to}}: attempts that failed"),
+        (f"sum by (to) (tidegate_events_waiting{{{ON}}})", "{{to}}: waiting now"),
+    ),
+    plot(
         "Up for",
         (f"time() - process_start_time_seconds{{{ON}}} and on (job, instance) tidegate_build_info", "{{instance}}"),
         unit="s",

@@ -40,7 +40,7 @@ def ask(server, expression, start, end):
 
 
 def legend(form, labels):
-    for name in ("instance", "domain", "key1", "key2", "rule", "code", "err_type", "answer", "outcome", "store", "kind", "by", "port", "to"):
+    for name in ("instance", "domain", "key1", "key2", "rule", "code", "err_type", "answer", "outcome", "store", "kind", "by", "port", "to", "event", "reason"):
         form = form.replace("{{" + name + "}}", labels.get(name, ""))
     return " ".join(form.split())
 

@@ -14,8 +14,9 @@ use self::control_plane::ControlPlane;
 use self::files::Reloader;
 pub(super) use self::files::Watching;
 use crate::app::{AppError, dead};
-use crate::clock::Clock;
+use crate::clock::{Clock, monotonic};
 use crate::configuration::Rules;
+use crate::events::Events;
 use crate::health::Health;
 use crate::logging::REPORT;
 use crate::metrics::Metrics;
@@ -52,6 +53,8 @@ pub(super) struct Installer {
     health: Option<Arc<Health>>,
     /// Lost counters of longer windows begin anew, where others count as full.
     cold_window_max: Option<Duration>,
+    /// Told of each set that is refused.
+    events: Option<Arc<Events>>,
 }
 
 /// Texts of a set of rules, as a source hands them over.
@@ -165,7 +168,7 @@ impl Installer {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        Self { options, service, metrics, clock, health: None, cold_window_max: None }
+        Self { options, service, metrics, clock, health: None, cold_window_max: None, events: None }
     }
 
     /// Makes the process unhealthy while no domain is loaded, from now on.
@@ -177,6 +180,11 @@ impl Installer {
     /// Warns of each limit with a longer window than this one.
     pub(super) fn with_cold_windows(self, cold_window_max: Option<Duration>) -> Self {
         Self { cold_window_max, ..self }
+    }
+
+    /// Tells these events of each set that is refused.
+    pub(super) fn telling(self, events: Option<Arc<Events>>) -> Self {
+        Self { events, ..self }
     }
 
     /// Puts this set in force, or logs every problem in the form of `text` and returns them.
@@ -243,14 +251,22 @@ impl Installer {
     /// Logs and counts a bad set. The rules in force stay.
     fn refuse(&self, problems: &Report) {
         problems.log(|problem| tracing::error!(target: REPORT, "{problem}"));
-        self.metrics.config_failed();
+        self.failed(&problems.messages);
         let count = problems.messages.len();
         tracing::error!("rules: refused for {}; {}", counted(count, "problem"), self.rules_left());
     }
 
     fn unreadable(&self, error: &SourceError, remedy: &str) {
-        self.metrics.config_failed();
+        self.failed(&[error.to_string()]);
         tracing::error!("rules: cannot be read; {}: {error} ({remedy})", self.rules_left());
+    }
+
+    /// Counts and tells a failure.
+    fn failed(&self, problems: &[String]) {
+        self.metrics.config_failed();
+        if let Some(events) = &self.events {
+            events.reload_refused(problems, monotonic());
+        }
     }
 
     /// Which rules are in force after a set was refused.

@@ -161,7 +161,13 @@ mod tests {
 
     #[test]
     fn only_secrets_are_hidden() {
-        for name in ["ADMIN_TOKEN", "REDIS_AUTH", "OTEL_EXPORTER_OTLP_HEADERS"] {
+        for name in [
+            "ADMIN_TOKEN",
+            "REDIS_AUTH",
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "EVENTS_WEBHOOK_SECRET",
+            "EVENTS_WEBHOOK_URL",
+        ] {
             assert_eq!(line(name, &[], &[(name, "a=hunter2")]), format!("{name}=\"…\" (variable)\n"));
         }
         for (name, url, shown) in [

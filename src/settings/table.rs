@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::events::Kinds;
 use crate::front::connections::GrpcFrontKind;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
@@ -256,6 +257,22 @@ settings! {
             "DD_SERVICE" dd_service: String, "DogStatsD: the tag service";
             "DD_VERSION" dd_version: String, "DogStatsD: the tag version";
             "DD_ENTITY_ID" dd_entity_id: String, "DogStatsD: the tag dd.internal.entity_id";
+        }
+    }
+    "Events": {
+        "EVENTS_KINDS" events_kinds: Kinds = "near_limit,denied,denied_whole_window,reload_refused,store_lost,store_back", "which events are told to EVENTS_LOG and EVENTS_WEBHOOK_URL";
+        "EVENTS_NEAR" events_near: Share = "0.8", "a key is near its limit from this share of it on, unless its rule has `near`";
+        "EVENTS_PER_SECOND" events_per_second: Count = "10", "events a second for each rule; the next one has the number of those that were left out";
+        "EVENTS_QUEUE" events_queue: Queue = "1000", "events that may wait for each of the two; further ones are dropped and counted";
+        "EVENTS_WEBHOOK_TIMEOUT" events_webhook_timeout: Duration = "5s", "how long the webhook may take to answer";
+        "EVENTS_WEBHOOK_RETRY_TIME" events_webhook_retry_time: Duration = "5m", "how long a request is tried again that failed; then its events are dropped and counted; 0: never";
+        "KEEP_KEYS" keep_keys: bool = "false", "keys of counters may be told by their names; else they are hashed";
+        optional {
+            "EVENTS_LOG" events_log: String, "events as lines of JSON: a file, or - for standard output";
+            "EVENTS_WEBHOOK_URL" events_webhook_url: Secret, "events as JSON, sent to this http or https URL";
+            "EVENTS_WEBHOOK_SECRET" events_webhook_secret: Secret, "signs these requests (HMAC-SHA256)";
+            "EVENTS_WEBHOOK_CACERT" events_webhook_cacert: FilePath, "PEM certificates that are trusted beside the system's";
+            "EVENTS_WEBHOOK_PROXY" events_webhook_proxy: Secret, "http://host:port of a proxy that connects to the webhook (CONNECT); HTTPS_PROXY has no effect";
         }
     }
     "Tracing": {

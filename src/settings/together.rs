@@ -19,6 +19,9 @@ const NEEDS: &[(&str, &str)] = &[
     ("SHARD_MEMBERS", "STATE_DIR"),
     ("SHARD_GREW_FROM", "SHARD_MEMBERS"),
     ("HTTP_SERVER_TLS_KEY", "HTTP_SERVER_TLS_CERT"),
+    ("EVENTS_WEBHOOK_SECRET", "EVENTS_WEBHOOK_URL"),
+    ("EVENTS_WEBHOOK_CACERT", "EVENTS_WEBHOOK_URL"),
+    ("EVENTS_WEBHOOK_PROXY", "EVENTS_WEBHOOK_URL"),
 ];
 
 /// A problem for each setting that lacks one that it needs. `text` is the value that a setting was given.
@@ -39,13 +42,16 @@ const PROXIES: &[&str] = &["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy
 
 /// A warning for each variable that `envoyproxy/ratelimit` would use with these settings, and that has no effect here.
 pub(super) fn ignored(settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
-    if settings.config_type == ConfigType::File && !settings.tracing_enabled {
+    let is_webhook_direct = settings.events_webhook_url.is_some() && settings.events_webhook_proxy.is_none();
+    if settings.config_type == ConfigType::File && !settings.tracing_enabled && !is_webhook_direct {
         return Vec::new();
     }
     let set = PROXIES.iter().filter(|name| variable(name).is_some_and(|proxy| !proxy.is_empty()));
     set.map(|name| Problem {
         name: (*name).to_owned(),
-        what: "has no effect: control planes and collectors are spoken to directly".to_owned(),
+        what: "has no effect: control planes, collectors and webhooks are spoken to directly (EVENTS_WEBHOOK_PROXY \
+               names a proxy for a webhook)"
+            .to_owned(),
     })
     .collect()
 }
@@ -83,7 +89,11 @@ mod tests {
         };
         let proxies = [("HTTPS_PROXY", "http://u:p@proxy"), ("all_proxy", "x"), ("NO_PROXY", "y")];
         assert!(warnings(&proxies).is_empty(), "nothing is sent");
-        for uses in [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("TRACING_ENABLED", "true")] {
+        let webhook = ("EVENTS_WEBHOOK_URL", "https://example.com");
+        assert!(
+            warnings(&[&proxies[..], &[webhook, ("EVENTS_WEBHOOK_PROXY", "http://p:1")]].concat()).is_empty()
+        );
+        for uses in [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("TRACING_ENABLED", "true"), webhook] {
             assert_eq!(warnings(&[&proxies[..], &[uses]].concat()), ["HTTPS_PROXY", "all_proxy"]);
             assert!(warnings(&[uses, ("HTTPS_PROXY", "")]).is_empty());
         }

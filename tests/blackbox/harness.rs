@@ -28,6 +28,7 @@ pub mod statsd_exporter;
 pub mod tidegate;
 pub mod tls;
 pub mod traffic;
+pub mod webhook;
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};

@@ -24,6 +24,7 @@ mod debug_port;
 mod documented;
 mod envoy;
 mod envoy_answers;
+mod events;
 mod footprint;
 mod fronts;
 mod h2spec;

@@ -90,6 +90,7 @@ fn in_memory(authority: &Authority) -> Tidegate {
         ("GRPC_SERVER_USE_TLS", "true".to_owned()),
         ("GRPC_SERVER_TLS_CERT", identity.chain.display().to_string()),
         ("GRPC_SERVER_TLS_KEY", identity.key.display().to_string()),
+        ("EVENTS_LOG", "-".to_owned()),
         ("USE_PROMETHEUS", "true".to_owned()),
         ("USE_STATSD", "true".to_owned()),
         ("STATSD_PORT", "1".to_owned()),

@@ -141,6 +141,8 @@ pub struct Rule {
     pub cost: Cost,
     /// `on_store_failure`, if the rule sets it.
     pub on_store_failure: Option<StoreFailure>,
+    /// `near`, if the rule sets it: from this share of the limit on, a key is near it. Above 0, and 1 at most.
+    pub near: Option<f64>,
     /// The constant part of its counters' keys: domain, path, algorithm, window, granularity.
     pub seed: KeySeed,
     /// The same part, where several processes have to agree on it.

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::app::{AppError, dead};
 use crate::clock::monotonic;
+use crate::events::Events;
 use crate::health::Health;
 use tidegate_redis::{ConnectError, Contact, RedisStore, SharedStore};
 
@@ -24,12 +25,13 @@ const LOST: &str = "redis does not answer";
 pub(in crate::app) async fn watch(
     shared: Arc<SharedStore>,
     health: Arc<Health>,
+    events: Option<Arc<Events>>,
     (startup_timeout, health_follows): (Option<Duration>, bool),
 ) -> AppError {
     let mut contacts: Vec<Watched> = shared.stores().map(|(name, store)| Watched::new(name, store)).collect();
     let began = monotonic();
     loop {
-        let now: Vec<State> = contacts.iter_mut().map(Watched::update).collect();
+        let now: Vec<State> = contacts.iter_mut().map(|watched| watched.update(events.as_deref())).collect();
         let mut reached = true;
         for state in &now {
             match state {
@@ -78,6 +80,8 @@ fn report(health: &Health, health_follows: bool, states: &[State]) {
 
 /// The contact to one Redis, as it is logged and reported to health.
 struct Watched {
+    /// The store's name in metrics.
+    name: String,
     contact: watch::Receiver<Contact>,
     names: SettingNames,
     /// The servers, for the log.
@@ -89,11 +93,12 @@ struct Watched {
 impl Watched {
     fn new(name: &str, store: &RedisStore) -> Self {
         let place = store.options().kind.to_string();
-        Self { contact: store.contact(), names: SettingNames::of(name), place, logged_up: None }
+        let (name, names) = (name.to_owned(), SettingNames::of(name));
+        Self { name, contact: store.contact(), names, place, logged_up: None }
     }
 
-    /// Reads the current state, and logs it if it has changed.
-    fn update(&mut self) -> State {
+    /// Reads the current state. Logs it if it has changed, and tells these events.
+    fn update(&mut self, events: Option<&Events>) -> State {
         let contact = self.contact.borrow_and_update();
         let explain = |error| self.names.explain(error);
         let state = match &*contact {
@@ -104,12 +109,18 @@ impl Watched {
         };
         match &state {
             State::Up if self.logged_up != Some(true) => {
-                self.logged_up = Some(true);
+                let is_back = self.logged_up.replace(true) == Some(false);
                 tracing::info!("redis: {} answers", self.place);
+                if let Some(events) = events.filter(|_| is_back) {
+                    events.store_back(&self.name, monotonic());
+                }
             }
             State::Never(Some(why)) | State::Lost(why) if self.logged_up != Some(false) => {
                 self.logged_up = Some(false);
                 tracing::error!("redis: {} does not answer: {why}", self.place);
+                if let Some(events) = events {
+                    events.store_lost(&self.name, why, monotonic());
+                }
             }
             _ => {}
         }

@@ -1,5 +1,6 @@
 //! Words: values that are one of a few.
 
+use crate::events::Kinds;
 use crate::front::connections::GrpcFrontKind;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
@@ -25,6 +26,15 @@ impl Value for bool {
 
 impl Value for LogLevel {
     const NAME: &'static str = "LEVEL";
+    const EXPECTED: &'static str = Self::EXPECTED;
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::parse(text)
+    }
+}
+
+impl Value for Kinds {
+    const NAME: &'static str = "LIST";
     const EXPECTED: &'static str = Self::EXPECTED;
 
     fn parse(text: &str) -> Option<Self> {

@@ -73,6 +73,7 @@ pub(super) struct CheckedLimit {
     pub(super) sync: Option<Sync>,
     pub(super) on_store_failure: Option<StoreFailure>,
     pub(super) cost: Cost,
+    pub(super) near: Option<f64>,
 }
 
 impl CheckedNode {

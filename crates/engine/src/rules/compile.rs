@@ -247,6 +247,7 @@ impl<'f> Compiler<'_, 'f> {
             sync: checked.sync,
             cost: checked.cost,
             on_store_failure: checked.on_store_failure,
+            near: checked.near,
             seed,
             shared,
             keyed_levels: path

@@ -205,6 +205,22 @@ impl<'d> Reader<'d, '_> {
         number.map(|number| (at, number))
     }
 
+    /// A share: more than 0, and 1 at most.
+    pub(super) fn share(&mut self, fields: &Fields, name: &str) -> Option<f64> {
+        let (at, scalar) = self.scalar(fields, name)?;
+        let number = scalar::int(scalar).map(|number| number as f64).or_else(|| scalar::float(scalar));
+        let share = number.filter(|share| *share > 0.0 && *share <= 1.0);
+        if share.is_none() {
+            self.error(at, || {
+                format!(
+                    "`{name}` is {} (expected a share above 0 and up to 1, such as 0.8)",
+                    quote_scalar(scalar)
+                )
+            });
+        }
+        share
+    }
+
     /// One of several words.
     pub(super) fn word<T: Copy>(
         &mut self,

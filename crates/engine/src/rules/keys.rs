@@ -64,6 +64,7 @@ const KEYS: [(&str, &[Section]); 27] = [
     ("sync", &[Section::RateLimit]),
     ("on_store_failure", &[Section::RateLimit]),
     ("cost", &[Section::RateLimit]),
+    ("near", &[Section::RateLimit]),
     (MERGE, &[]),
 ];
 

@@ -39,6 +39,7 @@ descriptors:
       sync: leased
       on_store_failure: allow
       cost: asked
+      near: 0.75
     shadow_mode: yes
     quota_mode: on
     detailed_metric: y
@@ -54,7 +55,7 @@ descriptors:
     assert_eq!(&*rule.name, "per_user");
     assert_eq!(rule.replaces.iter().map(|name| &**name).collect::<Vec<_>>(), ["other", "third"]);
     assert_eq!((rule.sync, rule.on_store_failure), (Some(Sync::Leased), Some(StoreFailure::Allow)));
-    assert_eq!(rule.cost, Cost::Asked);
+    assert_eq!((rule.cost, rule.near), (Cost::Asked, Some(0.75)));
     assert!(rule.shadow_mode && rule.quota_mode);
     assert_eq!(rule.metadata, json!({"any": ["yaml", 16, false, null, 1.5], "1": {"a": "b"}}));
     assert_eq!((rule.keyed_levels, rule.metric_name.is_dynamic()), (0, false));
@@ -66,7 +67,7 @@ fn what_is_not_said_has_its_default() {
     assert_eq!(rule.limit, Some(Limit::new(Algorithm::SlidingWindow, 0, 3_600 * SECOND_NANOS)));
     assert_eq!((rule.unit, rule.unit_multiplier, &*rule.name), (Unit::Hour, 1, ""));
     assert!(rule.replaces.is_empty() && !rule.shadow_mode && !rule.quota_mode && rule.metadata.is_null());
-    assert_eq!((rule.sync, rule.on_store_failure, rule.keyed_levels), (None, None, 1));
+    assert_eq!((rule.sync, rule.on_store_failure, rule.near, rule.keyed_levels), (None, None, None, 1));
     let fixed = options().default_algorithm(Algorithm::FixedWindow);
     let text = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 1}}]";
     let rules = load(&[file("a.yaml", text)], &fixed).unwrap().rules;

@@ -245,6 +245,20 @@ fn words_that_are_none() {
     }
 }
 
+#[test]
+fn shares_that_are_none() {
+    for near in ["0", "-0.5", "1.1", "80%", "much", "\"0.8\"", "[0.8]"] {
+        let expected = match near {
+            "[0.8]" => "7:11: `near` is a list (expected a text)".to_owned(),
+            _ => format!(
+                "7:11: `near` is `{}` (expected a share above 0 and up to 1, such as 0.8)",
+                near.trim_matches('"')
+            ),
+        };
+        check(five(&format!("near: {near}")), &[&expected]);
+    }
+}
+
 /// Usual mistakes, each reported once, in words that help.
 #[test]
 fn what_people_often_mean() {

@@ -46,6 +46,7 @@ impl Checker<'_, '_> {
         let costs = Cost::ALL.map(|cost| (cost.name(), cost));
         let cost = self.reader.word(&fields, "cost", &costs);
         let cost = cost.map_or(self.options.default_cost, |(_, cost)| cost);
+        let near = self.reader.share(&fields, "near");
         let limit = self.parts(&fields, algorithm, window, requests).filter(|_| !unlimited);
         let candidate =
             if unlimited { self.no_candidate(&fields) } else { self.candidate(&fields, algorithm, limit) };
@@ -60,6 +61,7 @@ impl Checker<'_, '_> {
             sync,
             on_store_failure,
             cost,
+            near,
         })
     }
 

@@ -1,0 +1,141 @@
+//! Starts to tell events: opens the outlets, and shows them in metrics.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::app::{AppError, dead};
+use crate::clock::{Clock, monotonic};
+use crate::configuration::{self, WebhookSettings};
+use crate::events::{Endpoint, Events, KeyNames, Lines, Outlet, OutletTotals, Webhook};
+use crate::metrics::{Kind, Metrics};
+use tidegate_engine::key::KeySecret;
+
+/// How long telling the last events may take.
+const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
+/// What the secret of hashes is made for: it has nothing in common with the keys of counters.
+const PURPOSE: &[u8] = b"tidegate: hashes of keys in events";
+
+/// Events that are told, and the tasks that tell them. Without outlets there are neither.
+pub(super) struct Telling {
+    pub(super) events: Option<Arc<Events>>,
+    tasks: JoinSet<()>,
+    end: watch::Sender<()>,
+}
+
+impl Telling {
+    /// Opens the outlets and begins to tell. Keys are hashed under a secret that is made of this one.
+    pub(super) fn start(
+        configuration: Option<&configuration::Events>,
+        secret: &KeySecret,
+        metrics: &Metrics,
+    ) -> Result<Self, AppError> {
+        let (end, ending) = watch::channel(());
+        let mut telling = Self { events: None, tasks: JoinSet::new(), end };
+        let Some(configuration) = configuration else { return Ok(telling) };
+        let secret = secret.seed([PURPOSE]).key([]).0.to_le_bytes();
+        let names = KeyNames::new(&secret, configuration.shows_entries);
+        let (mut outlets, wall) = (Vec::new(), Clock::start());
+        let open = |name| Outlet::new(name, configuration.options.queue_max, names.clone(), ending.clone());
+        if let Some(to) = &configuration.lines {
+            let lines =
+                Lines::new(to.clone()).map_err(|source| AppError::EventsLog { path: to.name(), source })?;
+            tracing::info!("events: written to {} (EVENTS_LOG)", to.name());
+            let (outlet, queue) = open("log");
+            outlets.push(outlet);
+            telling.tasks.spawn(lines.run(queue));
+        }
+        if let Some(settings) = &configuration.webhook {
+            let webhook = webhook(settings, wall)?;
+            let (outlet, queue) = open("webhook");
+            outlets.push(outlet);
+            telling.tasks.spawn(webhook.run(queue));
+        }
+        let events = Events::new(configuration.options.clone(), &names, (monotonic(), wall), outlets);
+        let events = Arc::new(events);
+        register(metrics, &events);
+        telling.events = Some(events);
+        Ok(telling)
+    }
+
+    /// Waits until a task has died. None ends by itself.
+    pub(super) async fn died(&mut self) -> AppError {
+        match self.tasks.join_next().await {
+            Some(Err(panic)) => dead("telling events", panic),
+            Some(Ok(())) => dead("telling events", "it must not end"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Tells the last events, for at most [`LAST_EVENTS_TIMEOUT`].
+    pub(super) async fn finish(mut self) {
+        self.end.send_replace(());
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST_EVENTS_TIMEOUT, all).await;
+    }
+}
+
+fn webhook(settings: &WebhookSettings, wall: Clock) -> Result<Webhook, AppError> {
+    let file = |path: PathBuf| {
+        std::fs::read(&path).map_err(|source| AppError::File { path: path.display().to_string(), source })
+    };
+    let endpoint = Endpoint {
+        url: settings.url.clone(),
+        proxy: settings.proxy.clone(),
+        roots: settings.roots.clone().map(file).transpose()?,
+        timeout: settings.timeout,
+    };
+    let unsigned =
+        if settings.secret.is_some() { "" } else { "; nothing signs them (EVENTS_WEBHOOK_SECRET)" };
+    tracing::info!("events: sent to {} (EVENTS_WEBHOOK_URL){unsigned}", endpoint.place());
+    let secret = settings.secret.as_ref().map(|secret| secret.0.as_bytes());
+    Webhook::new(endpoint, secret, wall, settings.retry_time)
+        .map_err(|error| AppError::Tls { setting: "EVENTS_WEBHOOK_CACERT", problem: error.to_string() })
+}
+
+/// Shows events in metrics.
+fn register(metrics: &Metrics, events: &Arc<Events>) {
+    let told = Arc::clone(events);
+    metrics.register(
+        "tidegate_events_total",
+        "Events that were told, by kind.",
+        Kind::Counter,
+        move |samples| {
+            told.told().for_each(|(kind, count)| samples.push(&[("event", kind.name())], count));
+        },
+    );
+    let left_out = Arc::clone(events);
+    let help = "Events that were left out because their rule had told enough in that second.";
+    metrics.register("tidegate_events_left_out_total", help, Kind::Counter, move |samples| {
+        samples.push(&[], left_out.left_out());
+    });
+    let dropped = Arc::clone(events);
+    let help = "Events that an outlet dropped: its queue was full, or its receiver failed.";
+    metrics.register("tidegate_events_dropped_total", help, Kind::Counter, move |samples| {
+        for outlet in dropped.outlets() {
+            for (reason, count) in outlet.totals().dropped() {
+                samples.push(&[("to", outlet.name), ("reason", reason)], count);
+            }
+        }
+    });
+    let waiting = Arc::clone(events);
+    let help = "Events that wait for an outlet.";
+    metrics.register("tidegate_events_waiting", help, Kind::Gauge, move |samples| {
+        waiting.outlets().iter().for_each(|outlet| samples.push(&[("to", outlet.name)], outlet.waiting()));
+    });
+    type Read = fn(&OutletTotals) -> u64;
+    let families: [(&'static str, &'static str, Read); 2] = [
+        ("tidegate_events_sent_total", "Events that an outlet has told.", OutletTotals::sent),
+        ("tidegate_events_failures_total", "Attempts of an outlet that failed.", OutletTotals::failures),
+    ];
+    for (name, help, read) in families {
+        let events = Arc::clone(events);
+        metrics.register(name, help, Kind::Counter, move |samples| {
+            let outlets = events.outlets().iter();
+            outlets.for_each(|outlet| samples.push(&[("to", outlet.name)], read(outlet.totals())));
+        });
+    }
+}

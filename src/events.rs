@@ -1,0 +1,203 @@
+//! Events: what somebody should hear of when it happens. A key comes near its limit; a key is denied for the first time
+//! in a window, or for a whole window; rules are refused; the shared store is lost, or back.
+//!
+//! In: decisions, with their rules; rules that were refused; the state of the shared store. Out: JSON, as lines and to a
+//! webhook.
+//!
+//! No decision waits for an event. Most need one comparison: is the key near its limit? For those that are, a table of
+//! keys says whether that was told in this window. It holds a bounded number of keys and is never waited for. What is to
+//! be told goes into a bounded queue for each outlet, or is dropped and counted if that is full. At most so many events a
+//! second are told for each rule; the next one has the number of those that were left out.
+//!
+//! - `kind`: what can happen; `near`: from which share of its limit on a key is near it, for each rule
+//! - `keys`, `recent`: what was told of which key, and what this thread asked that table a moment ago
+//! - `budget`: how many events a rule has left in this second
+//! - `event`: an event, and its JSON
+//! - `outlet`: the queue to an outlet, and what became of its events; `lines`, `webhook`: the two outlets
+
+mod budget;
+mod event;
+mod keys;
+mod kind;
+mod lines;
+mod near;
+mod outlet;
+mod recent;
+mod webhook;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+pub use self::event::KeyNames;
+pub use self::kind::{Kind, Kinds};
+pub use self::lines::{Lines, LinesTo};
+pub use self::outlet::{Outlet, OutletTotals};
+pub use self::webhook::{Endpoint, Webhook};
+
+use self::budget::Budgets;
+use self::event::{Counts, Event, KeyEvent, What};
+use self::keys::Keys;
+use self::near::Shares;
+use crate::clock::Clock;
+use tidegate_engine::decision::{Decision, Limited, Status};
+use tidegate_engine::plan::{Hits, Plan, Step};
+use tidegate_engine::request::Request;
+use tidegate_engine::rules::RuleSet;
+
+/// What is told, and how much of it.
+#[derive(Clone, Debug)]
+pub struct EventOptions {
+    /// The kinds that are told.
+    pub kinds: Kinds,
+    /// From this share of a limit on, a key is near it, unless its rule says otherwise.
+    pub near: f64,
+    /// Events a second for each rule.
+    pub per_second_max: u32,
+    /// Events that may wait for each outlet.
+    pub queue_max: usize,
+}
+
+/// Tells what happens, to every outlet.
+pub struct Events {
+    options: EventOptions,
+    /// Whether the entries of descriptors are told.
+    shows_entries: bool,
+    began: Instant,
+    wall: Clock,
+    keys: Keys,
+    outlets: Vec<Outlet>,
+    told: [AtomicU64; Kind::ALL.len()],
+    left_out: AtomicU64,
+}
+
+/// What events need of a set of rules.
+#[derive(Debug, Default)]
+pub struct RuleEvents {
+    shares: Shares,
+    budgets: Budgets,
+}
+
+/// A decision, with the request and the plan that it was made from.
+#[derive(Clone, Copy)]
+pub struct Decided<'a, 'r, 'p> {
+    /// The request.
+    pub request: &'a Request<'r>,
+    /// Its plan.
+    pub plan: &'a Plan<'p>,
+    /// The decision.
+    pub decision: &'a Decision<'p>,
+}
+
+impl Events {
+    /// Events that go to these outlets. It is `began` now, and `wall` shows the time of events.
+    pub fn new(
+        options: EventOptions,
+        names: &KeyNames,
+        (began, wall): (Instant, Clock),
+        outlets: Vec<Outlet>,
+    ) -> Self {
+        let (told, left_out) = Default::default();
+        let shows_entries = names.shows_entries;
+        Self { options, shows_entries, began, wall, keys: Keys::default(), outlets, told, left_out }
+    }
+
+    /// What is needed of these rules.
+    pub fn of_rules(&self, rules: &RuleSet) -> RuleEvents {
+        RuleEvents {
+            shares: Shares::of(rules.rules(), self.options.near),
+            budgets: Budgets::of(rules.rules().len()),
+        }
+    }
+
+    /// Tells what there is to tell of a decision that was made at this time, under these rules.
+    #[inline]
+    pub fn decided(&self, rules: &RuleEvents, decided: Decided<'_, '_, '_>, at: Instant) {
+        for (index, status) in decided.decision.statuses.iter().enumerate() {
+            let Status::Limited(limited) = status else { continue };
+            if rules.shares.reached(limited) {
+                self.near_or_over(rules, decided, (index, limited), at);
+            }
+        }
+    }
+
+    /// Tells of a key that is near its limit or over it, unless that was told already.
+    #[cold]
+    fn near_or_over(
+        &self,
+        rules: &RuleEvents,
+        decided: Decided<'_, '_, '_>,
+        (index, limited): (usize, &Limited<'_>),
+        at: Instant,
+    ) {
+        let (Hits::Take(hits @ 1..), Some(Step::Check(check))) =
+            (limited.hits, decided.plan.steps.get(index))
+        else {
+            return;
+        };
+        // Times of the table start at 1, because 0 means never.
+        let (now, window) = (self.nanos(at).max(1), limited.limit.window_nanos());
+        let told = match limited.verdict.over {
+            true => self.keys.denied(check.key, now, window),
+            false => self.keys.near(check.key, now, window),
+        };
+        let Some(told) = told.filter(|told| self.options.kinds.has(told.kind())) else { return };
+        let second = (now / 1_000_000_000) as u32;
+        match rules.budgets.take(limited, second, self.options.per_second_max) {
+            Some(left_out) => {
+                let counts = Counts { hits, left_out };
+                let key = KeyEvent::new(decided, (index, limited), check.key, counts, self.shows_entries);
+                self.tell(What::Key(told, key), at);
+            }
+            None => {
+                self.left_out.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// A set of rules was refused for these problems.
+    pub fn reload_refused(&self, problems: &[String], at: Instant) {
+        self.tell_of_process(What::reload_refused(problems), at);
+    }
+
+    /// This shared store does not answer any more, for this reason.
+    pub fn store_lost(&self, store: &str, why: &str, at: Instant) {
+        self.tell_of_process(What::StoreLost { store: store.to_owned(), why: event::cut_text(why) }, at);
+    }
+
+    /// This shared store answers again.
+    pub fn store_back(&self, store: &str, at: Instant) {
+        self.tell_of_process(What::StoreBack { store: store.to_owned() }, at);
+    }
+
+    fn tell_of_process(&self, what: What, at: Instant) {
+        if self.options.kinds.has(what.kind()) {
+            self.tell(what, at);
+        }
+    }
+
+    fn tell(&self, what: What, at: Instant) {
+        self.told[what.kind() as usize].fetch_add(1, Relaxed);
+        let event = Arc::new(Event { at: self.wall.at(at), what });
+        self.outlets.iter().for_each(|outlet| outlet.push(&event));
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Events that were told, by kind.
+    pub fn told(&self) -> impl Iterator<Item = (Kind, u64)> {
+        Kind::ALL.into_iter().zip(&self.told).map(|(kind, told)| (kind, told.load(Relaxed)))
+    }
+
+    /// Events that were left out because their rule had told enough in that second.
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Relaxed)
+    }
+
+    /// The outlets.
+    pub fn outlets(&self) -> &[Outlet] {
+        &self.outlets
+    }
+}

@@ -1,0 +1,247 @@
+//! An event, and its JSON.
+
+use std::fmt;
+
+use ring::hmac;
+use serde_json::{Map, Value, json};
+
+use super::Decided;
+use super::keys::Told;
+use super::kind::Kind;
+use tidegate_engine::Timestamp;
+use tidegate_engine::decision::Limited;
+use tidegate_engine::key::Key;
+use tidegate_engine::plan::Origin;
+use tidegate_engine::request::Entry;
+use tidegate_engine::text::{cut, one_line};
+
+/// The most characters of a text from a request.
+const TEXT_CHARS_MAX: usize = 64;
+/// Problems of refused rules that are told, and the most characters of each.
+const PROBLEMS_MAX: usize = 10;
+const PROBLEM_CHARS_MAX: usize = 300;
+/// Bytes of a hash that are told.
+const HASH_BYTES: usize = 16;
+
+/// How the keys of counters are told: by a hash under a secret, so that nobody without it can try names, and by the
+/// entries of their descriptors if these may be shown.
+#[derive(Clone)]
+pub struct KeyNames {
+    secret: hmac::Key,
+    /// Whether entries are told.
+    pub(super) shows_entries: bool,
+}
+
+/// What happened, and when by the wall clock.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    pub(super) at: Timestamp,
+    pub(super) what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// To a key.
+    Key(Told, KeyEvent),
+    /// To a set of rules.
+    ReloadRefused {
+        /// The first of them.
+        problems: Vec<String>,
+        count: usize,
+    },
+    StoreLost {
+        store: String,
+        why: String,
+    },
+    StoreBack {
+        store: String,
+    },
+}
+
+/// What is told of a key.
+#[derive(Clone, Debug)]
+pub(super) struct KeyEvent {
+    domain: String,
+    /// The path of the rule. `None`: the request brought its limit.
+    rule: Option<String>,
+    limit: u32,
+    unit: (&'static str, u32),
+    used: u64,
+    /// Neither shadow mode nor quota mode lets it pass.
+    is_enforced: bool,
+    key: Key,
+    /// The entries of the descriptor, where they may be told.
+    entries: Vec<(String, String)>,
+    counts: Counts,
+}
+
+/// Numbers of an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    /// Hits that were asked for.
+    pub(super) hits: u64,
+    /// Events of this rule that were left out since the last one.
+    pub(super) left_out: u32,
+}
+
+impl KeyNames {
+    /// Hashes are under a secret that is made of these bytes.
+    pub fn new(secret: &[u8], shows_entries: bool) -> Self {
+        Self { secret: hmac::Key::new(hmac::HMAC_SHA256, secret), shows_entries }
+    }
+
+    fn hash(&self, key: Key) -> String {
+        hex(&hmac::sign(&self.secret, &key.0.to_le_bytes()).as_ref()[..HASH_BYTES])
+    }
+}
+
+impl fmt::Debug for KeyNames {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("KeyNames").field("shows_entries", &self.shows_entries).finish_non_exhaustive()
+    }
+}
+
+impl KeyEvent {
+    /// Of the descriptor at this place, which has this key.
+    pub(super) fn new(
+        Decided { request, decision, .. }: Decided<'_, '_, '_>,
+        (index, limited): (usize, &Limited<'_>),
+        key: Key,
+        counts: Counts,
+        shows_entries: bool,
+    ) -> Self {
+        let entries = request.descriptors().nth(index).map_or(&[][..], |descriptor| descriptor.entries);
+        let (rule, unit) = match limited.origin {
+            Origin::Rule(rule) => (Some(rule.path()), (rule.unit.name(), rule.unit_multiplier)),
+            Origin::Override { unit, unit_multiplier } => (None, (unit.name(), unit_multiplier)),
+        };
+        let named = |entry: &Entry<'_>| (cut_text(entry.key), cut_text(entry.value));
+        Self {
+            domain: cut_text(request.domain()),
+            rule,
+            limit: limited.limit.burst(),
+            unit,
+            used: limited.verdict.after,
+            is_enforced: !decision.shadowed && !limited.shadow,
+            key,
+            entries: if shows_entries { entries.iter().map(named).collect() } else { Vec::new() },
+            counts,
+        }
+    }
+
+    fn write(&self, names: &KeyNames, fields: &mut Map<String, Value>) {
+        fields.insert("domain".to_owned(), json!(self.domain));
+        fields.insert("rule".to_owned(), json!(self.rule));
+        fields.insert("key_hash".to_owned(), json!(names.hash(self.key)));
+        if names.shows_entries {
+            let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
+            fields.insert("entries".to_owned(), self.entries.iter().map(entry).collect());
+        }
+        fields.insert("limit".to_owned(), json!(self.limit));
+        fields.insert("unit".to_owned(), json!(self.unit.0));
+        fields.insert("unit_multiplier".to_owned(), json!(self.unit.1));
+        fields.insert("used".to_owned(), json!(self.used));
+        fields.insert("hits".to_owned(), json!(self.counts.hits));
+        fields.insert("enforced".to_owned(), json!(self.is_enforced));
+        fields.insert("left_out".to_owned(), json!(self.counts.left_out));
+    }
+}
+
+impl What {
+    pub(super) fn reload_refused(problems: &[String]) -> Self {
+        let shown = |problem: &String| one_line(&cut(problem, PROBLEM_CHARS_MAX)).into_owned();
+        Self::ReloadRefused {
+            problems: problems.iter().take(PROBLEMS_MAX).map(shown).collect(),
+            count: problems.len(),
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Key(told, _) => told.kind(),
+            Self::ReloadRefused { .. } => Kind::ReloadRefused,
+            Self::StoreLost { .. } => Kind::StoreLost,
+            Self::StoreBack { .. } => Kind::StoreBack,
+        }
+    }
+}
+
+impl Event {
+    /// One object, on one line.
+    pub(super) fn to_json(&self, names: &KeyNames) -> String {
+        let mut fields = Map::new();
+        fields.insert("event".to_owned(), json!(self.what.kind().name()));
+        fields.insert("time".to_owned(), json!(rfc_3339(self.at)));
+        match &self.what {
+            What::Key(told, key) => {
+                key.write(names, &mut fields);
+                if let Told::DeniedWholeWindow(nanos) = told {
+                    fields.insert("denied_seconds".to_owned(), json!(nanos / 1_000_000_000));
+                }
+            }
+            What::ReloadRefused { problems, count } => {
+                fields.insert("problems".to_owned(), json!(problems));
+                fields.insert("problem_count".to_owned(), json!(count));
+            }
+            What::StoreLost { store, why } => {
+                fields.insert("store".to_owned(), json!(store));
+                fields.insert("reason".to_owned(), json!(why));
+            }
+            What::StoreBack { store } => {
+                fields.insert("store".to_owned(), json!(store));
+            }
+        }
+        Value::Object(fields).to_string()
+    }
+}
+
+/// A text from outside, cut.
+pub(super) fn cut_text(text: &str) -> String {
+    cut(text, TEXT_CHARS_MAX).into_owned()
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// In UTC, to the millisecond: `2026-11-22T18:30:00.250Z`.
+fn rfc_3339(at: Timestamp) -> String {
+    let millis = at.as_nanos() / 1_000_000;
+    let (secs, millis) = (millis / 1_000, millis % 1_000);
+    let (days, secs) = (secs / 86_400, secs % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (secs / 3_600, secs / 60 % 60, secs % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// The date of a day since 1970-01-01. (Howard Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`.)
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (secs, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_795_372_199, "2026-11-22T18:29:59.000Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(rfc_3339(Timestamp::from_nanos(secs * 1_000_000_000)), text);
+        }
+        assert_eq!(rfc_3339(Timestamp::from_nanos(1_999_999_999)), "1970-01-01T00:00:01.999Z");
+    }
+}

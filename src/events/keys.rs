@@ -1,0 +1,219 @@
+//! What was told of which key, so that it is told once in a window.
+//!
+//! A table of a fixed size. A key has a few places it may be in; if they are taken, the one that was not heard of for
+//! longest is forgotten, and what happens to that key may be told again. Nobody waits for a lock: whoever finds one taken
+//! goes on, for another thread is at it with the same key.
+
+use parking_lot::Mutex;
+
+use super::kind::Kind;
+use super::recent;
+use tidegate_engine::key::Key;
+
+/// Groups of places, and places in each: 65,536 keys, in 4 MiB.
+const GROUPS: usize = 1 << 14;
+const PLACES: usize = 4;
+/// A thread asks the table of a key at most so often in its window.
+const ASKED_IN_WINDOW: u64 = 16;
+
+/// The table. Its memory is taken at the start, so there is one only where events are on.
+pub(super) struct Keys {
+    groups: Box<[Mutex<[Known; PLACES]>]>,
+    /// Keeps tables of several processes in one thread apart (in tests).
+    salt: u64,
+}
+
+/// What is to be told of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Near,
+    Denied,
+    /// Nanoseconds for which it has been denied.
+    DeniedWholeWindow(u64),
+}
+
+/// What is known of a key. All times are in nanoseconds, and 0 is never.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    key: u64,
+    heard: u64,
+    near_told: u64,
+    denied_told: u64,
+    whole_window_told: u64,
+    /// Since when it has been denied without a long pause, and when it was denied last.
+    denied_since: u64,
+    denied_last: u64,
+}
+
+impl Told {
+    pub(super) const fn kind(self) -> Kind {
+        match self {
+            Self::Near => Kind::NearLimit,
+            Self::Denied => Kind::Denied,
+            Self::DeniedWholeWindow(_) => Kind::DeniedWholeWindow,
+        }
+    }
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        let groups: Box<[_]> = (0..GROUPS).map(|_| Mutex::default()).collect();
+        let salt = groups.as_ptr() as u64;
+        Self { groups, salt }
+    }
+}
+
+impl Keys {
+    /// A key was near its limit at this time.
+    pub(super) fn near(&self, key: Key, now: u64, window: u64) -> Option<Told> {
+        self.known(key, now, window, 0, |known| known.near(now, window))
+    }
+
+    /// A key was denied at this time.
+    pub(super) fn denied(&self, key: Key, now: u64, window: u64) -> Option<Told> {
+        self.known(key, now, window, 1, |known| known.denied(now, window))
+    }
+
+    /// Calls `body` with what is known of the key, unless this thread did so a moment ago or another one does so now.
+    fn known(
+        &self,
+        Key(key): Key,
+        now: u64,
+        window: u64,
+        over: u64,
+        body: impl FnOnce(&mut Known) -> Option<Told>,
+    ) -> Option<Told> {
+        let recent_key = (key >> 64) as u64 ^ self.salt ^ over;
+        if !recent::has_to_ask(recent_key, now) {
+            return None;
+        }
+        let mut group = self.groups[key as usize % GROUPS].try_lock()?;
+        recent::asked(recent_key, now.saturating_add(window / ASKED_IN_WINDOW));
+        let tag = ((key >> 64) as u64).max(1);
+        let known = match group.iter().position(|known| known.key == tag) {
+            Some(place) => &mut group[place],
+            None => {
+                let oldest = group.iter_mut().min_by_key(|known| known.heard)?;
+                *oldest = Known { key: tag, ..Known::default() };
+                oldest
+            }
+        };
+        known.heard = now;
+        body(known)
+    }
+}
+
+impl Known {
+    /// Told once in a window, and not of a key that was denied in it: that is news of yesterday.
+    fn near(&mut self, now: u64, window: u64) -> Option<Told> {
+        let is_news = is_over(self.near_told, now, window) && is_over(self.denied_last, now, window);
+        is_news.then(|| {
+            self.near_told = now;
+            Told::Near
+        })
+    }
+
+    /// Told once in a window: that it was denied, or that it was all the time. A pause of half a window ends that time.
+    fn denied(&mut self, now: u64, window: u64) -> Option<Told> {
+        if is_over(self.denied_last, now, window / 2) {
+            self.denied_since = now;
+        }
+        self.denied_last = now;
+        let lasted = now.saturating_sub(self.denied_since);
+        if lasted >= window && is_over(self.whole_window_told, now, window) {
+            (self.whole_window_told, self.denied_told) = (now, now);
+            return Some(Told::DeniedWholeWindow(lasted));
+        }
+        is_over(self.denied_told, now, window).then(|| {
+            self.denied_told = now;
+            Told::Denied
+        })
+    }
+}
+
+/// Whether this long has passed since then, or it never was.
+fn is_over(then: u64, now: u64, long: u64) -> bool {
+    then == 0 || now.saturating_sub(then) >= long
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u64 = 1_600;
+
+    /// A key that falls on this group.
+    fn key(group: u128, number: u128) -> Key {
+        Key(number << 64 | group)
+    }
+
+    #[test]
+    fn a_key_is_told_of_once_in_a_window() {
+        let keys = Keys::default();
+        let near = |now| keys.near(key(1, 1), now, WINDOW);
+        assert_eq!([near(1), near(2), near(1_600)], [Some(Told::Near), None, None]);
+        assert_eq!(near(1_701), Some(Told::Near), "in the next window, when this thread asks again");
+        assert_eq!(keys.near(key(1, 2), 1_702, WINDOW), Some(Told::Near), "another key");
+        assert_eq!(keys.denied(key(1, 1), 1_800, WINDOW), Some(Told::Denied), "another kind");
+        assert_eq!(keys.denied(key(1, 1), 1_901, WINDOW), None);
+        assert_eq!(near(3_350), None, "it was denied within a window");
+        assert_eq!(near(3_520), Some(Told::Near));
+    }
+
+    #[test]
+    fn a_key_that_is_denied_all_the_time_is_told_of_as_such() {
+        let keys = Keys::default();
+        let told: Vec<_> = (0..=40)
+            .filter_map(|step| Some((step, keys.denied(key(2, 1), 1 + step * 100, WINDOW)?)))
+            .collect();
+        assert_eq!(
+            told,
+            [(0, Told::Denied), (16, Told::DeniedWholeWindow(1_600)), (32, Told::DeniedWholeWindow(3_200))]
+        );
+    }
+
+    #[test]
+    fn a_pause_of_half_a_window_begins_anew() {
+        let keys = Keys::default();
+        // Denied for 10 steps, then admitted for 8, which is half of a window.
+        let is_denied = |step: u64| step % 18 < 10;
+        let told: Vec<_> = (0..72)
+            .filter(|&step| is_denied(step))
+            .filter_map(|step| Some((step, keys.denied(key(3, 1), 1 + step * 100, WINDOW)?)))
+            .collect();
+        assert!(told.iter().all(|(_, told)| *told == Told::Denied), "{told:?}");
+        assert_eq!(told.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 18, 36, 54]);
+    }
+
+    #[test]
+    fn keys_that_have_no_place_push_out_those_not_heard_of_for_longest() {
+        let keys = Keys::default();
+        let denied = |number, now| keys.denied(key(4, number), now, WINDOW).is_some();
+        for number in 1..=5 {
+            assert!(denied(number, number as u64), "{number}");
+        }
+        let hidden = |number| keys.groups[4].lock().iter().all(|known| known.key != number);
+        assert!(hidden(1) && !hidden(2) && !hidden(5));
+        assert!(denied(1, 300), "told again, for it was forgotten");
+        assert!(!denied(5, 400));
+    }
+
+    #[test]
+    fn nobody_waits() {
+        let keys = Keys::default();
+        let held = keys.groups[5].lock();
+        assert_eq!(keys.denied(key(5, 1), 1, WINDOW), None);
+        drop(held);
+        assert_eq!(keys.denied(key(5, 1), 2, WINDOW), Some(Told::Denied));
+    }
+
+    #[test]
+    fn the_clock_may_differ_between_threads() {
+        let keys = Keys::default();
+        assert_eq!(keys.denied(key(6, 1), u64::MAX, WINDOW), Some(Told::Denied));
+        let earlier = std::thread::scope(|scope| {
+            scope.spawn(|| keys.denied(key(6, 1), 5, WINDOW)).join().expect("it does not panic")
+        });
+        assert_eq!(earlier, None);
+    }
+}
