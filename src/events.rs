@@ -162,7 +162,7 @@ impl Events {
 
     /// This shared store does not answer any more, for this reason.
     pub fn store_lost(&self, store: &str, why: &str, at: Instant) {
-        self.tell_of_process(What::StoreLost { store: store.to_owned(), why: event::cut_text(why) }, at);
+        self.tell_of_process(What::store_lost(store, why), at);
     }
 
     /// This shared store answers again.

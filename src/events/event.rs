@@ -9,7 +9,7 @@ use super::Decided;
 use super::keys::Told;
 use super::kind::Kind;
 use tidegate_engine::Timestamp;
-use tidegate_engine::decision::Limited;
+use tidegate_engine::decision::{Code, Limited};
 use tidegate_engine::key::Key;
 use tidegate_engine::plan::Origin;
 use tidegate_engine::request::Entry;
@@ -105,7 +105,7 @@ impl fmt::Debug for KeyNames {
 impl KeyEvent {
     /// Of the descriptor at this place, which has this key.
     pub(super) fn new(
-        Decided { request, decision, .. }: Decided<'_, '_, '_>,
+        Decided { request, plan, decision }: Decided<'_, '_, '_>,
         (index, limited): (usize, &Limited<'_>),
         key: Key,
         counts: Counts,
@@ -116,6 +116,8 @@ impl KeyEvent {
             Origin::Rule(rule) => (Some(rule.path()), (rule.unit.name(), rule.unit_multiplier)),
             Origin::Override { unit, unit_multiplier } => (None, (unit.name(), unit_multiplier)),
         };
+        // In quota mode a request may pass although this descriptor is over.
+        let passes_or_is_denied = !limited.verdict.over || decision.code == Code::OverLimit;
         let named = |entry: &Entry<'_>| (cut_text(entry.key), cut_text(entry.value));
         Self {
             domain: cut_text(request.domain()),
@@ -123,7 +125,7 @@ impl KeyEvent {
             limit: limited.limit.burst(),
             unit,
             used: limited.verdict.after,
-            is_enforced: !decision.shadowed && !limited.shadow,
+            is_enforced: !plan.modes.shadow && !limited.shadow && passes_or_is_denied,
             key,
             entries: if shows_entries { entries.iter().map(named).collect() } else { Vec::new() },
             counts,
@@ -150,11 +152,14 @@ impl KeyEvent {
 
 impl What {
     pub(super) fn reload_refused(problems: &[String]) -> Self {
-        let shown = |problem: &String| one_line(&cut(problem, PROBLEM_CHARS_MAX)).into_owned();
         Self::ReloadRefused {
-            problems: problems.iter().take(PROBLEMS_MAX).map(shown).collect(),
+            problems: problems.iter().take(PROBLEMS_MAX).map(|problem| problem_text(problem)).collect(),
             count: problems.len(),
         }
+    }
+
+    pub(super) fn store_lost(store: &str, why: &str) -> Self {
+        Self::StoreLost { store: store.to_owned(), why: problem_text(why) }
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -197,8 +202,13 @@ impl Event {
 }
 
 /// A text from outside, cut.
-pub(super) fn cut_text(text: &str) -> String {
+fn cut_text(text: &str) -> String {
     cut(text, TEXT_CHARS_MAX).into_owned()
+}
+
+/// What is wrong, on one line, cut.
+fn problem_text(problem: &str) -> String {
+    one_line(&cut(problem, PROBLEM_CHARS_MAX)).into_owned()
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {

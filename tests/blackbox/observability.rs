@@ -25,12 +25,17 @@ fn rules() -> PathBuf {
     folder().join("tidegate.rules.yml")
 }
 
-/// A file of YAML, read by somebody else.
-fn yaml(path: &Path) -> Value {
+/// The documents of a file of YAML, read by somebody else.
+fn documents(path: &Path) -> Vec<Value> {
     let python = std::env::var("TIDEGATE_PYTHON").expect("tests/run sets it");
-    let code = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let code = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
     let json = succeed(Command::new(python).args(["-c", code]).arg(path));
     serde_json::from_str(&json).expect("JSON")
+}
+
+/// A file of YAML that is one document.
+fn yaml(path: &Path) -> Value {
+    documents(path).remove(0)
 }
 
 fn items(value: &Value) -> &[Value] {
@@ -175,14 +180,35 @@ fn dashboard() -> Vec<(String, String)> {
     items(&dashboard["panels"]).iter().flat_map(of_panel).chain(variables).collect()
 }
 
+/// What an adapter asks for the autoscaler of `examples/kubernetes`, for each instance instead of each pod.
+fn autoscaling() -> Vec<(String, String)> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/kubernetes/autoscaling.yaml");
+    let configured = documents(&file)
+        .into_iter()
+        .find_map(|object| Some(object["data"]["config.yaml"].as_str()?.to_owned()));
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let inner = folder.path().join("config.yaml");
+    std::fs::write(&inner, configured.expect("a configuration of the adapter")).expect("the folder is ours");
+    let query = |rule: &Value| {
+        let series = text(&rule["seriesQuery"]).split('{').next().unwrap_or_default().to_owned();
+        let query = text(&rule["metricsQuery"])
+            .replace("<<.Series>>", &series)
+            .replace("<<.LabelMatchers>>", "instance!=\"\"")
+            .replace("<<.GroupBy>>", "instance");
+        (format!("autoscaling by {series}"), query)
+    };
+    items(&yaml(&inner)["rules"]).iter().map(query).collect()
+}
+
 #[test]
-fn no_query_of_the_dashboard_and_no_recorded_series_is_empty() {
+fn no_query_of_the_dashboard_or_of_autoscalers_and_no_recorded_series_is_empty() {
     let (authority, redis) = (Authority::new("an authority"), Redis::start(&[]));
     let limiters = [in_memory(&authority), in_redis(&redis)];
     let prometheus = Prometheus::start(&limiters.each_ref().map(|node| node.ports().metrics), &rules());
     let clients = [Client::with_tls(limiters[0].ports().grpc, &authority), limiters[1].client()];
-    let (stop, queries) = (AtomicBool::new(false), dashboard());
-    assert!(queries.len() > 50, "{queries:?}");
+    let (stop, mut queries, signals) = (AtomicBool::new(false), dashboard(), autoscaling());
+    assert!(queries.len() > 50 && signals.len() > 1, "{queries:?} {signals:?}");
+    queries.extend(signals);
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         scope.spawn(|| ask_on(&clients, &stop));
