@@ -230,7 +230,7 @@ impl Service {
             let mut request = Request::default();
             read(&mut request)?;
             let mut plan = live.rules().plan(&request, self.modes);
-            exceptions.iter().for_each(|all| all.apply(&request, &mut plan, |_, _| ()));
+            exceptions.iter().for_each(|all| all.apply(&request, &mut plan));
             shared.and_then(|shared| Some((shared, shared.question(&request, &plan, timeout)?)))
         };
         let Some((shared, question)) = question else {
@@ -242,7 +242,7 @@ impl Service {
         let mut request = Request::default();
         read(&mut request)?;
         let mut plan = live.rules().plan(&request, self.modes);
-        exceptions.iter().for_each(|all| self.exceptions.apply_these(all, &request, &mut plan));
+        exceptions.iter().for_each(|all| all.apply(&request, &mut plan));
         let applied = shared.answered(&plan, question, reply).map_err(ServiceError::from)?;
         self.metrics.decisions_took(asked + nanos_since(answered), 1);
         let render = |decision: &Decision<'_>| render(&request, decision);
@@ -307,6 +307,7 @@ impl Service {
         conclude_into(plan, verdicts, &mut decision);
         let Loaded { rules, handles, denials, told, .. } = live.loaded;
         self.metrics.observe(handles, request, &decision);
+        self.exceptions.count(request, plan);
         if DecisionLog::is_on() {
             let context = Context { rules, denials, metrics: &self.metrics };
             self.log.decided(context, at, request, &decision);

@@ -29,26 +29,28 @@ impl InForce {
         self.is_any.store(is_any, Relaxed);
     }
 
-    /// Puts a plan of this request under them.
-    #[inline]
-    pub(super) fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
-        if self.is_any.load(Relaxed) {
-            self.apply_these(&self.current.load(), request, plan);
-        }
-    }
-
-    /// Those in force now, for a decision that waits and plans twice.
+    /// Those in force now; `None` if there are none. A decision that waits holds them, because it plans twice.
     #[inline]
     pub(super) fn hold(&self) -> Option<Arc<Exceptions>> {
         self.is_any.load(Relaxed).then(|| self.current.load_full())
     }
 
-    /// Puts a plan of this request under these, and counts those that it meets.
-    #[cold]
-    pub(super) fn apply_these(&self, exceptions: &Exceptions, request: &Request<'_>, plan: &mut Plan<'_>) {
-        exceptions.apply(request, plan, |_, effect| {
-            self.met[place_of(effect)].fetch_add(1, Relaxed);
-        });
+    /// Puts a plan of this request under them.
+    #[inline]
+    pub(super) fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
+        if self.is_any.load(Relaxed) {
+            self.current.load().apply(request, plan);
+        }
+    }
+
+    /// Counts those that a decision met.
+    #[inline]
+    pub(super) fn count(&self, request: &Request<'_>, plan: &Plan<'_>) {
+        if self.is_any.load(Relaxed) {
+            for (_, _, effect) in self.current.load().met(request, plan) {
+                self.met[place_of(effect)].fetch_add(1, Relaxed);
+            }
+        }
     }
 
     /// Descriptors that met one, in the order of [`EFFECTS`].

@@ -179,6 +179,11 @@ fn a_counter_is_shown_and_reset_in_memory_and_in_redis() {
         assert_eq!(answer.status, 200, "{answer:?}");
         eventually_true("the counter to be unused", || ask(&limiter, "alice"));
         assert_eq!(passed(&limiter, "alice"), 2);
+        put(&limiter, "press", &exception(Some("press"), &json!({"unlimited": true})));
+        eventually_true("it to be in force", || (0..4).all(|_| ask(&limiter, "press")));
+        let met = || limiter.scrape().sum("tidegate_exceptions_met_total", &[]);
+        let before = met();
+        assert_eq!((passed(&limiter, "press"), met() - before), (10, 10.0), "each is counted once");
         let nothing =
             json!({"domain": "shop", "entries": [{"key": "other", "value": "x"}], "who": "a", "why": "b"});
         assert_eq!(call(&limiter, "POST", "/admin/counters/reset", &nothing).status, 404);

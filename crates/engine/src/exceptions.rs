@@ -133,19 +133,31 @@ impl Exceptions {
     }
 
     /// Puts a plan of a request under these exceptions.
-    pub fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>, mut applied: impl FnMut(usize, Effect)) {
+    pub fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
         for (step, descriptor) in plan.steps.iter_mut().zip(request.descriptors()) {
-            let brings_limit = descriptor.options.limit.is_some();
-            let Some(place) = self.find(request.domain(), descriptor.entries, brings_limit) else { continue };
-            if except(step, place.effect, request, &descriptor) {
-                applied(place.id, place.effect);
+            if let Some(place) = self.fitting(request.domain(), &descriptor) {
+                except(step, place.effect, request, &descriptor);
             }
         }
     }
 
-    /// The id of the exception that a descriptor of a rule's limit meets.
-    pub fn fitting(&self, domain: &str, descriptor: &Descriptor<'_, '_>) -> Option<usize> {
-        self.find(domain, descriptor.entries, descriptor.options.limit.is_some()).map(|place| place.id)
+    /// The exceptions that a request met, given its plan under them: each with the place of the descriptor, its id, and
+    /// what it does.
+    pub fn met<'m>(
+        &'m self,
+        request: &'m Request<'_>,
+        plan: &'m Plan<'_>,
+    ) -> impl Iterator<Item = (usize, usize, Effect)> + 'm {
+        let descriptors = request.descriptors().zip(&plan.steps).enumerate();
+        let checked = descriptors.filter(|(_, (_, step))| matches!(step, Step::Check(_)));
+        checked.filter_map(|(at, (descriptor, _))| {
+            let place = self.fitting(request.domain(), &descriptor)?;
+            Some((at, place.id, place.effect))
+        })
+    }
+
+    fn fitting(&self, domain: &str, descriptor: &Descriptor<'_, '_>) -> Option<Place> {
+        self.find(domain, descriptor.entries, descriptor.options.limit.is_some())
     }
 
     fn find(&self, domain: &str, entries: &[Entry<'_>], brings_limit: bool) -> Option<Place> {
@@ -231,26 +243,21 @@ impl Values {
     }
 }
 
-/// Puts one step under an exception. Returns whether that changes it.
-fn except(
-    step: &mut Step<'_>,
-    effect: Effect,
-    request: &Request<'_>,
-    descriptor: &Descriptor<'_, '_>,
-) -> bool {
+/// Puts one step under an exception.
+fn except(step: &mut Step<'_>, effect: Effect, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) {
     match (step, effect) {
         (Step::Check(check), Effect::Limit { requests, burst }) => {
             check.limit = changed(&check.limit, requests, burst);
         }
         (Step::Check(check), Effect::Unlimited) => check.shadow = true,
         (Step::Check(check), Effect::Deny) => deny(check),
-        (step, Effect::Deny) => match *step {
-            Step::Unlimited(rule) | Step::Replaced(rule) => *step = denied(rule, request, descriptor),
-            Step::Check(_) | Step::Unmatched => return false,
-        },
-        _ => return false,
+        (step, Effect::Deny) => {
+            if let Step::Unlimited(rule) | Step::Replaced(rule) = *step {
+                *step = denied(rule, request, descriptor);
+            }
+        }
+        _ => {}
     }
-    true
 }
 
 /// The limit with another N and `burst`.

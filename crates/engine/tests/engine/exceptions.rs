@@ -46,7 +46,7 @@ fn passing(exceptions: &Exceptions, (rules, store): (&RuleSet, &MemoryStore), en
     let request = Request::new("shop", 1).descriptor(&[entry]);
     let decide = |_: &usize| {
         let mut plan = rules.plan(&request, Modes::default());
-        exceptions.apply(&request, &mut plan, |_, _| ());
+        exceptions.apply(&request, &mut plan);
         let verdicts = store.apply(&plan, Timestamp::from_secs(1_000));
         let denies = |(step, verdict): (&Step<'_>, &Option<_>)| match (step, verdict) {
             (Step::Check(check), Some(tidegate_engine::limit::Verdict { over, .. })) => {
@@ -121,7 +121,7 @@ fn a_limit_that_a_request_brings_yields_to_a_denial_alone() {
     request.push([Entry { key: "user", value: "alice" }], options);
     let requests = |effect| {
         let mut plan = rules.plan(&request, Modes::default());
-        Exceptions::new(&[exception(&[("user", None)], effect)]).apply(&request, &mut plan, |_, _| ());
+        Exceptions::new(&[exception(&[("user", None)], effect)]).apply(&request, &mut plan);
         let Step::Check(check) = plan.steps[0] else { panic!("{plan:?}") };
         check.limit.requests()
     };
@@ -178,11 +178,12 @@ proptest! {
         entries in proptest::collection::vec(("[kl]", "[ab]{0,3}"), 1..3),
     ) {
         let exceptions = Exceptions::new(&all);
-        let request = Request::new(&domain, 1);
         let pairs: Vec<_> = entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let request = request.descriptor(&pairs);
-        let descriptor = request.descriptors().next().expect("one");
-        let found = exceptions.fitting(&domain, &descriptor);
+        let request = Request::new(&domain, 1).descriptor(&pairs);
+        let keys: Vec<_> = entries.iter().map(|(key, _)| key.as_str()).collect();
+        let rules = loaded(&rule_of(&domain, &keys)).rules;
+        let plan = rules.plan(&request, Modes::default());
+        let found = exceptions.met(&request, &plan).next().map(|(_, id, _)| id);
         let wanted = expected(&all, &domain, &entries);
         // Of two denials, either says the same.
         let effect = |id: Option<usize>| id.map(|id| all[id].effect);
@@ -191,4 +192,15 @@ proptest! {
             prop_assert_eq!(found, wanted);
         }
     }
+}
+
+/// Rules with one limit, at the end of this path.
+fn rule_of(domain: &str, keys: &[&str]) -> String {
+    let mut text = format!("domain: {domain}\n");
+    let mut indent = String::new();
+    for key in keys {
+        text += &format!("{indent}descriptors:\n{indent}- key: {key}\n");
+        indent += "  ";
+    }
+    text + &format!("{indent}rate_limit: {{unit: day, requests_per_unit: 3}}\n")
 }
