@@ -14,6 +14,7 @@ mod shared;
 mod spans;
 mod state;
 mod statsd;
+mod status;
 mod tls;
 
 use std::convert::Infallible;
@@ -33,6 +34,7 @@ use crate::app::tls::PortsTls;
 use crate::clock::{Clock, monotonic};
 use crate::configuration::Configuration;
 use crate::decisions::DecisionLog;
+use crate::denied::DeniedKeys;
 use crate::exceptions::{AuditError, Book, FileError};
 use crate::front::Handler;
 use crate::front::connections::{
@@ -46,6 +48,7 @@ use crate::service::{Counters, Service};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
 use crate::state::{Author, Begun, Checkpoints, Folder, FolderError, SecretError, StartError};
+use crate::status::ReloadLog;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::{Diagnostic, Example, Ink, StoreFailure};
 
@@ -175,6 +178,9 @@ struct App {
     service: Arc<Service>,
     exceptions: Arc<Book>,
     health: Arc<Health>,
+    /// The last changes of the rules.
+    reloads: Arc<ReloadLog>,
+    denied: Option<Arc<DeniedKeys>>,
     tracer: Option<Tracer>,
     telling: Telling,
 }
@@ -237,7 +243,10 @@ impl App {
         let log = DecisionLog::new(monotonic()).showing_values(configuration.logging.values);
         let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes);
         let telling = Telling::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
-        let service = Arc::new(service.logging(log).telling(telling.events.clone()));
+        let denied = configuration.keep_keys.then(Arc::<DeniedKeys>::default);
+        let service =
+            service.logging(log).telling(telling.events.clone()).counting_denied_keys(denied.clone());
+        let service = Arc::new(service);
         let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);
@@ -252,6 +261,8 @@ impl App {
             service,
             exceptions,
             health: Arc::new(Health::starting()),
+            reloads: Arc::default(),
+            denied,
             tracer,
             telling,
         })
@@ -263,6 +274,7 @@ impl App {
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
         let installer = Installer::new(rules.load.clone(), service, metrics, self.clock)
             .with_cold_windows(self.configuration.state.deny_cold)
+            .with_reloads(Arc::clone(&self.reloads))
             .telling(self.telling.events.clone());
         let installer = match rules.health_needs_domain {
             true => installer.with_health(Arc::clone(&self.health)),
@@ -355,7 +367,7 @@ impl App {
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
-        let mut control = self.serve_pages((ports.metrics, ports.debug), handler, &switch);
+        let mut control = self.serve_pages((ports.metrics, ports.debug), (&workers, handler), &switch);
         let sent = &self.configuration.metrics;
         let mut sending = Sending::start(sent.receivers.clone(), &self.metrics, sent.flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
@@ -404,7 +416,7 @@ impl App {
     fn serve_pages(
         &self,
         (metrics, debug): (Option<Listener>, Option<Listener>),
-        handler: Arc<Handler>,
+        (workers, handler): (&Arc<Workers>, Arc<Handler>),
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
@@ -418,11 +430,13 @@ impl App {
             let token = self.configuration.admin.token.as_ref();
             let gate =
                 Gate::new(&self.configuration.listeners.debug.host, token.map(|token| token.0.as_str()));
-            let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
-            let book = Arc::clone(&self.exceptions);
+            let (service, book) = (Arc::clone(&self.service), Arc::clone(&self.exceptions));
             let api = AdminApi::new(book, Arc::clone(&service), Arc::clone(&handler), gate.clone());
-            exceptions::register_refused(&metrics, api.refused());
-            let front = AdminFront::new(service, handler, metrics, gate).with_api(api);
+            exceptions::register_refused(&self.metrics, api.refused());
+            let status = Arc::new(status::of(self, workers));
+            let sampling = status::sample(Arc::clone(&status));
+            tasks.spawn(async move { match sampling.await {} });
+            let front = AdminFront::new(service, handler, status, gate).with_api(api);
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }

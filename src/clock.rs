@@ -13,9 +13,17 @@ pub fn timer() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
+/// CPU time that all threads of the process have taken, in nanoseconds.
+pub fn cpu_nanos() -> u64 {
+    nanos(clock_gettime(ClockId::ProcessCPUTime))
+}
+
 /// Nanoseconds since the machine was booted, its sleep included: the same clock for all processes of a boot.
 pub fn since_boot() -> u64 {
-    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Boottime);
+    nanos(clock_gettime(ClockId::Boottime))
+}
+
+fn nanos(Timespec { tv_sec, tv_nsec }: Timespec) -> u64 {
     let [seconds, nanos] = [tv_sec, tv_nsec].map(|part| u64::try_from(part).unwrap_or_default());
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }

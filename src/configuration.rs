@@ -7,6 +7,7 @@
 //!
 //! Not here: files that settings name, such as certificates. Reading them is part of the start.
 //!
+//! - `in_force`: every setting with its value, to be shown
 //! - `listeners`: sockets, and the files of their TLS
 //! - `rules`: where rules come from, and how they are loaded
 //! - `state`: counters that survive restarts
@@ -17,6 +18,7 @@
 //! - `machine`: what the machine gives the process
 
 mod events;
+mod in_force;
 mod listeners;
 mod machine;
 mod metrics;
@@ -26,6 +28,7 @@ mod state;
 mod tracing;
 
 pub use self::events::{Events, WebhookSettings};
+pub use self::in_force::{InForce, in_force};
 pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
 pub use self::redis::{Redis, Server};
 pub use self::rules::{RuleFiles, Rules, no_rules};
@@ -84,6 +87,10 @@ pub struct Configuration {
     pub events: Option<Events>,
     /// The log.
     pub logging: Logging,
+    /// Whether names of keys, which hold values of requests, are kept and shown.
+    pub keep_keys: bool,
+    /// The settings that differ from their defaults, to be shown.
+    pub changed: Vec<InForce>,
     /// Valid but probably unintended; logged at startup.
     pub warnings: Vec<Problem>,
 }
@@ -130,7 +137,8 @@ impl Configuration {
         flag: impl Fn(&Row) -> Option<String>,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Vec<Problem>> {
-        read(flag, variable).map(|(_, configuration)| configuration)
+        let (_, configuration) = read(&flag, &variable)?;
+        Ok(Self { changed: in_force::changed(flag, variable), ..configuration })
     }
 
     /// Where counters live, as BACKEND_TYPE says it.
@@ -222,6 +230,8 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
             json: settings.log_format.eq_ignore_ascii_case("json"),
             values: settings.log_values,
         },
+        keep_keys: settings.keep_keys,
+        changed: Vec::new(),
         warnings: settings.warnings.clone(),
     })
 }

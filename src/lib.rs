@@ -29,11 +29,11 @@
 //! callers. `source` and `metrics` import only the engine; `decisions`, which logs decisions, imports `metrics` too;
 //! `events`, which tells what somebody should hear of, imports only the engine and the clock.
 //! `service` imports all of these and the shared store; `front` imports `service`. Beside the way of a request,
-//! `statsd` sends `metrics`, `front` begins `spans`, `state` writes and reads counters, and `exceptions` are what operators
-//! change meanwhile (`stamp` reads and writes times as text). `settings` reads the command
-//! line and the environment, one value per row of its table. `configuration` resolves these once into the options of
-//! all other modules. `app` hands the options on and knows no settings. Only `cli` imports `app`. Cargo keeps the walls
-//! between crates, `tests/tidy.rs` those within.
+//! `statsd` sends `metrics`, `front` begins `spans`, `state` writes and reads counters, `status` samples counts for the
+//! status page, which `front` shows, and `exceptions` are what operators change meanwhile (`stamp` reads and writes
+//! times as text). `settings` reads the command line and the environment, one value per row of its table.
+//! `configuration` resolves these once into the options of all other modules. `app` hands the options on and knows no
+//! settings. Only `cli` imports `app`. Cargo keeps the walls between crates, `tests/tidy.rs` those within.
 //!
 //! [CONTRIBUTING.md](../CONTRIBUTING.md) says which files to touch to add a setting, a metric, an algorithm and more.
 //!
@@ -130,6 +130,9 @@ mod exceptions;
 mod front;
 mod health;
 mod clock;
+mod heavy;
+mod denied;
+mod status;
 mod logging;
 mod settings;
 mod configuration;

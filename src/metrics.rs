@@ -13,12 +13,14 @@
 //! - `calls`, `lane`, `reloads`, `histogram`: everything else that is counted
 //! - `statsd_name`, `statsd_counters`, `timers`: counters and durations for StatsD, under its names
 //! - `striped`, `chunked`: the memory of the counters
+//! - `glance`: a few counts, read often
 //! - `text`, `scrape`: the Prometheus text; `mapping`, `mapped_counters`: the same with names that the user maps
 
 mod calls;
 mod candidates;
 mod chunked;
 mod counts;
+mod glance;
 mod grpc_method;
 mod handles;
 mod histogram;
@@ -44,6 +46,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 pub use self::calls::{Front, Outcome};
+pub use self::glance::{Answered, LimitCounts, RulesBySeries};
 pub use self::grpc_method::GrpcMethod;
 pub use self::handles::RuleHandles;
 pub use self::mapping::Mapping;

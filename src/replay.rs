@@ -10,7 +10,6 @@ mod client;
 mod condition;
 mod counters;
 mod format;
-mod heavy;
 mod input;
 mod keys;
 mod lines;

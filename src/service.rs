@@ -21,8 +21,9 @@ pub use self::counters::Counters;
 pub use self::exceptions::EFFECTS;
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::decisions::{Context, DecisionLog, Denials};
+use crate::denied::DeniedKeys;
 use crate::events::{Decided, Events, RuleEvents};
-use crate::metrics::{Metrics, RuleHandles};
+use crate::metrics::{Metrics, RuleHandles, RulesBySeries};
 use crate::source::{LiveRules, Reader};
 use tidegate_engine::decision::{Decision, conclude_into};
 use tidegate_engine::exceptions::Exceptions;
@@ -46,6 +47,8 @@ pub struct Service {
     log: DecisionLog,
     /// `None`: nobody is told of events.
     events: Option<Arc<Events>>,
+    /// The keys that are denied most, if their names are kept.
+    denied: Option<Arc<DeniedKeys>>,
 }
 
 /// A set of rules, with its counters in metrics and the times of its log lines.
@@ -58,6 +61,8 @@ struct Loaded {
     told: RuleEvents,
     /// Indices of all rules in the order of their paths, made when they are first needed.
     by_path: OnceLock<Box<[usize]>>,
+    /// The same by the series in which they count.
+    by_series: OnceLock<RulesBySeries>,
 }
 
 /// The rules in force.
@@ -108,6 +113,12 @@ impl Snapshot {
             order
         })
     }
+
+    /// Which rules count in which series of metrics. The first call sorts them: some milliseconds for 100,000 rules.
+    pub fn by_series(&self) -> &RulesBySeries {
+        let loaded = self.in_force().loaded;
+        loaded.by_series.get_or_init(|| loaded.handles.by_series())
+    }
 }
 
 /// Why no decision could be made.
@@ -137,7 +148,7 @@ impl Service {
     pub fn new(counters: Counters, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
         let (live, log) = (Arc::new(LiveRules::new(None)), DecisionLog::new(monotonic()));
         let exceptions = Default::default();
-        Self { live, counters, metrics, clock, modes, exceptions, log, events: None }
+        Self { live, counters, metrics, clock, modes, exceptions, log, events: None, denied: None }
     }
 
     /// The same service, logging decisions with these options.
@@ -150,6 +161,12 @@ impl Service {
     #[must_use]
     pub fn telling(self, events: Option<Arc<Events>>) -> Self {
         Self { events, ..self }
+    }
+
+    /// The same service, counting the keys that it denies.
+    #[must_use]
+    pub fn counting_denied_keys(self, denied: Option<Arc<DeniedKeys>>) -> Self {
+        Self { denied, ..self }
     }
 
     /// The counters that decisions ask.
@@ -315,6 +332,9 @@ impl Service {
         if let Some(events) = &self.events {
             events.decided(told, Decided { request, plan, decision: &decision }, at);
         }
+        if let Some(denied) = &self.denied {
+            denied.observe(request, plan, &decision);
+        }
         if !remembered.is_empty() {
             self.metrics.observe_remembered(handles, request, &decision, remembered);
         }
@@ -327,7 +347,8 @@ impl Service {
         let (handles, denials) = (self.metrics.handles(&rules), Denials::of(rules.rules().len()));
         let without_room = handles.without_room();
         let told = self.events.as_ref().map(|events| events.of_rules(&rules)).unwrap_or_default();
-        self.live.install(Some(Loaded { rules, handles, denials, told, by_path: OnceLock::new() }));
+        let (by_path, by_series) = (OnceLock::new(), OnceLock::new());
+        self.live.install(Some(Loaded { rules, handles, denials, told, by_path, by_series }));
         if let Counters::Shared(shared) = &self.counters {
             shared.clear_deny_cache();
         }

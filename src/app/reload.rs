@@ -22,9 +22,10 @@ use crate::logging::REPORT;
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::source::file::{Reread, SourceError};
+use crate::status::{self, ReloadLog};
 use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::rule::Rule;
-use tidegate_engine::rules::{self, Diagnostic, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
+use tidegate_engine::rules::{self, Diagnostic, Excerpt, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
 use tidegate_engine::time::SECOND_NANOS;
 
 /// Rules that are not loaded yet.
@@ -55,6 +56,8 @@ pub(super) struct Installer {
     cold_window_max: Option<Duration>,
     /// Told of each set that is refused.
     events: Option<Arc<Events>>,
+    /// Remembers what became of each set.
+    reloads: Arc<ReloadLog>,
 }
 
 /// Texts of a set of rules, as a source hands them over.
@@ -68,36 +71,36 @@ struct Offer<'a> {
     lines: Option<Ink>,
 }
 
-/// Log messages about a set, and the lines that are shown beneath them.
+/// Messages about a set, and the lines that they are about.
 #[derive(Default)]
 struct Report {
     messages: Vec<String>,
-    lines: Vec<Option<String>>,
+    excerpts: Vec<Option<Excerpt>>,
 }
 
 impl Report {
-    fn of(
-        offer: &Offer<'_>,
-        found: &[Diagnostic],
-        text: impl Fn(&Diagnostic) -> String,
-        colour: &str,
-    ) -> Self {
-        let draw = |ink| {
-            let drawn = excerpts(offer.files, found).into_iter();
-            drawn.map(|excerpt| Some(excerpt?.draw(ink, colour))).collect()
-        };
-        Self { messages: found.iter().map(text).collect(), lines: offer.lines.map(draw).unwrap_or_default() }
+    fn of(offer: &Offer<'_>, found: &[Diagnostic], text: impl Fn(&Diagnostic) -> String) -> Self {
+        Self { messages: found.iter().map(text).collect(), excerpts: excerpts(offer.files, found) }
     }
 
-    /// Logs each message with `log`. The lines beneath go to the terminal only and are no part of the log.
-    fn log(&self, log: impl Fn(&str)) {
+    /// Logs each message with `log`. The lines beneath go to the terminal only, in this ink and with carets of this
+    /// colour, and are no part of the log.
+    fn log(&self, ink: Option<Ink>, colour: &str, log: impl Fn(&str)) {
         for (at, message) in self.messages.iter().enumerate() {
             log(message);
-            if let Some(Some(lines)) = self.lines.get(at) {
+            if let (Some(ink), Some(Some(excerpt))) = (ink, self.excerpts.get(at)) {
                 // If the terminal is gone, nobody can read them.
-                let _ = io::stderr().write_all(lines.as_bytes());
+                let _ = io::stderr().write_all(excerpt.draw(ink, colour).as_bytes());
             }
         }
+    }
+
+    /// The same, to be remembered.
+    fn problems(&self) -> Vec<status::Problem> {
+        let excerpt = |at: usize| Some(self.excerpts.get(at)?.as_ref()?.draw(Ink::Plain, ""));
+        let problem =
+            |(at, text): (usize, &String)| status::Problem { text: text.clone(), excerpt: excerpt(at) };
+        self.messages.iter().enumerate().map(problem).collect()
     }
 }
 
@@ -168,7 +171,16 @@ impl Installer {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        Self { options, service, metrics, clock, health: None, cold_window_max: None, events: None }
+        Self {
+            options,
+            service,
+            metrics,
+            clock,
+            health: None,
+            cold_window_max: None,
+            events: None,
+            reloads: Arc::default(),
+        }
     }
 
     /// Makes the process unhealthy while no domain is loaded, from now on.
@@ -187,37 +199,42 @@ impl Installer {
         Self { events, ..self }
     }
 
+    /// Remembers what becomes of each set here.
+    pub(super) fn with_reloads(self, reloads: Arc<ReloadLog>) -> Self {
+        Self { reloads, ..self }
+    }
+
     /// Puts this set in force, or logs every problem in the form of `text` and returns them.
     fn take(&self, offer: &Offer<'_>, text: impl Fn(&Diagnostic) -> String) -> Result<(), Vec<String>> {
         let (mut warnings, mut problems) = (Report::default(), Report::default());
         let loaded = match rules::load(offer.files, &self.options) {
             Ok(loaded) => {
-                warnings = Report::of(offer, &loaded.warnings, text, WARNING_COLOUR);
+                warnings = Report::of(offer, &loaded.warnings, text);
                 let is_empty = loaded.rules.domains().next().is_none();
                 problems.messages.extend(offer.empty_refused.filter(|_| is_empty).map(str::to_owned));
                 Some(loaded.rules)
             }
             Err(found) => {
-                problems = Report::of(offer, &found, text, ERROR_COLOUR);
+                problems = Report::of(offer, &found, text);
                 None
             }
         };
         let skipped = if self.options.strict { &mut problems } else { &mut warnings };
         skipped.messages.extend_from_slice(offer.skipped);
-        warnings.log(|warning| tracing::warn!(target: REPORT, "{warning}"));
+        warnings.log(offer.lines, WARNING_COLOUR, |warning| tracing::warn!(target: REPORT, "{warning}"));
         match loaded {
             Some(rules) if problems.messages.is_empty() => {
-                self.install(rules, warnings.messages.len(), offer.files.len());
+                self.install(rules, &warnings, offer.files.len());
                 Ok(())
             }
             _ => {
-                self.refuse(&problems);
+                self.refuse(&problems, offer.lines);
                 Err(problems.messages)
             }
         }
     }
 
-    fn install(&self, rules: RuleSet, warnings: usize, files: usize) {
+    fn install(&self, rules: RuleSet, warnings: &Report, files: usize) {
         let (limits, domains) = (rules.rules().len(), rules.domains().count());
         if let Some(window_max) = self.cold_window_max {
             warn_of_exempt(rules.rules(), window_max);
@@ -239,26 +256,36 @@ impl Installer {
             Some(health) => health.withdraw(NO_DOMAIN),
             None => {}
         }
-        self.metrics.config_loaded(limits, warnings, self.clock.now().as_nanos() / SECOND_NANOS);
-        tracing::info!(
-            "rules: {} in {} from {} in force",
-            counted(limits, "limit"),
-            counted(domains, "domain"),
-            counted(files, "file")
-        );
+        self.metrics.config_loaded(limits, warnings.messages.len(), self.unix_secs());
+        let (limits, domains) = (counted(limits, "limit"), counted(domains, "domain"));
+        let what = format!("{limits} in {domains} from {} in force", counted(files, "file"));
+        tracing::info!("rules: {what}");
+        self.remember(true, what, warnings.problems());
+    }
+
+    fn remember(&self, in_force: bool, what: String, problems: Vec<status::Problem>) {
+        self.reloads.add(status::Reload { unix_secs: self.unix_secs(), in_force, what, problems, more: 0 });
+    }
+
+    fn unix_secs(&self) -> u64 {
+        self.clock.now().as_nanos() / SECOND_NANOS
     }
 
     /// Logs and counts a bad set. The rules in force stay.
-    fn refuse(&self, problems: &Report) {
-        problems.log(|problem| tracing::error!(target: REPORT, "{problem}"));
+    fn refuse(&self, problems: &Report, lines: Option<Ink>) {
+        problems.log(lines, ERROR_COLOUR, |problem| tracing::error!(target: REPORT, "{problem}"));
         self.failed(&problems.messages);
-        let count = problems.messages.len();
-        tracing::error!("rules: refused for {}; {}", counted(count, "problem"), self.rules_left());
+        let count = counted(problems.messages.len(), "problem");
+        let what = format!("refused for {count}; {}", self.rules_left());
+        tracing::error!("rules: {what}");
+        self.remember(false, what, problems.problems());
     }
 
     fn unreadable(&self, error: &SourceError, remedy: &str) {
         self.failed(&[error.to_string()]);
-        tracing::error!("rules: cannot be read; {}: {error} ({remedy})", self.rules_left());
+        let what = format!("cannot be read; {}: {error} ({remedy})", self.rules_left());
+        tracing::error!("rules: {what}");
+        self.remember(false, what, Vec::new());
     }
 
     /// Counts and tells a failure.

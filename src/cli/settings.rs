@@ -5,11 +5,8 @@ use std::process::ExitCode;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::{Done, EXIT_USAGE, argument, print_error};
-use crate::configuration::{Configuration, detected};
+use crate::configuration::{Configuration, in_force};
 use crate::settings::{Row, TABLE, markdown};
-
-/// Stands for a value that nobody may see.
-const HIDDEN: &str = "…";
 
 /// The command. It takes every setting. Its help names none of them, because the program's help does.
 pub(super) fn command() -> Command {
@@ -45,9 +42,10 @@ pub(super) fn run(
         return Ok((markdown(), ExitCode::SUCCESS));
     }
     let read = Configuration::read(&flag, &variable);
-    let all = TABLE.iter().map(|row| InForce::of(row, &flag, &variable, read.is_ok()));
+    let all = in_force(&flag, &variable, read.is_ok());
     let only_changed = matches.get_flag("changed");
-    let lines = all.filter(|setting| setting.is_changed || !only_changed).map(|setting| setting.line());
+    let lines =
+        all.filter(|setting| setting.is_changed || !only_changed).map(|setting| format!("{setting}\n"));
     let lines: String = lines.collect();
     Ok(match read {
         Ok(_) => (lines, ExitCode::SUCCESS),
@@ -56,139 +54,4 @@ pub(super) fn run(
             (lines, ExitCode::from(EXIT_USAGE))
         }
     })
-}
-
-/// A setting with its value in force.
-struct InForce {
-    name: &'static str,
-    value: String,
-    origin: &'static str,
-    is_changed: bool,
-}
-
-impl InForce {
-    fn of(
-        row: &Row,
-        flag: impl Fn(&Row) -> Option<String>,
-        variable: impl Fn(&str) -> Option<String>,
-        all_are_good: bool,
-    ) -> Self {
-        let set = |value: &String| !(value.is_empty() && row.empty_is_unset);
-        let given = flag(row).map(|value| (value, "flag"));
-        let given = given.or_else(|| variable(row.name).map(|value| (value, "variable")));
-        // If it is not set, the program finds it out.
-        let found = || {
-            let flag = |other: &Row| if other.name == row.name { None } else { flag(other) };
-            let variable = |name: &str| if name == row.name { None } else { variable(name) };
-            detected(flag, variable, row.name)
-        };
-        let default = row.default.map(str::to_owned).or_else(found);
-        match (given.filter(|(value, _)| set(value)), default) {
-            (Some((value, origin)), default) => {
-                let is_changed = default.is_none_or(|default| !(row.are_equal)(&value, &default));
-                Self { name: row.name, value: row.shown(value, all_are_good), origin, is_changed }
-            }
-            (None, Some(value)) => Self { name: row.name, value, origin: "default", is_changed: false },
-            (None, None) => Self { name: row.name, value: String::new(), origin: "unset", is_changed: false },
-        }
-    }
-
-    fn line(&self) -> String {
-        format!("{}={:?} ({})\n", self.name, self.value, self.origin)
-    }
-}
-
-impl Row {
-    /// The value without what nobody may see.
-    fn shown(&self, value: String, all_are_good: bool) -> String {
-        match () {
-            () if value.is_empty() => value,
-            () if self.is_secret() => HIDDEN.to_owned(),
-            // A value that is no URL may be a password in the wrong place.
-            () if self.is_url() && !all_are_good => HIDDEN.to_owned(),
-            () if self.is_url() => without_login(&value),
-            () => value,
-        }
-    }
-}
-
-/// A URL, or several, without logins: leaves out what stands before an `@` or behind a `?`.
-fn without_login(url: &str) -> String {
-    let (login, place) = url.rsplit_once('@').map_or((None, url), |(login, place)| (Some(login), place));
-    let (place, asked) = place.split_once('?').map_or((place, ""), |(place, _)| (place, "?…"));
-    let Some(login) = login else { return format!("{place}{asked}") };
-    let scheme = login.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
-    format!("{scheme}{HIDDEN}@{place}{asked}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn in_force(name: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> InForce {
-        let of = |pairs: &[(&str, &str)], name: &str| {
-            pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned())
-        };
-        let (flag, variable) = (|row: &Row| of(flags, row.name), |name: &str| of(variables, name));
-        let all_are_good = Configuration::read(flag, variable).is_ok();
-        let row = TABLE.iter().find(|row| row.name == name).expect("a setting");
-        InForce::of(row, flag, variable, all_are_good)
-    }
-
-    fn line(name: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> String {
-        in_force(name, flags, variables).line()
-    }
-
-    #[test]
-    fn a_flag_wins_over_a_variable_and_a_variable_over_the_default() {
-        let variables = [("PORT", "7"), ("GRPC_PORT", "7")];
-        assert_eq!(line("PORT", &[("PORT", "8")], &variables), "PORT=\"8\" (flag)\n");
-        assert_eq!(line("GRPC_PORT", &[], &variables), "GRPC_PORT=\"7\" (variable)\n");
-        assert_eq!(line("DEBUG_PORT", &[], &variables), "DEBUG_PORT=\"6070\" (default)\n");
-        assert_eq!(line("DEBUG_PORT", &[], &[("DEBUG_PORT", "")]), "DEBUG_PORT=\"6070\" (default)\n");
-    }
-
-    #[test]
-    fn what_the_program_finds_out_is_shown() {
-        let redis = [("REDIS_URL", "redis:6379")];
-        assert_eq!(line("BACKEND_TYPE", &[], &[]), "BACKEND_TYPE=\"memory\" (default)\n");
-        assert_eq!(line("BACKEND_TYPE", &[], &redis), "BACKEND_TYPE=\"redis\" (default)\n");
-        assert_eq!(line("STATSD_PORT", &[], &[]), "STATSD_PORT=\"8125\" (default)\n");
-        assert_eq!(line("GRPC_UDS", &[], &[]), "GRPC_UDS=\"\" (unset)\n");
-        let bytes = in_force("MAX_COUNTER_BYTES", &[], &[]).value;
-        assert!(bytes.parse().is_ok_and(|bytes: u64| bytes > 0), "{bytes}");
-    }
-
-    #[test]
-    fn only_secrets_are_hidden() {
-        for name in [
-            "ADMIN_TOKEN",
-            "REDIS_AUTH",
-            "OTEL_EXPORTER_OTLP_HEADERS",
-            "EVENTS_WEBHOOK_SECRET",
-            "EVENTS_WEBHOOK_URL",
-        ] {
-            assert_eq!(line(name, &[], &[(name, "a=hunter2")]), format!("{name}=\"…\" (variable)\n"));
-        }
-        for (name, url, shown) in [
-            ("REDIS_URL", "redis:6379", "redis:6379"),
-            ("REDIS_URL", "redis://u:hun@ter2@redis:6379/1", "redis://…@redis:6379/1"),
-            ("REDIS_URL", "redis://redis:6379?password=hunter2", "redis://redis:6379?…"),
-            ("CONFIG_GRPC_XDS_SERVER_URL", "plane:18000", "plane:18000"),
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:hunter2@tempo:4318", "http://…@tempo:4318"),
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://hunter?2@tempo:4318", "http://…@tempo:4318"),
-        ] {
-            assert_eq!(line(name, &[], &[(name, url)]), format!("{name}={shown:?} (variable)\n"));
-        }
-        assert_eq!(line("REDIS_URL", &[], &[("REDIS_URL", "hunter2")]), "REDIS_URL=\"…\" (variable)\n");
-    }
-
-    #[test]
-    fn what_equals_its_default_is_not_changed() {
-        let is_changed = |name: &str, value: &str| in_force(name, &[], &[(name, value)]).is_changed;
-        assert!(is_changed("GRPC_PORT", "8082") && is_changed("GRPC_UDS", "/socket"));
-        assert!(!is_changed("GRPC_PORT", "8081") && !is_changed("GRPC_PORT", ""));
-        assert!(!is_changed("GRPC_MAX_CONNECTION_AGE", "1440m"), "24h in other words");
-        assert!(!is_changed("BACKEND_TYPE", "memory") && is_changed("BACKEND_TYPE", "redis"));
-    }
 }

@@ -10,6 +10,7 @@ mod json;
 mod page;
 mod probes;
 mod rlconfig;
+mod status;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -107,8 +107,12 @@ impl Server {
         let (grpc, http) = (listen(Port::Grpc).await, listen(Port::Http).await);
         let (listener, admin) = bind().await;
         let handler = Arc::new(Handler::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
-        let front =
-            AdminFront::new(service, handler, Arc::clone(&metrics), Gate::new("0.0.0.0", Some("let me in")));
+        let front = AdminFront::new(
+            service,
+            handler,
+            crate::status::fixture::status(&metrics),
+            Gate::new("0.0.0.0", Some("let me in")),
+        );
         let serving = serve_pages(listener, front, 4, pages.drain());
         tasks.spawn(async move { match serving.await {} });
         let (listener, metrics_page) = bind().await;

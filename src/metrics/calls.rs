@@ -73,7 +73,7 @@ pub(super) enum ResponseTimeFamily {
 pub(super) struct ResponseTimes([(ResponseTimeFamily, Buckets); GrpcMethod::ALL.len()]);
 
 impl Front {
-    const ALL: [Self; 3] = [Self::Grpc, Self::Json, Self::Check];
+    pub(super) const ALL: [Self; 3] = [Self::Grpc, Self::Json, Self::Check];
 
     const fn name(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ impl Front {
 }
 
 impl Outcome {
-    const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Ok,
         Self::OverLimit,
         Self::InvalidArgument,
@@ -265,7 +265,8 @@ impl Calls {
         }
     }
 
-    fn outcome(&self, front: Front, outcome: Outcome) -> Slot {
+    /// The counter of requests by this front with this outcome.
+    pub(super) fn outcome(&self, front: Front, outcome: Outcome) -> Slot {
         self.outcomes.plus(front as usize * Outcome::ALL.len() + outcome as usize)
     }
 }

@@ -43,6 +43,11 @@ impl RuleHandles {
         self.candidates.get(&rule).copied()
     }
 
+    /// The series of each rule, by its number.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.rules.iter().copied()
+    }
+
     pub(super) fn unmatched(&self, domain: &str) -> Option<Slot> {
         self.unmatched.get(domain).copied()
     }

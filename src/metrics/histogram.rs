@@ -122,9 +122,14 @@ impl Histogram {
         labels: &[(&str, &str)],
     ) {
         let labels = page.labels(labels.iter().copied());
-        let nanos = striped.sum(self.first.plus(self.buckets.bounds.len() + 1));
+        let nanos = self.sum_nanos(striped);
         page.line(&format!("{family}_sum"), &labels, nanos as f64 / self.buckets.unit_nanos);
         page.line(&format!("{family}_count"), &labels, self.count(striped));
+    }
+
+    /// The sum of all durations in nanoseconds.
+    pub(super) fn sum_nanos(&self, striped: &Striped) -> u64 {
+        striped.sum(self.first.plus(self.buckets.bounds.len() + 1))
     }
 
     /// The number of all durations.

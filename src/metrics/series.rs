@@ -109,6 +109,16 @@ impl SeriesTable {
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
+    /// The number of series.
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire) as usize
+    }
+
+    /// The series with this number, in the order in which they were entered.
+    pub(super) fn get(&self, number: usize) -> Option<&Series> {
+        self.list.get(number)?.get()
+    }
+
     /// All series, in the order in which they were entered.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Series> {
         self.iter_from(0)
@@ -116,8 +126,7 @@ impl SeriesTable {
 
     /// All series but the first `start`.
     pub(super) fn iter_from(&self, start: usize) -> impl Iterator<Item = &Series> {
-        let count = self.count.load(Ordering::Acquire) as usize;
-        (start..count).filter_map(|index| self.list.get(index)?.get())
+        (start..self.len()).filter_map(|number| self.get(number))
     }
 
     /// Takes no lock: otherwise every unknown name would take a write lock once the table is full.

@@ -10,7 +10,7 @@ use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
 use tidegate_engine::time::SECOND_NANOS;
 
-use super::heavy::HeavyKeys;
+use crate::heavy::HeavyKeys;
 
 /// Most keys with numbers of their own.
 const KEYS_MAX: usize = 100_000;
@@ -69,6 +69,13 @@ pub(super) struct KeyNumbers {
     in_second: u32,
 }
 
+/// What the sketch knows of a key.
+#[derive(Debug)]
+pub(super) struct DeniedKey {
+    pub(super) rule: usize,
+    pub(super) name: Box<str>,
+}
+
 /// All keys.
 #[derive(Debug)]
 pub(super) struct Keys {
@@ -76,7 +83,7 @@ pub(super) struct Keys {
     keys: KeyMap<KeyNumbers>,
     /// How many low bits of a key have to be zero.
     sampled_bits: u32,
-    heavy: Option<HeavyKeys>,
+    heavy: Option<HeavyKeys<DeniedKey>>,
     /// For each class, how often a key sent so many requests in a second.
     bursts: [u64; BURST_CLASSES],
 }
@@ -143,12 +150,12 @@ impl Keys {
     pub(super) fn add(&mut self, key: Key, rule: usize, outcome: &Outcome, name: Option<&str>) -> u64 {
         let Some(found) = self.keys.get_mut(&key) else {
             if let (true, Some(heavy)) = (outcome.is_denied, &mut self.heavy) {
-                heavy.add(key, 1, rule, name.unwrap_or_default());
+                heavy.add(key, 1, || DeniedKey { rule, name: name.unwrap_or_default().into() });
             }
             return u64::from(outcome.is_denied);
         };
         if let (true, Some(heavy)) = (outcome.is_denied, &mut self.heavy) {
-            heavy.add(key, 1, rule, &found.name);
+            heavy.add(key, 1, || DeniedKey { rule, name: found.name.clone() });
         }
         found.streak = if outcome.is_denied { found.streak + 1 } else { 0 };
         found.numbers.add(outcome, found.streak);
@@ -179,7 +186,7 @@ impl Keys {
     }
 
     /// The keys denied most, if there were too many keys for exact numbers.
-    pub(super) fn heavy(&self) -> Option<&HeavyKeys> {
+    pub(super) fn heavy(&self) -> Option<&HeavyKeys<DeniedKey>> {
         self.heavy.as_ref()
     }
 
@@ -198,7 +205,10 @@ impl Keys {
         self.heavy.get_or_insert_with(|| {
             let mut heavy = HeavyKeys::new(HEAVY_MAX);
             let denied = keys.iter().filter(|(_, key)| key.numbers.denied > 0);
-            denied.for_each(|(id, key)| heavy.add(*id, key.numbers.denied, key.rule, &key.name));
+            for (id, key) in denied {
+                let about = || DeniedKey { rule: key.rule, name: key.name.clone() };
+                heavy.add(*id, key.numbers.denied, about);
+            }
             heavy
         });
         while self.keys.len() >= self.max && self.sampled_bits < 64 {
@@ -277,6 +287,6 @@ mod tests {
         assert!(denied.abs_diff(total / 4) < total / 8, "{denied}");
         let top = keys.heavy().expect("too many").top().next().expect("one");
         assert!(top.count >= total && top.count - top.error <= total, "{top:?}");
-        assert_eq!(*top.name, format!("{:?}", key(7)));
+        assert_eq!(*top.about.name, format!("{:?}", key(7)));
     }
 }

@@ -14,12 +14,13 @@ use tidegate_engine::limit::Limit;
 use tidegate_engine::rules::Rule;
 use tidegate_engine::time::SECOND_NANOS;
 
-use super::keys::{BURST_CLASSES, KeyNumbers, Keys, Numbers};
+use super::keys::{BURST_CLASSES, DeniedKey, KeyNumbers, Keys, Numbers};
 use super::read::Counts;
 use super::side::Side;
 use super::timeline::Timeline;
 use super::trials::TrialNumbers;
 use super::{Replay, Totals};
+use crate::heavy::Heavy;
 
 /// Keys in each list of a report.
 const KEYS_MAX: usize = 100;
@@ -148,9 +149,9 @@ fn top(keys: &Keys, rules: &[Rule]) -> Vec<KeyReport> {
     let Some(heavy) = keys.heavy() else {
         return most(keys.iter(), rules, |it| (it.numbers.denied, it.numbers.requests));
     };
-    let report = |it: &super::heavy::Heavy| KeyReport {
-        rule: rules[it.rule].path(),
-        name: it.name.to_string(),
+    let report = |it: &Heavy<DeniedKey>| KeyReport {
+        rule: rules[it.about.rule].path(),
+        name: it.about.name.to_string(),
         numbers: Numbers { denied: it.count, ..Numbers::default() },
         error: Some(it.error),
     };

@@ -58,6 +58,7 @@ mod rollouts;
 mod settings;
 mod sharded;
 mod starvation;
+mod status_page;
 mod state;
 mod statsd;
 mod stderr;

@@ -40,7 +40,7 @@ impl ControlPlane {
                     Err(problems) => {
                         let messages = problems.iter().map(ToString::to_string).collect();
                         let report = Report { messages, ..Report::default() };
-                        installer.refuse(&report);
+                        installer.refuse(&report, None);
                         Err(report.messages)
                     }
                 });

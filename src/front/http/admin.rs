@@ -15,11 +15,13 @@ use super::admin_api::{self, AdminApi};
 use super::gate::Gate;
 use super::page::{JSON, Page, TEXT, not_allowed, page, parameter, pieces, text};
 use super::rlconfig::{Format, Listing};
+use super::status;
 use super::{Respond, json, read_body, refused};
 use crate::front::Handler;
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::service::Service;
+use crate::status::Status;
 use tidegate_engine::explain::Explanation;
 use tidegate_engine::text::json_line;
 
@@ -41,14 +43,15 @@ enum DebugPage {
     Metrics,
     Rules,
     Stats,
+    Status,
 }
 
 const READS: &str = "GET, HEAD";
 
 /// All pages of the debug port, in the order of the index.
 #[rustfmt::skip]
-const ENDPOINTS: [Endpoint; 6] = [
-    Endpoint { path: "/", page: DebugPage::Index, allow: READS, help: "this list" },
+const ENDPOINTS: [Endpoint; 7] = [
+    Endpoint { path: "/", page: DebugPage::Index, allow: READS, help: "this list; in a browser: the status page" },
     Endpoint { path: "/ask", page: DebugPage::Ask, allow: "POST",
         help: "POST what /json takes: which rules it meets, and why; counts nothing (?format=json)" },
     Endpoint { path: "/logging", page: DebugPage::Logging, allow: "GET, HEAD, POST",
@@ -58,6 +61,8 @@ const ENDPOINTS: [Endpoint; 6] = [
         help: "the limits in force, a line each (?format=yaml, ?format=json)" },
     Endpoint { path: "/stats", page: DebugPage::Stats, allow: READS,
         help: "counters, a line each, by the names of StatsD" },
+    Endpoint { path: "/status", page: DebugPage::Status, allow: READS,
+        help: "what the status page shows, as JSON" },
 ];
 
 /// The list of all pages.
@@ -98,16 +103,17 @@ impl Respond for MetricsFront {
 pub struct AdminFront {
     service: Arc<Service>,
     handler: Arc<Handler>,
-    metrics: Arc<Metrics>,
+    status: Arc<Status>,
     gate: Gate,
     api: Option<AdminApi>,
 }
 
 impl AdminFront {
-    /// Shows the rules of `service`, what `handler` would answer, and `metrics`. `gate` says who may change state.
+    /// Shows the rules of `service`, what `handler` would answer, and `status` with its metrics. `gate` says who may
+    /// change state, and whose pages may show it.
     #[must_use]
-    pub fn new(service: Arc<Service>, handler: Arc<Handler>, metrics: Arc<Metrics>, gate: Gate) -> Self {
-        Self { service, handler, metrics, gate, api: None }
+    pub fn new(service: Arc<Service>, handler: Arc<Handler>, status: Arc<Status>, gate: Gate) -> Self {
+        Self { service, handler, status, gate, api: None }
     }
 
     /// With the admin API below `/admin/`.
@@ -125,6 +131,24 @@ impl AdminFront {
         };
         let content_type = if format == Format::Json { JSON } else { TEXT };
         pieces(content_type, Listing::of(self.service.snapshot().ok(), format).await)
+    }
+
+    /// The list of pages, or the status page for those who take HTML.
+    fn index(&self, head: &Parts) -> Page {
+        match status::takes_html(&head.headers) {
+            false => text(StatusCode::OK, index()),
+            true => match self.gate.admit_host(&head.uri, &head.headers) {
+                Ok(()) => status::page(),
+                Err(why) => text(StatusCode::FORBIDDEN, why),
+            },
+        }
+    }
+
+    async fn status(&self, query: &str, head: &Parts) -> Page {
+        match self.gate.admit_reader(&head.uri, &head.headers) {
+            Ok(()) => status::data(&self.status, self.service.snapshot().ok(), query).await,
+            Err(why) => text(StatusCode::FORBIDDEN, why),
+        }
     }
 
     /// Explains the answer to a request in the form of `/json`.
@@ -167,13 +191,14 @@ impl Respond for AdminFront {
         }
         let Some(endpoint) = endpoint else { return text(StatusCode::NOT_FOUND, index()) };
         match endpoint.page {
-            DebugPage::Index => text(StatusCode::OK, index()),
+            DebugPage::Index => self.index(&head),
             DebugPage::Ask => self.ask(query, body).await,
             DebugPage::Logging if head.method == Method::POST => self.set_log_level(query, peer, &head),
             DebugPage::Logging => text(StatusCode::OK, format!("{}\n", logging::level())),
-            DebugPage::Metrics => scrape(&self.metrics),
+            DebugPage::Metrics => scrape(self.status.metrics()),
             DebugPage::Rules => self.rlconfig(query).await,
-            DebugPage::Stats => pieces(TEXT, self.metrics.stats()),
+            DebugPage::Stats => pieces(TEXT, self.status.metrics().stats()),
+            DebugPage::Status => self.status(query, &head).await,
         }
     }
 }
@@ -198,7 +223,8 @@ mod tests {
         let service = Arc::new(crate::service::fixture::service(None, &metrics));
         let handler =
             Handler::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
-        let front = AdminFront::new(service, Arc::new(handler), metrics, Gate::new("::", Some("open")));
+        let status = crate::status::fixture::status(&metrics);
+        let front = AdminFront::new(service, Arc::new(handler), status, Gate::new("::", Some("open")));
         let stranger = Some("10.0.0.1:1".parse().expect("an address"));
         // A bad level, so that the test does not change the level of the process.
         let set = |request: Request<()>| {

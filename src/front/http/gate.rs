@@ -1,5 +1,5 @@
 //! Who may change state through the debug port: bearers of the admin token, and clients on this machine that are no web
-//! page. In: the peer and its request. Out: whether it may, and if not, why.
+//! page. And whose pages may show the state. In: the peer and its request. Out: whether it may, and if not, why.
 //!
 //! A page in a browser on this machine comes from loopback as well. The browser gives it away: the request names the
 //! page's origin, and a page that got here by a name of its own (DNS rebinding) has that name as the host. The token
@@ -10,11 +10,14 @@ use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, HeaderName, Uri};
 
 const STRANGER: &str = "only from loopback, or with the admin token\n";
 const OTHER_HOST: &str = "the Host is neither an address, localhost, nor DEBUG_HOST\n";
 const OTHER_ORIGIN: &str = "the Origin is another than this host\n";
+
+/// The header in which browsers tell where a request comes from.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Why a request may not use the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,9 +64,37 @@ impl Gate {
         if !peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
             return Err(STRANGER);
         }
-        if !hosts(uri, headers).all(|host| self.is_own(host)) {
-            return Err(OTHER_HOST);
+        self.admit_page(uri, headers)
+    }
+
+    /// Whether a request may read the state: it comes from no browser, or from a page of this port. A page of another
+    /// origin never sees the answer anyway, unless it got here by a name of its own.
+    ///
+    /// # Errors
+    /// Why it may not, as a line of text.
+    pub fn admit_reader(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
+        if self.token.as_deref().is_some_and(|token| bears(headers, token)) {
+            return Ok(());
         }
+        self.admit_page(uri, headers)?;
+        let is_own = |site: &[u8]| matches!(site, b"same-origin" | b"none");
+        match headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes())) {
+            true => Ok(()),
+            false => Err(OTHER_ORIGIN),
+        }
+    }
+
+    /// Whether a request calls this port by a name that cannot be somebody else's.
+    ///
+    /// # Errors
+    /// A line of text, if not.
+    pub fn admit_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
+        if hosts(uri, headers).all(|host| self.is_own(host)) { Ok(()) } else { Err(OTHER_HOST) }
+    }
+
+    /// Whether the page that makes a request, if one does, is of this port.
+    fn admit_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
+        self.admit_host(uri, headers)?;
         if is_same_origin(uri, headers) { Ok(()) } else { Err(OTHER_ORIGIN) }
     }
 
@@ -117,7 +148,7 @@ fn bears(headers: &HeaderMap, token: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderValue;
 
     use super::*;
 
@@ -183,5 +214,27 @@ mod tests {
         let admit = |uri| gate.admit(peer, &Uri::from_static(uri), &HeaderMap::new());
         assert_eq!(admit("http://localhost:6070/logging"), Ok(()));
         assert_eq!(admit("http://evil.example:6070/logging"), Err(OTHER_HOST));
+    }
+
+    #[test]
+    fn only_a_page_of_this_port_may_show_the_state() {
+        let gate = Gate::new("limiter.internal", Some("open"));
+        let read = |headers: &[(HeaderName, &'static str)]| {
+            let headers = headers.iter().cloned();
+            let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value))).collect();
+            gate.admit_reader(&Uri::from_static("/status"), &headers)
+        };
+        let own = (HOST, "10.0.0.1:6070");
+        for site in ["same-origin", "none"] {
+            assert_eq!(read(&[own.clone(), (SEC_FETCH_SITE, site)]), Ok(()), "{site}");
+        }
+        for site in ["cross-site", "same-site", ""] {
+            assert_eq!(read(&[own.clone(), (SEC_FETCH_SITE, site)]), Err(OTHER_ORIGIN), "{site}");
+        }
+        assert_eq!(read(&[own.clone(), (ORIGIN, "http://10.0.0.1:6070")]), Ok(()));
+        assert_eq!(read(&[own, (ORIGIN, "http://evil.example")]), Err(OTHER_ORIGIN));
+        assert_eq!(read(&[(HOST, "evil.example:6070")]), Err(OTHER_HOST));
+        assert_eq!(read(&[(HOST, "evil.example:6070"), (AUTHORIZATION, "Bearer open")]), Ok(()));
+        assert_eq!(read(&[]), Ok(()), "no browser sends that");
     }
 }

@@ -250,7 +250,8 @@ async fn a_page_that_nobody_takes_is_not_kept() {
     let (metrics, switch) = (metrics(), DrainSwitch::new());
     let service = Arc::new(service(Some(RULES), &metrics));
     let handler = Arc::new(Handler::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
-    let front = AdminFront::new(service, handler, metrics, Gate::new("::", None));
+    let status = crate::status::fixture::status(&metrics);
+    let front = AdminFront::new(service, handler, status, Gate::new("::", None));
     let serving = tokio::spawn(serve_pages(listener, front, 4, switch.drain()));
     // The window lets nothing of the answer be sent, or only its beginning.
     for window in [0, 100] {

@@ -1,8 +1,8 @@
 //! The keys that are denied most, among more keys than can be counted one by one: a space-saving sketch.
 //!
-//! In: a key per denial. Out: keys with counts. A count is too high by at most its error; a key that was denied more
-//! often than the least count here is here. (Metwally, Agrawal, El Abbadi: "Efficient computation of frequent and top-k
-//! elements in data streams", 2005.)
+//! In: a key per denial, and what to say of it. Out: keys with counts. A count is too high by at most its error; a key
+//! that was denied more often than the least count here is here. (Metwally, Agrawal, El Abbadi: "Efficient computation
+//! of frequent and top-k elements in data streams", 2005.)
 
 use std::collections::BTreeMap;
 
@@ -11,39 +11,39 @@ use tidegate_engine::keyed::KeyMap;
 
 /// A key in the sketch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Heavy {
-    pub(super) rule: usize,
-    pub(super) name: Box<str>,
+pub struct Heavy<T> {
+    /// What is said of the key.
+    pub about: T,
     /// Denials, at most.
-    pub(super) count: u64,
+    pub count: u64,
     /// By how much the count may be too high.
-    pub(super) error: u64,
+    pub error: u64,
     number: u64,
 }
 
 /// The sketch.
 #[derive(Debug)]
-pub(super) struct HeavyKeys {
+pub struct HeavyKeys<T> {
     capacity: usize,
-    keys: KeyMap<Heavy>,
+    keys: KeyMap<Heavy<T>>,
     /// The same keys by count; the number orders equal counts.
     by_count: BTreeMap<(u64, u64), Key>,
     next_number: u64,
 }
 
-impl HeavyKeys {
+impl<T> HeavyKeys<T> {
     /// A sketch of this many keys.
-    pub(super) fn new(capacity: usize) -> Self {
+    pub fn new(capacity: usize) -> Self {
         Self { capacity, keys: KeyMap::default(), by_count: BTreeMap::new(), next_number: 0 }
     }
 
-    /// Counts denials of a key.
-    pub(super) fn add(&mut self, key: Key, denials: u64, rule: usize, name: &str) {
+    /// Counts denials of a key. `about` is asked only if the key is not in the sketch.
+    pub fn add(&mut self, key: Key, denials: u64, about: impl FnOnce() -> T) {
         let number = self.next_number;
         self.next_number += 1;
         if let Some(heavy) = self.keys.get_mut(&key) {
             self.by_count.remove(&(heavy.count, heavy.number));
-            heavy.count += denials;
+            heavy.count = heavy.count.saturating_add(denials);
             heavy.number = number;
             self.by_count.insert((heavy.count, number), key);
             return;
@@ -55,14 +55,19 @@ impl HeavyKeys {
             self.keys.remove(&replaced);
             error = least;
         }
-        let count = error + denials;
+        let count = error.saturating_add(denials);
         self.by_count.insert((count, number), key);
-        self.keys.insert(key, Heavy { rule, name: name.into(), count, error, number });
+        self.keys.insert(key, Heavy { about: about(), count, error, number });
     }
 
     /// The keys, those with the greatest counts first.
-    pub(super) fn top(&self) -> impl Iterator<Item = &Heavy> {
-        self.by_count.values().rev().filter_map(|key| self.keys.get(key))
+    pub fn top(&self) -> impl Iterator<Item = &Heavy<T>> {
+        self.keys_by_count().map(|(_, heavy)| heavy)
+    }
+
+    /// The keys with what is known of them, those with the greatest counts first.
+    pub fn keys_by_count(&self) -> impl Iterator<Item = (Key, &Heavy<T>)> {
+        self.by_count.values().rev().filter_map(|key| Some((*key, self.keys.get(key)?)))
     }
 }
 
@@ -78,17 +83,17 @@ mod tests {
             let mut heavy = HeavyKeys::new(8);
             let mut exact = std::collections::BTreeMap::new();
             for &key in &denials {
-                heavy.add(Key(key << 64), 1, 0, &key.to_string());
+                heavy.add(Key(key << 64), 1, || key.to_string());
                 *exact.entry(key.to_string()).or_insert(0_u64) += 1;
             }
             prop_assert!(heavy.keys.len() <= 8 && heavy.keys.len() == heavy.by_count.len());
             for it in heavy.top() {
-                let exact = exact[&*it.name];
+                let exact = exact[&it.about];
                 prop_assert!(it.count >= exact && it.count - it.error <= exact);
             }
             let least = heavy.top().last().map_or(0, |it| it.count);
             for (name, exact) in exact {
-                prop_assert!(exact <= least || heavy.top().any(|it| *it.name == *name));
+                prop_assert!(exact <= least || heavy.top().any(|it| it.about == name));
             }
         }
     }

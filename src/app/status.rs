@@ -1,0 +1,52 @@
+//! The state of the process for the status page: put together from its parts, and sampled once a second.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::App;
+use crate::clock::monotonic;
+use crate::configuration::InForce;
+use crate::front::connections::Workers;
+use crate::status::{About, Parts, Setting, Status};
+
+/// How often counts are sampled.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The state of this process.
+pub(super) fn of(app: &App, workers: &Arc<Workers>) -> Status {
+    let configuration = &app.configuration;
+    let setting =
+        |InForce { name, value, origin, .. }: &InForce| Setting { name, value: value.clone(), origin };
+    let mode = configuration.redis.as_ref().map(|redis| redis.failover.mode);
+    let workers = Arc::clone(workers);
+    Status::new(Parts {
+        about: About {
+            started: monotonic(),
+            clock: app.clock,
+            workers: configuration.workers.count,
+            store_bytes_max: configuration.memory.max_bytes,
+            settings: configuration.changed.iter().map(setting).collect(),
+        },
+        metrics: Arc::clone(&app.metrics),
+        health: Arc::clone(&app.health),
+        reloads: Arc::clone(&app.reloads),
+        store: Arc::clone(&app.store),
+        shared: app.service.counters().shared().cloned().zip(mode),
+        denied: app.denied.clone(),
+        connections: Box::new(move || workers.connections()),
+    })
+}
+
+/// Samples for ever.
+pub(super) async fn sample(status: Arc<Status>) -> Infallible {
+    let mut seconds = interval(SAMPLE_INTERVAL);
+    // After a pause, one sample is enough.
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        seconds.tick().await;
+        status.sample(status.now_millis());
+    }
+}

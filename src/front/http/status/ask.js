@@ -1,0 +1,64 @@
+// The box that asks what a request would get. Nothing is counted: /ask explains, it does not decide.
+
+/** Descriptors from lines of key=value; an empty line ends one. */
+const descriptors = (text) => text.split(/\n[ \t]*\n+/).filter((part) => part.trim() !== '').map((part) => ({
+  entries: part.split('\n').filter((line) => line.trim() !== '').map((line) => {
+    const at = line.indexOf('=');
+    return at < 0 ? { key: line, value: '' } : { key: line.slice(0, at), value: line.slice(at + 1) };
+  }),
+}));
+
+const fillAsk = (example) => {
+  if (example === null || byId('ask-domain').value !== '' || byId('ask-entries').value !== '') return;
+  byId('ask-domain').value = example.domain;
+  byId('ask-entries').value = example.entries.map(([key, value]) => `${key}=${value}`).join('\n');
+};
+
+const codeOf = (code) => element('span', { class: `code ${code === 'OK' ? '' : 'denied'}` }, code);
+
+const pathOf = ({ entries, path: met }) => met.map((node, at) => {
+  const { key, value } = entries[at];
+  if (node.met === 'pattern') return `${key}=${node.pattern} (pattern)`;
+  return node.met === 'any' ? `${key} (any value)` : `${key}=${value}`;
+}).join(' › ');
+
+const limitOf = (limit) => {
+  if (!limit) return 'none';
+  const window = limit.unit_multiplier === 1 ? limit.unit : `${limit.unit_multiplier} ${limit.unit}s`;
+  const burst = limit.burst === limit.requests_per_unit ? '' : `, burst ${count(limit.burst)}`;
+  return `${count(limit.requests_per_unit)} per ${window}, ${limit.algorithm}${burst}`;
+};
+
+const explained = (descriptor) => element('section', { class: 'answer' },
+  element('p', null, codeOf(descriptor.code), ' ', element('b', null, descriptor.entries.map(({ key, value }) => `${key}=${value}`).join(' '))),
+  element('dl', null, ...[
+    ['Why', descriptor.why],
+    descriptor.path.length === 0 ? null : ['Path', pathOf(descriptor)],
+    descriptor.rule === null ? null : ['Rule', `${descriptor.rule.path} at ${descriptor.rule.file}:${descriptor.rule.line}`],
+    ['Limit', limitOf(descriptor.limit)],
+    descriptor.counter ? ['Counter', `${count(descriptor.counter.counted)} counted, ${count(descriptor.counter.remaining)} left`] : null,
+    descriptor.counter?.capacity_in_seconds > 0 ? ['Capacity', `comes back in ${span(descriptor.counter.capacity_in_seconds * 1000)}`] : null,
+  ].filter((pair) => pair !== null).flatMap(([name, value]) => [element('dt', null, name), element('dd', null, value)])));
+
+const showAnswer = (answer) => {
+  const hits = answer.hits === 1 ? 'A hit' : `${count(answer.hits)} hits`;
+  const but = answer.shadowed ? ' (over the limit, but for SHADOW_MODE)' : '';
+  byId('ask-answer').replaceChildren(
+    element('p', { class: 'answer' }, `${hits} in ${answer.domain} would get `, codeOf(answer.code), but),
+    ...answer.descriptors.map(explained));
+};
+
+byId('ask').addEventListener('submit', async (event) => {
+  event.preventDefault();
+  const question = {
+    domain: byId('ask-domain').value,
+    descriptors: descriptors(byId('ask-entries').value),
+    hitsAddend: Number(byId('ask-hits').value),
+  };
+  try {
+    showAnswer(await ask('/ask?format=json', { method: 'POST', body: JSON.stringify(question) }));
+  } catch (error) {
+    byId('ask-answer').replaceChildren(element('p', { class: 'trouble bad', role: 'alert' }, element('b', null, 'No answer:'), error.message));
+  }
+});
+

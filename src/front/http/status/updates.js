@@ -1,0 +1,110 @@
+// Asks for the state once a second while the page is visible and not paused, and shows it.
+
+const INTERVAL_MILLIS = 1000;
+const PATIENCE_MILLIS = 5000;
+
+/** What does not change while the process runs; `null` before the first answer. */
+let about = null;
+let samples = [];
+let taken = 0;
+let reloadsKnown = null;
+let lostSince = null;
+let isPaused = false;
+let timer = 0;
+let asked = 0;
+
+const traffic = trafficPlot(byId('traffic'));
+
+/** Asks this port. Fails with a sentence. */
+const ask = async (url, options) => {
+  const answer = await fetch(url, { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE_MILLIS), ...options });
+  if (!answer.ok) throw new Error((await answer.text()).trim() || `status ${answer.status}`);
+  return answer.json();
+};
+
+const sampleOf = ([at, millis, ok, over, failed, cpu, decision, calls, trip, failures, size, connections]) => {
+  const seconds = Math.max(millis, 1) / 1000;
+  return {
+    at, ok: ok / seconds, over: over / seconds, failed: failed / seconds, cpu: cpu / 1e9 / seconds, decision,
+    calls: calls / seconds, trip, failures: failures / seconds, bytes: size, connections,
+  };
+};
+
+/** Another process answers than before: nothing of the old one counts. */
+const begin = (process) => {
+  about = { process };
+  samples = [];
+  taken = 0;
+};
+
+const show = (state) => {
+  if (state.about) {
+    if (about?.process !== state.process) begin(state.process);
+    about = { ...state.about, process: state.process };
+    showSettings(about.settings);
+    fillAsk(about.example);
+  }
+  samples = [...samples, ...state.samples.map(sampleOf)].slice(-SAMPLES_SHOWN);
+  taken = state.taken;
+  showIdentity(state, about);
+  showTroubles(state.troubles, null);
+  showTiles(state, samples);
+  traffic.show(samples, state.now);
+  describeTraffic();
+  showRules(state.rules);
+  showStore(state.store, state.redis, samples);
+  showDenied(state.denied);
+  if (state.reloads) showReloads(state.reloads);
+  reloadsKnown = state.reloads_known;
+};
+
+/** The plot in words. Rounded, so that it is not read out anew each second. */
+const describeTraffic = () => {
+  const [pass, denied, errors] = ['ok', 'over', 'failed'].map((kind) => rate(Math.max(0, ...samples.map((sample) => sample[kind]))));
+  byId('traffic').setAttribute('aria-label', `Requests of the last five minutes: at most ${pass} a second pass, ${denied} are denied, ${errors} get an error`);
+};
+
+const showLiveness = (text, kind) => {
+  say(byId('liveness'), text);
+  byId('liveness').className = `live ${kind}`;
+};
+
+const showLost = (error) => {
+  lostSince ??= Date.now();
+  showLiveness('no answer', 'off');
+  const why = error.name === 'TypeError' || error.name === 'TimeoutError' ? 'nothing answers at this address' : error.message;
+  showTroubles([], `No answer from Tidegate since ${clockTime(lostSince)}: ${why}. What is below is from before.`);
+};
+
+const update = async () => {
+  clearTimeout(timer);
+  if (isPaused || document.hidden) return;
+  asked += 1;
+  const number = asked;
+  const known = about === null ? 'about=1' : `since=${taken}&reloads=${reloadsKnown}`;
+  try {
+    const state = await ask(`/status?${known}&${wantedRules()}`);
+    // A later question was asked meanwhile: its answer is newer.
+    if (number !== asked) return;
+    if (about !== null && about.process !== state.process) {
+      about = null;
+      return await update();
+    }
+    lostSince = null;
+    show(state);
+    showLiveness('live', 'on');
+  } catch (error) {
+    if (number === asked) showLost(error);
+  }
+  if (number === asked) timer = setTimeout(update, INTERVAL_MILLIS);
+};
+
+byId('pause').addEventListener('click', () => {
+  isPaused = !isPaused;
+  byId('pause').setAttribute('aria-pressed', String(isPaused));
+  say(byId('pause'), isPaused ? 'Go on' : 'Pause');
+  if (isPaused) showLiveness('paused', '');
+  update();
+});
+document.addEventListener('visibilitychange', update);
+update();

@@ -1,0 +1,177 @@
+//! The state of the process for people who look at it: what the status page shows, as one JSON value.
+//!
+//! In: a call a second that samples counts ([`Status::sample`]), and readings of the parts of the process at the moment
+//! when somebody looks ([`Status::view`]). Out: JSON. Nothing here is on the way of a request. Sampling costs some
+//! microseconds a second and a little for each series, also when nobody looks, so that the page shows the last minutes
+//! at once. All of it is bounded.
+//!
+//! - `history`: the last minutes of the process; `rates`: the series of limits that matter most, and theirs
+//! - `reloads`: the last changes of the rules
+//! - `troubles`: what is wrong, in words
+//! - `view`: all of it as JSON
+
+mod history;
+mod rates;
+mod reloads;
+mod troubles;
+mod view;
+
+#[cfg(test)]
+pub(crate) mod fixture;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+pub use self::rates::Order;
+pub use self::reloads::{Problem, Reload, ReloadLog};
+pub use self::view::{Rows, View};
+
+use self::history::{History, Reading, RoundTripCounts};
+use self::rates::Rates;
+use crate::clock::{self, Clock};
+use crate::denied::DeniedKeys;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::rules::StoreFailure;
+use tidegate_redis::{Failure, SharedStore};
+
+/// Series that are read each second: all of them in turn, within 25 s if there are 100,000.
+const SERIES_READ: usize = 4_096;
+
+/// The same while somebody looks: within 4 s.
+const SERIES_READ_WATCHED: usize = 32_768;
+
+/// Somebody looks if the last look was no longer ago.
+const WATCHED_MILLIS: u64 = 5_000;
+
+/// Names of denied keys are kept for two of these periods.
+const DENIED_PERIOD_MILLIS: u64 = 150_000;
+
+/// The state of the process.
+pub struct Status {
+    parts: Parts,
+    recent: Mutex<Recent>,
+}
+
+/// The parts of the process that are looked at.
+pub struct Parts {
+    /// What does not change.
+    pub about: About,
+    /// All counts.
+    pub metrics: Arc<Metrics>,
+    /// Whether the process should get requests.
+    pub health: Arc<Health>,
+    /// The last changes of the rules.
+    pub reloads: Arc<ReloadLog>,
+    /// Counters in memory.
+    pub store: Arc<MemoryStore>,
+    /// Counters in Redis, and what requests get when it does not answer.
+    pub shared: Option<(Arc<SharedStore>, StoreFailure)>,
+    /// The keys that were denied most, if their names are kept.
+    pub denied: Option<Arc<DeniedKeys>>,
+    /// The connections of clients that are open now.
+    pub connections: Box<dyn Fn() -> usize + Send + Sync>,
+}
+
+/// What does not change while the process runs.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// When it started. What is sampled has its times from here on.
+    pub started: Instant,
+    /// The clock of decisions.
+    pub clock: Clock,
+    /// Threads that answer.
+    pub workers: usize,
+    /// The most bytes of counters in memory.
+    pub store_bytes_max: u64,
+    /// The settings that differ from their defaults.
+    pub settings: Vec<Setting>,
+}
+
+/// A setting that differs from its default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The variable's name.
+    pub name: &'static str,
+    /// Its value. Of a secret, only that there is one.
+    pub value: String,
+    /// `flag` or `variable`.
+    pub origin: &'static str,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    history: History,
+    rates: Rates,
+    viewed_millis: Option<u64>,
+    denied_turned_millis: u64,
+}
+
+impl Status {
+    /// The state of these parts.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self { parts, recent: Mutex::default() }
+    }
+
+    /// Milliseconds since the start.
+    pub fn now_millis(&self) -> u64 {
+        clock::nanos_since(self.parts.about.started) / 1_000_000
+    }
+
+    /// All counts.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.parts.metrics
+    }
+
+    /// Samples all counts, `now_millis` after the start of the process. To be called about once a second.
+    pub fn sample(&self, now_millis: u64) {
+        let reading = self.read(now_millis);
+        let mut recent = self.recent.lock();
+        recent.history.add(reading);
+        let is_watched =
+            recent.viewed_millis.is_some_and(|at| now_millis.saturating_sub(at) < WATCHED_MILLIS);
+        let most = if is_watched { SERIES_READ_WATCHED } else { SERIES_READ };
+        recent.rates.read(&self.parts.metrics, now_millis, most);
+        if let Some(denied) = &self.parts.denied
+            && now_millis.saturating_sub(recent.denied_turned_millis) >= DENIED_PERIOD_MILLIS
+        {
+            recent.denied_turned_millis = now_millis;
+            denied.turn();
+        }
+    }
+
+    fn read(&self, at_millis: u64) -> Reading {
+        let mut round_trips = (RoundTripCounts::default(), 0_u64);
+        let mut redis_failures = 0;
+        for (_, redis) in self.parts.shared.iter().flat_map(|(shared, _)| shared.stores()) {
+            let (counts, nanos) = redis.stats().round_trips.read();
+            round_trips.0.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            round_trips.1 = round_trips.1.saturating_add(nanos);
+            redis_failures += Failure::ALL.iter().map(|kind| redis.stats().failures(*kind)).sum::<u64>();
+        }
+        Reading {
+            at_millis,
+            answered: self.parts.metrics.answered(),
+            decisions: self.parts.metrics.decision_time(),
+            cpu_nanos: clock::cpu_nanos(),
+            round_trips,
+            redis_failures,
+            store_bytes: self.parts.store.bytes(),
+            connections: (self.parts.connections)() as u64,
+        }
+    }
+
+    /// Looks for series of limits whose names hold `text`: their numbers, in the order in which they were entered. At
+    /// most `most` of them. Takes some milliseconds for 100,000 series.
+    pub fn find(&self, text: &str, most: usize) -> Vec<usize> {
+        let metrics = &self.parts.metrics;
+        (0..metrics.limit_series())
+            .filter(|&series| metrics.limit_name_holds(series, text))
+            .take(most)
+            .collect()
+    }
+}

@@ -1,0 +1,40 @@
+//! The state of a small process, for tests of what shows it.
+
+use std::sync::Arc;
+
+use super::{About, Parts, Status};
+use crate::clock::{Clock, monotonic};
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::service::fixture;
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+
+/// The parts of a process that is starting.
+pub(crate) fn parts() -> Parts {
+    parts_of(fixture::metrics())
+}
+
+fn parts_of(metrics: Arc<Metrics>) -> Parts {
+    let bytes_max = 1 << 20;
+    Parts {
+        about: About {
+            started: monotonic(),
+            clock: Clock::start(),
+            workers: 1,
+            store_bytes_max: bytes_max,
+            settings: Vec::new(),
+        },
+        metrics,
+        health: Arc::new(Health::starting()),
+        reloads: Arc::default(),
+        store: Arc::new(MemoryStore::new(MemoryOptions::new(bytes_max))),
+        shared: None,
+        denied: None,
+        connections: Box::new(|| 0),
+    }
+}
+
+/// The state of a process with these counts.
+pub(crate) fn status(metrics: &Arc<Metrics>) -> Arc<Status> {
+    Arc::new(Status::new(parts_of(Arc::clone(metrics))))
+}

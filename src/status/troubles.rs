@@ -1,0 +1,153 @@
+//! What is wrong now, each in one sentence, the worst first.
+//!
+//! In: health, the last change of the rules, the stores, the last seconds. Out: sentences for people.
+
+use serde_json::{Value, json};
+
+use super::Parts;
+use super::history::Sample;
+use crate::health::Status;
+use tidegate_engine::rules::StoreFailure;
+use tidegate_engine::text::one_line;
+use tidegate_engine::time::ceil_secs;
+
+/// Counters that take this share of their bound are worth a warning.
+const STORE_FULL_PERCENT: u64 = 90;
+
+/// What is wrong. `last` are the samples of the last seconds.
+pub(super) fn troubles<'s>(parts: &Parts, last: impl Iterator<Item = &'s Sample>) -> Vec<Value> {
+    let found = [not_serving(parts), redis(parts), failing(last), refused(parts), full(parts), cold(parts)];
+    found.into_iter().flatten().collect()
+}
+
+fn bad(about: &str, text: &str) -> Option<Value> {
+    Some(json!({"level": "bad", "about": about, "text": one_line(text)}))
+}
+
+fn warning(about: &str, text: &str) -> Option<Value> {
+    Some(json!({"level": "warning", "about": about, "text": one_line(text)}))
+}
+
+fn not_serving(parts: &Parts) -> Option<Value> {
+    match parts.health.status() {
+        Status::Serving => None,
+        Status::NotServing(why) => {
+            bad("health", &format!("This process tells proxies not to ask it: {why}."))
+        }
+        Status::Draining => warning("health", "This process is ending."),
+    }
+}
+
+fn redis(parts: &Parts) -> Option<Value> {
+    let (_, mode) = parts.shared.as_ref()?;
+    let trouble = parts.health.degraded()?;
+    let gets = match mode {
+        StoreFailure::Error => "requests for counters there get an error",
+        StoreFailure::Deny => "requests for counters there are denied",
+        StoreFailure::Allow => "requests for counters there pass, uncounted",
+        StoreFailure::Local => "this node decides alone, with its share of each limit",
+    };
+    bad("redis", &format!("No answer from {trouble}. Meanwhile {gets}, unless their rule says otherwise."))
+}
+
+fn failing<'s>(last: impl Iterator<Item = &'s Sample>) -> Option<Value> {
+    let (mut failed, mut millis) = (0_u64, 0_u64);
+    for sample in last {
+        failed += sample.failed;
+        millis += sample.span_millis;
+    }
+    let seconds = millis.div_ceil(1_000).max(1);
+    match failed {
+        0 => None,
+        1 => bad("errors", &format!("1 request got an error within {seconds} s.")),
+        _ => bad("errors", &format!("{failed} requests got an error within {seconds} s.")),
+    }
+}
+
+fn refused(parts: &Parts) -> Option<Value> {
+    let refused = parts.reloads.refused()?;
+    let first = refused.problems.first().map_or(String::new(), |problem| format!(" {}", problem.text));
+    bad("rules", &format!("The last change of the rules was refused.{first}"))
+}
+
+fn full(parts: &Parts) -> Option<Value> {
+    let (bytes, max) = (parts.store.bytes(), parts.about.store_bytes_max.max(1));
+    let percent = bytes.saturating_mul(100) / max;
+    (percent >= STORE_FULL_PERCENT).then_some(())?;
+    let what = "At the bound, STORE_FULL_MODE says what requests for new counters get.";
+    bad("memory", &format!("Counters take {percent} % of MAX_COUNTER_BYTES. {what}"))
+}
+
+fn cold(parts: &Parts) -> Option<Value> {
+    match ceil_secs(parts.store.coldness().until().nanos_since(parts.about.clock.now())) {
+        0 => None,
+        seconds => warning(
+            "cold",
+            &format!(
+                "Counters were lost at the start and count as full, for {seconds} s more at most (COLD_START=deny)."
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::fixture::parts;
+    use crate::status::{Problem, Reload};
+    use tidegate_engine::key::Key;
+    use tidegate_engine::limit::{Algorithm, Limit};
+    use tidegate_engine::time::{SECOND_NANOS, Timestamp};
+
+    fn texts(parts: &Parts, last: &[Sample]) -> Vec<String> {
+        let found = troubles(parts, last.iter());
+        found.iter().map(|trouble| trouble["text"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn nothing_is_wrong_with_a_good_process() {
+        let parts = parts();
+        parts.health.serve();
+        assert_eq!(texts(&parts, &[Sample::default()]), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_order() {
+        let parts = parts();
+        let problem = Problem { text: "shop.yaml:3:1: unknown key `limt`".to_owned(), excerpt: None };
+        parts.reloads.add(Reload {
+            unix_secs: 1,
+            in_force: false,
+            what: "refused".to_owned(),
+            problems: vec![problem],
+            more: 0,
+        });
+        let last = Sample { failed: 7, span_millis: 1_000, ..Sample::default() };
+        assert_eq!(
+            texts(&parts, &[last, last]),
+            [
+                "This process tells proxies not to ask it: starting.",
+                "14 requests got an error within 2 s.",
+                "The last change of the rules was refused. shop.yaml:3:1: unknown key `limt`",
+            ]
+        );
+    }
+
+    #[test]
+    fn full_memory_is_said_before_it_is_full() {
+        let mut parts = parts();
+        parts.health.serve();
+        let limit = Limit::new(Algorithm::FixedWindow, 10, SECOND_NANOS);
+        for key in 1..100 {
+            parts.store.take(&limit, Key(key << 64 | key), 1, Timestamp::from_secs(1));
+        }
+        parts.about.store_bytes_max = parts.store.bytes() * 100 / 80;
+        assert_eq!(texts(&parts, &[]), [""; 0]);
+        parts.about.store_bytes_max = parts.store.bytes() * 100 / 95;
+        assert!(
+            texts(&parts, &[])[0].starts_with("Counters take 95 % of MAX_COUNTER_BYTES."),
+            "{:?}",
+            texts(&parts, &[])
+        );
+    }
+}

@@ -1,0 +1,322 @@
+//! The state of the process as JSON.
+//!
+//! In: what is wanted ([`View`]). Out: one value, of some kilobytes: the caller says which samples it has already, and
+//! gets what came after them. Texts that come from rules or requests are one line each; whoever shows them must still
+//! show them as text.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::history::Sample;
+use super::rates::{Order, STEP_MILLIS, TOP};
+use super::troubles::troubles;
+use super::{Recent, Reload, Setting, Status};
+use crate::clock::Clock;
+use crate::service::Snapshot;
+use tidegate_engine::rule::Rule;
+use tidegate_engine::text::{cut, one_line};
+use tidegate_redis::{Contact, Failure, RedisStore};
+
+/// Denied keys that are shown.
+const DENIED_MAX: usize = 12;
+
+/// Characters of a name that are shown.
+const NAME_CHARS_MAX: usize = 300;
+
+/// Samples that say whether requests fail now.
+const LAST_SAMPLES: u64 = 10;
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The number of the last sample that the caller has; 0: none.
+    pub since: u64,
+    /// Which series of limits.
+    pub rows: Rows,
+    /// How many changes of the rules the caller knows; they are left out if that is all.
+    pub reloads_known: Option<u64>,
+    /// Whether what does not change is wanted too.
+    pub about: bool,
+}
+
+/// Series of limits.
+#[derive(Clone, Debug)]
+pub enum Rows {
+    /// The first in this order.
+    First(Order),
+    /// Those with these numbers.
+    These(Vec<u32>),
+}
+
+impl Status {
+    /// The state of the process, `now_millis` after its start. `rules` are those in force.
+    pub fn view(&self, view: &View, rules: Option<&Snapshot>, now_millis: u64) -> Value {
+        let mut recent = self.recent.lock();
+        recent.viewed_millis = Some(now_millis);
+        let parts = &self.parts;
+        let answered = parts.metrics.answered();
+        let last = recent.history.since(recent.history.taken().saturating_sub(LAST_SAMPLES));
+        let reloads = parts.reloads.count();
+        let mut shown = json!({
+            "process": process_id(parts.about.clock, parts.about.started),
+            "now": now_millis,
+            "troubles": troubles(parts, last),
+            "taken": recent.history.taken(),
+            "samples": recent.history.since(view.since).map(sample).collect::<Vec<_>>(),
+            "totals": {
+                "ok": answered.ok,
+                "over_limit": answered.over_limit,
+                "failed": answered.failed,
+            },
+            "rules": self.rules(&mut recent, &view.rows, rules, now_millis),
+            "store": self.store(),
+            "redis": self.redis(&recent),
+            "connections": (parts.connections)(),
+            "denied": self.denied(&recent, now_millis),
+            "reloads_known": reloads,
+        });
+        if view.reloads_known != Some(reloads) {
+            shown["reloads"] = parts.reloads.all().iter().map(reload).collect();
+        }
+        if view.about {
+            shown["about"] = self.about(rules);
+        }
+        shown
+    }
+
+    fn about(&self, rules: Option<&Snapshot>) -> Value {
+        let about = &self.parts.about;
+        let example = rules.and_then(|rules| {
+            let example = rules.rules().example()?;
+            Some(json!({"domain": &*example.domain, "entries": example.entries}))
+        });
+        let setting = |setting: &Setting| json!({"name": setting.name, "value": one_line(&setting.value), "origin": setting.origin});
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "workers": about.workers,
+            "settings": about.settings.iter().map(setting).collect::<Vec<_>>(),
+            "example": example,
+            "step_millis": STEP_MILLIS,
+            "rows": TOP,
+        })
+    }
+
+    fn rules(&self, recent: &mut Recent, rows: &Rows, rules: Option<&Snapshot>, now_millis: u64) -> Value {
+        let series = match rows {
+            Rows::First(order) => recent.rates.top(*order).to_vec(),
+            Rows::These(series) => {
+                recent.rates.follow(series, now_millis);
+                series.clone()
+            }
+        };
+        json!({
+            "limits": rules.map_or(0, |rules| rules.rules().rules().len()),
+            "domains": rules.map_or(0, |rules| rules.rules().domains().count()),
+            "rows": series.iter().filter_map(|series| self.row(recent, *series, rules)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn row(&self, recent: &Recent, series: u32, rules: Option<&Snapshot>) -> Option<Value> {
+        let metrics = &self.parts.metrics;
+        let counts = metrics.limit_counts(series as usize)?;
+        let (domain, path) = metrics.limit_name(series as usize)?;
+        let rate = recent.rates.rate(series);
+        let limits = rules.map(|rules| {
+            let mut counting = metrics.rules_of(rules.by_series(), series as usize);
+            (counting.next().map(|id| limit(&rules.rules().rules()[id])), counting.count())
+        });
+        let (limit, more) = limits.unwrap_or_default();
+        Some(json!({
+            "id": series,
+            "domain": shown(&domain),
+            "path": shown(&path),
+            "limit": limit,
+            "more": more,
+            "hits": counts.hits,
+            "over": counts.over,
+            "near": counts.near,
+            "shadow": counts.shadow,
+            "rate": [rounded(rate.hits), rounded(rate.over), rounded(rate.near)],
+            "plot": recent.rates.plot(series).map(|plot| &plot.steps),
+        }))
+    }
+
+    fn store(&self) -> Value {
+        let (store, full) = (&self.parts.store, self.parts.store.full_total());
+        json!({
+            "counters": store.counters(),
+            "bytes": store.bytes(),
+            "bytes_max": self.parts.about.store_bytes_max,
+            "full": full.deny + full.allow,
+        })
+    }
+
+    fn redis(&self, recent: &Recent) -> Option<Value> {
+        let (shared, mode) = self.parts.shared.as_ref()?;
+        let (leases, (remembered, _)) = (shared.leases(), shared.deny_cache_totals());
+        Some(json!({
+            "failure_mode": mode.name(),
+            "p99_nanos": recent.history.round_trip_p99_nanos(),
+            "servers": shared.stores().map(|(name, store)| server(name, store)).collect::<Vec<_>>(),
+            "leases": {
+                "taken": leases.taken,
+                "hits_taken": leases.hits_taken,
+                "hits_spent": leases.hits_spent,
+                "hits_given_back": leases.hits_given_back,
+            },
+            "deny_cache_hits": remembered,
+        }))
+    }
+
+    fn denied(&self, recent: &Recent, now_millis: u64) -> Option<Value> {
+        let denied = self.parts.denied.as_ref()?;
+        let kept = now_millis.saturating_sub(recent.denied_turned_millis) + super::DENIED_PERIOD_MILLIS;
+        let keys = denied.top(DENIED_MAX).into_iter().map(
+            |key| json!({"rule": key.rule, "entries": key.entries, "count": key.count, "error": key.error}),
+        );
+        Some(json!({"seconds": kept.min(now_millis) / 1_000, "keys": keys.collect::<Vec<_>>()}))
+    }
+}
+
+/// Two processes on one port differ in when they started, as Unix time in milliseconds.
+fn process_id(clock: Clock, started: Instant) -> u64 {
+    clock.at(started).as_nanos() / 1_000_000
+}
+
+fn shown(name: &str) -> String {
+    one_line(&cut(name, NAME_CHARS_MAX)).into_owned()
+}
+
+fn rounded(rate: f32) -> f64 {
+    (f64::from(rate) * 100.0).round() / 100.0
+}
+
+/// As a list, because there are many.
+fn sample(sample: &Sample) -> Value {
+    json!([
+        sample.at_millis,
+        sample.span_millis,
+        sample.ok,
+        sample.over_limit,
+        sample.failed,
+        sample.cpu_nanos,
+        sample.decision_nanos,
+        sample.round_trips,
+        sample.round_trip_nanos,
+        sample.redis_failures,
+        sample.store_bytes,
+        sample.connections,
+    ])
+}
+
+fn limit(rule: &Rule) -> Value {
+    let text = match &rule.limit {
+        None => "unlimited".to_owned(),
+        Some(limit) if rule.unit_multiplier == 1 => format!("{} per {}", limit.requests(), rule.unit.name()),
+        Some(limit) => format!("{} per {} {}s", limit.requests(), rule.unit_multiplier, rule.unit.name()),
+    };
+    json!({
+        "text": text,
+        "algorithm": rule.limit.map(|limit| limit.algorithm().name()),
+        "place": shown(&format!("{}:{}", rule.written.file, rule.written.line)),
+        "shadow": rule.shadow_mode,
+        "quota": rule.quota_mode,
+    })
+}
+
+fn server(name: &str, store: &RedisStore) -> Value {
+    let (stats, contact) = (store.stats(), store.contact());
+    let (state, why) = match &*contact.borrow() {
+        Contact::Up => ("up", None),
+        Contact::Never(why) => ("never", why.as_ref().map(ToString::to_string)),
+        Contact::Lost(why) => ("lost", Some(why.to_string())),
+        Contact::Unusable(why) => ("unusable", Some(why.to_string())),
+    };
+    let failures = Failure::ALL.into_iter().map(|kind| (kind.name().to_owned(), stats.failures(kind).into()));
+    json!({
+        "name": name,
+        "place": shown(&store.options().kind.to_string()),
+        "state": state,
+        "why": why.map(|why| shown(&why)),
+        "round_trips": stats.round_trips.count(),
+        "in_flight": stats.in_flight.load(Relaxed),
+        "connections": stats.connections.load(Relaxed),
+        "memory_lost": stats.memory_lost.load(Relaxed),
+        "failures": Value::Object(failures.collect()),
+    })
+}
+
+fn reload(reload: &Reload) -> Value {
+    let problem = |problem: &super::Problem| json!({"text": problem.text, "excerpt": problem.excerpt});
+    json!({
+        "unix_secs": reload.unix_secs,
+        "in_force": reload.in_force,
+        "what": reload.what,
+        "problems": reload.problems.iter().map(problem).collect::<Vec<_>>(),
+        "more": reload.more,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::metrics::{Front, Outcome};
+    use crate::service::fixture::{metrics, service};
+    use crate::status::fixture::status;
+
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - key: us<er>
+    rate_limit: { unit: minute, unit_multiplier: 5, requests_per_unit: 10 }
+";
+
+    fn view(since: u64, rows: Rows) -> View {
+        View { since, rows, reloads_known: None, about: true }
+    }
+
+    #[test]
+    fn only_what_the_caller_does_not_have_is_sent() {
+        let metrics = metrics();
+        let (service, status) = (service(Some(RULES), &metrics), status(&metrics));
+        let rules = service.snapshot().expect("rules");
+        let look = |view: &View| status.view(view, Some(&rules), 9_000);
+        metrics.requests(Front::Grpc, Outcome::Ok, 5);
+        (1..=3).for_each(|second| status.sample(second * 1_000));
+        let first = look(&view(0, Rows::First(Order::Denied)));
+        assert_eq!((first["taken"].as_u64(), first["samples"].as_array().map(Vec::len)), (Some(3), Some(3)));
+        assert_eq!((&first["samples"][0][2], &first["samples"][1][2]), (&json!(5), &json!(0)));
+        assert_eq!((&first["totals"]["ok"], &first["rules"]["limits"]), (&json!(5), &json!(1)));
+        assert_eq!(first["about"]["example"]["domain"], "shop");
+        let known = View { reloads_known: Some(0), about: false, ..view(3, Rows::First(Order::Busy)) };
+        let next = look(&known);
+        assert_eq!(next["samples"], json!([]));
+        assert!(next.get("about").is_none() && next.get("reloads").is_none(), "{next}");
+    }
+
+    #[test]
+    fn a_row_says_what_the_limit_is_and_where_it_was_written() {
+        let metrics = metrics();
+        let (service, status) = (service(Some(RULES), &metrics), status(&metrics));
+        status.sample(1_000);
+        let found: Vec<_> = status.find("shop.us<", 10).into_iter().map(|id| id as u32).collect();
+        let rows = Rows::These([&found[..], &[u32::MAX]].concat());
+        let shown = status.view(&view(0, rows), service.snapshot().ok().as_ref(), 2_000);
+        let row = &shown["rules"]["rows"][0];
+        assert_eq!(row["path"], "us<er>", "{shown}");
+        assert_eq!(
+            (&row["limit"]["text"], &row["limit"]["place"]),
+            (&json!("10 per 5 minutes"), &json!("rules.yaml:4"))
+        );
+        assert_eq!(
+            shown["rules"]["rows"].as_array().map(Vec::len),
+            Some(1),
+            "a number without a series is left out"
+        );
+        assert!(Arc::strong_count(&status) == 1 && status.find("nothing", 10).is_empty());
+    }
+}
