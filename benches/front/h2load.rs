@@ -44,7 +44,7 @@ impl Load<'_> {
         command.args(["-c", self.core, "h2load", "-t", "1", "-m", "1", "-c", &self.connections.to_string()]);
         match self.pace {
             Pace::Full { seconds } => {
-                command.args(["-D", &seconds.to_string()]);
+                command.args(["-D", &format!("{}ms", (seconds * 1e3) as u64)]);
             }
             Pace::Steady { per_second, requests } => {
                 let each = f64::from(per_second) / f64::from(self.connections);
