@@ -33,6 +33,7 @@ pub(super) use self::skeleton::Level;
 use self::skeleton::Skeleton;
 use super::format::Format;
 use super::map::Map;
+use super::read::Counts;
 use super::{Options, Progress, ReplayError, reader};
 
 /// A limit that nothing reaches, to measure what comes without a limit.
@@ -115,7 +116,10 @@ struct Halves {
     middle: Timestamp,
     last: Timestamp,
     requests: u64,
-    resolution_nanos: u64,
+    /// Requests that were out of order by more than the bound.
+    late: u64,
+    /// What the lines were.
+    counts: Counts,
     /// Requests that were not counted, because there was no memory for more counters.
     uncounted: u64,
 }
@@ -213,8 +217,8 @@ impl<'s, P: FnMut(Progress)> Searching<'s, P> {
         let first = span.first.unwrap_or_default();
         let last = span.last.min(counts.latest).max(first);
         let middle = Timestamp::from_nanos(first.as_nanos() + last.nanos_since(first) / 2);
-        let resolution_nanos = counts.resolution_nanos;
-        Ok(Halves { first, middle, last, requests: span.requests, resolution_nanos, uncounted: 0 })
+        let Span { requests, late, .. } = span;
+        Ok(Halves { first, middle, last, requests, late, counts, uncounted: 0 })
     }
 
     /// Finds a limit for each rule.

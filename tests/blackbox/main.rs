@@ -28,6 +28,7 @@ mod events;
 mod footprint;
 mod fronts;
 mod h2spec;
+mod hostile_logs;
 mod kubernetes;
 mod lane;
 mod lifecycle;

@@ -168,6 +168,8 @@ pub(super) struct Span {
     pub(super) first: Option<Timestamp>,
     pub(super) last: Timestamp,
     pub(super) requests: u64,
+    /// Of these, those that were out of order by more than the bound.
+    pub(super) late: u64,
 }
 
 impl Decider for Span {
@@ -179,6 +181,7 @@ impl Decider for Span {
         self.first.get_or_insert(turn.at);
         self.last = turn.at;
         self.requests += 1;
+        self.late += u64::from(turn.is_late);
         ControlFlow::Continue(())
     }
 }

@@ -79,11 +79,7 @@ pub(super) fn suggestion(
         comments: comments(finding, promise, halves, &mut warnings),
     });
     let edits: Vec<_> = edits.collect();
-    if halves.uncounted > 0 {
-        let what =
-            "requests were not counted, because there was no memory for more counters: peaks may be too low";
-        warnings.push(format!("{} {what}", halves.uncounted));
-    }
+    warnings.extend(doubts_of_logs(halves));
     Ok(Suggestion { text: edited(text, &head(promise, halves), &edits)?, warnings })
 }
 
@@ -181,6 +177,25 @@ fn denied(name: &str, half: &Measured) -> String {
     )
 }
 
+/// What is known too little of, whatever the rules are.
+fn doubts_of_logs(halves: &Halves) -> Vec<String> {
+    let Halves { late, uncounted, counts, .. } = halves;
+    let mut doubts = Vec::new();
+    if let Some(first) = counts.shown.first() {
+        let (count, lines) = (counts.unreadable, counts.lines);
+        doubts.push(format!("{count} of {lines} lines are not of the format; the first: {first}"));
+    }
+    let counted = [
+        (counts.not_asked, "requests got no descriptor, because a value that the map needs was missing"),
+        (*late, "requests were out of order by more than the bound, and count at a later time than theirs"),
+        (*uncounted, "requests were not counted, because there was no memory for more counters"),
+    ];
+    doubts.extend(
+        counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
+    );
+    doubts
+}
+
 /// What makes a suggestion worth less than it seems.
 fn doubts(finding: &Finding<'_>, promise: &Promise, halves: &Halves) -> Vec<String> {
     let Finding { rule, without: [first, second], .. } = finding;
@@ -205,8 +220,8 @@ fn doubts(finding: &Finding<'_>, promise: &Promise, halves: &Halves) -> Vec<Stri
             "the window is longer than half of the log: greater peaks may not have been seen".to_owned(),
         );
     }
-    if window < RESOLUTIONS_MIN.saturating_mul(halves.resolution_nanos) {
-        let seconds = halves.resolution_nanos as f64 / SECOND_NANOS as f64;
+    if window < RESOLUTIONS_MIN.saturating_mul(halves.counts.resolution_nanos) {
+        let seconds = halves.counts.resolution_nanos as f64 / SECOND_NANOS as f64;
         doubts.push(format!(
             "the window is short beside the stamps of the log, which are multiples of {seconds} s: its peaks are coarse"
         ));

@@ -317,6 +317,14 @@ fn what_nothing_follows_from_is_refused() {
     assert!(input.expect_err("it cannot be read twice").to_string().contains("several times"));
     let few = suggested(&per_minute(), "1 % of keys", &map, &good).expect("a limit").warnings.join("\n");
     assert!(few.contains(" keys in the first half are too few for the promise (expected 299)"), "{few}");
+    let odd = format!("nonsense\n{good}1700000000.000 -\n");
+    let odd = suggested(&per_minute(), "1 % of keys", &map, &odd).expect("a limit").warnings.join("\n");
+    assert!(
+        odd.contains("1 of ")
+            && odd.contains(":1:1: expected")
+            && odd.contains("1 requests got no descriptor"),
+        "{odd}"
+    );
     let drained = suggest(
         &per_minute(),
         &promise,
