@@ -230,7 +230,7 @@ impl<'r> Decider for Replay<'r> {
         totals.requests += 1;
         totals.denied += u64::from(is_denied);
         totals.late += u64::from(is_late);
-        totals.unlimited += u64::from(!Side::met_a_limit(&asked));
+        totals.unlimited += u64::from(!asked.met_a_limit());
         totals.newly_denied += u64::from(is_denied && other == Some(Code::Ok));
         totals.newly_admitted += u64::from(!is_denied && other == Some(Code::OverLimit));
         ControlFlow::Continue(())

@@ -6,7 +6,8 @@
 use smallvec::SmallVec;
 use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Decision, Limited, Status, Verdicts, conclude_into};
-use tidegate_engine::plan::{Candidate, Check, Modes, Origin, Plan, Step};
+use tidegate_engine::key::Key;
+use tidegate_engine::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{Rule, RuleSet};
 
@@ -33,10 +34,18 @@ pub(super) struct Side<'r> {
     decision: Decision<'r>,
 }
 
-/// What is left of a request when its line is gone.
+/// What is left of a request when its line is gone. Many wait at once, so the usual one is small.
 #[derive(Debug)]
-pub(super) struct Asked<'r> {
-    steps: SmallVec<[Step<'r>; 1]>,
+pub(super) enum Asked<'r> {
+    /// One hit on one counter of a rule, whose key has numbers of its own.
+    Usual(&'r Rule, Key),
+    Other(Box<Other<'r>>),
+}
+
+/// Any request.
+#[derive(Debug)]
+pub(super) struct Other<'r> {
+    steps: SmallVec<[Step<'r>; 2]>,
     candidates: Vec<Candidate<'r>>,
     /// For each step, the name of its key, if it has no numbers of its own. Empty: all have.
     names: Vec<Option<Box<str>>>,
@@ -70,16 +79,35 @@ impl<'r> Side<'r> {
             }
         }
         let candidates = std::mem::take(&mut self.plan.candidates);
-        Asked { steps: SmallVec::from_slice(&self.plan.steps), candidates, names }
+        match self.plan.steps[..] {
+            [
+                Step::Check(Check {
+                    origin: Origin::Rule(rule),
+                    key,
+                    hits: Hits::Take(1),
+                    reported: false,
+                    ..
+                }),
+            ] if names.is_empty() && candidates.is_empty() => Asked::Usual(rule, key),
+            _ => {
+                let steps = SmallVec::from_slice(&self.plan.steps);
+                Asked::Other(Box::new(Other { steps, candidates, names }))
+            }
+        }
     }
 
     /// Decides a request at its time.
     #[inline]
     pub(super) fn decide(&mut self, asked: &Asked<'r>, at: Timestamp) -> Code {
         self.plan.steps.clear();
-        self.plan.steps.extend_from_slice(&asked.steps);
         self.plan.candidates.clear();
-        self.plan.candidates.extend_from_slice(&asked.candidates);
+        match asked {
+            Asked::Usual(rule, key) => self.plan.steps.extend(usual(rule, *key)),
+            Asked::Other(other) => {
+                self.plan.steps.extend_from_slice(&other.steps);
+                self.plan.candidates.extend_from_slice(&other.candidates);
+            }
+        }
         self.counters.at(at).apply_into(&self.plan, at, &mut self.verdicts);
         conclude_into(&self.plan, &self.verdicts, &mut self.decision);
         self.decision.code
@@ -89,25 +117,45 @@ impl<'r> Side<'r> {
     #[inline]
     pub(super) fn count(&mut self, asked: &Asked<'_>, at: Timestamp, is_changed: bool) {
         let passes = self.decision.code == Code::Ok;
-        for (index, (step, status)) in asked.steps.iter().zip(&self.decision.statuses).enumerate() {
+        for (index, (step, status)) in self.plan.steps.iter().zip(&self.decision.statuses).enumerate() {
             let (Some((rule, check)), Status::Limited(limited)) = (counted(step), status) else { continue };
             let outcome = outcome(limited, at, passes, is_changed);
-            let name = asked.names.get(index).and_then(|name| name.as_deref());
+            let name = asked.name(index);
             let streak = self.keys.add(check.key, rule.id, &outcome, name);
             self.numbers[rule.id].add(&outcome, streak);
         }
         self.trials.add(&self.decision);
     }
 
-    /// Whether the request met a limit at all.
-    pub(super) fn met_a_limit(asked: &Asked<'_>) -> bool {
-        asked.steps.iter().any(|step| matches!(step, Step::Check(_)))
-    }
-
     /// Decisions that counted nothing because there was no memory for more counters.
     pub(super) fn uncounted(&self) -> u64 {
         self.counters.uncounted()
     }
+}
+
+impl Asked<'_> {
+    /// Whether it met a limit at all.
+    #[inline]
+    pub(super) fn met_a_limit(&self) -> bool {
+        match self {
+            Self::Usual(..) => true,
+            Self::Other(other) => other.steps.iter().any(|step| matches!(step, Step::Check(_))),
+        }
+    }
+
+    /// The name of a step's key, if it has no numbers of its own.
+    fn name(&self, step: usize) -> Option<&str> {
+        match self {
+            Self::Usual(..) => None,
+            Self::Other(other) => other.names.get(step)?.as_deref(),
+        }
+    }
+}
+
+/// The step of a usual request, as it was planned.
+#[inline]
+fn usual(rule: &Rule, key: Key) -> Option<Step<'_>> {
+    rule.limit.map(|limit| Step::Check(Check::of(rule, limit, key, Hits::Take(1))))
 }
 
 #[inline]

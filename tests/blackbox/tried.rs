@@ -2,10 +2,12 @@
 //! again as it was; and the page of a replay is looked at in a browser.
 
 use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::commands::{folder, tidegate};
+use crate::harness::browser::{Browser, Look};
 use crate::harness::envoy::{Envoy, Upstream};
 use crate::harness::eventually_true;
 use crate::harness::tidegate::Setup;
@@ -161,4 +163,75 @@ fn a_replay_of_envoys_log_denies_just_what_was_denied() {
         let expected = denied[..known].iter().filter(|denied| **denied).count();
         assert_eq!(report["denied"], expected, "after line {known} of\n{text}");
     }
+}
+
+/// A log of a quiet day with one noisy address, and one line that is none.
+fn log_of_a_day() -> String {
+    let mut log = String::new();
+    for minute in 0..1_440_u64 {
+        for address in 0..=(minute * 7 + 3) % 11 {
+            let (hour, minute) = (minute / 60, minute % 60);
+            let noisy = if hour == 15 { 30 } else { 1 };
+            for _ in 0..if address == 4 { noisy } else { 1 } {
+                log += &format!(
+                    "10.0.0.{address} - - [17/May/2015:{hour:02}:{minute:02}:07 +0000] \"GET /cart HTTP/1.1\" 200 5 \"-\" \"-\"\n"
+                );
+            }
+        }
+    }
+    log + "no line of this format\n"
+}
+
+#[test]
+fn the_page_of_a_replay_is_whole_in_a_real_browser() {
+    let rules = |requests: u32| {
+        format!(
+            "domain: shop\ndescriptors:\n  - key: remote_address\n    rate_limit: {{unit: minute, requests_per_unit: {requests}}}\n"
+        )
+    };
+    let (_folder, path) =
+        folder(&[("new.yaml", &rules(5)), ("old.yaml", &rules(20)), ("access.log", &log_of_a_day())]);
+    let file = |name: &str| format!("{path}/{name}");
+    let (new, old, log, page) = (file("new.yaml"), file("old.yaml"), file("access.log"), file("page.html"));
+    let map = "remote_address=$remote_addr";
+    let arguments = ["replay", "--rules", &new, "--against", &old, "--map", map, "--html", &page, &log];
+    let (code, text, complaints) = tidegate(&arguments, &[]);
+    assert_eq!((code, complaints.as_str()), (0, ""), "{text}");
+
+    let mut browser = Browser::start();
+    for (name, look) in [("light", Look::LIGHT), ("dark", Look::DARK), ("phone", Look::PHONE)] {
+        browser.look(look);
+        browser.open(&format!("file://{page}"));
+        assert_eq!(browser.audit(), Vec::<String>::new(), "{name}");
+        let is_wider = browser.eval("document.documentElement.scrollWidth > innerWidth");
+        assert_eq!(is_wider, false, "{name}: only tables scroll sideways");
+        let picture = format!("{}/replay-{name}.png", env!("CARGO_TARGET_TMPDIR"));
+        browser.screenshot(Path::new(&picture), true);
+    }
+    let denied = text.split("denied ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a number");
+    let tile = browser.eval("[...document.querySelectorAll('.tiles div')].find(it => it.innerText.startsWith('denied')).innerText");
+    let digits = |text: &str| text.replace(',', "");
+    assert!(
+        digits(tile.as_str().expect("text")).contains(&format!("\n{denied}\n")),
+        "{denied} is not in {tile}"
+    );
+
+    // By the keyboard alone: the button of a column sorts its table, and once more the other way round.
+    let keys =
+        "[...document.querySelectorAll('section')].find(it => it.querySelector('h2').innerText == 'Keys')";
+    let column = "[...table.rows].slice(1).map(row => Number(row.cells[1].dataset.n))";
+    let requests = format!("(table => {column})({keys}.querySelector('table'))");
+    browser.eval(&format!("{keys}.querySelector('th:nth-child(2) button').focus()"));
+    browser.press("Enter");
+    let descending = browser.eval(&requests);
+    browser.press("Enter");
+    let ascending = browser.eval(&requests);
+    let numbers = |value: &serde_json::Value| -> Vec<u64> {
+        value.as_array().expect("rows").iter().map(|it| it.as_u64().expect("a number")).collect()
+    };
+    let (mut descending, ascending) = (numbers(&descending), numbers(&ascending));
+    assert!(descending.is_sorted_by(|a, b| a >= b) && ascending.is_sorted(), "{descending:?} {ascending:?}");
+    descending.reverse();
+    assert!(descending == ascending && descending.len() == 11, "{descending:?}");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }

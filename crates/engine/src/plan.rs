@@ -100,7 +100,14 @@ pub struct Check<'a> {
     pub quota: bool,
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
+    /// What a rule asks of one of its counters. Nothing is reported.
+    #[inline]
+    pub fn of(rule: &'a Rule, limit: Limit, key: Key, hits: Hits) -> Self {
+        let (shadow, quota) = (rule.shadow_mode, rule.quota_mode);
+        Self { origin: Origin::Rule(rule), limit, key, hits, reported: false, shadow, quota }
+    }
+
     /// The unit that the limit was written in.
     #[inline]
     pub fn unit(&self) -> Unit {

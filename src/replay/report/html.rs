@@ -2,194 +2,169 @@
 //!
 //! All text from logs is escaped and stays text. The page is whole without its script, which only sorts tables.
 
-use std::fmt::Write as _;
+mod plot;
+mod table;
 
+use tidegate_engine::Timestamp;
 use tidegate_engine::text::one_line;
 
-use super::{KeyReport, Report, SideReport};
-use crate::replay::timeline::{Bin, Timeline};
+use self::plot::plot;
+use self::table::{Cell, Table};
+use super::{KeyReport, Report, RuleReport, SideReport};
+use crate::replay::keys::Numbers;
 use crate::stamp;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The size of a plot, in its own units.
-const PLOT_WIDTH: usize = 960;
-const PLOT_HEIGHT: usize = 200;
+/// A number that a rule and a key have, with the name of its column.
+type Column = (&'static str, fn(&Numbers) -> Cell);
 
-/// How a cell of a table is sorted and aligned.
-enum Cell {
-    Text(String),
-    Number(u64),
-    /// Shown as text, sorted as this number.
-    As(String, u64),
-}
+/// What requests became.
+const REQUESTS: &[Column] = &[
+    ("Requests", |it| Cell::Number(it.requests)),
+    ("Admitted", |it| Cell::Number(it.admitted)),
+    ("Near the limit", |it| Cell::Number(it.near)),
+    ("Denied", |it| Cell::Part(it.denied, it.requests)),
+    ("Denied but for shadow mode", |it| Cell::Number(it.shadowed)),
+];
+
+/// When, and for how long.
+const DENIALS: &[Column] = &[
+    ("Most in a row", |it| Cell::Number(it.longest_streak)),
+    ("First denial", |it| {
+        Cell::As(
+            it.first_denied.map(moment).unwrap_or_default(),
+            it.first_denied.map_or(0, Timestamp::as_nanos),
+        )
+    }),
+    ("Longest wait", |it| wait(it.worst.map_or(0, |(_, wait)| wait))),
+];
 
 impl Report {
     /// The report as a page.
     pub fn html(&self) -> String {
-        let mut page = format!(
+        let compared = self.against.iter().flat_map(|against| {
+            [
+                section("Keys that are newly denied", &keys(&self.side.changed, "Newly denied")),
+                section("Keys that are newly admitted", &keys(&against.changed, "Newly admitted")),
+                section("The rules that they are compared with", &rules(against)),
+            ]
+        });
+        let sections =
+            [section("Requests over time", &plot(&self.timeline)), section("Rules", &rules(&self.side))]
+                .into_iter()
+                .chain(compared)
+                .chain([
+                    section("Keys", &keys(&self.side.keys, "Only here")),
+                    section("Bursts: requests of one key within one second", &self.bursts_table()),
+                    list("Unreadable lines", &self.unreadable),
+                    list("Notes", &self.notes),
+                ]);
+        format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <title>Replay</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>What the rules would have done</h1>\n"
-        );
-        page.push_str(&self.head_section());
-        page.push_str(&plot(&self.timeline));
-        page.push_str(&section("Rules", &rules(&self.side)));
-        if let Some(against) = &self.against {
-            page.push_str(&section("The rules that they are compared with", &rules(against)));
-            page.push_str(&section("Keys that are newly denied", &keys(&self.side.changed, "Newly denied")));
-            page.push_str(&section(
-                "Keys that are newly admitted",
-                &keys(&against.changed, "Newly admitted"),
-            ));
-        }
-        page.push_str(&section("Keys", &keys(&self.side.keys, "Only here")));
-        page.push_str(&section("Bursts: requests of one key within one second", &self.bursts_table()));
-        page.push_str(&list("Unreadable lines", &self.unreadable));
-        page.push_str(&list("Notes", &self.notes));
-        let _ = write!(page, "</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
-        page
+             <title>Replay</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{}{}</main>\n\
+             <script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+            self.head_section(),
+            sections.collect::<String>(),
+        )
     }
 
     fn head_section(&self) -> String {
         let totals = &self.totals;
         let about = if self.side.is_estimated { "about " } else { "" };
+        let of = |count: u64, whole: u64, what: &str| match percent(count, whole) {
+            Some(percent) => format!("{percent} of {}{what}", grouped(whole)),
+            None => String::new(),
+        };
+        let denied_keys = of(self.side.denied_keys, self.side.keys_total, " keys");
         let mut tiles = vec![
-            ("requests", grouped(totals.requests)),
-            ("denied", part(totals.denied, totals.requests)),
-            ("keys", format!("{about}{}", grouped(self.side.keys_total))),
-            ("denied keys", format!("{about}{}", part(self.side.denied_keys, self.side.keys_total))),
+            ("requests", grouped(totals.requests), String::new()),
+            ("denied", grouped(totals.denied), of(totals.denied, totals.requests, "")),
+            ("denied keys", format!("{about}{}", grouped(self.side.denied_keys)), denied_keys),
         ];
         if self.against.is_some() {
-            tiles.push(("newly denied", grouped(totals.newly_denied)));
-            tiles.push(("newly admitted", grouped(totals.newly_admitted)));
+            let newly = |count: u64| (grouped(count), of(count, totals.requests, ""));
+            let ((denied, denied_part), (admitted, admitted_part)) =
+                (newly(totals.newly_denied), newly(totals.newly_admitted));
+            tiles.push(("newly denied", denied, denied_part));
+            tiles.push(("newly admitted", admitted, admitted_part));
         }
-        tiles.extend((totals.unreadable > 0).then(|| ("unreadable lines", grouped(totals.unreadable))));
-        let span = self
-            .span
-            .map(|(first, last)| format!("<p>{} to {}</p>\n", stamp::show(first), stamp::show(last)));
-        let tile = |(name, value): &(&str, String)| format!("<div><dt>{name}</dt><dd>{value}</dd></div>\n");
+        if totals.unreadable > 0 {
+            tiles.push((
+                "unreadable lines",
+                grouped(totals.unreadable),
+                of(totals.unreadable, totals.lines, ""),
+            ));
+        }
+        let tile = |(name, value, part): &(&str, String, String)| {
+            format!("<div><dt>{name}</dt><dd>{value}<span class=\"sub\">{part}</span></dd></div>\n")
+        };
         let tiles: String = tiles.iter().map(tile).collect();
-        format!("{}<dl class=\"tiles\">\n{tiles}</dl>\n", span.unwrap_or_default())
+        let span = self.span.map(|(first, last)| {
+            format!("<p class=\"sub\">Requests from {} to {} UTC</p>\n", moment(first), moment(last))
+        });
+        let span = span.unwrap_or_default();
+        format!("<h1>What the rules would have done</h1>\n{span}<dl class=\"tiles\">\n{tiles}</dl>\n")
     }
 
     fn bursts_table(&self) -> String {
         let classes = self.bursts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
         let most = self.bursts.iter().copied().max().unwrap_or(0).max(1);
-        let row = |(class, count): (usize, &u64)| {
+        let mut table = Table::new("bursts", vec!["Requests", "Times", ""]);
+        for (class, count) in self.bursts[..classes].iter().enumerate() {
             let (from, to) = (1_u64 << class, (2_u64 << class) - 1);
             let range =
                 if from == to { from.to_string() } else { format!("{}–{}", grouped(from), grouped(to)) };
-            let width = count * 100 / most;
-            let bar = format!("<span class=\"bar\" style=\"width:{width}%\"></span>");
-            format!(
-                "<tr><td data-n=\"{from}\">{range}</td><td class=\"n\" data-n=\"{count}\">{}</td><td>{bar}</td></tr>\n",
-                grouped(*count)
-            )
-        };
-        let rows: String = self.bursts[..classes].iter().enumerate().map(row).collect();
-        table(&["Requests", "Times", ""], &rows)
+            table.rows.push(vec![Cell::As(range, from), Cell::Number(*count), Cell::Bar(count * 100 / most)]);
+        }
+        table.html()
     }
 }
 
 fn rules(side: &SideReport) -> String {
-    let tries = side.rules.iter().any(|rule| rule.candidate.is_some());
-    let mut headers = vec![
-        "Rule",
-        "Limit",
-        "Requests",
-        "Admitted",
-        "Near",
-        "Denied",
-        "Shadow",
-        "Keys",
-        "Denied keys",
-        "In a row",
-        "First denial",
-        "Longest wait",
-    ];
-    headers.extend(tries.then_some("The candidate denies"));
-    let cells = |rule: &super::RuleReport| {
+    let headers = ["Rule"].into_iter().chain(REQUESTS.iter().map(|it| it.0)).chain(["Keys", "Denied keys"]);
+    let headers = headers.chain(DENIALS.iter().map(|it| it.0)).chain(["The candidate denies"]);
+    let mut table = Table::new("rules", headers.collect());
+    let cells = |rule: &RuleReport| {
         let numbers = &rule.numbers;
-        let mut cells = vec![
-            Cell::Text(format!("{} ({})", rule.path, rule.place)),
-            Cell::Text(rule.limit.clone()),
-            Cell::Number(numbers.requests),
-            Cell::Number(numbers.admitted),
-            Cell::Number(numbers.near),
-            Cell::As(part(numbers.denied, numbers.requests), numbers.denied),
-            Cell::Number(numbers.shadowed),
-            Cell::Number(rule.keys),
-            Cell::As(part(rule.denied_keys, rule.keys), rule.denied_keys),
-            Cell::Number(numbers.longest_streak),
-            Cell::As(
-                numbers.first_denied.map(stamp::show).unwrap_or_default(),
-                numbers.first_denied.map_or(0, |at| at.as_nanos()),
-            ),
-            wait(numbers.worst.map_or(0, |(_, wait)| wait)),
-        ];
-        if let (true, Some((limit, trial))) = (tries, &rule.candidate) {
-            let denied = format!("{}, with {limit}", part(trial.denied, numbers.requests));
-            cells.push(Cell::As(denied, trial.denied));
-        } else if tries {
-            cells.push(Cell::Text(String::new()));
-        }
+        let mut cells = vec![Cell::Name(rule.path.clone(), vec![rule.limit.clone(), rule.place.clone()])];
+        cells.extend(REQUESTS.iter().map(|it| it.1(numbers)));
+        cells.extend([Cell::Number(rule.keys), Cell::Part(rule.denied_keys, rule.keys)]);
+        cells.extend(DENIALS.iter().map(|it| it.1(numbers)));
+        cells.push(match &rule.candidate {
+            Some((limit, trial)) => Cell::Noted(trial.denied, format!("with {limit}")),
+            None => Cell::Nothing,
+        });
         cells
     };
-    table(&headers, &side.rules.iter().map(|rule| row(&cells(rule))).collect::<String>())
+    table.rows = side.rules.iter().map(cells).collect();
+    table.html()
 }
 
-fn keys(keys: &[KeyReport], changed: &str) -> String {
-    let headers = [
-        "Key",
-        "Rule",
-        "Requests",
-        "Admitted",
-        "Near",
-        "Denied",
-        changed,
-        "In a row",
-        "First denial",
-        "Longest wait",
-    ];
-    let row = |key: &KeyReport| {
+fn keys(keys: &[KeyReport], changed: &'static str) -> String {
+    let headers = ["Key"].into_iter().chain(REQUESTS.iter().map(|it| it.0));
+    let headers = headers.chain([changed]).chain(DENIALS.iter().map(|it| it.0));
+    let mut table = Table::new("keys", headers.collect());
+    let cells = |key: &KeyReport| {
         let numbers = &key.numbers;
-        let name = Cell::Text(key.name.clone());
+        let name = Cell::Name(key.name.clone(), vec![key.rule.clone()]);
         if let Some(error) = key.error {
-            let denied =
-                Cell::As(format!("{} (at most {error} fewer)", grouped(numbers.denied)), numbers.denied);
-            let unknown = || Cell::As("?".to_owned(), 0);
-            return row(&[
-                name,
-                Cell::Text(key.rule.clone()),
-                unknown(),
-                unknown(),
-                unknown(),
-                denied,
-                unknown(),
-                unknown(),
-                unknown(),
-                unknown(),
-            ]);
+            // Of a sketch, only the denials are known.
+            let denied = format!("{} (at most {error} fewer)", grouped(numbers.denied));
+            let mut cells = vec![Cell::Nothing; REQUESTS.len() + DENIALS.len() + 2];
+            (cells[0], cells[4]) = (name, Cell::As(denied, numbers.denied));
+            return cells;
         }
-        row(&[
-            name,
-            Cell::Text(key.rule.clone()),
-            Cell::Number(numbers.requests),
-            Cell::Number(numbers.admitted),
-            Cell::Number(numbers.near),
-            Cell::Number(numbers.denied),
-            Cell::Number(numbers.changed),
-            Cell::Number(numbers.longest_streak),
-            Cell::As(
-                numbers.first_denied.map(stamp::show).unwrap_or_default(),
-                numbers.first_denied.map_or(0, |at| at.as_nanos()),
-            ),
-            wait(numbers.worst.map_or(0, |(_, wait)| wait)),
-        ])
+        let mut cells = vec![name];
+        cells.extend(REQUESTS.iter().map(|it| it.1(numbers)));
+        cells.push(Cell::Number(numbers.changed));
+        cells.extend(DENIALS.iter().map(|it| it.1(numbers)));
+        cells
     };
-    table(&headers, &keys.iter().map(row).collect::<String>())
+    table.rows = keys.iter().map(cells).collect();
+    table.html()
 }
 
 fn wait(nanos: u64) -> Cell {
@@ -197,73 +172,13 @@ fn wait(nanos: u64) -> Cell {
     Cell::As(text, nanos)
 }
 
-/// Requests over time as bars, with denials in another colour.
-fn plot(timeline: &Timeline) -> String {
-    let Timeline { start_secs, width_secs, bins } = timeline;
-    let most = bins.iter().map(|bin| bin.requests).max().unwrap_or(0).max(1);
-    let step = PLOT_WIDTH as f64 / bins.len().max(1) as f64;
-    let bar = |(at, bin): (usize, &Bin)| {
-        let height = |count: u64| {
-            (count as f64 * PLOT_HEIGHT as f64 / most as f64).max(f64::from(u8::from(count > 0)))
-        };
-        let (all, denied) = (height(bin.requests), height(bin.denied));
-        let (x, width) = (at as f64 * step, (step * 0.9).max(0.5));
-        let when = stamp::show(tidegate_engine::Timestamp::from_secs(start_secs + at as u64 * width_secs));
-        let title = format!("{when}: {} requests, {} denied", grouped(bin.requests), grouped(bin.denied));
-        let rect = |class: &str, height: f64| {
-            let y = PLOT_HEIGHT as f64 - height;
-            format!(
-                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
-            )
-        };
-        format!("<g><title>{title}</title>{}{}</g>\n", rect("all", all), rect("denied", denied))
-    };
-    let bars: String = bins.iter().enumerate().map(bar).collect();
-    format!(
-        "<section><h2>Requests over time</h2>\n<svg viewBox=\"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}\" role=\"img\" \
-         aria-label=\"requests and denials over time\" preserveAspectRatio=\"none\">\n{bars}</svg>\n\
-         <p class=\"legend\"><span class=\"all\"></span> requests <span class=\"denied\"></span> denied; \
-         a bar is {}, the highest has {} requests</p></section>\n",
-        duration(*width_secs),
-        grouped(most),
-    )
-}
-
-fn duration(seconds: u64) -> String {
-    match seconds {
-        seconds if seconds.is_multiple_of(86_400) => format!("{} d", seconds / 86_400),
-        seconds if seconds.is_multiple_of(3_600) => format!("{} h", seconds / 3_600),
-        seconds if seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
-        seconds => format!("{seconds} s"),
-    }
+/// A time for people: `2015-05-17 10:05:03`.
+fn moment(at: Timestamp) -> String {
+    stamp::show(at).replace('T', " ").replace('Z', "")
 }
 
 fn section(title: &str, body: &str) -> String {
     format!("<section><h2>{title}</h2>\n{body}</section>\n")
-}
-
-/// A table that can be wider than the screen, and is sorted by the button in each header.
-fn table(headers: &[&str], rows: &str) -> String {
-    if rows.is_empty() {
-        return "<p>None.</p>\n".to_owned();
-    }
-    let header = |name: &&str| match *name {
-        "" => "<th></th>".to_owned(),
-        name => format!("<th scope=\"col\"><button type=\"button\">{name}</button></th>"),
-    };
-    let headers: String = headers.iter().map(header).collect();
-    format!(
-        "<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr>{headers}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
-    )
-}
-
-fn row(cells: &[Cell]) -> String {
-    let cell = |cell: &Cell| match cell {
-        Cell::Text(text) => format!("<td>{}</td>", escaped(text)),
-        Cell::Number(number) => format!("<td class=\"n\" data-n=\"{number}\">{}</td>", grouped(*number)),
-        Cell::As(text, number) => format!("<td class=\"n\" data-n=\"{number}\">{}</td>", escaped(text)),
-    };
-    format!("<tr>{}</tr>\n", cells.iter().map(cell).collect::<String>())
 }
 
 fn list(title: &str, lines: &[String]) -> String {
@@ -290,11 +205,8 @@ fn escaped(text: &str) -> String {
     safe
 }
 
-fn part(count: u64, whole: u64) -> String {
-    match whole {
-        0 => grouped(count),
-        whole => format!("{} ({:.2} %)", grouped(count), count as f64 * 100.0 / whole as f64),
-    }
+fn percent(count: u64, whole: u64) -> Option<String> {
+    (whole > 0).then(|| format!("{:.2} %", count as f64 * 100.0 / whole as f64))
 }
 
 /// A number with its thousands separated: 99,992.
@@ -317,6 +229,6 @@ mod tests {
         let safe = "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;&quot;\\u{202e}\\n";
         assert_eq!(escaped(hostile), safe);
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([1, 90, 300, 7_200, 172_800].map(duration), ["1 s", "90 s", "5 min", "2 h", "2 d"]);
+        assert_eq!(percent(1, 8).as_deref(), Some("12.50 %"));
     }
 }

@@ -119,16 +119,8 @@ impl RuleSet {
         let rule = self.tree.find(root, entries).and_then(|rule| self.rules.get(rule as usize));
         let Some(rule) = rule else { return Step::Unmatched };
         let Some(limit) = rule.limit else { return Step::Unlimited(rule) };
-        let (origin, key) = (Origin::Rule(rule), rule.key(entries));
-        Step::Check(Check {
-            origin,
-            limit,
-            key,
-            hits,
-            reported: own_cost && rule.cost == Cost::Reported,
-            shadow: rule.shadow_mode,
-            quota: rule.quota_mode,
-        })
+        let reported = own_cost && rule.cost == Cost::Reported;
+        Step::Check(Check { reported, ..Check::of(rule, limit, rule.key(entries), hits) })
     }
 
     fn check_of_override<'p>(
