@@ -46,21 +46,29 @@ impl Report {
     pub fn html(&self) -> String {
         let compared = self.against.iter().flat_map(|against| {
             [
-                section("Keys that are newly denied", &keys(&self.side.changed, "Newly denied")),
-                section("Keys that are newly admitted", &keys(&against.changed, "Newly admitted")),
-                section("The rules that they are compared with", &rules(against)),
+                section(
+                    "Keys that are newly denied",
+                    &keys("newly denied keys", &self.side.changed, "Newly denied"),
+                ),
+                section(
+                    "Keys that are newly admitted",
+                    &keys("newly admitted keys", &against.changed, "Newly admitted"),
+                ),
+                section("The rules that they are compared with", &rules("compared rules", against)),
             ]
         });
-        let sections =
-            [section("Requests over time", &plot(&self.timeline)), section("Rules", &rules(&self.side))]
-                .into_iter()
-                .chain(compared)
-                .chain([
-                    section("Keys", &keys(&self.side.keys, "Only here")),
-                    section("Bursts: requests of one key within one second", &self.bursts_table()),
-                    list("Unreadable lines", &self.unreadable),
-                    list("Notes", &self.notes),
-                ]);
+        let sections = [
+            section("Requests over time", &plot(&self.timeline)),
+            section("Rules", &rules("rules", &self.side)),
+        ]
+        .into_iter()
+        .chain(compared)
+        .chain([
+            section("Keys", &keys("keys", &self.side.keys, "Only here")),
+            section("Bursts: requests of one key within one second", &self.bursts_table()),
+            list("Unreadable lines", &self.unreadable),
+            list("Notes", &self.notes),
+        ]);
         format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -123,10 +131,10 @@ impl Report {
     }
 }
 
-fn rules(side: &SideReport) -> String {
+fn rules(label: &'static str, side: &SideReport) -> String {
     let headers = ["Rule"].into_iter().chain(REQUESTS.iter().map(|it| it.0)).chain(["Keys", "Denied keys"]);
     let headers = headers.chain(DENIALS.iter().map(|it| it.0)).chain(["The candidate denies"]);
-    let mut table = Table::new("rules", headers.collect());
+    let mut table = Table::new(label, headers.collect());
     let cells = |rule: &RuleReport| {
         let numbers = &rule.numbers;
         let mut cells = vec![Cell::Name(rule.path.clone(), vec![rule.limit.clone(), rule.place.clone()])];
@@ -143,10 +151,10 @@ fn rules(side: &SideReport) -> String {
     table.html()
 }
 
-fn keys(keys: &[KeyReport], changed: &'static str) -> String {
+fn keys(label: &'static str, keys: &[KeyReport], changed: &'static str) -> String {
     let headers = ["Key"].into_iter().chain(REQUESTS.iter().map(|it| it.0));
     let headers = headers.chain([changed]).chain(DENIALS.iter().map(|it| it.0));
-    let mut table = Table::new("keys", headers.collect());
+    let mut table = Table::new(label, headers.collect());
     let cells = |key: &KeyReport| {
         let numbers = &key.numbers;
         let name = Cell::Name(key.name.clone(), vec![key.rule.clone()]);

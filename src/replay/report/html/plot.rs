@@ -21,7 +21,7 @@ pub(super) fn plot(timeline: &Timeline) -> String {
     let step = WIDTH as f64 / bins.len().max(1) as f64;
     let bars: String = bins.iter().enumerate().map(|(at, bin)| bar(timeline, at, bin, most, step)).collect();
     format!(
-        "<p class=\"legend\"><span class=\"all\"></span> requests <span class=\"denied\"></span> denied, in {}</p>\n\
+        "<p class=\"legend\"><span class=\"all\"></span> requests <span class=\"denied\"></span> denied; each bar is {}</p>\n\
          <div class=\"plot\"><p class=\"top\">{}</p>\n\
          <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"requests and denials over time\" \
          preserveAspectRatio=\"none\">\n{bars}</svg>\n<p class=\"axis\">{}</p></div>\n",
