@@ -228,7 +228,6 @@ impl App {
         }
         let metrics = Arc::new(Metrics::new(&options));
         control::register_store(&metrics, &store, configuration.memory.max_bytes);
-        state::register_cold(&metrics, &store, clock);
         let checkpoints = folder.map(|folder| Checkpoints::new(folder, author, Arc::clone(&store), clock));
         let state = checkpoints.map(|checkpoints| State::new(checkpoints, outcome));
         state.iter().for_each(|state| state.register(&metrics));
@@ -247,6 +246,7 @@ impl App {
         let service =
             service.logging(log).telling(telling.events.clone()).counting_denied_keys(denied.clone());
         let service = Arc::new(service);
+        state::register_cold(&metrics, &service, clock);
         let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);

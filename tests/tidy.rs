@@ -76,8 +76,23 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("runtime", &["address", "clock"]),
             ("wire", &["address", "connect_error", "runtime"]),
             ("server", &["breaker", "connect_error", "runtime", "script", "wire"]),
-            ("state", &["address", "connect_error", "failure", "options", "runtime", "script", "server"]),
-            ("call_batches", &["runtime", "script", "server", "state", "wire"]),
+            ("mark", &["options", "script"]),
+            ("cold", &["address", "mark"]),
+            (
+                "state",
+                &[
+                    "address",
+                    "cold",
+                    "connect_error",
+                    "failure",
+                    "mark",
+                    "options",
+                    "runtime",
+                    "script",
+                    "server",
+                ],
+            ),
+            ("call_batches", &["mark", "runtime", "script", "server", "state", "wire"]),
             (
                 "connection",
                 &[
@@ -85,6 +100,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "call_batches",
                     "connect_error",
                     "failure",
+                    "mark",
                     "runtime",
                     "script",
                     "server",
@@ -95,6 +111,10 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ),
             ("routes", &["address", "connection", "runtime"]),
             ("topology", &["address", "connect_error", "connection", "runtime", "state"]),
+            (
+                "primary",
+                &["address", "connect_error", "connection", "mark", "runtime", "script", "state", "topology"],
+            ),
             (
                 "generation",
                 &[
@@ -115,6 +135,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "connect_error",
                     "connection",
                     "generation",
+                    "primary",
                     "routes",
                     "runtime",
                     "state",

@@ -11,7 +11,7 @@ use tidegate_engine::plan::{Modes, Step};
 use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{LoadOptions, SourceFile, load};
 use tidegate_redis::key::KeyStyle;
-use tidegate_redis::script::{Call, Clock, Purpose, Whole, source};
+use tidegate_redis::script::{Call, Clock, Lost, Purpose, Whole, source};
 
 use super::database::Database;
 use super::request::{DOMAIN, KEY, Random};
@@ -46,7 +46,7 @@ pub(crate) struct Bare {
 impl Bare {
     /// A client that sends the same commands as Tidegate, for random ones of `keys` keys with this limit.
     pub(crate) fn connect(database: &Database, rate_limit: &str, keys: u64) -> Result<Bare, String> {
-        let text = source(Purpose::Decide, Clock::Redis);
+        let text = source(Purpose::Decide, Clock::Redis, Lost::Allow);
         let loaded = database.connection().and_then(|mut connection| {
             redis::cmd("SCRIPT").arg("LOAD").arg(text).query::<String>(&mut connection)
         });

@@ -7,10 +7,11 @@ use crate::app::{AppError, CONTROL_NICENESS, EndSignals, control, counted};
 use crate::clock::Clock;
 use crate::configuration::Configuration;
 use crate::metrics::{Kind, Metrics};
+use crate::service::Service;
 use crate::state::{
     Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, StartOptions, begin as begin_with,
 };
-use tidegate_engine::memory::{Cold, MemoryStore};
+use tidegate_engine::memory::Cold;
 use tidegate_engine::time::{Timestamp, ceil_secs};
 
 /// How long writing may take at the end. A disk that hangs must not keep the process.
@@ -25,6 +26,8 @@ pub(super) struct State {
 /// Takes the folder, and from it the counters of the process before.
 pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folder>, Begun), AppError> {
     let (state, memory) = (configuration.state.clone(), configuration.memory);
+    // Counters of its own are the fallback's there, and begin with each outage.
+    let counts_in_redis = configuration.redis.is_some();
     let begin = move || -> Result<_, AppError> {
         let folder = state.folder.as_deref().map(Folder::lock).transpose()?;
         let options = StartOptions {
@@ -39,7 +42,8 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
         if let Some(folder) = &folder {
             report(&begun, folder);
         }
-        if let (Some(window_max), Some(lost_since)) = (state.deny_cold, begun.author.lost_since) {
+        let deny_cold = state.deny_cold.filter(|_| !counts_in_redis);
+        if let (Some(window_max), Some(lost_since)) = (deny_cold, begun.author.lost_since) {
             let nanos = u64::try_from(window_max.as_nanos()).unwrap_or(u64::MAX);
             let cold = Cold::since(lost_since, nanos);
             report_cold(&cold, window_max, begun.clock.now());
@@ -174,12 +178,15 @@ impl State {
 }
 
 /// Shows in metrics for how long lost counters count as full.
-pub(super) fn register_cold(metrics: &Metrics, store: &Arc<MemoryStore>, clock: Clock) {
-    let cold = *store.coldness();
+pub(super) fn register_cold(metrics: &Metrics, service: &Arc<Service>, clock: Clock) {
+    let service = Arc::clone(service);
     metrics.register(
         "tidegate_cold_seconds",
         "Seconds until no counter counts as full any more because it was lost (COLD_START=deny).",
         Kind::Gauge,
-        move |samples| samples.push(&[], ceil_secs(cold.until().nanos_since(clock.now()))),
+        move |samples| {
+            let cold = service.counters().coldness();
+            samples.push(&[], ceil_secs(cold.until().nanos_since(clock.now())));
+        },
     );
 }

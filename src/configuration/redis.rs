@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{ClientTlsFiles, unless_0};
-use crate::settings::value::{FilePath, Secret};
+use crate::settings::value::{ColdStart, FilePath, Secret};
 use crate::settings::{Problem, Settings};
 use tidegate_redis::address::{Kind, Login, Place};
 use tidegate_redis::key::KeyStyle;
-use tidegate_redis::{Access, RedisOptions, SharedStoreOptions};
+use tidegate_redis::{Access, DenyCold, RedisOptions, SharedStoreOptions};
 
 /// The pool size that `envoyproxy/ratelimit` takes for 0.
 const POOL_SIZE_OF_0: usize = 4;
@@ -103,7 +103,15 @@ fn options(
     let or_urls = |login: Login| if login.is_empty() { place.login.clone() } else { login };
     let login = Login::parse(&auth.0);
     let login = if matches!(place.kind, Kind::Sentinel(..)) { login } else { or_urls(login) };
-    RedisOptions::new(place.kind)
+    let options = RedisOptions::new(place.kind);
+    let options = match settings.cold_start {
+        ColdStart::Allow => options,
+        ColdStart::Deny => options.deny_cold(DenyCold {
+            window_max: settings.cold_start_max_window,
+            lease_time: settings.redis_lease_time,
+        }),
+    };
+    options
         .access(Access::new(login, place.database, None))
         .sentinel_login(or_urls(Login::parse(&sentinel_auth.0)))
         .workers(workers)

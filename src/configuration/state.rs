@@ -28,10 +28,9 @@ pub struct State {
 pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> State {
     let deny_cold = settings.cold_start == ColdStart::Deny;
     if settings.backend_type == Some(Backend::Redis) {
-        let in_vain = [("STATE_DIR", settings.state_dir.is_some()), ("COLD_START", deny_cold)];
         problems.extend(
-            in_vain.into_iter().filter(|(_, set)| *set).map(|(name, _)| Problem {
-                name: name.to_owned(),
+            settings.state_dir.iter().map(|_| Problem {
+                name: "STATE_DIR".to_owned(),
                 what: "is for counters in memory, and these live in Redis (expected BACKEND_TYPE=memory)"
                     .to_owned(),
             }),
@@ -58,17 +57,32 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> State
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::configuration::configured;
+    use tidegate_redis::DenyCold;
 
     #[test]
     fn what_only_counters_in_memory_have_is_refused_with_redis() {
         let redis = ("REDIS_URL", "localhost:6379");
-        for (name, value) in [("STATE_DIR", "/state"), ("COLD_START", "deny")] {
-            let problems = configured(&[redis, (name, value)]).err().expect("refused");
-            assert_eq!(problems.iter().map(|problem| problem.name.as_str()).collect::<Vec<_>>(), [name]);
-            assert!(configured(&[(name, value)]).is_ok());
-        }
-        assert!(configured(&[redis, ("COLD_START", "allow")]).is_ok());
+        let folder = ("STATE_DIR", "/state");
+        let problems = configured(&[redis, folder]).err().expect("refused");
+        let names: Vec<_> = problems.iter().map(|problem| problem.name.as_str()).collect();
+        assert_eq!(names, ["STATE_DIR"]);
+        assert!(configured(&[folder]).is_ok());
+    }
+
+    #[test]
+    fn redis_is_told_what_is_cold() {
+        let redis = ("REDIS_URL", "localhost:6379");
+        let deny_cold = |pairs: &[(&str, &str)]| {
+            let configuration = configured(pairs).expect("good settings");
+            configuration.redis.expect("a URL is set").main.options.deny_cold
+        };
+        let deny = ("COLD_START", "deny");
+        let told = deny_cold(&[redis, deny, ("COLD_START_MAX_WINDOW", "2m"), ("REDIS_LEASE_TIME", "50ms")]);
+        let (window_max, lease_time) = (Duration::from_secs(120), Duration::from_millis(50));
+        assert_eq!(told, Some(DenyCold { window_max, lease_time }));
+        assert_eq!(deny_cold(&[redis]), None);
     }
 
     #[test]

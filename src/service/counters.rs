@@ -101,10 +101,10 @@ impl Counters {
     }
 
     /// How long counters count as full that were lost.
-    pub fn coldness(&self) -> &Cold {
+    pub fn coldness(&self) -> Cold {
         match self {
-            Self::Memory(store) => store.coldness(),
-            Self::Shared(_) => &Cold::NEVER,
+            Self::Memory(store) => *store.coldness(),
+            Self::Shared(shared) => shared.coldness(),
         }
     }
 

@@ -170,7 +170,7 @@ settings! {
     "State": {
         "STATE_INTERVAL" state_interval: Duration = "0", "how often counters are written to STATE_DIR while the process runs, for COLD_START=allow after a kill; 0: never";
         "STATE_SKEW" state_skew: Duration = "2s", "by how much the wall clocks of two machines may differ: counters that come from another one count so much longer";
-        "COLD_START" cold_start: ColdStart = "allow", "counters that were lost (no state, or none to be believed): allow (every limit begins anew) or deny (each counts as full until the process is as old as its window)";
+        "COLD_START" cold_start: ColdStart = "allow", "counters that were lost (in memory: no state, or none to be believed; in Redis: it was flushed, restarted, or another primary took over): allow (every limit begins anew) or deny (each counts as full for one window)";
         "COLD_START_MAX_WINDOW" cold_start_max_window: Duration = "1h", "limits with longer windows begin anew even with COLD_START=deny";
         optional {
             "STATE_DIR" state_dir: FilePath, "a folder of this process alone, in which counters in memory survive restarts; made if it is not there";

@@ -44,6 +44,7 @@ mod paths;
 mod promtool;
 mod proxies;
 mod readme;
+mod redis_cold;
 mod redis_examples;
 mod redis_failover;
 mod redis_failures;

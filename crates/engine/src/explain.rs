@@ -66,15 +66,15 @@ pub fn explain<'a>(
 }
 
 impl Explanation<'_> {
-    /// The same, saying for each descriptor how long its counter still counts as full because it was lost:
-    /// `nanos_left` of its limit.
+    /// The same, saying for each descriptor how long its counter still counts as full because hits may be lost:
+    /// `nanos_left` of its limit, if there is no room.
     #[must_use]
     pub fn while_cold(mut self, nanos_left: impl Fn(&Limit) -> u64) -> Self {
         for descriptor in &mut self.descriptors {
             let Status::Limited(limited) = &descriptor.status else { continue };
             let seconds = ceil_secs(nanos_left(&limited.limit));
-            if seconds > 0 {
-                let why = format!("it was lost at the start, and counts as full for {seconds} s more");
+            if seconds > 0 && limited.verdict.remaining == 0 {
+                let why = format!("hits of before may be lost, so it counts as full for {seconds} s more");
                 descriptor.why = format!("{} ({why}: COLD_START=deny)", descriptor.why);
             }
         }

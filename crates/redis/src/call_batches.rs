@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
 
+use crate::mark::{Mark, Marked};
 use crate::runtime::{Runtime, Task, Transport};
 use crate::script::{Call, FIRST_ARG_BYTES, Purpose};
 use crate::server::Server;
@@ -48,6 +49,9 @@ impl Default for Queue {
     }
 }
 
+/// Where calls go to: the connection's wire, its server, and the mark of that.
+pub(super) type To<R> = (Arc<Wire<R>>, Arc<Server<R>>, Arc<Marked>);
+
 /// When a call was sent, and the reply to it.
 pub(super) type Sent = (Instant, RedisResult<Value>);
 
@@ -74,9 +78,9 @@ pub(super) fn fits_batch(call: &Call) -> bool {
 
 impl<R: Runtime> CallBatches<R> {
     /// Starts the task that sends the calls of this connection.
-    pub(super) fn new(wire: Arc<Wire<R>>, shared: Arc<Shared<R>>, server: Arc<Server<R>>) -> Self {
+    pub(super) fn new(to: To<R>, shared: Arc<Shared<R>>) -> Self {
         let (queue, runtime) = (Arc::<Queue>::default(), shared.runtime.clone());
-        let task = runtime.spawn(run(Arc::clone(&queue), wire, shared, server));
+        let task = runtime.spawn(run(Arc::clone(&queue), to, shared));
         Self { queue, task }
     }
 
@@ -114,19 +118,14 @@ impl Waiting {
 }
 
 /// Sends calls and hands out replies, for ever.
-async fn run<R: Runtime>(
-    queue: Arc<Queue>,
-    wire: Arc<Wire<R>>,
-    shared: Arc<Shared<R>>,
-    server: Arc<Server<R>>,
-) {
+async fn run<R: Runtime>(queue: Arc<Queue>, to: To<R>, shared: Arc<Shared<R>>) {
     let mut under_way = FuturesUnordered::new();
     loop {
         tokio::select! {
             biased;
             () = queue.came.notified(), if under_way.len() < COMMANDS_MAX => {
                 let waiting = queue.waiting.lock().as_mut().map(std::mem::take).unwrap_or_default();
-                let sent = |calls| send(&wire.transport, &shared, &server, calls);
+                let sent = |calls| send(&to, &shared, calls);
                 under_way.extend(commands(waiting).into_iter().map(sent));
             }
             Some(()) = under_way.next() => {}
@@ -150,19 +149,16 @@ fn commands(mut waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
 }
 
 /// Sends these calls in one command, and hands out the replies.
-async fn send<R: Runtime>(
-    transport: &R::Transport,
-    shared: &Shared<R>,
-    server: &Server<R>,
-    calls: Vec<Waiting>,
-) {
+async fn send<R: Runtime>((wire, server, marked): &To<R>, shared: &Shared<R>, calls: Vec<Waiting>) {
+    let (transport, mark) = (&wire.transport, marked.get());
+    let command = |how, script| command(how, script, &calls, mark.as_deref());
     let purpose = if calls.len() == 1 { Purpose::Decide } else { Purpose::DecideEach };
     let script = shared.script(purpose);
     let mut sent = shared.runtime.monotonic();
-    let mut answer = reply(transport, &command("EVALSHA", &script.name, &calls)).await;
+    let mut answer = reply(transport, &command("EVALSHA", &script.name)).await;
     if answer.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
         sent = shared.runtime.monotonic();
-        answer = reply(transport, &command("EVAL", &script.text, &calls)).await;
+        answer = reply(transport, &command("EVAL", &script.text)).await;
     }
     // A reply within the budget shows that the server answers, even if all callers have given up.
     let is_answer = answer.as_ref().map_or_else(|error| !error.is_connection_dropped(), |_| true);
@@ -190,11 +186,13 @@ async fn reply(transport: &impl Transport, command: &Cmd) -> RedisResult<Value> 
     }
 }
 
-fn command(how: &str, script: &str, calls: &[Waiting]) -> Cmd {
-    let mut command = redis::cmd(how);
-    command.arg(script).arg(calls.len());
+fn command(how: &str, script: &str, calls: &[Waiting], mark: Option<&Mark>) -> Cmd {
+    let (mut command, named) = (redis::cmd(how), mark.and_then(Mark::named));
+    command.arg(script).arg(calls.len() + named.iter().len());
     calls.iter().for_each(|call| _ = command.arg(&call.key));
+    command.arg(named);
     calls.iter().for_each(|call| _ = command.arg(&call.first_arg).arg(&*call.check));
+    command.arg(mark.map(|mark| &mark.told));
     command
 }
 

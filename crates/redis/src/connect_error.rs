@@ -54,6 +54,9 @@ pub enum ConnectError {
     /// The server should be a master, and is not.
     #[error("{0} is no master")]
     NotMaster(Address),
+    /// The server does not say which process it is, or does not answer as Redis does.
+    #[error("{0} does not say its run_id (INFO), without which lost counters are not noticed")]
+    Unmarked(Address),
     /// The Cluster serves no slots.
     #[error("the cluster serves no slots")]
     NoSlots,

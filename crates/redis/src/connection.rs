@@ -13,6 +13,7 @@ use crate::address::{Address, Kind};
 use crate::call_batches::{CallBatches, Sent, fits_batch};
 use crate::connect_error::{ConnectError, VERSION_MIN};
 use crate::failure::Failure;
+use crate::mark::{Begins, Mark, Marked};
 use crate::runtime::{Runtime, Transport};
 use crate::script::{self, Call, Memory, Purpose};
 use crate::server::Server;
@@ -30,6 +31,8 @@ pub(super) struct Connection<R: Runtime> {
     clock: Mutex<ServerClock>,
     /// What all connections to this server share.
     server: Arc<Server<R>>,
+    /// Since when nothing that was counted is missing.
+    pub(super) marked: Arc<Marked>,
 }
 
 impl<R: Runtime> Connection<R> {
@@ -49,8 +52,10 @@ impl<R: Runtime> Connection<R> {
             let server = shared.server(address);
             let wire = Arc::new(Wire::new(address.clone(), transport, Arc::clone(changed)));
             server.add(&wire, shared.next_connection());
-            let batches = CallBatches::new(Arc::clone(&wire), Arc::clone(shared), Arc::clone(&server));
-            Ok(Arc::new(Self { wire, batches, clock, server }))
+            let marked = Arc::<Marked>::default();
+            let of_wire = (Arc::clone(&wire), Arc::clone(&server), Arc::clone(&marked));
+            let batches = CallBatches::new(of_wire, Arc::clone(shared));
+            Ok(Arc::new(Self { wire, batches, clock, server, marked }))
         };
         runtime.timeout(budget, opening).await.unwrap_or(Err(ConnectError::Timeout(budget)))
     }
@@ -58,6 +63,15 @@ impl<R: Runtime> Connection<R> {
     /// The server's memory, as it was last read.
     pub(super) fn memory(&self) -> Option<Arc<Memory>> {
         self.server.memory()
+    }
+
+    /// Whether the server still has this memory, in which hits were charged. Another primary has the mark of this one
+    /// too, as a copy, but under a name that it does not use.
+    pub(super) fn has_memory(&self, memory: &Memory) -> bool {
+        match self.marked.get() {
+            Some(mark) => mark.key == memory.key,
+            None => self.memory().as_deref() == Some(memory),
+        }
     }
 
     /// Keeps the server's memory that was read: the key of its generation, and its value.
@@ -94,6 +108,9 @@ impl<R: Runtime> Connection<R> {
         (slot, call): (u16, &Call),
         until: Instant,
     ) -> Result<Vec<i64>, CallError> {
+        if shared.options.deny_cold.is_some() && self.marked.get().is_none() {
+            return Err(Failure::Down.into());
+        }
         if purpose != Purpose::Decide || !fits_batch(call) {
             return Box::pin(self.call_alone(shared, purpose, call, until, false)).await;
         }
@@ -184,6 +201,7 @@ impl<R: Runtime> Connection<R> {
                 self.server.answered();
                 if let Some(&micros) = numbers.first().filter(|_| purpose != Purpose::GiveBack) {
                     self.clock.lock().note((sent, runtime.monotonic()), micros.unsigned_abs());
+                    self.note_mark(shared, &numbers);
                 }
                 Ok(numbers)
             }
@@ -194,6 +212,15 @@ impl<R: Runtime> Connection<R> {
                 }
                 Err(Failure::Timeout.into())
             }
+        }
+    }
+
+    /// Notes since when nothing is missing: the end of a reply.
+    fn note_mark(&self, shared: &Shared<R>, numbers: &[i64]) {
+        let (Some(deny), &[now, .., since]) = (&shared.options.deny_cold, numbers) else { return };
+        let begins = Begins { since_micros: since.unsigned_abs(), now_micros: now.unsigned_abs() };
+        if self.marked.begins(begins, deny) {
+            shared.note_cold(&self.wire.address, begins);
         }
     }
 
@@ -213,8 +240,11 @@ impl<R: Runtime> Connection<R> {
         let script = shared.script(purpose);
         let mut command = if by_name { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
         command.arg(if by_name { &script.name } else { &script.text });
-        command.arg(call.keys.len()).arg(&*call.keys);
+        let mark = self.marked.get().filter(|_| purpose != Purpose::GiveBack);
+        let named = mark.as_deref().and_then(Mark::named);
+        command.arg(call.keys.len() + named.iter().len()).arg(&*call.keys).arg(named);
         command.arg(&call.first_arg(self.time_at(until))).arg(&*call.args);
+        command.arg(mark.as_deref().map(|mark| &mark.told));
         command
     }
 

@@ -75,7 +75,8 @@ impl Generation {
         };
         connection.remember(key.as_bytes(), now.as_bytes());
         let before = self.0.insert(key, now.clone());
-        if before.is_some_and(|before| before != now) {
+        // With marks it is these that tell a loss.
+        if before.is_some_and(|before| before != now) && shared.options.deny_cold.is_none() {
             shared.stats.memory_lost.fetch_add(1, Relaxed);
             shared.memory_lost.notify_one();
             tracing::warn!("redis: {} has lost its memory; its counts begin anew", connection.wire.address);

@@ -15,7 +15,8 @@
 //! - `call_batches`: several calls in one command
 //! - `server`, `breaker`: what all connections to one server share, and when the circuit breaker opens
 //! - [`script`], [`key`]: the scripts, their arguments and replies, and the keys of counters
-//! - `generation`: whether a server still has its memory; `server_clock`: a server's time
+//! - `generation`, `primary`, `mark`, `cold`: whether a server still has its memory, and since when;
+//!   `server_clock`: a server's time
 //! - `lease`: hits that a node spends alone; `shared_store`: a request's verdicts, with Redis or without
 
 mod store;
@@ -38,6 +39,9 @@ mod state;
 pub mod script;
 pub mod key;
 mod generation;
+mod mark;
+mod cold;
+mod primary;
 mod server_clock;
 mod lease;
 mod shared_store;
@@ -46,7 +50,7 @@ mod sync;
 pub use address::Access;
 pub use connect_error::ConnectError;
 pub use failure::{Failure, StoreError};
-pub use options::RedisOptions;
+pub use options::{DenyCold, RedisOptions};
 pub use shared_store::{Applied, LeaseTotals, Moment, Question, SharedStore, SharedStoreOptions};
 pub use state::{Contact, RoundTrips, Stats};
 pub use store::RedisStore;

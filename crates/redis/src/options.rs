@@ -29,6 +29,17 @@ pub struct RedisOptions {
     pub keys: KeyStyle,
     /// The first and the longest pause between attempts at start.
     pub startup_pauses: (Duration, Duration),
+    /// Counters whose hits may be lost count as full. `None`: they begin anew.
+    pub deny_cold: Option<DenyCold>,
+}
+
+/// Which counters count as full while their hits may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenyCold {
+    /// Those of limits whose hits count no longer than this.
+    pub window_max: Duration,
+    /// How long a lease lasts: its hits may be spent so long after a loss.
+    pub lease_time: Duration,
 }
 
 impl RedisOptions {
@@ -46,6 +57,7 @@ impl RedisOptions {
             wait_replicas: 0,
             keys: KeyStyle::default(),
             startup_pauses: (Duration::from_secs(1), Duration::from_secs(30)),
+            deny_cold: None,
         }
     }
 
@@ -101,5 +113,11 @@ impl RedisOptions {
     #[must_use]
     pub fn startup_pauses(self, startup_pauses: (Duration, Duration)) -> Self {
         Self { startup_pauses, ..self }
+    }
+
+    /// Has counters whose hits may be lost count as full.
+    #[must_use]
+    pub fn deny_cold(self, deny_cold: DenyCold) -> Self {
+        Self { deny_cold: Some(deny_cold), ..self }
     }
 }

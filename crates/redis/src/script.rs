@@ -9,6 +9,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use tidegate_engine::limit::{Algorithm, Limit, RemoteCounter, RemoteState, Verdict, gcd};
+use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::plan::{Candidate, Check, Hits};
 use tidegate_engine::time::Timestamp;
 
@@ -39,8 +40,43 @@ impl Purpose {
     pub const ALL: [Self; 4] = [Self::Decide, Self::DecideEach, Self::Renew, Self::GiveBack];
 }
 
+/// What becomes of counters whose hits may have been lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// They begin anew.
+    Allow,
+    /// They count as full until the hits would be over. Every call but a give-back has one more argument:
+    /// [`told_cold`].
+    Deny,
+}
+
+/// How long a mark lives, in seconds: twice the longest window. Every node that connects prolongs it.
+pub(super) const MARK_LIFE: u64 = 3 * 366 * 86_400;
+
+/// The script that reads and writes the mark of a primary.
+pub(super) fn mark_source() -> String {
+    [&mark_life(), include_str!("lua/mark.lua")].concat()
+}
+
+fn mark_life() -> String {
+    format!("local MARK_LIFE = {MARK_LIFE}\n")
+}
+
+/// The last argument of a call with [`Lost::Deny`]: the longest that hits may count in a limit that is held, how long
+/// after a loss hits of leases may still be spent, since when nothing is missing as the node knows it, all in
+/// microseconds; and the key of the mark.
+pub fn told_cold(
+    held_micros_max: u64,
+    spent_late_micros: u64,
+    whole_since_micros: u64,
+    mark: &[u8],
+) -> Vec<u8> {
+    let numbers = [held_micros_max, spent_late_micros, whole_since_micros].map(double);
+    [numbers.as_flattened(), mark].concat()
+}
+
 /// The text of a script.
-pub fn source(purpose: Purpose, clock: Clock) -> String {
+pub fn source(purpose: Purpose, clock: Clock, lost: Lost) -> String {
     let prelude = match clock {
         Clock::Redis => include_str!("lua/prelude.lua"),
         Clock::Arguments => include_str!("lua/prelude_test.lua"),
@@ -58,14 +94,24 @@ pub fn source(purpose: Purpose, clock: Clock) -> String {
     );
     let decide = [alone, &counters, include_str!("lua/decide.lua")].concat();
     let fragments = match purpose {
-        Purpose::Decide => decide,
-        Purpose::DecideEach => {
-            ["local function decide(KEYS, ARGV)\n", &decide, "end\n", include_str!("lua/each.lua")].concat()
-        }
+        Purpose::Decide => match lost {
+            Lost::Allow => decide,
+            Lost::Deny => as_function(&decide) + "return told(decide(KEYS, ARGV))\n",
+        },
+        Purpose::DecideEach => as_function(&decide) + include_str!("lua/each.lua"),
         Purpose::Renew => include_str!("lua/renew.lua").to_owned(),
         Purpose::GiveBack => [&counters, include_str!("lua/give_back.lua")].concat(),
     };
-    [prelude, &algorithms(), window, &fragments].concat()
+    let cold = match (purpose, lost) {
+        (Purpose::GiveBack, _) => String::new(),
+        (_, Lost::Allow) => "local is_cold, told\n".to_owned(),
+        (_, Lost::Deny) => mark_life() + include_str!("lua/cold.lua"),
+    };
+    [prelude, &algorithms(), &cold, window, &fragments].concat()
+}
+
+fn as_function(decide: &str) -> String {
+    format!("local function decide(KEYS, ARGV)\n{decide}end\n")
 }
 
 /// What fragments call the algorithms: `local SLIDING_LOG, … = 0, …`.
@@ -310,6 +356,8 @@ pub struct Answered {
     pub counters: Vec<CounterAnswered>,
     /// One answer for each lease that was asked for, in order.
     pub leases: Vec<Granted>,
+    /// Since when nothing that was counted is missing, in microseconds of Redis' clock. Only with [`Lost::Deny`].
+    pub whole_since_micros: Option<u64>,
 }
 
 /// A lease: hits that count as if they happened when the lease ends.
@@ -359,14 +407,16 @@ impl Answered {
         let (&now, rest) = numbers.split_first()?;
         let now_micros = u64::try_from(now).ok()?;
         if rest.is_empty() {
-            return Some(Self { now_micros, counters: Vec::new(), leases: Vec::new() });
+            let (counters, leases) = (Vec::new(), Vec::new());
+            return Some(Self { now_micros, counters, leases, whole_since_micros: None });
         }
+        let since_whole = Since { now, whole: *numbers.last()? };
         let mut counters = Vec::new();
         let mut rest = rest;
         for check in checks {
             let numbers = NUMBERS + usize::from(check.limit.algorithm().is_bucket());
             let (own, further) = rest.split_at_checked(numbers)?;
-            counters.push(read_one(own, check)?);
+            counters.push(read_one(own, check, since_whole)?);
             rest = further;
         }
         let (leases, odd) = rest.as_chunks::<2>();
@@ -374,7 +424,8 @@ impl Answered {
             Some(Granted { hits: u64::try_from(hits).ok()?, stamp: u64::try_from(stamp).ok()? })
         });
         let leases = leases.collect::<Option<_>>()?;
-        odd.is_empty().then_some(Self { now_micros, counters, leases })
+        let whole_since_micros = odd.first().map(|&since| u64::try_from(since)).transpose().ok()?;
+        Some(Self { now_micros, counters, leases, whole_since_micros })
     }
 
     /// Whether any hit was admitted, by a charge of the first `checks` or by a lease.
@@ -398,20 +449,36 @@ impl CounterAnswered {
     }
 }
 
-fn read_one(numbers: &[i64], check: &Check<'_>) -> Option<CounterAnswered> {
+/// When a counter was asked, and since when nothing is missing: the end of the reply, if it says so.
+#[derive(Clone, Copy)]
+struct Since {
+    now: i64,
+    whole: i64,
+}
+
+impl Since {
+    /// How long hits of this limit may still be missing.
+    fn cold_nanos(self, limit: &Limit) -> u64 {
+        let micros = self.whole.saturating_sub(self.now);
+        let nanos = i128::from(micros) * 1_000 + i128::from(remembered_nanos(limit));
+        u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+fn read_one(numbers: &[i64], check: &Check<'_>, since: Since) -> Option<CounterAnswered> {
     let &[over, before, left, charged, latest, wanted, one, other, ref third @ ..] = numbers else {
         return None;
     };
     let natural = |number: i64| u64::try_from(number).ok();
     let limit = &in_micros(&check.limit);
-    let over = over != 0;
+    let (over, is_cold) = (over & 1 != 0, over & 2 != 0);
     let (before, remaining, wanted) = (natural(before)?, natural(left)?, natural(wanted)?);
     let remote = RemoteCounter { latest: micros(latest)?, state: state(limit, one, other)? };
     let hits = match check.hits {
         Hits::Take(hits) => hits,
         Hits::GiveBack(_) => 0,
     };
-    let reset_nanos = remote.reset_nanos(limit, wanted, over);
+    let reset_nanos = if is_cold { since.cold_nanos(limit) } else { remote.reset_nanos(limit, wanted, over) };
     let verdict = Verdict { over, before, after: before.saturating_add(hits), remaining, reset_nanos };
     let (charged, stamp) = (natural(charged)?, stamp(limit, latest, [one, other], third.first())?);
     let quiet_nanos = remote.latest.nanos_since(newest(limit, remote.latest, other));

@@ -36,7 +36,7 @@ use tidegate_engine::clock::Clock;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit, Verdict};
-use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::{Check, Hits, Plan, Step};
 use tidegate_engine::reported::{Reported, ReportedTotal};
 use tidegate_engine::request::Request;
@@ -221,6 +221,16 @@ impl<R: Runtime> SharedStore<R> {
         }
     }
 
+    /// How long counters of Redis count as full, because hits may be missing.
+    pub fn coldness(&self) -> Cold {
+        let colds = self.stores().filter_map(|(_, store)| store.cold_since());
+        let latest = colds.max_by_key(|(since, _)| *since);
+        latest.map_or(Cold::NEVER, |(since, window_max)| {
+            let nanos = u64::try_from(window_max.as_nanos()).unwrap_or(u64::MAX);
+            Cold::since(self.clock.at(since), nanos)
+        })
+    }
+
     /// Reported hits that did not fit, by the counters in Redis.
     pub fn reported_total(&self) -> ReportedTotal {
         self.reported.total()
@@ -399,6 +409,7 @@ impl<R: Runtime> SharedStore<R> {
         let candidates = part.candidates.iter().map(|&(candidate, _)| &plan.candidates[candidate].check);
         let answered = Answered::read(&reply.numbers, asked().chain(candidates)).ok_or(Failure::Garbage)?;
         taken.charged();
+        part.answered(&answered);
         let replicated = if answered.admits(part.steps.len()) {
             part.store.replicate(&reply, until).await
         } else {
@@ -476,7 +487,7 @@ impl<R: Runtime> SharedStore<R> {
         let over = |place: usize| overs[place];
         let settlement = settle(plan, over);
         for part in parts {
-            let Some(memory) = &part.memory else { continue };
+            let Some(memory) = part.memory.get() else { continue };
             let (mut call, mut counters) = (Call::giving_back(memory), SmallVec::new());
             for (candidate, key) in &part.candidates {
                 let (place, candidate) = (plan.steps.len() + candidate, &plan.candidates[*candidate]);

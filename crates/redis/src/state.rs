@@ -9,11 +9,13 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::address::Address;
+use crate::cold::ColdSince;
 use crate::connect_error::ConnectError;
 use crate::failure::Failure;
+use crate::mark::Begins;
 use crate::options::RedisOptions;
 use crate::runtime::Runtime;
-use crate::script::{Clock, Purpose, source};
+use crate::script::{Clock, Lost, Purpose, source};
 use crate::server::Server;
 
 /// At this number of servers, those without connections are forgotten, because addresses change.
@@ -39,7 +41,10 @@ pub(super) struct Script {
 }
 
 /// All scripts, by [`Purpose`]. They are composed once, and serve all stores.
-static SCRIPTS: LazyLock<[Script; Purpose::ALL.len()]> = LazyLock::new(|| Purpose::ALL.map(Script::of));
+type Scripts = LazyLock<[Script; Purpose::ALL.len()]>;
+static SCRIPTS: Scripts = LazyLock::new(|| Purpose::ALL.map(|purpose| Script::of(purpose, Lost::Allow)));
+static SCRIPTS_DENYING: Scripts =
+    LazyLock::new(|| Purpose::ALL.map(|purpose| Script::of(purpose, Lost::Deny)));
 
 /// What all connections share.
 pub(super) struct Shared<R: Runtime> {
@@ -53,6 +58,8 @@ pub(super) struct Shared<R: Runtime> {
     servers: Mutex<HashMap<Address, Arc<Server<R>>>>,
     /// Notified when a server has lost its memory.
     pub(super) memory_lost: Notify,
+    /// Since when counters are cold.
+    pub(super) cold: ColdSince,
     /// The workers that all servers answer.
     workers_up: AtomicUsize,
     /// The number of give-backs on their way.
@@ -147,12 +154,13 @@ impl<R: Runtime> Shared<R> {
     pub(super) fn new(runtime: R, options: RedisOptions) -> Self {
         Self {
             runtime,
+            scripts: if options.deny_cold.is_some() { &SCRIPTS_DENYING } else { &SCRIPTS },
             options,
-            scripts: &SCRIPTS,
             contact: watch::Sender::new(Contact::Never(None)),
             connection: AtomicU64::new(0),
             servers: Mutex::default(),
             memory_lost: Notify::new(),
+            cold: ColdSince::default(),
             workers_up: AtomicUsize::new(0),
             giving_back: watch::Sender::new(0),
             stats: Stats::default(),
@@ -175,6 +183,16 @@ impl<R: Runtime> Shared<R> {
             servers.retain(|_, server| Arc::strong_count(server) > 1);
         }
         Arc::clone(servers.entry(address.clone()).or_default())
+    }
+
+    /// Notes where the memory of a server begins, and tells when counters are cold because of that.
+    pub(super) fn note_cold(&self, server: &Address, begins: Begins) {
+        let Some(deny) = &self.options.deny_cold else { return };
+        let is_loss = self.cold.note(server, begins, deny.window_max, self.runtime.monotonic());
+        if is_loss {
+            self.stats.memory_lost.fetch_add(1, Relaxed);
+            self.memory_lost.notify_one();
+        }
     }
 
     /// How long connecting may take. It happens in the background, so it may take longer than a decision.
@@ -217,8 +235,8 @@ impl<R: Runtime> Shared<R> {
 }
 
 impl Script {
-    fn of(purpose: Purpose) -> Self {
-        let text = source(purpose, Clock::Redis);
+    fn of(purpose: Purpose, lost: Lost) -> Self {
+        let text = source(purpose, Clock::Redis, lost);
         Self { name: redis::Script::new(&text).get_hash().to_owned(), text }
     }
 }

@@ -149,9 +149,24 @@ impl<R: Runtime> RedisStore<R> {
         }
     }
 
-    /// The memory of the server of this slot, as it was last read. `None`: it was not read yet.
+    /// The memory of the server of this slot, as it was last read. `None`: it was not read yet, or replies say it.
     pub(super) fn memory(&self, slot: u16) -> Option<Arc<Memory>> {
-        self.worker_connections()?.route(slot)?.memory()
+        if self.denies_cold() { None } else { self.worker_connections()?.route(slot)?.memory() }
+    }
+
+    /// The memory of the server of this slot, from which nothing is missing since this time.
+    pub(super) fn memory_since(&self, slot: u16, since_micros: u64) -> Option<Arc<Memory>> {
+        let mark = self.worker_connections()?.route(slot)?.marked.get()?;
+        Some(Arc::new(mark.memory(since_micros)))
+    }
+
+    fn denies_cold(&self) -> bool {
+        self.shared.options.deny_cold.is_some()
+    }
+
+    /// Since when counters are cold, and those of which windows. `None`: none is.
+    pub(super) fn cold_since(&self) -> Option<(Instant, Duration)> {
+        Some((self.shared.cold.get()?, self.shared.options.deny_cold?.window_max))
     }
 
     /// Waits until a server loses its memory, or has since the last call.
@@ -184,7 +199,7 @@ impl<R: Runtime> RedisStore<R> {
             call.name_memory();
         }
         let connection = self.worker_connections().and_then(|connections| connections.route(slot));
-        let Some(connection) = connection.filter(|it| it.memory().as_deref() == Some(memory)) else { return };
+        let Some(connection) = connection.filter(|it| it.has_memory(memory)) else { return };
         let shared = Arc::clone(&self.shared);
         let until = shared.runtime.monotonic() + GIVE_BACK_TIMEOUT;
         shared.stats.given_back.fetch_add(1, Relaxed);

@@ -18,6 +18,7 @@ use crate::address::{Address, Kind};
 use crate::connect_error::ConnectError;
 use crate::connection::Connection;
 use crate::generation::{Generation, check_replicas};
+use crate::primary::{self, LastUse};
 use crate::routes::Routes;
 use crate::runtime::Runtime;
 use crate::state::{Contact, Shared};
@@ -36,11 +37,13 @@ pub(super) struct WorkerConnections<R: Runtime> {
     /// Whether these connections check that servers still have their memory. One worker's connections do it for
     /// all.
     watches_memory: bool,
+    last_use: LastUse,
 }
 
 impl<R: Runtime> WorkerConnections<R> {
     pub(super) fn new(shared: Arc<Shared<R>>, watches_memory: bool) -> Self {
-        Self { shared, routes: Mutex::default(), changed: Arc::default(), watches_memory }
+        let (routes, changed, last_use) = (Mutex::default(), Arc::default(), LastUse::default());
+        Self { shared, routes, changed, watches_memory, last_use }
     }
 
     /// The open connection for this slot.
@@ -108,6 +111,7 @@ impl<R: Runtime> WorkerConnections<R> {
     async fn look_again(&self, generation: &mut Generation, failures: usize) -> Result<(), ConnectError> {
         let first = *self.shared.contact.borrow() != Contact::Up;
         let old = Arc::clone(&self.routes.lock());
+        self.last_use.note(self.shared.runtime.monotonic(), old.reach_any());
         let masters = match (&self.shared.options.kind, old.connections.first()) {
             // A single server does not move. The others may.
             (Kind::Single(_), Some(connection)) if !connection.wire.is_broken() => None,
@@ -120,19 +124,22 @@ impl<R: Runtime> WorkerConnections<R> {
         };
         let mut failed = None;
         if let Some(masters) = masters {
+            if self.shared.options.deny_cold.is_some() {
+                self.leave(&old, &masters);
+            }
             let (mut routes, mut opened, mut silent) = (Routes::default(), 0, Vec::new());
-            for master in masters {
+            for master in &masters {
                 // A server may hold many ranges. It is tried once.
-                if silent.contains(&master.address) {
+                if silent.contains(&&master.address) {
                     continue;
                 }
-                match self.connection(&old, &routes, &master).await {
+                match self.connection(&old, &routes, master, &masters).await {
                     Ok((connection, is_new)) => {
                         opened += u64::from(is_new);
-                        routes.add(master.slots, connection);
+                        routes.add(master.slots.clone(), connection);
                     }
                     Err(error) => {
-                        silent.push(master.address);
+                        silent.push(&master.address);
                         failed = Some(error);
                     }
                 }
@@ -146,16 +153,43 @@ impl<R: Runtime> WorkerConnections<R> {
             } else {
                 connection.ask::<String>(&self.shared, &redis::cmd("PING")).await?;
             }
+            self.look_at_mark(&routes, connection).await?;
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// The connection to this server, and whether it is new.
+    /// Gives up connections to servers that are no masters any more. What they still admit, the next master has to
+    /// know of before it is used.
+    fn leave(&self, old: &Routes<R>, masters: &[Master]) {
+        let is_master = |address: &Address| masters.iter().any(|master| master.address == *address);
+        for connection in old.connections.iter().filter(|connection| !is_master(&connection.wire.address)) {
+            let address = connection.wire.address.clone();
+            connection.wire.give_up(ConnectError::NotMaster(address));
+        }
+        self.last_use.note(self.shared.runtime.monotonic(), old.reach_any());
+    }
+
+    async fn look_at_mark(
+        &self,
+        routes: &Routes<R>,
+        connection: &Arc<Connection<R>>,
+    ) -> Result<(), ConnectError> {
+        let looked =
+            primary::look(&self.shared, connection, |slot| routes.holds(connection, slot), None).await;
+        match looked {
+            // The slot is moving to another server. The mark has another name from then on.
+            Err(error) if matches!(error.code(), Some("MOVED" | "ASK")) => Ok(()),
+            looked => looked,
+        }
+    }
+
+    /// The connection to this server, one of all masters, and whether it is new.
     async fn connection(
         &self,
         old: &Routes<R>,
         new: &Routes<R>,
         master: &Master,
+        masters: &[Master],
     ) -> Result<(Arc<Connection<R>>, bool), ConnectError> {
         let (connection, is_new) = match new.to(&master.address).or_else(|| old.to(&master.address)) {
             Some(connection) => (connection, false),
@@ -169,6 +203,11 @@ impl<R: Runtime> WorkerConnections<R> {
         };
         if let Kind::Sentinel(..) = self.shared.options.kind {
             check_role(&self.shared, &connection).await?;
+        }
+        if is_new {
+            let own = |master: &&Master| master.address == connection.wire.address;
+            let holds = |slot| masters.iter().filter(own).any(|master| master.slots.contains(&slot));
+            primary::look(&self.shared, &connection, holds, Some(&self.last_use)).await?;
         }
         Ok((connection, is_new))
     }

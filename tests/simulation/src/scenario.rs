@@ -35,6 +35,8 @@ pub struct Scenario {
     pub wait_replicas: u32,
     /// Bytes of the deny cache.
     pub deny_cache_bytes: usize,
+    /// COLD_START=deny.
+    pub denies_cold: bool,
     /// Once in so many messages one takes much longer.
     pub slow_one_in: u64,
     /// How much longer each message of a node takes, to servers and back.
@@ -289,13 +291,14 @@ impl Display for Scenario {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "{} nodes, {:?}, leases of {} ms, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache",
+            "{} nodes, {:?}, leases of {} ms, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache, {}",
             self.clocks.len(),
             self.layout,
             self.lease_time / MILLI,
             self.timeout / MILLI,
             self.wait_replicas,
-            self.deny_cache_bytes
+            self.deny_cache_bytes,
+            if self.denies_cold { "COLD_START=deny" } else { "COLD_START=allow" }
         )?;
         let far: Vec<_> = self.far.iter().map(|way| way.map(|more| more / MILLI)).collect();
         writeln!(

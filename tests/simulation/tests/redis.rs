@@ -10,7 +10,7 @@ use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit};
 use tidegate_engine::plan::{Check, Hits, Origin};
 use tidegate_engine::rules::Unit;
-use tidegate_redis::script::{Call, Clock, Memory, Purpose, Stamp, Whole, source};
+use tidegate_redis::script::{Call, Clock, Lost, Memory, Purpose, Stamp, Whole, source};
 use tidegate_simulation::random::Random;
 use tidegate_simulation::redis::database::{Database, Reply};
 use tidegate_simulation::redis::lua::Scripts;
@@ -32,7 +32,7 @@ struct Both {
 
 impl Both {
     fn call(&mut self, purpose: Purpose, keys: &[Vec<u8>], arguments: &[Vec<u8>], now: u64) -> Reply {
-        let text = source(purpose, Clock::Arguments);
+        let text = source(purpose, Clock::Arguments, Lost::Allow);
         let times = [now.to_string().into_bytes(), SHIFT_MILLIS.to_string().into_bytes()];
         let mut command = redis::cmd("EVAL");
         command.arg(&text).arg(keys.len()).arg(keys).arg(arguments).arg(&times);

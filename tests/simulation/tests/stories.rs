@@ -31,6 +31,7 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         timeout: 100 * MILLI,
         wait_replicas: 0,
         deny_cache_bytes: 0,
+        denies_cold: false,
         slow_one_in: 1 << 40,
         far: vec![[0, 0]; 2],
         asks,

@@ -21,6 +21,7 @@ if #ARGV == 2 and any_over + denied + quotas == 0 then
   wanted = hits > 1 and hits or 1
   if flags >= 16 and (alone == SLIDING_LOG or alone == SLIDING_WINDOW) then lease, lease_time, at = parse('<dd', ARGV[2], at) end
   reported = flags % 4 > 1
-  -- Without unsynced hits, and without hits to give back.
-  if at <= #ARGV[2] or flags % 2 > 0 then alone = nil end
+  -- Without unsynced hits, and without hits to give back; nor one that may be cold.
+  local is_plain = at > #ARGV[2] and flags % 2 == 0
+  if not is_plain or is_cold and is_cold(alone, requests, burst, window) then alone = nil end
 end

@@ -5,7 +5,8 @@
 --
 -- KEYS: the counters. ARGV: see alone.lua. The reply is doubles: now; then for each check over, before, left,
 -- charged, latest, wanted, and the two numbers of its algorithm's state, three for a bucket; then for each lease
--- that was asked for its hits and its stamp. When the call came too late: now alone.
+-- that was asked for its hits and its stamp. over: 1, and 2 more if the counter is cold. When the call came too late:
+-- now alone.
 local GIVES, REPORTED, SHADOW, QUOTA, LEASE, CANDIDATE = 1, 2, 4, 8, 16, 32
 -- A lease is at most this part of the rest: near the limit hits are asked for one at a time.
 local LEASE_PART = 8
@@ -49,6 +50,13 @@ local function charge_unsynced(c, s, packed, at)
   end
 end
 
+-- A counter that may have lost hits counts as full, whatever it holds.
+local function fill_if_cold(c)
+  if not (is_cold and is_cold(c.algorithm, c.requests, c.burst, c.window)) then return end
+  c.cold, c.left, c.before = true, 0, c.burst
+  c.over = not c.gives and (c.hits > 0 or c.algorithm ~= FIXED_WINDOW)
+end
+
 local function look(c, s)
   s.kind.advance(s, c)
   charge_unsynced(c, s, c.packed, c.unsynced_at)
@@ -57,8 +65,10 @@ local function look(c, s)
     local newest = min(c.hits, s.taken)
     s.taken, s.given = s.taken - newest, min(s.given + c.hits - newest, MOST)
     c.over, c.left, c.before = s.kind.look(s, c, 0)
+    fill_if_cold(c)
   else
     c.over, c.left, c.before = s.kind.look(s, c, c.hits)
+    fill_if_cold(c)
     s.taken = min(s.taken + charged(c, s, true, false), MOST)
   end
 end
@@ -123,10 +133,13 @@ for _, c in ipairs(checks) do
     s.kind.charge(s, c, charge)
     s.charged = s.charged + charge
   end
-  if c.gives and s.exists then s.kind.refund(s, c, c.hits) end
+  -- What a cold counter holds came later than the hits that a client gives back.
+  if c.gives and s.exists and not c.cold then s.kind.refund(s, c, c.hits) end
   local _, left = s.kind.look(s, c, 0)
+  if c.cold then left = 0 end
   local one, other, third = s.kind.state(s, c, c.over and wanted or left + 1, c.over)
-  for _, number in ipairs({ c.over and 1 or 0, c.before, left, charge, s.latest, wanted, one, other, third }) do
+  local over = (c.over and 1 or 0) + (c.cold and 2 or 0)
+  for _, number in ipairs({ over, c.before, left, charge, s.latest, wanted, one, other, third }) do
     reply[#reply + 1] = number
   end
 end
@@ -136,7 +149,7 @@ for _, c in ipairs(checks) do
   if c.lease then
     local s = counters[c.place]
     local _, left = s.kind.look(s, c, 0)
-    local hits = c.over and 0 or min(c.lease, floor(left / LEASE_PART))
+    local hits = (c.over or c.cold) and 0 or min(c.lease, floor(left / LEASE_PART))
     if hits < 2 then hits = 0 end
     if hits > 0 then s.kind.charge_at(s, c, s.latest + c.lease_time, hits) end
     reply[#reply + 1] = hits

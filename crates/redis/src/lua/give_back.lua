@@ -1,12 +1,14 @@
 -- Gives back what leases did not spend, and what one slot charged for a request that another slot denied: from the
 -- stamp of the charge, and at most what is there. It checks nothing and moves no counter's time.
 --
--- KEYS: the counters. ARGV: the deadline of the call; the key of the server's generation, and the generation in
--- which the hits were charged; for each counter a check and its stamp: a place, and the further numbers of a
--- bucket.
+-- KEYS: the counters. ARGV: the deadline of the call; the key of the server's generation (or of its mark), and the
+-- beginning of the value under which the hits were charged; for each counter a check and its stamp: a place, and the
+-- further numbers of a bucket.
 if now > struct.unpack('<d', ARGV[1]) then return struct.pack('<d', now) end
 -- The server has lost its memory since: these hits are gone, and other hits may be in their place.
-if redis.pcall('GET', ARGV[2]) ~= ARGV[3] then return struct.pack('<dd', now, 0) end
+local memory = redis.pcall('GET', ARGV[2])
+local is_there = type(memory) == 'string' and #ARGV[3] > 0 and memory:sub(1, #ARGV[3]) == ARGV[3]
+if not is_there then return struct.pack('<dd', now, 0) end
 
 -- The short way, for most leases: hits of the newest entry of a sliding window (see window.lua), of which some
 -- stay. It takes half as long. Returns whether it was possible.

@@ -134,7 +134,7 @@ impl<R: Runtime> SharedStore<R> {
                 key: part.keys[*place].clone(),
                 limit: check.limit,
                 stamp: granted.stamp,
-                memory: part.memory.clone(),
+                memory: part.memory.get().cloned(),
             };
             let unspent = demand.granted(source, granted, &counter.verdict, taken);
             unspent.iter().for_each(|unspent| self.return_one(unspent));

@@ -3,7 +3,7 @@
 //! In: a plan, and its known verdicts. Out: parts, with the keys of their counters and the leases to ask for; and
 //! the call of each part.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
@@ -11,7 +11,7 @@ use super::unsynced::Taken;
 use super::{SharedStore, check_at};
 use crate::lease::Demand;
 use crate::runtime::Runtime;
-use crate::script::{Call, Memory, Whole};
+use crate::script::{Answered, Call, Memory, Whole};
 use crate::store::RedisStore;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Plan, Step};
@@ -27,14 +27,16 @@ pub(super) struct Part<'s, R: Runtime> {
     pub(super) candidates: Vec<(usize, Vec<u8>)>,
     /// The leases to ask for, by place.
     pub(super) demands: SmallVec<[(usize, Demand<'s>); 1]>,
-    /// The server's memory before it is asked, if something that it charges may go back.
-    pub(super) memory: Option<Arc<Memory>>,
+    /// The server's memory in which hits are charged, if something of them may go back.
+    pub(super) memory: OnceLock<Arc<Memory>>,
+    may_go_back: bool,
 }
 
 impl<'s, R: Runtime> Part<'s, R> {
     pub(super) fn new(store: &'s RedisStore<R>, slot: u16) -> Self {
         let (steps, keys, demands) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
-        Self { store, slot, steps, keys, candidates: Vec::new(), demands, memory: None }
+        let (candidates, memory) = (Vec::new(), OnceLock::new());
+        Self { store, slot, steps, keys, candidates, demands, memory, may_go_back: false }
     }
 
     /// Adds a step's check of the counter under `key`, and the lease to ask for along with it.
@@ -66,7 +68,22 @@ impl<'s, R: Runtime> Part<'s, R> {
 
     /// Notes the server's memory: hits may go back, if the server still has that memory then.
     fn may_go_back(&mut self) {
-        self.memory = self.memory.take().or_else(|| self.store.memory(self.slot));
+        if !std::mem::replace(&mut self.may_go_back, true) {
+            self.store.memory(self.slot).into_iter().for_each(|memory| self.is_charged_in(memory));
+        }
+    }
+
+    fn is_charged_in(&self, memory: Arc<Memory>) {
+        // The first one counts: it is that of before the call.
+        let _ = self.memory.set(memory);
+    }
+
+    /// Notes the memory in which a reply says that hits were charged.
+    pub(super) fn answered(&self, answered: &Answered) {
+        if let (true, Some(since_micros)) = (self.may_go_back, answered.whole_since_micros) {
+            let memory = self.store.memory_since(self.slot, since_micros);
+            memory.into_iter().for_each(|memory| self.is_charged_in(memory));
+        }
     }
 
     /// The hits of the lease to ask for along with the check at this place.

@@ -84,6 +84,7 @@ impl<R: Runtime> SharedStore<R> {
         let counter = match &answered {
             Ok(answered) => {
                 taken.charged();
+                part.answered(answered);
                 self.take_leases(plan, &part, answered, times.leases_from);
                 answered.counters.first().copied().ok_or(Failure::Late)
             }

@@ -3,7 +3,7 @@
 use redis::{Connection, ConnectionLike, RedisResult, Script};
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Check, Plan, Step};
-use tidegate_redis::script::{Answered, Call, Clock, Purpose, Whole, numbers, source};
+use tidegate_redis::script::{Answered, Call, Clock, Lost, Purpose, Whole, numbers, source};
 
 /// How far expiry is moved: no key expires while a test runs, at any time of the test's clock.
 pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
@@ -22,9 +22,9 @@ impl Asked {
     #[allow(clippy::disallowed_methods, reason = "keys expire by real time")]
     pub(crate) fn new(connections: Vec<Connection>) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("past 1970");
-        let script = Script::new(&source(Purpose::Decide, Clock::Arguments));
-        let script_of_each = source(Purpose::DecideEach, Clock::Arguments);
-        let script_of_renewals = Script::new(&source(Purpose::Renew, Clock::Arguments));
+        let script = Script::new(&source(Purpose::Decide, Clock::Arguments, Lost::Allow));
+        let script_of_each = source(Purpose::DecideEach, Clock::Arguments, Lost::Allow);
+        let script_of_renewals = Script::new(&source(Purpose::Renew, Clock::Arguments, Lost::Allow));
         let began_millis = now.as_millis() as i64;
         Self { connections, script, script_of_each, script_of_renewals, began_millis }
     }
@@ -100,7 +100,7 @@ impl Asked {
     /// Gives back, on the first connection.
     pub(crate) fn give_back(&mut self, call: &Call, now_micros: u64) {
         let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
-        let script = Script::new(&source(Purpose::GiveBack, Clock::Arguments));
+        let script = Script::new(&source(Purpose::GiveBack, Clock::Arguments, Lost::Allow));
         let mut invocation = script.prepare_invoke();
         call.keys.iter().for_each(|key| _ = invocation.key(key));
         invocation.arg(&call.first_arg(u64::MAX));

@@ -49,6 +49,8 @@ pub struct Server {
     pub trouble: Option<Trouble>,
     /// Replicas that have everything at once.
     pub replicas: u32,
+    /// How often its process was another one: it was restarted, or somebody else took over.
+    restarts: u64,
     database: Database,
     known: HashSet<String>,
 }
@@ -80,6 +82,7 @@ impl Server {
             master: None,
             trouble: None,
             replicas: 1,
+            restarts: 0,
             database: Database::default(),
             known: HashSet::new(),
         }
@@ -107,6 +110,7 @@ impl Server {
         database.take(|key| !self.holds(slot_of(key)));
         self.database = database;
         self.known.clear();
+        self.restarts += 1;
     }
 
     /// Whether the keys of this slot are here.
@@ -178,7 +182,11 @@ impl Server {
                     (None, Some(_)) => "sentinel",
                     (None, None) => "standalone",
                 };
-                return text(&format!("redis_version:7.2.0\r\nredis_mode:{mode}\r\n"));
+                let (name, restarts) = (&self.name, self.restarts);
+                return text(&format!(
+                    "redis_version:7.2.0\r\nredis_mode:{mode}\r\nrun_id:{name}.{restarts}\r\n\
+                     master_replid:{name}\r\nmaster_replid2:0000\r\n"
+                ));
             }
             (b"CONFIG", _) => return Reply::Array(vec![text("maxmemory-policy"), text("noeviction")]),
             (b"ROLE", _) => {

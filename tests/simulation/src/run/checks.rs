@@ -6,8 +6,8 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::LeaseTotals;
 
 use super::{Kind, Run, Violation};
-use crate::oracle::{Rules, starved, too_much};
-use crate::scenario::Item;
+use crate::oracle::{Loss, Rules, starved, too_much};
+use crate::scenario::{Item, Layout};
 use crate::world::{MILLI, SECOND, Time, lock};
 
 /// How often leases are accounted for.
@@ -87,11 +87,17 @@ impl Run {
 
     pub(super) fn judged(&self) -> Option<Violation> {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
-        let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
+        // What one server may have lost counts as full until it would be over: nothing is admitted once more.
+        let denies_cold = self.scenario.denies_cold;
+        let is_alone = matches!(self.scenario.layout, Layout::Single | Layout::PerSecond);
+        let losses: &[Loss] = if denies_cold && is_alone { &[] } else { &losses };
+        let is_calm = !denies_cold
+            && self.scenario.faults.is_empty()
+            && self.scenario.slow_one_in > u64::from(u32::MAX);
         let rules = Rules {
             limits: &self.scenario.limits,
             starts,
-            losses: &losses,
+            losses,
             lease_time: self.scenario.lease_time,
             timeout: self.scenario.timeout,
             is_calm,

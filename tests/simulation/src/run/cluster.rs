@@ -10,7 +10,7 @@ use tidegate_engine::rules::{Cost, LoadOptions, RuleSet, SourceFile, StoreFailur
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::address::{Address, Kind};
 use tidegate_redis::runtime::Runtime as _;
-use tidegate_redis::{RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
+use tidegate_redis::{DenyCold, RedisOptions, RedisStore, SharedStore, SharedStoreOptions};
 
 use crate::node::Node;
 use crate::redis::server::{EPOCH_MICROS, Server};
@@ -71,7 +71,11 @@ fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
 pub(super) fn store(scenario: &Scenario, now: Time, node: &Node) -> SharedStore<Node> {
     let host = |name: &str| Address::Tcp(name.to_owned(), 6379);
     let on = |kind| {
-        let options = RedisOptions::new(kind).timeout(Duration::from_nanos(scenario.timeout));
+        let mut options = RedisOptions::new(kind).timeout(Duration::from_nanos(scenario.timeout));
+        if scenario.denies_cold {
+            let lease_time = Duration::from_nanos(scenario.lease_time);
+            options = options.deny_cold(DenyCold { window_max: Duration::from_secs(3_600), lease_time });
+        }
         RedisStore::on(node.clone(), options.wait_replicas(scenario.wait_replicas))
     };
     let (main, per_second) = match scenario.layout {

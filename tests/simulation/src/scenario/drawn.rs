@@ -45,6 +45,7 @@ impl Scenario {
             timeout,
             wait_replicas: random.pick(&[0, 0, 0, 1]),
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
+            denies_cold: false,
             slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
             far: (0..nodes).map(|_| far(&mut random, timeout)).collect(),
             asks: Vec::new(),
@@ -52,6 +53,7 @@ impl Scenario {
         };
         scenario.asks = asks(&mut random.fork(), &scenario);
         scenario.faults = faults(&mut random.fork(), &scenario);
+        scenario.denies_cold = random.one_in(3);
         scenario
     }
 }

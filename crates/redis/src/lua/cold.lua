@@ -1,0 +1,33 @@
+-- COLD_START=deny: a counter whose hits may have been lost counts as full until they would be over.
+--
+-- The last argument: the longest that hits may count in a limit that is held, how long after a loss hits of leases may
+-- still be spent, since when nothing is missing as the node knows it; all in microseconds. Then the key of the server's
+-- mark, which is the last key too unless it is in another slot. The mark says since when nothing is missing. Without
+-- it everything may be.
+local told_cold = table.remove(ARGV)
+local held_max, spent_late, whole_since, mark = struct.unpack('<ddd', told_cold)
+mark = told_cold:sub(mark)
+if KEYS[#KEYS] == mark then table.remove(KEYS) end
+local marked = redis.pcall('GET', mark)
+if not marked then
+  whole_since = now + spent_late
+  redis.call('SET', mark, struct.pack('<d', whole_since), 'EX', MARK_LIFE)
+elseif type(marked) == 'string' then
+  whole_since = struct.unpack('<d', marked)
+end
+-- Otherwise the mark's slot is on its way to another server of a Cluster: what the node knows has to do.
+
+-- Whether hits of this limit may be missing. A bucket of more than N takes longer to drain.
+local function is_cold(algorithm, requests, burst, window)
+  local counts = window
+  if (algorithm == TOKEN_BUCKET or algorithm == LEAKY_BUCKET) and requests > 0 and burst > requests then
+    counts = math.ceil(burst / requests * window)
+  end
+  return counts <= held_max and now < whole_since + counts
+end
+
+-- A reply, with since when nothing is missing. A call that came too late did nothing, and has none.
+local function told(reply)
+  if type(reply) ~= 'string' or #reply <= 8 then return reply end
+  return reply .. struct.pack('<d', whole_since)
+end

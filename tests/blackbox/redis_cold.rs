@@ -1,0 +1,288 @@
+//! COLD_START=deny with Redis: when Redis may lack hits, counters count as full for a window. A loss costs denials,
+//! never admissions.
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::harness::admissions::Admissions;
+use crate::harness::grpc::{Client, OK, ask_only, question};
+use crate::harness::redis::{Failover, Redis, cluster};
+use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::{StopOnDrop, eventually, eventually_true, http};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: strict, rate_limit: {window: 2s, requests_per_unit: 20}}
+  - {key: leased, rate_limit: {window: 2s, requests_per_unit: 200, sync: leased}}
+  - {key: hour, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: day, rate_limit: {unit: day, requests_per_unit: 10}}
+";
+const WINDOW: Duration = Duration::from_secs(2);
+/// The limits of that window, and their N.
+const LIMITS: [(&str, usize); 2] = [("strict", 20), ("leased", 200)];
+const PAUSE: Duration = Duration::from_millis(2);
+
+fn setup(url: &str) -> Setup {
+    let setup = Setup::new().rules("shop.yaml", RULES).env("REDIS_URL", url).env("COLD_START", "deny");
+    setup.env("REDIS_TIMEOUT", "250ms")
+}
+
+fn passes(client: &Client, key: &str, value: &str) -> bool {
+    client.call(question("shop", &[&[(key, value)]])).is_ok_and(|answer| answer.overall_code == OK)
+}
+
+/// What was admitted of one limit, in microseconds since the test began.
+#[derive(Default)]
+struct Log(Mutex<Vec<(u64, u64)>>);
+
+impl Log {
+    /// How many hits were asked for within this time, and admitted.
+    fn asked_within(&self, asked: Range<u64>) -> usize {
+        let log = self.0.lock().expect("no panic");
+        log.iter().filter(|(at, _)| asked.contains(at)).count()
+    }
+}
+
+/// Clients of all nodes that ask for both limits, until it is dropped.
+struct Load<'t> {
+    began: Instant,
+    logs: &'t [Log; 2],
+    values: [&'t str; 2],
+}
+
+impl Load<'_> {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).expect("tests are short")
+    }
+
+    fn ask(&self, client: &Client, limit: usize, stop: &AtomicBool) {
+        while !stop.load(Relaxed) {
+            let asked = self.now();
+            if passes(client, LIMITS[limit].0, self.values[limit]) {
+                let answered = self.now();
+                self.logs[limit].0.lock().expect("no panic").push((asked, answered));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits until N hits of each limit were admitted that were asked for after this time.
+    fn await_admissions(&self, what: &str, after: u64) {
+        eventually_true(what, || {
+            LIMITS.iter().zip(self.logs).all(|((_, n), log)| log.asked_within(after..u64::MAX) >= *n)
+        });
+    }
+}
+
+/// Asks all nodes before, during and after a loss, and judges what was admitted. Returns the logs, and the time during
+/// which the loss happened.
+fn lose_under_load(nodes: &[Tidegate], values: [&str; 2], lose: impl FnOnce()) -> ([Log; 2], Range<u64>) {
+    let (logs, stop) = (<[Log; 2]>::default(), AtomicBool::new(false));
+    let load = Load { began: Instant::now(), logs: &logs, values };
+    let lost = std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        for client in nodes.iter().map(Tidegate::client) {
+            let (load, stop, client) = (&load, &stop, std::sync::Arc::new(client));
+            for limit in 0..LIMITS.len() {
+                let client = std::sync::Arc::clone(&client);
+                scope.spawn(move || load.ask(&client, limit, stop));
+            }
+        }
+        load.await_admissions("what was unknown at the start to be over", 0);
+        let began = load.now();
+        lose();
+        let ended = load.now();
+        load.await_admissions("the denials to end", ended);
+        began..ended
+    });
+    let window = u64::try_from(WINDOW.as_micros()).expect("two seconds");
+    for ((name, n), log) in LIMITS.iter().zip(&logs) {
+        let mut admissions = Admissions::default();
+        log.0
+            .lock()
+            .expect("no panic")
+            .iter()
+            .for_each(|&(asked, answered)| admissions.push(asked, answered));
+        let most = admissions.most_in_a_window(window);
+        println!("{name}: {most} of {n} in the fullest window, {} in all", admissions.len());
+        assert!(most <= *n, "{name}: {most} of {n}");
+    }
+    let first = logs[0].0.lock().expect("no panic").iter().map(|it| it.0).find(|&at| at > lost.end);
+    println!("denied for {} ms after the loss", (first.expect("it was awaited") - lost.end) / 1_000);
+    (logs, lost)
+}
+
+/// A script sees it itself: nothing is admitted by a server that has just forgotten everything.
+fn is_noticed_at_once((logs, lost): &([Log; 2], Range<u64>)) {
+    let window = u64::try_from(WINDOW.as_micros()).expect("two seconds");
+    assert_eq!(logs[0].asked_within(lost.end..lost.start + window), 0);
+}
+
+#[test]
+fn a_server_that_was_flushed_denies_for_a_window() {
+    let redis = Redis::start(&[]);
+    let nodes = [(); 2].map(|()| setup(&redis.url()).start());
+    let seen = lose_under_load(&nodes, ["x", "x"], || redis.ask::<()>(&["FLUSHALL"]));
+    is_noticed_at_once(&seen);
+    for node in nodes {
+        // The first line is of the start.
+        eventually_true("it to be logged", || node.lines_with("cold: redis: ") == 2);
+        assert_eq!(node.metric("tidegate_redis_memory_lost_total"), 1.0);
+    }
+}
+
+#[test]
+fn a_server_that_was_restarted_empty_denies_for_a_window() {
+    for mut redis in [Redis::start(&[]), Redis::valkey(&[])] {
+        let nodes = [(); 2].map(|()| setup(&redis.url()).start());
+        let seen = lose_under_load(&nodes, ["x", "x"], || {
+            redis.kill();
+            redis.restart();
+        });
+        is_noticed_at_once(&seen);
+    }
+}
+
+/// It has all keys of the last save, so only its process tells that it may lack others.
+#[test]
+fn a_server_that_comes_back_with_old_data_denies_for_a_window() {
+    let mut redis = Redis::start(&[]);
+    let nodes = [(); 2].map(|()| setup(&redis.url()).start());
+    let seen = lose_under_load(&nodes, ["x", "x"], || {
+        redis.ask::<()>(&["SAVE"]);
+        assert!(passes_sometime(&nodes[0]), "something is admitted that is not saved");
+        redis.kill();
+        redis.restart();
+        assert!(redis.ask::<Vec<String>>(&["KEYS", "*tidegate:mark:*"]).len() <= 2);
+    });
+    is_noticed_at_once(&seen);
+}
+
+fn passes_sometime(node: &Tidegate) -> bool {
+    let client = node.client();
+    eventually("an admission", || passes(&client, "strict", "another").then_some(true))
+}
+
+/// Half of its data are of before a replica took over from it, and it knows the old mark.
+#[test]
+fn a_primary_that_was_a_replica_meanwhile_denies_for_a_window() {
+    let (redis, other) = (Redis::start(&[]), Redis::start(&[]));
+    let nodes = [(); 2].map(|()| setup(&redis.url()).start());
+    let port = other.port.to_string();
+    lose_under_load(&nodes, ["x", "x"], || {
+        // The other one has copied nothing but the mark.
+        let mark = redis.ask::<Vec<String>>(&["KEYS", "tidegate:mark:*"]).remove(0);
+        let value: Vec<u8> = redis::cmd("GET").arg(&mark).query(&mut redis.connect()).expect("it is there");
+        redis::cmd("SET").arg(&mark).arg(value).exec(&mut other.connect()).expect("it is empty");
+        redis.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+        eventually_true("the copy", || {
+            redis.ask::<String>(&["INFO", "replication"]).contains("master_link_status:up")
+        });
+        redis.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    });
+}
+
+#[test]
+fn a_first_replica_is_no_loss() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).start();
+    let client = node.client();
+    eventually_true("admissions", || passes(&client, "strict", "x"));
+    let _replica = Redis::start(&["--replicaof", "127.0.0.1", &redis.port.to_string()]);
+    eventually_true("the replica", || {
+        redis.ask::<String>(&["INFO", "replication"]).contains("connected_slaves:1")
+    });
+    let later = setup(&redis.url()).start();
+    eventually_true("the mark to be read", || later.metric("tidegate_redis_connections") > 0.0);
+    assert_eq!(later.lines_with("cold: redis: "), 1, "of the first start, which windows of an hour know");
+    assert_eq!(node.metric("tidegate_redis_memory_lost_total"), 0.0);
+    assert!(passes(&later.client(), "strict", "another"));
+}
+
+/// The values of counters of both limits that live on the first server.
+fn values_there(client: &Client, is_there: impl Fn(&str) -> bool) -> [String; 2] {
+    eventually_true("admissions", || passes(client, "strict", "0"));
+    LIMITS.map(|(limit, _)| {
+        let mut values = (0..200).map(|value| format!("{limit}{value}"));
+        let found = values.find(|value| {
+            eventually_true("an admission", || passes(client, limit, value));
+            is_there(value)
+        });
+        found.expect("every server has slots")
+    })
+}
+
+fn fails_over(mut failover: Failover, setup: impl Fn() -> Setup) {
+    let nodes = [(); 2].map(|()| setup().start());
+    let values = values_there(&nodes[0].client(), |value| failover.log_key(value).is_some());
+    lose_under_load(&nodes, values.each_ref().map(String::as_str), || {
+        failover.wait_for_replicas();
+        failover.stop_replication();
+        // Some windows that the replica knows nothing of.
+        std::thread::sleep(WINDOW / 2);
+        failover.kill_a_master();
+        let died = Instant::now();
+        eventually_true("another one to take over", || failover.has_happened());
+        println!("taken over after {:?}", died.elapsed());
+    });
+}
+
+#[test]
+fn a_replica_that_takes_over_from_a_sentinels_master_denies_for_a_window() {
+    let failover = Failover::of_sentinel();
+    let url = failover.url();
+    fails_over(failover, || setup(&url).env("REDIS_TYPE", "sentinel"));
+}
+
+#[test]
+fn a_replica_that_takes_over_in_a_cluster_denies_for_a_window() {
+    let failover = Failover::of_cluster();
+    let url = failover.url();
+    fails_over(failover, || setup(&url).env("REDIS_TYPE", "cluster"));
+}
+
+#[test]
+fn a_server_of_a_cluster_that_was_flushed_denies_for_a_window() {
+    let servers = cluster();
+    let url = format!("127.0.0.1:{}", servers[0].port);
+    let nodes = [(); 2].map(|()| setup(&url).env("REDIS_TYPE", "cluster").start());
+    let has = |server: &Redis, value: &str| {
+        !server.ask::<Vec<String>>(&["KEYS", &format!("shop*|{value}")]).is_empty()
+    };
+    let values = values_there(&nodes[0].client(), |value| has(&servers[0], value));
+    let seen = lose_under_load(&nodes, values.each_ref().map(String::as_str), || {
+        servers[0].ask::<()>(&["FLUSHALL"]);
+    });
+    is_noticed_at_once(&seen);
+}
+
+#[test]
+fn it_says_for_how_long_and_which_limits_are_exempt() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).env("COLD_START_MAX_WINDOW", "2h").start();
+    let client = node.client();
+    eventually_true("an exempt limit to be served", || passes(&client, "day", "x"));
+    assert_eq!(node.lines_with("hits of shop.day count longer"), 1, "{:#?}", node.output());
+    assert_eq!(node.lines_with("cold: redis: "), 1, "{:#?}", node.output());
+    let remaining = |key| client.ask(ask_only("shop", &[&[(key, "x")]])).statuses[0].limit_remaining;
+    assert_eq!(["hour", "day"].map(remaining), [0, 9]);
+    assert!(!passes(&client, "hour", "x"));
+    let probe = |path| http::get(node.ports().http, path).expect("it answers").status;
+    assert_eq!(["/readyz", "/readyz?window=1h", "/readyz?window=3h"].map(probe), [200, 503, 200]);
+    let cold = node.metric("tidegate_cold_seconds");
+    assert!((6_000.0..=7_201.0).contains(&cold), "{cold}");
+    let ask = |key: &str| {
+        let body =
+            format!(r#"{{"domain":"shop","descriptors":[{{"entries":[{{"key":"{key}","value":"x"}}]}}]}}"#);
+        http::Client::new(node.ports().debug).send("POST", "/ask", &[], &body).expect("an answer").body
+    };
+    assert!(ask("hour").contains("counts as full for 3"), "{}", ask("hour"));
+    assert!(!ask("day").contains("COLD_START"), "{}", ask("day"));
+    // Another node finds the same.
+    let other = setup(&redis.url()).start();
+    eventually_true("an exempt limit to be served there", || passes(&other.client(), "day", "x"));
+    assert!(!passes(&other.client(), "hour", "x"));
+}
