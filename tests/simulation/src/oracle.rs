@@ -94,9 +94,14 @@ impl Record {
         if self.is_reported && self.outcome == Outcome::Unknown { 2 * self.hits } else { self.hits }
     }
 
-    /// When it is charged at the latest. A node knows a server's clock no better than by what a call took there.
+    /// When it is charged at the latest. A node knows a server's clock no better than by what a call took there. A report
+    /// without an answer is sent again, and joins the newest hits then.
     fn charged_until(&self, timeout: Time) -> Time {
-        if self.outcome == Outcome::Unknown { self.answered + timeout } else { self.answered }
+        match self.outcome {
+            Outcome::Unknown if self.is_reported => Time::MAX,
+            Outcome::Unknown => self.answered + timeout,
+            Outcome::Admitted | Outcome::Denied { .. } => self.answered,
+        }
     }
 }
 
