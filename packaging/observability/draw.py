@@ -135,4 +135,7 @@ def picture(server, back):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: draw.py URL-OF-PROMETHEUS SPAN, for example: draw.py http://localhost:9090 15m")
-    print(picture(sys.argv[1].rstrip("/"), sys.argv[2]))
+    try:
+        print(picture(sys.argv[1].rstrip("/"), sys.argv[2]))
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"{sys.argv[1]}, {sys.argv[2]}: {error} (expected the URL of a Prometheus and a span such as 90s, 15m or 2h)")
