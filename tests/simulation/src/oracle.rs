@@ -325,7 +325,8 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String
         let since = it.answered.saturating_sub(it.window);
         let before = own.iter().filter(|other| other.answered < it.asked && other.asked > since);
         let before: u64 = before.map(|other| other.hits).sum();
-        let max = u64::from(it.requests);
+        // A lease was taken before others admitted what it is judged beside, by a larger N perhaps.
+        let max = if limit.is_leased { limit.most() } else { u64::from(it.requests) };
         let later = rules.leased_for(limit);
         let forgot = rules.losses.iter().any(|loss| loss.since <= it.answered && loss.until + later >= since);
         (!forgot && before + it.hits > max).then(|| {
