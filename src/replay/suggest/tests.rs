@@ -233,8 +233,8 @@ fn peaks_and_denials_of_a_real_log_are_those_of_a_naive_oracle() {
     let [[first, second]] = &search.measured(&[Some(UNREACHED)], halves.middle).expect("good")[..] else {
         panic!("one rule");
     };
-    let (mut counts, mut peaks): (BTreeMap<String, Vec<u64>>, [BTreeMap<String, u64>; 2]) =
-        Default::default();
+    let mut counts: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    let mut peaks: [BTreeMap<String, u64>; 2] = Default::default();
     let mut requests: Vec<_> = log.lines().map(request).collect();
     requests.sort_by_key(|(at, _)| *at);
     for (at, address) in requests {
