@@ -130,6 +130,8 @@ pub struct Rules<'s> {
     pub timeout: Time,
     /// Nothing fails, and no message is slow.
     pub is_calm: bool,
+    /// Whatever servers may have lost counts as full: no denial is judged.
+    pub denies_cold: bool,
 }
 
 impl Rules<'_> {
@@ -138,7 +140,8 @@ impl Rules<'_> {
         // A log has N times at most: what is reported beyond them moves the newest one. What is reported while Redis
         // is away fills a bucket later.
         let moves_times = limit.is_reported && (limit.algorithm == Algorithm::SlidingLog || !self.is_calm);
-        limit.failure == StoreFailure::Error
+        !self.denies_cold
+            && limit.failure == StoreFailure::Error
             && !moves_times
             && !limit.is_leased
             && !limit.is_shadow
@@ -382,7 +385,7 @@ mod tests {
     }
 
     fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rules<'s> {
-        Rules { limits, starts: 1, losses, lease_time: 0, timeout: SECOND / 10, is_calm }
+        Rules { limits, starts: 1, losses, lease_time: 0, timeout: SECOND / 10, is_calm, denies_cold: false }
     }
 
     #[test]

@@ -91,9 +91,7 @@ impl Run {
         let denies_cold = self.scenario.denies_cold;
         let is_alone = matches!(self.scenario.layout, Layout::Single | Layout::PerSecond);
         let losses: &[Loss] = if denies_cold && is_alone { &[] } else { &losses };
-        let is_calm = !denies_cold
-            && self.scenario.faults.is_empty()
-            && self.scenario.slow_one_in > u64::from(u32::MAX);
+        let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
         let rules = Rules {
             limits: &self.scenario.limits,
             starts,
@@ -101,6 +99,7 @@ impl Run {
             lease_time: self.scenario.lease_time,
             timeout: self.scenario.timeout,
             is_calm,
+            denies_cold,
         };
         let records = lock(&self.records);
         let of_kind = |kind| move |what| Violation { kind, what };
