@@ -65,14 +65,6 @@ const ENDPOINTS: [Endpoint; 7] = [
         help: "what the status page shows, as JSON" },
 ];
 
-/// The list of all pages.
-fn index() -> String {
-    let api =
-        format!("{:<11}{}\n", admin_api::PREFIX, "the admin API, with ADMIN_TOKEN: /admin/openapi.json");
-    let pages = ENDPOINTS.iter().map(|endpoint| format!("{:<11}{}\n", endpoint.path, endpoint.help));
-    pages.chain([api]).collect()
-}
-
 /// The metrics port. Clones share everything.
 #[derive(Clone)]
 pub struct MetricsFront {
@@ -133,10 +125,20 @@ impl AdminFront {
         pieces(content_type, Listing::of(self.service.snapshot().ok(), format).await)
     }
 
+    /// The list of all pages.
+    fn list(&self) -> String {
+        let line = |path, help| format!("{path:<11}{help}\n");
+        let pages = ENDPOINTS.iter().map(|endpoint| line(endpoint.path, endpoint.help));
+        let api = self.api.as_ref().map(|_| {
+            line(admin_api::PREFIX, "the admin API, with ADMIN_TOKEN: /admin/openapi.json describes it")
+        });
+        pages.chain(api).collect()
+    }
+
     /// The list of pages, or the status page for those who take HTML.
     fn index(&self, head: &Parts) -> Page {
         match status::takes_html(&head.headers) {
-            false => text(StatusCode::OK, index()),
+            false => text(StatusCode::OK, self.list()),
             true => match self.gate.admit_host(&head.uri, &head.headers) {
                 Ok(()) => status::page(),
                 Err(why) => text(StatusCode::FORBIDDEN, why),
@@ -189,7 +191,7 @@ impl Respond for AdminFront {
         if !allow.split(", ").any(|method| head.method == method) {
             return not_allowed(allow);
         }
-        let Some(endpoint) = endpoint else { return text(StatusCode::NOT_FOUND, index()) };
+        let Some(endpoint) = endpoint else { return text(StatusCode::NOT_FOUND, self.list()) };
         match endpoint.page {
             DebugPage::Index => self.index(&head),
             DebugPage::Ask => self.ask(query, body).await,

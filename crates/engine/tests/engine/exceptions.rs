@@ -67,8 +67,8 @@ fn passing_anew(exceptions: &[Exception], entry: (&str, &str)) -> usize {
 #[test]
 fn an_exception_changes_n_for_those_that_it_names() {
     let alice = exception(&[("user", Some("alice"))], limit(5));
-    assert_eq!(passing_anew(&[alice.clone()], ("user", "alice")), 5);
-    assert_eq!(passing_anew(&[alice.clone()], ("user", "bob")), 3);
+    assert_eq!(passing_anew(std::slice::from_ref(&alice), ("user", "alice")), 5);
+    assert_eq!(passing_anew(std::slice::from_ref(&alice), ("user", "bob")), 3);
     let nobody = exception(&[("user", Some("a*e"))], Effect::Deny);
     assert_eq!(
         passing_anew(&[nobody.clone(), alice.clone()], ("user", "alice")),
