@@ -64,17 +64,17 @@ mod tests {
     #[test]
     fn the_latest_moment_counts_and_one_loss_is_one() {
         let (cold, began, held) = (ColdSince::default(), monotonic(), Duration::from_secs(60));
-        let at = |secs| began + Duration::from_secs(1_000 + secs);
-        let note = |since_secs: u64, secs: u64| {
-            let begins = Begins { since_micros: since_secs * 1_000_000, now_micros: secs * 1_000_000 };
-            cold.note(&Address::Tcp("redis.test".to_owned(), 6_379), begins, held, at(secs))
+        let at = |millis| began + Duration::from_secs(1_000) + Duration::from_millis(millis);
+        let note = |since_millis: u64, millis: u64| {
+            let begins = Begins { since_micros: since_millis * 1_000, now_micros: millis * 1_000 };
+            cold.note(&Address::Tcp("redis.test".to_owned(), 6_379), begins, held, at(millis))
         };
-        assert!(!note(10, 100), "nothing of it counts any more");
+        assert!(!note(10_000, 100_000), "nothing of it counts any more");
         assert_eq!(cold.get(), None);
-        assert!(note(99, 100));
-        assert!(!note(95, 101), "another server, of before");
-        assert!(!note(103, 103), "another node comes to the same primary");
-        assert_eq!(cold.get(), Some(at(103)));
-        assert!(note(130, 130));
+        assert!(note(99_000, 100_000));
+        assert!(!note(95_000, 101_000), "another server, of before");
+        assert!(!note(99_900, 101_000), "another node came to the same primary");
+        assert_eq!(cold.get(), Some(at(99_900)));
+        assert!(note(130_000, 130_000));
     }
 }
