@@ -61,7 +61,7 @@ const FIRST: &[(&str, &str)] = &[
     ("GRPC_PORT", "gRPC, for Envoy"),
     ("PORT", "HTTP: /check, /json, health"),
     ("REDIS_URL", "host:port; counters live there, not here"),
-    ("REDIS_FAILURE_MODE", "when Redis is away: error, deny, allow, local"),
+    ("REDIS_FAILURE_MODE", "without Redis: error, deny, allow, local"),
     ("MAX_COUNTER_BYTES", "memory of counters [half of what there is]"),
     ("LOG_LEVEL", "error, warn, info, debug, trace"),
 ];
@@ -181,7 +181,7 @@ fn command() -> Command {
     commands.push(man::command(&commands));
     Command::new(NAME)
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Decides, for every request that a proxy is about to forward, whether it may pass.")
+        .about("Decides for a proxy whether a request may pass")
         .after_help(first_settings())
         .after_long_help("Each setting is a flag and an environment variable; the flag wins.")
         .arg(

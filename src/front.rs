@@ -147,21 +147,22 @@ pub struct Handler {
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     bounds: Bounds,
-    answer_options: AnswerOptions,
-    tracer: Option<Tracer>,
+    // These two are shared, because a waiting call holds a clone of the handler and should be small.
+    answer_options: Arc<AnswerOptions>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl Handler {
     /// A handler before `service`. It accepts what is within `bounds`, and counts into `metrics`.
     #[must_use]
     pub fn new(service: Arc<Service>, metrics: Arc<Metrics>, bounds: Bounds) -> Self {
-        Self { service, metrics, bounds, answer_options: AnswerOptions::default(), tracer: None }
+        Self { service, metrics, bounds, answer_options: Arc::default(), tracer: None }
     }
 
     /// The same handler with these options of answers.
     #[must_use]
     pub fn with_answer_options(self, answer_options: AnswerOptions) -> Self {
-        Self { answer_options, ..self }
+        Self { answer_options: Arc::new(answer_options), ..self }
     }
 
     /// The bounds on requests. A front uses them to stop reading early.

@@ -50,7 +50,7 @@ pub(super) fn exception_command() -> Command {
     let end = Command::new("end").about("Ends an exception").arg(id()).arg(text(TEXTS[0]));
     let list = Command::new("list").about("Lists all exceptions, a line of JSON each");
     Command::new("exception")
-        .about("Makes, ends or lists exceptions of running limiters: other limits for some, for a while")
+        .about("Makes, ends or lists other limits for some, while it runs")
         .subcommand_required(true)
         .subcommands([put, end, list].map(everywhere))
 }

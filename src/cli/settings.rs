@@ -11,7 +11,7 @@ use crate::settings::{Row, TABLE, markdown};
 /// The command. It takes every setting. Its help names none of them, because the program's help does.
 pub(super) fn command() -> Command {
     Command::new("settings")
-        .about("Shows the settings that are in force here, and where each comes from")
+        .about("Shows the settings in force here, and where each comes from")
         .arg(
             Arg::new("changed")
                 .long("changed")

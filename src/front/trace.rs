@@ -1,5 +1,7 @@
 //! What a span holds of a call: the decision, while it is there to be read, or the refusal.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 use prost::Message;
 
@@ -15,7 +17,7 @@ impl Handler {
     /// Traces calls from now on, if there is a tracer.
     #[must_use]
     pub fn traced(self, tracer: Option<Tracer>) -> Self {
-        Self { tracer, ..self }
+        Self { tracer: tracer.map(Arc::new), ..self }
     }
 
     /// Whether some calls are traced.
