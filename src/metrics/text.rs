@@ -99,21 +99,28 @@ impl Page {
 }
 
 /// Labels of our own families. `tests/blackbox/promtool.rs` compares the list with a scrape.
-const OWN_LABELS: [&str; 15] = [
+const OWN_LABELS: [&str; 22] = [
     "answer",
     "by",
+    "candidate",
     "code",
     "domain",
+    "effect",
     "err_type",
+    "event",
     "front",
     "grpc_method",
     "key1",
     "key2",
     "kind",
     "le",
+    "limit",
+    "outcome",
     "port",
+    "reason",
     "rule",
     "store",
+    "to",
     "version",
 ];
 

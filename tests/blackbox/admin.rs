@@ -165,8 +165,8 @@ fn a_counter_is_shown_and_reset_in_memory_and_in_redis() {
     let redis = Redis::start(&[]);
     for setup in [
         setup(),
-        setup().env("REDIS_URL", &redis.url()),
-        setup().env("REDIS_URL", &redis.url()).env("REDIS_SYNC", "leased"),
+        setup().env("REDIS_URL", &redis.url()).env("REDIS_TIMEOUT", "10s"),
+        setup().env("REDIS_URL", &redis.url()).env("REDIS_TIMEOUT", "10s").env("REDIS_SYNC", "leased"),
     ] {
         let limiter = setup.start();
         assert_eq!(passed(&limiter, "alice"), 3);
