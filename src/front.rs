@@ -416,21 +416,16 @@ impl Handler {
         self.service.cold_nanos_left(window_nanos)
     }
 
-    /// Explains how the encoded `RateLimitRequest` would be answered now. Every descriptor is asked for the hits of the
-    /// request instead of its own. Nothing is counted.
+    /// Explains how the encoded `RateLimitRequest` would be answered now. Nothing is counted.
     pub async fn explain<T>(
         &self,
         message: &[u8],
         render: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, Refusal> {
-        let mut message = self.decode(message)?;
-        for descriptor in &mut message.descriptors {
-            (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(0), false);
-        }
-        let hits = u64::from(message.hits_addend.max(1));
+        let message = self.decode(message)?;
         let request = self.parse(&message)?;
         let live = self.service.snapshot()?;
-        Ok(self.service.explain(live.in_force(), &request, hits, render).await?)
+        Ok(self.service.explain(live.in_force(), &request, render).await?)
     }
 
     fn decode(&self, message: &[u8]) -> Result<RateLimitRequest, Refusal> {

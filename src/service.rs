@@ -286,8 +286,7 @@ impl Service {
         Ok(self.conclude((live, monotonic()), &request, &plan, &applied, render))
     }
 
-    /// Explains what `hits` of each descriptor would get now, under these rules. `request` only asks (0 hits). Neither
-    /// counters nor metrics of decisions change.
+    /// Explains what this request would get now, under these rules. Nothing is charged, and no decision is counted.
     ///
     /// # Errors
     /// When the counters are shared, and the store does not answer for one.
@@ -295,13 +294,12 @@ impl Service {
         &self,
         live: InForce<'_>,
         request: &Request<'_>,
-        hits: u64,
         render: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, ServiceError> {
         let plan = self.plan(live, request);
-        let verdicts = self.counters.look(request, &plan, &self.clock).await?;
+        let looks = self.counters.look(request, &plan, &self.clock).await?;
         let (cold, now) = (self.counters.coldness(), self.clock.now());
-        let explanation = explain(live.rules(), request, &plan, verdicts, hits);
+        let explanation = explain(live.rules(), request, &plan, looks);
         Ok(render(&explanation.while_cold(|limit| cold.nanos_left_of(limit, now))))
     }
 

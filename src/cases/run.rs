@@ -8,7 +8,7 @@ use tidegate_engine::decision::{Decision, conclude};
 use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Modes, Origin};
-use tidegate_engine::request::{DescriptorOptions, Request, RequestBuf};
+use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::RuleSet;
 
 use super::{Asked, Case, CaseResult, Expected, Failure, Step, When};
@@ -24,21 +24,18 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// Runs a case.
 pub(super) fn run(case: &Case, rules: &RuleSet, modes: Modes) -> CaseResult {
-    let mut run =
-        Run { rules, modes, store: MemoryStore::new(MemoryOptions::new(COUNTER_BYTES_MAX)), requests: 0 };
-    let mut now = 0_u64;
-    let mut failure = None;
-    for step in &case.steps {
-        now = match step.when {
-            When::At(nanos) => nanos,
-            When::After(nanos) => now.saturating_add(nanos),
-        };
-        failure = run.step(step, &mut now);
-        if failure.is_some() {
-            break;
-        }
+    let mut run = Run::new(rules, modes);
+    let mut failure = run.case(case);
+    if let (Some(failure), true) = (&mut failure, run.is_unmet) {
+        failure.explanation = explained(case, rules, modes, run.requests);
     }
     CaseResult { name: case.name.clone(), line: case.at.line, requests: run.requests, failure }
+}
+
+/// Explains what this request of the case met: the same case once more, up to the moment before it.
+fn explained(case: &Case, rules: &RuleSet, modes: Modes, request: u64) -> String {
+    let mut run = Run { explains: Some(request), ..Run::new(rules, modes) };
+    run.case(case).map(|failure| failure.explanation).unwrap_or_default()
 }
 
 /// A case under way.
@@ -47,14 +44,35 @@ struct Run<'r> {
     modes: Modes,
     store: MemoryStore,
     requests: u64,
+    /// The last request was decided, and not as expected.
+    is_unmet: bool,
+    /// The number of the request that is explained instead of decided. The case ends there.
+    explains: Option<u64>,
 }
 
-impl Run<'_> {
+impl<'r> Run<'r> {
+    fn new(rules: &'r RuleSet, modes: Modes) -> Self {
+        let store = MemoryStore::new(MemoryOptions::new(COUNTER_BYTES_MAX));
+        Self { rules, modes, store, requests: 0, is_unmet: false, explains: None }
+    }
+
+    /// Runs all steps, up to the first failure.
+    fn case(&mut self, case: &Case) -> Option<Failure> {
+        let mut now = 0_u64;
+        case.steps.iter().find_map(|step| {
+            now = match step.when {
+                When::At(nanos) => nanos,
+                When::After(nanos) => now.saturating_add(nanos),
+            };
+            self.step(step, &mut now)
+        })
+    }
+
     /// Sends the requests of a step. `now` becomes the time of the last one.
     fn step(&mut self, step: &Step, now: &mut u64) -> Option<Failure> {
         let mut described = match self.described(step) {
             Ok(described) => described,
-            Err(got) => return Some(failure(step, *now, 1, got, String::new())),
+            Err(got) => return Some(failure(step, *now, 1, got)),
         };
         described.set_hits(step.hits);
         let request = described.as_request();
@@ -65,10 +83,15 @@ impl Run<'_> {
             self.requests += 1;
             let at = START.plus(*now);
             let plan = self.rules.plan(&request, self.modes);
+            if self.explains == Some(self.requests) {
+                let explanation =
+                    explain(self.rules, &request, &plan, self.store.look(&plan, at)).to_string();
+                return Some(Failure { explanation, ..failure(step, *now, number, String::new()) });
+            }
             let decision = conclude(&plan, &self.store.apply(&plan, at));
             if !step.expected.is_met(&decision) {
-                let explanation = self.explained(&described, step, at);
-                return Some(failure(step, *now, number, got(&decision), explanation));
+                self.is_unmet = true;
+                return Some(failure(step, *now, number, got(&decision)));
             }
         }
         None
@@ -102,18 +125,6 @@ impl Run<'_> {
         }
         Ok(buf)
     }
-
-    /// Explains what the same request would get now, after it was counted.
-    fn explained(&self, described: &RequestBuf, step: &Step, at: Timestamp) -> String {
-        let mut question = Request::new(described.domain(), 0);
-        for descriptor in described.as_request().descriptors() {
-            let options = DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() };
-            question.push(descriptor.entries.iter().copied(), options);
-        }
-        let plan = self.rules.plan(&question, self.modes);
-        let verdicts = self.store.apply(&plan, at);
-        explain(self.rules, &question, &plan, verdicts, step.hits.max(1).into()).to_string()
-    }
 }
 
 fn push(buf: &mut RequestBuf, key: &str, value: &str) {
@@ -124,7 +135,7 @@ fn push(buf: &mut RequestBuf, key: &str, value: &str) {
     let Ok(_) = buf.entry(key, write);
 }
 
-fn failure(step: &Step, at_nanos: u64, number: u32, got: String, explanation: String) -> Failure {
+fn failure(step: &Step, at_nanos: u64, number: u32, got: String) -> Failure {
     Failure {
         line: step.at.line,
         column: step.at.column,
@@ -132,7 +143,7 @@ fn failure(step: &Step, at_nanos: u64, number: u32, got: String, explanation: St
         at_nanos,
         expected: step.expected.to_string(),
         got,
-        explanation,
+        explanation: String::new(),
     }
 }
 

@@ -65,6 +65,7 @@ fn a_failure_says_when_and_why() {
         ("OK", "OVER_LIMIT, rule per_user, remaining 0, wait 41s")
     );
     assert!(failure.explanation.contains("there is no room now"), "{}", failure.explanation);
+    assert!(failure.explanation.contains("2 counted, 0 left"), "{}", failure.explanation);
     let files = [result];
     let text = text(&files);
     assert!(
@@ -111,6 +112,21 @@ fn answers_are_held_to_all_that_is_expected() {
     let domain =
         one_case("      - {domain: bar, request: {user: alice}, expect: {code: OK, remaining: 1}}\n");
     assert!(!domain.is_good());
+}
+
+/// The explanation is of what the request met, not of what it left behind.
+#[test]
+fn a_request_that_should_have_been_denied_is_explained_as_it_was_admitted() {
+    let result = one_case(
+        "      - {request: {user: alice}, expect: OK}\n      - {request: {user: alice}, expect: OVER_LIMIT}\n",
+    );
+    let failure = result.cases[0].failure.as_ref().expect("it fails");
+    let (got, explanation) = (&failure.got, &failure.explanation);
+    assert!(got.starts_with("OK, rule per_user, remaining 0"), "{got}");
+    assert!(
+        explanation.contains("1 hit would get OK") && explanation.contains("1 counted, 1 left"),
+        "{explanation}"
+    );
 }
 
 #[test]

@@ -140,12 +140,11 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
     let store = MemoryStore::new(MemoryOptions::new(1 << 20));
     let mut request = Request::new(&question.domain, question.hits);
     for descriptor in &question.descriptors {
-        let options = DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() };
-        request.push(descriptor.iter().map(|(key, value)| Entry { key, value }), options);
+        let entries = descriptor.iter().map(|(key, value)| Entry { key, value });
+        request.push(entries, DescriptorOptions::default());
     }
     let plan = rules.plan(&request, configuration.modes);
-    let verdicts = store.apply(&plan, Clock::start().now());
-    let shown = explain(&rules, &request, &plan, verdicts, question.hits.into());
+    let shown = explain(&rules, &request, &plan, store.look(&plan, Clock::start().now()));
     Ok(if question.as_json {
         format!("{}\n", json_line(&shown.json().to_string()))
     } else {

@@ -92,10 +92,10 @@ impl<'a, 'r> DecisionText<'a, 'r> {
             End::NoNode(_) => out.write_str("OK, no rule below ")?,
             End::NoLimit(_) | End::Rule(_) => out.write_str("OK, no limit at ")?,
         }
-        if walk.met.is_empty() {
+        if walk.met().next().is_none() {
             return out.write_str("the domain");
         }
-        for (place, (met, entry)) in walk.met.iter().zip(entries).enumerate() {
+        for (place, (met, entry)) in walk.met().zip(entries).enumerate() {
             let dot = if place > 0 { "." } else { "" };
             match met {
                 Met::Exact if self.shows_values => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
-use tidegate_engine::decision::Verdicts;
+use tidegate_engine::look::Looks;
 use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
@@ -108,7 +108,7 @@ impl Counters {
         }
     }
 
-    /// Reads all counters of a request that only asks (0 hits), wherever they live.
+    /// What all counters of a request would say to it, wherever they live. Charges nothing.
     ///
     /// # Errors
     /// When the shared store does not answer for one.
@@ -117,9 +117,9 @@ impl Counters {
         request: &Request<'_>,
         plan: &Plan<'_>,
         clock: &Clock,
-    ) -> Result<Verdicts, StoreError> {
+    ) -> Result<Looks, StoreError> {
         match self {
-            Self::Memory(store) => Ok(store.apply(plan, clock.now())),
+            Self::Memory(store) => Ok(store.look(plan, clock.now())),
             Self::Shared(shared) => shared.look(request, plan).await,
         }
     }

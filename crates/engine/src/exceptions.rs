@@ -132,11 +132,12 @@ impl Exceptions {
         self.shapes.is_empty()
     }
 
-    /// Puts a plan of a request under these exceptions.
+    /// Puts a plan of a request under these exceptions. A candidate beside a limit that has other numbers now is not asked.
     pub fn apply(&self, request: &Request<'_>, plan: &mut Plan<'_>) {
-        for (step, descriptor) in plan.steps.iter_mut().zip(request.descriptors()) {
+        for (index, (step, descriptor)) in plan.steps.iter_mut().zip(request.descriptors()).enumerate() {
             if let Some(place) = self.fitting(request.domain(), &descriptor) {
                 except(step, place.effect, request, &descriptor);
+                plan.candidates.retain(|candidate| candidate.step != index);
             }
         }
     }

@@ -1,23 +1,29 @@
-//! Explains a decision: which rule each descriptor matched, by which path, what its counter holds, and what follows.
-//! For people who ask at three in the morning why a request was denied, or why it was not.
+//! Explains a decision: which rule each descriptor met, level by level; what its counter holds; what would be charged,
+//! and why. For people who ask at three in the morning why a request was denied, or why it was not.
 //!
-//! In: rules, a request of 0 hits, its plan and its verdicts. Out: an [`Explanation`], as text or JSON. Not used on
-//! the request path.
+//! In: rules, a request, its plan, and what its counters would say to it ([`Looks`]). Out: an [`Explanation`], as text or
+//! JSON. Not used on the request path.
 
+mod drawing;
+mod json;
 mod render;
+mod settled;
 
-use crate::decision::{Decision, Limited, Status, Verdicts, conclude};
+use crate::decision::{Code, Decision, Limited, Status, Trial, Verdicts, conclude};
 use crate::limit::Limit;
-use crate::plan::{Check, Origin, Plan, Step};
+use crate::look::{Look, Looks};
+use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
+use crate::settle::settle;
 use crate::time::ceil_secs;
+use settled::Settled;
 
 /// What a request would be answered, and why.
 #[derive(Clone, Debug)]
 pub struct Explanation<'a> {
     domain: String,
-    /// The hits that each descriptor would take.
+    /// The hits of descriptors that bring none of their own.
     hits: u64,
     decision: Decision<'a>,
     descriptors: Vec<Explained<'a>>,
@@ -27,45 +33,68 @@ pub struct Explanation<'a> {
 #[derive(Clone, Debug)]
 struct Explained<'a> {
     entries: Vec<(String, String)>,
+    /// It brings hits of its own.
+    own_hits: bool,
     walk: Walk<'a>,
     status: Status<'a>,
     rule: Option<&'a Rule>,
+    /// What its counter says.
+    look: Option<Look>,
+    settled: Option<Settled>,
+    /// The descriptor whose rule replaces its own, by index.
+    replaced_by: Option<usize>,
+    /// Its rule's limit on trial, and what that counter says.
+    trial: Option<(Trial<'a>, Look)>,
     /// One sentence.
     why: String,
 }
 
-/// Explains what `hits` hits on each descriptor would get now. `plan` and `verdicts` are those of a `request` of 0
-/// hits under `rules`.
+/// Explains what this request would get now. `plan` and `looks` are its own, under `rules`.
 pub fn explain<'a>(
     rules: &'a RuleSet,
     request: &Request<'_>,
     plan: &Plan<'a>,
-    mut verdicts: Verdicts,
-    hits: u64,
+    looks: Looks,
 ) -> Explanation<'a> {
-    for verdict in verdicts.iter_mut().flatten() {
-        // The verdict on 0 hits says what the counter holds, whether 1 hit would be denied, and when that changes.
-        verdict.over |= hits > verdict.remaining;
-    }
+    let verdicts: Verdicts = looks.iter().map(|look| look.as_ref().map(|look| look.verdict)).collect();
     let decision = conclude(plan, &verdicts);
-    let descriptors = request
-        .descriptors()
-        .zip(plan.steps.iter().zip(&decision.statuses))
-        .map(|(descriptor, (step, status))| {
-            let walk = rules.walk(request.domain(), descriptor.entries);
-            let why = match (step, status) {
-                (Step::Replaced(rule), _) => replaced(plan, rule),
-                (Step::Unlimited(_), _) => "the rule has no bound".to_owned(),
-                (_, Status::Limited(limited)) => counted(limited, hits),
-                _ => unmatched(&walk, request.domain(), descriptor.entries),
-            };
-            Explained { entries: owned(descriptor.entries), walk, status: *status, rule: rule_of(step), why }
-        })
-        .collect();
+    let settlement = settle(plan, |place| verdicts[place].is_some_and(|verdict| verdict.over));
+    let denying = denying(&decision);
+    let mut descriptors = Vec::new();
+    for (index, descriptor) in request.descriptors().enumerate() {
+        let (step, status) = (&plan.steps[index], decision.statuses[index]);
+        let walk = rules.walk(request.domain(), descriptor.entries);
+        let replaced_by = replacing(plan, index);
+        let why = match (step, &status) {
+            (Step::Replaced(rule), _) => replaced(plan, rule, replaced_by),
+            (Step::Unlimited(_), _) => "the rule has no bound".to_owned(),
+            (_, Status::Limited(limited)) => counted(limited),
+            _ => unmatched(&walk, request.domain(), descriptor.entries),
+        };
+        let settled = match (step, &status) {
+            (Step::Check(check), Status::Limited(limited)) => {
+                Some(Settled::of(check, limited, settlement, &denying))
+            }
+            _ => None,
+        };
+        descriptors.push(Explained {
+            entries: owned(descriptor.entries),
+            own_hits: descriptor.options.hits_addend.is_some(),
+            walk,
+            status,
+            rule: rule_of(step),
+            look: looks[index].clone(),
+            settled,
+            replaced_by,
+            trial: trial(plan, &decision, &looks, index),
+            why,
+        });
+    }
+    let hits = u64::from(request.hits_addend().max(1));
     Explanation { domain: request.domain().to_owned(), hits, decision, descriptors }
 }
 
-impl Explanation<'_> {
+impl<'a> Explanation<'a> {
     /// The same, saying for each descriptor how long its counter still counts as full because hits may be lost:
     /// `nanos_left` of its limit, if there is no room.
     #[must_use]
@@ -80,6 +109,30 @@ impl Explanation<'_> {
         }
         self
     }
+
+    /// The overall code, and which descriptors would have the code OVER_LIMIT: what a decision on the same request now
+    /// would say.
+    pub fn decision(&self) -> &Decision<'a> {
+        &self.decision
+    }
+}
+
+/// The descriptors that deny the request, by index: those that are over and in no mode that lets them pass. When all in
+/// quota mode are over, these.
+fn denying(decision: &Decision<'_>) -> Vec<usize> {
+    let denied = |quota: bool| {
+        let statuses = decision.statuses.iter().enumerate();
+        let over = statuses.filter(move |(_, status)| match status {
+            Status::Limited(limited) => limited.is_denied() && limited.quota == quota,
+            _ => false,
+        });
+        over.map(|(index, _)| index).collect::<Vec<_>>()
+    };
+    if decision.code == Code::Ok && !decision.shadowed {
+        return Vec::new();
+    }
+    let alone = denied(false);
+    if alone.is_empty() { denied(true) } else { alone }
 }
 
 fn owned(entries: &[Entry<'_>]) -> Vec<(String, String)> {
@@ -94,13 +147,36 @@ fn rule_of<'a>(step: &Step<'a>) -> Option<&'a Rule> {
     }
 }
 
-fn replaced(plan: &Plan<'_>, rule: &Rule) -> String {
-    let mut others = plan.steps.iter().filter_map(rule_of);
-    let by = others.find(|other| other.replaces.contains(&rule.name)).map(Rule::path);
-    format!("not counted: another rule of this request, {}, replaces `{}`", by.unwrap_or_default(), rule.name)
+/// The step whose rule replaces that of this step.
+fn replacing(plan: &Plan<'_>, index: usize) -> Option<usize> {
+    let Step::Replaced(rule) = plan.steps.get(index)? else { return None };
+    let replaces = |step: &Step<'_>| rule_of(step).is_some_and(|other| other.replaces.contains(&rule.name));
+    plan.steps.iter().position(replaces)
 }
 
-fn counted(limited: &Limited<'_>, hits: u64) -> String {
+fn replaced(plan: &Plan<'_>, rule: &Rule, by: Option<usize>) -> String {
+    let path = by.and_then(|by| rule_of(&plan.steps[by])).map(Rule::path).unwrap_or_default();
+    let number = by.map(|by| format!(" (descriptor {})", by + 1)).unwrap_or_default();
+    format!("not counted: another rule of this request, {path}{number}, replaces `{}`", rule.name)
+}
+
+/// The candidate beside this step.
+fn trial<'a>(
+    plan: &Plan<'a>,
+    decision: &Decision<'a>,
+    looks: &Looks,
+    step: usize,
+) -> Option<(Trial<'a>, Look)> {
+    let trial = decision.trials.iter().find(|trial| trial.descriptor == step)?;
+    let place = plan.candidates.iter().position(|candidate| candidate.step == step)?;
+    Some((*trial, looks.get(plan.steps.len() + place)?.clone()?))
+}
+
+fn counted(limited: &Limited<'_>) -> String {
+    let hits = match limited.hits {
+        Hits::Take(hits) => hits,
+        Hits::GiveBack(_) => 0,
+    };
     let room = match limited.verdict.over {
         false => return "there is room".to_owned(),
         true if hits > u64::from(limited.limit.burst()) => "so many never fit",
@@ -119,7 +195,7 @@ fn unmatched(walk: &Walk<'_>, domain: &str, entries: &[Entry<'_>]) -> String {
     match &walk.end {
         End::NoDomain(known) => format!("domain {domain} has no rules (there are: {})", names_text(known)),
         End::NoNode(known) => {
-            let next = entries.get(walk.met.len()).map(text).unwrap_or_default();
+            let next = entries.get(walk.met().count()).map(text).unwrap_or_default();
             format!("no rule for {next} at this level (there is: {})", names_text(known))
         }
         End::NoLimit(below) if !below.names.is_empty() => {

@@ -66,6 +66,8 @@ pub mod settle;
 #[doc(hidden)]
 pub mod decision;
 #[doc(hidden)]
+pub mod look;
+#[doc(hidden)]
 pub mod explain;
 #[doc(hidden)]
 pub mod keyed;

@@ -14,7 +14,7 @@ use crate::key::KeySecret;
 use crate::limit::Algorithm;
 use crate::memory::{MemoryOptions, MemoryStore, StoreFull};
 use crate::plan::Modes;
-use crate::request::{DescriptorOptions, Request};
+use crate::request::Request;
 use crate::rules::{Diagnostic, LoadOptions, RuleSet, SourceFile, load};
 use crate::time::Timestamp;
 
@@ -100,20 +100,11 @@ impl Limiter {
         render(&conclude(&plan, &self.store.apply(&plan, now)))
     }
 
-    /// Says, for people, what the request would be answered now, and why. It changes nothing. Descriptors' own hits
-    /// are ignored: each descriptor asks for the hits of the request.
+    /// Says, for people, what the request would be answered now, and why. It charges nothing.
     pub fn explain(&self, request: &Request<'_>, now: Timestamp) -> String {
-        let mut question = Request::new(request.domain(), 0);
-        for descriptor in request.descriptors() {
-            let limit = descriptor.options.limit;
-            let only_asks = DescriptorOptions { limit, hits_addend: Some(0), is_negative_hits: false };
-            question.push(descriptor.entries.iter().copied(), only_asks);
-        }
         let rules = self.rules();
-        let plan = rules.plan(&question, Modes::default());
-        let verdicts = self.store.apply(&plan, now);
-        let hits = u64::from(request.hits_addend().max(1));
-        explain(&rules, &question, &plan, verdicts, hits).to_string()
+        let plan = rules.plan(request, Modes::default());
+        explain(&rules, request, &plan, self.store.look(&plan, now)).to_string()
     }
 
     /// Replaces all rules by these files, each a name and a text. Counters of limits that stay keep their hits.

@@ -20,6 +20,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::decision::Verdicts;
 use crate::key::Key;
 use crate::limit::{Algorithm, Counter, Limit, Pending, Verdict, with_algorithms};
+use crate::look::Looks;
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::reported::{Reported, ReportedTotal};
 use crate::settle::{Settlement, settle, settle_trial};
@@ -167,6 +168,13 @@ impl MemoryStore {
             }
             (Some(_), _) => self.apply_many(plan, now, verdicts),
         }
+    }
+
+    /// What all counters of a request would say to it, if it came now. It charges nothing and gives nothing back.
+    pub fn look(&self, plan: &Plan<'_>, now: Timestamp) -> Looks {
+        let mut locked = Locked::new(&self.kinds, plan);
+        let prepared = locked.prepare_all(plan, now, &self.budget, (self.full, &self.cold));
+        locked.look_all(plan, now, &prepared)
     }
 
     /// Prefetches what [`apply`](Self::apply) will read for these plans, all of it at once. Among millions of

@@ -32,7 +32,7 @@ pub use duration::parse_duration_nanos;
 pub use excerpt::{Excerpt, Ink, excerpts};
 pub use path::normalized as normalized_path;
 pub use set::{Example, RuleSet};
-pub use walk::{End, Met, NameList, Walk};
+pub use walk::{End, Fit, Level, Met, NameList, Tried, Walk};
 pub(crate) use wildcard::Pattern;
 
 pub use crate::metric_name::{MetricName, MetricPath};

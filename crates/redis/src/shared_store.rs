@@ -9,6 +9,7 @@ mod unsynced;
 mod report_unsynced;
 mod known;
 mod leased;
+mod look;
 mod deny_cache;
 mod part;
 mod question;
@@ -296,20 +297,6 @@ impl<R: Runtime> SharedStore<R> {
         let gives =
             |(_, check): (usize, &Check<'_>)| matches!(check.hits, Hits::GiveBack(_)).then_some(check.key);
         Refunds::begin(&self.runtime, &self.deny_cache, checks(plan).filter_map(gives).collect())
-    }
-
-    /// Asks Redis for the verdicts of a request of 0 hits. Neither leases nor the deny cache answer, and the deny
-    /// cache learns nothing.
-    ///
-    /// # Errors
-    /// When Redis does not answer for one of the counters.
-    pub async fn look(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<Verdicts, StoreError> {
-        let times = self.times(None);
-        let unknown: Verdicts = smallvec![None; plan.places()];
-        let parts = self.parts(request, plan, &unknown);
-        let verdict = |outcome: Outcome| outcome.transpose().map(|counter| Some(counter?.verdict));
-        let outcomes = self.ask_all(plan, &parts, &unknown, times).await;
-        outcomes.into_iter().map(verdict).collect::<Result<_, _>>().map_err(StoreError)
     }
 
     /// Answers checks from the deny cache; none beside a candidate, which has to be asked in any case.

@@ -210,7 +210,7 @@ impl AdminApi {
     async fn look(&self, counter: &Counter) -> Result<Value, Problem> {
         let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
         let explained =
-            self.service.explain(live.in_force(), &counter.request(), 1, |shown| shown.json()).await;
+            self.service.explain(live.in_force(), &counter.question(), |shown| shown.json()).await;
         explained.map_err(Refusal::from).map_err(|refusal| refused(&refusal))
     }
 }
@@ -236,6 +236,14 @@ impl Counter {
             Some(entries) => Ok(Self { domain, entries }),
             None => Err(invalid("entries: expected a list of objects with `key` and `value`")),
         }
+    }
+
+    /// A request of one hit, to be explained.
+    fn question(&self) -> Request<'_> {
+        let mut request = Request::new(&self.domain, 1);
+        let entries = self.entries.iter().map(|(key, value)| Entry { key, value });
+        request.push(entries, DescriptorOptions::default());
+        request
     }
 
     /// A request that only asks.

@@ -1,13 +1,12 @@
-//! An explanation as text for people, and as JSON for programs.
+//! An explanation as text for people.
 
 use std::fmt::{self, Display};
 
-use serde_json::{Value, json};
-
-use super::{Explained, Explanation};
-use crate::decision::{Limited, Status};
-use crate::plan::Origin;
-use crate::rules::{Cost, Met, Rule};
+use super::{Explained, Explanation, denying, drawing};
+use crate::decision::{Limited, Status, Trial};
+use crate::look::Look;
+use crate::plan::{Hits, Origin};
+use crate::rules::{Cost, Fit, Level, Met, Tried};
 use crate::text::one_line;
 use crate::time::ceil_secs;
 
@@ -20,35 +19,62 @@ impl Display for Explanation<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, hits, decision, descriptors } = self;
         let shadowed = if decision.shadowed { " (OVER_LIMIT, but for SHADOW_MODE)" } else { "" };
-        let hits = if *hits == 1 { "1 hit".to_owned() } else { format!("{hits} hits") };
+        let code = decision.code.name();
         line(
             out,
-            format_args!(
-                "{domain}: {hits} would get {}{shadowed}; nothing was counted",
-                decision.code.name()
-            ),
+            format_args!("{domain}: {} would get {code}{shadowed}; nothing was counted", hits_text(*hits)),
         )?;
-        descriptors.iter().try_for_each(|descriptor| descriptor.write(out))
+        let is_one_of_many = descriptors.len() > 1;
+        for (index, descriptor) in descriptors.iter().enumerate() {
+            writeln!(out)?;
+            if is_one_of_many {
+                write!(out, "{}. ", index + 1)?;
+            }
+            descriptor.write(out)?;
+        }
+        let denying = denying(decision);
+        if is_one_of_many && !denying.is_empty() {
+            writeln!(out)?;
+            denying.iter().try_for_each(|&index| {
+                let path =
+                    descriptors[index].rule.map(|rule| format!(" ({})", rule.path())).unwrap_or_default();
+                line(out, format_args!("denied by descriptor {}{path}", index + 1))
+            })?;
+        }
+        Ok(())
     }
+}
+
+fn hits_text(hits: u64) -> String {
+    if hits == 1 { "1 hit".to_owned() } else { format!("{hits} hits") }
 }
 
 impl Explained<'_> {
     fn write(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries = self.entries.iter().map(|(key, value)| format!("{key}={value}"));
-        writeln!(out)?;
         line(out, format_args!("{}", entries.collect::<Vec<_>>().join(" ")))?;
-        if !self.walk.met.is_empty() {
+        if self.walk.met().next().is_some() {
             line(out, format_args!("  path      {}", self.path()))?;
+        }
+        for (number, (level, entry)) in (1..).zip(self.walk.levels.iter().zip(&self.entries)) {
+            write_level(out, number, level, entry)?;
         }
         if let Some(rule) = self.rule {
             line(out, format_args!("  rule      {} at {}", rule.path(), rule.written))?;
         }
         match &self.status {
-            Status::Limited(limited) => write_counter(out, limited)?,
+            Status::Limited(limited) => self.write_counter(out, limited)?,
             Status::Unlimited(_) => writeln!(out, "  limit     unlimited")?,
             Status::NoLimit | Status::Replaced(_) => writeln!(out, "  limit     none")?,
         }
-        line(out, format_args!("  answer    {}: {}", self.status.code().name(), self.why))
+        if let Some(settled) = &self.settled {
+            writeln!(out, "  settled   {}", settled.why)?;
+        }
+        line(out, format_args!("  answer    {}: {}", self.status.code().name(), self.why))?;
+        match &self.trial {
+            Some((trial, look)) => write_trial(out, trial, look),
+            None => Ok(()),
+        }
     }
 
     /// The nodes of the path: `user (any value) > plan=free* (pattern)`.
@@ -58,99 +84,129 @@ impl Explained<'_> {
             Met::Pattern(pattern) => format!("{key}={pattern} (pattern)"),
             Met::Any => format!("{key} (any value)"),
         };
-        self.walk.met.iter().zip(&self.entries).map(node).collect::<Vec<_>>().join(" > ")
+        self.walk.met().zip(&self.entries).map(node).collect::<Vec<_>>().join(" > ")
+    }
+
+    fn write_counter(&self, out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Result {
+        line(out, format_args!("  limit     {}", limit_text(limited)))?;
+        if self.own_hits {
+            let (does, hits) = match limited.hits {
+                Hits::Take(hits) => ("takes", hits),
+                Hits::GiveBack(hits) => ("gives back", hits),
+            };
+            writeln!(out, "  hits      {does} {hits}, by its own hits_addend")?;
+        }
+        let (burst, verdict) = (u64::from(limited.limit.burst()), &limited.verdict);
+        // Reported costs may count beyond the limit.
+        let beyond = match verdict.before.saturating_sub(burst) {
+            0 => String::new(),
+            beyond => format!(", {beyond} beyond the limit"),
+        };
+        writeln!(out, "  counter   {} counted, {} left{beyond}", verdict.before, limited.remaining())?;
+        writeln!(out, "            {}", drawing::bar(verdict.before, burst))?;
+        let Some(look) = &self.look else { return Ok(()) };
+        if let Some(leaving) = &look.leaving {
+            writeln!(out, "            {}", drawing::leaving(leaving))?;
+        }
+        writeln!(out, "  capacity  {}", capacity(limited, look))
     }
 }
 
-fn write_counter(out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Result {
+/// When there is room for one hit, and for the hits that are asked for.
+fn capacity(limited: &Limited<'_>, look: &Look) -> String {
+    let wait = |nanos: u64| match ceil_secs(nanos) {
+        0 => "now".to_owned(),
+        seconds => format!("in {seconds} s"),
+    };
+    let one = format!("1 hit fits {}", wait(look.wait_one_nanos));
+    let verdict = &limited.verdict;
+    let asked = match limited.hits {
+        Hits::Take(hits @ 2..) if hits > u64::from(limited.limit.burst()) => format!(", {hits} hits never"),
+        Hits::Take(hits @ 2..) if verdict.over => format!(", {hits} hits {}", wait(verdict.reset_nanos)),
+        Hits::Take(hits @ 2..) => format!(", {hits} hits now"),
+        Hits::Take(_) | Hits::GiveBack(_) => String::new(),
+    };
+    let more = match ceil_secs(verdict.reset_nanos) {
+        0 => String::new(),
+        _ if verdict.over => String::new(),
+        seconds => format!("; more comes back in {seconds} s"),
+    };
+    format!("{one}{asked}{more}")
+}
+
+/// One level of the walk: which nodes were tried, and why each fits or does not.
+fn write_level(
+    out: &mut fmt::Formatter<'_>,
+    number: usize,
+    level: &Level<'_>,
+    (key, value): &(String, String),
+) -> fmt::Result {
+    line(out, format_args!("  level {number:<3} {key}={value}"))?;
+    if level.tried.is_empty() {
+        writeln!(out, "            no node has this key")?;
+    }
+    level.tried.iter().try_for_each(|tried| write_tried(out, tried, key))?;
+    match level.more {
+        0 => Ok(()),
+        more => writeln!(out, "            and {more} patterns more, which do not match or were not tried"),
+    }
+}
+
+fn write_tried(out: &mut fmt::Formatter<'_>, tried: &Tried<'_>, key: &str) -> fmt::Result {
+    let node = match tried.node {
+        Met::Exact => "this value".to_owned(),
+        Met::Pattern(pattern) => format!("{key}={pattern}"),
+        Met::Any => "any value".to_owned(),
+    };
+    let fit = match (tried.fit, tried.node, tried.written) {
+        (_, Met::Exact, None) => "no such node",
+        (Fit::Taken, ..) => "fits",
+        (Fit::No, ..) => "does not match",
+        (Fit::NotTried, ..) => "not tried",
+    };
+    let at = tried.written.map(|written| format!(" at {written}")).unwrap_or_default();
+    line(out, format_args!("            {node}{at}: {fit}"))
+}
+
+/// What the candidate beside the limit says.
+fn write_trial(out: &mut fmt::Formatter<'_>, trial: &Trial<'_>, look: &Look) -> fmt::Result {
+    let Limited { limit, verdict, .. } = &trial.limited;
+    let burst = match limit.algorithm().is_bucket() {
+        true => format!(", burst {}", limit.burst()),
+        false => String::new(),
+    };
+    let (counted, left) = (verdict.before, trial.limited.remaining());
+    let says = match (trial.passes, verdict.over) {
+        (true, false) => "the request would pass",
+        (true, true) => "over, and the request would pass",
+        (false, true) => "the request would be denied",
+        (false, false) => "another limit would deny the request",
+    };
+    writeln!(out, "  candidate {} instead{burst}: {counted} counted, {left} left: {says}", limit.requests())?;
+    match ceil_secs(look.wait_one_nanos) {
+        0 => Ok(()),
+        seconds => writeln!(out, "            1 hit fits in {seconds} s"),
+    }
+}
+
+/// `5 per 2 hours, token_bucket, burst 1, named per_user`.
+fn limit_text(limited: &Limited<'_>) -> String {
     let (unit, multiplier, name) = limit_of(limited);
     let name = if name.is_empty() { String::new() } else { format!(", named {name}") };
     let window = if multiplier == 1 { unit.to_owned() } else { format!("{multiplier} {unit}s") };
     let (requests, burst) = (limited.limit.requests(), limited.limit.burst());
-    let burst_text =
+    let burst =
         if limited.limit.algorithm().is_bucket() { format!(", burst {burst}") } else { String::new() };
     let algorithm = limited.limit.algorithm().name();
     let cost = match limited.origin {
         Origin::Rule(rule) if rule.cost == Cost::Asked => ", cost asked",
         _ => "",
     };
-    let text = format_args!("  limit     {requests} per {window}, {algorithm}{burst_text}{cost}{name}");
-    line(out, text)?;
-    // Reported costs may count beyond the limit.
-    let beyond = match limited.verdict.before.saturating_sub(u64::from(burst)) {
-        0 => String::new(),
-        beyond => format!(", {beyond} beyond the limit"),
-    };
-    writeln!(out, "  counter   {} counted, {} left{beyond}", limited.verdict.before, limited.remaining())?;
-    match ceil_secs(limited.verdict.reset_nanos) {
-        0 => Ok(()),
-        seconds => writeln!(out, "  capacity  comes back in {seconds} s"),
-    }
-}
-
-impl Explanation<'_> {
-    /// As JSON.
-    pub fn json(&self) -> Value {
-        json!({
-            "domain": self.domain,
-            "hits": self.hits,
-            "code": self.decision.code.name(),
-            "shadowed": self.decision.shadowed,
-            "descriptors": self.descriptors.iter().map(Explained::json).collect::<Vec<_>>(),
-        })
-    }
-}
-
-impl Explained<'_> {
-    fn json(&self) -> Value {
-        let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
-        let met = |met: &Met<'_>| match met {
-            Met::Exact => json!({"met": "value"}),
-            Met::Pattern(pattern) => json!({"met": "pattern", "pattern": pattern}),
-            Met::Any => json!({"met": "any"}),
-        };
-        let mut json = json!({
-            "entries": self.entries.iter().map(entry).collect::<Vec<_>>(),
-            "path": self.walk.met.iter().map(met).collect::<Vec<_>>(),
-            "rule": self.rule.map(rule_json),
-            "code": self.status.code().name(),
-            "why": self.why,
-        });
-        if let Status::Limited(limited) = &self.status {
-            json["limit"] = limit_json(limited);
-            json["counter"] = json!({
-                "counted": limited.verdict.before,
-                "remaining": limited.remaining(),
-                "capacity_in_seconds": ceil_secs(limited.verdict.reset_nanos),
-            });
-        }
-        json
-    }
-}
-
-fn rule_json(rule: &Rule) -> Value {
-    let written = &rule.written;
-    json!({
-        "path": rule.path(), "name": &*rule.name,
-        "file": &*written.file, "line": written.line, "column": written.column,
-    })
-}
-
-fn limit_json(limited: &Limited<'_>) -> Value {
-    let (unit, unit_multiplier, _) = limit_of(limited);
-    json!({
-        "requests_per_unit": limited.limit.requests(),
-        "unit": unit,
-        "unit_multiplier": unit_multiplier,
-        "algorithm": limited.limit.algorithm().name(),
-        "burst": limited.limit.burst(),
-        "shadow_mode": limited.shadow,
-        "quota_mode": limited.quota,
-    })
+    format!("{requests} per {window}, {algorithm}{burst}{cost}{name}")
 }
 
 /// Unit, multiplier and name.
-fn limit_of<'a>(limited: &Limited<'a>) -> (&'static str, u32, &'a str) {
+pub(super) fn limit_of<'a>(limited: &Limited<'a>) -> (&'static str, u32, &'a str) {
     match limited.origin {
         Origin::Rule(rule) => (rule.unit.name(), rule.unit_multiplier, &rule.name),
         Origin::Override { unit, unit_multiplier } => (unit.name(), unit_multiplier, ""),

@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::decision::Verdicts;
 use crate::key::Key;
 use crate::limit::Pending;
+use crate::look::Looks;
 use crate::memory::StoreFull;
 use crate::memory::budget::Budget;
 use crate::memory::cold::Cold;
@@ -79,6 +80,16 @@ impl<'a> Locked<'a> {
             all[index] = Some(prepared);
         }
         all
+    }
+
+    /// What the counters say to what was prepared.
+    pub(super) fn look_all(&self, plan: &Plan<'_>, now: Timestamp, prepared: &[Option<Prepared>]) -> Looks {
+        let mut looks: Looks = (0..plan.places()).map(|_| None).collect();
+        for (index, check) in plan.checks() {
+            let Target { guard, .. } = self.targets[index];
+            looks[index] = prepared[index].map(|prepared| self.guards[guard].1.look(check, now, &prepared));
+        }
+        looks
     }
 
     /// Charges what was settled and sets the verdicts, in request order. The first settlement is that of the request, then

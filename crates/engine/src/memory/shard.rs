@@ -3,6 +3,7 @@
 
 use crate::key::Key;
 use crate::limit::{Algorithm, Counter, Limit, Pending, Preview, Verdict};
+use crate::look::{Leaving, Look};
 use crate::memory::StoreFull;
 use crate::memory::budget::Budget;
 use crate::memory::due::whole_seconds;
@@ -83,6 +84,9 @@ pub(super) trait ShardOps {
 
     /// The slot of the counter now, and the most hits that a reported cost adds to it.
     fn find_report_max(&self, check: &Check<'_>) -> (Option<usize>, u64);
+
+    /// What the counter says to a check that was prepared. Nothing changes.
+    fn look(&self, check: &Check<'_>, now: Timestamp, prepared: &Prepared) -> Look;
 
     /// Charges `charged` hits (or gives hits back) and returns the verdict. `uncharged` are hits of earlier
     /// descriptors of the request that were pending, but not charged.
@@ -397,6 +401,35 @@ impl<S: Counter> ShardOps for Shard<S> {
             None => S::default().report_max(&check.limit, Pending::default()),
         };
         (slot, most)
+    }
+
+    fn look(&self, check: &Check<'_>, now: Timestamp, prepared: &Prepared) -> Look {
+        if let Room::Full(full) = prepared.room {
+            let verdict = prepared.verdict_when_full(check, full);
+            return Look { wait_one_nanos: verdict.reset_nanos, verdict, leaving: None };
+        }
+        let absent;
+        let state = match self.table.find(check.key) {
+            Some(slot) => self.table.state(slot),
+            None => {
+                absent = unused::<S>(check, now.max(self.swept_at));
+                &absent
+            }
+        };
+        let (limit, Preview { over, before, left }) = (&check.limit, prepared.preview);
+        let hits = hits_taken(check);
+        let wanted = if check.reported { 1 } else { hits.max(1).saturating_add(prepared.pending.taken) };
+        let (_, reset_nanos) = state.status(limit, wanted, over);
+        let verdict =
+            Verdict { over, before, after: before.saturating_add(hits), remaining: left, reset_nanos };
+        let one_fits = !state.look(limit, Pending::default(), 1).over;
+        let wait_one_nanos = match prepared.cold_nanos {
+            0 if one_fits => 0,
+            0 => state.wait_nanos(limit, 1),
+            cold => cold,
+        };
+        let verdict = prepared.verdict_if_warm(verdict);
+        Look { verdict, wait_one_nanos, leaving: Leaving::of(state, limit) }
     }
 
     fn finish_at(

@@ -100,6 +100,12 @@ struct Scope<'f, 'd> {
     domain: &'d Arc<str>,
 }
 
+impl Scope<'_, '_> {
+    fn written(&self, at: Place) -> Written {
+        Written { file: self.shared_file.clone(), line: at.line, column: at.column }
+    }
+}
+
 impl<'f> Compiler<'_, 'f> {
     fn file(&mut self, file: &CheckedFile<'f>) {
         let CheckedFile { name, domain, domain_at, actions, nodes, .. } = file;
@@ -142,6 +148,7 @@ impl<'f> Compiler<'_, 'f> {
             match self.set.tree.add(parent, &node.key, &node.value) {
                 Ok(id) => {
                     self.nodes.insert(id, (scope.file, node.at));
+                    self.set.tree.set_written(id, scope.written(node.at));
                     self.reported.extend(node.misplaced.then_some(id));
                     path.push(self.level(node, path.last()));
                     if let Some(limit) = &node.limit {
@@ -209,7 +216,7 @@ impl<'f> Compiler<'_, 'f> {
     }
 
     fn rule(&mut self, scope: Scope<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
-        let Scope { domain, shared_file, .. } = scope;
+        let Scope { domain, .. } = scope;
         let Some(Level { node, digest, shared, .. }) = path.last() else { return };
         let limit = checked.limit.as_ref();
         let seed = |mark| {
@@ -233,7 +240,7 @@ impl<'f> Compiler<'_, 'f> {
         let rule = Rule {
             id: self.set.rules.len(),
             domain: domain.clone(),
-            written: Written { file: shared_file.clone(), line: node.at.line, column: node.at.column },
+            written: scope.written(node.at),
             limit: checked.limit,
             candidate,
             unit: checked.unit,

@@ -10,6 +10,7 @@ use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
 use crate::request::Entry;
+use crate::rules::Written;
 use crate::rules::matcher::ValueMatcher;
 use crate::rules::wildcard::Wildcards;
 
@@ -27,6 +28,8 @@ pub(super) struct Tree {
     family_table: HashTable<u32>,
     /// Nodes with a value, by family and value. Patterns too: a request's value may be the text of the pattern itself.
     exact_table: HashTable<NodeId>,
+    /// Where each node was written; roots are written nowhere. Only explanations read it.
+    written: Vec<Option<Written>>,
 }
 
 #[derive(Debug)]
@@ -51,12 +54,18 @@ struct Family {
     wildcards: Option<Box<Wildcards<NodeId>>>,
 }
 
-/// A step of a walk, for explanations.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Step<'t> {
-    pub(super) to: NodeId,
-    /// The value or pattern of that node.
-    pub(super) value: Option<&'t str>,
+/// The nodes that an entry may lead to, for explanations: those with its key, in the order in which they are tried.
+#[derive(Clone, Debug)]
+pub(super) struct Choices<'t> {
+    /// The node that it leads to.
+    pub(super) taken: Option<NodeId>,
+    /// There are nodes with a value.
+    pub(super) has_values: bool,
+    /// The node with exactly this value.
+    pub(super) exact: Option<NodeId>,
+    pub(super) patterns: &'t [NodeId],
+    /// The node without a value.
+    pub(super) any: Option<NodeId>,
 }
 
 /// The most patterns that are tested for being shadowed. Nobody writes so many by hand.
@@ -77,6 +86,7 @@ impl Tree {
             families: Vec::new(),
             family_table: HashTable::new(),
             exact_table: HashTable::new(),
+            written: Vec::new(),
         }
     }
 
@@ -168,10 +178,32 @@ impl Tree {
         })
     }
 
-    /// The step that an entry makes from a node.
-    pub(super) fn step(&self, from: NodeId, entry: &Entry<'_>) -> Option<Step<'_>> {
-        let to = self.child(from, entry)?;
-        Some(Step { to, value: self.nodes[to.0 as usize].value.as_deref() })
+    /// The nodes that an entry may lead to from here. `None`: no node has its key.
+    pub(super) fn choices(&self, from: NodeId, entry: &Entry<'_>) -> Option<Choices<'_>> {
+        let index = self.family(from, entry.key)?;
+        let family = &self.families[index as usize];
+        Some(Choices {
+            taken: self.child(from, entry),
+            has_values: family.has_values,
+            exact: self.exact(index, entry.value),
+            patterns: &family.patterns,
+            any: family.any,
+        })
+    }
+
+    /// The value or pattern of a node.
+    pub(super) fn value(&self, node: NodeId) -> Option<&str> {
+        self.nodes[node.0 as usize].value.as_deref()
+    }
+
+    /// Where a node was written.
+    pub(super) fn written(&self, node: NodeId) -> Option<&Written> {
+        self.written[node.0 as usize].as_ref()
+    }
+
+    /// Notes where a node was written.
+    pub(super) fn set_written(&mut self, node: NodeId, written: Written) {
+        self.written[node.0 as usize] = Some(written);
     }
 
     /// The children of a node, key and value, in the order of the files. It visits all nodes.
@@ -199,6 +231,7 @@ impl Tree {
     fn push(&mut self, node: Node) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         self.nodes.push(node);
+        self.written.push(None);
         id
     }
 

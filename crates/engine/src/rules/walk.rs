@@ -1,22 +1,56 @@
-//! The walk of a descriptor down the rules, for people: which node each entry matched, and where and why it ended.
+//! The walk of a descriptor down the rules, for people: level by level which nodes were tried, and where and why the walk
+//! ended.
 //!
 //! The request path only needs the end: see `tree`.
 
 use crate::request::Entry;
 use crate::rules::set::Domain;
-use crate::rules::tree::{NodeId, Step};
-use crate::rules::{Rule, RuleSet};
+use crate::rules::tree::{Choices, NodeId};
+use crate::rules::{Rule, RuleSet, Written};
 
-/// The most nodes or domains that are listed where nothing matched.
+/// The most nodes or domains that are listed where nothing matched, and the most patterns of one level.
 const NAMES_MAX: usize = 8;
 
 /// The walk of one descriptor.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
-    /// How each entry matched, as far as the walk came.
-    pub met: Vec<Met<'a>>,
+    /// A level for each entry, as far as the walk came; the last one may have no node that fits.
+    pub levels: Vec<Level<'a>>,
     /// Where it ended.
     pub end: End<'a>,
+}
+
+/// What was tried for one entry.
+#[derive(Clone, Debug, Default)]
+pub struct Level<'a> {
+    /// How the entry matched. `None`: no node fits.
+    pub met: Option<Met<'a>>,
+    /// The nodes with its key, in the order in which they are tried.
+    pub tried: Vec<Tried<'a>>,
+    /// Patterns that are left out of the list.
+    pub more: usize,
+}
+
+/// A node that could have fitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Tried<'a> {
+    /// What kind of node it is.
+    pub node: Met<'a>,
+    /// Where it stands. `None`: there is no such node.
+    pub written: Option<&'a Written>,
+    /// Whether it fits.
+    pub fit: Fit,
+}
+
+/// Whether a node fits an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// It is the first that fits.
+    Taken,
+    /// It does not.
+    No,
+    /// One before it fits.
+    NotTried,
 }
 
 /// How an entry matched.
@@ -52,6 +86,13 @@ pub struct NameList {
     pub more: usize,
 }
 
+impl<'a> Walk<'a> {
+    /// How the entries matched, as far as they did.
+    pub fn met(&self) -> impl Iterator<Item = &Met<'a>> {
+        self.levels.iter().filter_map(|level| level.met.as_ref())
+    }
+}
+
 impl RuleSet {
     /// The walk of a descriptor with these entries.
     pub fn walk(&self, domain: &str, entries: &[Entry<'_>]) -> Walk<'_> {
@@ -60,22 +101,62 @@ impl RuleSet {
             known.sort_unstable();
             let more = known.len().saturating_sub(NAMES_MAX);
             known.truncate(NAMES_MAX);
-            return Walk { met: Vec::new(), end: End::NoDomain(NameList { names: known, more }) };
+            return Walk { levels: Vec::new(), end: End::NoDomain(NameList { names: known, more }) };
         };
-        let (mut met, mut node) = (Vec::new(), root);
+        let (mut levels, mut node) = (Vec::new(), root);
         for entry in entries {
-            let Some(Step { to, value }) = self.tree.step(node, entry) else {
-                return Walk { met, end: End::NoNode(self.below(node)) };
+            let choices = self.tree.choices(node, entry);
+            levels.push(choices.as_ref().map(|choices| self.level(choices)).unwrap_or_default());
+            let Some(to) = choices.and_then(|choices| choices.taken) else {
+                return Walk { levels, end: End::NoNode(self.below(node)) };
             };
-            met.push(match value {
-                Some(value) if value == entry.value => Met::Exact,
-                Some(pattern) => Met::Pattern(pattern),
-                None => Met::Any,
-            });
             node = to;
         }
         let rule = self.tree.rule(node).and_then(|rule| self.rules.get(rule as usize));
-        Walk { met, end: rule.map_or_else(|| End::NoLimit(self.below(node)), End::Rule) }
+        Walk { levels, end: rule.map_or_else(|| End::NoLimit(self.below(node)), End::Rule) }
+    }
+
+    fn level<'a>(&'a self, choices: &Choices<'a>) -> Level<'a> {
+        let mut level = Level::default();
+        if choices.has_values {
+            // The text of a pattern is a value too: then the pattern itself is the node.
+            let is_taken = choices.exact.is_some();
+            self.try_node(&mut level, choices, Met::Exact, choices.exact, is_taken);
+        }
+        for (place, &pattern) in choices.patterns.iter().enumerate() {
+            let met = Met::Pattern(self.tree.value(pattern).unwrap_or_default());
+            let is_taken = choices.exact.is_none() && choices.taken == Some(pattern);
+            if place < NAMES_MAX || is_taken {
+                self.try_node(&mut level, choices, met, Some(pattern), is_taken);
+            } else {
+                level.more += 1;
+            }
+        }
+        if let Some(any) = choices.any {
+            self.try_node(&mut level, choices, Met::Any, Some(any), choices.taken == Some(any));
+        }
+        level
+    }
+
+    fn try_node<'a>(
+        &'a self,
+        level: &mut Level<'a>,
+        choices: &Choices<'_>,
+        node: Met<'a>,
+        id: Option<NodeId>,
+        is_taken: bool,
+    ) {
+        let fit = match (is_taken, level.met) {
+            (true, _) => Fit::Taken,
+            (false, Some(_)) => Fit::NotTried,
+            (false, None) => Fit::No,
+        };
+        let written = id.and_then(|id| self.tree.written(id));
+        debug_assert!(!is_taken || id == choices.taken, "the node that is taken is another one");
+        level.tried.push(Tried { node, written, fit });
+        if is_taken {
+            level.met = Some(node);
+        }
     }
 
     /// The nodes right below this one.

@@ -2,7 +2,7 @@
 
 use tidegate_engine::explain::explain;
 use tidegate_engine::plan::Modes;
-use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::request::Request;
 use tidegate_engine::time::Timestamp;
 
 use crate::asking::store;
@@ -31,18 +31,14 @@ descriptors:
 fn explained(descriptors: &[&[(&str, &str)]], hits: u64, modes: Modes) -> (String, serde_json::Value) {
     let rules = loaded(RULES).rules;
     let (store, now) = (store(), Timestamp::from_secs(1_000_000));
-    let request = |hits_addend| {
-        let mut request = Request::new("shop", 0);
-        for entries in descriptors {
-            let options = DescriptorOptions { hits_addend, ..DescriptorOptions::default() };
-            request.push(entries.iter().map(|&(key, value)| Entry { key, value }), options);
-        }
-        request
+    let request = |hits| {
+        let request = Request::new("shop", hits);
+        descriptors.iter().fold(request, |request, entries| request.descriptor(entries))
     };
-    store.apply(&rules.plan(&request(None), modes), now);
-    let question = request(Some(0));
+    store.apply(&rules.plan(&request(1), modes), now);
+    let question = request(hits as u32);
     let plan = rules.plan(&question, modes);
-    let explanation = explain(&rules, &question, &plan, store.apply(&plan, now), hits);
+    let explanation = explain(&rules, &question, &plan, store.look(&plan, now));
     (explanation.to_string(), explanation.json())
 }
 
@@ -56,19 +52,18 @@ fn a_limit_that_is_met_is_shown_with_its_place_and_its_counter() {
 
 user=alice
   path      user (any value)
+  level 1   user=alice
+            any value at a.yaml:3:10: fits
   rule      shop.user at a.yaml:3:10
   limit     5 per minute, sliding_window, named per_user
   counter   1 counted, 4 left
-  capacity  comes back in 60 s
+            ████░░░░░░░░░░░░░░░░
+            |                                       █| the oldest leave in 61 s, the newest in 61 s
+  capacity  1 hit fits now, 4 hits now; more comes back in 61 s
+  settled   charges 4: the request passes
   answer    OK: there is room
 ";
-    let shown = text(&[&[("user", "alice")]], 4);
-    let without_time = |text: &str| {
-        let lines = text.lines().filter(|line| !line.starts_with("  capacity"));
-        lines.collect::<Vec<_>>().join("\n")
-    };
-    assert_eq!(without_time(&shown), without_time(expected));
-    assert!(shown.contains("\n  capacity  comes back in 6"), "{shown}");
+    assert_eq!(text(&[&[("user", "alice")]], 4), expected);
 }
 
 #[test]
@@ -115,7 +110,9 @@ fn a_descriptor_that_meets_nothing_shows_where_its_walk_ended() {
 fn replaced_and_unlimited_rules_are_shown() {
     let shown = text(&[&[("user", "alice")], &[("vip", "bob")], &[("plan", "gold")]], 1);
     assert!(
-        shown.contains("OK: not counted: another rule of this request, shop.vip, replaces `per_user`"),
+        shown.contains(
+            "OK: not counted: another rule of this request, shop.vip (descriptor 2), replaces `per_user`"
+        ),
         "{shown}"
     );
     assert!(shown.contains("  limit     unlimited\n  answer    OK: the rule has no bound\n"), "{shown}");

@@ -4,6 +4,7 @@
 
 mod exceptions;
 mod explain;
+mod explain_agrees;
 mod rules;
 mod rules_actions;
 mod rules_fuzz;

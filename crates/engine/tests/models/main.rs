@@ -10,6 +10,7 @@ mod src {
     pub mod decision;
     pub mod key;
     pub mod limit;
+    pub mod look;
     pub mod memory;
     pub mod metric_name;
     pub mod plan;
@@ -33,6 +34,6 @@ mod explore;
 mod models;
 
 use src::{
-    decision, key, limit, memory, metric_name, plan, reported, request, rule, rules, settle, sip, text, time,
-    unit,
+    decision, key, limit, look, memory, metric_name, plan, reported, request, rule, rules, settle, sip, text,
+    time, unit,
 };

@@ -1,0 +1,147 @@
+//! An explanation as JSON, for programs. Times are whole seconds, rounded up.
+
+use serde_json::{Value, json};
+
+use super::render::limit_of;
+use super::{Explained, Explanation, denying};
+use crate::decision::{Limited, Status, Trial};
+use crate::look::Look;
+use crate::plan::Hits;
+use crate::rules::{Fit, Level, Met, Rule, Tried, Written};
+use crate::time::ceil_secs;
+
+impl Explanation<'_> {
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        json!({
+            "domain": self.domain,
+            "hits": self.hits,
+            "code": self.decision.code.name(),
+            "shadowed": self.decision.shadowed,
+            "denied_by": denying(&self.decision),
+            "descriptors": self.descriptors.iter().map(Explained::json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Explained<'_> {
+    fn json(&self) -> Value {
+        let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
+        let mut json = json!({
+            "entries": self.entries.iter().map(entry).collect::<Vec<_>>(),
+            "path": self.walk.met().map(met).collect::<Vec<_>>(),
+            "levels": self.walk.levels.iter().map(level).collect::<Vec<_>>(),
+            "rule": self.rule.map(rule),
+            "code": self.status.code().name(),
+            "why": self.why,
+        });
+        if let Some(by) = self.replaced_by {
+            json["replaced_by"] = by.into();
+        }
+        if let Some(settled) = &self.settled {
+            json["settled"] = json!({"charged": settled.charged, "why": settled.why});
+        }
+        if let (Status::Limited(limited), Some(look)) = (&self.status, &self.look) {
+            json["limit"] = limit(limited);
+            json["counter"] = counter(limited, look);
+        }
+        if let Some((trial, look)) = &self.trial {
+            json["candidate"] = candidate(trial, look);
+        }
+        json
+    }
+}
+
+fn met(met: &Met<'_>) -> Value {
+    match met {
+        Met::Exact => json!({"met": "value"}),
+        Met::Pattern(pattern) => json!({"met": "pattern", "pattern": pattern}),
+        Met::Any => json!({"met": "any"}),
+    }
+}
+
+fn level(level: &Level<'_>) -> Value {
+    let tried = |tried: &Tried<'_>| {
+        let (kind, pattern) = match tried.node {
+            Met::Exact => ("value", None),
+            Met::Pattern(pattern) => ("pattern", Some(pattern)),
+            Met::Any => ("any", None),
+        };
+        let fit = match tried.fit {
+            Fit::Taken => "fits",
+            Fit::No => "no",
+            Fit::NotTried => "not_tried",
+        };
+        let mut json = json!({"node": kind, "fit": fit});
+        pattern.into_iter().for_each(|pattern| json["pattern"] = pattern.into());
+        tried.written.into_iter().for_each(|at| json["at"] = written(at));
+        json
+    };
+    json!({"tried": level.tried.iter().map(tried).collect::<Vec<_>>(), "more_patterns": level.more})
+}
+
+fn written(at: &Written) -> Value {
+    json!({"file": &*at.file, "line": at.line, "column": at.column})
+}
+
+fn rule(rule: &Rule) -> Value {
+    let mut json = written(&rule.written);
+    json["path"] = rule.path().into();
+    json["name"] = (&*rule.name).into();
+    json
+}
+
+fn limit(limited: &Limited<'_>) -> Value {
+    let (unit, unit_multiplier, _) = limit_of(limited);
+    json!({
+        "requests_per_unit": limited.limit.requests(),
+        "unit": unit,
+        "unit_multiplier": unit_multiplier,
+        "algorithm": limited.limit.algorithm().name(),
+        "burst": limited.limit.burst(),
+        "shadow_mode": limited.shadow,
+        "quota_mode": limited.quota,
+    })
+}
+
+/// `wait_for_hits_seconds` is null when so many hits never fit.
+fn counter(limited: &Limited<'_>, look: &Look) -> Value {
+    let verdict = &limited.verdict;
+    let (hits, gives_back) = match limited.hits {
+        Hits::Take(hits) => (hits, false),
+        Hits::GiveBack(hits) => (hits, true),
+    };
+    let wait_for_hits = match verdict.over {
+        false => Some(0),
+        true if hits > u64::from(limited.limit.burst()) => None,
+        true => Some(ceil_secs(verdict.reset_nanos)),
+    };
+    let mut json = json!({
+        "hits": hits,
+        "gives_back": gives_back,
+        "counted": verdict.before,
+        "remaining": limited.remaining(),
+        "capacity_in_seconds": ceil_secs(verdict.reset_nanos),
+        "wait_for_one_seconds": ceil_secs(look.wait_one_nanos),
+        "wait_for_hits_seconds": wait_for_hits,
+    });
+    if let Some(leaving) = &look.leaving {
+        json["leaving"] = json!({
+            "hits": &leaving.slices[..],
+            "first_seconds": ceil_secs(leaving.nanos.0),
+            "last_seconds": ceil_secs(leaving.nanos.1),
+        });
+    }
+    json
+}
+
+fn candidate(trial: &Trial<'_>, look: &Look) -> Value {
+    let limited = &trial.limited;
+    json!({
+        "requests_per_unit": limited.limit.requests(),
+        "burst": limited.limit.burst(),
+        "over": limited.verdict.over,
+        "passes": trial.passes,
+        "counter": counter(limited, look),
+    })
+}

@@ -1,0 +1,69 @@
+//! What a counter says to a check while nothing is charged, for explanations.
+//!
+//! In: counters, checks. Out: verdicts as the decision would have them, when room comes back, and a drawing of what
+//! counts. Not used on the request path.
+
+use crate::limit::{Counter, Limit, Pending, Verdict};
+
+/// Slices of a drawing.
+pub const SLICES: usize = 40;
+
+/// What a counter says, by place of a plan.
+pub type Looks = Vec<Option<Look>>;
+
+/// What a counter says to the hits of a check before any are charged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The verdict of the decision, but that `remaining` and `reset_nanos` are those before the charge.
+    pub verdict: Verdict,
+    /// How long a single hit would have to wait now. 0: it fits.
+    pub wait_one_nanos: u64,
+    /// When what counts leaves a window. `None`: the algorithm keeps no single hits, or they are elsewhere.
+    pub leaving: Option<Leaving>,
+}
+
+/// When the hits that count leave: in equal slices of the time until the last one has left, the oldest hits first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// Hits by slice.
+    pub slices: [u64; SLICES],
+    /// How long until the first leaves, and until the last has left, in nanoseconds.
+    pub nanos: (u64, u64),
+}
+
+impl Leaving {
+    /// Of a counter of a strict algorithm, at its latest time. The times are those that it tells clients to wait.
+    pub(crate) fn of(counter: &impl Counter, limit: &Limit) -> Option<Self> {
+        let now = counter.look(limit, Pending::default(), 0);
+        if !limit.algorithm().is_strict() || now.before == 0 || limit.requests() == 0 {
+            return None;
+        }
+        let wait = |hits: u64| counter.wait_nanos(limit, hits);
+        let (first, last) = (wait(now.left + 1), wait(u64::from(limit.requests())));
+        let mut leaving = Self { slices: [0; SLICES], nanos: (first, last) };
+        // How many hits fit after a wait grows with it. What counts beyond N leaves before the first that makes room.
+        let mut fit = now.left;
+        let mut gone = 0;
+        for (slice, count) in (1_u128..).zip(&mut leaving.slices) {
+            let until = (u128::from(last) * slice / SLICES as u128) as u64;
+            fit = most(fit, u64::from(limit.requests()), |hits| wait(hits) <= until);
+            let left = match fit > now.left {
+                true => now.before.saturating_sub(u64::from(limit.requests()) - fit),
+                false => 0,
+            };
+            *count = left - gone;
+            gone = left;
+        }
+        Some(leaving)
+    }
+}
+
+/// The greatest number from `least` to `most` for which `holds`, which it does for all below.
+fn most(least: u64, most: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (least, most);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if holds(middle) { low = middle } else { high = middle - 1 }
+    }
+    low
+}

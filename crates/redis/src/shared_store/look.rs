@@ -1,0 +1,110 @@
+//! What the counters in Redis say to a request while nothing is charged, for explanations.
+//!
+//! In: a request and its plan. Out: what each counter says to the hits that it is asked for, and to a single one. Two
+//! questions each; neither leases nor the deny cache answer, and the deny cache learns nothing.
+
+use smallvec::smallvec;
+
+use super::{Outcome, SharedStore, StoreError};
+use crate::runtime::Runtime;
+use tidegate_engine::decision::Verdicts;
+use tidegate_engine::key::Key;
+use tidegate_engine::limit::{Algorithm, Limit, Verdict};
+use tidegate_engine::look::{Look, Looks};
+use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use tidegate_engine::request::Request;
+use tidegate_engine::rules::Unit;
+use tidegate_engine::time::SECOND_NANOS;
+
+impl<R: Runtime> SharedStore<R> {
+    /// What all counters of the request say to it, each as if the request asked it alone: when a request asks one counter
+    /// several times, what its earlier descriptors would do is not known here.
+    ///
+    /// # Errors
+    /// When Redis does not answer for one of the counters.
+    pub async fn look(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<Looks, StoreError> {
+        // Fixed windows count denied hits too. Their wait does not depend on the hits.
+        let asked = |check: &Check<'_>| match check.hits {
+            Hits::Take(hits) if check.limit.algorithm() != Algorithm::FixedWindow => hits,
+            _ => 0,
+        };
+        let (asked, one) = (self.say(request, plan, asked).await?, self.say(request, plan, |_| 0).await?);
+        let mut looks: Looks = (0..plan.places()).map(|_| None).collect();
+        for (place, check) in plan.checks() {
+            if let (Some(asked), Some(one)) = (asked[place], one[place]) {
+                looks[place] = Some(look(check, asked, one));
+            }
+        }
+        Ok(looks)
+    }
+
+    /// The verdicts on other hits than those of the plan, in a request that is denied for another reason. So nothing is
+    /// charged.
+    async fn say(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        hits: impl Fn(&Check<'_>) -> u64,
+    ) -> Result<Verdicts, StoreError> {
+        let mut own = plan.clone();
+        own.modes = Modes::default();
+        let of_steps = own.steps.iter_mut().filter_map(|step| match step {
+            Step::Check(check) => Some(check),
+            _ => None,
+        });
+        for check in of_steps.chain(own.candidates.iter_mut().map(|candidate| &mut candidate.check)) {
+            *check = Check { hits: Hits::Take(hits(check)), reported: false, ..*check };
+        }
+        let denying = own.steps.len();
+        own.steps.push(Step::Check(denying_check()));
+        let mut known: Verdicts = smallvec![None; own.places()];
+        known[denying] = Some(OVER);
+        let mut parts = self.parts(request, &own, &known);
+        parts.iter_mut().for_each(|part| part.demands.clear());
+        let outcomes = self.ask_all(&own, &parts, &known, self.times(None)).await;
+        let verdict = |outcome: Outcome| outcome.transpose().map(|counter| Some(counter?.verdict));
+        let mut verdicts: Verdicts =
+            outcomes.into_iter().map(verdict).collect::<Result<_, _>>().map_err(StoreError)?;
+        verdicts.remove(denying);
+        Ok(verdicts)
+    }
+}
+
+/// A check that nobody asks, and whose verdict is known: it denies the request.
+fn denying_check() -> Check<'static> {
+    Check {
+        origin: Origin::Override { unit: Unit::Second, unit_multiplier: 1 },
+        limit: Limit::new(Algorithm::SlidingLog, 0, SECOND_NANOS),
+        key: Key(0),
+        hits: Hits::Take(1),
+        reported: false,
+        shadow: false,
+        quota: false,
+    }
+}
+
+const OVER: Verdict = Verdict { over: true, before: 0, after: 1, remaining: 0, reset_nanos: SECOND_NANOS };
+
+/// What a counter says to a check, from what it says to the hits that were asked instead, and to a single one.
+fn look(check: &Check<'_>, asked: Verdict, one: Verdict) -> Look {
+    let (limit, is_fixed) =
+        (u64::from(check.limit.requests()), check.limit.algorithm() == Algorithm::FixedWindow);
+    let one_is_over = if is_fixed { one.before.saturating_add(1) > limit } else { one.over };
+    let wait_one_nanos = if one_is_over { one.reset_nanos } else { 0 };
+    let verdict = match check.hits {
+        Hits::GiveBack(hits) => {
+            let back = hits.min(one.before);
+            let (before, remaining) =
+                (one.before - back, (one.remaining + back).min(u64::from(check.limit.burst())));
+            let over = if is_fixed { before > limit } else { remaining == 0 };
+            Verdict { over, before, after: before, remaining, ..one }
+        }
+        Hits::Take(hits) if is_fixed => {
+            let after = one.before.saturating_add(hits);
+            Verdict { over: after > limit, after, ..one }
+        }
+        Hits::Take(_) if check.reported && asked.over => Verdict { reset_nanos: wait_one_nanos, ..asked },
+        Hits::Take(_) => asked,
+    };
+    Look { verdict, wait_one_nanos, leaving: None }
+}
