@@ -30,12 +30,16 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("rules", &["key", "limit", "metric_name", "plan", "request", "rule", "text", "time", "unit"]),
             ("exceptions", &["limit", "plan", "request", "rule", "rules", "time"]),
             ("settle", &["limit", "plan"]),
+            ("look", &["limit"]),
             ("decision", &["limit", "plan", "rule", "settle", "time", "unit"]),
-            ("explain", &["decision", "limit", "plan", "request", "rules", "text", "time"]),
+            ("explain", &["decision", "limit", "look", "plan", "settle", "request", "rules", "text", "time"]),
             ("keyed", &["key"]),
             ("sync", &[]),
             ("reported", &["plan", "sync"]),
-            ("memory", &["decision", "key", "limit", "plan", "reported", "settle", "sync", "time", "unit"]),
+            (
+                "memory",
+                &["decision", "key", "limit", "look", "plan", "reported", "settle", "sync", "time", "unit"],
+            ),
             (
                 "limiter",
                 &[

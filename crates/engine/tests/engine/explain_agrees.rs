@@ -29,7 +29,8 @@ fn nodes(random: &mut Random, indent: usize, text: &mut String) {
                 *text += &format!("{pad}  value: '{value}'\n");
             }
             limit(random, &format!("{pad}  "), text);
-            if indent < 6 && random.one_in(2) {
+            // Some hundred nodes in all: most of the time of a run is spent on loading them.
+            if indent < 6 && random.one_in(4) {
                 *text += &format!("{pad}  descriptors:\n");
                 nodes(random, indent + 2, text);
             }
