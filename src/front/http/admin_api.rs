@@ -209,8 +209,7 @@ impl AdminApi {
 
     async fn look(&self, counter: &Counter) -> Result<Value, Problem> {
         let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
-        let explained =
-            self.service.explain(live.in_force(), &counter.question(), |shown| shown.json()).await;
+        let explained = self.service.explain(live.in_force(), &counter.request(), |shown| shown.json()).await;
         explained.map_err(Refusal::from).map_err(|refusal| refused(&refusal))
     }
 }
@@ -238,19 +237,11 @@ impl Counter {
         }
     }
 
-    /// A request of one hit, to be explained.
-    fn question(&self) -> Request<'_> {
+    /// A request of one hit that leads to it.
+    fn request(&self) -> Request<'_> {
         let mut request = Request::new(&self.domain, 1);
         let entries = self.entries.iter().map(|(key, value)| Entry { key, value });
         request.push(entries, DescriptorOptions::default());
-        request
-    }
-
-    /// A request that only asks.
-    fn request(&self) -> Request<'_> {
-        let mut request = Request::new(&self.domain, 0);
-        let entries = self.entries.iter().map(|(key, value)| Entry { key, value });
-        request.push(entries, DescriptorOptions { hits_addend: Some(0), ..DescriptorOptions::default() });
         request
     }
 }
