@@ -183,9 +183,10 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("denied", &["heavy"]),
             ("service", &["source", "metrics", "clock", "decisions", "denied", "events"]),
             ("status", &["clock", "denied", "health", "metrics", "service"]),
-            ("state", &["clock"]),
+            ("disk", &[]),
+            ("state", &["clock", "disk"]),
             ("stamp", &[]),
-            ("exceptions", &["stamp"]),
+            ("exceptions", &["disk", "stamp"]),
             ("front", &["service", "metrics", "spans", "health", "clock", "logging", "exceptions", "status"]),
             ("settings", &["front", "logging", "spans", "statsd", "events"]),
             (

@@ -1,14 +1,14 @@
-//! All exceptions in one file: a line of JSON for each. A change writes the whole file beside the old one, syncs it and
-//! takes its name, so that a crash leaves the old file or the new one.
+//! All exceptions in one file: a line of JSON for each. A change writes the whole file anew, so that a crash leaves the
+//! old file or the new one.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::{EXCEPTIONS_MAX, Record};
+use crate::disk::{Disk, DiskError, SystemDisk};
 
 /// The most bytes that a file may have: as many as all exceptions take at their longest, and some.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -17,15 +17,8 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The system refuses.
-    #[error("EXCEPTIONS_FILE: cannot {what} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// With which file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error("EXCEPTIONS_FILE: {0}")]
+    Io(#[from] DiskError),
     /// A line is no exception.
     #[error("EXCEPTIONS_FILE: {}:{line}: {problem}", path.display())]
     Line {
@@ -43,12 +36,12 @@ pub enum FileError {
 
 /// Reads a file. One that is not there holds none.
 pub(super) fn read(path: &Path) -> Result<Vec<Record>, FileError> {
-    let failed = |source| FileError::Io { what: "read", path: path.to_owned(), source };
+    let failed = |source| DiskError { what: "read", path: path.to_owned(), source };
     let mut text = String::new();
     match File::open(path) {
         Ok(file) => file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(failed(error).into()),
     };
     let record = |(at, line): (usize, &str)| {
         let problem = |problem: String| FileError::Line { path: path.to_owned(), line: at + 1, problem };
@@ -60,26 +53,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Record>, FileError> {
 }
 
 /// Writes a file, whole or not at all.
-pub(super) fn write<'r>(path: &Path, records: impl Iterator<Item = &'r Record>) -> Result<(), FileError> {
-    let mut beside = path.to_owned().into_os_string();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    write_synced(&beside, records).map_err(|source| FileError::Io {
-        what: "write",
-        path: beside.clone(),
-        source,
-    })?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let renamed = fs::rename(&beside, path).and_then(|()| File::open(folder)?.sync_all());
-    renamed.map_err(|source| FileError::Io { what: "rename", path: beside, source })
-}
-
-fn write_synced<'r>(path: &Path, records: impl Iterator<Item = &'r Record>) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    let mut out = BufWriter::new(file);
-    for record in records {
-        writeln!(out, "{}", record.file_json())?;
-    }
-    out.flush()?;
-    out.get_ref().sync_all()
+pub(super) fn write<'r>(path: &Path, mut records: impl Iterator<Item = &'r Record>) -> Result<(), FileError> {
+    let disk: &dyn Disk = &SystemDisk;
+    Ok(disk.replace(path, |out| records.try_for_each(|record| writeln!(out, "{}", record.file_json())))?)
 }

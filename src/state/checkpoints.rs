@@ -70,7 +70,7 @@ impl Checkpoints {
         match outcome {
             Outcome::Clean => folder.consume(),
             // The killed process' checkpoint. After any other outcome one is older than what was not believed.
-            Outcome::Unclean if folder.has(File::Checkpoint) => Ok(()),
+            Outcome::Unclean if folder.has(File::Checkpoint) => folder.keep_names(),
             _ => write_nothing(folder, File::Checkpoint, *author, clock),
         }
     }

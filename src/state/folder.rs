@@ -2,13 +2,15 @@
 //! renamed.
 //!
 //! A crash of the process or of the machine between any two steps leaves a folder that the next start understands:
-//! `tests.rs` begins from each of them.
+//! `tests/deaths.rs` begins from each of them.
 
 use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, Write as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use crate::disk::{Disk, DiskError, SystemDisk, beside};
 use crate::state::writer::Writing;
 
 /// A file of the folder.
@@ -34,10 +36,8 @@ impl File {
 const LOCK: &str = "lock";
 /// Files that were not believed are kept under so many names. One more takes the last of them.
 const REFUSED_MAX: usize = 8;
-/// Large writes, for few calls of the system.
-const WRITE_BYTES: usize = 1 << 20;
 /// Nobody else may read the secret of keys, or write counts.
-const FILE_MODE: u32 = 0o600;
+const LOCK_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 
 /// Why the folder cannot be used.
@@ -47,21 +47,15 @@ pub enum FolderError {
     #[error("STATE_DIR: another process has {} (expected a folder for each process)", .0.display())]
     InUse(PathBuf),
     /// The system refuses.
-    #[error("STATE_DIR: cannot {what} {}: {source} (expected a folder that may be written to)", path.display())]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// With which file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    #[error("STATE_DIR: {0} (expected a folder that may be written to)")]
+    Io(#[from] DiskError),
 }
 
 /// The folder of this process, as long as it lives.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    disk: Arc<dyn Disk>,
     /// The system unlocks it when the process ends, however that happens.
     _lock: fs::File,
 }
@@ -72,24 +66,29 @@ impl Folder {
     /// # Errors
     /// When another process has it, or it cannot be written to.
     pub fn lock(path: &Path) -> Result<Self, FolderError> {
+        Self::lock_on(path, Arc::new(SystemDisk))
+    }
+
+    /// The same on another disk.
+    pub(super) fn lock_on(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, FolderError> {
         let failed = |what, path: &Path| {
             let path = path.to_owned();
-            move |source| FolderError::Io { what, path, source }
+            move |source| DiskError { what, path, source }
         };
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path).map_err(failed("make", path))?;
         let lock_path = path.join(LOCK);
-        let lock = new_file(&lock_path).map_err(failed("open", &lock_path))?;
+        let lock = lock_file(&lock_path).map_err(failed("open", &lock_path))?;
         match lock.try_lock() {
             Ok(()) => {
-                let folder = Self { path: path.to_owned(), _lock: lock };
+                let folder = Self { path: path.to_owned(), disk, _lock: lock };
                 // A process that was killed while it wrote leaves half of a file, which only takes room.
                 for file in [File::Counters, File::Checkpoint] {
-                    let _ = fs::remove_file(folder.beside(file));
+                    let _ = folder.disk.remove(&beside(&folder.file(file)));
                 }
                 Ok(folder)
             }
             Err(TryLockError::WouldBlock) => Err(FolderError::InUse(path.to_owned())),
-            Err(TryLockError::Error(source)) => Err(failed("lock", &lock_path)(source)),
+            Err(TryLockError::Error(source)) => Err(failed("lock", &lock_path)(source).into()),
         }
     }
 
@@ -101,11 +100,6 @@ impl Folder {
     /// The path of a file.
     pub fn file(&self, file: File) -> PathBuf {
         self.path.join(file.name())
-    }
-
-    /// Where a file is written before it gets its name.
-    fn beside(&self, file: File) -> PathBuf {
-        self.path.join(format!("{}.new", file.name()))
     }
 
     /// Whether a file is there. One that the system will not say anything of is there.
@@ -123,14 +117,7 @@ impl Folder {
         writing: &Writing<'_>,
         pause: impl FnMut(usize) -> io::Result<()>,
     ) -> Result<u64, FolderError> {
-        let beside = self.beside(file);
-        let written = write_synced(&beside, writing, pause).map_err(|source| {
-            // What is half written only takes room.
-            let _ = fs::remove_file(&beside);
-            FolderError::Io { what: "write", path: beside.clone(), source }
-        })?;
-        self.rename(&beside, &self.file(file))?;
-        Ok(written)
+        Ok(self.disk.replace(&self.file(file), |out| writing.write_to(out, pause))?)
     }
 
     /// Marks the counters as taken: from now on they are those of a process that runs.
@@ -138,7 +125,17 @@ impl Folder {
     /// # Errors
     /// Those of the system.
     pub fn consume(&self) -> Result<(), FolderError> {
-        self.rename(&self.file(File::Counters), &self.file(File::Checkpoint))
+        Ok(self.disk.rename_synced(&self.file(File::Counters), &self.file(File::Checkpoint))?)
+    }
+
+    /// Makes sure that the names stay. A process that was killed may not have come so far: without this a crash of the
+    /// machine could bring back counters that were taken.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn keep_names(&self) -> Result<(), FolderError> {
+        let failed = |source| DiskError { what: "sync", path: self.path.clone(), source };
+        Ok(self.disk.sync_folder(&self.path).map_err(failed)?)
     }
 
     /// Puts a file that is not believed aside, and returns its new path.
@@ -149,30 +146,11 @@ impl Folder {
         let mut names = (1..=REFUSED_MAX).map(|number| self.path.join(format!("refused-{number}")));
         let free = names.clone().find(|path| !path.try_exists().unwrap_or(true));
         let aside = free.or_else(|| names.next_back()).expect("there is more than one name");
-        self.rename(&self.file(file), &aside)?;
+        self.disk.rename_synced(&self.file(file), &aside)?;
         Ok(aside)
     }
-
-    /// Renames a file, and makes sure that it keeps its name if the machine crashes.
-    fn rename(&self, from: &Path, to: &Path) -> Result<(), FolderError> {
-        let renamed = fs::rename(from, to).and_then(|()| fs::File::open(&self.path)?.sync_all());
-        renamed.map_err(|source| FolderError::Io { what: "rename", path: from.to_owned(), source })
-    }
 }
 
-fn write_synced(
-    path: &Path,
-    writing: &Writing<'_>,
-    pause: impl FnMut(usize) -> io::Result<()>,
-) -> io::Result<u64> {
-    let mut file = BufWriter::with_capacity(WRITE_BYTES, new_file(path)?);
-    file.get_mut().set_len(0)?;
-    let written = writing.write_to(&mut file, pause)?;
-    file.flush()?;
-    file.get_ref().sync_all()?;
-    Ok(written)
-}
-
-fn new_file(path: &Path) -> io::Result<fs::File> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(FILE_MODE).open(path)
+fn lock_file(path: &Path) -> io::Result<fs::File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(LOCK_MODE).open(path)
 }

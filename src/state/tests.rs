@@ -1,6 +1,8 @@
 //! Files that are not whole or not ours are refused, wherever they were cut or changed. And every folder that a crash can
 //! leave is understood: what was clean counts, and nothing else is taken for it.
 
+mod deaths;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

@@ -62,6 +62,7 @@ mod sharded;
 mod starvation;
 mod status_page;
 mod state;
+mod state_kills;
 mod statsd;
 mod stderr;
 mod switching;

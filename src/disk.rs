@@ -1,0 +1,146 @@
+//! Files that no crash leaves half written.
+//!
+//! In: a path, and what writes the bytes. Out: the old file or the new one, whenever the process or the machine dies.
+//! A file is written beside the old one, synced, and renamed to its name; then the folder is synced, so that the name
+//! stays. Every step goes through a [`Disk`]: `tests` has one that dies at any step.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Large writes, for few calls of the system.
+const WRITE_BYTES: usize = 1 << 20;
+/// Nobody else may read what is written: secrets of keys, names of users.
+const FILE_MODE: u32 = 0o600;
+
+/// The steps of which keeping a file consists.
+pub trait Disk: fmt::Debug + Send + Sync {
+    /// Makes a file, or empties the one that is there.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
+
+    /// Gives a file another name, from which the file that was there is gone.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Waits until the names in this folder outlive a crash of the machine.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn sync_folder(&self, folder: &Path) -> io::Result<()>;
+}
+
+/// A file that is being written.
+pub trait NewFile: Write {
+    /// Waits until its bytes outlive a crash of the machine.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// What the disk refused.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} {}: {source}", path.display())]
+pub struct DiskError {
+    /// What was tried.
+    pub what: &'static str,
+    /// With which file.
+    pub path: PathBuf,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// The system's.
+#[derive(Debug)]
+pub struct SystemDisk;
+
+impl dyn Disk {
+    /// Writes a file, whole or not at all, and returns what `write` returns.
+    ///
+    /// # Errors
+    /// Those of the system and of `write`. The file that was there stays then.
+    pub fn replace<T>(
+        &self,
+        path: &Path,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
+    ) -> Result<T, DiskError> {
+        let beside = beside(path);
+        let written = self.write_synced(&beside, write).map_err(|source| {
+            // What is half written only takes room.
+            let _ = self.remove(&beside);
+            DiskError { what: "write", path: beside.clone(), source }
+        })?;
+        self.rename_synced(&beside, path)?;
+        Ok(written)
+    }
+
+    /// Renames a file within its folder, and makes sure that it keeps the new name.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn rename_synced(&self, from: &Path, to: &Path) -> Result<(), DiskError> {
+        let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let renamed = self.rename(from, to).and_then(|()| self.sync_folder(folder));
+        renamed.map_err(|source| DiskError { what: "rename", path: from.to_owned(), source })
+    }
+
+    fn write_synced<T>(
+        &self,
+        path: &Path,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut file = BufWriter::with_capacity(WRITE_BYTES, self.create(path)?);
+        let written = write(&mut file)?;
+        file.flush()?;
+        file.get_mut().sync()?;
+        Ok(written)
+    }
+}
+
+/// Where a file is written before it gets its name.
+pub fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.to_owned().into_os_string();
+    beside.push(".new");
+    PathBuf::from(beside)
+}
+
+impl Disk for SystemDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
+        Ok(Box::new(file))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        File::open(folder)?.sync_all()
+    }
+}
+
+impl NewFile for File {
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+#[cfg(test)]
+pub mod tests;

@@ -1,0 +1,288 @@
+//! A disk whose process or machine dies at any step, and that no death leaves half a file under its name.
+//!
+//! A process that dies leaves what it did until then. A machine that dies may also lose what was not synced: of the bytes
+//! of a file everything, the second half, or all but their number; of the names any.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use super::*;
+
+/// The names in a folder, and what the files hold.
+pub type Left = BTreeMap<String, Vec<u8>>;
+
+/// A folder of a machine that can die.
+#[derive(Debug)]
+pub struct MortalFolder {
+    folder: TempDir,
+    disk: Arc<MortalDisk>,
+}
+
+/// The disk below it: it does every step, and remembers what is not synced.
+#[derive(Debug)]
+pub struct MortalDisk(Arc<Mutex<Journal>>);
+
+#[derive(Clone, Debug, Default)]
+struct Journal {
+    /// Steps until the process dies.
+    steps_left: usize,
+    /// Every file that ever was.
+    files: Vec<Bytes>,
+    /// The files as the process finds them.
+    names: BTreeMap<String, usize>,
+    /// The names that outlive the machine, and the changes of names since.
+    synced_names: BTreeMap<String, usize>,
+    unsynced: Vec<Change>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Bytes {
+    written: Vec<u8>,
+    synced: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Made(String, usize),
+    Renamed(String, String),
+    Removed(String),
+}
+
+/// A file of it.
+struct MortalFile {
+    file: File,
+    number: usize,
+    journal: Arc<Mutex<Journal>>,
+}
+
+/// Bytes of a file that one step writes at most.
+const STEP_BYTES: usize = 150;
+
+impl MortalFolder {
+    /// A folder of a machine that has just begun.
+    pub fn new(left: &Left) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut journal = Journal::default();
+        for (name, bytes) in left {
+            fs::write(folder.path().join(name), bytes).expect("ours");
+            journal.names.insert(name.clone(), journal.files.len());
+            journal.files.push(Bytes { written: bytes.clone(), synced: bytes.len() });
+        }
+        journal.synced_names = journal.names.clone();
+        Self { folder, disk: Arc::new(MortalDisk(Arc::new(Mutex::new(journal)))) }
+    }
+
+    /// The same once more, as the next process finds it.
+    pub fn copy(&self) -> Self {
+        let journal = self.disk.0.lock().clone();
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, number) in &journal.names {
+            fs::write(folder.path().join(name), &journal.files[*number].written).expect("ours");
+        }
+        Self { folder, disk: Arc::new(MortalDisk(Arc::new(Mutex::new(journal)))) }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The disk of a process that dies after so many steps.
+    pub fn disk(&self, steps: usize) -> Arc<MortalDisk> {
+        self.disk.0.lock().steps_left = steps;
+        Arc::clone(&self.disk)
+    }
+
+    /// Steps that the last process had left.
+    pub fn steps_left(&self) -> usize {
+        self.disk.0.lock().steps_left
+    }
+
+    /// Everything that the machine may find if it dies now.
+    pub fn after_a_crash(&self) -> BTreeSet<Left> {
+        self.disk.0.lock().after_a_crash()
+    }
+}
+
+impl Journal {
+    fn step(&mut self) -> io::Result<()> {
+        let died = || io::Error::other("the process has died");
+        self.steps_left = self.steps_left.checked_sub(1).ok_or_else(died)?;
+        Ok(())
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.names);
+        self.unsynced.push(change);
+    }
+
+    fn after_a_crash(&self) -> BTreeSet<Left> {
+        let chosen = 0..1_u32 << self.unsynced.len();
+        chosen.flat_map(|chosen| self.with_names(&self.names_after(chosen))).collect()
+    }
+
+    /// The names of which only these changes were written.
+    fn names_after(&self, chosen: u32) -> BTreeMap<String, usize> {
+        let mut names = self.synced_names.clone();
+        let written = self.unsynced.iter().enumerate().filter(|(at, _)| chosen >> at & 1 == 1);
+        written.for_each(|(_, change)| change.apply(&mut names));
+        names
+    }
+
+    /// Everything that may be in these files.
+    fn with_names(&self, names: &BTreeMap<String, usize>) -> Vec<Left> {
+        let mut all = vec![Left::new()];
+        for (name, &number) in names {
+            let contents = self.files[number].after_a_crash();
+            let with = |left: &Left, bytes: &Vec<u8>| {
+                let mut left = left.clone();
+                left.insert(name.clone(), bytes.clone());
+                left
+            };
+            all = all.iter().flat_map(|left| contents.iter().map(|bytes| with(left, bytes))).collect();
+        }
+        all
+    }
+}
+
+impl Bytes {
+    fn after_a_crash(&self) -> BTreeSet<Vec<u8>> {
+        let (synced, lost) = self.written.split_at(self.synced);
+        let zeros = vec![0; lost.len()];
+        [&lost[..0], &lost[..lost.len() / 2], lost, &zeros].map(|tail| [synced, tail].concat()).into()
+    }
+}
+
+impl Change {
+    /// A change of a name that is not there changes nothing.
+    fn apply(&self, names: &mut BTreeMap<String, usize>) {
+        match self {
+            Self::Made(name, number) => {
+                names.insert(name.clone(), *number);
+            }
+            Self::Removed(name) => {
+                names.remove(name);
+            }
+            Self::Renamed(from, to) => {
+                if let Some(number) = names.remove(from) {
+                    names.insert(to.clone(), number);
+                }
+            }
+        }
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().expect("a file has a name").to_string_lossy().into_owned()
+}
+
+impl Disk for MortalDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+        let mut journal = self.0.lock();
+        journal.step()?;
+        let number = journal.files.len();
+        journal.files.push(Bytes::default());
+        journal.change(Change::Made(name(path), number));
+        Ok(Box::new(MortalFile { file: File::create(path)?, number, journal: Arc::clone(&self.0) }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut journal = self.0.lock();
+        journal.step()?;
+        journal.change(Change::Renamed(name(from), name(to)));
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut journal = self.0.lock();
+        journal.step()?;
+        fs::remove_file(path)?;
+        journal.change(Change::Removed(name(path)));
+        Ok(())
+    }
+
+    fn sync_folder(&self, _: &Path) -> io::Result<()> {
+        let mut journal = self.0.lock();
+        journal.step()?;
+        journal.synced_names = journal.names.clone();
+        journal.unsynced.clear();
+        Ok(())
+    }
+}
+
+impl Write for MortalFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut journal = self.journal.lock();
+        journal.step()?;
+        let bytes = &bytes[..bytes.len().min(STEP_BYTES)];
+        journal.files[self.number].written.extend_from_slice(bytes);
+        self.file.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl NewFile for MortalFile {
+    fn sync(&mut self) -> io::Result<()> {
+        let mut journal = self.journal.lock();
+        journal.step()?;
+        let bytes = &mut journal.files[self.number];
+        bytes.synced = bytes.written.len();
+        Ok(())
+    }
+}
+
+/// A file that is replaced by one of another length, until the process dies after so many steps.
+fn replaced(steps: usize) -> (MortalFolder, bool) {
+    let folder = MortalFolder::new(&[("file".to_owned(), vec![b'o'; 150])].into());
+    let disk: Arc<dyn Disk> = folder.disk(steps);
+    let written = disk.replace(&folder.path().join("file"), |out| out.write_all(&[b'n'; 350]));
+    (folder, written.is_ok())
+}
+
+#[test]
+fn wherever_it_dies_a_file_is_the_old_one_or_the_new_one() {
+    let steps = usize::MAX - replaced(usize::MAX).0.steps_left();
+    assert_eq!(steps, 7, "make, three writes, sync, rename, sync");
+    for steps in 0..=steps {
+        let (folder, is_written) = replaced(steps);
+        let now = fs::read(folder.path().join("file")).expect("one of both");
+        let after = folder.after_a_crash().into_iter().map(|left| left["file"].clone());
+        for bytes in after.chain([now]) {
+            let (is_old, is_new) = (bytes == [b'o'; 150], bytes == [b'n'; 350]);
+            assert!(if is_written { is_new } else { is_old || is_new }, "{steps} steps: {bytes:?}");
+        }
+    }
+}
+
+/// What the model is for: without the first sync, half a file has the name.
+#[test]
+fn a_file_that_is_renamed_before_it_is_synced_may_be_torn() {
+    let folder = MortalFolder::new(&Left::new());
+    let disk = folder.disk(usize::MAX);
+    let [beside, path] = ["file.new", "file"].map(|name| folder.path().join(name));
+    disk.create(&beside).and_then(|mut file| file.write_all(&[b'n'; 50])).expect("a disk");
+    disk.rename(&beside, &path).and_then(|()| disk.sync_folder(folder.path())).expect("a disk");
+    let lengths: BTreeSet<_> = folder.after_a_crash().iter().map(|left| left["file"].len()).collect();
+    assert_eq!(lengths, [0, 25, 50].into());
+}
+
+#[test]
+fn what_cannot_be_written_leaves_nothing_beside() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    let disk: &dyn Disk = &SystemDisk;
+    let failed = disk.replace(&path, |out| {
+        out.write_all(b"half")?;
+        Err::<(), _>(io::Error::other("full"))
+    });
+    let error = failed.expect_err("it is full").to_string();
+    assert_eq!(error, format!("cannot write {}.new: full", path.display()));
+    assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 0);
+}
