@@ -51,7 +51,7 @@ pub enum Lost {
 }
 
 /// How long a mark lives, in seconds: twice the longest window. Every node that connects prolongs it.
-pub(super) const MARK_LIFE: u64 = 3 * 366 * 86_400;
+pub const MARK_LIFE: u64 = 3 * 366 * 86_400;
 
 /// The script that reads and writes the mark of a primary.
 pub(super) fn mark_source() -> String {

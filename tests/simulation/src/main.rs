@@ -4,7 +4,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
+use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
 use tidegate_simulation::scenario::Scenario;
 use tidegate_simulation::shrink::shrink;
@@ -24,12 +25,33 @@ struct Arguments {
     /// Go on for so many minutes, however many seeds that are.
     #[arg(long)]
     minutes: Option<u64>,
+    /// Who runs the scripts of Redis: a model of them, Lua, or both, which have to agree.
+    #[arg(long, value_enum, default_value_t)]
+    scripts: Scripts,
     /// Say which seed goes wrong, and tell no story.
     #[arg(long)]
     quiet: bool,
     /// Tell the story of every run.
     #[arg(long)]
     story: bool,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum Scripts {
+    #[default]
+    Model,
+    Lua,
+    Both,
+}
+
+impl From<Scripts> for RunBy {
+    fn from(scripts: Scripts) -> Self {
+        match scripts {
+            Scripts::Model => Self::Model,
+            Scripts::Lua => Self::Lua,
+            Scripts::Both => Self::Both,
+        }
+    }
 }
 
 #[allow(clippy::disallowed_methods, reason = "how long it takes is shown to people; no run depends on it")]
@@ -44,7 +66,8 @@ fn main() -> ExitCode {
         if !goes_on {
             break;
         }
-        let scenario = Scenario::new(seed, arguments.nodes);
+        let mut scenario = Scenario::new(seed, arguments.nodes);
+        scenario.scripts_run_by = arguments.scripts.into();
         let outcome = run(&scenario, arguments.story);
         print!("{}", outcome.story);
         (runs, requests, commands) = (runs + 1, requests + outcome.requests, commands + outcome.commands);

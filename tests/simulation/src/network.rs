@@ -12,7 +12,7 @@ use redis::{Arg, Cmd, RedisResult, Value};
 
 use crate::random::Random;
 use crate::redis::database::Reply;
-use crate::redis::lua::Scripts;
+use crate::redis::scripts::Scripts;
 use crate::redis::server::{EPOCH_MICROS, Map, Server};
 use crate::world::{MICRO, MILLI, Time, World, lock};
 use connection::Connection;

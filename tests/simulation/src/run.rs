@@ -97,7 +97,7 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         calm_from: scenario.asked_until(),
         far: scenario.far.clone(),
     };
-    let servers = cluster::servers(scenario.layout);
+    let servers = cluster::servers(scenario);
     let network = Network::new(scenario.seed, scenario.clocks.len(), servers, latencies);
     let rules = [0, 1].map(|version| Arc::new(cluster::rules(&scenario.limits, version)));
     let nodes = scenario.clocks.iter().map(|_| State::default());

@@ -10,6 +10,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
 use crate::node::NodeClock;
+use crate::redis::scripts::RunBy;
 use crate::redis::server::Trouble;
 use crate::world::{MILLI, SECOND, Time};
 
@@ -25,6 +26,8 @@ pub struct Scenario {
     pub clocks: Vec<NodeClock>,
     /// How servers are arranged.
     pub layout: Layout,
+    /// Who runs scripts. The run is the same whoever does.
+    pub scripts_run_by: RunBy,
     /// The limits.
     pub limits: Vec<LimitSpec>,
     /// How long leases last.

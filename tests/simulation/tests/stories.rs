@@ -3,6 +3,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_simulation::node::NodeClock;
+use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
 use tidegate_simulation::scenario::{Ask, Fault, Item, Layout, LimitSpec, Scenario, What};
 use tidegate_simulation::world::{MICRO, MILLI, SECOND, Time};
@@ -26,6 +27,7 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         seed: 1,
         clocks: vec![NodeClock::default(); 2],
         layout: Layout::PerSecond,
+        scripts_run_by: RunBy::Lua,
         limits,
         lease_time: 100 * MILLI,
         timeout: 100 * MILLI,

@@ -1,8 +1,13 @@
 //! The data of one Redis server: texts and lists with times to live, and the commands that Tidegate uses on them.
 //!
 //! In: a command and the time. Out: a [`Reply`]. A command that Tidegate does not use is an error, as an unknown one is.
+//! Where the model answers calls of scripts, counters are kept as it has them, and no command reads them.
 
 use std::collections::{BTreeMap, VecDeque};
+
+use tidegate_engine::limit::Algorithm;
+
+use super::model::{Counter, of_value};
 
 /// What a command answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,10 +33,15 @@ impl Reply {
     }
 }
 
+/// What is under a key.
 #[derive(Clone, Debug, PartialEq)]
-enum Value {
+pub enum Value {
+    /// A string.
     Text(Vec<u8>),
+    /// A list.
     List(VecDeque<Vec<u8>>),
+    /// A counter of the model.
+    Counter(Counter),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +86,39 @@ impl Database {
     /// Adds these keys.
     pub fn add(&mut self, other: Self) {
         self.keys.extend(other.keys);
+    }
+
+    /// Takes out the counter under a key, to be put back.
+    pub fn take_counter(&mut self, key: &[u8], now_micros: i64) -> Option<Counter> {
+        self.expire(key, now_micros as u64);
+        match std::mem::replace(&mut self.keys.get_mut(key)?.value, Value::Text(Vec::new())) {
+            Value::Counter(counter) => Some(counter),
+            other => panic!("no counter is under this key, but {other:?}"),
+        }
+    }
+
+    /// Puts a counter back, or a new one in. `expires`: from now on its key does at this Unix time in milliseconds.
+    pub fn put_counter(&mut self, key: &[u8], counter: Counter, expires: Option<i64>, now_micros: i64) {
+        let value = Value::Counter(counter);
+        match self.keys.get_mut(key) {
+            Some(entry) => entry.value = value,
+            None => _ = self.keys.insert(key.to_vec(), Entry { value, expires: None }),
+        }
+        if let Some(at) = expires {
+            self.expire_at(key, at, now_micros as u64);
+        }
+    }
+
+    /// The same data, with the counters under these keys as the model has them.
+    #[must_use]
+    pub fn with_counters<'k>(&self, keys: impl Iterator<Item = (&'k [u8], Algorithm)>) -> Self {
+        let mut same = self.clone();
+        for (key, algorithm) in keys {
+            if let Some(entry) = same.keys.get_mut(key).filter(|entry| !matches!(entry.value, Value::Counter(_))) {
+                entry.value = Value::Counter(of_value(algorithm, &entry.value));
+            }
+        }
+        same
     }
 
     /// How many keys there are.
@@ -155,6 +198,7 @@ impl Database {
                 None => "none",
                 Some(Value::Text(_)) => "string",
                 Some(Value::List(_)) => "list",
+                Some(Value::Counter(_)) => return Err(wrong_type()),
             })),
             (b"PEXPIREAT", [key, at]) => Ok(self.expire_at(key, integer(at)?, now_micros)),
             (b"EXPIRE", [key, seconds]) => {
@@ -205,7 +249,7 @@ impl Database {
         match self.keys.get(key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
-            Some(Value::List(_)) => Err(wrong_type()),
+            Some(_) => Err(wrong_type()),
         }
     }
 
@@ -213,7 +257,7 @@ impl Database {
         let new = || Entry { value: Value::Text(Vec::new()), expires: None };
         match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
             Value::Text(text) => Ok(text),
-            Value::List(_) => Err(wrong_type()),
+            _ => Err(wrong_type()),
         }
     }
 
@@ -221,7 +265,7 @@ impl Database {
         match self.keys.get(key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::List(list)) => Ok(Some(list)),
-            Some(Value::Text(_)) => Err(wrong_type()),
+            Some(_) => Err(wrong_type()),
         }
     }
 
@@ -229,7 +273,7 @@ impl Database {
         match self.keys.get_mut(key).map(|entry| &mut entry.value) {
             None => Ok(None),
             Some(Value::List(list)) => Ok(Some(list)),
-            Some(Value::Text(_)) => Err(wrong_type()),
+            Some(_) => Err(wrong_type()),
         }
     }
 
@@ -237,7 +281,7 @@ impl Database {
         let new = || Entry { value: Value::List(VecDeque::new()), expires: None };
         match &mut self.keys.entry(key.to_vec()).or_insert_with(new).value {
             Value::List(list) => Ok(list),
-            Value::Text(_) => Err(wrong_type()),
+            _ => Err(wrong_type()),
         }
     }
 }

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::database::{Database, Reply};
 
 /// An interpreter, with the scripts that it has compiled.
-pub struct Scripts {
+pub struct Interpreter {
     lua: Lua,
     compiled: HashMap<String, Function>,
     running: Rc<RefCell<Running>>,
@@ -29,7 +29,7 @@ struct Running {
     now_micros: u64,
 }
 
-impl Scripts {
+impl Interpreter {
     /// An interpreter without scripts.
     pub fn new() -> mlua::Result<Self> {
         let (lua, running) = (Lua::new(), Rc::<RefCell<Running>>::default());
@@ -53,20 +53,12 @@ impl Scripts {
         Ok(Self { lua, compiled: HashMap::new(), running })
     }
 
-    /// Whether a script of this name (the SHA-1 of its text) was run before.
-    pub fn knows(&self, name: &str) -> bool {
-        self.compiled.contains_key(name)
-    }
-
-    /// Compiles a script, and returns its name.
-    pub fn load(&mut self, text: &str) -> Result<String, Reply> {
-        let name = sha1_smol::Sha1::from(text).digest().to_string();
-        if !self.knows(&name) {
-            let function = self.lua.load(text).set_name("@user_script").into_function();
-            let function = function.map_err(|error| Reply::error("ERR", error.to_string()))?;
-            self.compiled.insert(name.clone(), function);
-        }
-        Ok(name)
+    /// Compiles a script under a name.
+    pub fn load(&mut self, name: &str, text: &str) -> Result<(), Reply> {
+        let function = self.lua.load(text).set_name("@user_script").into_function();
+        let function = function.map_err(|error| Reply::error("ERR", error.to_string()))?;
+        self.compiled.insert(name.to_owned(), function);
+        Ok(())
     }
 
     /// Runs a script that was loaded.

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use super::database::{Database, Reply};
-use super::lua::Scripts;
+use super::scripts::{RunBy, Scripts};
 
 /// Unix time when the world begins, in microseconds.
 pub const EPOCH_MICROS: u64 = 1_790_000_000_000_000;
@@ -49,6 +49,8 @@ pub struct Server {
     pub trouble: Option<Trouble>,
     /// Replicas that have everything at once.
     pub replicas: u32,
+    /// Who runs its scripts.
+    run_by: RunBy,
     /// How often its process was another one: it was restarted, or somebody else took over.
     restarts: u64,
     database: Database,
@@ -82,6 +84,7 @@ impl Server {
             master: None,
             trouble: None,
             replicas: 1,
+            run_by: RunBy::default(),
             restarts: 0,
             database: Database::default(),
             known: HashSet::new(),
@@ -98,6 +101,12 @@ impl Server {
     #[must_use]
     pub fn sentinel(self, master: &str) -> Self {
         Self { master: Some(master.to_owned()), ..self }
+    }
+
+    /// One whose scripts are run by these.
+    #[must_use]
+    pub fn scripts_run_by(self, run_by: RunBy) -> Self {
+        Self { run_by, ..self }
     }
 
     /// Its data, as a replica would have them.
@@ -270,14 +279,14 @@ impl Server {
                 Ok(name) => name,
                 Err(error) => return error,
             };
-            let reply = scripts.run(&name, arguments, &mut self.database, now_micros);
+            let reply = scripts.run(self.run_by, &name, arguments, &mut self.database, now_micros);
             self.known.insert(name);
             return reply;
         }
         if !self.known.contains(script) {
             return Reply::error("NOSCRIPT", "No matching script. Please use EVAL.");
         }
-        scripts.run(script, arguments, &mut self.database, now_micros)
+        scripts.run(self.run_by, script, arguments, &mut self.database, now_micros)
     }
 }
 

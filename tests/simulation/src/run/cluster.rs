@@ -17,8 +17,13 @@ use crate::redis::server::{EPOCH_MICROS, Server};
 use crate::scenario::{Layout, LimitSpec, Scenario};
 use crate::world::Time;
 
-/// The servers of a layout.
-pub(super) fn servers(layout: Layout) -> Vec<Server> {
+/// The servers of a scenario.
+pub(super) fn servers(scenario: &Scenario) -> Vec<Server> {
+    let servers = servers_of(scenario.layout).into_iter();
+    servers.map(|server| server.scripts_run_by(scenario.scripts_run_by)).collect()
+}
+
+fn servers_of(layout: Layout) -> Vec<Server> {
     match layout {
         Layout::Single => vec![Server::new("main", None)],
         Layout::PerSecond => ["main", "second"].map(|name| Server::new(name, None)).into(),

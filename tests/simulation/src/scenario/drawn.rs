@@ -10,6 +10,7 @@ use tidegate_engine::rules::StoreFailure;
 use super::{ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What};
 use crate::node::NodeClock;
 use crate::random::Random;
+use crate::redis::scripts::RunBy;
 use crate::redis::server::Trouble;
 use crate::world::{MICRO, MILLI, SECOND, Time};
 
@@ -40,6 +41,7 @@ impl Scenario {
             seed: random.bits(),
             clocks,
             layout,
+            scripts_run_by: RunBy::default(),
             limits,
             lease_time: random.pick(&[50, 100, 100, 200]) * MILLI,
             timeout,

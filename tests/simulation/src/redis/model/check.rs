@@ -1,0 +1,178 @@
+//! The arguments of a call: checks, as they are packed, and what is to go back.
+
+use tidegate_engine::limit::Algorithm;
+
+/// Scripts count in doubles, which are exact up to here.
+pub(super) const MOST: i64 = 1 << 53;
+/// The bytes of a check without anything behind it.
+pub(super) const BYTES: usize = 39;
+
+const GIVES: u8 = 1;
+const REPORTED: u8 = 2;
+const SHADOW: u8 = 4;
+const QUOTA: u8 = 8;
+const LEASE: u8 = 16;
+const CANDIDATE: u8 = 32;
+
+/// One check. Times are in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Check<'a> {
+    /// Its key, from 0.
+    pub(super) place: usize,
+    pub(super) algorithm: Algorithm,
+    flags: u8,
+    pub(super) requests: i64,
+    pub(super) burst: i64,
+    pub(super) window: i64,
+    /// So many buckets of a sliding window last one `denominator`.
+    pub(super) numerator: i64,
+    pub(super) denominator: i64,
+    pub(super) hits: i64,
+    /// Hits of a lease, and how long it lasts.
+    pub(super) lease: Option<(i64, i64)>,
+    /// It is a candidate: the check that it stands in for, from 0, and the trial.
+    pub(super) stands_in: Option<(usize, i64)>,
+    /// Pairs of how long ago hits were admitted, and how many.
+    unsynced: &'a [u8],
+}
+
+/// Where a charge is found again: a place, and for buckets the level, the rest, and what had been taken back.
+pub(super) struct Stamp {
+    pub(super) at: i64,
+    pub(super) level: i64,
+    pub(super) rest: i64,
+    pub(super) taken_back: i64,
+}
+
+impl<'a> Check<'a> {
+    pub(super) fn read(packed: &'a [u8]) -> Self {
+        let mut from = Reader::new(packed);
+        let mut check = Self::read_front(&mut from);
+        if check.has(LEASE) {
+            check.lease = Some((from.double(), from.double()));
+        }
+        if check.has(CANDIDATE) {
+            check.stands_in = Some((from.double() as usize - 1, from.double()));
+        }
+        check.unsynced = from.0;
+        check
+    }
+
+    /// A charge that is to go back.
+    pub(super) fn read_charge(packed: &'a [u8]) -> (Self, Stamp) {
+        let mut from = Reader::new(packed);
+        let check = Self::read_front(&mut from);
+        let [at, level, rest, taken_back] = [(); 4].map(|()| from.double());
+        (check, Stamp { at, level, rest, taken_back })
+    }
+
+    fn read_front(from: &mut Reader<'a>) -> Self {
+        Self {
+            place: from.four() as usize - 1,
+            algorithm: Algorithm::ALL[usize::from(from.byte())],
+            flags: from.byte(),
+            requests: from.four(),
+            burst: from.four(),
+            window: from.double(),
+            numerator: from.byte().into(),
+            denominator: from.double(),
+            hits: from.double(),
+            lease: None,
+            stands_in: None,
+            unsynced: &[],
+        }
+    }
+
+    /// Microseconds since hits were admitted, and how many.
+    pub(super) fn unsynced(&self) -> impl Iterator<Item = (i64, i64)> + use<'a> {
+        let mut from = Reader::new(self.unsynced);
+        std::iter::from_fn(move || (!from.0.is_empty()).then(|| (from.double(), from.double())))
+    }
+
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag > 0
+    }
+
+    pub(super) fn gives(&self) -> bool {
+        self.has(GIVES)
+    }
+
+    pub(super) fn is_reported(&self) -> bool {
+        self.has(REPORTED)
+    }
+
+    pub(super) fn is_shadow(&self) -> bool {
+        self.has(SHADOW)
+    }
+
+    pub(super) fn is_quota(&self) -> bool {
+        self.has(QUOTA)
+    }
+
+    /// It counts entries: their times, or the numbers of their buckets.
+    pub(super) fn place_of(&self, time: i64) -> i64 {
+        match self.algorithm {
+            Algorithm::SlidingLog => time,
+            _ => muldiv(time, self.numerator, self.denominator).0,
+        }
+    }
+
+    /// The newest entry that counts no more.
+    pub(super) fn gone_at(&self, time: i64) -> i64 {
+        match self.algorithm {
+            Algorithm::SlidingLog => time - self.window,
+            _ => self.place_of(time - self.window) - 1,
+        }
+    }
+
+    /// When the entry of this place counts no more.
+    pub(super) fn counts_until(&self, place: i64) -> i64 {
+        match self.algorithm {
+            Algorithm::SlidingLog => place + self.window,
+            _ => ceil(muldiv(place + 1, self.denominator, self.numerator)) + self.window,
+        }
+    }
+}
+
+/// The whole part of `a * b / n`, and the rest.
+pub(super) fn muldiv(a: i64, b: i64, n: i64) -> (i64, i64) {
+    let product = i128::from(a) * i128::from(b);
+    (product.div_euclid(n.into()) as i64, product.rem_euclid(n.into()) as i64)
+}
+
+/// One more if there is a rest.
+pub(super) fn ceil((whole, rest): (i64, i64)) -> i64 {
+    whole + i64::from(rest > 0)
+}
+
+/// Numbers, as a reply has them.
+pub(super) fn doubles(numbers: impl IntoIterator<Item = i64>) -> Vec<u8> {
+    numbers.into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
+}
+
+/// Reads packed numbers, one after the other.
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(packed: &'a [u8]) -> Self {
+        Self(packed)
+    }
+
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (&bytes, rest) = self.0.split_first_chunk().expect("nobody else makes calls");
+        self.0 = rest;
+        bytes
+    }
+
+    pub(super) fn byte(&mut self) -> u8 {
+        self.take::<1>()[0]
+    }
+
+    pub(super) fn four(&mut self) -> i64 {
+        u32::from_le_bytes(self.take()).into()
+    }
+
+    pub(super) fn double(&mut self) -> i64 {
+        f64::from_le_bytes(self.take()) as i64
+    }
+}

@@ -1,0 +1,253 @@
+//! One request, or the part of it whose counters live in one slot: look at all counters, settle, charge.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+use tidegate_engine::limit::Algorithm;
+
+use super::Moment;
+use super::check::{Check, MOST, Reader, doubles};
+use super::counter::{Ahead, Counter, Kind};
+use crate::redis::database::Database;
+
+/// A lease is at most this part of the rest.
+const LEASE_PART: i64 = 8;
+
+/// What the call knows of descriptors that are not in it.
+struct Whole {
+    stop: bool,
+    any_over: bool,
+    denied: bool,
+    quotas: i64,
+    quotas_over: i64,
+}
+
+/// A counter that a call works on.
+struct Open {
+    counter: Counter,
+    exists: bool,
+    /// When it expires from now on.
+    kept: Option<i64>,
+    ahead: Ahead,
+    charged: i64,
+}
+
+/// A check, and what its counter said.
+struct Looked<'a> {
+    check: Check<'a>,
+    over: bool,
+    before: i64,
+    is_cold: bool,
+    /// Hits that earlier checks of the request take.
+    ahead: i64,
+}
+
+/// Whether the request passes, and whether fixed windows that are not over are not charged.
+#[derive(Clone, Copy)]
+struct Settled {
+    passes: bool,
+    stopping: bool,
+}
+
+type Counters = SmallVec<[Option<Open>; 4]>;
+
+/// The reply to a call, in bytes.
+pub(super) fn decide(
+    moment: &Moment,
+    keys: &[&[u8]],
+    arguments: &[&[u8]],
+    database: &mut Database,
+) -> Vec<u8> {
+    let [first, checks @ ..] = arguments else { return Vec::new() };
+    let mut from = Reader::new(first);
+    if moment.now > from.double() {
+        return doubles([moment.now]);
+    }
+    let whole = Whole {
+        stop: from.byte() == 1,
+        any_over: from.byte() == 1,
+        denied: from.byte() == 1,
+        quotas: from.four(),
+        quotas_over: from.four(),
+    };
+    let checks: SmallVec<[Check<'_>; 4]> = checks.iter().map(|packed| Check::read(packed)).collect();
+    let mut counters = open(moment, keys, &checks, database);
+    let looked: SmallVec<[Looked<'_>; 4]> =
+        checks.into_iter().map(|check| look(moment, check, opened(&mut counters, check.place))).collect();
+    counters.iter_mut().flatten().for_each(|open| open.ahead = Ahead::default());
+    let reply = charge(moment, &whole, &looked, &mut counters);
+    for (key, open) in keys.iter().zip(counters) {
+        if let Some(open) = open.filter(|open| open.exists) {
+            let expiry = open.kept.map(|micros| moment.expiry(micros));
+            database.put_counter(key, open.counter, expiry, moment.now);
+        }
+    }
+    reply
+}
+
+fn open(moment: &Moment, keys: &[&[u8]], checks: &[Check<'_>], database: &mut Database) -> Counters {
+    let mut counters: Counters = keys.iter().map(|_| None).collect();
+    for check in checks {
+        counters[check.place].get_or_insert_with(|| {
+            let known = database.take_counter(keys[check.place], moment.now);
+            Open {
+                exists: known.is_some(),
+                counter: known.unwrap_or_else(|| Counter::unused(check.algorithm)),
+                kept: None,
+                ahead: Ahead::default(),
+                charged: 0,
+            }
+        });
+    }
+    counters
+}
+
+fn opened(counters: &mut Counters, place: usize) -> &mut Open {
+    counters[place].as_mut().expect("a check opens its counter")
+}
+
+impl Open {
+    fn kind(&mut self) -> &mut dyn Kind {
+        self.counter.kind()
+    }
+
+    /// Notes what a charge did.
+    fn charged(&mut self, kept: Option<i64>) {
+        self.kept = kept.or(self.kept);
+        self.exists |= !self.kind().is_empty();
+    }
+}
+
+fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
+    open.kind().advance(&check, moment.now);
+    for (age, hits) in check.unsynced() {
+        let ahead = open.ahead;
+        let kept = open.kind().charge_at(&check, moment.now - age, hits, ahead);
+        open.charged(kept);
+    }
+    let ahead = open.ahead.taken;
+    if check.gives() {
+        let newest = check.hits.min(ahead);
+        let given = (open.ahead.given + check.hits - newest).min(MOST);
+        open.ahead = Ahead { taken: ahead - newest, given };
+    }
+    let (hits, before) = (if check.gives() { 0 } else { check.hits }, open.ahead);
+    let look = open.kind().look(&check, hits, before);
+    let mut looked =
+        Looked { check, over: look.over, before: look.before, is_cold: false, ahead };
+    if moment.is_cold(&check) {
+        let is_over = !check.gives() && (check.hits > 0 || check.algorithm != Algorithm::FixedWindow);
+        looked = Looked { over: is_over, before: check.burst, is_cold: true, ..looked };
+    }
+    let takes = looked.charges(open, Settled { passes: true, stopping: false });
+    open.ahead.taken = (open.ahead.taken + takes).min(MOST);
+    looked
+}
+
+impl Looked<'_> {
+    /// The hits that are charged.
+    fn charges(&self, open: &mut Open, settled: Settled) -> i64 {
+        let (check, ahead) = (&self.check, open.ahead);
+        if check.gives() {
+            return 0;
+        }
+        if check.algorithm == Algorithm::FixedWindow {
+            return if settled.stopping && !self.over { 0 } else { check.hits };
+        }
+        if check.is_reported() {
+            return check.hits.min(open.kind().report_max(check, ahead));
+        }
+        if settled.passes && !self.over { check.hits } else { 0 }
+    }
+}
+
+/// Charges what passes, and then what leases take. Returns the reply.
+fn charge(moment: &Moment, whole: &Whole, looked: &[Looked<'_>], counters: &mut Counters) -> Vec<u8> {
+    let settled = settle(whole, looked, None);
+    let trials = trials(whole, looked);
+    let mut reply: SmallVec<[i64; 32]> = SmallVec::from_slice(&[moment.now]);
+    for it in looked {
+        let settled = it.check.stands_in.map_or(settled, |(_, trial)| trials[&trial]);
+        charge_one(it, settled, opened(counters, it.check.place), &mut reply);
+    }
+    // So they take no room from the request itself.
+    for it in looked {
+        if let Some(lease) = it.check.lease {
+            take_lease(it, lease, opened(counters, it.check.place), &mut reply);
+        }
+    }
+    doubles(reply)
+}
+
+fn charge_one(it: &Looked<'_>, settled: Settled, open: &mut Open, reply: &mut SmallVec<[i64; 32]>) {
+    let check = &it.check;
+    let charge = it.charges(open, settled);
+    let asked = if check.gives() { 0 } else { check.hits };
+    let mut wanted = asked.max(1) + (it.ahead - open.charged).max(0);
+    // A client that reports a cost does not ask for it again.
+    if check.is_reported() && it.over {
+        wanted = 1;
+    }
+    if charge > 0 {
+        let kept = open.kind().charge(check, charge);
+        open.charged(kept);
+        open.charged += charge;
+    }
+    if check.gives() && open.exists && !it.is_cold {
+        let kept = open.kind().refund(check, check.hits);
+        open.kept = kept.or(open.kept);
+    }
+    let left = if it.is_cold { 0 } else { open.kind().look(check, 0, Ahead::default()).left };
+    let over = i64::from(it.over) + if it.is_cold { 2 } else { 0 };
+    reply.extend([over, it.before, left, charge, open.kind().latest(), wanted]);
+    let room_for = if it.over { wanted } else { left + 1 };
+    reply.extend(open.kind().state(check, room_for, it.over).into_iter().flatten());
+}
+
+fn take_lease(
+    it: &Looked<'_>,
+    (hits, lasts): (i64, i64),
+    open: &mut Open,
+    reply: &mut SmallVec<[i64; 32]>,
+) {
+    let left = open.kind().look(&it.check, 0, Ahead::default()).left;
+    let most = if it.over || it.is_cold { 0 } else { hits.min(left / LEASE_PART) };
+    if most < 2 {
+        reply.extend([0, 0]);
+        return;
+    }
+    let ends = open.kind().latest() + lasts;
+    let kept = open.kind().charge_at(&it.check, ends, most, Ahead::default());
+    open.charged(kept);
+    reply.extend([most, open.kind().newest()]);
+}
+
+/// With the checks as they are, or with candidates that stand in for some.
+fn settle(whole: &Whole, looked: &[Looked<'_>], stands_in: Option<&BTreeMap<usize, &Looked<'_>>>) -> Settled {
+    let Whole { stop, mut any_over, mut denied, mut quotas, mut quotas_over } = *whole;
+    for (place, it) in looked.iter().enumerate().filter(|(_, it)| it.check.stands_in.is_none()) {
+        let told = stands_in.and_then(|stands_in| stands_in.get(&place).copied()).unwrap_or(it);
+        let over = told.over && !it.check.is_shadow();
+        any_over |= told.over;
+        if it.check.is_quota() {
+            quotas += 1;
+            quotas_over += i64::from(over);
+        } else {
+            denied |= over;
+        }
+    }
+    let passes = !denied && (quotas == 0 || quotas_over < quotas);
+    Settled { passes, stopping: stop && any_over }
+}
+
+/// What would become of the request on each trial.
+fn trials(whole: &Whole, looked: &[Looked<'_>]) -> BTreeMap<i64, Settled> {
+    let mut trials: BTreeMap<i64, BTreeMap<usize, &Looked<'_>>> = BTreeMap::new();
+    for it in looked {
+        if let Some((place, trial)) = it.check.stands_in {
+            trials.entry(trial).or_default().insert(place, it);
+        }
+    }
+    let settled = |(trial, stands_in)| (trial, settle(whole, looked, Some(&stands_in)));
+    trials.into_iter().map(settled).collect()
+}

@@ -1,0 +1,157 @@
+//! The sliding log and the sliding window: hits in order, under their times or the numbers of their buckets.
+
+use std::collections::VecDeque;
+
+use tidegate_engine::limit::Algorithm;
+
+use super::check::{Check, Stamp};
+use super::counter::{Ahead, Kind, Look, room_of_count};
+
+/// Hits go back to no entry that has more entries after it.
+const LATER_MAX: usize = 500;
+
+/// Such a counter.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Entries {
+    latest: i64,
+    /// The oldest first.
+    entries: VecDeque<Entry>,
+    /// All their hits.
+    total: i64,
+}
+
+/// Hits under one place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) place: i64,
+    pub(super) hits: i64,
+}
+
+impl Entries {
+    pub(super) fn new(latest: i64, entries: VecDeque<Entry>) -> Self {
+        let total = entries.iter().map(|entry| entry.hits).sum();
+        Self { latest, entries, total }
+    }
+
+    /// Adds hits to the newest entry if it is not earlier, or else as a new one. A log with as many entries as it may
+    /// have moves its newest one.
+    fn put(&mut self, check: &Check<'_>, place: i64, hits: i64) -> Option<i64> {
+        let hits = hits.min(room_of_count(self.total));
+        if hits < 1 {
+            return None;
+        }
+        let (most, total) = (check.requests.max(1), self.total);
+        let is_full = check.algorithm == Algorithm::SlidingLog
+            && total >= most
+            && self.entries.len() >= most as usize;
+        self.total += hits;
+        match self.entries.back_mut() {
+            Some(newest) if place <= newest.place => {
+                newest.hits += hits;
+                return None;
+            }
+            Some(newest) if is_full => *newest = Entry { place, hits: newest.hits + hits },
+            _ => self.entries.push_back(Entry { place, hits }),
+        }
+        Some(check.counts_until(place))
+    }
+
+    fn drop_oldest(&mut self) {
+        self.total -= self.entries.pop_front().map_or(0, |entry| entry.hits);
+    }
+
+    /// The place of the first entry with which so many hits are reached.
+    fn reaching(&self, through: i64) -> Option<i64> {
+        let mut sum = 0;
+        self.entries.iter().find_map(|entry| {
+            sum += entry.hits;
+            (sum >= through).then_some(entry.place)
+        })
+    }
+}
+
+impl Kind for Entries {
+    fn latest(&self) -> i64 {
+        self.latest
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn advance(&mut self, check: &Check<'_>, now: i64) {
+        if now <= self.latest {
+            return;
+        }
+        self.latest = now;
+        let gone = check.gone_at(now);
+        while self.entries.front().is_some_and(|entry| entry.place <= gone) {
+            self.drop_oldest();
+        }
+    }
+
+    fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look {
+        Look::at_count(check.requests, ahead.after(self.total), hits)
+    }
+
+    fn report_max(&self, _: &Check<'_>, ahead: Ahead) -> i64 {
+        room_of_count(ahead.after(self.total))
+    }
+
+    fn charge(&mut self, check: &Check<'_>, hits: i64) -> Option<i64> {
+        self.put(check, check.place_of(self.latest), hits)
+    }
+
+    fn charge_at(&mut self, check: &Check<'_>, time: i64, hits: i64, _: Ahead) -> Option<i64> {
+        let place = check.place_of(time);
+        if place > check.gone_at(self.latest) { self.put(check, place, hits) } else { None }
+    }
+
+    fn refund(&mut self, _: &Check<'_>, mut hits: i64) -> Option<i64> {
+        while hits > 0
+            && let Some(oldest) = self.entries.front_mut()
+        {
+            if oldest.hits > hits {
+                oldest.hits -= hits;
+                self.total -= hits;
+                break;
+            }
+            hits -= oldest.hits;
+            self.drop_oldest();
+        }
+        None
+    }
+
+    fn give_back(&mut self, check: &Check<'_>, stamp: Stamp) -> Option<i64> {
+        let index = self.entries.binary_search_by_key(&stamp.at, |entry| entry.place).ok()?;
+        if self.entries.len() - 1 - index > LATER_MAX {
+            return None;
+        }
+        let entry = &mut self.entries[index];
+        let back = check.hits.min(entry.hits);
+        entry.hits -= back;
+        self.total -= back;
+        if entry.hits == 0 {
+            self.entries.remove(index);
+        }
+        None
+    }
+
+    /// The place whose end brings room (-1: there is room already, -2: never), and the newest place.
+    fn state(&self, check: &Check<'_>, hits: i64, over: bool) -> [Option<i64>; 3] {
+        let newest = self.entries.back().map_or(-1, |entry| entry.place);
+        if self.total == 0 && !over {
+            return [Some(-1), Some(-1), None];
+        }
+        let place = match self.total + hits - check.requests {
+            _ if hits > check.requests => -2,
+            ..=0 => -1,
+            through => self.reaching(through).unwrap_or(newest),
+        };
+        [Some(place), Some(newest), None]
+    }
+
+    fn newest(&self) -> i64 {
+        self.entries.back().map_or(0, |entry| entry.place)
+    }
+}
