@@ -1,20 +1,36 @@
 //! Some seeds, each a cluster with faults of its own; and a seed means the same run each time.
 
+use std::ops::Range;
+
+use tidegate_simulation::redis::scripts::RunBy;
 use tidegate_simulation::run::run;
 use tidegate_simulation::scenario::Scenario;
 
 /// More of them run with the program itself: `--runs`, `--minutes`.
-const SEEDS: u64 = 1_000;
+const SEEDS: Range<u64> = 0..1_000;
+/// Of these the scripts run too.
+const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
 
 #[test]
 fn nothing_goes_wrong() {
-    // On two threads, as each world has one.
+    judge(SEEDS, RunBy::Model);
+}
+
+#[test]
+fn the_model_and_the_scripts_agree_in_every_call() {
+    judge(SEEDS_OF_BOTH, RunBy::Both);
+}
+
+/// On two threads, as each world has one.
+fn judge(seeds: Range<u64>, scripts_run_by: RunBy) {
     std::thread::scope(|scope| {
         for first in 0..2 {
+            let seeds = seeds.clone().skip(first).step_by(2);
             scope.spawn(move || {
-                for seed in (first..SEEDS).step_by(2) {
-                    let outcome = run(&Scenario::new(seed, None), false);
-                    assert_eq!(outcome.violation, None, "seed {seed}: run tidegate-simulation --seed {seed}");
+                for seed in seeds {
+                    let scenario = Scenario { scripts_run_by, ..Scenario::new(seed, None) };
+                    let violation = run(&scenario, false).violation;
+                    assert_eq!(violation, None, "seed {seed}: run tidegate-simulation --seed {seed}");
                 }
             });
         }

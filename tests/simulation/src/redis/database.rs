@@ -114,7 +114,9 @@ impl Database {
     pub fn with_counters<'k>(&self, keys: impl Iterator<Item = (&'k [u8], Algorithm)>) -> Self {
         let mut same = self.clone();
         for (key, algorithm) in keys {
-            if let Some(entry) = same.keys.get_mut(key).filter(|entry| !matches!(entry.value, Value::Counter(_))) {
+            if let Some(entry) =
+                same.keys.get_mut(key).filter(|entry| !matches!(entry.value, Value::Counter(_)))
+            {
                 entry.value = Value::Counter(of_value(algorithm, &entry.value));
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! In: a call of a script, a database whose counters are kept as [`Counter`]s, and the time. Out: the reply, byte for byte,
 //! and the same change of the database. A script is the same with short ways and without: only the long way is here.
-//! `Answers::Both` holds it to the scripts, call by call.
+//! `RunBy::Both` holds it to the scripts, call by call. Scripts count in doubles, and the model in whole numbers: a window of
+//! less than 12 microseconds, whose buckets have numbers beyond 2^53, it does not have.
 
 mod bucket;
 mod check;
@@ -36,11 +37,24 @@ impl Script {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
         let with = |purpose| {
-            [Clock::Redis, Clock::Arguments].into_iter().flat_map(move |clock| {
-                [Lost::Allow, Lost::Deny].map(|lost| Self { purpose, clock, lost })
-            })
+            [Clock::Redis, Clock::Arguments]
+                .into_iter()
+                .flat_map(move |clock| [Lost::Allow, Lost::Deny].map(|lost| Self { purpose, clock, lost }))
         };
         Purpose::ALL.into_iter().flat_map(with)
+    }
+
+    /// Of the arguments of a call, its checks.
+    fn checks<'a>(self, arguments: &[&'a [u8]]) -> Vec<&'a [u8]> {
+        let times = if self.clock == Clock::Arguments { 2 } else { 0 };
+        let told = usize::from(self.lost == Lost::Deny && self.purpose != Purpose::GiveBack);
+        let (first, step) = match self.purpose {
+            Purpose::Decide | Purpose::Renew => (1, 1),
+            Purpose::DecideEach => (1, 2),
+            Purpose::GiveBack => (3, 1),
+        };
+        let end = arguments.len() - times - told;
+        arguments[..end].iter().skip(first).step_by(step).copied().collect()
     }
 }
 
@@ -133,7 +147,8 @@ fn give_back(moment: &Moment, keys: &[&[u8]], arguments: &[&[u8]], database: &mu
         return doubles([moment.now]);
     }
     let known = database.run(moment.now as u64, &[b"GET", memory]);
-    let is_there = matches!(known, Reply::Bulk(known) if !generation.is_empty() && known.starts_with(generation));
+    let is_there =
+        matches!(known, Reply::Bulk(known) if !generation.is_empty() && known.starts_with(generation));
     if !is_there {
         return doubles([moment.now, 0]);
     }
@@ -156,18 +171,13 @@ impl Moment {
 /// By which algorithm each key of a call is counted. `None`: it is no counter.
 pub fn algorithms(script: Script, keys: &[&[u8]], arguments: &[&[u8]]) -> Vec<Option<Algorithm>> {
     let mut found = vec![None; keys.len()];
-    let skipped = if script.purpose == Purpose::GiveBack { 3 } else { 1 };
-    for (place, packed) in arguments.iter().skip(skipped).enumerate() {
+    for (number, packed) in script.checks(arguments).iter().enumerate() {
+        let check = Check::read_front(&mut Reader::new(packed));
         let place = match script.purpose {
-            Purpose::Decide => packed.first_chunk().map(|&place| u32::from_le_bytes(place) as usize - 1),
-            Purpose::DecideEach => (place % 2 == 0).then_some(place / 2),
-            Purpose::Renew | Purpose::GiveBack => Some(place),
+            Purpose::Decide => check.place,
+            Purpose::DecideEach | Purpose::Renew | Purpose::GiveBack => number,
         };
-        // The last arguments are no checks.
-        let algorithm = packed.get(4).and_then(|&number| Algorithm::ALL.get(usize::from(number)));
-        if let (Some(place), true) = (place, packed.len() >= check::BYTES) {
-            found.get_mut(place).into_iter().for_each(|found| *found = (*found).or(algorithm.copied()));
-        }
+        found[place] = Some(check.algorithm);
     }
     found
 }

@@ -1,5 +1,6 @@
 //! What clients do in a run: they ask, go away, and give hits back; and what they were answered.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -46,16 +47,16 @@ impl Drop for Asking {
 impl Run {
     /// Clients ask one after the other, from this request on.
     pub(super) fn ask_from(self: &Arc<Self>, number: usize) {
-        let Some(ask) = self.scenario.asks.get(number).cloned() else { return };
+        let Some(ask) = self.scenario.asks.get(number) else { return };
         let run = Arc::clone(self);
         self.world.at(ask.at, move |_| {
-            run.ask(number, ask);
+            run.ask(number, &run.scenario.asks[number]);
             run.ask_from(number + 1);
         });
     }
 
     /// A client asks.
-    fn ask(self: &Arc<Self>, number: usize, ask: Ask) {
+    fn ask(self: &Arc<Self>, number: usize, ask: &Ask) {
         let Some(task) = self.request(number, ask.node, ask.items.clone(), 1, ask.deadline) else { return };
         let (run, node, cancelled) = (Arc::clone(self), ask.node, ask.cancelled);
         let waits_max = match cancelled {
@@ -64,7 +65,8 @@ impl Run {
         };
         let asking = self.world.spawn(node, async move {
             let admitted = waiting_at_most(waits_max, task).await.flatten();
-            let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(&ask, run.world.now() + after));
+            let ask = &run.scenario.asks[number];
+            let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(ask, run.world.now() + after));
             if let (Some(true), Some((after, at))) = (admitted, refunded) {
                 // Taken out before: whatever becomes of it, the client counts on none of these hits any more.
                 lock(&run.records)
@@ -72,7 +74,7 @@ impl Run {
                     .filter(|it| it.request == number)
                     .for_each(|it| it.is_refunded = true);
                 let again = Arc::clone(&run);
-                run.world.at(run.world.now() + after, move |_| again.refund(number, at, &ask));
+                run.world.at(run.world.now() + after, move |_| again.refund(number, at));
             }
         });
         if let Some(Cancelled::After(after)) = cancelled {
@@ -106,12 +108,13 @@ impl Run {
     }
 
     /// A client gives back what it was admitted.
-    fn refund(self: &Arc<Self>, number: usize, node: usize, ask: &Ask) {
-        let Some(task) = self.request(number, node, ask.items.clone(), -1, None) else { return };
-        let (run, ask) = (Arc::clone(self), ask.clone());
+    fn refund(self: &Arc<Self>, number: usize, node: usize) {
+        let items = self.scenario.asks[number].items.clone();
+        let Some(task) = self.request(number, node, items, -1, None) else { return };
+        let run = Arc::clone(self);
         self.world.spawn(node, async move {
             // The node may have stood still meanwhile.
-            if run.still_counts(&ask, run.world.now()) {
+            if run.still_counts(&run.scenario.asks[number], run.world.now()) {
                 task.await;
             }
         });
@@ -125,13 +128,14 @@ impl Run {
         items: Vec<Item>,
         sign: i8,
         deadline: Option<Time>,
-    ) -> Option<impl Future<Output = Option<bool>> + Send + use<>> {
+    ) -> Option<Pin<Box<impl Future<Output = Option<bool>> + Send + use<>>>> {
         let (store, runtime, version) = {
             let nodes = lock(&self.nodes);
             (nodes[node].store.clone()?, nodes[node].runtime.clone()?, nodes[node].version)
         };
         let (run, rules) = (Arc::clone(self), Arc::clone(&self.rules[version]));
-        Some(async move {
+        // Boxed, because it is large and handed on.
+        Some(Box::pin(async move {
             let (asked, _asking) = (run.world.now(), Asking::begin(&run, node));
             let mut request = Request::new("sim", 1);
             for item in &items {
@@ -153,7 +157,7 @@ impl Run {
             let answered =
                 decide((&store, &runtime), &request, &plan, deadline.map(Duration::from_nanos)).await;
             run.answered((number, first), node, (asked, deadline), &items, sign, &plan, answered)
-        })
+        }))
     }
 
     /// What a client was answered.
@@ -244,11 +248,11 @@ impl Run {
 }
 
 /// Runs a future until it has waited so many times, and drops it then.
-async fn waiting_at_most<T>(times: u32, future: impl Future<Output = T>) -> Option<T> {
-    let (mut future, mut left) = (Some(Box::pin(future)), times);
+async fn waiting_at_most<T>(times: u32, future: impl Future<Output = T> + Unpin) -> Option<T> {
+    let (mut future, mut left) = (Some(future), times);
     std::future::poll_fn(move |context| {
         let Some(running) = &mut future else { return Poll::Ready(None) };
-        if let Poll::Ready(output) = running.as_mut().poll(context) {
+        if let Poll::Ready(output) = Pin::new(running).poll(context) {
             return Poll::Ready(Some(output));
         }
         left -= 1;

@@ -41,7 +41,7 @@ impl Scenario {
             seed: random.bits(),
             clocks,
             layout,
-            scripts_run_by: RunBy::default(),
+            scripts_run_by: RunBy::Model,
             limits,
             lease_time: random.pick(&[50, 100, 100, 200]) * MILLI,
             timeout,

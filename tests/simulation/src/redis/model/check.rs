@@ -4,8 +4,6 @@ use tidegate_engine::limit::Algorithm;
 
 /// Scripts count in doubles, which are exact up to here.
 pub(super) const MOST: i64 = 1 << 53;
-/// The bytes of a check without anything behind it.
-pub(super) const BYTES: usize = 39;
 
 const GIVES: u8 = 1;
 const REPORTED: u8 = 2;
@@ -66,7 +64,7 @@ impl<'a> Check<'a> {
         (check, Stamp { at, level, rest, taken_back })
     }
 
-    fn read_front(from: &mut Reader<'a>) -> Self {
+    pub(super) fn read_front(from: &mut Reader<'a>) -> Self {
         Self {
             place: from.four() as usize - 1,
             algorithm: Algorithm::ALL[usize::from(from.byte())],

@@ -133,8 +133,7 @@ fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
     }
     let (hits, before) = (if check.gives() { 0 } else { check.hits }, open.ahead);
     let look = open.kind().look(&check, hits, before);
-    let mut looked =
-        Looked { check, over: look.over, before: look.before, is_cold: false, ahead };
+    let mut looked = Looked { check, over: look.over, before: look.before, is_cold: false, ahead };
     if moment.is_cold(&check) {
         let is_over = !check.gives() && (check.hits > 0 || check.algorithm != Algorithm::FixedWindow);
         looked = Looked { over: is_over, before: check.burst, is_cold: true, ..looked };
@@ -204,12 +203,7 @@ fn charge_one(it: &Looked<'_>, settled: Settled, open: &mut Open, reply: &mut Sm
     reply.extend(open.kind().state(check, room_for, it.over).into_iter().flatten());
 }
 
-fn take_lease(
-    it: &Looked<'_>,
-    (hits, lasts): (i64, i64),
-    open: &mut Open,
-    reply: &mut SmallVec<[i64; 32]>,
-) {
+fn take_lease(it: &Looked<'_>, (hits, lasts): (i64, i64), open: &mut Open, reply: &mut SmallVec<[i64; 32]>) {
     let left = open.kind().look(&it.check, 0, Ahead::default()).left;
     let most = if it.over || it.is_cold { 0 } else { hits.min(left / LEASE_PART) };
     if most < 2 {

@@ -41,9 +41,8 @@ impl Entries {
             return None;
         }
         let (most, total) = (check.requests.max(1), self.total);
-        let is_full = check.algorithm == Algorithm::SlidingLog
-            && total >= most
-            && self.entries.len() >= most as usize;
+        let is_full =
+            check.algorithm == Algorithm::SlidingLog && total >= most && self.entries.len() >= most as usize;
         self.total += hits;
         match self.entries.back_mut() {
             Some(newest) if place <= newest.place => {
