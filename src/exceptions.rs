@@ -53,9 +53,9 @@ struct Pages {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
     /// Grows with every change.
-    number: u64,
+    pub number: u64,
     /// How many exceptions there are.
-    count: u64,
+    pub count: u64,
 }
 
 /// The exceptions in force at some moment.
@@ -85,6 +85,9 @@ pub enum ChangeError {
     /// There is no exception with this id.
     #[error("there is no exception {0:?}")]
     Unknown(String),
+    /// There is one with this id, and it was not to be replaced.
+    #[error("there is {0:?} already, and it says something else")]
+    Exists(String),
     /// There is no room for another one.
     #[error("there are {EXCEPTIONS_MAX} exceptions already (expected one to be ended first)")]
     Full,
@@ -126,9 +129,9 @@ impl Book {
         self.file.is_some()
     }
 
-    /// How many there are. Waits for no change.
-    pub fn count(&self) -> u64 {
-        self.version.borrow().count
+    /// Its state now. Waits for no change.
+    pub fn version(&self) -> Version {
+        *self.version.borrow()
     }
 
     /// The audit.
@@ -136,15 +139,23 @@ impl Book {
         &self.audit
     }
 
-    /// Makes an exception, or replaces the one with its id. Writes files: not for a thread that decides.
+    /// Makes an exception, or replaces the one with its id if it may. Writes files: not for a thread that decides.
     ///
     /// # Errors
-    /// When there is no room, or it cannot be audited or kept. Nothing has changed then.
-    pub fn put(&self, mut record: Record, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
+    /// When another one has its id, there is no room, or it cannot be audited or kept. Nothing has changed then.
+    pub fn put(
+        &self,
+        mut record: Record,
+        may_replace: bool,
+        author: &Author,
+        now: Timestamp,
+    ) -> Result<Change, ChangeError> {
         let mut pages = self.pages.lock();
         let before = pages.records.get(&record.id).cloned();
-        if before.as_ref().is_some_and(|before| before.says_the_same(&record)) {
-            return Ok(Change::Unchanged);
+        match &before {
+            Some(before) if before.says_the_same(&record) => return Ok(Change::Unchanged),
+            Some(_) if !may_replace => return Err(ChangeError::Exists(record.id)),
+            _ => {}
         }
         pages.check_room(&record)?;
         (record.number, record.made) = (pages.next, now);

@@ -74,6 +74,17 @@ pub struct Parts {
     pub denied: Option<Arc<DeniedKeys>>,
     /// The connections of clients that are open now.
     pub connections: Box<dyn Fn() -> usize + Send + Sync>,
+    /// The exceptions. `None`: there is no admin token, so nobody may see or change them.
+    pub exceptions: Option<Box<dyn Fn() -> ExceptionsNow + Send + Sync>>,
+}
+
+/// What the page may know of exceptions without the admin token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExceptionsNow {
+    /// How many were made and not ended.
+    pub count: u64,
+    /// Grows with every change, so that the page knows when to ask for them again.
+    pub changes: u64,
 }
 
 /// What does not change while the process runs.

@@ -73,7 +73,7 @@ pub(super) fn register(metrics: &Metrics, book: &Arc<Book>, service: &Arc<Servic
     let counted = Arc::clone(book);
     let name = "tidegate_exceptions";
     metrics.register(name, "Exceptions that were made and not ended.", Kind::Gauge, move |samples| {
-        samples.push(&[], counted.count());
+        samples.push(&[], counted.version().count);
     });
     let service = Arc::clone(service);
     metrics.register(

@@ -9,8 +9,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::App;
 use crate::clock::monotonic;
 use crate::configuration::InForce;
+use crate::exceptions::{Book, Version};
 use crate::front::connections::Workers;
-use crate::status::{About, Parts, Setting, Status};
+use crate::status::{About, ExceptionsNow, Parts, Setting, Status};
 
 /// How often counts are sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,6 +23,7 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>) -> Status {
         |InForce { name, value, origin, .. }: &InForce| Setting { name, value: value.clone(), origin };
     let mode = configuration.redis.as_ref().map(|redis| redis.failover.mode);
     let workers = Arc::clone(workers);
+    let has_token = configuration.admin.token.as_ref().is_some_and(|token| !token.0.is_empty());
     Status::new(Parts {
         about: About {
             started: monotonic(),
@@ -37,6 +39,14 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>) -> Status {
         shared: app.service.counters().shared().cloned().zip(mode),
         denied: app.denied.clone(),
         connections: Box::new(move || workers.connections()),
+        exceptions: has_token.then(|| exceptions(Arc::clone(&app.exceptions))),
+    })
+}
+
+fn exceptions(book: Arc<Book>) -> Box<dyn Fn() -> ExceptionsNow + Send + Sync> {
+    Box::new(move || {
+        let Version { number, count } = book.version();
+        ExceptionsNow { count, changes: number }
     })
 }
 

@@ -70,7 +70,7 @@ fn what_is_wrong_with_an_exception_is_named() {
 #[test]
 fn a_change_is_audited_before_and_after_and_doing_it_again_changes_nothing() {
     let book = Book::new(audit());
-    let put = |more| book.put(record("a", more), &author(), NOW).expect("done");
+    let put = |more| book.put(record("a", more), true, &author(), NOW).expect("done");
     assert_eq!(put(json!({"requests_per_unit": 5})), Change::Made);
     assert_eq!(put(json!({"requests_per_unit": 5})), Change::Unchanged);
     assert_eq!(put(json!({"requests_per_unit": 6})), Change::Replaced);
@@ -94,7 +94,7 @@ fn a_change_is_audited_before_and_after_and_doing_it_again_changes_nothing() {
 fn exceptions_begin_and_end_by_themselves() {
     let book = Book::new(audit());
     let times = json!({"deny": true, "from": stamp_of(NOW, 10), "until": stamp_of(NOW, 20)});
-    book.put(record("a", times), &author(), NOW).expect("done");
+    book.put(record("a", times), true, &author(), NOW).expect("done");
     let at = |secs: u64| book.compile(Timestamp::from_nanos(NOW.as_nanos() + secs * 1_000_000_000));
     for (secs, in_force, until) in
         [(0, false, Some(10)), (10, true, Some(20)), (19, true, Some(20)), (20, false, None)]
@@ -115,14 +115,14 @@ fn a_file_keeps_them_and_their_order() {
     let path = folder.path().join("exceptions");
     let open = || Book::open(path.clone(), audit()).expect("readable");
     let book = open();
-    book.put(record("b", json!({"requests_per_unit": 5})), &author(), NOW).expect("done");
-    book.put(record("a", json!({"burst": 7})), &author(), NOW).expect("done");
+    book.put(record("b", json!({"requests_per_unit": 5})), true, &author(), NOW).expect("done");
+    book.put(record("a", json!({"burst": 7})), true, &author(), NOW).expect("done");
     drop(book);
     let book = open();
-    assert_eq!(book.count(), 2);
+    assert_eq!(book.version().count, 2);
     let shown = |book: &Book| book.all().iter().map(|record| record.json().to_string()).collect::<Vec<_>>();
     let before = shown(&book);
-    book.put(record("c", json!({"deny": true})), &author(), NOW).expect("done");
+    book.put(record("c", json!({"deny": true})), true, &author(), NOW).expect("done");
     let numbers: Vec<_> = book.all().iter().map(|record| (record.id.clone(), record.number)).collect();
     assert_eq!(numbers, [("a".to_owned(), 1), ("b".to_owned(), 0), ("c".to_owned(), 2)]);
     assert_eq!(shown(&open())[..2], before[..]);
@@ -133,7 +133,7 @@ fn a_file_that_is_broken_is_refused_with_its_line() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("exceptions");
     let book = Book::open(path.clone(), audit()).expect("readable");
-    book.put(record("a", json!({"deny": true})), &author(), NOW).expect("done");
+    book.put(record("a", json!({"deny": true})), true, &author(), NOW).expect("done");
     let whole = fs::read(&path).expect("readable");
     for cut in 1..whole.len() - 1 {
         fs::write(&path, &whole[..cut]).expect("writable");
@@ -149,7 +149,7 @@ fn what_cannot_be_kept_or_audited_is_not_done() {
     fs::create_dir(&gone).expect("a folder");
     let book = Book::open(gone.join("exceptions"), audit()).expect("readable");
     fs::remove_dir(&gone).expect("empty");
-    let put = |book: &Book| book.put(record("a", json!({"deny": true})), &author(), NOW);
+    let put = |book: &Book| book.put(record("a", json!({"deny": true})), true, &author(), NOW);
     assert!(matches!(put(&book), Err(ChangeError::File(_))));
     assert!(book.all().is_empty());
     let lines = lines(book.audit());
@@ -169,9 +169,9 @@ fn what_cannot_be_kept_or_audited_is_not_done() {
 fn there_is_a_bound_on_patterns_and_it_is_one_for_all() {
     let book = Book::new(audit());
     let wild = json!({"deny": true, "entries": [{"key": "user", "value": "a*"}]});
-    let put = |number: usize| book.put(record(&format!("p{number}"), wild.clone()), &author(), NOW);
+    let put = |number: usize| book.put(record(&format!("p{number}"), wild.clone()), true, &author(), NOW);
     assert!((0..PATTERNS_MAX).all(|number| put(number).is_ok()));
     assert!(matches!(put(PATTERNS_MAX), Err(ChangeError::FullOfPatterns)));
     assert_eq!(put(0).expect("it is there"), Change::Unchanged);
-    assert!(book.put(record("exact", json!({"deny": true})), &author(), NOW).is_ok());
+    assert!(book.put(record("exact", json!({"deny": true})), true, &author(), NOW).is_ok());
 }

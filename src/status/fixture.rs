@@ -31,6 +31,7 @@ fn parts_of(metrics: Arc<Metrics>) -> Parts {
         shared: None,
         denied: None,
         connections: Box::new(|| 0),
+        exceptions: None,
     }
 }
 

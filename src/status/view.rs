@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::history::Sample;
 use super::rates::{Order, STEP_MILLIS, TOP};
 use super::troubles::troubles;
-use super::{Recent, Reload, Setting, Status};
+use super::{ExceptionsNow, Recent, Reload, Setting, Status};
 use crate::clock::Clock;
 use crate::service::Snapshot;
 use tidegate_engine::rule::Rule;
@@ -75,6 +75,7 @@ impl Status {
             "redis": self.redis(&recent),
             "connections": (parts.connections)(),
             "denied": self.denied(&recent, now_millis),
+            "exceptions": parts.exceptions.as_ref().map(|now| exceptions(now())),
             "reloads_known": reloads,
         });
         if view.reloads_known != Some(reloads) {
@@ -212,13 +213,13 @@ fn sample(sample: &Sample) -> Value {
 }
 
 fn limit(rule: &Rule) -> Value {
-    let text = match &rule.limit {
-        None => "unlimited".to_owned(),
-        Some(limit) if rule.unit_multiplier == 1 => format!("{} per {}", limit.requests(), rule.unit.name()),
-        Some(limit) => format!("{} per {} {}s", limit.requests(), rule.unit_multiplier, rule.unit.name()),
+    let window = match rule.unit_multiplier {
+        1 => rule.unit.name().to_owned(),
+        units => format!("{units} {}s", rule.unit.name()),
     };
     json!({
-        "text": text,
+        "requests": rule.limit.map(|limit| limit.requests()),
+        "window": window,
         "algorithm": rule.limit.map(|limit| limit.algorithm().name()),
         "place": shown(&format!("{}:{}", rule.written.file, rule.written.line)),
         "shadow": rule.shadow_mode,
@@ -246,6 +247,10 @@ fn server(name: &str, store: &RedisStore) -> Value {
         "memory_lost": stats.memory_lost.load(Relaxed),
         "failures": Value::Object(failures.collect()),
     })
+}
+
+fn exceptions(ExceptionsNow { count, changes }: ExceptionsNow) -> Value {
+    json!({"count": count, "changes": changes})
 }
 
 fn reload(reload: &Reload) -> Value {
@@ -309,8 +314,8 @@ descriptors:
         let row = &shown["rules"]["rows"][0];
         assert_eq!(row["path"], "us<er>", "{shown}");
         assert_eq!(
-            (&row["limit"]["text"], &row["limit"]["place"]),
-            (&json!("10 per 5 minutes"), &json!("rules.yaml:4"))
+            (&row["limit"]["requests"], &row["limit"]["window"], &row["limit"]["place"]),
+            (&json!(10), &json!("5 minutes"), &json!("rules.yaml:4"))
         );
         assert_eq!(
             shown["rules"]["rows"].as_array().map(Vec::len),

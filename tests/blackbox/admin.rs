@@ -17,7 +17,7 @@ descriptors:
   - key: user
     rate_limit: {unit: day, requests_per_unit: 3}
 ";
-const TOKEN: &str = "s3cret";
+pub const TOKEN: &str = "s3cret";
 
 fn setup() -> Setup {
     let setup = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", TOKEN);
@@ -26,14 +26,14 @@ fn setup() -> Setup {
     setup.env("EXCEPTIONS_FILE", &exceptions).env("AUDIT_LOG", &audit)
 }
 
-fn call(limiter: &Tidegate, method: &str, path: &str, body: &Value) -> Answer {
+pub fn call(limiter: &Tidegate, method: &str, path: &str, body: &Value) -> Answer {
     let bearer = format!("Bearer {TOKEN}");
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let headers = [("host", "limiter"), ("authorization", bearer.as_str())];
     Client::new(limiter.ports().debug).send(method, path, &headers, &body).expect("an answer")
 }
 
-fn exception(value: Option<&str>, more: &Value) -> Value {
+pub fn exception(value: Option<&str>, more: &Value) -> Value {
     let mut body = json!({
         "domain": "shop", "entries": [{"key": "user"}], "who": "jane", "why": "a launch",
     });
@@ -46,7 +46,7 @@ fn exception(value: Option<&str>, more: &Value) -> Value {
     body
 }
 
-fn put(limiter: &Tidegate, id: &str, body: &Value) {
+pub fn put(limiter: &Tidegate, id: &str, body: &Value) {
     let answer = call(limiter, "PUT", &format!("/admin/exceptions/{id}"), body);
     assert!([200, 201].contains(&answer.status), "{answer:?}");
 }
@@ -95,6 +95,22 @@ fn an_exception_is_in_force_at_once_survives_a_restart_and_ends() {
     assert_eq!(did, ["exception_put", "exception_put", "exception_put", "exception_end"]);
     assert!(lines.iter().filter(|line| line["outcome"] == "done").count() == 4, "{audit}");
     assert!(lines[6]["who"] == "joe" && lines[6]["what"]["before"]["why"] == "a launch", "{audit}");
+}
+
+#[test]
+fn who_wants_a_new_exception_replaces_none() {
+    let limiter = setup().start();
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("host", "limiter"), ("authorization", bearer.as_str()), ("if-none-match", "*")];
+    let new = |requests: u32| {
+        let body = exception(Some("alice"), &json!({"requests_per_unit": requests})).to_string();
+        let mut client = Client::new(limiter.ports().debug);
+        client.send("PUT", "/admin/exceptions/a", &headers, &body).expect("an answer")
+    };
+    assert_eq!([5, 5, 6].map(|requests| new(requests).status), [201, 200, 412]);
+    assert_eq!(passed(&limiter, "alice"), 5);
+    put(&limiter, "a", &exception(Some("alice"), &json!({"requests_per_unit": 6})));
+    assert_eq!(new(6).status, 200);
 }
 
 #[test]

@@ -60,6 +60,7 @@ mod rollouts;
 mod settings;
 mod sharded;
 mod starvation;
+mod status_exceptions;
 mod status_page;
 mod state;
 mod state_kills;

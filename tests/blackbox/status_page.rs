@@ -17,10 +17,10 @@ descriptors:
 ";
 
 /// What would run if it were taken for markup.
-const HOSTILE: &str = "<img src=x onerror=\"document.title='taken'\"><b>&amp;";
+pub const HOSTILE: &str = "<img src=x onerror=\"document.title='taken'\"><b>&amp;";
 
 /// A browser that looks at the page of this limiter.
-fn looking_at(limiter: &Tidegate) -> Browser {
+pub fn looking_at(limiter: &Tidegate) -> Browser {
     let mut browser = Browser::start();
     browser.look(Look::LIGHT);
     assert_eq!(browser.open(&page_of(limiter)), 200);
@@ -28,7 +28,7 @@ fn looking_at(limiter: &Tidegate) -> Browser {
     browser
 }
 
-fn page_of(limiter: &Tidegate) -> String {
+pub fn page_of(limiter: &Tidegate) -> String {
     format!("http://127.0.0.1:{}/", limiter.ports().debug)
 }
 
@@ -39,7 +39,7 @@ fn ask(limiter: &Tidegate, user: &str, times: usize) {
 }
 
 /// Waits until an element holds this text.
-fn await_text(browser: &mut Browser, selector: &str, text: &str) {
+pub fn await_text(browser: &mut Browser, selector: &str, text: &str) {
     let (selector, text) = (serde_json::json!(selector), serde_json::json!(text));
     browser.wait(&format!("document.querySelector({selector})?.innerText.includes({text})"));
 }

@@ -3,17 +3,20 @@
 //! In: JSON over HTTP, always with the admin token, on loopback too. Out: JSON. Whatever writes files runs on a thread
 //! of its own, because this one serves scrapes. `openapi.json` beside this file describes all of it; a test compares.
 
+mod wanted;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, WWW_AUTHENTICATE};
+use http::header::{CACHE_CONTROL, IF_NONE_MATCH, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+use self::wanted::Wanted;
 use super::gate::{Gate, NoBearer};
 use super::page::{JSON, Page, not_allowed, page, pieces};
 use super::{json as json_front, read_body};
@@ -45,6 +48,7 @@ pub struct AdminApi {
 }
 
 /// An answer that is no success.
+#[derive(Debug)]
 struct Problem(StatusCode, String);
 
 type Answer = Result<Page, Problem>;
@@ -89,8 +93,12 @@ impl AdminApi {
             "/admin/openapi.json" => reading(method, || page(StatusCode::OK, JSON, OPENAPI)),
             "/admin/audit" => reading(method, || lines(self.book.audit().recent())),
             EXCEPTIONS => {
-                let all = self.all().await?;
-                reading(method, || exceptions(all))
+                let wanted = Wanted::of(head.uri.query().unwrap_or_default())?;
+                let (all, now) = (self.all().await?, Clock::start().now());
+                let found = blocking(move || wanted.among(all)).await?;
+                let line =
+                    move |record: Arc<Record>| json_line(&listed(&record, now).to_string()).into_owned();
+                reading(method, || lines(found.into_iter().map(line)))
             }
             "/admin/counters/peek" => self.posting(method, body, Self::peek).await,
             "/admin/counters/reset" => {
@@ -98,7 +106,7 @@ impl AdminApi {
                 self.posting(method, body, reset).await
             }
             _ => match path.strip_prefix(EXCEPTIONS).and_then(|rest| rest.strip_prefix('/')) {
-                Some(id) => self.exception(id.to_owned(), method, body, peer).await,
+                Some(id) => self.exception(id.to_owned(), head, body, peer).await,
                 None => Err(Problem(StatusCode::NOT_FOUND, "not found; see /admin/openapi.json".to_owned())),
             },
         }
@@ -110,8 +118,8 @@ impl AdminApi {
         blocking(move || book.all()).await
     }
 
-    async fn exception(&self, id: String, method: &Method, body: Incoming, peer: String) -> Answer {
-        match *method {
+    async fn exception(&self, id: String, head: &Parts, body: Incoming, peer: String) -> Answer {
+        match head.method {
             Method::GET | Method::HEAD => {
                 match self.all().await?.into_iter().find(|record| record.id == id) {
                     Some(record) => Ok(shown(StatusCode::OK, &listed(&record, Clock::start().now()))),
@@ -122,7 +130,8 @@ impl AdminApi {
                 let asked = self.read(body).await?;
                 let record = Record::of_client(&id, &asked).map_err(|bad| invalid(&bad))?;
                 let author = Author { who: record.who.clone(), peer };
-                self.change(id, move |book, now| book.put(record, &author, now)).await
+                let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
+                self.change(id, move |book, now| book.put(record, may_replace, &author, now)).await
             }
             Method::DELETE => {
                 let who = Some(self.read(body).await?)
@@ -256,6 +265,7 @@ impl From<ChangeError> for Problem {
     fn from(error: ChangeError) -> Self {
         let status = match error {
             ChangeError::Unknown(_) => StatusCode::NOT_FOUND,
+            ChangeError::Exists(_) => StatusCode::PRECONDITION_FAILED,
             ChangeError::Full | ChangeError::FullOfPatterns => StatusCode::CONFLICT,
             ChangeError::Audit(_) | ChangeError::File(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
@@ -275,12 +285,6 @@ fn invalid(what: &(impl ToString + ?Sized)) -> Problem {
 
 fn refused(refusal: &Refusal) -> Problem {
     Problem(super::status_of(refusal), refusal.to_string())
-}
-
-/// All exceptions, a line each.
-fn exceptions(all: Vec<Arc<Record>>) -> Page {
-    let now = Clock::start().now();
-    lines(all.into_iter().map(move |record| json_line(&listed(&record, now).to_string()).into_owned()))
 }
 
 /// An exception as clients see it.

@@ -34,6 +34,9 @@ const SCRIPT: &str = concat!(
     include_str!("status/rules.js"),
     include_str!("status/details.js"),
     include_str!("status/ask.js"),
+    include_str!("status/admin.js"),
+    include_str!("status/exceptions.js"),
+    include_str!("status/exception_form.js"),
     include_str!("status/updates.js"),
 );
 

@@ -1,11 +1,14 @@
 // The box that asks what a request would get. Nothing is counted: /ask explains, it does not decide.
 
+/** Keys and values from lines of key=value. A key alone has no value. */
+const entriesOf = (text) => text.split('\n').filter((line) => line.trim() !== '').map((line) => {
+  const at = line.indexOf('=');
+  return at < 0 ? [line] : [line.slice(0, at), line.slice(at + 1)];
+});
+
 /** Descriptors from lines of key=value; an empty line ends one. */
 const descriptors = (text) => text.split(/\n[ \t]*\n+/).filter((part) => part.trim() !== '').map((part) => ({
-  entries: part.split('\n').filter((line) => line.trim() !== '').map((line) => {
-    const at = line.indexOf('=');
-    return at < 0 ? { key: line, value: '' } : { key: line.slice(0, at), value: line.slice(at + 1) };
-  }),
+  entries: entriesOf(part).map(([key, value = '']) => ({ key, value })),
 }));
 
 const fillAsk = (example) => {
@@ -29,7 +32,7 @@ const limitOf = (limit) => {
   return `${count(limit.requests_per_unit)} per ${window}, ${limit.algorithm}${burst}`;
 };
 
-const explained = (descriptor) => element('section', { class: 'answer' },
+const explained = (domain, descriptor) => element('section', { class: 'answer' },
   element('p', null, codeOf(descriptor.code), ' ', element('b', null, descriptor.entries.map(({ key, value }) => `${key}=${value}`).join(' '))),
   element('dl', null, ...[
     ['Why', descriptor.why],
@@ -38,14 +41,15 @@ const explained = (descriptor) => element('section', { class: 'answer' },
     ['Limit', limitOf(descriptor.limit)],
     descriptor.counter ? ['Counter', `${count(descriptor.counter.counted)} counted, ${count(descriptor.counter.remaining)} left`] : null,
     descriptor.counter?.capacity_in_seconds > 0 ? ['Capacity', `comes back in ${span(descriptor.counter.capacity_in_seconds * 1000)}`] : null,
-  ].filter((pair) => pair !== null).flatMap(([name, value]) => [element('dt', null, name), element('dd', null, value)])));
+  ].filter((pair) => pair !== null).flatMap(([name, value]) => [element('dt', null, name), element('dd', null, value)])),
+  exceptionButton(domain, descriptor.entries));
 
 const showAnswer = (answer) => {
   const hits = answer.hits === 1 ? 'A hit' : `${count(answer.hits)} hits`;
   const but = answer.shadowed ? ' (over the limit, but for SHADOW_MODE)' : '';
   byId('ask-answer').replaceChildren(
     element('p', { class: 'answer' }, `${hits} in ${answer.domain} would get `, codeOf(answer.code), but),
-    ...answer.descriptors.map(explained));
+    ...answer.descriptors.map((descriptor) => explained(answer.domain, descriptor)));
 };
 
 byId('ask').addEventListener('submit', async (event) => {

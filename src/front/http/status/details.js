@@ -70,7 +70,7 @@ const showDenied = (denied) => {
 const showReloads = (reloads) => {
   const problem = ({ text, excerpt }) => element('li', null, text, excerpt === null ? null : element('pre', null, excerpt));
   const item = ({ unix_secs: at, in_force: isInForce, what, problems, more }) => element('li', null,
-    element('time', { datetime: new Date(at * 1000).toISOString() }, new Date(at * 1000).toLocaleString('en-GB')),
+    element('time', { datetime: new Date(at * 1000).toISOString() }, new Date(at * 1000).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'medium' })),
     element('span', { class: isInForce ? '' : 'over' }, isInForce ? what : `Wrong: ${what}`),
     problems.length === 0 ? null : element('ul', null, ...problems.map(problem), ...(more > 0 ? [element('li', { class: 'soft' }, `and ${count(more)} more`)] : [])));
   byId('reloads').replaceChildren(...(reloads.length === 0 ? [element('li', { class: 'soft' }, 'There are no rules yet.')] : reloads.map(item)));

@@ -2,7 +2,8 @@
 // The status page. It asks for /status once a second while somebody looks, and shows what it gets. Texts are set as
 // text, never as markup, because names of rules and values of requests may be anybody's.
 //
-// Parts, in this order: this file (elements), format, plots, overview, rules, details, ask, updates.
+// Parts, in this order: this file (elements), format, plots, overview, rules, details, ask, admin, exceptions,
+// exception_form, updates.
 
 const byId = (id) => document.getElementById(id);
 

@@ -39,10 +39,12 @@ const notes = ({ limit, more, shadow }) => [
   more > 0 ? `and ${count(more)} more rule${more === 1 ? '' : 's'} that count here` : null,
 ].filter(Boolean).join(', ');
 
+const textOf = ({ requests, window: of }) => (requests === null ? 'unlimited' : `${count(requests)} per ${of}`);
+
 const showRow = (row, shown) => {
   say(row.name, shown.path === '' ? shown.domain : `${shown.domain}.${shown.path}`);
   say(row.place, shown.limit?.place ?? '');
-  say(row.limit, shown.limit?.text ?? 'named by requests');
+  say(row.limit, shown.limit ? textOf(shown.limit) : 'named by requests');
   say(row.note, notes(shown));
   const [hits, over, near] = shown.rate;
   const texts = [rate(hits), rate(near), rate(over), count(shown.hits), count(shown.over)];

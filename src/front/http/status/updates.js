@@ -54,6 +54,7 @@ const show = (state) => {
   showRules(state.rules);
   showStore(state.store, state.redis, samples);
   showDenied(state.denied);
+  followExceptions(state);
   if (state.reloads) showReloads(state.reloads);
   reloadsKnown = state.reloads_known;
 };
@@ -69,11 +70,13 @@ const showLiveness = (text, kind) => {
   byId('liveness').className = `live ${kind}`;
 };
 
+/** Why there is no answer. */
+const reasonOf = ({ name, message }) => (name === 'TypeError' || name === 'TimeoutError' ? 'nothing answers at this address' : message);
+
 const showLost = (error) => {
   lostSince ??= Date.now();
   showLiveness('no answer', 'off');
-  const why = error.name === 'TypeError' || error.name === 'TimeoutError' ? 'nothing answers at this address' : error.message;
-  showTroubles([], `No answer from Tidegate since ${clockTime(lostSince)}: ${why}. What is below is from before.`);
+  showTroubles([], `No answer from Tidegate since ${clockTime(lostSince)}: ${reasonOf(error)}. What is below is from before.`);
 };
 
 const update = async () => {

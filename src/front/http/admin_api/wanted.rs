@@ -1,0 +1,99 @@
+//! Which exceptions a list has: those with a text in them, and only the first.
+//!
+//! In: the query of a request. Out: the exceptions that it asks for, in the order of their ids.
+
+use std::sync::Arc;
+
+use super::super::page::parameter;
+use super::{Problem, invalid};
+use crate::exceptions::Record;
+use tidegate_engine::text::query_decoded;
+
+/// Bytes of the text that is looked for.
+const FIND_BYTES_MAX: usize = 1_024;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// In lower case. Empty: all have it.
+    find: String,
+    most: usize,
+}
+
+impl Wanted {
+    /// Reads `find` and `most`, both of which may be absent.
+    pub(super) fn of(query: &str) -> Result<Self, Problem> {
+        let find = query_decoded(parameter(query, "find").unwrap_or_default())
+            .map_err(|_| invalid("find: is not percent-encoded UTF-8"))?;
+        if find.len() > FIND_BYTES_MAX {
+            return Err(invalid(&format!("find: is longer than {FIND_BYTES_MAX} bytes")));
+        }
+        let most = parameter(query, "most").map_or(Ok(usize::MAX), str::parse);
+        let most = most.map_err(|_| invalid("most: expected a whole number"))?;
+        Ok(Self { find: find.to_lowercase(), most })
+    }
+
+    /// Those of `all` that are asked for. Takes some milliseconds for 100,000.
+    pub(super) fn among(&self, all: Vec<Arc<Record>>) -> Vec<Arc<Record>> {
+        all.into_iter().filter(|record| self.is_in(record)).take(self.most).collect()
+    }
+
+    /// Whether the text is in the id, in an entry as `key=value`, in who made it or in why.
+    fn is_in(&self, record: &Record) -> bool {
+        let has = |text: &str| text.to_lowercase().contains(&self.find);
+        let exception = &record.exception;
+        let mut entries = exception.entries.iter().map(|level| match &level.value {
+            None => level.key.clone(),
+            Some(value) => format!("{}={value}", level.key),
+        });
+        self.find.is_empty()
+            || [&*record.id, &*exception.domain, &*record.who, &*record.why].into_iter().any(has)
+            || entries.any(|entry| has(&entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(query: &str) -> Vec<String> {
+        let record = |id: &str, value: &str| {
+            let exception = json!({"domain": "shop", "entries": [{"key": "user", "value": value}, {"key": "tier"}],
+                "deny": true, "who": "Jane", "why": "a launch"});
+            Arc::new(Record::of_client(id, &exception).expect("good"))
+        };
+        let all = vec![record("a", "alice"), record("b", "Bob & co"), record("c", "carol")];
+        let wanted = Wanted::of(query).ok().expect("a good query");
+        wanted.among(all).iter().map(|record| record.id.clone()).collect()
+    }
+
+    #[test]
+    fn a_text_is_found_wherever_it_stands() {
+        assert_eq!(found(""), ["a", "b", "c"]);
+        assert_eq!(found("find=&most=2"), ["a", "b"]);
+        assert_eq!(found("most=0"), [""; 0]);
+        for (query, ids) in [
+            ("find=user=b", &["b"][..]),
+            ("find=USER%3DBOB%20%26", &["b"]),
+            ("find=jane&most=1", &["a"]),
+            ("find=tier", &["a", "b", "c"]),
+            ("find=LAUNCH", &["a", "b", "c"]),
+            ("find=nobody", &[]),
+        ] {
+            assert_eq!(found(query), ids, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_bad_query_is_refused_by_the_name_of_its_parameter() {
+        let long = format!("find={}", "x".repeat(FIND_BYTES_MAX + 1));
+        for (query, named) in
+            [("most=-1", "most: "), ("most=", "most: "), ("find=%zz", "find: "), (&long, "find: ")]
+        {
+            let Problem(_, text) = Wanted::of(query).expect_err(query);
+            assert!(text.starts_with(named), "{query}: {text}");
+        }
+    }
+}
