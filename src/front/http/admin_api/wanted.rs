@@ -65,7 +65,7 @@ mod tests {
             Arc::new(Record::of_client(id, &exception).expect("good"))
         };
         let all = vec![record("a", "alice"), record("b", "Bob & co"), record("c", "carol")];
-        let wanted = Wanted::of(query).ok().expect("a good query");
+        let wanted = Wanted::of(query).expect("a good query");
         wanted.among(all).iter().map(|record| record.id.clone()).collect()
     }
 
