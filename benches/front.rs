@@ -60,7 +60,7 @@ mod table;
 use args::Args;
 use h2load::Load;
 use load::{Outcome, Pace, Run, Workload};
-use request::{Keys, Random, RequestMessage};
+use request::{Descriptors, Keys, Random, RequestMessage};
 use scenario::Scenario;
 use server::{Server, Subject};
 use table::Section;
@@ -88,9 +88,13 @@ fn measure(args: &Args) -> Result<(), String> {
     let alone = measure_on(args, &args.server_core, &args.generator_core, &alone)?;
     let tls = measure_on(args, &args.server_core, &args.generator_core, &tls)?;
     let shared = measure_on(args, &args.all_cores(), &args.all_cores(), &shared)?;
-    let one_core = alone.iter().find(|section| section.scenario == Scenario::Batch64);
-    if let (Some(one_core), Some(two_cores)) = (one_core, shared.first()) {
+    let section_of = |scenario| alone.iter().find(|section| section.scenario == scenario);
+    if let (Some(one_core), Some(two_cores)) = (section_of(Scenario::Batch64), shared.first()) {
         two_cores.print_gain_over(one_core);
+    }
+    if let Some(one) = section_of(Scenario::Gateway1) {
+        let several = [Scenario::Gateway4, Scenario::Gateway8].into_iter().filter_map(section_of);
+        several.for_each(|section| section.print_gain_over(one));
     }
     let beside = if args.starvation() { starvation::measure(args)? } else { 0 };
     if args.syscalls() {
@@ -130,7 +134,7 @@ fn start(args: &Args, cores: &str, wanted: impl Fn(Subject) -> bool) -> Result<V
         }
         let server = Server::start(subject, cores, binary.as_deref().unwrap_or(Path::new("")))?;
         if is_tidegate {
-            meet_every_key(args, &server)?;
+            meet_every_key(&server, args.keys, Descriptors::Plain)?;
         }
         servers.push(server);
     }
@@ -138,17 +142,17 @@ fn start(args: &Args, cores: &str, wanted: impl Fn(Subject) -> bool) -> Result<V
 }
 
 /// Sends one request for every key, so that the steady state is measured and not the growth of tables.
-fn meet_every_key(args: &Args, server: &Server) -> Result<(), String> {
+fn meet_every_key(server: &Server, keys: u64, descriptors: Descriptors) -> Result<(), String> {
     let run = Run {
         connections: 8,
         pace: Pace::Closed { streams: 64 },
         ids: false,
         warm_up: Duration::ZERO,
         measured: Duration::from_secs(120),
-        calls_max: args.keys,
+        calls_max: keys,
         sleeps: true,
     };
-    let outcome = drive(server, &run, Workload { keys: Keys::InTurn(0), seed: 0 })?;
+    let outcome = drive(server, &run, Workload { keys: Keys::InTurn(0), descriptors, seed: 0 })?;
     match outcome.tally.first_error {
         Some(error) => Err(server.blame(&error)),
         None => Ok(()),
@@ -163,8 +167,14 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Sectio
     };
     let run = scenario.run(args, open_rate);
     let mut section = Section::new(scenario, servers.iter().map(|server| server.subject));
+    let descriptors = scenario.descriptors();
+    // As many counters in all.
+    let keys = args.keys / descriptors.count() as u64;
+    if descriptors != Descriptors::Plain {
+        servers.iter().try_for_each(|server| meet_every_key(server, keys, descriptors))?;
+    }
     for round in 1..=args.rounds {
-        let workload = Workload { keys: Keys::Random(args.keys), seed: round as u64 };
+        let workload = Workload { keys: Keys::Random(keys), descriptors, seed: round as u64 };
         for (at, server) in servers.iter().enumerate() {
             section.add(at, drive(server, &run, workload)?);
         }
@@ -184,7 +194,8 @@ fn by_h2load(args: &Args, run: &Run, servers: &[&Server]) -> Result<(), String> 
     for _ in 0..args.rounds {
         for (rates, server) in rates.iter_mut().zip(servers) {
             let body = server.folder().join("request");
-            let message = RequestMessage::new(Keys::InTurn(0)).next(&mut Random(0)).to_vec();
+            let mut request = RequestMessage::new(Keys::InTurn(0), Descriptors::Plain);
+            let message = request.next(&mut Random(0)).to_vec();
             std::fs::write(&body, message).map_err(|error| error.to_string())?;
             let mut sends = vec![format!("--data={}", body.display())];
             sends.extend(["-H", "content-type: application/grpc", "-H", "te: trailers"].map(str::to_owned));
@@ -206,7 +217,7 @@ fn by_h2load(args: &Args, run: &Run, servers: &[&Server]) -> Result<(), String> 
 /// Half of the server's highest rate, with 8 connections × 64 streams.
 fn half_peak(args: &Args, server: &Server) -> Result<f64, String> {
     let run = Scenario::Batch64.run(args, 0.0);
-    let outcome = drive(server, &run, Workload { keys: Keys::Random(args.keys), seed: 0 })?;
+    let outcome = drive(server, &run, Workload::new(Keys::Random(args.keys), 0))?;
     Ok(outcome.tally.answers as f64 / outcome.elapsed.as_secs_f64() / 2.0)
 }
 

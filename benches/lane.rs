@@ -27,7 +27,7 @@ mod request;
 mod request_head;
 
 use client::{Client, Tally};
-use request::{DOMAIN, KEY, Keys, RequestMessage};
+use request::{DOMAIN, Descriptors, KEY, Keys, RequestMessage};
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -71,7 +71,7 @@ fn measure<C>(connect: &impl Fn() -> C, calls: usize, keys: Keys, ids: bool, bat
 where
     C: FnMut(&[u8], &mut Vec<u8>) -> usize,
 {
-    let mut request = RequestMessage::new(keys);
+    let mut request = RequestMessage::new(keys, Descriptors::Plain);
     let mut links: Vec<_> = (0..CONNECTIONS as u64).map(|seed| (Client::new(ids, seed), connect())).collect();
     let (mut tally, mut out, mut times) = (Tally::new(), Vec::new(), Vec::with_capacity(batches));
     for (client, serve) in &mut links {

@@ -250,11 +250,7 @@ impl Bench {
         }
         for round in 1..=self.args.rounds {
             for (row, contender) in rows.iter_mut().zip(&mut all) {
-                row.rounds.push(self.run(
-                    contender,
-                    depth,
-                    Workload { keys: Keys::Random(keys), seed: round },
-                )?);
+                row.rounds.push(self.run(contender, depth, Workload::new(Keys::Random(keys), round))?);
             }
         }
         table::print(title, &rows);
@@ -267,7 +263,7 @@ impl Bench {
         server.answers = Expected::Decision;
         for _ in 0..2 {
             let run = Run { calls_max: keys, ..self.timed(CROWD, Duration::from_secs(60)) };
-            drive(server, &run, Workload { keys: Keys::InTurn(0), seed: 0 })?;
+            drive(server, &run, Workload::new(Keys::InTurn(0), 0))?;
         }
         server.answers = expected;
         Ok(())

@@ -19,7 +19,7 @@ use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use super::request::{Keys, RequestMessage};
+use super::request::{Descriptors, Keys, RequestMessage};
 use super::request_head::RequestHead;
 use super::server::Server;
 
@@ -134,7 +134,7 @@ fn clients(address: SocketAddr, change: fn(&mut Vec<u8>), calls: usize) -> io::R
         let mut client = Client::new(false, seed as u64);
         // the server's SETTINGS will allow as many
         client.presume(calls);
-        let mut request = RequestMessage::new(Keys::InTurn(0));
+        let mut request = RequestMessage::new(Keys::InTurn(0), Descriptors::Plain);
         while client.under_way() < calls && client.ask(&mut request, 0) {}
         change(&mut client.out);
         let mut socket = TcpStream::connect(address)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Interest, Poll, Token};
 
 use super::client::{Client, Tally};
-use super::request::{Keys, Random, RequestMessage};
+use super::request::{Descriptors, Keys, Random, RequestMessage};
 use super::server::Server;
 use super::socket::Socket;
 
@@ -47,7 +47,15 @@ pub(crate) struct Run {
 #[derive(Clone, Copy)]
 pub(crate) struct Workload {
     pub(crate) keys: Keys,
+    pub(crate) descriptors: Descriptors,
     pub(crate) seed: u64,
+}
+
+impl Workload {
+    /// Requests of one descriptor.
+    pub(crate) fn new(keys: Keys, seed: u64) -> Workload {
+        Workload { keys, descriptors: Descriptors::Plain, seed }
+    }
 }
 
 /// The result of a run.
@@ -113,7 +121,7 @@ impl Load {
             events: Events::with_capacity(1024),
             links,
             input: vec![0; READ_BYTES].into(),
-            request: RequestMessage::new(workload.keys),
+            request: RequestMessage::new(workload.keys, workload.descriptors),
             arrivals: Arrivals::new(run.pace, workload.seed),
             asked: 0,
             tally: Tally::new(),

@@ -25,7 +25,7 @@ pub(crate) fn measure(args: &Args) -> Result<(), String> {
     for server in
         start(args, &args.server_core, |subject| !matches!(subject, Subject::Peer(_)) && !subject.is_tls())?
     {
-        let workload = Workload { keys: Keys::Random(KEYS), seed: 1 };
+        let workload = Workload::new(Keys::Random(KEYS), 1);
         drive(&server, &run(8), workload)?;
         let before = server.resident_bytes();
         let (idle, busy) = load::residence(&server, &run(CONNECTIONS), workload, || server.resident_bytes())?;

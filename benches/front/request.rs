@@ -1,6 +1,6 @@
 //! The request of the benchmark, and what makes an answer a good one.
 //!
-//! The message is encoded once; after that only the bytes of the key change. Every answer is checked, and one in
+//! The message is encoded once; after that only the bytes of the keys change. Every answer is checked, and one in
 //! [`DECODED_EVERY`] is fully decoded.
 
 use prost::Message;
@@ -8,7 +8,8 @@ use prost::Message;
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use super::proto::envoy::service::ratelimit::v3::{
-    RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
+    RateLimitRequest, RateLimitResponse,
+    rate_limit_response::{Code, DescriptorStatus},
 };
 
 /// The domain and the descriptor key that the rules of the benchmark limit.
@@ -16,6 +17,12 @@ pub(crate) const DOMAIN: &str = "bench";
 pub(crate) const KEY: &str = "client";
 /// The digits of a key's value, which is a number.
 const KEY_DIGITS: usize = 7;
+/// The rules of the route that the rules of the benchmark have.
+pub(crate) const GATEWAY_RULES: usize = 8;
+/// What stands where a key's value will be.
+const NO_KEY: [u8; KEY_DIGITS] = [b'0'; KEY_DIGITS];
+/// The entry that Envoy Gateway writes first into every descriptor of a route.
+pub(crate) const ROUTE: &str = "httproute/default/shop/rule/0/match/0/shop_example_com";
 /// Bytes of gRPC's prefix of a message: one for "not compressed", four for the length.
 const PREFIX_BYTES: usize = 5;
 /// One answer in this many is fully decoded. A power of two.
@@ -42,21 +49,60 @@ pub(crate) enum Keys {
     InTurn(u64),
 }
 
+/// The descriptors of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Descriptors {
+    /// One of one entry.
+    #[default]
+    Plain,
+    /// As many as a route of Envoy Gateway has rules: the route, and the client as the rule distinguishes it.
+    Gateway(usize),
+}
+
+impl Descriptors {
+    /// How many there are.
+    pub(crate) fn count(self) -> usize {
+        match self {
+            Descriptors::Plain => 1,
+            Descriptors::Gateway(rules) => rules,
+        }
+    }
+
+    fn all(self) -> Vec<RateLimitDescriptor> {
+        let client = |key: String| Entry { key, value: String::from_utf8_lossy(&NO_KEY).into_owned() };
+        let of = |entries| RateLimitDescriptor { entries, ..Default::default() };
+        let route = || Entry { key: ROUTE.into(), value: ROUTE.into() };
+        match self {
+            Descriptors::Plain => vec![of(vec![client(KEY.into())])],
+            Descriptors::Gateway(rules) => {
+                (0..rules).map(|rule| of(vec![route(), client(gateway_key(rule))])).collect()
+            }
+        }
+    }
+}
+
+/// The key under which a rule of Envoy Gateway distinguishes clients.
+pub(crate) fn gateway_key(rule: usize) -> String {
+    format!("rule-{rule}-match-0")
+}
+
 /// The encoded request with its gRPC prefix.
 pub(crate) struct RequestMessage {
     message: Vec<u8>,
+    /// Where the key stands in it.
+    places: Vec<usize>,
     keys: Keys,
 }
 
 impl RequestMessage {
-    pub(crate) fn new(keys: Keys) -> RequestMessage {
-        let entry = Entry { key: KEY.into(), value: "0".repeat(KEY_DIGITS) };
-        let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
-        let request =
-            RateLimitRequest { domain: DOMAIN.into(), descriptors: vec![descriptor], hits_addend: 0 };
-        let message = framed(&request);
-        assert!(message.ends_with(b"0000000"), "the value is the last field of the last entry");
-        RequestMessage { message, keys }
+    pub(crate) fn new(keys: Keys, descriptors: Descriptors) -> RequestMessage {
+        let descriptors = descriptors.all();
+        let count = descriptors.len();
+        let message = framed(&RateLimitRequest { domain: DOMAIN.into(), descriptors, hits_addend: 0 });
+        let places: Vec<usize> =
+            (0..message.len()).filter(|&at| message[at..].starts_with(&NO_KEY)).collect();
+        assert_eq!(places.len(), count, "each descriptor has its key, and nothing else looks like one");
+        RequestMessage { message, places, keys }
     }
 
     /// The message with the next key.
@@ -68,9 +114,13 @@ impl RequestMessage {
                 *next - 1
             }
         };
-        for digit in self.message.iter_mut().rev().take(KEY_DIGITS) {
-            *digit = b'0' + (key % 10) as u8;
+        let mut digits = NO_KEY;
+        for digit in digits.iter_mut().rev() {
+            *digit += (key % 10) as u8;
             key /= 10;
+        }
+        for &place in &self.places {
+            self.message[place..place + KEY_DIGITS].copy_from_slice(&digits);
         }
         &self.message
     }
@@ -116,9 +166,11 @@ impl Expected {
     /// An answer without a limit means that no rule was found, so nothing was decided.
     fn takes_message(self, message: &[u8]) -> bool {
         RateLimitResponse::decode(message).is_ok_and(|answer| {
-            let [status] = &*answer.statuses else { return false };
-            let has_room = self != Expected::Ok || status.limit_remaining > 0;
-            answer.overall_code == status.code && status.current_limit.is_some() && has_room
+            let has_room = |status: &DescriptorStatus| self != Expected::Ok || status.limit_remaining > 0;
+            let is_good = |status: &DescriptorStatus| {
+                answer.overall_code == status.code && status.current_limit.is_some() && has_room(status)
+            };
+            !answer.statuses.is_empty() && answer.statuses.iter().all(is_good)
         })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::args::Args;
 use super::echo::Echo;
 use super::load::{Pace, Run};
+use super::request::{Descriptors, GATEWAY_RULES};
 use super::server::Subject;
 
 /// One section of the table.
@@ -28,6 +29,12 @@ pub(crate) enum Scenario {
     Single,
     /// 8 connections, calls at random times, at the rate of `--rate`
     Open,
+    /// as batch64, each call with one descriptor as Envoy Gateway makes it
+    Gateway1,
+    /// as batch64, each call with four descriptors as Envoy Gateway makes them
+    Gateway4,
+    /// as batch64, each call with eight descriptors as Envoy Gateway makes them
+    Gateway8,
     /// as batch64, the servers on all cores, which they share with the generator
     TwoCores,
 }
@@ -44,6 +51,9 @@ impl Scenario {
             Scenario::Tls => "8 connections × 64 streams, closed loop, TLS",
             Scenario::Single => "1 connection × 1 stream, closed loop",
             Scenario::Open => "8 connections, open loop",
+            Scenario::Gateway1 => "8 connections × 64 streams, closed loop, 1 descriptor of Envoy Gateway",
+            Scenario::Gateway4 => "8 connections × 64 streams, closed loop, 4 descriptors of Envoy Gateway",
+            Scenario::Gateway8 => "8 connections × 64 streams, closed loop, 8 descriptors of Envoy Gateway",
             Scenario::TwoCores => {
                 "8 connections × 64 streams, closed loop, two cores shared with the generator"
             }
@@ -66,20 +76,39 @@ impl Scenario {
         matches!(self, Scenario::Batch1 | Scenario::Sixteen1 | Scenario::Single)
     }
 
-    /// Whether the scenario measures this subject. A server with one thread is not measured on two cores.
+    /// The descriptors of a call.
+    pub(crate) fn descriptors(self) -> Descriptors {
+        match self {
+            Scenario::Gateway1 => Descriptors::Gateway(1),
+            Scenario::Gateway4 => Descriptors::Gateway(4),
+            Scenario::Gateway8 => Descriptors::Gateway(GATEWAY_RULES),
+            _ => Descriptors::Plain,
+        }
+    }
+
+    /// Whether the scenario measures this subject. A server with one thread is not measured on two cores. Echoes and
+    /// peers answer one descriptor.
     pub(crate) fn takes(self, subject: Subject) -> bool {
         let one_thread = matches!(subject, Subject::Echo(echo) if echo != Echo::TonicMulti);
         // It differs only where a worker would sleep.
         let spins_in_vain = subject == Subject::Spinning && !self.is_of_few_calls();
-        (self == Scenario::Tls) == subject.is_tls() && !(self.shares_cores() && one_thread) && !spins_in_vain
+        let answers = self.descriptors() == Descriptors::Plain || subject.grpc_front().is_some();
+        (self == Scenario::Tls) == subject.is_tls()
+            && !(self.shares_cores() && one_thread)
+            && !spins_in_vain
+            && answers
     }
 
     /// `open_rate`: calls per second of the open loop.
     pub(crate) fn run(self, args: &Args, open_rate: f64) -> Run {
         let pace = match self {
-            Scenario::Batch64 | Scenario::Ids | Scenario::TwoCores | Scenario::Tls => {
-                Pace::Closed { streams: 64 }
-            }
+            Scenario::Batch64
+            | Scenario::Ids
+            | Scenario::TwoCores
+            | Scenario::Tls
+            | Scenario::Gateway1
+            | Scenario::Gateway4
+            | Scenario::Gateway8 => Pace::Closed { streams: 64 },
             Scenario::Batch8 | Scenario::Many8 => Pace::Closed { streams: 8 },
             Scenario::Batch1 | Scenario::Sixteen1 | Scenario::Single => Pace::Closed { streams: 1 },
             Scenario::Open => Pace::Open { per_second: open_rate },

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::args::Args;
 use super::disturbance::Disturbance;
 use super::load::{Outcome, Pace, Run, Workload};
-use super::request::Keys;
+use super::request::{Descriptors, Keys};
 use super::server::{self, Server, Subject};
 use super::table::median;
 use super::{drive, half_peak, meet_every_key};
@@ -40,7 +40,7 @@ pub(crate) fn measure(args: &Args) -> Result<u64, String> {
 
 fn measure_one(args: &Args, subject: Subject, binary: &Path) -> Result<u64, String> {
     let server = Server::start(subject, &args.server_core, binary)?;
-    meet_every_key(args, &server)?;
+    meet_every_key(&server, args.keys, Descriptors::Plain)?;
     let per_second = half_load(args, &server)?;
     println!(
         "\n{}: latency beside others, 8 connections, open loop at half load, {per_second:.0} calls/s",
@@ -128,5 +128,5 @@ fn open_loop(args: &Args, server: &Server, per_second: f64, seed: u64) -> Result
         calls_max: u64::MAX,
         sleeps: false,
     };
-    drive(server, &run, Workload { keys: Keys::Random(args.keys), seed })
+    drive(server, &run, Workload::new(Keys::Random(args.keys), seed))
 }

@@ -48,7 +48,7 @@ fn counts(args: &Args, server: &Server) -> Result<Vec<(String, f64)>, String> {
         calls_max: CALLS,
         sleeps: false,
     };
-    let driven = drive(server, &run, Workload { keys: Keys::Random(args.keys), seed: 0 });
+    let driven = drive(server, &run, Workload::new(Keys::Random(args.keys), 0));
     detach(strace)?;
     driven?;
     let report = fs::read_to_string(&report).map_err(|error| format!("strace's report: {error}"))?;

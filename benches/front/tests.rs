@@ -25,7 +25,7 @@ use answer_head::{AnswerHead, Head};
 use client::{Client, Tally};
 use frame::{Frame, flag, kind};
 use prost::Message;
-use request::{Keys, Random, RequestMessage, framed};
+use request::{Descriptors, Keys, Random, RequestMessage, framed};
 use request_head::RequestHead;
 use tidegate::proto;
 use tidegate::proto::envoy::service::ratelimit::v3;
@@ -178,7 +178,7 @@ fn every_request_head_says_the_same_whatever_the_table_holds() {
 #[test]
 fn requests_differ_in_their_key_only_and_keys_stay_in_range() {
     let mut random = Random(3);
-    let mut request = RequestMessage::new(Keys::Random(1000));
+    let mut request = RequestMessage::new(Keys::Random(1000), Descriptors::Plain);
     let mut keys = std::collections::HashSet::new();
     for _ in 0..20_000 {
         let message = v3::RateLimitRequest::decode(&request.next(&mut random)[5..]).unwrap();
@@ -186,9 +186,25 @@ fn requests_differ_in_their_key_only_and_keys_stay_in_range() {
         keys.insert(message.descriptors[0].entries[0].value.parse::<u64>().unwrap());
     }
     assert_eq!((keys.len(), keys.iter().max()), (1000, Some(&999)));
-    let mut in_turn = RequestMessage::new(Keys::InTurn(41));
+    let mut in_turn = RequestMessage::new(Keys::InTurn(41), Descriptors::Plain);
     assert!(in_turn.next(&mut random).ends_with(b"0000041"));
     assert!(in_turn.next(&mut random).ends_with(b"0000042"));
+}
+
+#[test]
+fn a_request_of_a_gateway_has_one_client_in_all_its_descriptors() {
+    let mut random = Random(3);
+    let mut request = RequestMessage::new(Keys::Random(1000), Descriptors::Gateway(4));
+    for _ in 0..100 {
+        let message = v3::RateLimitRequest::decode(&request.next(&mut random)[5..]).unwrap();
+        let clients = message.descriptors.iter().map(|descriptor| match &*descriptor.entries {
+            [route, client] if route.value == request::ROUTE => (&*client.key, &*client.value),
+            other => panic!("{other:?}"),
+        });
+        let (keys, values): (Vec<_>, std::collections::HashSet<_>) = clients.unzip();
+        assert_eq!(keys, ["rule-0-match-0", "rule-1-match-0", "rule-2-match-0", "rule-3-match-0"]);
+        assert_eq!(values.len(), 1);
+    }
 }
 
 #[test]
@@ -249,7 +265,7 @@ impl Asked {
     }
 
     fn ask(&mut self) -> bool {
-        self.client.ask(&mut RequestMessage::new(Keys::Random(1)), 1000)
+        self.client.ask(&mut RequestMessage::new(Keys::Random(1), Descriptors::Plain), 1000)
     }
 
     fn hears(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Result<(), String> {
@@ -322,7 +338,7 @@ fn settings_and_pings_are_acknowledged_and_windows_heeded() {
     );
     assert_eq!(frame::take(&mut out).map(|frame| (frame.kind, frame.flags)), Some((kind::PING, flag::ACK)));
 
-    let mut request = RequestMessage::new(Keys::Random(1));
+    let mut request = RequestMessage::new(Keys::Random(1), Descriptors::Plain);
     // 1,024 calls under way at most; each is answered at once, so that only the window stops us
     let mut asked = 0;
     while client.ask(&mut request, 0) {
