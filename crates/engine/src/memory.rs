@@ -236,6 +236,9 @@ impl MemoryStore {
 
     fn apply_many(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
         let mut locked = Locked::new(&self.kinds, plan);
+        if locked.decide_usual(plan, now, &self.cold, verdicts) {
+            return;
+        }
         let prepared = locked.prepare_all(plan, now, &self.budget, (self.full, &self.cold));
         let over = |place: usize| prepared.get(place).copied().flatten().is_some_and(|it| it.preview.over);
         let mut settlements: SmallVec<[Settlement; 1]> = smallvec![settle(plan, over)];
@@ -264,7 +267,7 @@ impl MemoryStore {
 
     /// One bounded step of expiry: finds the next chunk of shards where a counter may have expired at `now`, and
     /// forgets those that have. A later decision with an earlier time is treated as of `now`, so nothing is forgotten
-    /// too early. Call it in a loop, at least until [`Swept::round_done`], several times a second.
+    /// too early. Call it in a loop until [`Swept::round_done`], once a second, and several times while any is forgotten.
     pub fn sweep(&self, now: Timestamp) -> Swept {
         let (kinds, chunks) = (self.kinds.all(), self.kinds.chunk_count);
         let start = self.sweep_cursor.load(Relaxed) as usize;

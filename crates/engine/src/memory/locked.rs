@@ -11,9 +11,9 @@ use crate::memory::budget::Budget;
 use crate::memory::cold::Cold;
 use crate::memory::due::Due;
 use crate::memory::kind::{Guard, Kinds, Place};
-use crate::memory::shard::{Prepared, Reserved};
+use crate::memory::shard::{Prepared, Reserved, Usual};
 use crate::plan::{Check, Hits, Plan};
-use crate::settle::Settlement;
+use crate::settle::{Settlement, settle};
 use crate::time::Timestamp;
 
 /// All shards of one request, locked.
@@ -49,6 +49,41 @@ impl<'a> Locked<'a> {
             previous = Some((place, key, first_place));
         }
         locked
+    }
+
+    /// Decides in the usual case: each check has a counter of its own, which is there, warm, and needs no memory. Same as
+    /// [`prepare_all`](Self::prepare_all) and [`finish_all`](Self::finish_all), with one look for each counter. `false`:
+    /// it is another case, and nothing was charged.
+    pub(super) fn decide_usual(
+        &mut self,
+        plan: &Plan<'_>,
+        now: Timestamp,
+        cold: &Cold,
+        verdicts: &mut Verdicts,
+    ) -> bool {
+        if !plan.candidates.is_empty() {
+            return false;
+        }
+        let mut seen: SmallVec<[Option<Usual>; 8]> = smallvec![None; plan.places()];
+        for (index, check) in plan.checks() {
+            let Target { guard, first_place } = self.targets[index];
+            let is_warm = cold.nanos_left_of(&check.limit, now) == 0;
+            let usual =
+                (is_warm && first_place == index).then(|| self.guards[guard].1.see(check, now)).flatten();
+            if usual.is_none() {
+                return false;
+            }
+            seen[index] = usual;
+        }
+        let over = |place: usize| seen.get(place).copied().flatten().is_some_and(|usual| usual.preview.over);
+        let settlement = settle(plan, over);
+        for (index, check) in plan.checks() {
+            let Some(usual) = seen[index] else { continue };
+            let charged = settlement.charged(check, usual.preview.over);
+            let shard = &mut self.guards[self.targets[index].guard].1;
+            verdicts[index] = Some(shard.charge_seen(&usual, check, charged));
+        }
+        true
     }
 
     /// Prepares every check before anything is charged, in request order. Candidates come last, so that they take no room

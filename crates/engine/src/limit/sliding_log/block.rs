@@ -256,8 +256,24 @@ impl Block {
         self.rebuild(size);
     }
 
+    /// Moves what is alive to where the dead are.
+    fn drop_dead(&mut self) {
+        let (head, end) = (self.head(), self.end());
+        let (dead_extras, base) = (self.extras_before(head), self.sum_before(head));
+        self.words.copy_within(1 + head..1 + end, 1);
+        self.set_range(0, end - head);
+        for (index, from) in (dead_extras..self.extras as usize).enumerate() {
+            let (place, sum) = self.extra(from);
+            self.put_extra(index, place - head, sum.wrapping_sub(base));
+        }
+        self.extras -= dead_extras as u32;
+    }
+
     /// Resizes the block to `size` words, which have to be enough, and drops the dead.
     fn rebuild(&mut self, size: usize) {
+        if size == self.words.len() {
+            return self.drop_dead();
+        }
         let mut rebuilt = Self { words: vec![0; size].into_boxed_slice(), extras: 0, expiry: self.expiry };
         let (head, base) = (self.head(), self.sum_before(self.head()));
         rebuilt.words[1..1 + self.live().len()].copy_from_slice(self.live());
