@@ -12,8 +12,9 @@ use crate::metrics::{Kind, Metrics};
 use crate::service::Service;
 use tidegate_engine::memory::MemoryStore;
 
-/// How often expired counters are looked for. With the time that a round takes, this stays well below a second.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+/// How often expired counters are looked for, while there are such and after a while without any: a process that nobody
+/// asks seldom wakes.
+const SWEEP_INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
 /// Lowers the priority of this thread below the workers'. If the system refuses, only that is lost.
 pub(super) fn lower_priority(niceness: i32) {
@@ -38,14 +39,20 @@ pub(super) fn open_files_max() -> usize {
 
 /// Frees expired counters, in steps so small that neither a decision nor a scrape waits for one.
 pub(super) async fn sweep(store: Arc<MemoryStore>, service: Arc<Service>, clock: Clock) -> Infallible {
+    let mut pause = SWEEP_INTERVAL.0;
     loop {
-        while !store.sweep(clock.now()).round_done {
+        let mut swept = store.sweep(clock.now());
+        let mut forgotten = swept.forgotten;
+        while !swept.round_done {
             // First to decisions that wait for this core, then to other tasks of this thread.
             std::thread::yield_now();
             tokio::task::yield_now().await;
+            swept = store.sweep(clock.now());
+            forgotten += swept.forgotten;
         }
         service.reclaim();
-        tokio::time::sleep(SWEEP_INTERVAL).await;
+        pause = if forgotten > 0 { SWEEP_INTERVAL.0 } else { SWEEP_INTERVAL.1.min(pause * 2) };
+        tokio::time::sleep(pause).await;
     }
 }
 
