@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use hdrhistogram::Histogram;
-use tidegate::{Author, Checkpoints, Folder, KeySource, Outcome, StartOptions, begin};
+use tidegate::{Author, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, begin};
 use tidegate_engine::clock::Clock;
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit};
@@ -44,7 +44,8 @@ fn main() -> io::Result<()> {
     let folder = tempfile::tempdir_in(&args.folder)?;
     let clock = Clock::start();
     let store = Arc::new(filled(args.counters, &clock));
-    let author = Author { secret: KeySource::random()?, members: 0, lost_since: None };
+    let author =
+        Author { secret: KeySource::random()?, members: 0, name: ShardName::default(), lost_since: None };
     let counts = folder.path().join("state");
     println!(
         "{:>8} {:>12} {:>8} {:>8} {:>8} {:>8}",
@@ -81,6 +82,7 @@ fn options() -> StartOptions {
         takes_checkpoint: false,
         members: 0,
         grew_from: 0,
+        name: ShardName::default(),
         memory: MemoryOptions::new(16 << 30),
     }
 }

@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use crate::app::events::Telling;
 use crate::app::listen::{NoSocket, Ports, listen};
 use crate::app::reload::{Following, Installer, Starting, counted};
+pub use crate::app::shared::declare_whole;
 use crate::app::state::State;
 use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
@@ -207,7 +208,10 @@ async fn serve(
     let workers = app.start_workers(&handler)?;
     // Nobody is served yet, and what can fail has not failed: from here on the counters of the start are taken.
     if let Some(state) = &app.state {
-        state.mark(app.configuration.state.interval)?;
+        tokio::select! {
+            marked = state.mark(app.configuration.state.interval) => marked?,
+            () = signals.end.received() => return Ok(()),
+        }
     }
     app.announce(&ports);
     if rules.is_ready() {
@@ -229,7 +233,8 @@ impl App {
         let metrics = Arc::new(Metrics::new(&options));
         control::register_store(&metrics, &store, configuration.memory.max_bytes);
         let checkpoints = folder.map(|folder| Checkpoints::new(folder, author, Arc::clone(&store), clock));
-        let state = checkpoints.map(|checkpoints| State::new(checkpoints, outcome));
+        let grace = configuration.state.grace;
+        let state = checkpoints.map(|checkpoints| State::new(checkpoints, outcome, grace));
         state.iter().for_each(|state| state.register(&metrics));
         let counters = match configuration.redis.clone() {
             Some(redis) => {

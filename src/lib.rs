@@ -155,4 +155,4 @@ pub use front::bare::{answerer, lane};
 pub use front::proto;
 /// Counters in files, for the benchmark of them.
 #[doc(hidden)]
-pub use state::{Author, Begun, Checkpoints, Folder, KeySource, Outcome, StartOptions, begin};
+pub use state::{Author, Begun, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, begin};

@@ -28,7 +28,7 @@ mod checkpoints;
 
 pub use self::checkpoints::{CheckpointTotals, Checkpoints};
 pub use self::folder::{File, Folder, FolderError};
-pub use self::format::Header;
+pub use self::format::{Header, ShardName};
 pub use self::moment::Moment;
 pub use self::outcome::{Distrust, Outcome};
 pub use self::reader::{StateReader, Totals};

@@ -120,6 +120,19 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 &["address", "connect_error", "connection", "mark", "runtime", "script", "state", "topology"],
             ),
             (
+                "whole",
+                &[
+                    "address",
+                    "connect_error",
+                    "connection",
+                    "options",
+                    "primary",
+                    "runtime",
+                    "state",
+                    "topology",
+                ],
+            ),
+            (
                 "generation",
                 &[
                     "address",

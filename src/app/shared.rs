@@ -13,8 +13,12 @@ use crate::configuration::{ClientTlsFiles, Redis, Server};
 use crate::metrics::{Kind, Metrics};
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::reported::ReportedTotal;
+use tidegate_redis::runtime::Tokio;
 use tidegate_redis::tls::{TlsError, TlsFiles, config};
-use tidegate_redis::{Contact, Failure, LeaseTotals, RedisStore, RoundTrips, SharedStore, Stats};
+use tidegate_redis::{
+    Contact, Declared, Failure, LeaseTotals, RedisOptions, RedisStore, RoundTrips, SharedStore, Stats,
+    declare_whole as whole,
+};
 
 pub(super) use contact::{NOT_REACHED, watch};
 
@@ -24,14 +28,36 @@ pub(super) fn store(
     local: &Arc<MemoryStore>,
     clock: Clock,
 ) -> Result<Arc<SharedStore>, AppError> {
-    let Redis { main, per_second, tls: files, tls_any_name, failover, .. } = redis;
-    let open = |server: Server| -> Result<RedisStore, AppError> {
+    let failover = redis.failover;
+    let (main, per_second) = options(redis)?;
+    let (main, per_second) = (RedisStore::new(main), per_second.map(RedisStore::new));
+    Ok(Arc::new(SharedStore::new(main, per_second, Arc::clone(local), clock, failover)))
+}
+
+/// How the servers are reached and used: all of them, and those of limits whose unit is a second if they are others.
+fn options(redis: Redis) -> Result<(RedisOptions, Option<RedisOptions>), AppError> {
+    let Redis { main, per_second, tls: files, tls_any_name, .. } = redis;
+    let options = |server: Server| -> Result<RedisOptions, AppError> {
         let Server { mut options, tls: wants_tls } = server;
         options.access.tls = wants_tls.then(|| tls(&files, tls_any_name)).transpose()?;
-        Ok(RedisStore::new(options))
+        Ok(options)
     };
-    let (main, per_second) = (open(main)?, per_second.map(open).transpose()?);
-    Ok(Arc::new(SharedStore::new(main, per_second, Arc::clone(local), clock, failover)))
+    Ok((options(main)?, per_second.map(options).transpose()?))
+}
+
+/// Says of all servers that nothing is missing there, for the operator who knows it: a first deployment.
+///
+/// # Errors
+/// When a server cannot be reached, or is none of the configured kind.
+pub fn declare_whole(redis: Redis) -> Result<Vec<Declared>, AppError> {
+    let (main, per_second) = options(redis)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut declared = Vec::new();
+    for options in [Some(main), per_second].into_iter().flatten() {
+        let told = runtime.block_on(whole(Tokio, options));
+        declared.extend(told.map_err(|error| AppError::Redis { problem: error.to_string() })?);
+    }
+    Ok(declared)
 }
 
 fn tls(files: &ClientTlsFiles, any_name: bool) -> Result<Arc<rustls::ClientConfig>, AppError> {

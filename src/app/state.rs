@@ -9,18 +9,18 @@ use crate::configuration::Configuration;
 use crate::metrics::{Kind, Metrics};
 use crate::service::Service;
 use crate::state::{
-    Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, StartOptions, begin as begin_with,
+    Begun, CheckpointTotals, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions,
+    begin as begin_with,
 };
 use tidegate_engine::memory::Cold;
 use tidegate_engine::time::{Timestamp, ceil_secs};
-
-/// How long writing may take at the end. A disk that hangs must not keep the process.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the process began with, and what it writes.
 pub(super) struct State {
     checkpoints: Arc<Checkpoints>,
     outcome: Outcome,
+    /// How long writing may take at the end. A disk that hangs must not keep the process.
+    grace: Duration,
 }
 
 /// Takes the folder, and from it the counters of the process before.
@@ -36,6 +36,7 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
             takes_checkpoint: state.deny_cold.is_none(),
             members: state.members,
             grew_from: state.grew_from,
+            name: ShardName::of(state.name.as_deref()),
             memory,
         };
         let mut begun = begin_with(folder.as_ref(), &options)?;
@@ -114,13 +115,16 @@ fn report_clock(clock: &Clock) {
 
 impl State {
     /// The state of a process that began with this.
-    pub(super) fn new(checkpoints: Checkpoints, outcome: Outcome) -> Self {
-        Self { checkpoints: Arc::new(checkpoints), outcome }
+    pub(super) fn new(checkpoints: Checkpoints, outcome: Outcome, grace: Duration) -> Self {
+        Self { checkpoints: Arc::new(checkpoints), outcome, grace }
     }
 
     /// Marks what was taken as taken, before the first answer, and begins to write checkpoints.
-    pub(super) fn mark(&self, interval: Option<Duration>) -> Result<(), AppError> {
-        self.checkpoints.mark(self.outcome)?;
+    pub(super) async fn mark(&self, interval: Option<Duration>) -> Result<(), AppError> {
+        let (checkpoints, outcome) = (Arc::clone(&self.checkpoints), self.outcome);
+        // It waits for the disk, and a signal must work at every moment.
+        let marking = tokio::task::spawn_blocking(move || checkpoints.mark(outcome));
+        marking.await.map_err(std::io::Error::other)??;
         if let Some(interval) = interval {
             self.checkpoints.start(interval, || control::lower_priority(CONTROL_NICENESS))?;
         }
@@ -163,14 +167,17 @@ impl State {
         let checkpoints = Arc::clone(&self.checkpoints);
         let writing = tokio::task::spawn_blocking(move || checkpoints.finish());
         tokio::select! {
-            written = tokio::time::timeout(WRITE_TIMEOUT, writing) => match written {
+            written = tokio::time::timeout(self.grace, writing) => match written {
                 Ok(Ok(Ok(count))) => {
                     let count = usize::try_from(count).unwrap_or(usize::MAX);
                     tracing::info!("state: {} written to {folder}", counted(count, "counter"));
                 }
                 Ok(Ok(Err(error))) => tracing::error!("state: {lost}: {error}"),
                 Ok(Err(panic)) => tracing::error!("state: {lost}: {panic}"),
-                Err(_) => tracing::error!("state: {lost}: {folder} took longer than {WRITE_TIMEOUT:?}"),
+                Err(_) => {
+                    let grace = self.grace;
+                    tracing::error!("state: {lost}: writing to {folder} took longer than {grace:?} (STATE_GRACE)");
+                }
             },
             () = end.received() => tracing::error!("state: {lost}: ended by a second signal ({folder})"),
         }

@@ -1,6 +1,6 @@
-//! `tidegate state`: shows what STATE_DIR holds, checks all of it, or says that there is no history.
+//! `tidegate state`: shows what STATE_DIR holds, checks all of it, or says that there is no history, there or in Redis.
 //!
-//! In: the folder, of a process that runs or not. Out: text. Only `init` changes anything.
+//! In: the folder, of a process that runs or not; or Redis. Out: text. Only `init` changes anything.
 
 use std::fmt::Write as _;
 use std::io;
@@ -10,33 +10,77 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command};
 
 use super::{Done, arguments_of, flag_of, print_error, read_only};
+use crate::app::{AppError, declare_whole};
 use crate::clock::Clock;
-use crate::configuration::State;
+use crate::configuration::{Configuration, Redis, State};
 use crate::settings::Row;
 use crate::state::{
-    Distrust, File, Folder, FolderError, Header, KeySource, Moment, SecretError, StartError, StateReader,
-    Totals, init,
+    Distrust, File, Folder, FolderError, Header, KeySource, Moment, SecretError, ShardName, StartError,
+    StateReader, Totals, init,
 };
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::time::SECOND_NANOS;
+use tidegate_redis::address::Address;
 
 /// The settings that say where a state is.
-const SETTINGS: &[&str] = &["STATE_DIR", "KEY_SECRET_FILE", "SHARD_MEMBERS"];
+const SETTINGS: &[&str] = &["STATE_DIR", "KEY_SECRET_FILE", "SHARD_MEMBERS", "SHARD_NAME"];
+
+/// Those that say where Redis is, and how the keys are called there. `init` takes both.
+const SETTINGS_OF_INIT: &[&str] = &[
+    "STATE_DIR",
+    "KEY_SECRET_FILE",
+    "SHARD_MEMBERS",
+    "SHARD_NAME",
+    "BACKEND_TYPE",
+    "REDIS_TYPE",
+    "REDIS_URL",
+    "REDIS_SOCKET_TYPE",
+    "REDIS_AUTH",
+    "REDIS_SENTINEL_AUTH",
+    "REDIS_TLS",
+    "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+    "REDIS_TLS_CACERT",
+    "REDIS_TLS_CLIENT_CERT",
+    "REDIS_TLS_CLIENT_KEY",
+    "REDIS_TIMEOUT",
+    "CACHE_KEY_PREFIX",
+    "REDIS_PERSECOND",
+    "REDIS_PERSECOND_TYPE",
+    "REDIS_PERSECOND_URL",
+    "REDIS_PERSECOND_SOCKET_TYPE",
+    "REDIS_PERSECOND_AUTH",
+    "REDIS_PERSECOND_SENTINEL_AUTH",
+    "REDIS_PERSECOND_TLS",
+    "REDIS_PERSECOND_TIMEOUT",
+];
 
 /// The command.
 pub(super) fn command() -> Command {
     let one = |name: &'static str, about: &'static str| {
-        Command::new(name).about(about).args(arguments_of(SETTINGS))
+        Command::new(name).about(about).args(arguments_of(settings_of(name)))
     };
     Command::new("state")
         .about("Shows or checks the counters in STATE_DIR, or begins without any")
         .subcommand_required(true)
         .subcommand(one("show", "Shows what the folder holds"))
         .subcommand(one("verify", "Reads all counters, and fails if something is damaged"))
-        .subcommand(one("init", "Says that there is no history: the next start counts as a clean one"))
+        .subcommand(
+            one(
+                "init",
+                "Says that there is no history, in STATE_DIR or in Redis: nothing counts as lost there",
+            )
+            .after_help(INIT_HELP),
+        )
         .after_help(
             "Exit code: 0; 1 when there is nothing or it is not to be believed; 64 a bad command line.",
         )
+}
+
+const INIT_HELP: &str = "Once, before the first start with COLD_START=deny, by hand: what was lost before is believed \
+to be nothing. With Redis, its settings are those of the limiter, and every primary is told.";
+
+fn settings_of(command: &str) -> &'static [&'static str] {
+    if command == "init" { SETTINGS_OF_INIT } else { SETTINGS }
 }
 
 /// Why a command failed.
@@ -44,6 +88,12 @@ pub(super) fn command() -> Command {
 enum StateError {
     #[error("STATE_DIR is not set (expected the folder of the limiter)")]
     NoFolder,
+    #[error("neither STATE_DIR nor REDIS_URL is set (expected the one that the limiter has)")]
+    Nowhere,
+    #[error("{}", .0.iter().map(|server| format!("{server}: a limiter has used it before, and may have lost counters (nothing was changed)")).collect::<Vec<_>>().join("\ntidegate: "))]
+    Used(Vec<Address>),
+    #[error(transparent)]
+    Redis(#[from] AppError),
     #[error("{} holds no counters (expected a file {} or {})", .0.display(), File::Counters.name(), File::Checkpoint.name())]
     Nothing(PathBuf),
     #[error("{}: {distrust}", path.display())]
@@ -66,10 +116,13 @@ pub(super) fn run(
 ) -> Done {
     let Some((command, own)) = matches.subcommand() else { return Ok((String::new(), ExitCode::FAILURE)) };
     let given = flag_of(own, own);
-    let state = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?.state;
-    let done = match command {
-        "init" => begin_without(&state),
-        "verify" => verify(&state),
+    let settings = settings_of(command);
+    let Configuration { state, redis, .. } =
+        read_only(settings, |row| given(row).or_else(|| flag(row)), variable)?;
+    let done = match (command, redis) {
+        ("init", Some(redis)) => begin_without_in_redis(redis),
+        ("init", None) => begin_without(&state),
+        ("verify", _) => verify(&state),
         _ => show(&state),
     };
     Ok(match done {
@@ -90,9 +143,19 @@ fn own_secret(state: &State) -> Result<Option<KeySource>, SecretError> {
 }
 
 fn begin_without(state: &State) -> Result<String, StateError> {
-    let folder = Folder::lock(folder(state)?)?;
-    init(&folder, own_secret(state)?, state.members)?;
+    let folder = state.folder.as_deref().ok_or(StateError::Nowhere)?;
+    let folder = Folder::lock(folder)?;
+    init(&folder, own_secret(state)?, state.members, ShardName::of(state.name.as_deref()))?;
     Ok(format!("{}: there is no history\n", folder.path().display()))
+}
+
+fn begin_without_in_redis(redis: Redis) -> Result<String, StateError> {
+    let (used, new): (Vec<_>, Vec<_>) =
+        declare_whole(redis)?.into_iter().partition(|told| told.whole_since_micros > 0);
+    if !used.is_empty() {
+        return Err(StateError::Used(used.into_iter().map(|told| told.server).collect()));
+    }
+    Ok(new.iter().map(|told| format!("{}: there is no history\n", told.server)).collect())
 }
 
 /// Shows both files, as far as they can be read.

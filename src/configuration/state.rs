@@ -21,6 +21,10 @@ pub struct State {
     pub members: u32,
     /// That number before it grew, under which counters are taken too; 0: not set.
     pub grew_from: u32,
+    /// The name of this node.
+    pub name: Option<String>,
+    /// How long writing may take at the end.
+    pub grace: Duration,
     /// Lost counters count as full, those of windows up to this. `None`: they begin anew.
     pub deny_cold: Option<Duration>,
 }
@@ -51,6 +55,8 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> State
         skew: settings.state_skew,
         members,
         grew_from,
+        name: super::unless_empty(&settings.shard_name).map(str::to_owned),
+        grace: settings.state_grace,
         deny_cold: deny_cold.then_some(settings.cold_start_max_window),
     }
 }

@@ -169,6 +169,7 @@ settings! {
     }
     "State": {
         "STATE_INTERVAL" state_interval: Duration = "0", "how often counters are written to STATE_DIR while the process runs, for COLD_START=allow after a kill; 0: never";
+        "STATE_GRACE" state_grace: Duration = "60s", "how long writing all counters to STATE_DIR may take at the end, after DRAIN_GRACE and the last calls; then they are given up";
         "STATE_SKEW" state_skew: Duration = "2s", "by how much the wall clocks of two machines may differ: counters that come from another one count so much longer";
         "COLD_START" cold_start: ColdStart = "allow", "counters that were lost (in memory: no state, or none to be believed; in Redis: it was flushed, restarted, or another primary took over): allow (every limit begins anew) or deny (each counts as full for one window)";
         "COLD_START_MAX_WINDOW" cold_start_max_window: Duration = "1h", "limits with longer windows begin anew even with COLD_START=deny";
@@ -176,6 +177,7 @@ settings! {
             "STATE_DIR" state_dir: FilePath, "a folder of this process alone, in which counters in memory survive restarts; made if it is not there";
             "SHARD_MEMBERS" shard_members: Members, "over how many nodes a proxy divides the keys; counters that were written under another number are not taken";
             "SHARD_GREW_FROM" shard_grew_from: Members, "SHARD_MEMBERS before nodes were added to a ring that only took keys from the others: counters that were written under it are taken too";
+            "SHARD_NAME" shard_name: String, "the name of this node among them; counters that were written under another name are not taken";
             "KEY_SECRET_FILE" key_secret_file: FilePath, "a file of at least 16 bytes, of which the secret of keys is made; unset: a random one, which STATE_DIR holds";
         }
     }

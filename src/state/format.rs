@@ -1,18 +1,21 @@
 //! The bytes of a state file, in little-endian order:
 //!
 //! ```text
-//! header    128 bytes  "TIDEGATE", version, whether it is clean, secret, clocks, shard members, losses; CRC-32
-//! blocks     24 bytes  length, algorithm, time of the copy, number of counters; CRC-32 of these and of what follows
+//! header    128 bytes  "TIDEGATE", version, whether it is clean, secret, clocks, shards, losses; CRC-32
+//! blocks     24 bytes  length, algorithm, a checksum of this line, time of the copy, number of counters; CRC-32 of all
 //!           and counters of one algorithm, about 64 KiB
 //! trailer    24 bytes  the number of all counters, a checksum of all blocks' checksums; CRC-32
 //! ```
 //!
-//! A block is as long as it takes to hold the last shard, or one long counter. Nothing follows the trailer. CRC-32 finds
-//! accidents; the file has the mode 0600, and whoever may change it may change all counts.
+//! A block is as long as it takes to hold the last shard, or one long counter; its length is checked before memory is taken
+//! for it. Nothing follows the trailer. CRC-32 finds accidents; the file has the mode 0600, and whoever may change it may change all counts.
+
+use std::ops::Range;
 
 use crate::state::moment::Moment;
 use crate::state::outcome::Distrust;
 use crate::state::secret::{Fingerprint, SecretBytes};
+use tidegate_engine::key::SharedId;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::time::Timestamp;
 
@@ -29,6 +32,8 @@ pub(super) const BLOCK_BYTES: usize = 64 << 10;
 
 /// The algorithm's place in a frame that is a trailer.
 const TRAILER: u8 = 0xff;
+/// Where a frame has a checksum of itself alone: three bytes of a CRC-32.
+const OWN_CHECKSUM: Range<usize> = 5..8;
 
 /// What a file says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +48,22 @@ pub struct Header {
     pub moment: Moment,
     /// SHARD_MEMBERS of the process; 0: not set.
     pub members: u32,
+    /// SHARD_NAME of the process.
+    pub name: ShardName,
     /// When counters were last lost, by the clock of decisions: a clean end does not bring them back.
     pub lost_since: Option<Timestamp>,
+}
+
+/// A hash of SHARD_NAME; zeros: not set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardName([u8; 16]);
+
+impl ShardName {
+    /// The one that stands for this name.
+    pub fn of(name: Option<&str>) -> Self {
+        let hash = |name: &str| SharedId::of([b"tidegate: name of a shard".as_slice(), name.as_bytes()]);
+        name.map(|name| Self(hash(name).0)).unwrap_or_default()
+    }
 }
 
 /// What stands in front of the counters of a block, or ends the file.
@@ -83,6 +102,7 @@ impl Header {
         }
         bytes.extend_from_slice(&self.members.to_le_bytes());
         bytes.extend_from_slice(&self.lost_since.map_or(0, Timestamp::as_nanos).to_le_bytes());
+        bytes.extend_from_slice(&self.name.0);
         let mut header = [0; HEADER_BYTES];
         header[..bytes.len()].copy_from_slice(&bytes);
         let (checked, checksum) = header.split_at_mut(HEADER_BYTES - 4);
@@ -122,6 +142,7 @@ impl Header {
                 wall: Timestamp::from_nanos(nanos(80)),
             },
             members: u32::from_le_bytes(array(bytes, 88)),
+            name: ShardName(array(bytes, 100)),
             lost_since: Some(nanos(92)).filter(|nanos| *nanos > 0).map(Timestamp::from_nanos),
         })
     }
@@ -141,13 +162,18 @@ impl Frame {
         frame[4] = kind;
         frame[8..16].copy_from_slice(&large.to_le_bytes());
         frame[16..20].copy_from_slice(&small.to_le_bytes());
+        let own = own_checksum(frame);
+        frame[OWN_CHECKSUM].copy_from_slice(&own);
         let checksum = checksum(&frame, counters);
         frame[20..].copy_from_slice(&checksum.to_le_bytes());
         (frame, checksum)
     }
 
-    /// What a frame says, whether its checksum is right or not. `None`: no frame says that.
+    /// What a frame says, whether the checksum of what follows is right or not. `None`: no frame says that.
     pub(super) fn parse(bytes: &[u8; FRAME_BYTES]) -> Option<Self> {
+        if bytes[OWN_CHECKSUM] != own_checksum(*bytes) {
+            return None;
+        }
         let length = u32::from_le_bytes(array(bytes, 0));
         let (large, small) = (u64::from_le_bytes(array(bytes, 8)), u32::from_le_bytes(array(bytes, 16)));
         if bytes[4] == TRAILER {
@@ -172,6 +198,12 @@ pub(super) fn checksum(frame: &[u8; FRAME_BYTES], counters: &[u8]) -> u32 {
     hasher.finalize()
 }
 
+/// The checksum of a frame without what follows, and without both of its checksums.
+fn own_checksum(mut frame: [u8; FRAME_BYTES]) -> [u8; 3] {
+    frame[OWN_CHECKSUM].fill(0);
+    array(&crc32fast::hash(&frame[..FRAME_BYTES - 4]).to_le_bytes(), 0)
+}
+
 fn array<const COUNT: usize>(bytes: &[u8], at: usize) -> [u8; COUNT] {
     *bytes[at..].first_chunk().expect("the places of fields are within their frame")
 }
@@ -187,5 +219,22 @@ mod tests {
         let known = ["sliding_log", "sliding_window", "sliding_window_weighted"];
         assert_eq!(names[..3], known);
         assert_eq!(names[3..], ["fixed_window", "token_bucket", "leaky_bucket"]);
+    }
+    /// A length that was changed takes no memory: it is noticed before anything is read.
+    #[test]
+    fn a_frame_with_any_bit_changed_is_none() {
+        let frame = Frame::Block {
+            bytes: 70_000,
+            algorithm: Algorithm::SlidingLog,
+            copied_at: Timestamp::from_secs(1_790_000_000),
+            counters: 900,
+        };
+        let (bytes, _) = frame.to_bytes(b"counters");
+        assert_eq!(Frame::parse(&bytes), Some(frame));
+        for bit in 0..(FRAME_BYTES - 4) * 8 {
+            let mut changed = bytes;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Frame::parse(&changed), None, "bit {bit}");
+        }
     }
 }

@@ -26,13 +26,15 @@ pub enum Outcome {
     Ahead,
     /// The file was written under another SHARD_MEMBERS.
     OtherMembers,
+    /// The file was written under another SHARD_NAME.
+    OtherName,
     /// The counters do not fit MAX_COUNTER_BYTES.
     TooLarge,
 }
 
 impl Outcome {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Clean,
         Self::None,
         Self::Unclean,
@@ -43,6 +45,7 @@ impl Outcome {
         Self::Unreadable,
         Self::Ahead,
         Self::OtherMembers,
+        Self::OtherName,
         Self::TooLarge,
     ];
 
@@ -59,6 +62,7 @@ impl Outcome {
             Self::Unreadable => "unreadable",
             Self::Ahead => "ahead",
             Self::OtherMembers => "other_members",
+            Self::OtherName => "other_name",
             Self::TooLarge => "too_large",
         }
     }
@@ -106,6 +110,9 @@ pub enum Distrust {
         /// The number now.
         now: u32,
     },
+    /// Another node wrote it.
+    #[error("it was written under another SHARD_NAME, or without one (expected the name of this node)")]
+    OtherName,
     /// There is no room.
     #[error("its counters do not fit MAX_COUNTER_BYTES")]
     TooLarge,
@@ -124,6 +131,7 @@ impl Distrust {
             Self::OtherSecret | Self::NoSecret => Outcome::OtherSecret,
             Self::Ahead(_) => Outcome::Ahead,
             Self::OtherMembers { .. } => Outcome::OtherMembers,
+            Self::OtherName => Outcome::OtherName,
             Self::TooLarge => Outcome::TooLarge,
             Self::Unreadable(_) => Outcome::Unreadable,
         }

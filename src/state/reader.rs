@@ -123,7 +123,7 @@ impl<R: Read> Source<R> {
         Ok(bytes)
     }
 
-    /// Fills an empty buffer. A length that was changed takes no more memory than the file has bytes.
+    /// Fills an empty buffer.
     fn fill(&mut self, bytes: &mut Vec<u8>, length: u32) -> Result<(), Distrust> {
         self.require(u64::from(length))?;
         bytes.resize(length as usize, 0);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, monotonic};
 use crate::state::folder::{File, Folder, FolderError};
-use crate::state::format::Header;
+use crate::state::format::{Header, ShardName};
 use crate::state::moment::Moment;
 use crate::state::outcome::{Distrust, Outcome};
 use crate::state::reader::{StateReader, Totals};
@@ -31,6 +31,8 @@ pub struct StartOptions {
     pub members: u32,
     /// SHARD_GREW_FROM; 0: not set.
     pub grew_from: u32,
+    /// SHARD_NAME.
+    pub name: ShardName,
     /// Bounds of the store.
     pub memory: MemoryOptions,
 }
@@ -68,6 +70,8 @@ pub struct Author {
     pub secret: KeySource,
     /// SHARD_MEMBERS; 0: not set.
     pub members: u32,
+    /// SHARD_NAME.
+    pub name: ShardName,
     /// When counters were last lost, by the clock of decisions. A clean end in between does not bring them back.
     pub lost_since: Option<Timestamp>,
 }
@@ -124,21 +128,26 @@ pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, S
         }
     };
     let lost_since = if outcome == Outcome::Clean { before } else { Some(clock.now()) };
-    let author = Author { secret, members: options.members, lost_since };
+    let author = Author { secret, members: options.members, name: options.name, lost_since };
     Ok(Begun { store, clock, author, outcome, taken, refused })
 }
 
 /// Says that there is no history: the next start is as after a clean end without counters. `members`: SHARD_MEMBERS; 0:
-/// not set.
+/// not set. `name`: SHARD_NAME.
 ///
 /// # Errors
 /// When there is a history, or the folder cannot be written to.
-pub fn init(folder: &Folder, own_secret: Option<KeySource>, members: u32) -> Result<(), StartError> {
+pub fn init(
+    folder: &Folder,
+    own_secret: Option<KeySource>,
+    members: u32,
+    name: ShardName,
+) -> Result<(), StartError> {
     if let Some(file) = found_in(folder) {
         return Err(StartError::History(folder.file(file)));
     }
     let secret = own_secret.map_or_else(KeySource::random, Ok)?;
-    let author = Author { secret, members, lost_since: None };
+    let author = Author { secret, members, name, lost_since: None };
     write_nothing(folder, File::Counters, author, &Clock::start())?;
     Ok(())
 }
@@ -156,6 +165,9 @@ fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Di
     }
     if !options.takes_members(header.members) {
         return Err(Distrust::OtherMembers { written: header.members, now: options.members });
+    }
+    if header.name != options.name {
+        return Err(Distrust::OtherName);
     }
     let secret = KeySource::of_state(&header, options.own_secret)?;
     let started = Clock::start();
@@ -192,6 +204,7 @@ pub(super) fn header(author: Author, clock: &Clock, is_clean: bool) -> Header {
         fingerprint: author.secret.fingerprint(),
         moment: Moment::now(clock),
         members: author.members,
+        name: author.name,
         lost_since: author.lost_since,
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::clock::Clock;
-use crate::state::format::Header;
+use crate::state::format::{Header, ShardName};
 use crate::state::moment::Moment;
 use crate::state::reader::StateReader;
 use crate::state::start::{Author, header, write_nothing};
@@ -34,12 +34,14 @@ fn options() -> StartOptions {
         takes_checkpoint: false,
         members: 0,
         grew_from: 0,
+        name: ShardName::default(),
         memory: MemoryOptions::new(64 << 20),
     }
 }
 
 fn author() -> Author {
-    Author { secret: KeySource::random().expect("random bytes"), members: 0, lost_since: None }
+    let secret = KeySource::random().expect("random bytes");
+    Author { secret, members: 0, name: ShardName::default(), lost_since: None }
 }
 
 fn limit() -> Limit {
@@ -231,7 +233,7 @@ fn a_clean_end_does_not_bring_back_what_was_lost_before() {
     assert!(third.outcome == Outcome::Unclean && third.author.lost_since > second.author.lost_since);
     let other = self::folder();
     let held = Folder::lock(other.path()).expect("a folder of ours");
-    init(&held, None, 0).expect("there is no history");
+    init(&held, None, 0, ShardName::default()).expect("there is no history");
     let begun = begin(Some(&held), &options()).expect("it can begin");
     assert_eq!((begun.outcome, begun.author.lost_since), (Outcome::Clean, None));
 }
@@ -312,7 +314,7 @@ fn a_secret_in_a_file_goes_before_the_one_in_the_state() {
     let write = |secret| {
         let held = Folder::lock(folder.path()).expect("a folder of ours");
         let clock = Clock::start();
-        let author = Author { secret, members: 0, lost_since: None };
+        let author = Author { secret, ..author() };
         let checkpoints = Checkpoints::new(held, author, store(4, &clock), clock);
         checkpoints.finish().expect("it is written");
         fs::read(folder.path().join("counters")).expect("it was written")
@@ -331,11 +333,14 @@ fn a_secret_in_a_file_goes_before_the_one_in_the_state() {
 }
 
 #[test]
-fn other_members_and_too_many_counters_are_cold() {
+fn other_members_another_node_and_too_many_counters_are_cold() {
     let folder = folder();
     end(folder.path(), 4);
     let three = StartOptions { members: 3, ..options() };
     assert_eq!(found(folder.path(), &three), (Outcome::OtherMembers, 10));
+    end(folder.path(), 4);
+    let named = StartOptions { name: ShardName::of(Some("node-1")), ..options() };
+    assert_eq!(found(folder.path(), &named), (Outcome::OtherName, 10));
     end(folder.path(), 4);
     let held = Folder::lock(folder.path()).expect("a folder of ours");
     let small = StartOptions { memory: MemoryOptions::new(100), ..options() };

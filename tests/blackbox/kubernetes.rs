@@ -61,11 +61,14 @@ fn container(workload: &Value) -> &Value {
     &workload["spec"]["template"]["spec"]["containers"][0]
 }
 
-/// The environment of the workload's container.
+/// The environment of the workload's container. What is taken from the pod stands as its path.
 fn environment(workload: &Value) -> Vec<(&str, &str)> {
     let items = list(&container(workload)["env"]).iter();
     items
-        .map(|item| (item["name"].as_str().expect("a name"), item["value"].as_str().expect("text")))
+        .map(|item| {
+            let value = item["value"].as_str().or(item["valueFrom"]["fieldRef"]["fieldPath"].as_str());
+            (item["name"].as_str().expect("a name"), value.expect("text"))
+        })
         .collect()
 }
 

@@ -2,6 +2,7 @@
 //! never admissions.
 
 use std::ops::Range;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crate::harness::admissions::Admissions;
 use crate::harness::grpc::{Client, OK, ask_only, question};
 use crate::harness::redis::{Failover, Redis, cluster};
 use crate::harness::tidegate::{Setup, Tidegate};
-use crate::harness::{StopOnDrop, eventually, eventually_true, http};
+use crate::harness::{StopOnDrop, eventually, eventually_true, free_port, http};
 
 const RULES: &str = "
 domain: shop
@@ -257,6 +258,62 @@ fn a_server_of_a_cluster_that_was_flushed_denies_for_a_window() {
         servers[0].ask::<()>(&["FLUSHALL"]);
     });
     is_noticed_at_once(&seen);
+}
+
+/// `tidegate state init` with these settings: the exit code, and what it says.
+fn init(settings: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut tidegate = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    tidegate.args(["state", "init"]).env_clear().envs(settings.iter().copied());
+    let output = tidegate.output().expect("it runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn a_first_deployment_that_has_no_history_denies_nobody() {
+    for redis in Redis::and_valkey() {
+        let url = redis.url();
+        let settings = [("REDIS_URL", &*url), ("CACHE_KEY_PREFIX", "blue:")];
+        let told = (Some(0), format!("{url}: there is no history\n"));
+        assert_eq!([(); 2].map(|()| init(&settings)), [told.clone(), told.clone()]);
+        let setup = |prefix| setup(&url).env("CACHE_KEY_PREFIX", prefix);
+        let node = setup("blue:").start();
+        let client = node.client();
+        eventually_true("a limit of an hour to be served", || passes(&client, "hour", "x"));
+        assert_eq!(node.lines_with("cold: redis: "), 0, "{:#?}", node.output());
+        assert_eq!(init(&settings), told, "what it says is true still");
+        // A loss is one all the same, and nobody can say it away.
+        redis.ask::<()>(&["FLUSHALL"]);
+        assert!(!passes(&client, "hour", "x"));
+        let (code, refused) = init(&settings);
+        assert!(code == Some(1) && refused.contains("a limiter has used it before"), "{refused}");
+        assert!(!passes(&client, "hour", "x"));
+        // Others under another prefix are others.
+        let other = setup("green:").start();
+        eventually_true("an exempt limit to be served", || passes(&other.client(), "day", "x"));
+        assert!(!passes(&other.client(), "hour", "x"));
+    }
+}
+
+#[test]
+fn every_server_of_a_cluster_is_told_that_there_is_no_history() {
+    let servers = cluster();
+    let url = format!("127.0.0.1:{}", servers[0].port);
+    let (code, told) = init(&[("REDIS_URL", &url), ("REDIS_TYPE", "cluster")]);
+    assert_eq!((code, told.matches("there is no history").count()), (Some(0), 3), "{told}");
+    let node = setup(&url).env("REDIS_TYPE", "cluster").start();
+    let client = node.client();
+    eventually_true("a limit of an hour to be served", || passes(&client, "hour", "first"));
+    assert!((0..100).all(|user| passes(&client, "hour", &user.to_string())));
+}
+
+#[test]
+fn a_history_is_denied_of_a_server_that_answers() {
+    let (code, said) = init(&[]);
+    assert!(code == Some(1) && said.contains("neither STATE_DIR nor REDIS_URL"), "{said}");
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let (code, said) = init(&[("REDIS_URL", &nobody)]);
+    assert!(code == Some(1) && said.contains("redis: "), "{said}");
 }
 
 #[test]

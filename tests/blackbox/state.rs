@@ -56,6 +56,7 @@ fn found(limiter: &Tidegate) -> String {
         "newer_version",
         "other_secret",
         "other_members",
+        "other_name",
         "ahead",
     ];
     let scrape = limiter.scrape();
@@ -166,6 +167,17 @@ fn a_disk_that_is_full_loses_the_counters_and_says_so() {
     assert_eq!(limiter.lines_with("the counters of this process are lost"), 1, "{:#?}", limiter.output());
     let left: Vec<_> = fs::read_dir(folder(&limiter.setup)).expect("ours").flatten().collect();
     assert!(left.iter().all(|file| file.file_name() != "counters.new"), "{left:?}");
+    assert_eq!(found(&limiter.restart()), "unclean");
+}
+
+/// A pipe that nobody reads, for a disk that hangs.
+#[test]
+fn a_disk_that_hangs_keeps_no_process_beyond_its_grace() {
+    let mut limiter = setup().env("STATE_GRACE", "200ms").start();
+    let pipe = folder(&limiter.setup).join("counters.new");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
+    end(&mut limiter);
+    assert_eq!(limiter.lines_with("took longer than 200ms (STATE_GRACE)"), 1, "{:#?}", limiter.output());
     assert_eq!(found(&limiter.restart()), "unclean");
 }
 
@@ -290,6 +302,20 @@ fn counters_of_another_number_of_nodes_are_not_taken() {
     let limiter = limiter.into_setup().env("SHARD_MEMBERS", "4").start();
     assert_eq!(found(&limiter), "other_members");
     assert_eq!(passed(&limiter, 1, ("hour", "alice")), 0, "it is cold");
+}
+
+/// Volumes of two nodes that were swapped: each would miss the counters of its own keys.
+#[test]
+fn counters_of_another_node_are_not_taken() {
+    let mut limiter = setup().env("SHARD_NAME", "tidegate-0").start();
+    assert_eq!(passed(&limiter, 4, DAY), 4);
+    end(&mut limiter);
+    limiter = limiter.restart();
+    assert_eq!((found(&limiter).as_str(), passed(&limiter, 1, DAY)), ("clean", 1));
+    end(&mut limiter);
+    let limiter = limiter.into_setup().env("SHARD_NAME", "tidegate-1").start();
+    assert_eq!((found(&limiter).as_str(), passed(&limiter, 20, DAY)), ("other_name", 10));
+    assert_eq!(limiter.lines_with("another SHARD_NAME"), 1, "{:#?}", limiter.output());
 }
 
 /// A ring that grew gave this node no key: its counters count under the new number, and under that alone from then on.

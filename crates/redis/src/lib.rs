@@ -15,7 +15,7 @@
 //! - `call_batches`: several calls in one command
 //! - `server`, `breaker`: what all connections to one server share, and when the circuit breaker opens
 //! - [`script`], [`key`]: the scripts, their arguments and replies, and the keys of counters
-//! - `generation`, `primary`, `mark`, `cold`: whether a server still has its memory, and since when;
+//! - `generation`, `primary`, `mark`, `cold`: whether a server still has its memory, and since when; `whole` says so first;
 //!   `server_clock`: a server's time
 //! - `lease`: hits that a node spends alone; `shared_store`: a request's verdicts, with Redis or without
 
@@ -42,6 +42,7 @@ mod generation;
 mod mark;
 mod cold;
 mod primary;
+mod whole;
 mod server_clock;
 mod lease;
 mod shared_store;
@@ -54,3 +55,4 @@ pub use options::{DenyCold, RedisOptions};
 pub use shared_store::{Applied, LeaseTotals, Moment, Question, SharedStore, SharedStoreOptions};
 pub use state::{Contact, RoundTrips, Stats};
 pub use store::RedisStore;
+pub use whole::{Declared, declare_whole};

@@ -130,6 +130,26 @@ pub(super) async fn look<R: Runtime>(
     Ok(())
 }
 
+/// Marks a connection's server, which has these slots, as one of which nothing is missing, unless it has a mark. Returns
+/// since when nothing is missing, in microseconds of its clock.
+pub(super) async fn mark_whole<R: Runtime>(
+    shared: &Shared<R>,
+    connection: &Connection<R>,
+    holds: impl Fn(u16) -> bool,
+) -> Result<u64, ConnectError> {
+    let primary = ask_primary(shared, connection).await?;
+    let Some(key) = key(shared, &primary.run_id, holds) else { return Ok(0) };
+    let mark = [0_f64.to_le_bytes().as_slice(), primary.history.as_bytes()].concat();
+    let mut set = redis::cmd("SET");
+    set.arg(&key).arg(mark).arg("NX").arg("EX").arg(MARK_LIFE);
+    if connection.ask::<Option<String>>(shared, &set).await?.is_some() {
+        return Ok(0);
+    }
+    let mark: Vec<u8> = connection.ask(shared, redis::cmd("GET").arg(&key)).await?;
+    let since = mark.first_chunk().map(|since| f64::from_le_bytes(*since) as u64);
+    since.ok_or_else(|| ConnectError::Unmarked(connection.wire.address.clone()))
+}
+
 async fn ask_primary<R: Runtime>(
     shared: &Shared<R>,
     connection: &Connection<R>,

@@ -52,7 +52,7 @@ pub fn remembered_nanos(limit: &Limit) -> u64 {
     if !limit.algorithm().is_bucket() || limit.requests() == 0 {
         return window;
     }
-    let drained = u128::from(limit.burst()) * u128::from(window) / u128::from(limit.requests());
+    let drained = (u128::from(limit.burst()) * u128::from(window)).div_ceil(u128::from(limit.requests()));
     u64::try_from(drained).unwrap_or(u64::MAX).max(window)
 }
 

@@ -493,7 +493,8 @@ impl<S: Counter> ShardOps for Shard<S> {
             }
             slot = Some(at);
         }
-        if let (Hits::GiveBack(hits), Some(slot)) = (check.hits, slot) {
+        // What a cold counter holds came later than the hits that a client gives back.
+        if let (Hits::GiveBack(hits), Some(slot), 0) = (check.hits, slot, prepared.cold_nanos) {
             self.change(slot, limit, |state| state.refund(limit, hits));
             self.expect_end(slot);
         }

@@ -21,7 +21,7 @@ end
 local function is_cold(algorithm, requests, burst, window)
   local counts = window
   if (algorithm == TOKEN_BUCKET or algorithm == LEAKY_BUCKET) and requests > 0 and burst > requests then
-    counts = math.ceil(burst / requests * window)
+    counts = math.ceil(burst * window / requests)
   end
   return counts <= held_max and now < whole_since + counts
 end

@@ -1,9 +1,9 @@
 //! The contract suite: random sequences, in whole microseconds, run on the memory store and on the script in a real
-//! Redis or Valkey, single or Cluster. Every field of every verdict is the same.
+//! Redis or Valkey, single or Cluster. Every field of every verdict is the same, with COLD_START=deny too.
 
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::limit::{Algorithm, Limit};
-use tidegate_engine::memory::MemoryStore;
+use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::{Candidate, Check, Hits, Plan, Step};
 use tidegate_engine::time::Timestamp;
 
@@ -83,9 +83,14 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         .collect();
     let window = limits[0].1;
     let mut now = begin(&mut random, limits.iter().map(|limit| limit.1).min().unwrap());
+    let cold = asked.denies().then(|| lose(asked, &mut random, seed, now, window));
+    let memory = cold.as_ref().unwrap_or(memory);
     let mut steps = Vec::new();
-    for _ in 0..1 + random.below(20) {
-        now = next_time(&mut random, now, window);
+    for step in 0..1 + random.below(20) {
+        // What is lost is lost when it is asked for first.
+        if step > 0 || cold.is_none() {
+            now = next_time(&mut random, now, window);
+        }
         if random.one_in(10) && !limits[0].0.algorithm().is_bucket() {
             limits[0].0 = with_requests(&limits[0].0, random.below(12) as u32);
         }
@@ -108,6 +113,15 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         steps.push(format!("at {now}: {}", short(&plan)));
         assert_eq!(redis, memory, "redis is left, memory is right; seed {seed}\n{}", steps.join("\n"));
     }
+}
+
+/// All counters are lost. Returns a memory in which they are too.
+fn lose(asked: &mut Asked, random: &mut Random, seed: u64, now: u64, window: u64) -> MemoryStore {
+    let since = random.one_in(2).then(|| now.saturating_sub(random.below(window)));
+    let held_max = random.pick(&[window / 2, window, window + 1, 10 * window, 100 * YEAR]);
+    asked.lose(&format!("{{{seed}}}:mark"), since, held_max);
+    let since = Timestamp::from_nanos(since.unwrap_or(now) * 1_000);
+    store().cold(Cold::since(since, held_max * 1_000))
 }
 
 /// Candidates for some of the counters. Each has always the same limit: half of the numbers, and one more.
@@ -206,6 +220,27 @@ fn the_buckets_are_the_same_in_redis() {
 #[test]
 fn requests_of_several_descriptors_are_the_same_in_redis() {
     run_all(&Algorithm::ALL, 10_000..13_000, false);
+}
+
+/// With COLD_START=deny.
+fn lost_counters_are_full_on(server: &Server) {
+    let (unused, mut asked) = (store(), Asked::denying(vec![server.connect()]));
+    for (at, algorithm) in (0..).zip(Algorithm::ALL) {
+        let first = 50_000 + at * 1_000;
+        (first..first + 150).for_each(|seed| run(&unused, &mut asked, seed, &[algorithm], true));
+    }
+    (60_000..60_500).for_each(|seed| run(&unused, &mut asked, seed, &Algorithm::ALL, false));
+    every_key_expires(&mut asked);
+}
+
+#[test]
+fn lost_counters_are_full_in_redis_as_in_memory() {
+    lost_counters_are_full_on(&Server::start(&[]));
+}
+
+#[test]
+fn lost_counters_are_full_in_valkey_as_in_memory() {
+    lost_counters_are_full_on(&Server::valkey());
 }
 
 fn a_cluster_of(program: &str) {

@@ -3,7 +3,7 @@
 use redis::{Connection, ConnectionLike, RedisResult, Script};
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Check, Plan, Step};
-use tidegate_redis::script::{Answered, Call, Clock, Lost, Purpose, Whole, numbers, source};
+use tidegate_redis::script::{Answered, Call, Clock, Lost, Purpose, Whole, numbers, source, told_cold};
 
 /// How far expiry is moved: no key expires while a test runs, at any time of the test's clock.
 pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
@@ -16,17 +16,52 @@ pub(crate) struct Asked {
     script_of_renewals: Script,
     /// Unix time in milliseconds when this began.
     began_millis: i64,
+    lost: Lost,
+    /// With [`Lost::Deny`].
+    cold: Option<ToldCold>,
+}
+
+/// What each call tells of lost counters.
+struct ToldCold {
+    /// The key of the server's mark.
+    mark: Vec<u8>,
+    held_micros_max: u64,
 }
 
 impl Asked {
-    #[allow(clippy::disallowed_methods, reason = "keys expire by real time")]
     pub(crate) fn new(connections: Vec<Connection>) -> Self {
+        Self::with(connections, Lost::Allow)
+    }
+
+    /// With scripts that call counters full which may be lost. Needs [`lose`](Self::lose) before the first call.
+    pub(crate) fn denying(connections: Vec<Connection>) -> Self {
+        Self::with(connections, Lost::Deny)
+    }
+
+    /// From now on hits before `since` may be missing, and count up to `held_micros_max` long. `None`: since the next
+    /// call, as the script finds out.
+    pub(crate) fn lose(&mut self, mark: &str, since: Option<u64>, held_micros_max: u64) {
+        if let Some(since) = since {
+            let mut set = redis::cmd("SET");
+            set.arg(mark).arg(&(since as f64).to_le_bytes()).arg("EX").arg(3_600);
+            set.exec(self.connection()).expect("Redis answers");
+        }
+        self.cold = Some(ToldCold { mark: mark.as_bytes().to_vec(), held_micros_max });
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "keys expire by real time")]
+    fn with(connections: Vec<Connection>, lost: Lost) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("past 1970");
-        let script = Script::new(&source(Purpose::Decide, Clock::Arguments, Lost::Allow));
-        let script_of_each = source(Purpose::DecideEach, Clock::Arguments, Lost::Allow);
-        let script_of_renewals = Script::new(&source(Purpose::Renew, Clock::Arguments, Lost::Allow));
+        let script = Script::new(&source(Purpose::Decide, Clock::Arguments, lost));
+        let script_of_each = source(Purpose::DecideEach, Clock::Arguments, lost);
+        let script_of_renewals = Script::new(&source(Purpose::Renew, Clock::Arguments, lost));
         let began_millis = now.as_millis() as i64;
-        Self { connections, script, script_of_each, script_of_renewals, began_millis }
+        Self { connections, script, script_of_each, script_of_renewals, began_millis, lost, cold: None }
+    }
+
+    /// Whether counters count as full that may be lost.
+    pub(crate) fn denies(&self) -> bool {
+        self.lost == Lost::Deny
     }
 
     /// The verdicts of a plan. `name` names the counter of a step. All counters live in one slot.
@@ -78,12 +113,15 @@ impl Asked {
         let shift = self.began_millis - (now_micros / 1_000) as i64 + SHIFT_MILLIS;
         let script = if call.only_renews() { &self.script_of_renewals } else { &self.script };
         let mut invocation = script.prepare_invoke();
-        for key in &call.keys {
+        for key in call.keys.iter().chain(self.cold.as_ref().map(|cold| &cold.mark)) {
             invocation.key(key);
         }
         invocation.arg(&call.first_arg(deadline_micros));
         for arg in &call.args {
             invocation.arg(arg);
+        }
+        if let Some(ToldCold { mark, held_micros_max }) = &self.cold {
+            invocation.arg(told_cold(*held_micros_max, 0, 0, mark));
         }
         invocation.arg(now_micros).arg(shift);
         let mut moved = None;

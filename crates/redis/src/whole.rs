@@ -1,0 +1,63 @@
+//! Says of every primary that nothing is missing, before the first node uses it. With COLD_START=deny only.
+//!
+//! In: options. Out: a mark on each primary, or since when something may be missing there. A program calls it once, on
+//! the word of an operator; a node never does.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::address::{Address, Kind};
+use crate::connect_error::ConnectError;
+use crate::connection::Connection;
+use crate::options::RedisOptions;
+use crate::primary::mark_whole;
+use crate::runtime::Runtime;
+use crate::state::Shared;
+use crate::topology::{Master, check_role, masters};
+
+/// What a primary says now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// The primary.
+    pub server: Address,
+    /// Since when nothing is missing, in microseconds of its clock. 0: nothing ever was. Otherwise a node has used it
+    /// before, and it was left as it is.
+    pub whole_since_micros: u64,
+}
+
+/// Says of every primary that nothing is missing of what was counted there, whatever it holds. It is true of servers that
+/// no node has used, and of those that have lost nothing since.
+///
+/// # Errors
+/// When a server cannot be used. Those before it say it already, and may be told again.
+pub async fn declare_whole<R: Runtime>(
+    runtime: R,
+    options: RedisOptions,
+) -> Result<Vec<Declared>, ConnectError> {
+    let shared = Arc::new(Shared::new(runtime, options));
+    let masters = masters(&shared, &[]).await?;
+    let mut declared: Vec<Declared> = Vec::new();
+    for Master { address, .. } in &masters {
+        // There is a line for each range of slots.
+        if declared.iter().all(|known| known.server != *address) {
+            declared.push(declare(&shared, address, &masters).await?);
+        }
+    }
+    Ok(declared)
+}
+
+async fn declare<R: Runtime>(
+    shared: &Arc<Shared<R>>,
+    server: &Address,
+    masters: &[Master],
+) -> Result<Declared, ConnectError> {
+    let connection = Connection::open(server, shared, &Arc::new(Notify::new())).await?;
+    if let Kind::Sentinel(..) = shared.options.kind {
+        check_role(shared, &connection).await?;
+    }
+    let own = |master: &&Master| master.address == *server;
+    let holds = |slot| masters.iter().filter(own).any(|master| master.slots.contains(&slot));
+    let whole_since_micros = mark_whole(shared, &connection, holds).await?;
+    Ok(Declared { server: server.clone(), whole_since_micros })
+}
