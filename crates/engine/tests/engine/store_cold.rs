@@ -98,3 +98,19 @@ fn a_request_that_only_gives_back_is_not_denied() {
     let back = check(limit, key(1), Hits::GiveBack(1));
     assert_eq!(asked(&cold_store(at(600.0)), &[back], 610.0).0, Code::Ok);
 }
+
+/// The hits that a client gives back are of before the loss: the counter never had them.
+#[test]
+fn what_is_given_back_is_not_taken_from_what_came_later() {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow, Algorithm::FixedWindow] {
+        let (store, limit) = (cold_store(at(600.0)), Limit::new(algorithm, 5, 60 * SECOND_NANOS));
+        let mut report = check(limit, key(1), Hits::Take(2));
+        report.reported = true;
+        asked(&store, &[report], 630.0);
+        asked(&store, &[check(limit, key(1), Hits::GiveBack(2))], 640.0);
+        let held = store.take(&limit, key(1), 0, at(650.0)).before;
+        assert_eq!(held, 5, "{algorithm:?}: full");
+        let warm = store.take(&limit, key(1), 0, at(660.0)).before;
+        assert_eq!(warm, if algorithm == Algorithm::FixedWindow { 0 } else { 2 }, "{algorithm:?}");
+    }
+}
