@@ -144,6 +144,7 @@ mod app;
 mod stamp;
 mod replay;
 mod cases;
+mod envoy;
 #[doc(hidden)]
 pub mod cli;
 

@@ -229,6 +229,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ),
             ("replay", &["heavy", "stamp"]),
             ("cases", &[]),
+            ("envoy", &[]),
             (
                 "cli",
                 &[
@@ -241,6 +242,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "app",
                     "replay",
                     "cases",
+                    "envoy",
                 ],
             ),
             // The binary: argv to exit code, through the library's name.

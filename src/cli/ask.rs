@@ -1,7 +1,9 @@
 //! `tidegate ask`: shows which rule a request would meet, by which path, and what its counter says. Counts nothing.
 //!
 //! In: a domain and entries. Out: the explanation, from a running limiter (its debug port), or from rules alone, with
-//! all counters unused.
+//! all counters unused. With `--envoy` the request is one of a client, of which Envoy makes the descriptors: `envoy`.
+
+mod envoy;
 
 use std::io;
 use std::path::Path;
@@ -10,12 +12,14 @@ use std::process::ExitCode;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use http::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use self::envoy::{Source, SourceError};
 use super::debug_port::{Call, send};
 use super::{Done, RulesError, arguments_of, loaded, print_error, read_only};
 use crate::clock::Clock;
 use crate::configuration::{Configuration, HostPort};
+use crate::envoy::Descriptor;
 use crate::settings::{Problem, Row};
 use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
@@ -41,12 +45,13 @@ const NEXT_DESCRIPTOR: &str = "+";
 pub(super) fn command() -> Command {
     Command::new("ask")
         .about("Shows which rule a request would meet, and why; counts nothing")
-        .arg(Arg::new("domain").value_name("DOMAIN").required(true))
+        .arg(Arg::new("domain").value_name("DOMAIN").required_unless_present("envoy"))
         .arg(
             Arg::new("entries")
                 .value_name("KEY=VALUE")
                 .num_args(1..)
-                .required(true)
+                .required_unless_present("envoy")
+                .conflicts_with("envoy")
                 .help("the entries of a descriptor, in order; a `+` by itself begins another descriptor"),
         )
         .arg(
@@ -68,16 +73,18 @@ pub(super) fn command() -> Command {
                 .value_name("FOLDER")
                 .help("ask these rules, not a running limiter; all counters are unused then"),
         )
+        .args(envoy::arguments())
         .args(arguments_of(SETTINGS))
         .after_help(
-            "Asks the debug port of a running limiter. Exit code: 0 answered, 1 not, 64 a bad command line.",
+            "Asks the debug port of a running limiter. Exit code: 0 answered, 1 not, 2 the descriptors that \
+             Envoy would make need more than its configuration, 64 a bad command line.",
         )
 }
 
 /// The request to explain.
 struct Question {
     domain: String,
-    descriptors: Vec<Vec<(String, String)>>,
+    descriptors: Vec<Descriptor>,
     hits: u32,
     as_json: bool,
 }
@@ -89,26 +96,62 @@ pub(super) fn run(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
     let configuration = read_only(SETTINGS, flag, variable)?;
-    let question = question(matches).map_err(|problem| vec![problem])?;
-    let answer = match matches.get_one::<String>("rules") {
-        Some(folder) => offline(&question, Path::new(folder), &configuration),
-        None => online(&question, &configuration.listeners.debug),
+    let ask = |question: &Question| match matches.get_one::<String>("rules") {
+        Some(folder) => offline(question, Path::new(folder), &configuration),
+        None => online(question, &configuration.listeners.debug),
+    };
+    let answer = match envoy::source(matches).map_err(|problem| vec![problem])? {
+        Some(source) => of_client(matches, &source, ask),
+        None => ask(&question(matches).map_err(|problem| vec![problem])?),
     };
     Ok(match answer {
         Ok(text) => (text, ExitCode::SUCCESS),
         Err(problem) => {
             print_error(format_args!("{}", one_line(&problem.to_string())));
-            (String::new(), ExitCode::FAILURE)
+            (String::new(), problem.exit_code())
         }
     })
 }
 
+/// Asks what Envoy would ask about a client's request.
+fn of_client(
+    matches: &ArgMatches,
+    source: &Source,
+    ask: impl Fn(&Question) -> Result<String, AskError>,
+) -> Result<String, AskError> {
+    let described = source.described()?;
+    let (hits, as_json) = (hits(matches), as_json(matches));
+    let calls = described.calls.iter().filter(|_| !source.only_describes);
+    let questions = calls.map(|call| Question {
+        domain: call.domain.clone(),
+        descriptors: call.descriptors.clone(),
+        hits,
+        as_json,
+    });
+    let answers = questions.map(|question| ask(&question)).collect::<Result<Vec<_>, _>>()?;
+    if !as_json {
+        return Ok([vec![envoy::head(&described)], answers].concat().join("\n"));
+    }
+    let mut shown = envoy::json(&described);
+    let answer = |text: &String| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
+    shown["answers"] = answers.iter().map(answer).collect();
+    Ok(format!("{}\n", json_line(&shown.to_string())))
+}
+
+fn hits(matches: &ArgMatches) -> u32 {
+    matches.get_one("hits").copied().unwrap_or(1)
+}
+
+fn as_json(matches: &ArgMatches) -> bool {
+    matches.get_one::<String>("format").is_some_and(|format| format == "json")
+}
+
 fn question(matches: &ArgMatches) -> Result<Question, Problem> {
-    let mut descriptors = vec![Vec::new()];
+    let mut descriptors = vec![Descriptor::default()];
     for word in matches.get_many::<String>("entries").into_iter().flatten() {
         match (word.as_str(), word.split_once('='), descriptors.last_mut()) {
-            (NEXT_DESCRIPTOR, ..) => descriptors.push(Vec::new()),
-            (_, Some((key, value)), Some(entries)) => entries.push((key.to_owned(), value.to_owned())),
+            (NEXT_DESCRIPTOR, ..) => descriptors.push(Descriptor::default()),
+            (_, Some((key, value)), Some(last)) => last.entries.push((key.to_owned(), value.to_owned())),
             _ => {
                 let what = format!("{word:?} is no entry (expected KEY=VALUE)");
                 return Err(Problem { name: "ask".to_owned(), what });
@@ -118,8 +161,8 @@ fn question(matches: &ArgMatches) -> Result<Question, Problem> {
     Ok(Question {
         domain: matches.get_one::<String>("domain").cloned().unwrap_or_default(),
         descriptors,
-        hits: matches.get_one("hits").copied().unwrap_or(1),
-        as_json: matches.get_one::<String>("format").is_some_and(|format| format == "json"),
+        hits: hits(matches),
+        as_json: as_json(matches),
     })
 }
 
@@ -128,10 +171,21 @@ fn question(matches: &ArgMatches) -> Result<Question, Problem> {
 enum AskError {
     #[error(transparent)]
     Rules(#[from] RulesError),
+    #[error(transparent)]
+    Envoy(#[from] SourceError),
     #[error("no limiter answers on the debug port {host}:{port}: {error} (DEBUG_HOST, DEBUG_PORT)")]
     Silent { host: String, port: u16, error: io::Error },
     #[error("{status}: {}", body.trim_end())]
     Refused { status: StatusCode, body: String },
+}
+
+impl AskError {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Envoy(error) if error.needs_more() => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
+        }
+    }
 }
 
 /// Asks these rules alone. All counters are unused.
@@ -140,8 +194,11 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
     let store = MemoryStore::new(MemoryOptions::new(1 << 20));
     let mut request = Request::new(&question.domain, question.hits);
     for descriptor in &question.descriptors {
-        let entries = descriptor.iter().map(|(key, value)| Entry { key, value });
-        request.push(entries, DescriptorOptions::default());
+        let entries = descriptor.entries.iter().map(|(key, value)| Entry { key, value });
+        request.push(
+            entries,
+            DescriptorOptions { hits_addend: descriptor.hits, ..DescriptorOptions::default() },
+        );
     }
     let plan = rules.plan(&request, configuration.modes);
     let shown = explain(&rules, &request, &plan, store.look(&plan, Clock::start().now()));
@@ -168,7 +225,11 @@ impl Question {
     /// The body of the request, in the form of `/json`.
     fn body(&self) -> String {
         let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
-        let descriptor = |entries: &Vec<(String, String)>| json!({"entries": entries.iter().map(entry).collect::<Vec<_>>()});
+        let descriptor = |descriptor: &Descriptor| {
+            let mut shown = json!({"entries": descriptor.entries.iter().map(entry).collect::<Vec<_>>()});
+            descriptor.hits.into_iter().for_each(|hits| shown["hitsAddend"] = hits.into());
+            shown
+        };
         let descriptors: Vec<_> = self.descriptors.iter().map(descriptor).collect();
         json!({"domain": self.domain, "hitsAddend": self.hits, "descriptors": descriptors}).to_string()
     }

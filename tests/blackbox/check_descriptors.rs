@@ -119,6 +119,16 @@ fn rules() -> String {
 
 /// An Envoy whose only route has these `rate_limits`, asked about by the limiter at this port.
 fn envoy(port: u16, limiter: u16) -> String {
+    let host = format!(
+        "            - name: all\n              domains: [\"*\"]\n              routes:\n              - match: {{prefix: /}}\n                \
+         route:\n                  cluster: application\n                  rate_limits:\n{}",
+        rate_limits("                  ")
+    );
+    envoy_of(port, limiter, "          normalize_path: true\n          merge_slashes: true", &host)
+}
+
+/// An Envoy with these options of its connection manager and these virtual hosts, which asks the limiter at this port.
+pub fn envoy_of(port: u16, limiter: u16, options: &str, virtual_hosts: &str) -> String {
     let application = free_port();
     let cluster = |name: &str, port: u16, protocol: &str| {
         format!(
@@ -131,9 +141,11 @@ fn envoy(port: u16, limiter: u16) -> String {
                  explicit_http_config: {http2_protocol_options: {}}\n";
     format!(
         r#"
+node: {{id: test, cluster: edge-nodes}}
 static_resources:
   listeners:
-  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+  - name: edge
+    address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
     filter_chains:
     - filters:
       - name: envoy.filters.network.http_connection_manager
@@ -141,8 +153,7 @@ static_resources:
           "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: edge
           use_remote_address: true
-          normalize_path: true
-          merge_slashes: true
+{options}
           http_filters:
           - name: envoy.filters.http.ratelimit
             typed_config:
@@ -155,14 +166,7 @@ static_resources:
             typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
           route_config:
             virtual_hosts:
-            - name: all
-              domains: ["*"]
-              routes:
-              - match: {{prefix: /}}
-                route:
-                  cluster: application
-                  rate_limits:
-{rate_limits}
+{virtual_hosts}
   - address: {{socket_address: {{address: 127.0.0.1, port_value: {application}}}}}
     filter_chains:
     - filters:
@@ -178,14 +182,13 @@ static_resources:
             - {{name: all, domains: ["*"], routes: [{{match: {{prefix: /}}, direct_response: {{status: 200}}}}]}}
   clusters:
 {application_cluster}{limiter_cluster}"#,
-        rate_limits = rate_limits("                  "),
         application_cluster = cluster("application", application, ""),
         limiter_cluster = cluster("limiter", limiter, http2),
     )
 }
 
 /// Takes every question and lets it pass.
-async fn take(listener: tokio::net::TcpListener, taken: Sender<RateLimitRequest>) {
+pub async fn take(listener: tokio::net::TcpListener, taken: Sender<RateLimitRequest>) {
     while let Ok((stream, _)) = listener.accept().await {
         let taken = taken.clone();
         let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {

@@ -25,6 +25,7 @@ mod documented;
 mod envoy;
 mod envoy_answers;
 mod events;
+mod envoy_descriptors;
 mod footprint;
 mod fronts;
 mod h2spec;

@@ -1,0 +1,157 @@
+//! `tidegate ask --envoy`: the request is one of a client, and a configuration of Envoy says what is asked about it.
+//!
+//! In: arguments. Out: the calls that Envoy would make, and how they are shown.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use serde_json::{Value, json};
+
+use crate::envoy::{Asked, Call, Described, Descriptor, EnvoyError, describe};
+use crate::settings::Problem;
+use tidegate_engine::text::one_line;
+
+/// The longest configuration that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 32 << 20;
+
+/// The arguments.
+pub(super) fn arguments() -> [Arg; 6] {
+    let with_envoy = |name: &'static str| Arg::new(name).long(name).requires("envoy");
+    [
+        Arg::new("envoy").long("envoy").value_name("BOOTSTRAP").value_parser(value_parser!(PathBuf)).help(
+            "make the descriptors of a client's request, as this configuration of Envoy would; exit code 2 if they need \
+             more than the configuration and the request",
+        ),
+        with_envoy("request").value_name("METHOD PATH").default_value("GET /").help("the client's request"),
+        with_envoy("header")
+            .value_name("NAME: VALUE")
+            .action(ArgAction::Append)
+            .help("a header of it; `host: …` is the host (localhost)"),
+        with_envoy("from")
+            .value_name("ADDRESS")
+            .default_value("127.0.0.1")
+            .value_parser(value_parser!(IpAddr))
+            .help("the address that Envoy takes for the client's"),
+        with_envoy("listener").value_name("NAME").help("the listener that it comes to, if several have rate limits"),
+        with_envoy("describe").action(ArgAction::SetTrue).help("only show the descriptors, and ask nobody"),
+    ]
+}
+
+/// A client's request, and the configuration.
+pub(super) struct Source {
+    file: PathBuf,
+    listener: Option<String>,
+    asked: Asked,
+    /// Nobody is asked.
+    pub(super) only_describes: bool,
+}
+
+/// Why there are no calls.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SourceError {
+    #[error("{}: {error}", file.display())]
+    Read { file: PathBuf, error: std::io::Error },
+    #[error("{}:{error}", file.display())]
+    Envoy { file: PathBuf, error: EnvoyError },
+}
+
+impl SourceError {
+    /// The configuration is good, and the descriptors need more.
+    pub(super) fn needs_more(&self) -> bool {
+        matches!(self, Self::Envoy { error: EnvoyError::Needs { .. }, .. })
+    }
+}
+
+/// What the arguments say, if they name a configuration.
+pub(super) fn source(matches: &ArgMatches) -> Result<Option<Source>, Problem> {
+    let Some(file) = matches.get_one::<PathBuf>("envoy").cloned() else { return Ok(None) };
+    let problem = |what: String| Problem { name: "ask".to_owned(), what };
+    let request = matches.get_one::<String>("request").map_or("", String::as_str);
+    let (method, path) = request
+        .split_once(' ')
+        .filter(|(method, path)| !method.is_empty() && path.starts_with('/'))
+        .ok_or_else(|| {
+            problem(format!("--request: {request:?} is no request (expected such as 'GET /cart')"))
+        })?;
+    let mut asked = Asked { method: method.to_owned(), path: path.to_owned(), ..Asked::default() };
+    for header in matches.get_many::<String>("header").into_iter().flatten() {
+        let (name, value) = header
+            .split_once(':')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| problem(format!("--header: {header:?} is no header (expected 'NAME: VALUE')")))?;
+        let (name, value) = (name.trim().to_ascii_lowercase(), value.trim().to_owned());
+        match name.as_str() {
+            "host" => asked.host = value,
+            _ => asked.headers.push((name, value)),
+        }
+    }
+    asked.address = matches.get_one::<IpAddr>("from").copied().unwrap_or(asked.address);
+    let listener = matches.get_one::<String>("listener").cloned();
+    Ok(Some(Source { file, listener, asked, only_describes: matches.get_flag("describe") }))
+}
+
+impl Source {
+    /// What Envoy would ask.
+    pub(super) fn described(&self) -> Result<Described, SourceError> {
+        let file = || self.file.clone();
+        let text = read(&self.file).map_err(|error| SourceError::Read { file: file(), error })?;
+        let described = describe(&text, &self.asked, self.listener.as_deref());
+        described.map_err(|error| SourceError::Envoy { file: file(), error })
+    }
+}
+
+fn read(file: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(file)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// What was found, for people.
+pub(super) fn head(described: &Described) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, what: &str| _ = writeln!(text, "{name:<12}{}", one_line(what));
+    if !described.listener.is_empty() {
+        line("listener", &described.listener);
+    }
+    if !described.route.is_empty() {
+        line("route", &described.route);
+    }
+    for Call { domain, descriptors } in &described.calls {
+        line("domain", domain);
+        descriptors.iter().for_each(|descriptor| line("descriptor", &descriptor_text(descriptor)));
+    }
+    if !described.filters_before.is_empty() {
+        line(
+            "before",
+            &format!("filters that may change the request: {}", described.filters_before.join(", ")),
+        );
+    }
+    described.notes.iter().for_each(|note| line("note", note));
+    if described.calls.is_empty() && described.notes.is_empty() {
+        line("note", "no descriptor can be made, so nothing is asked");
+    }
+    text
+}
+
+fn descriptor_text(descriptor: &Descriptor) -> String {
+    let entries: Vec<_> = descriptor.entries.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let hits = descriptor.hits.map(|hits| format!(" (hits {hits})")).unwrap_or_default();
+    format!("{}{hits}", entries.join(" "))
+}
+
+/// What was found, for programs.
+pub(super) fn json(described: &Described) -> Value {
+    let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
+    let descriptor = |it: &Descriptor| json!({"entries": it.entries.iter().map(entry).collect::<Vec<_>>(), "hits": it.hits});
+    let call = |it: &Call| json!({"domain": it.domain, "descriptors": it.descriptors.iter().map(descriptor).collect::<Vec<_>>()});
+    json!({
+        "listener": described.listener,
+        "route": described.route,
+        "calls": described.calls.iter().map(call).collect::<Vec<_>>(),
+        "filters_before": described.filters_before,
+        "notes": described.notes,
+    })
+}

@@ -1,0 +1,171 @@
+//! Conditions on texts, headers and parameters of the query, as Envoy's routes and actions have them.
+//!
+//! In: a condition of the configuration, and a request. Out: whether it holds.
+
+use regex::Regex;
+use tidegate_engine::text::query_parameter;
+
+use super::tree::Node;
+use super::{Asked, EnvoyError};
+
+/// Headers that Envoy sets itself, or may. Their values are not those of the client.
+const OF_ENVOY: [&str; 4] = ["x-request-id", "x-forwarded-proto", ":scheme", "x-forwarded-for"];
+
+impl Asked {
+    /// The values of a header in order; `None`: Envoy sets it, so it is not known.
+    pub(super) fn values(&self, name: &str) -> Option<Vec<&str>> {
+        match name {
+            ":path" => Some(vec![self.path.as_str()]),
+            ":method" => Some(vec![self.method.as_str()]),
+            ":authority" | "host" => Some(vec![self.host.as_str()]),
+            _ if OF_ENVOY.contains(&name) || name.starts_with("x-envoy-") => None,
+            _ => Some(
+                self.headers
+                    .iter()
+                    .filter(|(known, _)| known == name)
+                    .map(|(_, value)| value.as_str())
+                    .collect(),
+            ),
+        }
+    }
+
+    /// The decoded value of a parameter of the query.
+    pub(super) fn parameter(&self, name: &str) -> Option<String> {
+        query_parameter(&self.path, name).map(|value| String::from_utf8_lossy(&value).into_owned())
+    }
+
+    /// The path without its query.
+    pub(super) fn path_alone(&self) -> &str {
+        self.path.split(['?', '#']).next().unwrap_or_default()
+    }
+}
+
+/// Whether all conditions on headers hold.
+pub(super) fn headers_hold(matchers: &[Node<'_, '_>], asked: &Asked) -> Result<bool, EnvoyError> {
+    for &matcher in matchers {
+        if !header_holds(matcher, asked)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Several values of one header count as one text, joined by commas. A condition on the text of an absent header does
+/// not hold, inverted or not.
+fn header_holds(matcher: Node<'_, '_>, asked: &Asked) -> Result<bool, EnvoyError> {
+    let name = matcher.text("name").unwrap_or_default().to_ascii_lowercase();
+    let values =
+        asked.values(&name).ok_or_else(|| matcher.needs(format!("Envoy sets the header {name} itself")))?;
+    let is_inverted = matcher.flag("invert_match");
+    let value = match values.is_empty() {
+        true if matcher.flag("treat_missing_header_as_empty") => Some(String::new()),
+        true => None,
+        false => Some(values.join(",")),
+    };
+    if let Some(range) = matcher.get("range_match") {
+        let Some(value) = value else { return Ok(false) };
+        let (start, end) =
+            (range.number::<i64>("start")?.unwrap_or(0), range.number::<i64>("end")?.unwrap_or(0));
+        let is_in = value.parse::<i64>().is_ok_and(|number| (start..end).contains(&number));
+        return Ok(is_in != is_inverted);
+    }
+    match old_or_new_text_test(matcher)? {
+        Some(test) => match value {
+            Some(value) => Ok(test.holds(&value) != is_inverted),
+            None => Ok(false),
+        },
+        None => Ok((value.is_some() == matcher.flag_or("present_match", true)) != is_inverted),
+    }
+}
+
+/// The condition on a header's text: `string_match`, or one of the older fields.
+fn old_or_new_text_test(matcher: Node<'_, '_>) -> Result<Option<TextTest>, EnvoyError> {
+    if let Some(test) = matcher.get("string_match") {
+        return TextTest::of(test).map(Some);
+    }
+    let older: [(&str, fn(String) -> Kind); 4] = [
+        ("exact_match", Kind::Exact),
+        ("prefix_match", Kind::Prefix),
+        ("suffix_match", Kind::Suffix),
+        ("contains_match", Kind::Contains),
+    ];
+    for (old, kind) in older {
+        if let Some(text) = matcher.text(old) {
+            return Ok(Some(TextTest { kind: kind(text), ignore_case: false }));
+        }
+    }
+    match matcher.get("safe_regex_match") {
+        Some(pattern) => Ok(Some(TextTest { kind: Kind::Regex(whole(pattern)?), ignore_case: false })),
+        None => Ok(None),
+    }
+}
+
+/// Whether all conditions on parameters of the query hold. `value` reads a parameter.
+pub(super) fn parameters_hold(
+    matchers: &[Node<'_, '_>],
+    value: impl Fn(&str) -> Option<String>,
+) -> Result<bool, EnvoyError> {
+    for matcher in matchers {
+        let value = value(&matcher.text("name").unwrap_or_default());
+        let holds = match matcher.get("string_match") {
+            Some(test) => {
+                let test = TextTest::of(test)?;
+                value.is_some_and(|value| test.holds(&value))
+            }
+            None => value.is_some() == matcher.flag_or("present_match", true),
+        };
+        if !holds {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A condition on a text.
+pub(super) struct TextTest {
+    kind: Kind,
+    ignore_case: bool,
+}
+
+enum Kind {
+    Exact(String),
+    Prefix(String),
+    Suffix(String),
+    Contains(String),
+    Regex(Regex),
+}
+
+impl TextTest {
+    /// A `StringMatcher`.
+    fn of(matcher: Node<'_, '_>) -> Result<Self, EnvoyError> {
+        let kind = [
+            matcher.text("exact").map(Kind::Exact),
+            matcher.text("prefix").map(Kind::Prefix),
+            matcher.text("suffix").map(Kind::Suffix),
+            matcher.text("contains").map(Kind::Contains),
+            matcher.get("safe_regex").map(whole).transpose()?.map(Kind::Regex),
+        ];
+        let kind = kind.into_iter().flatten().next();
+        let kind = kind.ok_or_else(|| matcher.needs("a text is matched by an extension"))?;
+        Ok(Self { kind, ignore_case: matcher.flag("ignore_case") })
+    }
+
+    /// Whether it holds. A regular expression heeds case always.
+    fn holds(&self, value: &str) -> bool {
+        let fold = |text: &str| if self.ignore_case { text.to_ascii_lowercase() } else { text.to_owned() };
+        match &self.kind {
+            Kind::Exact(text) => fold(value) == fold(text),
+            Kind::Prefix(text) => fold(value).starts_with(&fold(text)),
+            Kind::Suffix(text) => fold(value).ends_with(&fold(text)),
+            Kind::Contains(text) => fold(value).contains(&fold(text)),
+            Kind::Regex(regex) => regex.is_match(value),
+        }
+    }
+}
+
+/// A `RegexMatcher`, which has to match all of a text.
+pub(super) fn whole(matcher: Node<'_, '_>) -> Result<Regex, EnvoyError> {
+    let pattern = matcher.text("regex").unwrap_or_default();
+    Regex::new(&format!("^(?s:{pattern})$"))
+        .map_err(|_| matcher.needs(format!("the regular expression {pattern:?} is not understood")))
+}

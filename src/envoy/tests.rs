@@ -1,0 +1,124 @@
+//! What a configuration cannot say alone is named; what it says is found. A real Envoy judges the rest: see
+//! `tests/blackbox/envoy_descriptors.rs`.
+
+use super::*;
+
+/// A bootstrap with one listener, whose only route has these fields and these `rate_limits`.
+fn bootstrap(options: &str, route: &str, rate_limits: &str) -> String {
+    format!(
+        "
+node: {{cluster: front}}
+static_resources:
+  listeners:
+  - name: ingress
+    filterChains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          '@type': type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          {options}
+          http_filters:
+          - {{name: early, typed_config: {{'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua}}}}
+          - name: limits
+            typed_config:
+              '@type': type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
+              domain: shop
+          - {{name: late, typed_config: {{'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua}}}}
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ['*']
+              routes:
+              - match: {{prefix: /}}
+                {route}
+                  rate_limits: {rate_limits}
+"
+    )
+}
+
+fn asked(path: &str) -> Asked {
+    Asked {
+        path: path.to_owned(),
+        headers: vec![("x-user".to_owned(), "alice".to_owned())],
+        ..Asked::default()
+    }
+}
+
+const TO_CLUSTER: &str = "route:\n                  cluster: cart";
+
+/// The entries of the only descriptor that this action makes, or what it needs.
+fn made(action: &str) -> Result<Vec<(String, String)>, String> {
+    let text = bootstrap("", TO_CLUSTER, &format!("[{{actions: [{action}]}}]"));
+    let described = describe(&text, &asked("/cart?q=7"), None).map_err(|error| error.to_string())?;
+    let descriptor = described.calls.first().and_then(|call| call.descriptors.first());
+    Ok(descriptor.map(|descriptor| descriptor.entries.clone()).unwrap_or_default())
+}
+
+#[test]
+fn actions_make_entries_of_the_request_and_of_the_configuration() {
+    for (action, key, value) in [
+        ("{source_cluster: {}}", "source_cluster", "front"),
+        ("{destinationCluster: {}}", "destination_cluster", "cart"),
+        ("{requestHeaders: {headerName: X-User, descriptorKey: user}}", "user", "alice"),
+        ("{query_parameters: {query_parameter_name: q, descriptor_key: q}}", "q", "7"),
+        ("{remote_address: {}}", "remote_address", "127.0.0.1"),
+        ("{masked_remote_address: {v4_prefix_mask_len: 8}}", "masked_remote_address", "127.0.0.0/8"),
+        ("{generic_key: {descriptor_value: all}}", "generic_key", "all"),
+    ] {
+        assert_eq!(made(action), Ok(vec![(key.to_owned(), value.to_owned())]), "{action}");
+    }
+    assert_eq!(made("{request_headers: {header_name: x-none, descriptor_key: none}}"), Ok(Vec::new()));
+}
+
+#[test]
+fn what_needs_more_is_named_with_its_place() {
+    for (action, named) in [
+        ("{dynamic_metadata: {descriptor_key: k, metadata_key: {key: a}}}", "the action `dynamic_metadata`"),
+        ("{metadata: {descriptor_key: k, metadata_key: {key: a}}}", "metadata that filters set"),
+        ("{extension: {name: expr}}", "the action `extension`"),
+        ("{generic_key: {descriptor_value: '%REQ(X-USER)%'}}", "is computed by Envoy"),
+        (
+            "{request_headers: {header_name: x-request-id, descriptor_key: id}}",
+            "Envoy sets the header x-request-id itself",
+        ),
+        (
+            "{header_value_match: {descriptor_value: v, headers: [{name: a, string_match: {custom: {}}}]}}",
+            "by an extension",
+        ),
+    ] {
+        let error = made(action).expect_err(action);
+        assert!(
+            error.contains(named) && error.ends_with("needs more than the file and the request"),
+            "{error}"
+        );
+        assert!(error.starts_with(|char: char| char.is_ascii_digit()), "{error}");
+    }
+    let weighted = "route:\n                  weighted_clusters: {clusters: []}";
+    let destination = bootstrap("", weighted, "[{actions: [{destination_cluster: {}}]}]");
+    assert!(matches!(describe(&destination, &asked("/"), None), Err(EnvoyError::Needs { .. })));
+    let runtime = bootstrap("", TO_CLUSTER, "[{disable_key: off, actions: [{remote_address: {}}]}]");
+    assert!(matches!(describe(&runtime, &asked("/"), None), Err(EnvoyError::Needs { .. })));
+    let remote = bootstrap("rds: {route_config_name: all}", TO_CLUSTER, "[]");
+    assert!(matches!(describe(&remote, &asked("/"), None), Err(EnvoyError::Needs { .. })));
+    let normal = bootstrap("normalize_path: true", TO_CLUSTER, "[{actions: [{remote_address: {}}]}]");
+    assert!(matches!(describe(&normal, &asked("/a/../b"), None), Err(EnvoyError::Needs { .. })));
+    assert!(describe(&normal, &asked("/a/b?c=/../"), None).is_ok());
+}
+
+#[test]
+fn filters_before_that_may_change_the_request_are_listed() {
+    let text = bootstrap("", TO_CLUSTER, "[{actions: [{remote_address: {}}]}]");
+    let described = describe(&text, &asked("/"), None).expect("a good configuration");
+    assert_eq!(
+        (described.listener.as_str(), &described.filters_before[..]),
+        ("ingress", &["early".to_owned()][..])
+    );
+    assert!(describe(&text, &asked("/"), Some("egress")).is_err());
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_refused() {
+    for text in ["", "[]", "domain: shop", "a: [", "static_resources: {listeners: 5}"] {
+        assert!(matches!(describe(text, &asked("/"), None), Err(EnvoyError::Bad { .. })), "{text}");
+    }
+}

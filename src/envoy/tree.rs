@@ -1,0 +1,133 @@
+//! A configuration as a tree: fields by their names in either spelling, texts, flags, numbers.
+//!
+//! In: a YAML (or JSON) document. Out: values with their places. Protobuf's JSON knows a field as `snake_case` and as
+//! `camelCase`, and takes numbers and booleans as text too.
+
+use tidegate_yaml::{Content, Document, NodeId, Place};
+
+use super::EnvoyError;
+
+/// A value of the configuration.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'n, 't> {
+    document: &'n Document<'t>,
+    id: NodeId,
+}
+
+impl<'n, 't> Node<'n, 't> {
+    /// The outermost value, which has to be a mapping.
+    pub(super) fn root(document: &'n Document<'t>) -> Result<Self, EnvoyError> {
+        let empty =
+            EnvoyError::Bad { at: Place::START, what: "the file is empty (expected a bootstrap)".to_owned() };
+        let node = Self { document, id: document.root.ok_or(empty)? };
+        match node.content() {
+            Content::Mapping(_) => Ok(node),
+            _ => Err(node.bad("no mapping stands here (expected a bootstrap)")),
+        }
+    }
+
+    fn content(self) -> &'n Content<'t> {
+        &self.document.node(self.id).content
+    }
+
+    /// Where it begins.
+    pub(super) fn at(self) -> Place {
+        self.document.node(self.id).at
+    }
+
+    /// An error here.
+    pub(super) fn bad(self, what: impl Into<String>) -> EnvoyError {
+        EnvoyError::Bad { at: self.at(), what: what.into() }
+    }
+
+    /// What stands here needs more than the file and the request.
+    pub(super) fn needs(self, what: impl Into<String>) -> EnvoyError {
+        EnvoyError::Needs { at: self.at(), what: what.into() }
+    }
+
+    /// The fields, by their names as they are written. Null values are as if absent.
+    pub(super) fn fields(self) -> impl Iterator<Item = (&'n str, Self)> {
+        let pairs = match self.content() {
+            Content::Mapping(pairs) => &pairs[..],
+            Content::Scalar(_) | Content::Sequence(_) => &[],
+        };
+        let document = self.document;
+        pairs.iter().filter_map(move |&(key, value)| {
+            let Content::Scalar(name) = &document.node(key).content else { return None };
+            let value = Self { document, id: value };
+            let is_null = matches!(value.content(), Content::Scalar(scalar) if scalar.is_null());
+            (!is_null).then_some((&*name.text, value))
+        })
+    }
+
+    /// The field of this name, which is given in `snake_case`.
+    pub(super) fn get(self, name: &str) -> Option<Self> {
+        self.fields().find(|(written, _)| is_name(written, name)).map(|(_, value)| value)
+    }
+
+    /// The items of the list in a field; none if it is not there.
+    pub(super) fn items(self, name: &str) -> Vec<Self> {
+        let document = self.document;
+        match self.get(name).map(Self::content) {
+            Some(Content::Sequence(ids)) => ids.iter().map(|&id| Self { document, id }).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The text of a field.
+    pub(super) fn text(self, name: &str) -> Option<String> {
+        self.get(name)?.own_text()
+    }
+
+    /// Its own text.
+    pub(super) fn own_text(self) -> Option<String> {
+        match self.content() {
+            Content::Scalar(scalar) => Some(scalar.text.clone().into_owned()),
+            Content::Sequence(_) | Content::Mapping(_) => None,
+        }
+    }
+
+    /// A flag; false if it is not there.
+    pub(super) fn flag(self, name: &str) -> bool {
+        self.flag_or(name, false)
+    }
+
+    /// A flag, and what it is if it is not there.
+    pub(super) fn flag_or(self, name: &str, default: bool) -> bool {
+        self.text(name).map_or(default, |text| text == "true")
+    }
+
+    /// A whole number.
+    pub(super) fn number<N: std::str::FromStr>(self, name: &str) -> Result<Option<N>, EnvoyError> {
+        let Some(field) = self.get(name) else { return Ok(None) };
+        let number = field.own_text().and_then(|text| text.parse().ok());
+        number
+            .map(Some)
+            .ok_or_else(|| field.bad(format!("`{name}` is no number (expected one in its range)")))
+    }
+
+    /// Whether its `@type` ends in these words.
+    pub(super) fn is_of_type(self, name: &str) -> bool {
+        self.text("@type").is_some_and(|written| written.ends_with(name))
+    }
+}
+
+/// Whether a field's name, as it is written, is this one in `snake_case` or `camelCase`.
+fn is_name(written: &str, name: &str) -> bool {
+    if written == name {
+        return true;
+    }
+    let mut camel = String::with_capacity(name.len());
+    let mut up = false;
+    for char in name.chars() {
+        match char {
+            '_' => up = true,
+            char if up => {
+                camel.push(char.to_ascii_uppercase());
+                up = false;
+            }
+            char => camel.push(char),
+        }
+    }
+    written == camel
+}
