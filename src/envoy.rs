@@ -5,8 +5,10 @@
 //! error that names it.
 
 mod actions;
+mod call;
 mod matchers;
 mod route;
+mod seen;
 mod tree;
 
 #[cfg(test)]
@@ -14,8 +16,12 @@ mod tests;
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use tidegate_engine::request::DescriptorOptions;
 use tidegate_yaml::{Budget, Document, Place};
 
+use self::actions::Facts;
+use self::call::Filter;
+use self::seen::Seen;
 use self::tree::Node;
 
 /// The type of the filter for HTTP connections, behind the last dot.
@@ -93,8 +99,8 @@ pub struct Call {
 pub struct Descriptor {
     /// Its entries, in order.
     pub entries: Vec<(String, String)>,
-    /// Its own hits, if the configuration says a number.
-    pub hits: Option<u64>,
+    /// The limit and the hits that the configuration brings.
+    pub options: DescriptorOptions,
 }
 
 /// Why there are no descriptors.
@@ -118,13 +124,6 @@ pub enum EnvoyError {
     },
 }
 
-/// What a rate limit filter says of itself.
-struct Filter<'n, 't> {
-    /// Its name in the list of filters, by which routes configure it.
-    name: String,
-    config: Node<'n, 't>,
-}
-
 /// The descriptors that the configuration in `text` makes of a request that comes to `listener` (`None`: the only one
 /// with a rate limit filter).
 ///
@@ -134,12 +133,13 @@ pub fn describe(text: &str, asked: &Asked, listener: Option<&str>) -> Result<Des
     let mut budget = Budget::of_set(text.len());
     let document = Document::parse(text, &mut budget).map_err(|(at, what)| EnvoyError::Bad { at, what })?;
     let root = Node::root(&document)?;
+    untouched_by_runtime(root)?;
     let cluster = root.get("node").and_then(|node| node.text("cluster")).unwrap_or_default();
     let (listener, manager) = manager(root, listener)?;
-    untouched_path(manager, asked)?;
-    let (filters, filters_before) = filters(manager)?;
+    let seen = Seen::of(manager, asked)?;
+    let (filters, filters_before) = filters(manager);
     let mut described = Described { listener, filters_before, ..Described::default() };
-    let Some(found) = route::find(manager, asked)? else {
+    let Some(found) = route::find(manager, &seen)? else {
         described.notes.push("no route matches, so nothing is asked".to_owned());
         return Ok(described);
     };
@@ -148,12 +148,25 @@ pub fn describe(text: &str, asked: &Asked, listener: Option<&str>) -> Result<Des
         described.notes.push("the route answers by itself, so nothing is asked".to_owned());
         return Ok(described);
     };
+    if let Some(header) = action.get("cluster_header") {
+        return Err(header.needs("a header names the cluster, and without a cluster nothing is asked"));
+    }
     for filter in &filters {
-        let facts = actions::Facts { asked, node_cluster: &cluster, found: &found, action };
-        let call = facts.call(&filter.name, filter.config, &mut described.notes)?;
-        described.calls.extend(Some(call).filter(|call| !call.descriptors.is_empty()));
+        let facts = Facts { seen: &seen, node_cluster: &cluster, found: &found, action };
+        let call = filter.call(facts, &mut described.notes)?;
+        described.calls.extend(call.filter(|call| !call.descriptors.is_empty()));
     }
     Ok(described)
+}
+
+/// Refuses a runtime that says something of rate limits: it may switch them off, also for a part of the requests.
+fn untouched_by_runtime(root: Node<'_, '_>) -> Result<(), EnvoyError> {
+    let layers = root.get("layered_runtime").map(|it| it.items("layers")).unwrap_or_default();
+    let mut said = layers.iter().filter_map(|layer| layer.get("static_layer")).flat_map(Node::fields);
+    match said.find(|(name, _)| name.starts_with("ratelimit")) {
+        Some((name, at)) => Err(at.needs(format!("the runtime says `{name}`"))),
+        None => Ok(()),
+    }
 }
 
 /// The listener and its HTTP connection manager.
@@ -173,7 +186,15 @@ fn manager<'n, 't>(root: Node<'n, 't>, wanted: Option<&str>) -> Result<(String, 
     found.retain(|(name, _)| wanted.is_none_or(|wanted| wanted == name));
     match &found[..] {
         [only] => Ok(only.clone()),
-        [] => Err(root.bad("no listener with the filter envoy.filters.http.ratelimit (expected one)")),
+        [] => Err(match root.get("dynamic_resources").and_then(|it| it.get("lds_config")) {
+            Some(remote) => remote.needs("listeners come from a control plane"),
+            None => {
+                let named = wanted.map(|name| format!(" {name:?}")).unwrap_or_default();
+                root.bad(format!(
+                    "no listener{named} with the filter envoy.filters.http.ratelimit (expected one)"
+                ))
+            }
+        }),
         several => {
             let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
             Err(root.bad(format!(
@@ -188,36 +209,21 @@ fn is_rate_limit(filter: &Node<'_, '_>) -> bool {
     filter.get("typed_config").is_some_and(|config| config.is_of_type(RATE_LIMIT))
 }
 
-/// The rate limit filters, and the names of filters before the last of them that may change a request.
-fn filters<'n, 't>(manager: Node<'n, 't>) -> Result<(Vec<Filter<'n, 't>>, Vec<String>), EnvoyError> {
-    let (mut filters, mut before, mut since) = (Vec::new(), Vec::new(), Vec::new());
+/// The rate limit filters, and the names of what comes before the last of them and may change a request.
+fn filters<'n, 't>(manager: Node<'n, 't>) -> (Vec<Filter<'n, 't>>, Vec<String>) {
+    let early = "early_header_mutation_extensions";
+    let mut since: Vec<_> = manager.switched_on(early).map(|_| early.to_owned()).into_iter().collect();
+    let (mut filters, mut before) = (Vec::new(), Vec::new());
     for filter in manager.items("http_filters") {
-        if filter.flag("disabled") {
-            continue;
-        }
-        let name = filter.text("name").unwrap_or_default();
-        let config = filter.get("typed_config");
-        match config {
+        let (name, is_disabled) = (filter.text("name").unwrap_or_default(), filter.flag("disabled"));
+        match filter.get("typed_config") {
             Some(config) if config.is_of_type(RATE_LIMIT) => {
-                filters.push(Filter { name, config });
+                filters.push(Filter { name, config, is_disabled });
                 before.append(&mut since);
             }
             Some(config) if HARMLESS.iter().any(|harmless| config.is_of_type(harmless)) => {}
             _ => since.push(name),
         }
     }
-    Ok((filters, before))
-}
-
-/// Refuses paths that the connection manager would rewrite before it looks for a route.
-fn untouched_path(manager: Node<'_, '_>, asked: &Asked) -> Result<(), EnvoyError> {
-    let path = asked.path.split('?').next().unwrap_or_default();
-    let is_plain = !path.contains(['%', '\\']) && !path.contains("//") && !path.contains("/.");
-    for name in ["normalize_path", "merge_slashes", "path_with_escaped_slashes_action"] {
-        let is_on = manager.text(name).is_some_and(|value| !matches!(&*value, "false" | "KEEP_UNCHANGED"));
-        if let Some(option) = manager.get(name).filter(|_| is_on && !is_plain) {
-            return Err(option.needs(format!("`{name}` may rewrite the path {path}")));
-        }
-    }
-    Ok(())
+    (filters, before)
 }

@@ -23,7 +23,7 @@ use crate::envoy::Descriptor;
 use crate::settings::{Problem, Row};
 use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
-use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::text::{json_line, one_line};
 
 /// The settings that say where the limiter is, and how rules alone are read.
@@ -45,7 +45,7 @@ const NEXT_DESCRIPTOR: &str = "+";
 pub(super) fn command() -> Command {
     Command::new("ask")
         .about("Shows which rule a request would meet, and why; counts nothing")
-        .arg(Arg::new("domain").value_name("DOMAIN").required_unless_present("envoy"))
+        .arg(Arg::new("domain").value_name("DOMAIN").required_unless_present("envoy").conflicts_with("envoy"))
         .arg(
             Arg::new("entries")
                 .value_name("KEY=VALUE")
@@ -195,10 +195,7 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
     let mut request = Request::new(&question.domain, question.hits);
     for descriptor in &question.descriptors {
         let entries = descriptor.entries.iter().map(|(key, value)| Entry { key, value });
-        request.push(
-            entries,
-            DescriptorOptions { hits_addend: descriptor.hits, ..DescriptorOptions::default() },
-        );
+        request.push(entries, descriptor.options);
     }
     let plan = rules.plan(&request, configuration.modes);
     let shown = explain(&rules, &request, &plan, store.look(&plan, Clock::start().now()));
@@ -227,7 +224,15 @@ impl Question {
         let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
         let descriptor = |descriptor: &Descriptor| {
             let mut shown = json!({"entries": descriptor.entries.iter().map(entry).collect::<Vec<_>>()});
-            descriptor.hits.into_iter().for_each(|hits| shown["hitsAddend"] = hits.into());
+            let options = descriptor.options;
+            if let Some(hits) = options.hits_addend {
+                shown["hitsAddend"] = hits.into();
+            }
+            if let Some(limit) = options.limit {
+                let unit = limit.unit.name().to_ascii_uppercase();
+                shown["limit"] = json!({"requestsPerUnit": limit.requests_per_unit, "unit": unit});
+            }
+            shown["isNegativeHits"] = options.is_negative_hits.into();
             shown
         };
         let descriptors: Vec<_> = self.descriptors.iter().map(descriptor).collect();

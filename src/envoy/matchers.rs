@@ -2,80 +2,40 @@
 //!
 //! In: a condition of the configuration, and a request. Out: whether it holds.
 
-use regex::Regex;
-use tidegate_engine::text::query_parameter;
+use regex::bytes::{Regex, RegexBuilder};
 
+use super::EnvoyError;
+use super::seen::Seen;
 use super::tree::Node;
-use super::{Asked, EnvoyError};
-
-/// Headers that Envoy sets itself, or may. Their values are not those of the client.
-const OF_ENVOY: [&str; 4] = ["x-request-id", "x-forwarded-proto", ":scheme", "x-forwarded-for"];
-
-impl Asked {
-    /// The values of a header in order; `None`: Envoy sets it, so it is not known.
-    pub(super) fn values(&self, name: &str) -> Option<Vec<&str>> {
-        match name {
-            ":path" => Some(vec![self.path.as_str()]),
-            ":method" => Some(vec![self.method.as_str()]),
-            ":authority" | "host" => Some(vec![self.host.as_str()]),
-            _ if OF_ENVOY.contains(&name) || name.starts_with("x-envoy-") => None,
-            _ => Some(
-                self.headers
-                    .iter()
-                    .filter(|(known, _)| known == name)
-                    .map(|(_, value)| value.as_str())
-                    .collect(),
-            ),
-        }
-    }
-
-    /// The decoded value of a parameter of the query.
-    pub(super) fn parameter(&self, name: &str) -> Option<String> {
-        query_parameter(&self.path, name).map(|value| String::from_utf8_lossy(&value).into_owned())
-    }
-
-    /// The path without its query.
-    pub(super) fn path_alone(&self) -> &str {
-        self.path.split(['?', '#']).next().unwrap_or_default()
-    }
-}
 
 /// Whether all conditions on headers hold.
-pub(super) fn headers_hold(matchers: &[Node<'_, '_>], asked: &Asked) -> Result<bool, EnvoyError> {
+pub(super) fn headers_hold(matchers: &[Node<'_, '_>], seen: &Seen<'_>) -> Result<bool, EnvoyError> {
     for &matcher in matchers {
-        if !header_holds(matcher, asked)? {
+        if !header_holds(matcher, seen)? {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// Several values of one header count as one text, joined by commas. A condition on the text of an absent header does
-/// not hold, inverted or not.
-fn header_holds(matcher: Node<'_, '_>, asked: &Asked) -> Result<bool, EnvoyError> {
-    let name = matcher.text("name").unwrap_or_default().to_ascii_lowercase();
-    let values =
-        asked.values(&name).ok_or_else(|| matcher.needs(format!("Envoy sets the header {name} itself")))?;
+/// Of several values, one that fits is enough. A condition on the text of an absent header does not hold, inverted or
+/// not.
+fn header_holds(matcher: Node<'_, '_>, seen: &Seen<'_>) -> Result<bool, EnvoyError> {
+    let mut values = seen.all(&matcher.text("name").unwrap_or_default(), matcher)?;
+    if values.is_empty() && matcher.flag("treat_missing_header_as_empty") {
+        values.push(String::new());
+    }
     let is_inverted = matcher.flag("invert_match");
-    let value = match values.is_empty() {
-        true if matcher.flag("treat_missing_header_as_empty") => Some(String::new()),
-        true => None,
-        false => Some(values.join(",")),
-    };
+    let any = |test: &dyn Fn(&str) -> bool| values.iter().any(|value| test(value));
     if let Some(range) = matcher.get("range_match") {
-        let Some(value) = value else { return Ok(false) };
-        let (start, end) =
-            (range.number::<i64>("start")?.unwrap_or(0), range.number::<i64>("end")?.unwrap_or(0));
-        let is_in = value.parse::<i64>().is_ok_and(|number| (start..end).contains(&number));
-        return Ok(is_in != is_inverted);
+        let (start, end) = (range.number("start")?.unwrap_or(0), range.number("end")?.unwrap_or(0));
+        let is_in = |value: &str| value.parse::<i64>().is_ok_and(|number| (start..end).contains(&number));
+        return Ok(!values.is_empty() && any(&is_in) != is_inverted);
     }
-    match old_or_new_text_test(matcher)? {
-        Some(test) => match value {
-            Some(value) => Ok(test.holds(&value) != is_inverted),
-            None => Ok(false),
-        },
-        None => Ok((value.is_some() == matcher.flag_or("present_match", true)) != is_inverted),
-    }
+    Ok(match old_or_new_text_test(matcher)? {
+        Some(test) => !values.is_empty() && any(&|value| test.holds(value)) != is_inverted,
+        None => (values.is_empty() != matcher.flag_or("present_match", true)) != is_inverted,
+    })
 }
 
 /// The condition on a header's text: `string_match`, or one of the older fields.
@@ -122,7 +82,7 @@ pub(super) fn parameters_hold(
 }
 
 /// A condition on a text.
-pub(super) struct TextTest {
+struct TextTest {
     kind: Kind,
     ignore_case: bool,
 }
@@ -158,14 +118,14 @@ impl TextTest {
             Kind::Prefix(text) => fold(value).starts_with(&fold(text)),
             Kind::Suffix(text) => fold(value).ends_with(&fold(text)),
             Kind::Contains(text) => fold(value).contains(&fold(text)),
-            Kind::Regex(regex) => regex.is_match(value),
+            Kind::Regex(regex) => regex.is_match(value.as_bytes()),
         }
     }
 }
 
-/// A `RegexMatcher`, which has to match all of a text.
+/// A `RegexMatcher`, which has to match all of a text. As in Envoy's RE2, classes such as `\d` are those of ASCII.
 pub(super) fn whole(matcher: Node<'_, '_>) -> Result<Regex, EnvoyError> {
     let pattern = matcher.text("regex").unwrap_or_default();
-    Regex::new(&format!("^(?s:{pattern})$"))
-        .map_err(|_| matcher.needs(format!("the regular expression {pattern:?} is not understood")))
+    let regex = RegexBuilder::new(&format!("^(?:{pattern})$")).unicode(false).build();
+    regex.map_err(|_| matcher.needs(format!("the regular expression {pattern:?} is not understood")))
 }

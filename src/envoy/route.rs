@@ -2,13 +2,29 @@
 //!
 //! In: a connection manager with its routes, and a request. Out: the virtual host and the route.
 
+use super::EnvoyError;
 use super::matchers::{headers_hold, parameters_hold, whole};
+use super::seen::{Seen, split_port};
 use super::tree::Node;
-use super::{Asked, EnvoyError};
+
+/// The conditions of a route that are understood.
+const CONDITIONS: [&str; 9] = [
+    "prefix",
+    "path",
+    "path_separated_prefix",
+    "safe_regex",
+    "connect_matcher",
+    "case_sensitive",
+    "headers",
+    "query_parameters",
+    "grpc",
+];
 
 /// The route of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Found<'n, 't> {
+    /// The `route_config` that it is in.
+    pub(super) config: Node<'n, 't>,
     pub(super) virtual_host: Node<'n, 't>,
     pub(super) route: Node<'n, 't>,
     /// Where it leads: `route`. `None`: it redirects, or answers directly.
@@ -29,46 +45,44 @@ impl Found<'_, '_> {
 /// The route of a request, if there is one.
 pub(super) fn find<'n, 't>(
     manager: Node<'n, 't>,
-    asked: &Asked,
+    seen: &Seen<'_>,
 ) -> Result<Option<Found<'n, 't>>, EnvoyError> {
     for name in ["rds", "scoped_routes"] {
         if let Some(remote) = manager.get(name) {
-            return Err(remote.needs("routes come from a control plane"));
+            return Err(remote.needs(format!("`{name}`: routes come from a control plane")));
         }
     }
     let config =
         manager.get("route_config").ok_or_else(|| manager.bad("no `route_config` (expected one)"))?;
-    for (owner, name) in
-        [(config, "vhds"), (manager, "strip_matching_host_port"), (manager, "strip_any_host_port")]
-    {
-        if let Some(field) = owner.get(name).filter(|it| it.own_text().is_none_or(|text| text != "false")) {
-            return Err(field.needs(format!("`{name}` changes which virtual host is chosen")));
-        }
+    without(config, &["vhds", "vhost_header", "route_specifiers"])?;
+    if seen.path().contains(';') {
+        without(config, &["ignore_path_parameters_in_path_matching"])?;
     }
-    let Some(virtual_host) = virtual_host(config, asked) else { return Ok(None) };
-    if let Some(matcher) = virtual_host.get("matcher") {
-        return Err(matcher.needs("a virtual host chooses its route by a matcher"));
-    }
-    if let Some(tls) =
-        virtual_host.get("require_tls").filter(|tls| tls.own_text().is_none_or(|text| text != "NONE"))
-    {
-        return Err(tls.needs("`require_tls` depends on the connection"));
-    }
+    let Some(virtual_host) = virtual_host(config, seen) else { return Ok(None) };
+    without(virtual_host, &["matcher", "require_tls", "route_specifiers"])?;
     for route in virtual_host.items("routes") {
-        if matches(route, asked)? {
-            return Ok(Some(Found { virtual_host, route, action: route.get("route") }));
+        if matches(route, seen)? {
+            without(route, &["route_specifiers"])?;
+            return Ok(Some(Found { config, virtual_host, route, action: route.get("route") }));
         }
     }
     Ok(None)
 }
 
+/// Refuses options that choose another route, or may.
+fn without(owner: Node<'_, '_>, options: &[&str]) -> Result<(), EnvoyError> {
+    for name in options {
+        if let Some(option) = owner.switched_on(name) {
+            return Err(option.needs(format!("`{name}` decides which route is chosen")));
+        }
+    }
+    Ok(())
+}
+
 /// The virtual host with the most exact domain: the whole name, then the longest `*.name`, the longest `name.*`, and `*`.
-fn virtual_host<'n, 't>(config: Node<'n, 't>, asked: &Asked) -> Option<Node<'n, 't>> {
-    let host = asked.host.to_ascii_lowercase();
-    let host = match config.flag("ignore_port_in_host_matching") {
-        true => host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name),
-        false => &host,
-    };
+fn virtual_host<'n, 't>(config: Node<'n, 't>, seen: &Seen<'_>) -> Option<Node<'n, 't>> {
+    let host = seen.host();
+    let host = if config.flag("ignore_port_in_host_matching") { split_port(&host).0 } else { &host };
     let rank = |domain: &str| -> Option<(u8, usize)> {
         let domain = domain.to_ascii_lowercase();
         let longer = |rest: &str| host.len() > rest.len();
@@ -87,44 +101,30 @@ fn virtual_host<'n, 't>(config: Node<'n, 't>, asked: &Asked) -> Option<Node<'n, 
     ranked.max_by_key(|(best, _)| *best).map(|(_, virtual_host)| virtual_host)
 }
 
-fn matches(route: Node<'_, '_>, asked: &Asked) -> Result<bool, EnvoyError> {
+/// Whether a route is that of the request. What is not understood is refused only if all else holds.
+fn matches(route: Node<'_, '_>, seen: &Seen<'_>) -> Result<bool, EnvoyError> {
     let Some(condition) = route.get("match") else { return Ok(false) };
-    let raw = |name: &str| raw_parameter(&asked.path, name);
-    if !path_matches(condition, asked)?
-        || !headers_hold(&condition.items("headers"), asked)?
-        || !parameters_hold(&condition.items("query_parameters"), raw)?
-    {
-        return Ok(false);
+    let holds = path_matches(condition, seen)?
+        && headers_hold(&condition.items("headers"), seen)?
+        && parameters_hold(&condition.items("query_parameters"), |name| seen.raw_parameter(name))?
+        && (condition.get("grpc").is_none() || is_grpc(condition, seen)?);
+    if holds {
+        condition.knows(&CONDITIONS, "a route is chosen by")?;
     }
-    if condition.get("grpc").is_some() && !is_grpc(asked) {
-        return Ok(false);
-    }
-    for name in ["runtime_fraction", "tls_context", "dynamic_metadata", "filter_state", "cookies"] {
-        if let Some(field) = condition.get(name) {
-            return Err(field.needs(format!("a route is chosen by `{name}`")));
-        }
-    }
-    Ok(true)
+    Ok(holds)
 }
 
-/// A parameter of the query as it is written: routes do not decode it.
-fn raw_parameter(path: &str, name: &str) -> Option<String> {
-    let (_, query) = path.split_once('?')?;
-    let mut parameters = query.split('&').map(|it| it.split_once('=').unwrap_or((it, "")));
-    parameters.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+fn is_grpc(condition: Node<'_, '_>, seen: &Seen<'_>) -> Result<bool, EnvoyError> {
+    let kind = seen.first("content-type", condition)?.unwrap_or_default();
+    Ok(kind == "application/grpc" || kind.starts_with("application/grpc+"))
 }
 
-fn is_grpc(asked: &Asked) -> bool {
-    let types = asked.values("content-type").unwrap_or_default();
-    types.iter().any(|it| *it == "application/grpc" || it.starts_with("application/grpc+"))
-}
-
-fn path_matches(condition: Node<'_, '_>, asked: &Asked) -> Result<bool, EnvoyError> {
+fn path_matches(condition: Node<'_, '_>, seen: &Seen<'_>) -> Result<bool, EnvoyError> {
     let fold = |text: &str| match condition.flag_or("case_sensitive", true) {
         true => text.to_owned(),
         false => text.to_ascii_lowercase(),
     };
-    let path = fold(asked.path_alone());
+    let path = fold(seen.path());
     if let Some(prefix) = condition.text("prefix") {
         return Ok(path.starts_with(&fold(&prefix)));
     }
@@ -136,10 +136,10 @@ fn path_matches(condition: Node<'_, '_>, asked: &Asked) -> Result<bool, EnvoyErr
         return Ok(rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     }
     if let Some(pattern) = condition.get("safe_regex") {
-        return Ok(whole(pattern)?.is_match(asked.path_alone()));
+        return Ok(whole(pattern)?.is_match(seen.path().as_bytes()));
     }
     if condition.get("connect_matcher").is_some() {
-        return Ok(asked.method == "CONNECT");
+        return Ok(seen.method() == "CONNECT");
     }
-    Err(condition.needs("a route is chosen by an extension"))
+    Err(condition.needs("a route is chosen by a kind of path that is not known here"))
 }

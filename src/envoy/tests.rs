@@ -74,12 +74,12 @@ fn actions_make_entries_of_the_request_and_of_the_configuration() {
 fn what_needs_more_is_named_with_its_place() {
     for (action, named) in [
         ("{dynamic_metadata: {descriptor_key: k, metadata_key: {key: a}}}", "the action `dynamic_metadata`"),
-        ("{metadata: {descriptor_key: k, metadata_key: {key: a}}}", "metadata that filters set"),
+        ("{metadata: {descriptor_key: k, metadata_key: {key: a}}}", "metadata of the source DYNAMIC"),
         ("{extension: {name: expr}}", "the action `extension`"),
-        ("{generic_key: {descriptor_value: '%REQ(X-USER)%'}}", "is computed by Envoy"),
+        ("{generic_key: {descriptor_value: '%REQ(X-USER)%'}}", "which Envoy may compute"),
         (
             "{request_headers: {header_name: x-request-id, descriptor_key: id}}",
-            "Envoy sets the header x-request-id itself",
+            "Envoy sets or changes the header x-request-id",
         ),
         (
             "{header_value_match: {descriptor_value: v, headers: [{name: a, string_match: {custom: {}}}]}}",
@@ -94,14 +94,49 @@ fn what_needs_more_is_named_with_its_place() {
         assert!(error.starts_with(|char: char| char.is_ascii_digit()), "{error}");
     }
     let weighted = "route:\n                  weighted_clusters: {clusters: []}";
-    let destination = bootstrap("", weighted, "[{actions: [{destination_cluster: {}}]}]");
-    assert!(matches!(describe(&destination, &asked("/"), None), Err(EnvoyError::Needs { .. })));
-    let runtime = bootstrap("", TO_CLUSTER, "[{disable_key: off, actions: [{remote_address: {}}]}]");
+    let header = "route:\n                  cluster_header: x-user";
+    let own = "typed_per_filter_config: {limits: {'@type': a.RateLimitPerRoute, new: 1}}\n                ";
+    let own = format!("{own}{TO_CLUSTER}");
+    let address = "[{actions: [{remote_address: {}}]}]";
+    for (options, route, rate_limits, path, named) in [
+        ("", weighted, "[{actions: [{destination_cluster: {}}]}]", "/", "does not lead to one cluster"),
+        ("", header, address, "/", "a header names the cluster"),
+        ("", &own, address, "/", "what the filter asks depends on `new`"),
+        ("", TO_CLUSTER, "[{disable_key: off, actions: [{remote_address: {}}]}]", "/", "`disable_key`"),
+        (
+            "",
+            TO_CLUSTER,
+            "[{limit: {dynamic_metadata: {}}, actions: []}]",
+            "/",
+            "comes from `dynamic_metadata`",
+        ),
+        ("rds: {route_config_name: all}", TO_CLUSTER, "[]", "/", "`rds`: routes come from a control plane"),
+        (
+            "normalize_path: true",
+            TO_CLUSTER,
+            address,
+            "/a/../b",
+            "`normalize_path` may rewrite the path /a/../b",
+        ),
+        ("strip_any_host_port: true", TO_CLUSTER, address, "/", "may rewrite the host localhost:80"),
+        (
+            "via: me",
+            TO_CLUSTER,
+            "[{actions: [{request_headers: {header_name: via}}]}]",
+            "/",
+            "the header via",
+        ),
+    ] {
+        let text = bootstrap(options, route, rate_limits);
+        let asked = Asked { host: "localhost:80".to_owned(), ..asked(path) };
+        let error = describe(&text, &asked, None).expect_err(named);
+        assert!(matches!(error, EnvoyError::Needs { .. }), "{error}");
+        assert!(error.to_string().contains(named), "{error}");
+    }
+    let runtime = "layered_runtime: {layers: [{name: a, static_layer: {ratelimit.http_filter_enabled: 0}}]}";
+    let runtime = bootstrap("", TO_CLUSTER, address) + runtime;
     assert!(matches!(describe(&runtime, &asked("/"), None), Err(EnvoyError::Needs { .. })));
-    let remote = bootstrap("rds: {route_config_name: all}", TO_CLUSTER, "[]");
-    assert!(matches!(describe(&remote, &asked("/"), None), Err(EnvoyError::Needs { .. })));
-    let normal = bootstrap("normalize_path: true", TO_CLUSTER, "[{actions: [{remote_address: {}}]}]");
-    assert!(matches!(describe(&normal, &asked("/a/../b"), None), Err(EnvoyError::Needs { .. })));
+    let normal = bootstrap("normalize_path: true", TO_CLUSTER, address);
     assert!(describe(&normal, &asked("/a/b?c=/../"), None).is_ok());
 }
 

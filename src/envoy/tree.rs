@@ -3,9 +3,12 @@
 //! In: a YAML (or JSON) document. Out: values with their places. Protobuf's JSON knows a field as `snake_case` and as
 //! `camelCase`, and takes numbers and booleans as text too.
 
-use tidegate_yaml::{Content, Document, NodeId, Place};
+use tidegate_yaml::{Content, Document, NodeId, Place, Typing};
 
 use super::EnvoyError;
+
+/// From here on a double does not hold every whole number.
+const EXACT_MAX: i64 = 1 << 53;
 
 /// A value of the configuration.
 #[derive(Clone, Copy)]
@@ -65,6 +68,11 @@ impl<'n, 't> Node<'n, 't> {
         self.fields().find(|(written, _)| is_name(written, name)).map(|(_, value)| value)
     }
 
+    /// The field of exactly this name, which users chose.
+    pub(super) fn named(self, name: &str) -> Option<Self> {
+        self.fields().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
     /// The items of the list in a field; none if it is not there.
     pub(super) fn items(self, name: &str) -> Vec<Self> {
         let document = self.document;
@@ -94,7 +102,35 @@ impl<'n, 't> Node<'n, 't> {
 
     /// A flag, and what it is if it is not there.
     pub(super) fn flag_or(self, name: &str, default: bool) -> bool {
-        self.text(name).map_or(default, |text| text == "true")
+        self.text(name).map_or(default, |text| truth(&text) == Some(true))
+    }
+
+    /// The field, unless it says what it would be without: false, the first value of an enum, an empty list.
+    pub(super) fn switched_on(self, name: &str) -> Option<Self> {
+        self.get(name).filter(|field| match field.content() {
+            Content::Scalar(scalar) => {
+                truth(&scalar.text) != Some(false) && !matches!(&*scalar.text, "" | "0" | "NONE")
+            }
+            Content::Sequence(items) => !items.is_empty(),
+            Content::Mapping(_) => true,
+        })
+    }
+
+    /// The text of a value that may be of any type, if that type is text for Envoy's reader of YAML.
+    pub(super) fn typed_text(self) -> Option<String> {
+        let Content::Scalar(scalar) = self.content() else { return None };
+        let is_text =
+            scalar.typing == Typing::Text || (truth(&scalar.text).is_none() && !is_whole(&scalar.text));
+        is_text.then(|| scalar.text.clone().into_owned())
+    }
+
+    /// Refuses fields that are none of these: they may change what is asked. `whose` begins the sentence.
+    pub(super) fn knows(self, names: &[&str], whose: &str) -> Result<(), EnvoyError> {
+        let is_known = |written: &str| names.iter().any(|name| is_name(written, name));
+        match self.fields().find(|(written, _)| !is_known(written)) {
+            Some((written, field)) => Err(field.needs(format!("{whose} `{written}`"))),
+            None => Ok(()),
+        }
     }
 
     /// A whole number.
@@ -112,22 +148,45 @@ impl<'n, 't> Node<'n, 't> {
     }
 }
 
+/// What a text means as a flag, in YAML 1.1, which Envoy reads.
+fn truth(text: &str) -> Option<bool> {
+    let (first, rest) = text.split_at_checked(1)?;
+    let one_case = |text: &str| text == text.to_ascii_lowercase() || text == text.to_ascii_uppercase();
+    if !(one_case(text) || (first == first.to_ascii_uppercase() && rest == rest.to_ascii_lowercase())) {
+        return None;
+    }
+    match &*text.to_ascii_lowercase() {
+        "true" | "yes" | "on" | "y" => Some(true),
+        "false" | "no" | "off" | "n" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether Envoy reads a text as a whole number: decimal, `0x` or octal, as long as a double holds it exactly. What
+/// has a point or an exponent is text.
+fn is_whole(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let number = match digits.split_at_checked(1) {
+        Some(("0", rest)) if rest.starts_with(['x', 'X']) => i64::from_str_radix(&rest[1..], 16),
+        Some(("0", rest)) if !rest.is_empty() => i64::from_str_radix(rest, 8),
+        _ => digits.parse::<i64>(),
+    };
+    digits.starts_with(|first: char| first.is_ascii_digit()) && number.is_ok_and(|it| it < EXACT_MAX)
+}
+
 /// Whether a field's name, as it is written, is this one in `snake_case` or `camelCase`.
 fn is_name(written: &str, name: &str) -> bool {
-    if written == name {
-        return true;
-    }
-    let mut camel = String::with_capacity(name.len());
-    let mut up = false;
+    written == name || snake(written) == name
+}
+
+/// A field's name in `snake_case`.
+pub(super) fn snake(name: &str) -> String {
+    let mut snake = String::new();
     for char in name.chars() {
-        match char {
-            '_' => up = true,
-            char if up => {
-                camel.push(char.to_ascii_uppercase());
-                up = false;
-            }
-            char => camel.push(char),
+        if char.is_ascii_uppercase() {
+            snake.push('_');
         }
+        snake.push(char.to_ascii_lowercase());
     }
-    written == camel
+    snake
 }

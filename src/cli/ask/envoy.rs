@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::envoy::{Asked, Call, Described, Descriptor, EnvoyError, describe};
 use crate::settings::Problem;
+use tidegate_engine::request::DescriptorOptions;
 use tidegate_engine::text::one_line;
 
 /// The longest configuration that is read, in bytes.
@@ -72,7 +73,7 @@ pub(super) fn source(matches: &ArgMatches) -> Result<Option<Source>, Problem> {
     let request = matches.get_one::<String>("request").map_or("", String::as_str);
     let (method, path) = request
         .split_once(' ')
-        .filter(|(method, path)| !method.is_empty() && path.starts_with('/'))
+        .filter(|(method, path)| !method.is_empty() && path.starts_with('/') && !path.contains([' ', '#']))
         .ok_or_else(|| {
             problem(format!("--request: {request:?} is no request (expected such as 'GET /cart')"))
         })?;
@@ -137,16 +138,29 @@ pub(super) fn head(described: &Described) -> String {
 }
 
 fn descriptor_text(descriptor: &Descriptor) -> String {
-    let entries: Vec<_> = descriptor.entries.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let hits = descriptor.hits.map(|hits| format!(" (hits {hits})")).unwrap_or_default();
-    format!("{}{hits}", entries.join(" "))
+    let entries = descriptor.entries.iter().map(|(key, value)| format!("{key}={value}"));
+    let mut words: Vec<_> = entries.collect();
+    let DescriptorOptions { limit, hits_addend, is_negative_hits } = descriptor.options;
+    words.extend(limit.map(|it| format!("(limit {} per {})", it.requests_per_unit, it.unit.name())));
+    let verb = if is_negative_hits { "gives back" } else { "takes" };
+    words.extend(hits_addend.map(|hits| format!("({verb} {hits})")));
+    words.join(" ")
 }
 
 /// What was found, for programs.
 pub(super) fn json(described: &Described) -> Value {
     let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
-    let descriptor = |it: &Descriptor| json!({"entries": it.entries.iter().map(entry).collect::<Vec<_>>(), "hits": it.hits});
-    let call = |it: &Call| json!({"domain": it.domain, "descriptors": it.descriptors.iter().map(descriptor).collect::<Vec<_>>()});
+    let descriptor = |it: &Descriptor| {
+        let limit = it.options.limit;
+        json!({
+            "entries": it.entries.iter().map(entry).collect::<Vec<_>>(),
+            "hits": it.options.hits_addend,
+            "gives_back": it.options.is_negative_hits,
+            "limit": limit.map(|it| json!({"requests_per_unit": it.requests_per_unit, "unit": it.unit.name()})),
+        })
+    };
+    let descriptors = |it: &Call| it.descriptors.iter().map(descriptor).collect::<Vec<_>>();
+    let call = |it: &Call| json!({"domain": it.domain, "descriptors": descriptors(it)});
     json!({
         "listener": described.listener,
         "route": described.route,

@@ -30,10 +30,20 @@ pub struct RateLimitRequest {
 pub struct Descriptor {
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<Entry>,
+    #[prost(message, optional, tag = "2")]
+    pub limit: Option<LimitOverride>,
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LimitOverride {
+    #[prost(uint32, tag = "1")]
+    pub requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    pub unit: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
