@@ -40,23 +40,9 @@ fn header_holds(matcher: Node<'_, '_>, seen: &Seen<'_>) -> Result<bool, EnvoyErr
 
 /// The condition on a header's text: `string_match`, or one of the older fields.
 fn old_or_new_text_test(matcher: Node<'_, '_>) -> Result<Option<TextTest>, EnvoyError> {
-    if let Some(test) = matcher.get("string_match") {
-        return TextTest::of(test).map(Some);
-    }
-    let older: [(&str, fn(String) -> Kind); 4] = [
-        ("exact_match", Kind::Exact),
-        ("prefix_match", Kind::Prefix),
-        ("suffix_match", Kind::Suffix),
-        ("contains_match", Kind::Contains),
-    ];
-    for (old, kind) in older {
-        if let Some(text) = matcher.text(old) {
-            return Ok(Some(TextTest { kind: kind(text), ignore_case: false }));
-        }
-    }
-    match matcher.get("safe_regex_match") {
-        Some(pattern) => Ok(Some(TextTest { kind: Kind::Regex(whole(pattern)?), ignore_case: false })),
-        None => Ok(None),
+    match matcher.get("string_match") {
+        Some(test) => TextTest::of(test).map(Some),
+        None => Ok(Kind::of(matcher, "_match")?.map(|kind| TextTest { kind, ignore_case: false })),
     }
 }
 
@@ -95,17 +81,26 @@ enum Kind {
     Regex(Regex),
 }
 
+impl Kind {
+    /// The one that is there of `exact`, `prefix` and so on, each name with this ending.
+    fn of(matcher: Node<'_, '_>, ending: &str) -> Result<Option<Self>, EnvoyError> {
+        let text = |name: &str| matcher.text(&format!("{name}{ending}"));
+        let regex = matcher.get(&format!("safe_regex{ending}")).map(whole).transpose()?;
+        let kinds = [
+            text("exact").map(Self::Exact),
+            text("prefix").map(Self::Prefix),
+            text("suffix").map(Self::Suffix),
+            text("contains").map(Self::Contains),
+            regex.map(Self::Regex),
+        ];
+        Ok(kinds.into_iter().flatten().next())
+    }
+}
+
 impl TextTest {
     /// A `StringMatcher`.
     fn of(matcher: Node<'_, '_>) -> Result<Self, EnvoyError> {
-        let kind = [
-            matcher.text("exact").map(Kind::Exact),
-            matcher.text("prefix").map(Kind::Prefix),
-            matcher.text("suffix").map(Kind::Suffix),
-            matcher.text("contains").map(Kind::Contains),
-            matcher.get("safe_regex").map(whole).transpose()?.map(Kind::Regex),
-        ];
-        let kind = kind.into_iter().flatten().next();
+        let kind = Kind::of(matcher, "")?;
         let kind = kind.ok_or_else(|| matcher.needs("a text is matched by an extension"))?;
         Ok(Self { kind, ignore_case: matcher.flag("ignore_case") })
     }
