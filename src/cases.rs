@@ -20,6 +20,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use tidegate_engine::decision::Code;
@@ -95,10 +96,19 @@ struct Expected {
 pub struct FileResult {
     /// The file, as it was named.
     pub file: String,
-    /// What is wrong with the file itself, each with its place. Then no case was run.
-    pub problems: Vec<String>,
+    /// What is wrong with the file itself, or with its rules. Then no case was run.
+    pub problems: Vec<Problem>,
     /// What came of its cases.
     pub cases: Vec<CaseResult>,
+}
+
+/// What is wrong with a file of cases, or with the rules that it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, the line and the column, from 1, if there is such a place. Else `what` names the file.
+    pub at: Option<(String, u32, u32)>,
+    /// What is wrong, and what was expected.
+    pub what: String,
 }
 
 /// What came of a case.
@@ -133,8 +143,12 @@ pub struct Failure {
     pub explanation: String,
 }
 
-/// Runs the cases of a file. `load` loads the rules at a path; its error says what is wrong with them.
-pub fn run(path: &Path, modes: Modes, load: impl FnOnce(&Path) -> Result<RuleSet, String>) -> FileResult {
+/// Runs the cases of a file. `load` loads the rules at a path; its errors say what is wrong with them.
+pub fn run(
+    path: &Path,
+    modes: Modes,
+    load: impl FnOnce(&Path) -> Result<RuleSet, Vec<Problem>>,
+) -> FileResult {
     let file = path.display().to_string();
     let refused = |problems| FileResult { file: file.clone(), problems, cases: Vec::new() };
     let parsed = match parse::read(path) {
@@ -143,10 +157,30 @@ pub fn run(path: &Path, modes: Modes, load: impl FnOnce(&Path) -> Result<RuleSet
     };
     let rules = match load(&parsed.rules) {
         Ok(rules) => rules,
-        Err(problem) => return refused(vec![problem]),
+        Err(problems) => {
+            return refused(among_rules(path, &parsed.rules).into_iter().chain(problems).collect());
+        }
     };
     let cases = parsed.cases.iter().map(|case| run::run(case, &rules, modes)).collect();
     FileResult { file, problems: Vec::new(), cases }
+}
+
+/// The problem of a file that lies in the folder of its rules, where it is loaded as rules.
+fn among_rules(path: &Path, rules: &Path) -> Option<Problem> {
+    let folder = path.canonicalize().ok()?.parent()?.to_owned();
+    let what =
+        "the file lies among its rules, and is loaded as one of them (expected it outside of their folder)";
+    let is_among = rules.canonicalize().is_ok_and(|rules| rules == folder);
+    is_among.then(|| Problem { at: None, what: format!("{}: {what}", path.display()) })
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((file, line, column)) = &self.at {
+            write!(out, "{file}:{line}:{column}: ")?;
+        }
+        out.write_str(&self.what)
+    }
 }
 
 impl FileResult {

@@ -24,7 +24,7 @@ fn failures(files: &[FileResult]) -> impl Iterator<Item = (&FileResult, &CaseRes
 pub fn text(files: &[FileResult]) -> String {
     let mut text = String::new();
     for problem in files.iter().flat_map(|file| &file.problems) {
-        text.extend([problem, "\n"]);
+        let _ = writeln!(text, "{problem}");
     }
     for (file, case, failure) in failures(files) {
         let Failure { line, column, expected, got, .. } = failure;
@@ -63,8 +63,10 @@ fn sentence(case: &CaseResult, failure: &Failure) -> String {
 /// JUnit's XML: a suite for each file.
 pub fn junit(files: &[FileResult]) -> String {
     let (cases, failed) = counts(files);
+    // A problem of a file stands there as a case that failed.
+    let tests = cases + files.iter().map(|file| file.problems.len()).sum::<usize>();
     let mut xml = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites tests=\"{cases}\" failures=\"{failed}\">\n"
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites tests=\"{tests}\" failures=\"{failed}\">\n"
     );
     for file in files {
         let name = escaped(&file.file);
@@ -72,7 +74,7 @@ pub fn junit(files: &[FileResult]) -> String {
         let tests = file.cases.len() + file.problems.len();
         let _ = writeln!(xml, "  <testsuite name=\"{name}\" tests=\"{tests}\" failures=\"{failed}\">");
         for problem in &file.problems {
-            let problem = escaped(problem);
+            let problem = escaped(&problem.to_string());
             let _ = writeln!(
                 xml,
                 "    <testcase classname=\"{name}\" name=\"the file\"><failure message=\"{problem}\"/></testcase>"
@@ -119,7 +121,8 @@ pub fn json(files: &[FileResult]) -> String {
     };
     let file = |file: &FileResult| {
         let cases: Vec<_> = file.cases.iter().map(case).collect();
-        json!({"file": file.file, "good": file.is_good(), "problems": file.problems, "cases": cases})
+        let problems: Vec<_> = file.problems.iter().map(ToString::to_string).collect();
+        json!({"file": file.file, "good": file.is_good(), "problems": problems, "cases": cases})
     };
     let (cases, failed) = counts(files);
     let files: Vec<_> = files.iter().map(file).collect();
@@ -128,8 +131,10 @@ pub fn json(files: &[FileResult]) -> String {
 
 /// Workflow commands, one on each line, made by `annotation` of a place and a message.
 pub fn github(files: &[FileResult], annotation: impl Fn(Option<(&str, u32, u32)>, &str) -> String) -> String {
-    let problems =
-        files.iter().flat_map(|file| file.problems.iter().map(|problem| annotation(None, problem)));
+    let problems = files.iter().flat_map(|file| &file.problems).map(|problem| {
+        let at = problem.at.as_ref().map(|(file, line, column)| (file.as_str(), *line, *column));
+        annotation(at, &problem.what)
+    });
     let failed = failures(files).map(|(file, case, failure)| {
         annotation(Some((&file.file, failure.line, failure.column)), &sentence(case, failure))
     });

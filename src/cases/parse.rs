@@ -8,7 +8,7 @@ use tidegate_engine::decision::Code;
 use tidegate_engine::rules::parse_duration_nanos;
 use tidegate_yaml::{Budget, Content, Document, NodeId, Place};
 
-use super::{Asked, Case, CaseFile, Expected, HttpRequest, Step, When};
+use super::{Asked, Case, CaseFile, Expected, HttpRequest, Problem, Step, When};
 
 /// The longest file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -20,8 +20,9 @@ const TIMES_MAX: u32 = 10_000_000;
 type Read<T> = Option<T>;
 
 /// Reads a file. The path of its rules is relative to it.
-pub(super) fn read(path: &Path) -> Result<CaseFile, Vec<String>> {
-    let problem_of_file = |problem: String| vec![format!("{}: {problem}", path.display())];
+pub(super) fn read(path: &Path) -> Result<CaseFile, Vec<Problem>> {
+    let problem_of_file =
+        |what: String| vec![Problem { at: None, what: format!("{}: {what}", path.display()) }];
     let mut text = String::new();
     let file = fs::File::open(path).map_err(|error| problem_of_file(error.to_string()))?;
     file.take(FILE_BYTES_MAX + 1)
@@ -39,10 +40,11 @@ pub(super) fn read(path: &Path) -> Result<CaseFile, Vec<String>> {
 }
 
 /// Parses the text of a file.
-pub(super) fn parse(name: &str, text: &str) -> Result<CaseFile, Vec<String>> {
-    let placed = |at: Place, what: &str| format!("{name}:{}:{}: {what}", at.line, at.column);
+pub(super) fn parse(name: &str, text: &str) -> Result<CaseFile, Vec<Problem>> {
+    let placed =
+        |(at, what): (Place, String)| Problem { at: Some((name.to_owned(), at.line, at.column)), what };
     let mut budget = Budget::of_set(FILE_BYTES_MAX as usize);
-    let document = Document::parse(text, &mut budget).map_err(|(at, what)| vec![placed(at, &what)])?;
+    let document = Document::parse(text, &mut budget).map_err(|problem| vec![placed(problem)])?;
     let mut reader = Reader { document: &document, problems: Vec::new() };
     let file = match document.root {
         Some(root) => reader.file(root),
@@ -50,7 +52,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<CaseFile, Vec<String>> {
     };
     match file {
         Some(file) if reader.problems.is_empty() => Ok(file),
-        _ => Err(reader.problems.iter().map(|(at, what)| placed(*at, what)).collect()),
+        _ => Err(reader.problems.into_iter().map(placed).collect()),
     }
 }
 
@@ -143,6 +145,9 @@ impl<'d> Reader<'d> {
         };
         let name = self.text(name)?.to_owned();
         let ids = self.list(steps)?;
+        if ids.is_empty() {
+            return self.wrong(self.at(steps), "there is no step (expected one)");
+        }
         let steps = ids.into_iter().map(|id| self.step(id, domain)).collect::<Vec<_>>();
         let steps: Vec<_> = steps.into_iter().flatten().collect();
         let mut last = 0;

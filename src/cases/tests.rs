@@ -169,12 +169,40 @@ fn what_is_wrong_with_a_file_is_reported_with_its_place() {
         ("      - [\n", "not YAML"),
     ] {
         let result = one_case(steps);
-        assert!(!result.is_good() && result.problems[0].contains(expected), "{steps}: {:?}", result.problems);
+        let problem = result.problems[0].to_string();
+        assert!(!result.is_good() && problem.contains(expected), "{steps}: {problem}");
     }
-    assert!(ran("").problems[0].contains("1:1: the file is empty"));
-    assert!(ran("rules: r\ncases: []\n").problems[0].contains("2:8: there is no case"));
+    let problem = |cases: &str| ran(cases).problems[0].to_string();
+    assert!(problem("").contains("1:1: the file is empty"));
+    assert!(problem("rules: r\ncases: []\n").contains("2:8: there is no case"));
+    assert!(problem("rules: r\ncases: [{name: a, steps: []}]\n").contains("2:26: there is no step"));
     let several = one_case("      - {expect: OK}\n      - {request: {user: a}}\n");
     assert_eq!(several.problems.len(), 2, "{:?}", several.problems);
-    let missing = run(Path::new("/nowhere"), Modes::default(), |_| Err("unused".to_owned()));
-    assert!(missing.problems[0].starts_with("/nowhere: No such file"), "{:?}", missing.problems);
+    let missing = run(Path::new("/nowhere"), Modes::default(), |_| Err(Vec::new()));
+    assert!(missing.problems[0].what.starts_with("/nowhere: No such file"), "{:?}", missing.problems);
+}
+
+#[test]
+fn problems_have_their_places_in_every_form() {
+    let files = [one_case("      - {request: {user: a}}\n")];
+    let annotations = github(&files, |at, what| format!("{at:?} {what}"));
+    assert!(annotations.ends_with("cases.yaml\", 5, 9)) `expect` is missing"), "{annotations}");
+    let xml = junit(&files);
+    assert!(xml.contains("<testsuites tests=\"1\" failures=\"1\">"), "{xml}");
+    assert!(xml.contains("<failure message=\"") && xml.contains("cases.yaml:5:9: `expect`"), "{xml}");
+}
+
+#[test]
+fn a_file_among_its_rules_is_told_so() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    for (rules, is_among) in [(".", true), ("..", false), ("cases.yaml", false)] {
+        let path = folder.path().join("cases.yaml");
+        let cases =
+            format!("rules: {rules}\ncases: [{{name: a, steps: [{{request: {{a: b}}, expect: OK}}]}}]\n");
+        fs::write(&path, cases).expect("the folder is ours");
+        let unknown = || Problem { at: None, what: "unknown key `cases`".to_owned() };
+        let problems = run(&path, Modes::default(), |_| Err(vec![unknown()])).problems;
+        assert_eq!(problems.len() == 2, is_among, "{rules}: {problems:?}");
+        assert_eq!(problems[0].what.contains("the file lies among its rules"), is_among, "{problems:?}");
+    }
 }

@@ -58,7 +58,7 @@ pub(super) fn run(
     let mut problems = Vec::new();
     let mut conditions = Vec::new();
     for condition in texts(matches, "fail-if") {
-        match Condition::parse(&condition) {
+        match Condition::parse(&condition, text(matches, "against").is_some()) {
             Ok(condition) => conditions.push(condition),
             Err(error) => {
                 problems.push(Problem { name: "--fail-if".to_owned(), what: error.to_string() });

@@ -9,8 +9,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
 
 use super::check::workflow_command;
-use super::{DECIDING, Done, arguments_of, loaded, read_only};
-use crate::cases::{self, FileResult};
+use super::{DECIDING, Done, RulesError, arguments_of, loaded, read_only};
+use crate::cases::{self, FileResult, Problem};
 use crate::settings::Row;
 
 /// The command.
@@ -43,7 +43,7 @@ pub(super) fn run(
 ) -> Done {
     let configuration = read_only(DECIDING, flag, variable)?;
     let files = matches.get_many::<String>("files").into_iter().flatten();
-    let load = |path: &Path| loaded(path, &configuration).map_err(|error| error.to_string());
+    let load = |path: &Path| loaded(path, &configuration).map_err(problems);
     let results: Vec<_> = files.map(|file| cases::run(Path::new(file), configuration.modes, load)).collect();
     let text = match matches.get_one::<String>("format").map(String::as_str) {
         Some("junit") => cases::junit(&results),
@@ -53,4 +53,15 @@ pub(super) fn run(
     };
     let good = results.iter().all(FileResult::is_good);
     Ok((text, if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
+}
+
+/// What is wrong with rules, each with its place.
+fn problems(error: RulesError) -> Vec<Problem> {
+    match error {
+        RulesError::Rules(diagnostics) => diagnostics
+            .into_iter()
+            .map(|it| Problem { at: Some((it.file, it.line, it.column)), what: it.message })
+            .collect(),
+        other => vec![Problem { at: None, what: other.to_string() }],
+    }
 }

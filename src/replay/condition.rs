@@ -41,27 +41,38 @@ pub struct Condition {
 
 /// Why a text is no condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{text:?} is no condition (expected {expected}; for example `newly_denied > 0` or `denied_keys > 0.1 %`)"
-)]
-pub struct ConditionError {
-    text: String,
-    expected: String,
+pub enum ConditionError {
+    /// It is written wrongly.
+    #[error(
+        "{text:?} is no condition (expected {expected}; for example `newly_denied > 0` or `denied_keys > 0.1 %`)"
+    )]
+    Syntax {
+        /// The condition.
+        text: String,
+        /// What should be there.
+        expected: String,
+    },
+    /// It could never hold, because there are no rules to compare with.
+    #[error("{0:?} compares with other rules (expected --against PATH too)")]
+    NothingToCompare(String),
 }
 
 impl Condition {
-    /// Reads a condition.
+    /// Reads a condition. `is_compared`: there are rules to compare with.
     ///
     /// # Errors
     /// Says which part of it is wrong.
-    pub fn parse(text: &str) -> Result<Self, ConditionError> {
-        let error = |expected: String| ConditionError { text: text.to_owned(), expected };
+    pub fn parse(text: &str, is_compared: bool) -> Result<Self, ConditionError> {
+        let error = |expected: String| ConditionError::Syntax { text: text.to_owned(), expected };
         let rest = text.trim();
         let end = rest.find(|char: char| !char.is_ascii_lowercase() && char != '_').unwrap_or(rest.len());
         let (name, rest) = rest.split_at(end);
         let (_, quantity, whole) = QUANTITIES.iter().find(|(known, ..)| *known == name).ok_or_else(|| {
             error(format!("first one of {}", QUANTITIES.iter().map(|it| it.0).collect::<Vec<_>>().join(", ")))
         })?;
+        if name.starts_with("newly_") && !is_compared {
+            return Err(ConditionError::NothingToCompare(text.to_owned()));
+        }
         let rest = rest.trim_start();
         let compared =
             COMPARISONS.iter().find_map(|(sign, compare)| Some((compare, rest.strip_prefix(sign)?)));
@@ -113,11 +124,12 @@ mod tests {
             ("denied > inf %", "a number at the end"),
             ("denied > 1 % of keys", "a number at the end"),
         ] {
-            let error = Condition::parse(text).unwrap_err().to_string();
+            let error = Condition::parse(text, true).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
         for text in ["denied>0", " denied_keys  >=  0.1 % ", "keys!=7", "newly_denied <= 1e3"] {
-            assert!(Condition::parse(text).is_ok(), "{text}");
+            assert!(Condition::parse(text, true).is_ok(), "{text}");
+            assert_eq!(Condition::parse(text, false).is_ok(), !text.starts_with("newly"), "{text}");
         }
     }
 }

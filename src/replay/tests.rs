@@ -179,7 +179,7 @@ fn rules_are_compared_line_by_line() {
     let changed = |side: &report::SideReport| side.rules.iter().map(|rule| rule.numbers.changed).sum::<u64>();
     assert_eq!(changed(&stricter.side), newly(&stricter).0);
     assert_eq!(changed(laxer.against.as_ref().expect("compared")), newly(&laxer).1);
-    let holds = |text: &str, report: &Report| Condition::parse(text).expect("good").holds(report);
+    let holds = |text: &str, report: &Report| Condition::parse(text, true).expect("good").holds(report);
     assert!(holds("newly_denied > 0", &stricter).is_some() && holds("newly_denied > 0", &same).is_none());
     assert!(holds("denied_keys > 0.1 %", &stricter).is_some_and(|held| held.contains(" %")));
     assert!(holds("denied_keys > 100 %", &stricter).is_none() && holds("requests == 3000", &same).is_some());

@@ -1,11 +1,14 @@
 //! Lines that are JSON objects. A name is a key of the object; with points, `request.path`, of objects in it.
 //!
-//! In: the names that are wanted. Out: the values of a line that have them: texts, numbers and booleans.
+//! In: the names that are wanted. Out: the values of a line that have them: texts, numbers and booleans. A line is read once
+//! from left to right, and what nobody wants is skipped, so nothing is allocated.
 
 use std::cell::RefCell;
+use std::fmt::{self, Formatter};
 use std::io::Write as _;
 
-use serde_json::Value;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Number;
 
 use super::{ABSENT, Span, UnknownVariable, Unreadable};
 
@@ -15,26 +18,54 @@ const KEYS_SHOWN_MAX: usize = 40;
 /// What is wanted of each line.
 #[derive(Debug, Default)]
 pub(super) struct Json {
-    wanted: Vec<String>,
+    names: Vec<String>,
+    root: Level,
     seen: RefCell<Seen>,
+}
+
+/// The keys that are wanted of one object.
+#[derive(Debug, Default)]
+struct Level(Vec<Wanted>);
+
+/// A key. Of `request.path` there are two: that itself, and `request`, in whose object `path` is wanted.
+#[derive(Debug)]
+struct Wanted {
+    key: String,
+    /// The number of the value with this name.
+    value: Option<usize>,
+    /// How many objects it is in.
+    depth: usize,
+    inside: Level,
 }
 
 /// Which keys lines had. Only what is known beforehand can be an error beforehand.
 #[derive(Debug, Default)]
 struct Seen {
-    wanted: Vec<bool>,
+    names: Vec<bool>,
     keys: Vec<String>,
+    /// For each name, how many objects the key is in that this line has for it: where there are two, the outer one counts.
+    depths: Vec<usize>,
+}
+
+/// The values of one line.
+struct Values<'v> {
+    spans: &'v mut [Span],
+    unescaped: &'v mut Vec<u8>,
+    seen: &'v mut [bool],
+    depths: &'v mut [usize],
 }
 
 impl Json {
     /// The number of the value with this name.
     pub(super) fn want(&mut self, name: &str) -> usize {
-        if let Some(at) = self.wanted.iter().position(|known| known == name) {
+        if let Some(at) = self.names.iter().position(|known| known == name) {
             return at;
         }
-        self.wanted.push(name.to_owned());
-        self.seen.get_mut().wanted.push(false);
-        self.wanted.len() - 1
+        self.names.push(name.to_owned());
+        self.seen.get_mut().names.push(false);
+        let value = self.names.len() - 1;
+        self.root.want(name, value, 0);
+        value
     }
 
     /// Copies the values of a line to `unescaped`, and adds where they stand there.
@@ -44,28 +75,16 @@ impl Json {
         spans: &mut Vec<Span>,
         unescaped: &mut Vec<u8>,
     ) -> Result<(), Unreadable> {
-        let value: Value = serde_json::from_slice(line)
-            .map_err(|error| Unreadable { column: error.column().max(1), expected: "JSON".to_owned() })?;
-        let Value::Object(object) = &value else {
-            return Err(Unreadable { column: 1, expected: "an object in JSON".to_owned() });
-        };
-        let mut seen = self.seen.borrow_mut();
-        if seen.keys.is_empty() {
-            seen.keys.extend(object.keys().take(KEYS_SHOWN_MAX).cloned());
-        }
-        for (at, name) in self.wanted.iter().enumerate() {
-            let found = find(&value, name);
-            seen.wanted[at] |= found.is_some();
-            let start = unescaped.len() as u32;
-            let span = match found {
-                Some(Value::String(text)) => unescaped.write_all(text.as_bytes()).map(|()| start),
-                Some(value @ (Value::Number(_) | Value::Bool(_))) => {
-                    write!(unescaped, "{value}").map(|()| start)
-                }
-                _ => Ok(u32::MAX),
-            };
-            let is_there = span.is_ok_and(|start| start < u32::MAX);
-            spans.push(if is_there { (start, unescaped.len() as u32) } else { ABSENT });
+        spans.resize(self.names.len(), ABSENT);
+        let Seen { names, keys, depths } = &mut *self.seen.borrow_mut();
+        depths.clear();
+        depths.resize(self.names.len(), usize::MAX);
+        let mut values = Values { spans, unescaped, seen: names, depths };
+        let mut json = serde_json::Deserializer::from_slice(line);
+        let object = Object { level: &self.root, values: &mut values };
+        json.deserialize_map(object).and_then(|()| json.end()).map_err(|error| unreadable(&error))?;
+        if keys.is_empty() {
+            *keys = keys_of(line);
         }
         Ok(())
     }
@@ -73,13 +92,169 @@ impl Json {
     /// A name that no line had, if lines were read and there is one.
     pub(super) fn never_seen(&self) -> Option<UnknownVariable> {
         let seen = self.seen.borrow();
-        let at = seen.wanted.iter().position(|seen| !seen).filter(|_| !seen.keys.is_empty())?;
-        Some(UnknownVariable::new(&self.wanted[at], seen.keys.clone()))
+        let at = seen.names.iter().position(|seen| !seen).filter(|_| !seen.keys.is_empty())?;
+        Some(UnknownVariable::new(&self.names[at], seen.keys.clone()))
     }
 }
 
-/// The value with this name: a key, or keys of objects in each other.
-fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
-    let whole = value.get(name);
-    whole.or_else(|| name.split_once('.').and_then(|(first, rest)| find(value.get(first)?, rest)))
+/// The first keys of a line, for people.
+fn keys_of(line: &[u8]) -> Vec<String> {
+    let object = serde_json::from_slice::<serde_json::Map<_, serde_json::Value>>(line).unwrap_or_default();
+    object.into_iter().map(|(key, _)| key).take(KEYS_SHOWN_MAX).collect()
+}
+
+fn unreadable(error: &serde_json::Error) -> Unreadable {
+    if error.is_data() {
+        return Unreadable { column: 1, expected: "an object in JSON".to_owned() };
+    }
+    Unreadable { column: error.column().max(1), expected: "JSON".to_owned() }
+}
+
+impl Level {
+    fn want(&mut self, name: &str, value: usize, depth: usize) {
+        self.key(name, depth).value = Some(value);
+        if let Some((first, rest)) = name.split_once('.') {
+            self.key(first, depth).inside.want(rest, value, depth + 1);
+        }
+    }
+
+    fn key(&mut self, key: &str, depth: usize) -> &mut Wanted {
+        let at = self.0.iter().position(|known| known.key == key).unwrap_or_else(|| {
+            self.0.push(Wanted { key: key.to_owned(), value: None, depth, inside: Level::default() });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+}
+
+impl Values<'_> {
+    /// Takes the value of a key; nothing is written of a value that is no text.
+    fn take(&mut self, wanted: &Wanted, write: impl FnOnce(&mut Vec<u8>) -> Option<()>) {
+        let Some(value) = wanted.value.filter(|value| wanted.depth <= self.depths[*value]) else { return };
+        let start = self.unescaped.len() as u32;
+        let is_text = write(self.unescaped).is_some();
+        self.spans[value] = if is_text { (start, self.unescaped.len() as u32) } else { ABSENT };
+        self.depths[value] = wanted.depth;
+        self.seen[value] = true;
+    }
+
+    fn number(&mut self, wanted: &Wanted, number: Number) {
+        self.take(wanted, |into| write!(into, "{number}").ok());
+    }
+
+    fn no_text(&mut self, wanted: &Wanted) {
+        self.take(wanted, |_| None);
+    }
+}
+
+/// Reads an object.
+struct Object<'l, 'v, 'b> {
+    level: &'l Level,
+    values: &'v mut Values<'b>,
+}
+
+impl<'de> Visitor<'de> for Object<'_, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(wanted) = map.next_key_seed(self.level)? {
+            match wanted {
+                Some(wanted) => map.next_value_seed(Value { wanted, values: self.values })?,
+                None => map.next_value::<IgnoredAny>().map(drop)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a key: is it wanted?
+impl<'de, 'l> DeserializeSeed<'de> for &'l Level {
+    type Value = Option<&'l Wanted>;
+
+    fn deserialize<D: Deserializer<'de>>(self, key: D) -> Result<Self::Value, D::Error> {
+        key.deserialize_str(self)
+    }
+}
+
+impl<'l> Visitor<'_> for &'l Level {
+    type Value = Option<&'l Wanted>;
+
+    fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        out.write_str("a key")
+    }
+
+    fn visit_str<E: Error>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(self.0.iter().find(|wanted| wanted.key == key))
+    }
+}
+
+/// Reads the value of a key that is wanted.
+struct Value<'l, 'v, 'b> {
+    wanted: &'l Wanted,
+    values: &'v mut Values<'b>,
+}
+
+impl<'de> DeserializeSeed<'de> for Value<'_, '_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
+        value.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Value<'_, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        out.write_str("a value")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        self.values.take(self.wanted, |into| {
+            into.extend_from_slice(text.as_bytes());
+            Some(())
+        });
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, is_true: bool) -> Result<(), E> {
+        let text = if is_true { "true" } else { "false" };
+        self.visit_str(text)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
+        self.values.number(self.wanted, number.into());
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
+        self.values.number(self.wanted, number.into());
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
+        let number = Number::from_f64(number).ok_or_else(|| E::custom("expected a finite number"))?;
+        self.values.number(self.wanted, number);
+        Ok(())
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.values.no_text(self.wanted);
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        self.values.no_text(self.wanted);
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        self.values.no_text(self.wanted);
+        Object { level: &self.wanted.inside, values: self.values }.visit_map(map)
+    }
 }
