@@ -3,6 +3,7 @@
 //! A scenario is plain data, so that parts of it can be left out: that is how a failing run is made short.
 
 mod drawn;
+mod plots;
 
 use std::fmt::{self, Display, Formatter};
 

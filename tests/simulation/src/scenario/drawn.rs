@@ -7,7 +7,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What};
+use super::{ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, plots};
 use crate::node::NodeClock;
 use crate::random::Random;
 use crate::redis::scripts::RunBy;
@@ -56,6 +56,7 @@ impl Scenario {
         scenario.asks = asks(&mut random.fork(), &scenario);
         scenario.faults = faults(&mut random.fork(), &scenario);
         scenario.denies_cold = random.one_in(3);
+        plots::add(&mut random.fork(), &mut scenario);
         scenario
     }
 }

@@ -1,0 +1,130 @@
+//! Plots: a few requests and faults that together prepare what goes wrong seldom by chance.
+//!
+//! In: a scenario that was drawn. Out: more requests and faults in it. Each plot has a counter that others seldom ask, so
+//! that it begins empty, and ends with requests for all that is left: what was counted too low is admitted then.
+
+use super::{ASKED, Ask, Fault, Item, Scenario, What};
+use crate::random::Random;
+use crate::world::{MICRO, MILLI, SECOND, Time};
+
+/// The counter of plots, of each limit.
+const KEY: u64 = 5;
+/// Longer windows take too long to come round.
+const WINDOW_SECS_MAX: u64 = 5;
+/// Of fewer hits too few are leased, and too few drain while an answer is late.
+const REQUESTS_MIN: u32 = 40;
+
+/// Some scenarios have plots.
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
+    if random.one_in(2) {
+        return;
+    }
+    for _ in 0..1 + random.below(3) {
+        match random.one_in(2) {
+            true => late_spender(random, scenario),
+            false => late_denial(random, scenario),
+        };
+    }
+    scenario.asks.sort_by_key(|ask| ask.at);
+    scenario.faults.sort_by_key(|fault| fault.at);
+}
+
+/// A node that hears late from Redis takes a lease, and spends it as late as it may. Then others take all that is left, and
+/// come back when the lease leaves the window.
+fn late_spender(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
+    let limit = a_limit(random, scenario, |scenario, limit| scenario.limits[limit].is_leased)?;
+    let (node, other) = two_nodes(random, scenario)?;
+    let back = random.between(scenario.timeout / 10, scenario.timeout / 10 * 6);
+    scenario.far[node] = [0, back];
+    let (hits, window) = of_limit(scenario, limit);
+    let begins = moment(random, window);
+    for at in [begins, begins + MILLI] {
+        ask(scenario, at, node, &[(limit, hits / 16)]);
+    }
+    let ends = begins + MILLI + scenario.lease_time;
+    ask(scenario, ends + random.below(back), node, &[(limit, hits / 10)]);
+    take_all(scenario, ends + back + MILLI, other, (limit, hits));
+    let comes_back = ends + window;
+    for place in 0..60 {
+        ask(scenario, comes_back + place * (back + window / 60) / 60, other, &[(limit, hits / 20)]);
+    }
+    Some(())
+}
+
+/// Two requests ask a counter, and another one that denies them: one at once, and the other late. Meanwhile something happens
+/// to the server that charged them, or the counter drains; others ask too. Then the hits of the late one go back.
+fn late_denial(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
+    let limit = a_limit(random, scenario, |_, _| true)?;
+    let denies = random.below(scenario.limits.len() as u64) as usize;
+    let (node, other) = two_nodes(random, scenario)?;
+    let ((hits, window), servers) = (of_limit(scenario, limit), scenario.layout.servers() as u64);
+    let (begins, lasts) = (moment(random, window), scenario.timeout / 10 * random.between(5, 9));
+    let [slow, server] = [(); 2].map(|()| random.below(servers) as usize);
+    let mut happens = |at, what| scenario.faults.push(Fault { at, what });
+    happens(begins - MICRO, What::Cut { node, server: slow, lasts });
+    match random.below(6) {
+        0 => happens(begins + random.below(2 * MILLI), What::Flush { server }),
+        1 => happens(begins + random.below(MILLI), What::Restart { server, lasts: 2 * MILLI }),
+        2 => happens(begins - random.below(MILLI), What::FailOver { server, lacks: 3 * MILLI }),
+        _ => {}
+    }
+    let too_many = scenario.limits[denies].most() + 1;
+    let late = begins + random.below(200 * MICRO);
+    ask(scenario, begins, other, &[(limit, hits / 4), (denies, too_many)]);
+    ask(scenario, late, node, &[(limit, hits / 4), (denies, too_many)]);
+    for at in [lasts / 4, lasts / 2, lasts - MILLI] {
+        ask(scenario, begins + at, random.pick(&[node, other]), &[(limit, hits / 6)]);
+    }
+    take_all(scenario, begins + lasts + 3 * MILLI, other, (limit, hits));
+    Some(())
+}
+
+/// A limit with room for a plot.
+fn a_limit(
+    random: &mut Random,
+    scenario: &Scenario,
+    is_meant: impl Fn(&Scenario, usize) -> bool,
+) -> Option<usize> {
+    let has_room = |&number: &usize| {
+        let limit = &scenario.limits[number];
+        let is_judged = !limit.is_shadow && !limit.is_reported;
+        let fits = limit.requests[0] >= REQUESTS_MIN && limit.window_secs[0] <= WINDOW_SECS_MAX;
+        is_judged && fits && is_meant(scenario, number)
+    };
+    let numbers: Vec<usize> = (0..scenario.limits.len()).filter(has_room).collect();
+    (!numbers.is_empty()).then(|| random.pick(&numbers))
+}
+
+/// Two different nodes.
+fn two_nodes(random: &mut Random, scenario: &Scenario) -> Option<(usize, usize)> {
+    let nodes = scenario.clocks.len() as u64;
+    let (node, after) =
+        (random.below(nodes), 1 + random.below(nodes.checked_sub(1).filter(|&more| more > 0)?));
+    Some((node as usize, ((node + after) % nodes) as usize))
+}
+
+/// N and W.
+fn of_limit(scenario: &Scenario, limit: usize) -> (u64, Time) {
+    let limit = &scenario.limits[limit];
+    (limit.requests[0].into(), limit.window_secs[0] * SECOND)
+}
+
+/// When a plot begins, so that it is over before clients have asked.
+fn moment(random: &mut Random, window: Time) -> Time {
+    random.between(SECOND, ASKED - 2 * window)
+}
+
+/// Requests for half of the hits, a quarter of them, and so on, and then single ones.
+fn take_all(scenario: &mut Scenario, from: Time, node: usize, (limit, hits): (usize, u64)) {
+    let halves = (1..8).map(|power| hits >> power).filter(|&hits| hits > 0);
+    for (place, hits) in (0..).zip(halves.flat_map(|hits| [hits; 2]).chain([1; 8])) {
+        ask(scenario, from + place * 200 * MICRO, node, &[(limit, hits)]);
+    }
+}
+
+/// A request for so many hits of each of these limits.
+fn ask(scenario: &mut Scenario, at: Time, node: usize, items: &[(usize, u64)]) {
+    let item = |&(limit, hits): &(usize, u64)| Item { limit, key: KEY, hits };
+    let items = items.iter().map(item).collect();
+    scenario.asks.push(Ask { at, node, items, deadline: None, cancelled: None, refunded: None });
+}
