@@ -109,6 +109,8 @@ fn hits_go_back_from_their_own_stamp_and_once() {
         counter.give_back(stamp, 1_000, 110_000);
         // All that is there goes back, the hit that joined it included, and nothing of the later lease.
         assert_eq!(counter.left(110_000), 1_000 - 21);
+        counter.give_back(stamp, 1_000, 110_000);
+        assert_eq!(counter.left(110_000), 1_000 - 21, "nothing is left of that stamp, between others");
         counter.give_back(other, 20, 160_000);
         assert_eq!(counter.left(160_000), 999);
     }

@@ -17,7 +17,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_redis::script::{Clock, Lost, Purpose};
 
 use super::database::{Database, Reply};
-use check::{Check, Reader, doubles};
+use check::{Check, Reader, div_ceil, doubles};
 use cold::Coldness;
 pub use counter::{Counter, of_value};
 use decide::decide;
@@ -106,6 +106,11 @@ impl Moment {
         self.cold.as_ref().is_some_and(|cold| cold.holds(check, self.now))
     }
 
+    /// Expiry is never early: whole milliseconds, rounded up.
+    fn expiry(&self, micros: i64) -> i64 {
+        div_ceil(micros, 1_000) + self.shift
+    }
+
     /// A reply, with since when nothing is missing. A call that came too late has none.
     fn told(&self, mut reply: Vec<u8>) -> Vec<u8> {
         if let Some(cold) = self.cold.as_ref().filter(|_| reply.len() > 8) {
@@ -159,13 +164,6 @@ fn give_back(moment: &Moment, keys: &[&[u8]], arguments: &[&[u8]], database: &mu
         database.put_counter(key, counter, kept.map(|micros| moment.expiry(micros)), moment.now);
     }
     doubles([moment.now, 1])
-}
-
-impl Moment {
-    /// Expiry is never early: whole milliseconds, rounded up.
-    fn expiry(&self, micros: i64) -> i64 {
-        micros.div_euclid(1_000) + i64::from(micros.rem_euclid(1_000) > 0) + self.shift
-    }
 }
 
 /// By which algorithm each key of a call is counted. `None`: it is no counter.

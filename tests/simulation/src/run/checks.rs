@@ -7,7 +7,7 @@ use tidegate_redis::LeaseTotals;
 
 use super::{Kind, Run, Violation};
 use crate::oracle::{Loss, Rules, starved, too_much};
-use crate::scenario::{Item, Layout};
+use crate::scenario::{Item, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
 /// How often leases are accounted for.
@@ -85,12 +85,21 @@ impl Run {
         }
     }
 
+    /// With COLD_START=deny what was lost counts as full until it would be over: nothing is admitted once more. But nodes
+    /// know nothing of counters that move, nor of an old master that serves other nodes for a window.
+    fn nodes_know_losses(&self) -> bool {
+        let is_known = |what| match what {
+            What::MoveSlots { .. } => false,
+            What::FailOver { lacks, .. } => lacks < SECOND,
+            _ => true,
+        };
+        self.scenario.denies_cold && self.scenario.faults.iter().all(|fault| is_known(fault.what))
+    }
+
     pub(super) fn judged(&self) -> Option<Violation> {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
-        // What one server may have lost counts as full until it would be over: nothing is admitted once more.
         let denies_cold = self.scenario.denies_cold;
-        let is_alone = matches!(self.scenario.layout, Layout::Single | Layout::PerSecond);
-        let losses: &[Loss] = if denies_cold && is_alone { &[] } else { &losses };
+        let losses: &[Loss] = if self.nodes_know_losses() { &[] } else { &losses };
         let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
         let rules = Rules {
             limits: &self.scenario.limits,

@@ -3,7 +3,7 @@
 //! In: a scenario that was drawn. Out: more requests and faults in it. Each plot has a counter that others seldom ask, so
 //! that it begins empty, and ends with requests for all that is left: what was counted too low is admitted then.
 
-use super::{ASKED, Ask, Fault, Item, Scenario, What};
+use super::{ASKED, Ask, Fault, Item, Layout, Scenario, What};
 use crate::random::Random;
 use crate::world::{MICRO, MILLI, SECOND, Time};
 
@@ -20,9 +20,11 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         return;
     }
     for _ in 0..1 + random.below(3) {
-        match random.one_in(2) {
-            true => late_spender(random, scenario),
-            false => late_denial(random, scenario),
+        match random.below(if scenario.denies_cold { 4 } else { 2 }) {
+            0 => late_spender(random, scenario),
+            1 => late_denial(random, scenario),
+            2 => lost_lease(random, scenario),
+            _ => two_masters(random, scenario),
         };
     }
     scenario.asks.sort_by_key(|ask| ask.at);
@@ -76,6 +78,41 @@ fn late_denial(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
         ask(scenario, begins + at, random.pick(&[node, other]), &[(limit, hits / 6)]);
     }
     take_all(scenario, begins + lasts + 3 * MILLI, other, (limit, hits));
+    Some(())
+}
+
+/// A node takes a lease, servers lose their memory, and the lease is spent as late as it may. When counters are no longer cold,
+/// others take all that is left.
+fn lost_lease(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
+    let limit = a_limit(random, scenario, |scenario, limit| scenario.limits[limit].is_leased)?;
+    let (node, other) = two_nodes(random, scenario)?;
+    let (hits, window) = of_limit(scenario, limit);
+    let begins = moment(random, window);
+    for at in [begins, begins + MILLI] {
+        ask(scenario, at, node, &[(limit, hits / 16)]);
+    }
+    let lost = begins + 3 * MILLI;
+    let flushes =
+        (0..scenario.layout.servers()).map(|server| Fault { at: lost, what: What::Flush { server } });
+    scenario.faults.extend(flushes);
+    ask(scenario, lost + 100 * MICRO, other, &[(limit, 1)]);
+    ask(scenario, begins + scenario.lease_time - random.below(5 * MILLI), node, &[(limit, hits / 10)]);
+    take_all(scenario, lost + MILLI + window, other, (limit, hits));
+    Some(())
+}
+
+/// A replica takes over, and a node uses it at once, while another still uses the old master and takes all that is left there.
+/// Others take all from the new one when it is no longer cold.
+fn two_masters(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
+    let limit = a_limit(random, scenario, |scenario, _| scenario.layout == Layout::Sentinel)?;
+    let (node, other) = two_nodes(random, scenario)?;
+    let (hits, window) = of_limit(scenario, limit);
+    let (begins, lasts) = (moment(random, window), random.between(250, 500) * MILLI);
+    let mut happens = |what| scenario.faults.push(Fault { at: begins, what });
+    happens(What::FailOver { server: random.below(2) as usize, lacks: lasts });
+    (0..2).for_each(|server| happens(What::Break { node: other, server }));
+    take_all(scenario, begins + lasts - 20 * MILLI, node, (limit, hits));
+    take_all(scenario, begins + lasts + window - 30 * MILLI, other, (limit, hits));
     Some(())
 }
 

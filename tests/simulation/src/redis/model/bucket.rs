@@ -1,6 +1,6 @@
 //! Token and leaky buckets: the level in whole hits and a rest, of which a hit has W units and a microsecond drains N.
 
-use super::check::{Check, MOST, Stamp, ceil, muldiv};
+use super::check::{Check, MOST, Stamp, div_ceil, muldiv};
 use super::counter::{Ahead, Kind, Look};
 
 /// A reported cost lifts the level above `burst` by at most what drains in so many windows.
@@ -33,7 +33,7 @@ impl Bucket {
             let (hits, hits_left) = muldiv(self.hits, check.requests, self.requests);
             let (units, units_left) = muldiv(check.window, hits_left, self.requests);
             let (more, more_left) = muldiv(self.rest, check.requests, self.requests);
-            let units = units + more + (units_left + more_left).div_ceil_of(self.requests);
+            let units = units + more + div_ceil(units_left + more_left, self.requests);
             self.hits = (hits + units / check.window).min(MOST);
             self.rest = units % check.window;
             self.count_taken_back(self.hits + 1);
@@ -61,17 +61,7 @@ impl Bucket {
             return None;
         }
         let (micros, rest) = muldiv(self.hits, check.window, self.requests);
-        Some(self.latest + micros + (rest + self.rest).div_ceil_of(self.requests))
-    }
-}
-
-trait DivCeil {
-    fn div_ceil_of(self, divisor: Self) -> Self;
-}
-
-impl DivCeil for i64 {
-    fn div_ceil_of(self, divisor: Self) -> Self {
-        ceil((self / divisor, self % divisor))
+        Some(self.latest + micros + div_ceil(rest + self.rest, self.requests))
     }
 }
 

@@ -143,6 +143,11 @@ pub(super) fn ceil((whole, rest): (i64, i64)) -> i64 {
     whole + i64::from(rest > 0)
 }
 
+/// The quotient, rounded up. Neither number is negative.
+pub(super) fn div_ceil(number: i64, divisor: i64) -> i64 {
+    ceil((number / divisor, number % divisor))
+}
+
 /// Numbers, as a reply has them.
 pub(super) fn doubles(numbers: impl IntoIterator<Item = i64>) -> Vec<u8> {
     numbers.into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()

@@ -2,7 +2,7 @@
 
 use tidegate_engine::limit::Algorithm;
 
-use super::check::{Check, Reader, doubles, muldiv};
+use super::check::{Check, Reader, ceil, doubles, muldiv};
 use crate::redis::database::{Database, Reply};
 
 /// Since when nothing is missing, and of which counters that matters.
@@ -39,7 +39,7 @@ impl Coldness {
     pub(super) fn holds(&self, check: &Check<'_>, now: i64) -> bool {
         let is_bucket = matches!(check.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
         let counts = if is_bucket && check.requests > 0 && check.burst > check.requests {
-            super::check::ceil(muldiv(check.burst, check.window, check.requests))
+            ceil(muldiv(check.burst, check.window, check.requests))
         } else {
             check.window
         };
