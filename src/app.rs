@@ -179,7 +179,7 @@ struct App {
     service: Arc<Service>,
     exceptions: Arc<Book>,
     health: Arc<Health>,
-    /// The last changes of the rules.
+    /// The last changes of rules, certificates and the mapping of metrics.
     reloads: Arc<ReloadLog>,
     denied: Option<Arc<DeniedKeys>>,
     tracer: Option<Tracer>,
@@ -226,9 +226,10 @@ impl App {
     fn new(configuration: Configuration, (folder, begun): (Option<Folder>, Begun)) -> Result<Self, AppError> {
         let Begun { store, clock, author, outcome, .. } = begun;
         let store = Arc::new(store);
+        let reloads = Arc::<ReloadLog>::default();
         let mut options = configuration.metrics.options.clone();
         if let Some(path) = &configuration.metrics.mapping {
-            options.names = mapping::names(path, options.names)?;
+            options.names = mapping::names(path, options.names, &reloads, clock.now())?;
         }
         let metrics = Arc::new(Metrics::new(&options));
         control::register_store(&metrics, &store, configuration.memory.max_bytes);
@@ -266,7 +267,7 @@ impl App {
             service,
             exceptions,
             health: Arc::new(Health::starting()),
-            reloads: Arc::default(),
+            reloads,
             denied,
             tracer,
             telling,
@@ -387,7 +388,7 @@ impl App {
             let options = (redis.startup_timeout, redis.health_follows);
             control.spawn(shared::watch(shared, health, events, options));
         }
-        files.extend(tls.watch(&mut control)?);
+        files.extend(tls.watch(&mut control, &self.reloads, self.clock)?);
         let Signals { mut end, hangup } = signals;
         control.spawn(async move { match reread_on_hangup(files, hangup).await {} });
         tokio::select! {
@@ -438,7 +439,7 @@ impl App {
             let (service, book) = (Arc::clone(&self.service), Arc::clone(&self.exceptions));
             let api = AdminApi::new(book, Arc::clone(&service), Arc::clone(&handler), gate.clone());
             exceptions::register_refused(&self.metrics, api.refused());
-            let status = Arc::new(status::of(self, workers));
+            let status = Arc::new(status::of(self, workers, api.refused()));
             let sampling = status::sample(Arc::clone(&status));
             tasks.spawn(async move { match sampling.await {} });
             let front = AdminFront::new(service, handler, status, gate).with_api(api);

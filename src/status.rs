@@ -6,7 +6,7 @@
 //! at once. All of it is bounded.
 //!
 //! - `history`: the last minutes of the process; `rates`: the series of limits that matter most, and theirs
-//! - `reloads`: the last changes of the rules
+//! - `reloads`: the last changes of rules, certificates and the mapping of metrics
 //! - `troubles`: what is wrong, in words
 //! - `view`: all of it as JSON
 
@@ -25,7 +25,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 pub use self::rates::Order;
-pub use self::reloads::{Problem, Reload, ReloadLog};
+pub use self::reloads::{Problem, Reload, ReloadLog, Subject};
 pub use self::view::{Rows, View};
 
 use self::history::{History, Reading, RoundTripCounts};
@@ -64,7 +64,7 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Whether the process should get requests.
     pub health: Arc<Health>,
-    /// The last changes of the rules.
+    /// The last changes of what is read.
     pub reloads: Arc<ReloadLog>,
     /// Counters in memory.
     pub store: Arc<MemoryStore>,
@@ -85,6 +85,8 @@ pub struct ExceptionsNow {
     pub count: u64,
     /// Grows with every change, so that the page knows when to ask for them again.
     pub changes: u64,
+    /// Requests to the admin API that were refused because of their token or origin.
+    pub refused: u64,
 }
 
 /// What does not change while the process runs.

@@ -2,15 +2,30 @@
 
 use std::fs;
 
+use tidegate_engine::Timestamp;
+
 use crate::app::AppError;
 use crate::metrics::{Mapping, Names};
+use crate::status::{Reload, ReloadLog, Subject};
 
-/// The names of metrics: those of the file, or `built_in` if it cannot be read.
-pub(super) fn names(path: &str, built_in: Names) -> Result<Names, AppError> {
+/// The names of metrics: those of the file, or `built_in` if it cannot be read at `now`.
+pub(super) fn names(
+    path: &str,
+    built_in: Names,
+    reloads: &ReloadLog,
+    now: Timestamp,
+) -> Result<Names, AppError> {
+    let remember = |in_force, what: String| reloads.add(Reload::new(Subject::Mapping, now, in_force, what));
     match fs::read_to_string(path) {
-        Ok(text) => Mapping::parse(path, &text).map(Names::Mapped).map_err(AppError::Mapping),
+        Ok(text) => {
+            let mapping = Mapping::parse(path, &text).map_err(AppError::Mapping)?;
+            remember(true, format!("mapping of metrics: {path} in force"));
+            Ok(Names::Mapped(mapping))
+        }
         Err(error) => {
-            tracing::warn!("PROMETHEUS_MAPPER_YAML: cannot read {path}, going on without: {error}");
+            let what = format!("PROMETHEUS_MAPPER_YAML: cannot read {path}, going on without: {error}");
+            tracing::warn!("{what}");
+            remember(false, what);
             Ok(built_in)
         }
     }

@@ -22,7 +22,7 @@ use crate::logging::REPORT;
 use crate::metrics::Metrics;
 use crate::service::Service;
 use crate::source::file::{Reread, SourceError};
-use crate::status::{self, ReloadLog};
+use crate::status::{self, ReloadLog, Subject};
 use tidegate_engine::memory::remembered_nanos;
 use tidegate_engine::rule::Rule;
 use tidegate_engine::rules::{self, Diagnostic, Excerpt, Ink, LoadOptions, RuleSet, SourceFile, excerpts};
@@ -264,7 +264,8 @@ impl Installer {
     }
 
     fn remember(&self, in_force: bool, what: String, problems: Vec<status::Problem>) {
-        self.reloads.add(status::Reload { unix_secs: self.unix_secs(), in_force, what, problems, more: 0 });
+        let reload = status::Reload::new(Subject::Rules, self.clock.now(), in_force, what);
+        self.reloads.add(status::Reload { problems, ..reload });
     }
 
     fn unix_secs(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
@@ -16,8 +17,8 @@ use crate::status::{About, ExceptionsNow, Parts, Setting, Status};
 /// How often counts are sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The state of this process.
-pub(super) fn of(app: &App, workers: &Arc<Workers>) -> Status {
+/// The state of this process. `refused` counts requests to the admin API.
+pub(super) fn of(app: &App, workers: &Arc<Workers>, refused: Arc<AtomicU64>) -> Status {
     let configuration = &app.configuration;
     let setting =
         |InForce { name, value, origin, .. }: &InForce| Setting { name, value: value.clone(), origin };
@@ -39,14 +40,14 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>) -> Status {
         shared: app.service.counters().shared().cloned().zip(mode),
         denied: app.denied.clone(),
         connections: Box::new(move || workers.connections()),
-        exceptions: has_token.then(|| exceptions(Arc::clone(&app.exceptions))),
+        exceptions: has_token.then(|| exceptions(Arc::clone(&app.exceptions), refused)),
     })
 }
 
-fn exceptions(book: Arc<Book>) -> Box<dyn Fn() -> ExceptionsNow + Send + Sync> {
+fn exceptions(book: Arc<Book>, refused: Arc<AtomicU64>) -> Box<dyn Fn() -> ExceptionsNow + Send + Sync> {
     Box::new(move || {
         let Version { number, count } = book.version();
-        ExceptionsNow { count, changes: number }
+        ExceptionsNow { count, changes: number, refused: refused.load(Relaxed) }
     })
 }
 

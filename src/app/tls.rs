@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::app::reload::Watching;
 use crate::app::{AppError, Essential, dead};
+use crate::clock::Clock;
 use crate::configuration::{Listeners, TlsFile, TlsFiles};
 use crate::front::connections::{Identity, Port, Tls, TlsError};
 use crate::metrics::{Kind, Metrics};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
+use crate::status::{Reload, ReloadLog, Subject};
 
 /// The largest file that is read. A bundle of every public authority has a quarter of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -89,11 +91,21 @@ impl PortsTls {
         );
     }
 
-    /// Takes every change of the files from now on. The returned handles read the files again without a change.
-    pub(super) fn watch(self, tasks: &mut Essential) -> io::Result<Vec<Reread>> {
+    /// Takes every change of the files from now on, and remembers it. The returned handles read the files again without
+    /// a change.
+    pub(super) fn watch(
+        self,
+        tasks: &mut Essential,
+        reloads: &Arc<ReloadLog>,
+        clock: Clock,
+    ) -> io::Result<Vec<Reread>> {
         let mut rereads = Vec::new();
-        for port in [self.grpc, self.http].into_iter().flatten() {
-            let mut watching = port.watch()?;
+        let ports = [(Subject::GrpcTls, self.grpc), (Subject::HttpTls, self.http)];
+        for (subject, port) in ports.into_iter().filter_map(|(subject, port)| Some((subject, port?))) {
+            let reloads = Arc::clone(reloads);
+            let remember =
+                move |in_force, what| reloads.add(Reload::new(subject, clock.now(), in_force, what));
+            let mut watching = port.watch(remember)?;
             rereads.push(watching.reread());
             tasks.spawn(async move {
                 watching.died().await;
@@ -118,7 +130,8 @@ impl PortTls {
         Arc::clone(&self.tls)
     }
 
-    fn watch(self) -> io::Result<Watching> {
+    /// Calls `remember` with what became of each change, and whether it is in force.
+    fn watch(self, remember: impl Fn(bool, String) + Send + 'static) -> io::Result<Watching> {
         let Self { tls, files, known, reloads_failed } = self;
         let source = files.source();
         Watching::start(source, Ok(&known), move |read| {
@@ -129,10 +142,16 @@ impl PortTls {
                 Err(error) => Err(files.unreadable(error)),
             };
             match taken {
-                Ok(()) => tracing::info!("{}: the new TLS files are in force", files.chain.setting),
+                Ok(()) => {
+                    let what = format!("{}: the new TLS files are in force", files.chain.setting);
+                    tracing::info!("{what}");
+                    remember(true, what);
+                }
                 Err(error) => {
                     reloads_failed.fetch_add(1, Ordering::Relaxed);
-                    tracing::error!("{error}; the TLS files in force stay");
+                    let what = format!("{error}; the TLS files in force stay");
+                    tracing::error!("{what}");
+                    remember(false, what);
                 }
             }
         })

@@ -1,7 +1,8 @@
-//! The last changes of the rules, with the problems that were found and the lines that they are about.
+//! The last changes of what the process reads while it runs: rules with the problems that were found and the lines that
+//! these are about, certificates, the mapping of metrics.
 //!
-//! In: what became of each set of rules. Out: the last few, the newest first. Bounded: [`RELOADS_MAX`] sets with
-//! [`PROBLEMS_MAX`] problems each, of [`TEXT_CHARS_MAX`] characters.
+//! In: what became of each change. Out: the last few, the newest first, and what is refused now. Bounded:
+//! [`RELOADS_MAX`] changes with [`PROBLEMS_MAX`] problems each, of [`TEXT_CHARS_MAX`] characters.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use tidegate_engine::text::{cut, one_line};
+use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 const RELOADS_MAX: usize = 8;
 const PROBLEMS_MAX: usize = 10;
@@ -23,26 +25,71 @@ pub struct Problem {
     pub excerpt: Option<String>,
 }
 
-/// What became of a set of rules.
+/// What is read, and what has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The rules.
+    Rules,
+    /// Certificates and keys of the gRPC port.
+    GrpcTls,
+    /// Those of the HTTP port.
+    HttpTls,
+    /// The mapping of metrics. It is read at the start only.
+    Mapping,
+}
+
+impl Subject {
+    const ALL: [Self; 4] = [Self::Rules, Self::GrpcTls, Self::HttpTls, Self::Mapping];
+
+    /// As people call it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rules => "rules",
+            Self::GrpcTls => "TLS files of the gRPC port",
+            Self::HttpTls => "TLS files of the HTTP port",
+            Self::Mapping => "mapping of metrics",
+        }
+    }
+}
+
+/// What became of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reload {
+    /// What has changed.
+    pub subject: Subject,
     /// When, as Unix time.
     pub unix_secs: u64,
-    /// Whether the set is in force since then. If not, the rules before it stayed.
+    /// Whether it is in force since then. If not, what was there before stayed.
     pub in_force: bool,
     /// What happened, in one line.
     pub what: String,
-    /// Errors of a set that was refused, warnings of one that was taken.
+    /// Errors of rules that were refused, warnings of those that were taken.
     pub problems: Vec<Problem>,
     /// Problems that are not kept.
     pub more: usize,
 }
 
-/// The last changes of the rules.
+/// The last changes.
 #[derive(Debug, Default)]
 pub struct ReloadLog {
-    reloads: Mutex<VecDeque<Reload>>,
+    kept: Mutex<Kept>,
     count: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The newest first.
+    last: VecDeque<Reload>,
+    /// The last change of each subject, if it was refused. It stays here when it is no longer among the last of all.
+    refused: [Option<Reload>; Subject::ALL.len()],
+}
+
+impl Reload {
+    /// A change at this time, without problems.
+    pub fn new(subject: Subject, at: Timestamp, in_force: bool, what: impl Into<String>) -> Self {
+        let unix_secs = at.as_nanos() / SECOND_NANOS;
+        Self { subject, unix_secs, in_force, what: what.into(), problems: Vec::new(), more: 0 }
+    }
 }
 
 impl ReloadLog {
@@ -55,9 +102,10 @@ impl ReloadLog {
         for problem in &mut reload.problems {
             problem.text = kept(&problem.text);
         }
-        let mut reloads = self.reloads.lock();
-        reloads.push_front(reload);
-        reloads.truncate(RELOADS_MAX);
+        let mut kept = self.kept.lock();
+        kept.refused[reload.subject as usize] = Some(&reload).filter(|reload| !reload.in_force).cloned();
+        kept.last.push_front(reload);
+        kept.last.truncate(RELOADS_MAX);
         self.count.fetch_add(1, Relaxed);
     }
 
@@ -68,12 +116,12 @@ impl ReloadLog {
 
     /// Those that are kept, the newest first.
     pub(super) fn all(&self) -> Vec<Reload> {
-        self.reloads.lock().iter().cloned().collect()
+        self.kept.lock().last.iter().cloned().collect()
     }
 
-    /// The last set, if it was refused.
-    pub(super) fn refused(&self) -> Option<Reload> {
-        self.reloads.lock().front().filter(|last| !last.in_force).cloned()
+    /// The last change of each subject, where it was refused.
+    pub(super) fn refused(&self) -> Vec<Reload> {
+        self.kept.lock().refused.iter().flatten().cloned().collect()
     }
 }
 
@@ -84,11 +132,8 @@ mod tests {
     fn reload(unix_secs: u64, in_force: bool, problems: usize) -> Reload {
         let problem = |number| Problem { text: format!("{number}\n{}", "x".repeat(1_000)), excerpt: None };
         Reload {
-            unix_secs,
-            in_force,
-            what: "it".to_owned(),
             problems: (0..problems).map(problem).collect(),
-            more: 0,
+            ..Reload::new(Subject::Rules, Timestamp::from_secs(unix_secs), in_force, "it")
         }
     }
 
@@ -103,13 +148,22 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_was_refused_is_news_until_another_one_is_taken() {
+    fn what_was_refused_is_news_until_another_one_of_its_kind_is_taken() {
         let log = ReloadLog::default();
+        let refused = || log.refused().iter().map(|reload| reload.unix_secs).collect::<Vec<_>>();
         log.add(reload(1, true, 0));
-        assert_eq!(log.refused(), None);
+        assert_eq!(refused(), [0; 0]);
         log.add(reload(2, false, 1));
-        assert_eq!(log.refused().map(|reload| reload.unix_secs), Some(2));
-        log.add(reload(3, true, 0));
-        assert_eq!(log.refused(), None);
+        log.add(Reload { subject: Subject::HttpTls, ..reload(3, false, 0) });
+        assert_eq!(refused(), [2, 3]);
+        (4..20).for_each(|second| log.add(reload(second, true, 0)));
+        assert_eq!(refused(), [3], "it is not in force, however long ago that was");
+        log.add(Reload { subject: Subject::HttpTls, ..reload(20, true, 0) });
+        assert_eq!(refused(), [0; 0]);
+    }
+
+    #[test]
+    fn subjects_stand_where_their_numbers_say() {
+        assert!(Subject::ALL.iter().enumerate().all(|(at, subject)| *subject as usize == at));
     }
 }

@@ -4,8 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::Parts;
 use super::history::Sample;
+use super::{Parts, Reload, Subject};
 use crate::health::Status;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::text::one_line;
@@ -16,8 +16,10 @@ const STORE_FULL_PERCENT: u64 = 90;
 
 /// What is wrong. `last` are the samples of the last seconds.
 pub(super) fn troubles<'s>(parts: &Parts, last: impl Iterator<Item = &'s Sample>) -> Vec<Value> {
-    let found = [not_serving(parts), redis(parts), failing(last), refused(parts), full(parts), cold(parts)];
-    found.into_iter().flatten().collect()
+    let reloads = parts.reloads.refused();
+    let found = [not_serving(parts), redis(parts), failing(last)];
+    let found = found.into_iter().chain(reloads.iter().map(refused)).chain([full(parts), cold(parts)]);
+    found.flatten().collect()
 }
 
 fn bad(about: &str, text: &str) -> Option<Value> {
@@ -64,10 +66,16 @@ fn failing<'s>(last: impl Iterator<Item = &'s Sample>) -> Option<Value> {
     }
 }
 
-fn refused(parts: &Parts) -> Option<Value> {
-    let refused = parts.reloads.refused()?;
-    let first = refused.problems.first().map_or(String::new(), |problem| format!(" {}", problem.text));
-    bad("rules", &format!("The last change of the rules was refused.{first}"))
+fn refused(Reload { subject, what, problems, .. }: &Reload) -> Option<Value> {
+    let why = problems.first().map_or(what, |problem| &problem.text);
+    match subject {
+        Subject::Rules => bad("rules", &format!("The last change of the rules was refused. {why}")),
+        Subject::GrpcTls | Subject::HttpTls => {
+            bad("tls", &format!("The last change of the {} was refused. {why}", subject.name()))
+        }
+        // The start went on without it.
+        Subject::Mapping => warning("mapping", &format!("Metrics have their built-in names. {why}")),
+    }
 }
 
 fn full(parts: &Parts) -> Option<Value> {
@@ -79,22 +87,23 @@ fn full(parts: &Parts) -> Option<Value> {
 }
 
 fn cold(parts: &Parts) -> Option<Value> {
-    match ceil_secs(parts.store.coldness().until().nanos_since(parts.about.clock.now())) {
+    let (cold, lost) = match &parts.shared {
+        Some((shared, _)) => (shared.coldness(), "Redis lost counters. They"),
+        None => (*parts.store.coldness(), "Counters were lost at the start. They"),
+    };
+    match ceil_secs(cold.until().nanos_since(parts.about.clock.now())) {
         0 => None,
-        seconds => warning(
-            "cold",
-            &format!(
-                "Counters were lost at the start and count as full, for {seconds} s more at most (COLD_START=deny)."
-            ),
-        ),
+        seconds => {
+            warning("cold", &format!("{lost} count as full for {seconds} s more at most (COLD_START=deny)."))
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Problem;
     use crate::status::fixture::parts;
-    use crate::status::{Problem, Reload};
     use tidegate_engine::key::Key;
     use tidegate_engine::limit::{Algorithm, Limit};
     use tidegate_engine::time::{SECOND_NANOS, Timestamp};
@@ -115,13 +124,10 @@ mod tests {
     fn what_is_wrong_is_said_in_order() {
         let parts = parts();
         let problem = Problem { text: "shop.yaml:3:1: unknown key `limt`".to_owned(), excerpt: None };
-        parts.reloads.add(Reload {
-            unix_secs: 1,
-            in_force: false,
-            what: "refused".to_owned(),
-            problems: vec![problem],
-            more: 0,
-        });
+        let refused = |subject, what| Reload::new(subject, Timestamp::from_secs(1), false, what);
+        parts.reloads.add(Reload { problems: vec![problem], ..refused(Subject::Rules, "refused") });
+        parts.reloads.add(refused(Subject::HttpTls, "HTTP_SERVER_TLS_CERT: bad"));
+        parts.reloads.add(refused(Subject::Mapping, "PROMETHEUS_MAPPER_YAML: cannot read it"));
         let last = Sample { failed: 7, span_millis: 1_000, ..Sample::default() };
         assert_eq!(
             texts(&parts, &[last, last]),
@@ -129,6 +135,8 @@ mod tests {
                 "This process tells proxies not to ask it: starting.",
                 "14 requests got an error within 2 s.",
                 "The last change of the rules was refused. shop.yaml:3:1: unknown key `limt`",
+                "The last change of the TLS files of the HTTP port was refused. HTTP_SERVER_TLS_CERT: bad",
+                "Metrics have their built-in names. PROMETHEUS_MAPPER_YAML: cannot read it",
             ]
         );
     }

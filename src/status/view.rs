@@ -35,7 +35,7 @@ pub struct View {
     pub since: u64,
     /// Which series of limits.
     pub rows: Rows,
-    /// How many changes of the rules the caller knows; they are left out if that is all.
+    /// How many changes of rules and other files the caller knows; they are left out if that is all.
     pub reloads_known: Option<u64>,
     /// Whether what does not change is wanted too.
     pub about: bool,
@@ -249,13 +249,14 @@ fn server(name: &str, store: &RedisStore) -> Value {
     })
 }
 
-fn exceptions(ExceptionsNow { count, changes }: ExceptionsNow) -> Value {
-    json!({"count": count, "changes": changes})
+fn exceptions(ExceptionsNow { count, changes, refused }: ExceptionsNow) -> Value {
+    json!({"count": count, "changes": changes, "refused": refused})
 }
 
 fn reload(reload: &Reload) -> Value {
     let problem = |problem: &super::Problem| json!({"text": problem.text, "excerpt": problem.excerpt});
     json!({
+        "subject": reload.subject.name(),
         "unix_secs": reload.unix_secs,
         "in_force": reload.in_force,
         "what": reload.what,

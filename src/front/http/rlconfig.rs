@@ -111,6 +111,9 @@ fn limit(path: &str, rule: &Rule) -> Value {
         shown["burst"] = limit.burst().into();
         shown["algorithm"] = limit.algorithm().name().into();
     }
+    if let Some(near) = rule.near {
+        shown["near"] = near.into();
+    }
     if let Some(candidate) = &rule.candidate {
         let limit = &candidate.limit;
         shown["candidate"] = json!({"requests_per_unit": limit.requests(), "burst": limit.burst()});

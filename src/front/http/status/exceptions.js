@@ -125,7 +125,8 @@ const changing = async (change) => {
 const followExceptions = ({ process, exceptions }) => {
   byId('exceptions').hidden = exceptions === null;
   if (exceptions === null) return;
-  say(byId('exceptions-count'), exceptions.count === 0 ? 'none' : `${count(exceptions.count)} in all`);
+  const refused = exceptions.refused === 0 ? '' : ` · ${count(exceptions.refused)} requests with a wrong token`;
+  say(byId('exceptions-count'), `${exceptions.count === 0 ? 'none' : `${count(exceptions.count)} in all`}${refused}`);
   if (!admin.isOpen()) return;
   const state = `${process} ${exceptions.changes}`;
   if (state === listedState && !(isTimed && Date.now() - listedAt > TIMED_MILLIS)) return;
