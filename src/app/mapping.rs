@@ -24,8 +24,8 @@ pub(super) fn names(
         }
         Err(error) => {
             let what = format!("PROMETHEUS_MAPPER_YAML: cannot read {path}, going on without: {error}");
+            remember(false, what.clone());
             tracing::warn!("{what}");
-            remember(false, what);
             Ok(built_in)
         }
     }

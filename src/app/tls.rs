@@ -144,14 +144,14 @@ impl PortTls {
             match taken {
                 Ok(()) => {
                     let what = format!("{}: the new TLS files are in force", files.chain.setting);
+                    remember(true, what.clone());
                     tracing::info!("{what}");
-                    remember(true, what);
                 }
                 Err(error) => {
                     reloads_failed.fetch_add(1, Ordering::Relaxed);
                     let what = format!("{error}; the TLS files in force stay");
+                    remember(false, what.clone());
                     tracing::error!("{what}");
-                    remember(false, what);
                 }
             }
         })

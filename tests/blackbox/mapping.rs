@@ -232,6 +232,8 @@ fn a_mapping_that_is_bad_ends_the_start_and_one_that_cannot_be_read_is_warned_of
     let warning = "PROMETHEUS_MAPPER_YAML: cannot read /nowhere/mapping.yaml";
     eventually_true("the warning", || limiter.lines_with(warning) == 1);
     assert_eq!(limiter.metric("ratelimit_service_config_load_success"), 1.0);
+    let troubles = crate::status_page::troubles(&limiter);
+    assert!(troubles.contains(&format!("Metrics have their built-in names. {warning}")), "{troubles}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::harness::grpc::{Client, OK, ask_only, question};
 use crate::harness::redis::{Failover, Redis, cluster};
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{StopOnDrop, eventually, eventually_true, free_port, http};
+use crate::status_page;
 
 const RULES: &str = "
 domain: shop
@@ -331,6 +332,8 @@ fn it_says_for_how_long_and_which_limits_are_exempt() {
     assert_eq!(["/readyz", "/readyz?window=1h", "/readyz?window=3h"].map(probe), [200, 503, 200]);
     let cold = node.metric("tidegate_cold_seconds");
     assert!((6_000.0..=7_201.0).contains(&cold), "{cold}");
+    let troubles = status_page::troubles(&node);
+    assert!(troubles.contains("Redis lost counters. They count as full for "), "{troubles}");
     let ask = |key: &str| {
         let body =
             format!(r#"{{"domain":"shop","descriptors":[{{"entries":[{{"key":"{key}","value":"x"}}]}}]}}"#);

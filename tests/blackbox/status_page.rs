@@ -32,6 +32,17 @@ pub fn page_of(limiter: &Tidegate) -> String {
     format!("http://127.0.0.1:{}/", limiter.ports().debug)
 }
 
+/// What the page's data are now.
+pub fn state(limiter: &Tidegate) -> serde_json::Value {
+    let answer = Client::new(limiter.ports().debug).send("GET", "/status", &[("host", "localhost")], "");
+    serde_json::from_str(&answer.expect("an answer").body).expect("JSON")
+}
+
+/// What the page says that is wrong, in one text.
+pub fn troubles(limiter: &Tidegate) -> String {
+    state(limiter)["troubles"].to_string()
+}
+
 /// Asks this often whether a user may pass.
 fn ask(limiter: &Tidegate, user: &str, times: usize) {
     let client = limiter.client();
@@ -194,11 +205,7 @@ fn a_page_that_nobody_looks_at_asks_for_nothing() {
     browser.click("#pause");
     browser.wait("document.querySelector('#liveness').innerText === 'paused'");
     let asked = browser.eval("asked");
-    let taken = || {
-        let state = Client::new(limiter.ports().debug).send("GET", "/status", &[("host", "localhost")], "");
-        let state: serde_json::Value = serde_json::from_str(&state.expect("an answer").body).expect("JSON");
-        state["taken"].as_u64().expect("a number")
-    };
+    let taken = || state(&limiter)["taken"].as_u64().expect("a number");
     let before = taken();
     crate::harness::eventually_true("three more seconds", || taken() > before + 3);
     assert_eq!(browser.eval("asked"), asked);
@@ -246,8 +253,7 @@ fn very_many_rules_are_searched_by_the_limiter_and_not_sent() {
     browser.eval("document.querySelector('#find').select()");
     browser.write("many.t9");
     browser.wait("document.querySelectorAll('#rules tbody tr').length === 15");
-    let state = Client::new(limiter.ports().debug).send("GET", "/status", &[("host", "localhost")], "");
-    let bytes = state.expect("an answer").body.len();
+    let bytes = state(&limiter).to_string().len();
     assert!(bytes < 50_000, "{bytes} bytes");
     assert_eq!(browser.complaints(), [""; 0]);
 }

@@ -13,6 +13,7 @@ use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::tls::Connection;
 use crate::harness::traffic::{RULES, Traffic};
 use crate::harness::{eventually_true, http};
+use crate::status_page;
 
 /// The name that clients have to carry.
 const NAME: &str = "envoy.example.com";
@@ -124,6 +125,11 @@ fn certificates_change_under_load_and_no_call_fails() {
     eventually_true("the bad key to be logged", || limiter.lines_with("not the key of the certificate") == 1);
     assert!(shows(&server, &old, &old_client), "what is in force stays");
     assert_eq!(limiter.scrape().sum("tidegate_tls_reloads_failed_total", &[("port", "grpc")]), 1.0);
+    let shown = "The last change of the TLS files of the gRPC port was refused. GRPC_SERVER_TLS_KEY: ";
+    let troubles = status_page::troubles(&limiter);
+    assert!(troubles.contains(shown), "{troubles}");
+    let reloads = status_page::state(&limiter)["reloads"].to_string();
+    assert!(reloads.contains("GRPC_SERVER_TLS_CERT: the new TLS files are in force"), "{reloads}");
     traffic.end(&envoy);
     assert!(envoy.stat("cluster.tidegate.ssl.handshake") > 5, "many connections");
 
@@ -131,6 +137,7 @@ fn certificates_change_under_load_and_no_call_fails() {
     let server = new.issue("localhost");
     mount.swap(&secret(&server, &new.pem()));
     eventually_true("the new authority", || shows(&server, &new, &new.issue("a test")));
+    eventually_true("the trouble to be over", || !status_page::troubles(&limiter).contains(shown));
     let failed = handshakes_failed(&limiter, "grpc");
     // With TLS 1.3 a client is done before it is refused.
     assert!(shows(&server, &new, &old_client));

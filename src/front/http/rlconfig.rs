@@ -145,7 +145,7 @@ descriptors:
   - key: path
     value: /api*
     shadow_mode: true
-    rate_limit: { unit: minute, unit_multiplier: 5, requests_per_unit: 3, algorithm: fixed_window }
+    rate_limit: { unit: minute, unit_multiplier: 5, requests_per_unit: 3, algorithm: fixed_window, near: 0.5 }
 ";
 
     async fn pieces(rules: Option<&str>, format: Format) -> Vec<String> {
@@ -182,6 +182,7 @@ descriptors:
         let api = &json["limits"][0];
         assert_eq!((&api["path"], &api["line"]), (&json!("shop.path_/api*"), &json!(8)));
         assert_eq!((&api["unit_multiplier"], &api["algorithm"]), (&json!(5), &json!("fixed_window")));
+        assert_eq!((&api["near"], json["limits"][1].get("near")), (&json!(0.5), None));
         assert_eq!(json["limits"][2]["unlimited"], true);
 
         let yaml = page(Format::Yaml).await;
