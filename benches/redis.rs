@@ -60,6 +60,8 @@ const SLIDING: &str = "{unit: hour, requests_per_unit: 1000000, algorithm: slidi
 const FIXED: &str = "{unit: hour, requests_per_unit: 1000000, algorithm: fixed_window}";
 /// Every key is asked for more than once, so this limit denies.
 const OVER: &str = "{unit: hour, requests_per_unit: 1, algorithm: sliding_window}";
+/// With it, counters that were lost count as full. Those of `SLIDING` are exempt, while others are not.
+const DENY: &[(&str, &str)] = &[("COLD_START", "deny"), ("COLD_START_MAX_WINDOW", "30m")];
 /// Connections, and calls under way on each.
 const CROWD: (usize, usize) = (8, 64);
 const ALONE: (usize, usize) = (1, 1);
@@ -146,6 +148,7 @@ impl Bench {
         self.section("fixed_window, 8 × 64 calls at a time", (CROWD, keys, ok), || self.fixed())?;
         self.section("leased, hot keys under their limit", (CROWD, hot_keys, ok), || self.leased())?;
         self.section("keys that are over their limit", (CROWD, hot_keys, over), || self.over())?;
+        self.section("COLD_START=deny, 8 × 64 calls at a time", (CROWD, keys, ok), || self.deny())?;
         self.section("one call at a time", (ALONE, keys, ok), || self.single())
     }
 
@@ -190,6 +193,17 @@ impl Bench {
             ("over", self.shared(Subject::Tidegate, OVER, remembers)?, 0, Must::RateAlone(0.9)),
             ("memory, lane", self.in_memory(Subject::Lane, OVER)?, 2, Must::Nothing),
             ("over, lane", self.shared(Subject::Lane, OVER, remembers)?, 2, Must::RateAlone(0.9)),
+        ])
+    }
+
+    fn deny(&self) -> Result<Vec<PlannedRow>, String> {
+        let variables = DENY.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+        let setup = Setup { rate_limit: SLIDING.into(), variables, ..Setup::default() };
+        Ok(vec![
+            ("allow, lane", self.shared(Subject::Lane, SLIDING, &[])?, 0, Must::Nothing),
+            ("deny, lane", self.shared(Subject::Lane, SLIDING, DENY)?, 0, Must::Nothing),
+            ("memory, allow, lane", self.in_memory(Subject::Lane, SLIDING)?, 2, Must::Nothing),
+            ("memory, deny, lane", self.start(Subject::Lane, &setup)?, 2, Must::Nothing),
         ])
     }
 

@@ -207,11 +207,10 @@ async fn serve(
     let handler = app.handler();
     let workers = app.start_workers(&handler)?;
     // Nobody is served yet, and what can fail has not failed: from here on the counters of the start are taken.
-    if let Some(state) = &app.state {
-        tokio::select! {
-            marked = state.mark(app.configuration.state.interval) => marked?,
-            () = signals.end.received() => return Ok(()),
-        }
+    if let Some(state) = &app.state
+        && !state.mark(app.configuration.state.interval, &mut signals.end).await?
+    {
+        return Ok(());
     }
     app.announce(&ports);
     if rules.is_ready() {

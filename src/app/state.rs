@@ -81,11 +81,14 @@ fn report(begun: &Begun, folder: &Folder) {
         (Outcome::Clean, Some(taken)) => tracing::info!("state: {taken}, from {path} (STATE_DIR)"),
         (Outcome::Unclean, Some(taken)) => {
             tracing::warn!(
-                "state: the process before was killed; its last checkpoint counts: {taken}, from {path}"
+                "state: the process before was killed, or could not write its counters; its last checkpoint counts: \
+                 {taken}, from {path}"
             );
         }
         (Outcome::Unclean, None) => {
-            tracing::warn!("state: the process before was killed, and its counters are lost ({path})");
+            tracing::warn!(
+                "state: the process before was killed, or could not write its counters: they are lost ({path})"
+            );
         }
         (Outcome::None, _) => tracing::info!(
             "state: {path} holds no counters (STATE_DIR; `tidegate state init` says that there is no history)"
@@ -119,16 +122,27 @@ impl State {
         Self { checkpoints: Arc::new(checkpoints), outcome, grace }
     }
 
-    /// Marks what was taken as taken, before the first answer, and begins to write checkpoints.
-    pub(super) async fn mark(&self, interval: Option<Duration>) -> Result<(), AppError> {
+    /// Marks what was taken as taken, before the first answer, and begins to write checkpoints. Returns whether the
+    /// process goes on: a signal works meanwhile too, and then what was taken is written again.
+    pub(super) async fn mark(
+        &self,
+        interval: Option<Duration>,
+        end: &mut EndSignals,
+    ) -> Result<bool, AppError> {
         let (checkpoints, outcome) = (Arc::clone(&self.checkpoints), self.outcome);
-        // It waits for the disk, and a signal must work at every moment.
-        let marking = tokio::task::spawn_blocking(move || checkpoints.mark(outcome));
-        marking.await.map_err(std::io::Error::other)??;
+        let mut marking = tokio::task::spawn_blocking(move || checkpoints.mark(outcome));
+        tokio::select! {
+            marked = &mut marking => marked.map_err(std::io::Error::other)??,
+            () = end.received() => {
+                let is_marked = tokio::time::timeout(self.grace, marking).await.is_ok();
+                self.save(is_marked, end).await;
+                return Ok(false);
+            }
+        }
         if let Some(interval) = interval {
             self.checkpoints.start(interval, || control::lower_priority(CONTROL_NICENESS))?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Shows it in metrics.
@@ -162,7 +176,7 @@ impl State {
         let folder = self.checkpoints.folder().path().display();
         let lost = "the counters of this process are lost";
         if !is_stopped {
-            return tracing::error!("state: {lost}: it still decided when it had to end ({folder})");
+            return tracing::error!("state: {lost}: they were still in use when it had to end ({folder})");
         }
         let checkpoints = Arc::clone(&self.checkpoints);
         let writing = tokio::task::spawn_blocking(move || checkpoints.finish());

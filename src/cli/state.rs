@@ -165,7 +165,7 @@ fn show(state: &State) -> Result<String, StateError> {
     for file in [File::Counters, File::Checkpoint] {
         let path = folder.join(file.name());
         match read(&path) {
-            Ok((header, totals)) => describe(&mut text, &path, &header, &totals),
+            Ok((header, totals)) => describe(&mut text, (file, &path), &header, &totals),
             Err(Distrust::Unreadable(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(distrust) => writeln!(text, "{}: {distrust}", path.display()),
         }
@@ -200,9 +200,18 @@ fn read(path: &Path) -> Result<(Header, Totals), Distrust> {
     Ok((header, reader.read(|counters| counters.verify())?))
 }
 
-fn describe(text: &mut String, path: &Path, header: &Header, totals: &Totals) -> std::fmt::Result {
+fn describe(
+    text: &mut String,
+    (file, path): (File, &Path),
+    header: &Header,
+    totals: &Totals,
+) -> std::fmt::Result {
     let now = Moment::now(&Clock::start());
-    let kind = if header.is_clean { "all counters at the end of a process" } else { "a checkpoint" };
+    let kind = match (file, header.is_clean) {
+        (File::Counters, _) => "all counters at the end of a process",
+        (File::Checkpoint, true) => "a checkpoint: what a process began with that runs, or was killed",
+        (File::Checkpoint, false) => "a checkpoint of a process that runs, or was killed",
+    };
     let place = if header.moment.is_same_boot(&now) { "on this boot" } else { "on another boot or machine" };
     writeln!(text, "{}: {kind}", path.display())?;
     let age = now.wall.nanos_since(header.moment.wall) / SECOND_NANOS;
