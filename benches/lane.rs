@@ -27,7 +27,7 @@ mod request;
 mod request_head;
 
 use client::{Client, Tally};
-use request::{DOMAIN, Descriptors, KEY, Keys, RequestMessage};
+use request::{Descriptors, Keys, RequestMessage, rules_text};
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -36,25 +36,50 @@ const KEYS: u64 = 1_000_000;
 const CONNECTIONS: usize = 8;
 const BATCHES: usize = 20_000;
 
-/// Name, calls of a batch, keys, whether calls carry request ids and trace headers.
-const LOADS: [(&str, usize, u64, bool); 5] = [
-    ("64", 64, KEYS, false),
-    ("64-few-keys", 64, 100, false),
-    ("64-ids", 64, KEYS, true),
-    ("8", 8, KEYS, false),
-    ("1", 1, KEYS, false),
+/// What is measured.
+struct Load {
+    name: &'static str,
+    /// Of a batch.
+    calls: usize,
+    keys: u64,
+    descriptors: Descriptors,
+    /// Whether calls carry request ids and trace headers.
+    ids: bool,
+}
+
+const LOADS: [Load; 8] = [
+    Load::plain("64", 64, KEYS),
+    Load::plain("64-few-keys", 64, 100),
+    Load { ids: true, ..Load::plain("64-ids", 64, KEYS) },
+    Load::plain("8", 8, KEYS),
+    Load::plain("1", 1, KEYS),
+    Load::gateway("64-gateway1", 1),
+    Load::gateway("64-gateway4", 4),
+    Load::gateway("64-gateway8", 8),
 ];
+
+impl Load {
+    const fn plain(name: &'static str, calls: usize, keys: u64) -> Load {
+        Load { name, calls, keys, descriptors: Descriptors::Plain, ids: false }
+    }
+
+    /// Calls with so many descriptors, and as many counters in all.
+    const fn gateway(name: &'static str, rules: usize) -> Load {
+        let descriptors = Descriptors::Gateway(rules);
+        Load { name, calls: 64, keys: KEYS / rules as u64, descriptors, ids: false }
+    }
+}
 
 fn main() {
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let limit = "rate_limit: {unit: hour, requests_per_unit: 1000000}";
-    let connect = lane(&format!("domain: {DOMAIN}\ndescriptors:\n  - {{key: {KEY}, {limit}}}\n"));
+    let connect = lane(&rules_text("{unit: hour, requests_per_unit: 1000000}"));
     println!("{:<12} {:>14} {:>14}", "calls", "ns a call", "the fastest");
-    measure(&connect, 64, Keys::InTurn(0), false, KEYS as usize / 64);
-    for (name, calls, keys, ids) in LOADS {
+    for load in LOADS {
+        let Load { name, calls, keys, .. } = load;
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-            let mut times = measure(&connect, calls, Keys::Random(keys), ids, BATCHES);
+            measure(&connect, &load, Keys::InTurn(0), keys as usize / calls);
+            let mut times = measure(&connect, &load, Keys::Random(keys), BATCHES);
             times.sort_unstable();
             let a_call = |time: Duration| time.as_nanos() as f64 / calls as f64;
             println!(
@@ -67,11 +92,12 @@ fn main() {
 }
 
 /// The time of each batch.
-fn measure<C>(connect: &impl Fn() -> C, calls: usize, keys: Keys, ids: bool, batches: usize) -> Vec<Duration>
+fn measure<C>(connect: &impl Fn() -> C, load: &Load, keys: Keys, batches: usize) -> Vec<Duration>
 where
     C: FnMut(&[u8], &mut Vec<u8>) -> usize,
 {
-    let mut request = RequestMessage::new(keys, Descriptors::Plain);
+    let &Load { calls, ids, descriptors, .. } = load;
+    let mut request = RequestMessage::new(keys, descriptors);
     let mut links: Vec<_> = (0..CONNECTIONS as u64).map(|seed| (Client::new(ids, seed), connect())).collect();
     let (mut tally, mut out, mut times) = (Tally::new(), Vec::new(), Vec::with_capacity(batches));
     for (client, serve) in &mut links {

@@ -18,7 +18,7 @@ pub(crate) const KEY: &str = "client";
 /// The digits of a key's value, which is a number.
 const KEY_DIGITS: usize = 7;
 /// The rules of the route that the rules of the benchmark have.
-pub(crate) const GATEWAY_RULES: usize = 8;
+const GATEWAY_RULES: usize = 8;
 /// What stands where a key's value will be.
 const NO_KEY: [u8; KEY_DIGITS] = [b'0'; KEY_DIGITS];
 /// The entry that Envoy Gateway writes first into every descriptor of a route.
@@ -82,8 +82,18 @@ impl Descriptors {
 }
 
 /// The key under which a rule of Envoy Gateway distinguishes clients.
-pub(crate) fn gateway_key(rule: usize) -> String {
+fn gateway_key(rule: usize) -> String {
     format!("rule-{rule}-match-0")
+}
+
+/// Rules that give every key this limit.
+pub(crate) fn rules_text(rate_limit: &str) -> String {
+    let mut text = format!("domain: {DOMAIN}\ndescriptors:\n  - {{key: {KEY}, rate_limit: {rate_limit}}}\n");
+    text += &format!("  - key: {ROUTE}\n    value: {ROUTE}\n    descriptors:\n");
+    for rule in 0..GATEWAY_RULES {
+        text += &format!("      - {{key: {}, rate_limit: {rate_limit}}}\n", gateway_key(rule));
+    }
+    text
 }
 
 /// The encoded request with its gRPC prefix.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::args::Args;
 use super::echo::Echo;
 use super::load::{Pace, Run};
-use super::request::{Descriptors, GATEWAY_RULES};
+use super::request::Descriptors;
 use super::server::Subject;
 
 /// One section of the table.
@@ -81,7 +81,7 @@ impl Scenario {
         match self {
             Scenario::Gateway1 => Descriptors::Gateway(1),
             Scenario::Gateway4 => Descriptors::Gateway(4),
-            Scenario::Gateway8 => Descriptors::Gateway(GATEWAY_RULES),
+            Scenario::Gateway8 => Descriptors::Gateway(8),
             _ => Descriptors::Plain,
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::echo::Echo;
 use super::peer::{self, Peer};
-use super::request::{DOMAIN, Expected, GATEWAY_RULES, KEY, ROUTE, gateway_key};
+use super::request::{Expected, rules_text};
 use super::socket;
 
 /// How long a server may take to start listening.
@@ -271,16 +271,6 @@ fn tidegate_command(
         .env("WORKER_THREADS", cores.split(',').count().to_string())
         .env("LOG_LEVEL", "warn");
     Ok(())
-}
-
-/// Rules that give every key this limit.
-pub(crate) fn rules_text(rate_limit: &str) -> String {
-    let mut text = format!("domain: {DOMAIN}\ndescriptors:\n  - {{key: {KEY}, rate_limit: {rate_limit}}}\n");
-    text += &format!("  - key: {ROUTE}\n    value: {ROUTE}\n    descriptors:\n");
-    for rule in 0..GATEWAY_RULES {
-        text += &format!("      - {{key: {}, rate_limit: {rate_limit}}}\n", gateway_key(rule));
-    }
-    text
 }
 
 /// Creates a folder for this run in Cargo's target folder.
