@@ -225,7 +225,8 @@ impl Book {
         all.sort_by_key(|record| record.number);
         let until = all.iter().filter_map(|record| record.changes_after(now)).min();
         all.retain(|record| record.is_in_force(now));
-        let exceptions = Exceptions::new(all.iter().map(|record| &record.exception));
+        let labels = all.iter().map(|record| Arc::new(record.label())).collect();
+        let exceptions = Exceptions::new(all.iter().map(|record| &record.exception)).labelled(labels);
         Compiled { exceptions, until }
     }
 }

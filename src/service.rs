@@ -296,10 +296,15 @@ impl Service {
         request: &Request<'_>,
         render: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        let plan = self.plan(live, request);
+        let exceptions = self.exceptions.hold();
+        let mut plan = live.rules().plan(request, self.modes);
+        exceptions.iter().for_each(|all| all.apply(request, &mut plan));
         let looks = self.counters.look(request, &plan, &self.clock).await?;
         let (cold, now) = (self.counters.coldness(), self.clock.now());
-        let explanation = explain(live.rules(), request, &plan, looks);
+        let mut explanation = explain(live.rules(), request, &plan, looks);
+        if let Some(exceptions) = &exceptions {
+            explanation = explanation.excepted(exceptions.met(request, &plan));
+        }
         Ok(render(&explanation.while_cold(|limit| cold.nanos_left_of(limit, now))))
     }
 
@@ -322,7 +327,7 @@ impl Service {
         conclude_into(plan, verdicts, &mut decision);
         let Loaded { rules, handles, denials, told, .. } = live.loaded;
         self.metrics.observe(handles, request, &decision);
-        self.exceptions.count(request, plan);
+        decision.exceptions = self.exceptions.met_by(request, plan);
         if DecisionLog::is_on() {
             let context = Context { rules, denials, metrics: &self.metrics };
             self.log.decided(context, at, request, &decision);

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::stamp;
-use tidegate_engine::exceptions::{Effect, Exception, Level};
+use tidegate_engine::exceptions::{Effect, Exception, Label, Level};
 use tidegate_engine::time::Timestamp;
 
 /// The longest text of any field, in bytes.
@@ -148,6 +148,11 @@ impl Record {
             }
         }
         shown
+    }
+
+    /// What explanations and answers say of it.
+    pub(super) fn label(&self) -> Label {
+        Label { id: self.id.clone(), until: self.until.map(stamp::show) }
     }
 
     /// Its JSON, for the file.

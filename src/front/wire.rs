@@ -199,13 +199,7 @@ mod tests {
         let rules = rules("domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true}}]");
         let unlimited = Status::Unlimited(&rules.rules()[0]);
         let statuses = smallvec![Status::NoLimit, unlimited, limited(false, 1), limited(true, 2)];
-        let decision = Decision {
-            code: Code::OverLimit,
-            shadowed: false,
-            domain_known: true,
-            statuses,
-            trials: Vec::new(),
-        };
+        let decision = Decision { code: Code::OverLimit, domain_known: true, statuses, ..Decision::empty() };
         let mut message = Vec::new();
         encode(&AnswerOptions::default(), &Request::new("shop", 0), &decision, &mut message);
         let decoded = RateLimitResponse::decode(&*message).expect("it was just encoded");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 
-use tidegate_engine::exceptions::{Effect, Exceptions};
+use tidegate_engine::exceptions::{Effect, Exceptions, Met};
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
 
@@ -43,14 +43,15 @@ impl InForce {
         }
     }
 
-    /// Counts those that a decision met.
+    /// Those that a decision met, counted; `None`: none.
     #[inline]
-    pub(super) fn count(&self, request: &Request<'_>, plan: &Plan<'_>) {
-        if self.is_any.load(Relaxed) {
-            for (_, _, effect) in self.current.load().met(request, plan) {
-                self.met[place_of(effect)].fetch_add(1, Relaxed);
-            }
+    pub(super) fn met_by(&self, request: &Request<'_>, plan: &Plan<'_>) -> Option<Box<[Met]>> {
+        if !self.is_any.load(Relaxed) {
+            return None;
         }
+        let met: Box<[Met]> = self.current.load().met(request, plan).collect();
+        met.iter().for_each(|met| _ = self.met[place_of(met.effect)].fetch_add(1, Relaxed));
+        (!met.is_empty()).then_some(met)
     }
 
     /// Descriptors that met one, in the order of [`EFFECTS`].

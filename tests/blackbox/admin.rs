@@ -268,3 +268,41 @@ fn the_openapi_document_is_valid_and_knows_every_path() {
         }
     }
 }
+
+#[test]
+fn who_meets_an_exception_is_told_which_what_it_does_and_until_when() {
+    let limiter = setup().env("RESPONSE_DYNAMIC_METADATA", "true").start();
+    let until = "2099-01-01T00:00:00Z";
+    put(&limiter, "launch", &exception(Some("alice"), &json!({"requests_per_unit": 5, "until": until})));
+    put(&limiter, "abuse", &exception(Some("mal*"), &json!({"deny": true})));
+    put(&limiter, "press", &exception(Some("press"), &json!({"unlimited": true})));
+    eventually_true("a denial", || !ask(&limiter, "mallory"));
+    let post = |port: u16, path: &str, user: &str| -> String {
+        let body = json!({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": user}]}]});
+        let headers = [("host", "limiter")];
+        Client::new(port).send("POST", path, &headers, &body.to_string()).expect("an answer").body
+    };
+    let (debug, http) = (limiter.ports().debug, limiter.ports().http);
+    for (user, line) in [
+        ("alice", "  exception launch: 5 instead of 3, until 2099-01-01T00:00:00Z\n"),
+        ("mallory", "  exception abuse: nothing passes, until it is ended\n"),
+        ("press", "  exception press: counted and never denied, until it is ended\n"),
+    ] {
+        let shown = post(debug, "/ask", user);
+        assert!(shown.contains(line), "{user}: {shown}");
+    }
+    assert!(!post(debug, "/ask", "bob").contains("exception"));
+    let shown: Value = serde_json::from_str(&post(debug, "/ask?format=json", "alice")).expect("JSON");
+    let instead_of = json!({"requests_per_unit": 3, "burst": 3});
+    let expected = json!({"id": "launch", "effect": "limit", "until": until, "instead_of": instead_of});
+    assert_eq!(shown["descriptors"][0]["exception"], expected);
+
+    let told = |user: &str| -> Value {
+        let answer: Value = serde_json::from_str(&post(http, "/json", user)).expect("JSON");
+        answer["dynamicMetadata"]["exceptions"].clone()
+    };
+    let expected = json!([{"descriptor": 0.0, "id": "launch", "effect": "limit", "until": until}]);
+    assert_eq!(told("alice"), expected);
+    assert_eq!(told("mallory"), json!([{"descriptor": 0.0, "id": "abuse", "effect": "deny"}]));
+    assert_eq!(told("bob"), Value::Null);
+}

@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, channel};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use self::random::{LATE, Random, Request, request, virtual_hosts};
+pub use self::random::Random;
+use self::random::{LATE, Request, request, virtual_hosts};
 use crate::check_descriptors::{envoy_of, take};
 use crate::harness::envoy::binary;
 use crate::harness::grpc::{Descriptor, LimitOverride, RateLimitRequest};

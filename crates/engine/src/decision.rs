@@ -5,6 +5,7 @@
 
 use smallvec::SmallVec;
 
+use crate::exceptions::Met;
 use crate::limit::{Limit, Verdict};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
 use crate::rule::Rule;
@@ -46,6 +47,8 @@ pub struct Decision<'a> {
     pub statuses: SmallVec<[Status<'a>; 8]>,
     /// What became of the limits on trial.
     pub trials: Vec<Trial<'a>>,
+    /// The exceptions that its descriptors met; `None`: none.
+    pub exceptions: Option<Box<[Met]>>,
 }
 
 /// What a limit on trial says of one descriptor. The answer does not depend on it.
@@ -112,6 +115,7 @@ pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut De
     decision.statuses.clear();
     decision.statuses.extend(plan.steps.iter().enumerate().map(status));
     decision.trials.clear();
+    decision.exceptions = None;
     if !plan.candidates.is_empty() {
         conclude_trials(plan, verdicts, &mut decision.trials);
     }
@@ -149,6 +153,7 @@ impl<'a> Decision<'a> {
             domain_known: false,
             statuses: SmallVec::new(),
             trials: Vec::new(),
+            exceptions: None,
         }
     }
 

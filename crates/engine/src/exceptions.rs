@@ -7,6 +7,8 @@
 //! For one descriptor, the first of these holds: an exception that denies, the limit that the request brings, the newest
 //! other exception that fits, the rule.
 
+mod met;
+
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -19,6 +21,8 @@ use crate::request::{Descriptor, Entry, Request};
 use crate::rule::Rule;
 use crate::rules::Pattern;
 use crate::time::SECOND_NANOS;
+
+pub use self::met::{Label, Met};
 
 /// An exception for the descriptors of a domain that have these keys and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +66,8 @@ pub struct Exceptions {
     hasher: FixedState,
     /// By domain and keys.
     shapes: HashTable<Shape>,
+    /// By id. Empty if nobody is told.
+    labels: Vec<Arc<Label>>,
 }
 
 /// The exceptions for one domain and one list of keys.
@@ -140,21 +146,6 @@ impl Exceptions {
                 plan.candidates.retain(|candidate| candidate.step != index);
             }
         }
-    }
-
-    /// The exceptions that a request met, given its plan under them: each with the place of the descriptor, its id, and
-    /// what it does.
-    pub fn met<'m>(
-        &'m self,
-        request: &'m Request<'_>,
-        plan: &'m Plan<'_>,
-    ) -> impl Iterator<Item = (usize, usize, Effect)> + 'm {
-        let descriptors = request.descriptors().zip(&plan.steps).enumerate();
-        let checked = descriptors.filter(|(_, (_, step))| matches!(step, Step::Check(_)));
-        checked.filter_map(|(at, (descriptor, _))| {
-            let place = self.fitting(request.domain(), &descriptor)?;
-            Some((at, place.id, place.effect))
-        })
     }
 
     fn fitting(&self, domain: &str, descriptor: &Descriptor<'_, '_>) -> Option<Place> {

@@ -10,6 +10,7 @@ mod render;
 mod settled;
 
 use crate::decision::{Code, Decision, Limited, Status, Trial, Verdicts, conclude};
+use crate::exceptions::Met;
 use crate::limit::Limit;
 use crate::look::{Look, Looks};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
@@ -43,6 +44,8 @@ struct Explained<'a> {
     settled: Option<Settled>,
     /// The descriptor whose rule replaces its own, by index.
     replaced_by: Option<usize>,
+    /// The exception that changed its limit.
+    exception: Option<Met>,
     /// Its rule's limit on trial, and what that counter says.
     trial: Option<(Trial<'a>, Look)>,
     /// One sentence.
@@ -86,6 +89,7 @@ pub fn explain<'a>(
             look: looks[index].clone(),
             settled,
             replaced_by,
+            exception: None,
             trial: trial(plan, &decision, &looks, index),
             why,
         });
@@ -105,6 +109,17 @@ impl<'a> Explanation<'a> {
             if seconds > 0 && limited.verdict.remaining == 0 {
                 let why = format!("hits of before may be lost, so it counts as full for {seconds} s more");
                 descriptor.why = format!("{} ({why}: COLD_START=deny)", descriptor.why);
+            }
+        }
+        self
+    }
+
+    /// The same, saying which exceptions changed the limits of its plan.
+    #[must_use]
+    pub fn excepted(mut self, met: impl IntoIterator<Item = Met>) -> Self {
+        for met in met {
+            if let Some(descriptor) = self.descriptors.get_mut(met.descriptor) {
+                descriptor.exception = Some(met);
             }
         }
         self

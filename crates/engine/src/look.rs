@@ -32,23 +32,29 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// Of a counter of a strict algorithm, at its latest time. The times are those that it tells clients to wait.
+    /// Of a counter of a strict algorithm, at its latest time.
     pub(crate) fn of(counter: &impl Counter, limit: &Limit) -> Option<Self> {
         let now = counter.look(limit, Pending::default(), 0);
-        if !limit.algorithm().is_strict() || now.before == 0 || limit.requests() == 0 {
+        Self::of_waits(limit, (now.before, now.left), |hits| counter.wait_nanos(limit, hits))
+    }
+
+    /// Of a counter with so many hits before and so many left, from the times that it tells clients to wait: for how
+    /// many nanoseconds, if they want so many hits. More hits never wait shorter. `None`: nothing counts, or the
+    /// algorithm is not strict.
+    pub fn of_waits(limit: &Limit, (before, free): (u64, u64), wait: impl Fn(u64) -> u64) -> Option<Self> {
+        if !limit.algorithm().is_strict() || before == 0 || limit.requests() == 0 {
             return None;
         }
-        let wait = |hits: u64| counter.wait_nanos(limit, hits);
-        let (first, last) = (wait(now.left + 1), wait(u64::from(limit.requests())));
+        let (first, last) = (wait(free + 1), wait(u64::from(limit.requests())));
         let mut leaving = Self { slices: [0; SLICES], nanos: (first, last) };
         // How many hits fit after a wait grows with it. What counts beyond N leaves before the first that makes room.
-        let mut fit = now.left;
+        let mut fit = free;
         let mut gone = 0;
         for (slice, count) in (1_u128..).zip(&mut leaving.slices) {
             let until = (u128::from(last) * slice / SLICES as u128) as u64;
             fit = most(fit, u64::from(limit.requests()), |hits| wait(hits) <= until);
-            let left = match fit > now.left {
-                true => now.before.saturating_sub(u64::from(limit.requests()) - fit),
+            let left = match fit > free {
+                true => before.saturating_sub(u64::from(limit.requests()) - fit),
                 false => 0,
             };
             *count = left - gone;

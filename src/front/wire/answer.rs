@@ -125,10 +125,7 @@ mod tests {
     fn decoded(statuses: &[Status<'_>]) -> RateLimitResponse {
         let statuses = statuses.iter().copied().collect();
         let mut bytes = Vec::new();
-        encode(
-            &Decision { code: Code::Ok, shadowed: false, domain_known: true, statuses, trials: Vec::new() },
-            &mut bytes,
-        );
+        encode(&Decision { domain_known: true, statuses, ..Decision::empty() }, &mut bytes);
         let decoded = RateLimitResponse::decode(&*bytes).expect("it is one");
         assert_eq!(decoded.encode_to_vec(), bytes);
         decoded

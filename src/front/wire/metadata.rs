@@ -1,4 +1,5 @@
-//! Dynamic metadata for the next filters of the proxy: what was asked, and the metadata of the rules that let it pass.
+//! Dynamic metadata for the next filters of the proxy: what was asked, the metadata of the rules that let it pass, and
+//! the exceptions that it met.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,6 +9,7 @@ use prost_types::{ListValue, Struct, Value};
 use serde_json::{Map, Value as Json};
 
 use tidegate_engine::decision::{Code, Decision, Status};
+use tidegate_engine::exceptions::Met;
 use tidegate_engine::plan::Origin;
 use tidegate_engine::request::{Descriptor, Override, Request};
 
@@ -21,6 +23,19 @@ pub(super) fn render(request: &Request<'_>, decision: &Decision<'_>) -> Struct {
     let metadata = of_rules(decision);
     if !metadata.fields.is_empty() {
         fields.push(("metadata", structure(metadata)));
+    }
+    if let Some(exceptions) = &decision.exceptions {
+        fields.push(("exceptions", list(exceptions.iter().map(|met| structure(of_exception(met))))));
+    }
+    of_fields(fields)
+}
+
+/// An exception of an operator that a descriptor met.
+fn of_exception(met: &Met) -> Struct {
+    let mut fields = vec![("descriptor", number(met.descriptor as f64)), ("effect", text(met.effect.name()))];
+    if let Some(label) = &met.label {
+        fields.push(("id", text(&label.id)));
+        fields.extend(label.until.as_ref().map(|until| ("until", text(until))));
     }
     of_fields(fields)
 }

@@ -70,6 +70,15 @@ pub struct DescriptorStatus {
     pub current_limit: Option<RateLimit>,
     #[prost(uint32, tag = "3")]
     pub limit_remaining: u32,
+    #[prost(message, optional, tag = "4")]
+    pub duration_until_reset: Option<Seconds>,
+}
+
+/// A `Duration` of whole seconds.
+#[derive(Clone, PartialEq, Message)]
+pub struct Seconds {
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::render::limit_of;
 use super::{Explained, Explanation, denying};
 use crate::decision::{Limited, Status, Trial};
+use crate::exceptions::Met as Exception;
 use crate::look::Look;
 use crate::plan::Hits;
 use crate::rules::{Fit, Level, Met, Rule, Tried, Written};
@@ -44,6 +45,9 @@ impl Explained<'_> {
         if let (Status::Limited(limited), Some(look)) = (&self.status, &self.look) {
             json["limit"] = limit(limited);
             json["counter"] = counter(limited, look);
+        }
+        if let Some(met) = &self.exception {
+            json["exception"] = exception(met, self.rule);
         }
         if let Some((trial, look)) = &self.trial {
             json["candidate"] = candidate(trial, look);
@@ -133,6 +137,18 @@ fn counter(limited: &Limited<'_>, look: &Look) -> Value {
         });
     }
     json
+}
+
+/// `until` is null if it ends when somebody ends it; `instead_of` is what the rule says.
+fn exception(met: &Exception, rule: Option<&Rule>) -> Value {
+    let (id, until) = met.label.as_ref().map(|label| (&label.id, &label.until)).unzip();
+    let own = rule.and_then(|rule| rule.limit);
+    json!({
+        "id": id,
+        "effect": met.effect.name(),
+        "until": until,
+        "instead_of": own.map(|own| json!({"requests_per_unit": own.requests(), "burst": own.burst()})),
+    })
 }
 
 fn candidate(trial: &Trial<'_>, look: &Look) -> Value {

@@ -4,9 +4,10 @@ use std::fmt::{self, Display};
 
 use super::{Explained, Explanation, denying, drawing};
 use crate::decision::{Limited, Status, Trial};
+use crate::exceptions::{Effect, Met as Exception};
 use crate::look::Look;
 use crate::plan::{Hits, Origin};
-use crate::rules::{Cost, Fit, Level, Met, Tried};
+use crate::rules::{Cost, Fit, Level, Met, Rule, Tried};
 use crate::text::one_line;
 use crate::time::ceil_secs;
 
@@ -89,6 +90,9 @@ impl Explained<'_> {
 
     fn write_counter(&self, out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Result {
         line(out, format_args!("  limit     {}", limit_text(limited)))?;
+        if let Some(met) = &self.exception {
+            line(out, format_args!("  exception {}", exception_text(met, self.rule)))?;
+        }
         if self.own_hits {
             let (does, hits) = match limited.hits {
                 Hits::Take(hits) => ("takes", hits),
@@ -110,6 +114,27 @@ impl Explained<'_> {
         }
         writeln!(out, "  capacity  {}", capacity(limited, look))
     }
+}
+
+/// `launch: 5 instead of 3, until 2026-11-30T08:00:00Z`.
+fn exception_text(met: &Exception, rule: Option<&Rule>) -> String {
+    let own = rule.and_then(|rule| rule.limit);
+    let of = |number: Option<u32>, own: Option<u32>| match (number, own) {
+        (Some(number), Some(own)) => Some(format!("{number} instead of {own}")),
+        (number, _) => number.map(|number| number.to_string()),
+    };
+    let does = match met.effect {
+        Effect::Deny => "nothing passes".to_owned(),
+        Effect::Unlimited => "counted and never denied".to_owned(),
+        Effect::Limit { requests, burst } => {
+            let burst = of(burst, own.map(|own| own.burst())).map(|text| format!("burst {text}"));
+            let parts = of(requests, own.map(|own| own.requests())).into_iter().chain(burst);
+            parts.collect::<Vec<_>>().join(", ")
+        }
+    };
+    let Some(label) = &met.label else { return does };
+    let until = label.until.as_ref().map_or("it is ended", |until| until);
+    format!("{}: {does}, until {until}", label.id)
 }
 
 /// When there is room for one hit, and for the hits that are asked for.

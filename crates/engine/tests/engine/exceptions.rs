@@ -183,7 +183,7 @@ proptest! {
         let keys: Vec<_> = entries.iter().map(|(key, _)| key.as_str()).collect();
         let rules = loaded(&rule_of(&domain, &keys)).rules;
         let plan = rules.plan(&request, Modes::default());
-        let found = exceptions.met(&request, &plan).next().map(|(_, id, _)| id);
+        let found = exceptions.met(&request, &plan).next().map(|met| met.index);
         let wanted = expected(&all, &domain, &entries);
         // Of two denials, either says the same.
         let effect = |id: Option<usize>| id.map(|id| all[id].effect);

@@ -1,7 +1,8 @@
 //! What the counters in Redis say to a request while nothing is charged, for explanations.
 //!
-//! In: a request and its plan. Out: what each counter says to the hits that it is asked for, and to a single one. Two
-//! questions each; neither leases nor the deny cache answer, and the deny cache learns nothing.
+//! In: a request and its plan. Out: what each counter says to the hits that it is asked for, to a single one, and, for
+//! the drawing of what counts, to some numbers of hits more. Each is a question of its own; neither leases nor the
+//! deny cache answer, and the deny cache learns nothing.
 
 use smallvec::smallvec;
 
@@ -10,11 +11,14 @@ use crate::runtime::Runtime;
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit, Verdict};
-use tidegate_engine::look::{Look, Looks};
+use tidegate_engine::look::{Leaving, Look, Looks};
 use tidegate_engine::plan::{Check, Hits, Modes, Origin, Plan, Step};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::Unit;
 use tidegate_engine::time::SECOND_NANOS;
+
+/// How many numbers of hits a drawing asks about. Counters of smaller limits are drawn exactly.
+const STEPS: u64 = 64;
 
 impl<R: Runtime> SharedStore<R> {
     /// What all counters of the request say to it, each as if the request asked it alone: when a request asks one counter
@@ -24,18 +28,58 @@ impl<R: Runtime> SharedStore<R> {
     /// When Redis does not answer for one of the counters.
     pub async fn look(&self, request: &Request<'_>, plan: &Plan<'_>) -> Result<Looks, StoreError> {
         // Fixed windows count denied hits too. Their wait does not depend on the hits.
-        let asked = |check: &Check<'_>| match check.hits {
+        let asked = |_, check: &Check<'_>| match check.hits {
             Hits::Take(hits) if check.limit.algorithm() != Algorithm::FixedWindow => hits,
             _ => 0,
         };
-        let (asked, one) = (self.say(request, plan, asked).await?, self.say(request, plan, |_| 0).await?);
+        let (asked, one) = (self.say(request, plan, asked).await?, self.say(request, plan, |_, _| 0).await?);
+        let waits = self.waits(request, plan, &one).await?;
         let mut looks: Looks = (0..plan.places()).map(|_| None).collect();
         for (place, check) in plan.checks() {
             if let (Some(asked), Some(one)) = (asked[place], one[place]) {
-                looks[place] = Some(look(check, asked, one));
+                let free = one.remaining;
+                let leaving =
+                    Leaving::of_waits(&check.limit, (one.before, free), |hits| waits[place].of(hits));
+                looks[place] = Some(Look { leaving, ..look(check, asked, one) });
             }
         }
         Ok(looks)
+    }
+
+    /// How long some numbers of hits would have to wait, by place: the fewest that do not fit, and then up to
+    /// [`STEPS`] more, up to N.
+    async fn waits(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan<'_>,
+        now: &Verdicts,
+    ) -> Result<Vec<Waits>, StoreError> {
+        let mut waits = vec![Waits::default(); plan.places()];
+        let mut used = vec![0; plan.places()];
+        for (place, check) in plan.checks() {
+            let now = now[place].filter(|now| check.limit.algorithm().is_strict() && now.before > 0);
+            used[place] =
+                now.map_or(0, |now| u64::from(check.limit.requests()).saturating_sub(now.remaining));
+        }
+        let steps = used.iter().copied().max().unwrap_or(0).min(STEPS);
+        if steps == 0 {
+            return Ok(waits);
+        }
+        for step in 0..=steps {
+            let hits = |place: usize, check: &Check<'_>| match used[place] {
+                0 => 0,
+                used => {
+                    let part = (used * step).div_ceil(steps).max(1);
+                    u64::from(check.limit.requests()) - used + part
+                }
+            };
+            let said = self.say(request, plan, hits).await?;
+            for (place, check) in plan.checks().filter(|&(place, _)| used[place] > 0) {
+                let wait = said[place].filter(|said| said.over).map_or(0, |said| said.reset_nanos);
+                waits[place].push(hits(place, check), wait);
+            }
+        }
+        Ok(waits)
     }
 
     /// The verdicts on other hits than those of the plan, in a request that is denied for another reason. So nothing is
@@ -44,16 +88,19 @@ impl<R: Runtime> SharedStore<R> {
         &self,
         request: &Request<'_>,
         plan: &Plan<'_>,
-        hits: impl Fn(&Check<'_>) -> u64,
+        hits: impl Fn(usize, &Check<'_>) -> u64,
     ) -> Result<Verdicts, StoreError> {
         let mut own = plan.clone();
         own.modes = Modes::default();
-        let of_steps = own.steps.iter_mut().filter_map(|step| match step {
+        let of_steps = own.steps.iter_mut().map(|step| match step {
             Step::Check(check) => Some(check),
             _ => None,
         });
-        for check in of_steps.chain(own.candidates.iter_mut().map(|candidate| &mut candidate.check)) {
-            *check = Check { hits: Hits::Take(hits(check)), reported: false, ..*check };
+        let of_candidates = own.candidates.iter_mut().map(|candidate| Some(&mut candidate.check));
+        for (place, check) in of_steps.chain(of_candidates).enumerate() {
+            if let Some(check) = check {
+                *check = Check { hits: Hits::Take(hits(place, check)), reported: false, ..*check };
+            }
         }
         let denying = own.steps.len();
         own.steps.push(Step::Check(denying_check()));
@@ -67,6 +114,24 @@ impl<R: Runtime> SharedStore<R> {
             outcomes.into_iter().map(verdict).collect::<Result<_, _>>().map_err(StoreError)?;
         verdicts.remove(denying);
         Ok(verdicts)
+    }
+}
+
+/// Numbers of hits, in order, and how many nanoseconds each would have to wait.
+#[derive(Clone, Debug, Default)]
+struct Waits(Vec<(u64, u64)>);
+
+impl Waits {
+    /// Time passes between two questions, so a wait may seem shorter than that of fewer hits.
+    fn push(&mut self, hits: u64, nanos: u64) {
+        let least = self.0.last().map_or(0, |&(_, nanos)| nanos);
+        self.0.push((hits, nanos.max(least)));
+    }
+
+    /// The wait for so many hits: that of the next number that was asked.
+    fn of(&self, hits: u64) -> u64 {
+        let known = self.0.iter().find(|(asked, _)| *asked >= hits).or(self.0.last());
+        known.map_or(0, |&(_, nanos)| nanos)
     }
 }
 

@@ -1,0 +1,61 @@
+//! Which exceptions a request met, for those who are told of it: metrics, explanations, the metadata of answers.
+//!
+//! In: a request with its plan under the exceptions. Out: one [`Met`] for each descriptor that met one.
+
+use std::sync::Arc;
+
+use super::{Effect, Exceptions};
+use crate::plan::{Plan, Step};
+use crate::request::Request;
+
+/// What people are told of an exception.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Its name.
+    pub id: String,
+    /// When it ends, as text; `None`: when somebody ends it.
+    pub until: Option<String>,
+}
+
+/// An exception that one descriptor of a request met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Met {
+    /// The index of the descriptor.
+    pub descriptor: usize,
+    /// The index of the exception in the list that [`Exceptions`] were made from.
+    pub index: usize,
+    /// What it does.
+    pub effect: Effect,
+    /// What people are told of it, if that is known.
+    pub label: Option<Arc<Label>>,
+}
+
+impl Effect {
+    /// What it does, in one word: as metrics and metadata call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Limit { .. } => "limit",
+            Self::Unlimited => "unlimited",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+impl Exceptions {
+    /// The same exceptions with what people are told of them, in the order of the list that they were made from.
+    #[must_use]
+    pub fn labelled(self, labels: Vec<Arc<Label>>) -> Self {
+        Self { labels, ..self }
+    }
+
+    /// The exceptions that a request met, given its plan under them.
+    pub fn met<'m>(&'m self, request: &'m Request<'_>, plan: &'m Plan<'_>) -> impl Iterator<Item = Met> + 'm {
+        let descriptors = request.descriptors().zip(&plan.steps).enumerate();
+        let checked = descriptors.filter(|(_, (_, step))| matches!(step, Step::Check(_)));
+        checked.filter_map(|(at, (descriptor, _))| {
+            let place = self.fitting(request.domain(), &descriptor)?;
+            let label = self.labels.get(place.id).cloned();
+            Some(Met { descriptor: at, index: place.id, effect: place.effect, label })
+        })
+    }
+}
