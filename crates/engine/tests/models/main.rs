@@ -8,6 +8,7 @@
 #[allow(dead_code, unused_imports, reason = "the models ask less than the crate has")]
 mod src {
     pub mod decision;
+    pub mod exceptions;
     pub mod key;
     pub mod limit;
     pub mod look;
@@ -34,6 +35,6 @@ mod explore;
 mod models;
 
 use src::{
-    decision, key, limit, look, memory, metric_name, plan, reported, request, rule, rules, settle, sip, text,
-    time, unit,
+    decision, exceptions, key, limit, look, memory, metric_name, plan, reported, request, rule, rules,
+    settle, sip, text, time, unit,
 };
