@@ -159,7 +159,7 @@ settings! {
         "LIMIT_LIMIT_HEADER" limit_limit_header: HeaderName = "RateLimit-Limit", "name of the header with the limit";
         "LIMIT_REMAINING_HEADER" limit_remaining_header: HeaderName = "RateLimit-Remaining", "name of the header with the remaining hits";
         "LIMIT_RESET_HEADER" limit_reset_header: HeaderName = "RateLimit-Reset", "name of the header with the seconds to wait";
-        "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "send the next filters of the proxy what was asked, and the metadata of the rules that let their descriptors pass";
+        "RESPONSE_DYNAMIC_METADATA" response_dynamic_metadata: bool = "false", "send the next filters of the proxy what was asked, the metadata of the rules that let their descriptors pass, and the exceptions that were met";
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" stop_cache_key_increment_when_overlimit: bool = "false", "fixed windows: when one descriptor is over, the others are not charged";
         "STORE_FULL_MODE" store_full_mode: StoreFull = "deny", "what a descriptor gets that would need more than MAX_COUNTER_BYTES";
         optional {
