@@ -14,8 +14,8 @@ use tidegate_redis::key::KeyStyle;
 use tidegate_redis::script::{Call, Clock, Lost, Purpose, Whole, source};
 
 use super::database::Database;
+use super::request::rules_text;
 use super::request::{DOMAIN, KEY, Random};
-use super::server::rules_text;
 
 /// The start of every reply, and the bytes of a reply: nine numbers of eight bytes in one string.
 const REPLY: &[u8] = b"$72\r\n";
