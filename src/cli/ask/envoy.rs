@@ -106,8 +106,11 @@ impl Source {
 
 fn read(file: &Path) -> std::io::Result<String> {
     let mut text = String::new();
-    std::fs::File::open(file)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
-    Ok(text)
+    let read = std::fs::File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    match read as u64 > FILE_BYTES_MAX {
+        true => Err(std::io::Error::other(format!("longer than {FILE_BYTES_MAX} bytes"))),
+        false => Ok(text),
+    }
 }
 
 /// What was found, for people.
