@@ -22,7 +22,7 @@ use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 
 /// The keys of limits in requests, and the values of counters.
 const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
-const KEYS: [&str; 6] = ["k0", "k1", "k2", "k3", "k4", "k5"];
+const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
 
 /// A request that waits for its answer, until this is dropped.
 struct Asking {

@@ -1,14 +1,14 @@
 //! Plots: a few requests and faults that together prepare what goes wrong seldom by chance.
 //!
-//! In: a scenario that was drawn. Out: more requests and faults in it. Each plot has a counter that others seldom ask, so
-//! that it begins empty, and ends with requests for all that is left: what was counted too low is admitted then.
+//! In: a scenario that was drawn. Out: more requests and faults in it. Plots have counters that others do not ask, so
+//! that these begin empty, and end with requests for all that is left: what was counted too low is admitted then.
 
 use super::{ASKED, Ask, Fault, Item, Layout, Scenario, What};
 use crate::random::Random;
 use crate::world::{MICRO, MILLI, SECOND, Time};
 
-/// The counter of plots, of each limit.
-const KEY: u64 = 5;
+/// The counter of plots, of each limit: other clients have fewer.
+const KEY: u64 = 6;
 /// Longer windows take too long to come round.
 const WINDOW_SECS_MAX: u64 = 5;
 /// Of fewer hits too few are leased, and too few drain while an answer is late.
