@@ -16,15 +16,14 @@ const REQUESTS_MIN: u32 = 40;
 
 /// Some scenarios have plots.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
-    if random.one_in(2) {
-        return;
-    }
+    let nodes = two_nodes(random, scenario).filter(|_| random.one_in(2));
+    let Some(nodes) = nodes else { return };
     for _ in 0..1 + random.below(3) {
         match random.below(if scenario.denies_cold { 4 } else { 2 }) {
-            0 => late_spender(random, scenario),
-            1 => late_denial(random, scenario),
-            2 => lost_lease(random, scenario),
-            _ => two_masters(random, scenario),
+            0 => late_spender(random, scenario, nodes),
+            1 => late_denial(random, scenario, nodes),
+            2 => lost_lease(random, scenario, nodes),
+            _ => two_masters(random, scenario, nodes),
         };
     }
     scenario.asks.sort_by_key(|ask| ask.at);
@@ -33,11 +32,10 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 
 /// A node that hears late from Redis takes a lease, and spends it as late as it may. Then others take all that is left, and
 /// come back when the lease leaves the window.
-fn late_spender(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
+fn late_spender(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
     let limit = a_limit(random, scenario, |scenario, limit| scenario.limits[limit].is_leased)?;
-    let (node, other) = two_nodes(random, scenario)?;
     let back = random.between(scenario.timeout / 10, scenario.timeout / 10 * 6);
-    scenario.far[node] = [0, back];
+    (scenario.far[node], scenario.far[other]) = ([0, back], [0, 0]);
     let (hits, window) = of_limit(scenario, limit);
     let begins = moment(random, window);
     for at in [begins, begins + MILLI] {
@@ -55,10 +53,9 @@ fn late_spender(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
 
 /// Two requests ask a counter, and another one that denies them: one at once, and the other late. Meanwhile something happens
 /// to the server that charged them, or the counter drains; others ask too. Then the hits of the late one go back.
-fn late_denial(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
+fn late_denial(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
     let limit = a_limit(random, scenario, |_, _| true)?;
     let denies = random.below(scenario.limits.len() as u64) as usize;
-    let (node, other) = two_nodes(random, scenario)?;
     let ((hits, window), servers) = (of_limit(scenario, limit), scenario.layout.servers() as u64);
     let (begins, lasts) = (moment(random, window), scenario.timeout / 10 * random.between(5, 9));
     let [slow, server] = [(); 2].map(|()| random.below(servers) as usize);
@@ -83,9 +80,8 @@ fn late_denial(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
 
 /// A node takes a lease, servers lose their memory, and the lease is spent as late as it may. When counters are no longer cold,
 /// others take all that is left.
-fn lost_lease(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
+fn lost_lease(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
     let limit = a_limit(random, scenario, |scenario, limit| scenario.limits[limit].is_leased)?;
-    let (node, other) = two_nodes(random, scenario)?;
     let (hits, window) = of_limit(scenario, limit);
     let begins = moment(random, window);
     for at in [begins, begins + MILLI] {
@@ -103,9 +99,8 @@ fn lost_lease(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
 
 /// A replica takes over, and a node uses it at once, while another still uses the old master and takes all that is left there.
 /// Others take all from the new one when it is no longer cold.
-fn two_masters(random: &mut Random, scenario: &mut Scenario) -> Option<()> {
+fn two_masters(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
     let limit = a_limit(random, scenario, |scenario, _| scenario.layout == Layout::Sentinel)?;
-    let (node, other) = two_nodes(random, scenario)?;
     let (hits, window) = of_limit(scenario, limit);
     let (begins, lasts) = (moment(random, window), random.between(250, 500) * MILLI);
     let mut happens = |what| scenario.faults.push(Fault { at: begins, what });
@@ -146,9 +141,9 @@ fn of_limit(scenario: &Scenario, limit: usize) -> (u64, Time) {
     (limit.requests[0].into(), limit.window_secs[0] * SECOND)
 }
 
-/// When a plot begins, so that it is over before clients have asked.
+/// When a plot begins: when no server is cold any more that has just started, and so that it is over before clients have asked.
 fn moment(random: &mut Random, window: Time) -> Time {
-    random.between(SECOND, ASKED - 2 * window)
+    random.between(2 * SECOND + window, ASKED - 2 * window)
 }
 
 /// Requests for half of the hits, a quarter of them, and so on, and then single ones.
