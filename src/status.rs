@@ -47,6 +47,9 @@ const SERIES_READ_WATCHED: usize = 32_768;
 /// Somebody looks if the last look was no longer ago.
 const WATCHED_MILLIS: u64 = 5_000;
 
+/// The store is asked for its size so often. That locks every shard in turn, which takes milliseconds.
+const STORE_READ_MILLIS: u64 = 5_000;
+
 /// Names of denied keys are kept for two of these periods.
 const DENIED_PERIOD_MILLIS: u64 = 150_000;
 
@@ -119,8 +122,26 @@ pub struct Setting {
 struct Recent {
     history: History,
     rates: Rates,
+    size: StoreSize,
     viewed_millis: Option<u64>,
     denied_turned_millis: u64,
+}
+
+/// What counters in memory take, as it was read last.
+#[derive(Clone, Copy, Debug, Default)]
+struct StoreSize {
+    counters: u64,
+    bytes: u64,
+    read_millis: Option<u64>,
+}
+
+impl StoreSize {
+    /// Reads it, if that was long ago.
+    fn refresh(&mut self, store: &MemoryStore, now_millis: u64) {
+        if self.read_millis.is_none_or(|at| now_millis.saturating_sub(at) >= STORE_READ_MILLIS) {
+            *self = Self { counters: store.counters(), bytes: store.bytes(), read_millis: Some(now_millis) };
+        }
+    }
 }
 
 impl Status {
@@ -142,8 +163,9 @@ impl Status {
 
     /// Samples all counts, `now_millis` after the start of the process. To be called about once a second.
     pub fn sample(&self, now_millis: u64) {
-        let reading = self.read(now_millis);
         let mut recent = self.recent.lock();
+        recent.size.refresh(&self.parts.store, now_millis);
+        let reading = self.read(now_millis, recent.size.bytes);
         recent.history.add(reading);
         let is_watched =
             recent.viewed_millis.is_some_and(|at| now_millis.saturating_sub(at) < WATCHED_MILLIS);
@@ -157,7 +179,7 @@ impl Status {
         }
     }
 
-    fn read(&self, at_millis: u64) -> Reading {
+    fn read(&self, at_millis: u64, store_bytes: u64) -> Reading {
         let mut round_trips = (RoundTripCounts::default(), 0_u64);
         let mut redis_failures = 0;
         for (_, redis) in self.parts.shared.iter().flat_map(|(shared, _)| shared.stores()) {
@@ -173,7 +195,7 @@ impl Status {
             cpu_nanos: clock::cpu_nanos(),
             round_trips,
             redis_failures,
-            store_bytes: self.parts.store.bytes(),
+            store_bytes,
             connections: (self.parts.connections)() as u64,
         }
     }

@@ -14,11 +14,16 @@ use tidegate_engine::time::ceil_secs;
 /// Counters that take this share of their bound are worth a warning.
 const STORE_FULL_PERCENT: u64 = 90;
 
-/// What is wrong. `last` are the samples of the last seconds.
-pub(super) fn troubles<'s>(parts: &Parts, last: impl Iterator<Item = &'s Sample>) -> Vec<Value> {
+/// What is wrong. Counters take `store_bytes`; `last` are the samples of the last seconds.
+pub(super) fn troubles<'s>(
+    parts: &Parts,
+    store_bytes: u64,
+    last: impl Iterator<Item = &'s Sample>,
+) -> Vec<Value> {
     let reloads = parts.reloads.refused();
     let found = [not_serving(parts), redis(parts), failing(last)];
-    let found = found.into_iter().chain(reloads.iter().map(refused)).chain([full(parts), cold(parts)]);
+    let found =
+        found.into_iter().chain(reloads.iter().map(refused)).chain([full(parts, store_bytes), cold(parts)]);
     found.flatten().collect()
 }
 
@@ -78,8 +83,8 @@ fn refused(Reload { subject, what, problems, .. }: &Reload) -> Option<Value> {
     }
 }
 
-fn full(parts: &Parts) -> Option<Value> {
-    let (bytes, max) = (parts.store.bytes(), parts.about.store_bytes_max.max(1));
+fn full(parts: &Parts, bytes: u64) -> Option<Value> {
+    let max = parts.about.store_bytes_max.max(1);
     let percent = bytes.saturating_mul(100) / max;
     (percent >= STORE_FULL_PERCENT).then_some(())?;
     let what = "At the bound, STORE_FULL_MODE says what requests for new counters get.";
@@ -109,7 +114,7 @@ mod tests {
     use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
     fn texts(parts: &Parts, last: &[Sample]) -> Vec<String> {
-        let found = troubles(parts, last.iter());
+        let found = troubles(parts, parts.store.bytes(), last.iter());
         found.iter().map(|trouble| trouble["text"].as_str().unwrap_or_default().to_owned()).collect()
     }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::history::Sample;
 use super::rates::{Order, STEP_MILLIS, TOP};
 use super::troubles::troubles;
-use super::{ExceptionsNow, Recent, Reload, Setting, Status};
+use super::{ExceptionsNow, Recent, Reload, Setting, Status, StoreSize};
 use crate::clock::Clock;
 use crate::service::Snapshot;
 use tidegate_engine::rule::Rule;
@@ -62,7 +62,7 @@ impl Status {
         let mut shown = json!({
             "process": process_id(parts.about.clock, parts.about.started),
             "now": now_millis,
-            "troubles": troubles(parts, last),
+            "troubles": troubles(parts, recent.size.bytes, last),
             "taken": recent.history.taken(),
             "samples": recent.history.since(view.since).map(sample).collect::<Vec<_>>(),
             "totals": {
@@ -71,7 +71,7 @@ impl Status {
                 "failed": answered.failed,
             },
             "rules": self.rules(&mut recent, &view.rows, rules, now_millis),
-            "store": self.store(),
+            "store": self.store(recent.size),
             "redis": self.redis(&recent),
             "connections": (parts.connections)(),
             "denied": self.denied(&recent, now_millis),
@@ -144,11 +144,11 @@ impl Status {
         }))
     }
 
-    fn store(&self) -> Value {
-        let (store, full) = (&self.parts.store, self.parts.store.full_total());
+    fn store(&self, size: StoreSize) -> Value {
+        let full = self.parts.store.full_total();
         json!({
-            "counters": store.counters(),
-            "bytes": store.bytes(),
+            "counters": size.counters,
+            "bytes": size.bytes,
             "bytes_max": self.parts.about.store_bytes_max,
             "full": full.deny + full.allow,
         })
