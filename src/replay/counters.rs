@@ -10,31 +10,45 @@ use tidegate_engine::time::SECOND_NANOS;
 /// The most memory of counters, in bytes. A replay that needs more says so.
 const COUNTER_BYTES_MAX: u64 = 1 << 30;
 
-/// After so many decisions, counters that have expired are forgotten.
-const SWEEP_INTERVAL: u32 = 8_192;
+/// After so many decisions at least, counters that have expired are forgotten.
+const SWEEP_INTERVAL_MIN: u64 = 1 << 16;
+
+/// A sweep looks at all counters. It comes once for this part of them, so that it costs a decision a few counters.
+const COUNTERS_A_DECISION: u64 = 4;
 
 /// Counters.
 pub(super) struct Counters {
     store: MemoryStore,
-    since_sweep: u32,
+    /// Decisions until the next sweep.
+    until_sweep: u64,
     swept: Timestamp,
 }
 
 impl Counters {
     pub(super) fn new() -> Self {
         let options = MemoryOptions::new(COUNTER_BYTES_MAX).full(StoreFull::Allow);
-        Self { store: MemoryStore::new(options), since_sweep: 0, swept: Timestamp::default() }
+        Self {
+            store: MemoryStore::new(options),
+            until_sweep: SWEEP_INTERVAL_MIN,
+            swept: Timestamp::default(),
+        }
     }
 
     /// The counters at this time, which is never earlier than the time before: no request needs what has expired.
     #[inline]
     pub(super) fn at(&mut self, at: Timestamp) -> &MemoryStore {
-        self.since_sweep += 1;
-        if self.since_sweep >= SWEEP_INTERVAL && at.nanos_since(self.swept) >= SECOND_NANOS {
-            (self.since_sweep, self.swept) = (0, at);
-            while !self.store.sweep(at).round_done {}
+        self.until_sweep = self.until_sweep.saturating_sub(1);
+        if self.until_sweep == 0 && at.nanos_since(self.swept) >= SECOND_NANOS {
+            self.sweep(at);
         }
         &self.store
+    }
+
+    #[cold]
+    fn sweep(&mut self, at: Timestamp) {
+        while !self.store.sweep(at).round_done {}
+        self.swept = at;
+        self.until_sweep = (self.store.counters() / COUNTERS_A_DECISION).max(SWEEP_INTERVAL_MIN);
     }
 
     /// Decisions that counted nothing because there was no memory for more counters.

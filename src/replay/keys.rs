@@ -5,6 +5,7 @@
 //! zero, and the others are forgotten. Totals stay exact; counts of keys are then estimates. Which keys are denied most
 //! is known from a sketch (`heavy`), whatever the sample.
 
+use prefetch_index::prefetch_index;
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
@@ -60,6 +61,7 @@ pub(super) struct Outcome {
 /// A key and its numbers.
 #[derive(Clone, Debug)]
 pub(super) struct KeyNumbers {
+    key: Key,
     pub(super) rule: usize,
     pub(super) name: Box<str>,
     pub(super) numbers: Numbers,
@@ -76,13 +78,28 @@ pub(super) struct DeniedKey {
     pub(super) name: Box<str>,
 }
 
+/// Where the numbers of a key stand. It is a hint: the place may have become that of another key.
+pub(super) type Place = u32;
+
+/// A key that was met.
+pub(super) enum Met {
+    /// It has numbers of its own, here.
+    At(Place),
+    /// It has none. This is its name.
+    Without(Box<str>),
+}
+
 /// All keys.
 #[derive(Debug)]
 pub(super) struct Keys {
     max: usize,
-    keys: KeyMap<KeyNumbers>,
+    numbers: Vec<KeyNumbers>,
+    /// Where each key stands in `numbers`.
+    places: KeyMap<Place>,
     /// How many low bits of a key have to be zero.
     sampled_bits: u32,
+    /// The names of the keys that were forgotten last: lines that wait may still be theirs.
+    forgotten: KeyMap<Box<str>>,
     heavy: Option<HeavyKeys<DeniedKey>>,
     /// For each class, how often a key sent so many requests in a second.
     bursts: [u64; BURST_CLASSES],
@@ -112,48 +129,69 @@ impl Keys {
     pub(super) fn new() -> Self {
         Self {
             max: KEYS_MAX,
-            keys: KeyMap::default(),
+            numbers: Vec::new(),
+            places: KeyMap::default(),
             sampled_bits: 0,
+            forgotten: KeyMap::default(),
             heavy: None,
             bursts: [0; BURST_CLASSES],
         }
     }
 
-    /// Takes note of a key. Returns its name if it has no numbers here; the caller then hands it back with the outcome.
+    /// Takes note of a key. A name that it returns comes back with the outcome.
     #[inline]
-    pub(super) fn meet(
-        &mut self,
-        rule: usize,
-        key: Key,
-        name: impl FnOnce() -> Box<str>,
-    ) -> Option<Box<str>> {
-        if self.keys.contains_key(&key) {
-            return None;
+    pub(super) fn meet(&mut self, rule: usize, key: Key, name: impl FnOnce() -> Box<str>) -> Met {
+        match self.places.get(&key) {
+            Some(place) => Met::At(*place),
+            None => self.meet_new(rule, key, name()),
         }
-        let name = name();
-        if !self.samples(key) {
-            return Some(name);
-        }
-        if self.keys.len() >= self.max {
+    }
+
+    #[cold]
+    fn meet_new(&mut self, rule: usize, key: Key, name: Box<str>) -> Met {
+        if self.samples(key) && self.numbers.len() >= self.max {
             self.thin_out();
-            if !self.samples(key) {
-                return Some(name);
-            }
         }
+        if !self.samples(key) {
+            return Met::Without(name);
+        }
+        let place = self.numbers.len() as Place;
+        self.places.insert(key, place);
         let numbers = Numbers::default();
-        self.keys.insert(key, KeyNumbers { rule, name, numbers, streak: 0, second: 0, in_second: 0 });
-        None
+        self.numbers.push(KeyNumbers { key, rule, name, numbers, streak: 0, second: 0, in_second: 0 });
+        Met::At(place)
+    }
+
+    /// Fetches the numbers at this place from memory, while something else is done.
+    #[inline]
+    pub(super) fn fetch(&self, place: Place) {
+        prefetch_index(&self.numbers, place as usize);
+    }
+
+    /// Where the numbers of a key stand, if it has some.
+    #[inline]
+    fn place(&self, hint: Option<Place>, key: Key) -> Option<usize> {
+        let hint = hint.map(|place| place as usize);
+        let is_there = |place: &usize| self.numbers.get(*place).is_some_and(|it| it.key == key);
+        hint.filter(is_there).or_else(|| Some(*self.places.get(&key)? as usize))
     }
 
     /// Adds a request to its key. Returns the length of the key's streak of denials.
     #[inline]
-    pub(super) fn add(&mut self, key: Key, rule: usize, outcome: &Outcome, name: Option<&str>) -> u64 {
-        let Some(found) = self.keys.get_mut(&key) else {
-            if let (true, Some(heavy)) = (outcome.is_denied, &mut self.heavy) {
-                heavy.add(key, 1, || DeniedKey { rule, name: name.unwrap_or_default().into() });
+    pub(super) fn add(
+        &mut self,
+        (key, hint): (Key, Option<Place>),
+        rule: usize,
+        outcome: &Outcome,
+        name: Option<&str>,
+    ) -> u64 {
+        let Some(place) = self.place(hint, key) else {
+            if outcome.is_denied {
+                self.add_denied(key, rule, name);
             }
             return u64::from(outcome.is_denied);
         };
+        let found = &mut self.numbers[place];
         if let (true, Some(heavy)) = (outcome.is_denied, &mut self.heavy) {
             heavy.add(key, 1, || DeniedKey { rule, name: found.name.clone() });
         }
@@ -168,16 +206,24 @@ impl Keys {
         found.streak
     }
 
+    /// Adds a denial of a key without numbers of its own.
+    fn add_denied(&mut self, key: Key, rule: usize, name: Option<&str>) {
+        let Some(heavy) = &mut self.heavy else { return };
+        let forgotten = &self.forgotten;
+        let name = || name.or_else(|| forgotten.get(&key).map(|name| &**name)).unwrap_or_default().into();
+        heavy.add(key, 1, || DeniedKey { rule, name: name() });
+    }
+
     /// Ends the last bursts, when no request follows.
     pub(super) fn end(&mut self) {
-        for key in self.keys.values_mut() {
+        for key in &mut self.numbers {
             key.end_burst(&mut self.bursts, self.sampled_bits);
         }
     }
 
     /// The keys with numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = &KeyNumbers> {
-        self.keys.values()
+        self.numbers.iter()
     }
 
     /// How many keys each key here stands for.
@@ -201,21 +247,24 @@ impl Keys {
 
     /// Halves the sample until there is room.
     fn thin_out(&mut self) {
-        let keys = &self.keys;
+        let numbers = &self.numbers;
         self.heavy.get_or_insert_with(|| {
             let mut heavy = HeavyKeys::new(HEAVY_MAX);
-            let denied = keys.iter().filter(|(_, key)| key.numbers.denied > 0);
-            for (id, key) in denied {
-                let about = || DeniedKey { rule: key.rule, name: key.name.clone() };
-                heavy.add(*id, key.numbers.denied, about);
+            for it in numbers.iter().filter(|it| it.numbers.denied > 0) {
+                let about = || DeniedKey { rule: it.rule, name: it.name.clone() };
+                heavy.add(it.key, it.numbers.denied, about);
             }
             heavy
         });
-        while self.keys.len() >= self.max && self.sampled_bits < 64 {
+        self.forgotten.clear();
+        while self.numbers.len() >= self.max && self.sampled_bits < 64 {
             self.sampled_bits += 1;
             let bits = self.sampled_bits;
-            self.keys.retain(|key, _| key.0.trailing_zeros() >= bits);
+            let gone = self.numbers.extract_if(.., |it| it.key.0.trailing_zeros() < bits);
+            self.forgotten.extend(gone.map(|it| (it.key, it.name)));
         }
+        self.places.clear();
+        self.places.extend(self.numbers.iter().zip(0..).map(|(it, place)| (it.key, place)));
     }
 }
 
@@ -249,8 +298,10 @@ mod tests {
     }
 
     fn add(keys: &mut Keys, key: Key, second: u64, is_denied: bool) {
-        let name = keys.meet(0, key, || format!("{key:?}").into());
-        keys.add(key, 0, &outcome(second, is_denied), name.as_deref());
+        match keys.meet(0, key, || format!("{key:?}").into()) {
+            Met::At(place) => keys.add((key, Some(place)), 0, &outcome(second, is_denied), None),
+            Met::Without(name) => keys.add((key, None), 0, &outcome(second, is_denied), Some(&name)),
+        };
     }
 
     #[test]
@@ -263,7 +314,7 @@ mod tests {
             add(&mut keys, key, second, denied);
         }
         keys.end();
-        let numbers = &keys.keys[&one].numbers;
+        let numbers = &keys.numbers[0].numbers;
         assert_eq!((numbers.requests, numbers.admitted, numbers.denied), (4, 1, 3));
         assert_eq!((numbers.longest_streak, numbers.first_denied), (2, Some(Timestamp::from_secs(1))));
         assert_eq!(numbers.worst, Some((Timestamp::from_secs(9), 9)));
@@ -280,13 +331,33 @@ mod tests {
             add(&mut keys, key(number), 1, number.is_multiple_of(4));
             add(&mut keys, key(7), 1, true);
         }
-        assert!(keys.keys.len() <= 1_000, "{}", keys.keys.len());
-        let estimate = keys.keys.len() as u64 * keys.weight();
+        assert!(keys.numbers.len() <= 1_000, "{}", keys.numbers.len());
+        let estimate = keys.numbers.len() as u64 * keys.weight();
         assert!(estimate.abs_diff(total) < total / 4, "six standard deviations: {estimate}");
         let denied = keys.iter().filter(|key| key.numbers.denied > 0).count() as u64 * keys.weight();
         assert!(denied.abs_diff(total / 4) < total / 8, "{denied}");
         let top = keys.heavy().expect("too many").top().next().expect("one");
         assert!(top.count >= total && top.count - top.error <= total, "{top:?}");
         assert_eq!(*top.about.name, format!("{:?}", key(7)));
+    }
+    #[test]
+    fn a_line_that_waited_while_its_key_was_forgotten_is_counted_under_its_name() {
+        let mut keys = Keys { max: 4, ..Keys::new() };
+        let name = |key: Key| move || format!("{key:?}").into();
+        // Every second one is forgotten when the fifth comes, and all later keys move.
+        let places: Vec<_> = (1..=5)
+            .map(|number| match keys.meet(0, Key(number), name(Key(number))) {
+                Met::At(place) => (Key(number), Some(place)),
+                Met::Without(_) => (Key(number), None),
+            })
+            .collect();
+        for met in &places[..4] {
+            keys.add(*met, 0, &outcome(1, true), None);
+        }
+        let kept: Vec<_> = keys.iter().map(|it| (&*it.name, it.numbers.denied)).collect();
+        assert_eq!(kept, [("Key(2)", 1), ("Key(4)", 1)]);
+        let heavy: Vec<_> =
+            keys.heavy().expect("too many").top().map(|it| it.about.name.to_string()).collect();
+        assert!((1..=4).all(|number| heavy.contains(&format!("Key({number})"))), "{heavy:?}");
     }
 }

@@ -11,6 +11,9 @@ use tidegate_engine::Timestamp;
 /// Most lines that wait. Beyond it, the earliest is let go before its time.
 const HELD_MAX: usize = 200_000;
 
+/// Most runs. Each line looks at the ends of all.
+const RUNS_MAX: usize = 8;
+
 /// A stamp that lies this far behind all others of the log, in nanoseconds, is doubted until a second one confirms it:
 /// 30 days. Else one wrong stamp would make all that follow late.
 const LEAP_NANOS: u64 = 30 * 86_400 * 1_000_000_000;
@@ -20,10 +23,13 @@ const LEAP_NANOS: u64 = 30 * 86_400 * 1_000_000_000;
 pub(super) struct Order<T> {
     bound_nanos: u64,
     held_max: usize,
-    /// Lines whose stamps came in order: in a good log, all but a few.
-    in_order: VecDeque<Held<T>>,
-    /// Lines with a stamp less than one before them.
+    /// Lines in runs, each in the order of time. Nearly all lines of a log fit into a few: stamps go back a little, and
+    /// many are equal.
+    runs: Vec<VecDeque<Held<T>>>,
+    /// Lines that fit no run. A heap takes longer: it moves lines again and again.
     others: BinaryHeap<Reverse<Held<T>>>,
+    /// How many lines wait.
+    held: usize,
     /// The latest stamp that is believed.
     latest: Timestamp,
     /// A stamp that is not believed yet.
@@ -55,8 +61,9 @@ impl<T> Order<T> {
         Self {
             bound_nanos,
             held_max: HELD_MAX,
-            in_order: VecDeque::new(),
+            runs: Vec::new(),
             others: BinaryHeap::new(),
+            held: 0,
             latest: Timestamp::default(),
             doubted: None,
             clock: Timestamp::default(),
@@ -70,31 +77,51 @@ impl<T> Order<T> {
         self.believe(at);
         let held = Held { at, number: self.next_number, line };
         self.next_number += 1;
-        match self.in_order.back() {
-            Some(last) if last.at > at => self.others.push(Reverse(held)),
-            _ => self.in_order.push_back(held),
+        self.held += 1;
+        let fits = |run: &VecDeque<Held<T>>| run.back().is_none_or(|last| last.at <= at);
+        match self.runs.iter().position(fits) {
+            Some(run) => self.runs[run].push_back(held),
+            None if self.runs.len() < RUNS_MAX => self.runs.push(VecDeque::from([held])),
+            None => self.others.push(Reverse(held)),
         }
     }
 
     /// The next line whose turn has come.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Turn<T>> {
-        let first = self.first()?;
-        let is_due = self.latest.nanos_since(first) > self.bound_nanos
-            || self.in_order.len() + self.others.len() > self.held_max;
-        if is_due { self.take() } else { None }
+        let (first, run) = self.first()?;
+        let is_due = self.latest.nanos_since(first) > self.bound_nanos || self.held > self.held_max;
+        if is_due { self.take_of(run) } else { None }
     }
 
     /// The next line at the end of the log, when none can follow.
     pub(super) fn take(&mut self) -> Option<Turn<T>> {
-        let from_others = match (self.in_order.front(), self.others.peek()) {
-            (Some(first), Some(Reverse(other))) => other < first,
-            (first, _) => first.is_none(),
+        let (_, run) = self.first()?;
+        self.take_of(run)
+    }
+
+    /// The stamp of the earliest line, and its run. `None` for the run: it is one of the others.
+    #[inline]
+    fn first(&self) -> Option<(Timestamp, Option<usize>)> {
+        let fronts =
+            self.runs.iter().enumerate().filter_map(|(run, lines)| Some((lines.front()?.place(), run)));
+        let run = fronts.min();
+        match (self.others.peek(), run) {
+            (Some(Reverse(other)), run) if run.is_none_or(|(place, _)| other.place() < place) => {
+                Some((other.at, None))
+            }
+            (_, run) => run.map(|((at, _), run)| (at, Some(run))),
+        }
+    }
+
+    /// Lets the earliest line of a run go.
+    #[inline]
+    fn take_of(&mut self, run: Option<usize>) -> Option<Turn<T>> {
+        let held = match run {
+            Some(run) => self.runs[run].pop_front()?,
+            None => self.others.pop()?.0,
         };
-        let held = match from_others {
-            true => self.others.pop()?.0,
-            false => self.in_order.pop_front()?,
-        };
+        self.held -= 1;
         let is_late = held.at < self.clock;
         self.clock = self.clock.max(held.at);
         Some(Turn { at: self.clock, line: held.line, is_late })
@@ -103,12 +130,6 @@ impl<T> Order<T> {
     /// The latest stamp that is believed.
     pub(super) fn latest(&self) -> Timestamp {
         self.latest
-    }
-
-    fn first(&self) -> Option<Timestamp> {
-        let (first, other) = (self.in_order.front(), self.others.peek());
-        let stamps = [first.map(|held| held.at), other.map(|held| held.0.at)];
-        stamps.into_iter().flatten().min()
     }
 
     /// Takes note of a stamp: the latest one decides whose turn it is.
@@ -123,6 +144,13 @@ impl<T> Order<T> {
         } else {
             self.doubted = Some(at);
         }
+    }
+}
+
+impl<T> Held<T> {
+    /// Lines come in the order of their stamps, and equal ones in the order of the log.
+    fn place(&self) -> (Timestamp, u64) {
+        (self.at, self.number)
     }
 }
 
@@ -142,7 +170,7 @@ impl<T> PartialOrd for Held<T> {
 
 impl<T> Ord for Held<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
+        self.place().cmp(&other.place())
     }
 }
 

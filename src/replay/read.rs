@@ -33,6 +33,9 @@ const SHOWN_CHARS_MAX: usize = 100;
 /// The most text of a request's descriptors, in bytes: all of a line several times.
 const REQUEST_BYTES_MAX: usize = 4 * LINE_BYTES_MAX;
 
+/// Stamps whose times are remembered: lines that are written when requests end have those of the last few seconds in turn.
+const STAMPS_KNOWN: usize = 4;
+
 /// What happens to the requests of a log.
 pub(super) trait Decider {
     /// What is left of a request when its line is gone.
@@ -83,10 +86,12 @@ pub(super) struct Counts {
     pub(super) latest: Timestamp,
 }
 
-/// The times of lines. Many lines have the same stamp as the line before.
+/// The times of lines. Many lines have the same stamp as one shortly before.
 struct Stamps {
-    text: Vec<u8>,
-    at: Timestamp,
+    /// The stamps that were read last.
+    known: [(Vec<u8>, Timestamp); STAMPS_KNOWN],
+    /// The one that is replaced next.
+    oldest: usize,
     resolution_nanos: u64,
 }
 
@@ -117,7 +122,7 @@ impl<'r, A> Reader<'r, A> {
             buf: RequestBuf::new(&domain),
             domain,
             without,
-            stamps: Stamps { text: Vec::new(), at: Timestamp::default(), resolution_nanos: SECOND_NANOS },
+            stamps: Stamps { known: Default::default(), oldest: 0, resolution_nanos: SECOND_NANOS },
             order: Order::new(options.out_of_order_nanos),
             counts: Counts::default(),
         })
@@ -257,14 +262,19 @@ impl<'r, A> Reader<'r, A> {
 impl Stamps {
     #[inline]
     fn time(&mut self, format: &Format, record: &Record<'_>) -> Result<Timestamp, Unreadable> {
-        if self.text != record.stamp || self.text.is_empty() {
-            self.at = format.time(record)?;
-            self.text.clear();
-            self.text.extend_from_slice(record.stamp);
-            while !self.at.as_nanos().is_multiple_of(self.resolution_nanos) {
-                self.resolution_nanos /= 1_000;
-            }
+        let known = self.known.iter().find(|(text, _)| *text == record.stamp && !text.is_empty());
+        if let Some((_, at)) = known {
+            return Ok(*at);
         }
-        Ok(self.at)
+        let at = format.time(record)?;
+        let (text, known_at) = &mut self.known[self.oldest];
+        self.oldest = (self.oldest + 1) % STAMPS_KNOWN;
+        text.clear();
+        text.extend_from_slice(record.stamp);
+        *known_at = at;
+        while !at.as_nanos().is_multiple_of(self.resolution_nanos) {
+            self.resolution_nanos /= 1_000;
+        }
+        Ok(at)
     }
 }

@@ -122,6 +122,9 @@ impl SideReport {
             *keys += weight;
             *denied += if key.numbers.denied > 0 { weight } else { 0 };
         }
+        for (denied, known) in per_rule.iter_mut().map(|(_, denied)| denied).zip(known_denied(side)) {
+            *denied = known.max(*denied);
+        }
         let rules = side.rules.rules();
         let rows =
             rules.iter().zip(&side.numbers).zip(&per_rule).map(|((rule, numbers), &(keys, denied_keys))| {
@@ -142,6 +145,14 @@ impl SideReport {
             is_estimated: weight > 1,
         }
     }
+}
+
+/// For each rule, how many of its keys certainly were denied, if keys are a sample: it may have missed them.
+fn known_denied(side: &Side<'_>) -> Vec<u64> {
+    let mut known = vec![0; side.numbers.len()];
+    let heavy = side.keys.heavy().into_iter().flat_map(|heavy| heavy.top());
+    heavy.filter(|it| it.count > it.error).for_each(|it| known[it.about.rule] += 1);
+    known
 }
 
 /// The keys to list.

@@ -12,7 +12,7 @@ use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::{Rule, RuleSet};
 
 use super::counters::Counters;
-use super::keys::{Keys, Numbers, Outcome};
+use super::keys::{Keys, Met, Numbers, Outcome, Place};
 use super::trials::Trials;
 
 /// The name of a key with more characters is cut.
@@ -37,8 +37,8 @@ pub(super) struct Side<'r> {
 /// What is left of a request when its line is gone. Many wait at once, so the usual one is small.
 #[derive(Debug)]
 pub(super) enum Asked<'r> {
-    /// One hit on one counter of a rule, whose key has numbers of its own.
-    Usual(&'r Rule, Key),
+    /// One hit on one counter of a rule, whose key has numbers of its own, at this place.
+    Usual(&'r Rule, Key, Place),
     Other(Box<Other<'r>>),
 }
 
@@ -69,13 +69,15 @@ impl<'r> Side<'r> {
     #[inline]
     pub(super) fn ask(&mut self, request: &Request<'_>) -> Asked<'r> {
         self.rules.plan_into(request, &mut self.plan);
-        let mut names = Vec::new();
+        let (mut names, mut place) = (Vec::new(), 0);
         for (at, (step, descriptor)) in self.plan.steps.iter().zip(request.descriptors()).enumerate() {
             let Some((rule, check)) = counted(step) else { continue };
-            let name = self.keys.meet(rule.id, check.key, || name_of(rule, descriptor.entries));
-            if name.is_some() {
-                names.resize(self.plan.steps.len(), None);
-                names[at] = name;
+            match self.keys.meet(rule.id, check.key, || name_of(rule, descriptor.entries)) {
+                Met::At(found) => place = found,
+                Met::Without(name) => {
+                    names.resize(self.plan.steps.len(), None);
+                    names[at] = Some(name);
+                }
             }
         }
         let candidates = std::mem::take(&mut self.plan.candidates);
@@ -88,7 +90,7 @@ impl<'r> Side<'r> {
                     reported: false,
                     ..
                 }),
-            ] if names.is_empty() && candidates.is_empty() => Asked::Usual(rule, key),
+            ] if names.is_empty() && candidates.is_empty() => Asked::Usual(rule, key, place),
             _ => {
                 let steps = SmallVec::from_slice(&self.plan.steps);
                 Asked::Other(Box::new(Other { steps, candidates, names }))
@@ -102,7 +104,10 @@ impl<'r> Side<'r> {
         self.plan.steps.clear();
         self.plan.candidates.clear();
         match asked {
-            Asked::Usual(rule, key) => self.plan.steps.extend(usual(rule, *key)),
+            Asked::Usual(rule, key, place) => {
+                self.keys.fetch(*place);
+                self.plan.steps.extend(usual(rule, *key));
+            }
             Asked::Other(other) => {
                 self.plan.steps.extend_from_slice(&other.steps);
                 self.plan.candidates.extend_from_slice(&other.candidates);
@@ -120,8 +125,8 @@ impl<'r> Side<'r> {
         for (index, (step, status)) in self.plan.steps.iter().zip(&self.decision.statuses).enumerate() {
             let (Some((rule, check)), Status::Limited(limited)) = (counted(step), status) else { continue };
             let outcome = outcome(limited, at, passes, is_changed);
-            let name = asked.name(index);
-            let streak = self.keys.add(check.key, rule.id, &outcome, name);
+            let (place, name) = asked.named(index);
+            let streak = self.keys.add((check.key, place), rule.id, &outcome, name);
             self.numbers[rule.id].add(&outcome, streak);
         }
         self.trials.add(&self.decision);
@@ -143,11 +148,12 @@ impl Asked<'_> {
         }
     }
 
-    /// The name of a step's key, if it has no numbers of its own.
-    fn name(&self, step: usize) -> Option<&str> {
+    /// Where the key of a step has its numbers, if that is known; or its name, if it has none.
+    #[inline]
+    fn named(&self, step: usize) -> (Option<Place>, Option<&str>) {
         match self {
-            Self::Usual(..) => None,
-            Self::Other(other) => other.names.get(step)?.as_deref(),
+            Self::Usual(_, _, place) => (Some(*place), None),
+            Self::Other(other) => (None, other.names.get(step).and_then(Option::as_deref)),
         }
     }
 }

@@ -95,6 +95,10 @@ fn millions_of_keys_become_a_sample() {
     assert!(report.contains(&format!("requests {}, ", 2 * keys)), "{report}");
     assert!(report.contains("keys about ") && report.contains("counts of keys are estimates"), "{report}");
     assert!(report.contains("remote_address=7 "), "the key denied most is known: {report}");
+    assert!(
+        !report.contains("denied at least once about 0"),
+        "it is not in the sample, and was denied: {report}"
+    );
 }
 
 #[test]

@@ -130,3 +130,23 @@ fn what_is_no_line_is_reported_with_its_place() {
         assert_eq!(read("json", line, &[]).unwrap_err(), expected, "{line}");
     }
 }
+
+/// `a.b` is the key of that name, else `b` in the object `a`, wherever they stand.
+#[test]
+fn a_key_with_points_comes_before_objects_in_each_other() {
+    for (line, expected) in [
+        (r#"{"time": 1, "a": {"b": "inner"}, "a.b": "outer"}"#, Some("outer")),
+        (r#"{"time": 1, "a.b": "outer", "a": {"b": "inner"}}"#, Some("outer")),
+        (r#"{"time": 1, "a": {"b": "inner", "c": [{}]}, "z": {"a.b": 1}}"#, Some("inner")),
+        (r#"{"time": 1, "a": {"b": "inner"}, "a.b": null}"#, None),
+        (r#"{"time": 1, "a": {"b": {"c": 1}}}"#, None),
+        (r#"{"time": 1, "a": [{"b": 1}]}"#, None),
+        (r#"{"time": 1, "a": {"b": -1.50}}"#, Some("-1.5")),
+        (r#"{"time": 1, "\u0061": {"b": "\ud83d\ude00"}}"#, Some("\u{1f600}")),
+    ] {
+        let values = read("json", line, &["a.b"]).expect(line).1;
+        assert_eq!(values[0].as_deref(), expected, "{line}");
+    }
+    let two = read("json", r#"{"time": 1, "a": {"b": {"c": 1}, "x": true}}"#, &["a.b.c", "a.b", "a.x"]);
+    assert_eq!(two.expect("good").1, [Some("1".to_owned()), None, Some("true".to_owned())]);
+}
