@@ -143,8 +143,7 @@ impl<S: Serve> Connection<S> {
             due: Some(reading.now + head.timeout.map_or(READ_TIMEOUT, |timeout| timeout.min(READ_TIMEOUT))),
             receive_window: STREAM_WINDOW,
             send_window: self.windows.initial_send,
-            content_length,
-            received: 0,
+            body_left: content_length,
             body: Vec::new(),
             sent: 0,
             queued: false,
@@ -192,7 +191,7 @@ impl<S: Serve> Connection<S> {
         };
         if !stream.is_receiving() {
             self.reset(id, ErrorCode::StreamClosed, reading.out);
-        } else if !opening.is_end || !head.is_trailers() || !stream.matches_content_length(true) {
+        } else if !opening.is_end || !head.is_trailers() || !stream.is_whole() {
             self.reset(id, ErrorCode::ProtocolError, reading.out);
         } else if stream.is_dialog() {
             self.dialog_data(id, &[], true, reading);
@@ -249,12 +248,10 @@ impl<S: Serve> Connection<S> {
         if stream.count_received(payload).is_none() {
             return Err(ErrorCode::FlowControlError);
         }
-        stream.received += data as u64;
-        match stream.matches_content_length(is_end) {
-            true if stream.is_dialog() => Ok(Body::OfDialog),
-            true => Ok(Body::OfRequest),
-            false => Err(ErrorCode::ProtocolError),
+        if stream.count_body(data).is_none() || is_end && !stream.is_whole() {
+            return Err(ErrorCode::ProtocolError);
         }
+        Ok(if stream.is_dialog() { Body::OfDialog } else { Body::OfRequest })
     }
 
     /// The last part of a body. Mostly it is all of it, and is not copied.
@@ -317,11 +314,19 @@ impl<S: Serve> Connection<S> {
 }
 
 impl<S: Serve> Stream<S> {
-    /// Whether the body matches the announced length, as far as it has arrived.
+    /// Counts bytes of the body. `None`: they are more than was announced.
     #[inline]
-    fn matches_content_length(&self, is_end: bool) -> bool {
-        self.content_length
-            .is_none_or(|length| if is_end { self.received == length } else { self.received <= length })
+    fn count_body(&mut self, bytes: usize) -> Option<()> {
+        if let Some(left) = &mut self.body_left {
+            *left = left.checked_sub(bytes as u64)?;
+        }
+        Some(())
+    }
+
+    /// Whether the body has all bytes that were announced.
+    #[inline]
+    fn is_whole(&self) -> bool {
+        self.body_left.is_none_or(|left| left == 0)
     }
 
     /// Whether the client may still send something.

@@ -28,3 +28,10 @@ fn a_call_that_is_refused_or_times_out_before_it_is_complete_gives_its_note_away
     peer.send(&[begin(5, "reset"), frame(kind::RST_STREAM, 0, 5, &[0, 0, 0, 8])].concat());
     assert_eq!(peer.server.notes.len(), 2);
 }
+
+/// The server of these tests has longer notes than others, which note a pointer.
+#[test]
+fn a_stream_is_moved_without_a_call() {
+    let longer = size_of::<Option<String>>() - size_of::<Option<Box<()>>>();
+    assert!(size_of::<streams::Stream<Server>>() - longer <= 128);
+}
