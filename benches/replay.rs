@@ -117,7 +117,7 @@ fn replay(args: &Args, folder: &Path, kind: Kind) -> io::Result<Took> {
     let mut command = Command::new(&args.tidegate);
     command.args(["replay", "--rules"]).arg(folder.join("rules.yaml"));
     command.args(["--map", "remote_address=$remote_addr"]).args(kind.flags()).arg(path);
-    run(command, reading, &format!("lines {}, unreadable 0", args.lines))
+    run(command, reading, &format!("lines {}; requests from ", args.lines))
 }
 
 /// Tests the cases once.

@@ -111,7 +111,7 @@ impl Events {
     }
 
     /// Tells what there is to tell of a decision that was made at this time, under these rules.
-    #[inline]
+    #[inline(never)] // Most have no events: the way of a decision stays short.
     pub fn decided(&self, rules: &RuleEvents, decided: Decided<'_, '_, '_>, at: Instant) {
         for (index, status) in decided.decision.statuses.iter().enumerate() {
             let Status::Limited(limited) = status else { continue };

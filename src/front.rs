@@ -189,8 +189,10 @@ impl Handler {
             let mut span = spans[place].take();
             match decided {
                 Some(Ok((request, decision))) => {
-                    trace::asked(&mut span, request.domain());
-                    trace::decided((front, span), decision);
+                    if span.is_some() {
+                        trace::asked(&mut span, request.domain());
+                        trace::decided((front, span), decision);
+                    }
                     answer.clear();
                     wire::encode(&self.answer_options, request, decision, &mut answer);
                     write(place, Some(Ok(&answer)), None);

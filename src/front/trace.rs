@@ -43,6 +43,7 @@ pub(super) fn headers_in<'h>(headers: &'h HeaderMap) -> impl Fn(&str) -> Option<
 }
 
 /// Writes the domain of a call into its span, if it has one.
+#[inline(never)]
 pub(super) fn asked(span: &mut Option<CallSpan>, domain: &str) {
     if let Some(span) = span {
         span.text("ratelimit.domain", domain);
@@ -50,6 +51,7 @@ pub(super) fn asked(span: &mut Option<CallSpan>, domain: &str) {
 }
 
 /// Ends the span of a call with this decision, if it has a span.
+#[inline(never)]
 pub(super) fn decided((front, span): (Front, Option<CallSpan>), decision: &Decision<'_>) {
     let Some(mut span) = span else { return };
     protocol(&mut span, front, 0);

@@ -49,6 +49,11 @@ impl InForce {
         if !self.is_any.load(Relaxed) {
             return None;
         }
+        self.count_met(request, plan)
+    }
+
+    #[inline(never)] // Most have no exceptions: the way of a decision stays short.
+    fn count_met(&self, request: &Request<'_>, plan: &Plan<'_>) -> Option<Box<[Met]>> {
         let met: Box<[Met]> = self.current.load().met(request, plan).collect();
         met.iter().for_each(|met| _ = self.met[place_of(met.effect)].fetch_add(1, Relaxed));
         (!met.is_empty()).then_some(met)

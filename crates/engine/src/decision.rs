@@ -121,6 +121,7 @@ pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut De
     }
 }
 
+#[inline(never)] // Few have candidates: the way of all others stays short.
 fn conclude_trials<'a>(plan: &Plan<'a>, verdicts: &Verdicts, trials: &mut Vec<Trial<'a>>) {
     let verdict_of = |place: usize| verdicts.get(place).copied().flatten();
     for (place, candidate) in (plan.steps.len()..).zip(&plan.candidates) {
