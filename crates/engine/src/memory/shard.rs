@@ -203,6 +203,8 @@ impl<S: Counter> Shard<S> {
     }
 
     /// Looks at the counter in the usual case: it is there, hits are taken, and charging them needs no memory.
+    ///
+    /// Always inlined, as [`charge_usual`](Self::charge_usual): with a hint alone a decision took a quarter longer.
     #[inline(always)]
     fn see_usual(&mut self, check: &Check<'_>, now: Timestamp) -> Option<Usual> {
         let Hits::Take(hits) = check.hits else { return None };
