@@ -79,6 +79,18 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
         ],
     ),
     (
+        "crates/records/src",
+        &[
+            ("key", &[]),
+            ("record", &[]),
+            ("json", &["key", "record"]),
+            ("value", &["record"]),
+            ("folder", &["key", "record"]),
+            ("fixture", &["record"]),
+            ("lib", &[]),
+        ],
+    ),
+    (
         "crates/redis/src",
         &[
             ("clock", &[]),

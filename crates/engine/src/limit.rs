@@ -73,6 +73,13 @@ pub const BUCKETS_MAX: u64 = 3_600;
 /// The longest window, in nanoseconds: 366 days.
 pub const WINDOW_NANOS_MAX: u64 = 366 * 86_400 * SECOND_NANOS;
 
+/// The largest N of `sliding_log`: a counter keeps a time for each hit.
+pub const LOG_REQUESTS_MAX: u32 = 100_000;
+
+/// The longest time in which a bucket may fill, in nanoseconds: 500 years. Nobody waits so long, and times do not
+/// overflow.
+pub const FILL_NANOS_MAX: u128 = 500 * 365 * 86_400 * SECOND_NANOS as u128;
+
 impl Limit {
     /// N = `requests` hits per `window_nanos`, clamped to 1..=[`WINDOW_NANOS_MAX`], with the algorithm's defaults:
     /// `burst` = N, and buckets of a sixtieth of the window.

@@ -1,7 +1,7 @@
 //! `rate_limit`: which limit it is, and whether its parts go together.
 
 use super::{CheckedLimit, Checker};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, BUCKETS_MAX, FILL_NANOS_MAX, LOG_REQUESTS_MAX, Limit};
 use crate::rules::fields::{Fields, not_one_of, quote};
 use crate::rules::keys::Section;
 use crate::rules::{Cost, StoreFailure, Sync, Unit, parse_duration_nanos};
@@ -10,16 +10,6 @@ use tidegate_yaml::{Content, NodeId, Place};
 
 /// The shortest and the longest window, in seconds.
 const WINDOW_SECS: std::ops::RangeInclusive<u64> = 1..=366 * 86_400;
-
-/// The most parts that `granularity` may cut a window into: a counter keeps a number for each.
-const PARTS_MAX: u64 = 3_600;
-
-/// The largest N of `sliding_log`: a counter keeps a time for each hit.
-const LOG_REQUESTS_MAX: u32 = 100_000;
-
-/// The longest time in which a bucket may fill: nobody waits so long, and times do not overflow.
-const FILL_YEARS_MAX: u128 = 500;
-const YEAR_NANOS: u128 = 365 * 86_400 * SECOND_NANOS as u128;
 
 /// A window, and its unit in answers.
 #[derive(Clone, Copy)]
@@ -236,9 +226,9 @@ impl Checker<'_, '_> {
             self.reader
                 .error(at, || format!("`granularity` is {} (expected no more than the window)", quote(text)));
         }
-        if window > nanos.saturating_mul(PARTS_MAX) {
+        if window > nanos.saturating_mul(BUCKETS_MAX) {
             self.reader.error(at, || {
-                format!("`granularity` is {} (expected at least 1/{PARTS_MAX} of the window)", quote(text))
+                format!("`granularity` is {} (expected at least 1/{BUCKETS_MAX} of the window)", quote(text))
             });
         }
         Some(nanos)
@@ -257,10 +247,10 @@ impl Checker<'_, '_> {
     /// Refuses a bucket that takes longer to fill than times can hold.
     fn fill_time(&mut self, fields: &Fields, burst: u32, window_nanos: u64, requests: u32) {
         let fill_nanos = u128::from(burst) * u128::from(window_nanos) / u128::from(requests.max(1));
-        if requests > 0 && fill_nanos > FILL_YEARS_MAX * YEAR_NANOS {
+        if requests > 0 && fill_nanos > FILL_NANOS_MAX {
             let at = self.place(fields, "burst");
             self.reader.error(at, || {
-                format!("a `burst` of {burst} takes over {FILL_YEARS_MAX} years to refill (expected a smaller one)")
+                format!("a `burst` of {burst} takes over 500 years to refill (expected a smaller one)")
             });
         }
     }

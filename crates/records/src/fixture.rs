@@ -1,0 +1,23 @@
+//! Records for tests: any that pass the checks.
+
+use proptest::prelude::*;
+
+use tidegate_engine::Algorithm;
+use tidegate_engine::unit::Unit;
+
+use crate::record::{Record, Window};
+
+/// Any record that passes its checks.
+pub fn record() -> impl Strategy<Value = Record> {
+    let window = (proptest::sample::select(&Unit::ALL[..]), 1_u32..5);
+    let window = window.prop_map(|(unit, multiplier)| Window { unit, multiplier });
+    let algorithm = proptest::sample::select(&Algorithm::ALL[..]);
+    let modes = (any::<Option<bool>>(), proptest::bool::weighted(0.1));
+    let numbers = (any::<u32>(), proptest::option::of(1_u32..1_000), proptest::option::of(1_u64..u64::MAX));
+    let parts = (numbers, proptest::option::of(window), proptest::option::of(algorithm), modes);
+    let record = parts.prop_map(|((requests, burst, granularity_nanos), window, algorithm, modes)| {
+        let (shadow, unlimited) = modes;
+        Record { requests, burst, window, algorithm, granularity_nanos, shadow, unlimited }
+    });
+    record.prop_filter_map("its parts do not go together", |record| record.checked().ok())
+}

@@ -1,0 +1,197 @@
+//! A record as people write it: a JSON object with a domain, entries, and the fields of a rule's limit.
+
+use serde_json::{Map, Value, json};
+
+use tidegate_engine::Algorithm;
+use tidegate_engine::rules::parse_duration_nanos;
+use tidegate_engine::time::SECOND_NANOS;
+use tidegate_engine::unit::Unit;
+
+use crate::key::RecordKey;
+use crate::record::{BadRecord, Record, Window, bad};
+
+/// The fields of a record.
+pub(crate) const FIELDS: [&str; 11] = [
+    "domain",
+    "entries",
+    "requests_per_unit",
+    "burst",
+    "unit",
+    "unit_multiplier",
+    "window",
+    "algorithm",
+    "granularity",
+    "shadow_mode",
+    "unlimited",
+];
+
+/// Reads a record with its key. Null is as if absent.
+///
+/// # Errors
+/// The first field that is wrong, with what was expected.
+pub fn read(value: &Value) -> Result<(RecordKey, Record), BadRecord> {
+    let Some(fields) = value.as_object() else { return bad("not a JSON object") };
+    if let Some(unknown) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+        return bad(format!("{unknown:?}: is unknown (expected of {})", FIELDS.join(", ")));
+    }
+    Ok((key_of(value)?, record(fields)?))
+}
+
+/// Reads the domain and the entries, whatever other fields there are.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn key_of(value: &Value) -> Result<RecordKey, BadRecord> {
+    const EXPECTED: &str = "entries: expected a list of objects with `key` and `value`, both texts";
+    let domain = match value.get("domain") {
+        Some(Value::String(domain)) => domain,
+        _ => return bad("domain: is missing (expected a text)"),
+    };
+    let Some(entries) = value.get("entries").and_then(Value::as_array) else { return bad(EXPECTED) };
+    let text = |entry: &'_ Value, name| entry.get(name).and_then(Value::as_str).map(str::to_owned);
+    let entry = |entry: &Value| {
+        let is_whole = entry.as_object().is_some_and(|fields| fields.len() == 2);
+        text(entry, "key").zip(text(entry, "value")).filter(|_| is_whole)
+    };
+    let Some(entries) = entries.iter().map(entry).collect::<Option<Vec<_>>>() else { return bad(EXPECTED) };
+    let entries = entries.iter().map(|(key, value)| (&**key, &**value));
+    RecordKey::of(domain, entries).map_err(|error| BadRecord(error.to_string()))
+}
+
+/// A record as JSON; [`read`] reads the same from it.
+pub fn show(key: &RecordKey, record: &Record) -> Value {
+    let (domain, entries) = key.decode();
+    let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
+    let mut shown = json!({"domain": domain, "entries": entries.iter().map(entry).collect::<Vec<_>>()});
+    let mut show = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            shown[name] = value;
+        }
+    };
+    show("requests_per_unit", (!record.unlimited).then(|| record.requests.into()));
+    show("burst", record.burst.map(Value::from));
+    show("unit", record.window.map(|window| window.unit.name().into()));
+    let multiplier = record.window.map(|window| window.multiplier).filter(|&multiplier| multiplier > 1);
+    show("unit_multiplier", multiplier.map(Value::from));
+    show("algorithm", record.algorithm.map(|algorithm| algorithm.name().into()));
+    show("granularity", record.granularity_nanos.map(|nanos| shown_duration(nanos).into()));
+    show("shadow_mode", record.shadow.map(Value::from));
+    show("unlimited", record.unlimited.then_some(true.into()));
+    shown
+}
+
+fn record(fields: &Map<String, Value>) -> Result<Record, BadRecord> {
+    let unlimited = flag(fields, "unlimited")?.unwrap_or_default();
+    let requests = number(fields, "requests_per_unit")?;
+    if requests.is_none() && !unlimited {
+        return bad("`requests_per_unit` is missing (expected a whole number, or `unlimited: true`)");
+    }
+    let record = Record {
+        requests: requests.unwrap_or_default(),
+        burst: number(fields, "burst")?,
+        window: window(fields)?,
+        algorithm: algorithm(fields)?,
+        granularity_nanos: granularity(fields)?,
+        shadow: flag(fields, "shadow_mode")?,
+        unlimited,
+    };
+    record.checked()
+}
+
+fn given<'v>(fields: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
+    fields.get(name).filter(|value| !value.is_null())
+}
+
+fn text<'v>(fields: &'v Map<String, Value>, name: &str) -> Result<Option<&'v str>, BadRecord> {
+    match given(fields, name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => bad(format!("`{name}` is {} (expected a text)", cut(&other.to_string()))),
+    }
+}
+
+fn number(fields: &Map<String, Value>, name: &str) -> Result<Option<u32>, BadRecord> {
+    let Some(value) = given(fields, name) else { return Ok(None) };
+    match value.as_u64().and_then(|number| u32::try_from(number).ok()) {
+        Some(number) => Ok(Some(number)),
+        None => {
+            let shown = cut(&value.to_string());
+            bad(format!("`{name}` is {shown} (expected a whole number, 0 to {})", u32::MAX))
+        }
+    }
+}
+
+fn flag(fields: &Map<String, Value>, name: &str) -> Result<Option<bool>, BadRecord> {
+    match given(fields, name) {
+        None => Ok(None),
+        Some(Value::Bool(flag)) => Ok(Some(*flag)),
+        Some(other) => bad(format!("`{name}` is {} (expected true or false)", cut(&other.to_string()))),
+    }
+}
+
+fn algorithm(fields: &Map<String, Value>) -> Result<Option<Algorithm>, BadRecord> {
+    let Some(name) = text(fields, "algorithm")? else { return Ok(None) };
+    match Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name) {
+        Some(algorithm) => Ok(Some(algorithm)),
+        None => bad(format!("`algorithm` is {:?}, not {}", cut(name), Algorithm::EXPECTED)),
+    }
+}
+
+fn granularity(fields: &Map<String, Value>) -> Result<Option<u64>, BadRecord> {
+    let Some(text) = text(fields, "granularity")? else { return Ok(None) };
+    match parse_duration_nanos(text) {
+        Some(nanos) => Ok(Some(nanos)),
+        None => bad(format!(
+            "`granularity` is {:?} (expected a time above 0, such as `1s` or `500ms`)",
+            cut(text)
+        )),
+    }
+}
+
+fn window(fields: &Map<String, Value>) -> Result<Option<Window>, BadRecord> {
+    let (unit, multiplier) = (text(fields, "unit")?, number(fields, "unit_multiplier")?);
+    if let Some(text) = text(fields, "window")? {
+        if unit.is_some() || multiplier.is_some() {
+            return bad("`window` with `unit` or `unit_multiplier` (expected one of the two)");
+        }
+        return window_of_duration(text).map(Some);
+    }
+    let Some(name) = unit else {
+        return match multiplier {
+            Some(_) => bad("`unit_multiplier` without `unit` (expected both)"),
+            None => Ok(None),
+        };
+    };
+    let Some(unit) = Unit::from_name(name) else {
+        let names = Unit::ALL.map(Unit::name).join(", ");
+        return bad(format!("`unit` is {:?} (expected {names})", cut(name)));
+    };
+    match multiplier {
+        Some(0) => bad("`unit_multiplier` is 0 (expected 1 or more)"),
+        _ => Ok(Some(Window { unit, multiplier: multiplier.unwrap_or(1) })),
+    }
+}
+
+fn window_of_duration(text: &str) -> Result<Window, BadRecord> {
+    let nanos = parse_duration_nanos(text).filter(|nanos| nanos % SECOND_NANOS == 0);
+    match nanos.and_then(Window::of_nanos) {
+        Some(window) => Ok(window),
+        None => bad(format!(
+            "`window` is {:?} (expected whole seconds, such as `90s`, `5m` or `1h30m`)",
+            cut(text)
+        )),
+    }
+}
+
+/// Nanoseconds as a duration in the largest unit that divides them.
+fn shown_duration(nanos: u64) -> String {
+    let units = [(SECOND_NANOS, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
+    let whole = units.into_iter().find(|(unit, _)| nanos % unit == 0);
+    let (unit, name) = whole.unwrap_or((1, "ns"));
+    format!("{}{name}", nanos / unit)
+}
+
+/// What an error repeats of a text: not all of it, which may be long.
+fn cut(text: &str) -> String {
+    tidegate_engine::text::cut(text, 64).into_owned()
+}

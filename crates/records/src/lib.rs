@@ -1,0 +1,28 @@
+//! Records: limits for single keys, of which there may be millions. No runtime, no network, no knowledge of the program.
+//!
+//! A rule with `limits_from: store` gives every key its limit; a *record* gives one of these keys another one. This crate
+//! says what a record is, and keeps records in a folder.
+//!
+//! ```text
+//! JSON ─▶ record ─▶ value (bytes) ─▶ folder          key: domain and entries as bytes, in order
+//! ```
+//!
+//! - [`RecordKey`], [`KeyPrefix`]: which key a record is for; bytes that sort as domains and entries do
+//! - [`Record`]: what it says, checked as rules are
+//! - `json`: a record as people write it
+//! - `value`: a record as stores keep it
+//! - [`Folder`]: records on this machine's disk
+
+mod folder;
+mod json;
+mod key;
+mod record;
+mod value;
+#[cfg(test)]
+mod fixture;
+
+pub use folder::{Folder, FolderError};
+pub use json::{key_of, read, show};
+pub use key::{KEY_BYTES_MAX, KeyError, KeyPrefix, LEVELS_MAX, RecordKey};
+pub use record::{BadRecord, Record, Window};
+pub use value::BadValue;
