@@ -186,7 +186,7 @@ fn window_of_duration(text: &str) -> Result<Window, BadRecord> {
 /// Nanoseconds as a duration in the largest unit that divides them.
 fn shown_duration(nanos: u64) -> String {
     let units = [(SECOND_NANOS, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
-    let whole = units.into_iter().find(|(unit, _)| nanos % unit == 0);
+    let whole = units.into_iter().find(|(unit, _)| nanos.is_multiple_of(*unit));
     let (unit, name) = whole.unwrap_or((1, "ns"));
     format!("{}{name}", nanos / unit)
 }

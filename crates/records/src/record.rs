@@ -53,7 +53,7 @@ impl Window {
     /// number of seconds, or too long.
     pub(crate) fn of_nanos(nanos: u64) -> Option<Self> {
         let units = [Unit::Day, Unit::Hour, Unit::Minute, Unit::Second];
-        let unit = units.into_iter().find(|unit| nanos % unit.nanos() == 0)?;
+        let unit = units.into_iter().find(|unit| nanos.is_multiple_of(unit.nanos()))?;
         Some(Self { unit, multiplier: u32::try_from(nanos / unit.nanos()).ok()? })
     }
 }
