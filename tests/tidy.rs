@@ -85,7 +85,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("record", &[]),
             ("json", &["key", "record"]),
             ("value", &["record"]),
-            ("folder", &["key", "record"]),
+            ("folder", &["key", "record", "fixture"]),
             ("fixture", &["record"]),
             ("lib", &[]),
         ],

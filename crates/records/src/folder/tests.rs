@@ -1,0 +1,160 @@
+//! The folder beside a map in memory, and what it says of folders that it cannot use.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::fixture;
+
+fn temporary() -> TempDir {
+    tempfile::tempdir().expect("a folder for the test")
+}
+
+fn open(path: &Path) -> Folder {
+    Folder::open(path).expect("a folder that may be used")
+}
+
+fn key(tenant: &str) -> RecordKey {
+    RecordKey::of("d", [("tenant", tenant)]).expect("a key")
+}
+
+/// A few keys, of which some begin with others.
+fn keys() -> impl Strategy<Value = RecordKey> {
+    let entries = proptest::collection::vec(("[ab]", "[ab]{0,2}"), 1..3);
+    ("[de]", entries).prop_map(|(domain, entries)| {
+        RecordKey::of(&domain, entries.iter().map(|(key, value)| (&**key, &**value))).expect("a key")
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(RecordKey, Record),
+    Delete(RecordKey),
+    Load(Vec<(RecordKey, Record)>),
+    Page(RecordKey, usize, Option<RecordKey>, usize),
+    OpenAgain,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let batch = proptest::collection::vec((keys(), fixture::record()), 0..6);
+    prop_oneof![
+        3 => (keys(), fixture::record()).prop_map(|(key, record)| Step::Put(key, record)),
+        2 => keys().prop_map(Step::Delete),
+        2 => batch.prop_map(Step::Load),
+        3 => (keys(), 0_usize..3, proptest::option::of(keys()), 0_usize..5)
+            .prop_map(|(of, levels, after, most)| Step::Page(of, levels, after, most)),
+        1 => Just(Step::OpenAgain),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_folder_holds_what_a_map_would(steps in proptest::collection::vec(step(), 1..24)) {
+        let temporary = temporary();
+        let mut folder = open(temporary.path());
+        let mut map = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Put(key, record) => {
+                    folder.put(&key, &record).expect("written");
+                    map.insert(key, record);
+                }
+                Step::Delete(key) => {
+                    prop_assert_eq!(folder.delete(&key).expect("written"), map.remove(&key).is_some());
+                }
+                Step::Load(batch) => {
+                    folder.load(&batch).expect("written");
+                    map.extend(batch);
+                }
+                Step::Page(of, levels, after, most) => {
+                    let (domain, entries) = of.decode();
+                    let entries = entries.iter().take(levels);
+                    let entries = entries.map(|(key, value)| (&**key, Some(&**value)));
+                    let prefix = KeyPrefix::of(&domain, entries).expect("a prefix");
+                    let page = folder.page(&prefix, after.as_ref(), most).expect("read");
+                    let is_in = |key: &RecordKey| {
+                        after.as_ref().is_none_or(|after| key > after) && key.as_bytes().starts_with(prefix.as_bytes())
+                    };
+                    let expected = map.iter().filter(|(key, _)| is_in(key)).take(most);
+                    prop_assert_eq!(page, expected.map(|(key, record)| (key.clone(), *record)).collect::<Vec<_>>());
+                }
+                Step::OpenAgain => {
+                    drop(folder);
+                    folder = open(temporary.path());
+                }
+            }
+            for key in map.keys() {
+                prop_assert_eq!(folder.get(key).expect("read"), map.get(key).copied());
+            }
+        }
+        let all = folder.page(&KeyPrefix::everything(), None, usize::MAX).expect("read");
+        prop_assert_eq!(all, map.into_iter().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_folder_is_for_one_process() {
+    let temporary = temporary();
+    let _first = open(temporary.path());
+    let second = Folder::open(temporary.path()).err().expect("it is in use");
+    assert!(matches!(second, FolderError::InUse(_)), "{second}");
+    let named = format!("LIMITS_DIR: another process has {}", temporary.path().display());
+    assert!(second.to_string().starts_with(&named), "{second}");
+}
+
+#[test]
+fn a_path_that_is_no_folder_is_named() {
+    let temporary = temporary();
+    let file = temporary.path().join("file");
+    fs::write(&file, "").expect("written");
+    let error = Folder::open(&file.join("records")).err().expect("it is below a file").to_string();
+    assert!(error.contains(&format!("{}", file.display())) && error.contains("may be written to"), "{error}");
+}
+
+/// Whatever is in the files: an error that names the folder, or what was stored.
+#[test]
+fn a_broken_file_is_an_error_or_nothing_at_all() {
+    let temporary = temporary();
+    let (whole, broken) = (temporary.path().join("whole"), temporary.path().join("broken"));
+    let batch: Vec<_> = (0..200).map(|at| (key(&format!("t{at:03}")), Record::of_requests(at))).collect();
+    open(&whole).load(&batch).expect("written");
+    for file in files(&whole) {
+        for damage in [b"".as_slice(), b"no record"] {
+            let _ = fs::remove_dir_all(&broken);
+            copy(&whole, &broken);
+            fs::write(broken.join(&file), damage).expect("written");
+            let read = Folder::open(&broken)
+                .and_then(|folder| folder.page(&KeyPrefix::everything(), None, usize::MAX));
+            match read {
+                Ok(records) => assert!(records.iter().all(|record| batch.contains(record)), "{file:?}"),
+                Err(error) => assert!(error.to_string().contains("broken"), "{file:?}: {error}"),
+            }
+        }
+    }
+}
+
+/// All files below a folder, by their paths in it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = PathBuf::from(path.file_name().expect("a name"));
+        match path.is_dir() {
+            true => found.extend(files(&path).iter().map(|file| name.join(file))),
+            false => found.push(name),
+        }
+    }
+    found
+}
+
+fn copy(from: &Path, to: &Path) {
+    for file in files(from) {
+        fs::create_dir_all(to.join(&file).parent().expect("a folder")).expect("made");
+        fs::copy(from.join(&file), to.join(&file)).expect("copied");
+    }
+}
