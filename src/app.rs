@@ -432,9 +432,9 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         if let Some(listener) = debug {
-            let token = self.configuration.admin.token.as_ref();
-            let gate =
-                Gate::new(&self.configuration.listeners.debug.host, token.map(|token| token.0.as_str()));
+            let (admin, host) = (&self.configuration.admin, &self.configuration.listeners.debug.host);
+            let token = admin.token.as_ref().map(|token| token.0.as_str());
+            let gate = Gate::new(host, token).with_names(&admin.certificate_names);
             let (service, book) = (Arc::clone(&self.service), Arc::clone(&self.exceptions));
             let api = AdminApi::new(book, Arc::clone(&service), Arc::clone(&handler), gate.clone());
             exceptions::register_refused(&self.metrics, api.refused());

@@ -100,6 +100,8 @@ pub struct Configuration {
 pub struct Admin {
     /// The token that allows changes of state on the debug port from anywhere.
     pub token: Option<Secret>,
+    /// Certificates of clients that carry one of these names may do the same.
+    pub certificate_names: Vec<String>,
     /// The file that keeps exceptions.
     pub exceptions_file: Option<PathBuf>,
     /// The file that changes are audited in.
@@ -204,6 +206,11 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
         },
         admin: Admin {
             token: settings.admin_token.clone(),
+            certificate_names: settings
+                .admin_tls_san
+                .as_ref()
+                .map(|names| names.0.clone())
+                .unwrap_or_default(),
             exceptions_file: settings.exceptions_file.as_ref().map(|path| path.0.clone()),
             audit_log: settings.audit_log.as_ref().map(|path| path.0.clone()),
         },

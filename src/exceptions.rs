@@ -13,7 +13,7 @@ mod audit;
 mod file;
 mod record;
 
-pub use self::audit::{Audit, AuditError, Author};
+pub use self::audit::{Audit, AuditError, Author, Caller};
 pub use self::file::FileError;
 pub use self::record::Record;
 

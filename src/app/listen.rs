@@ -63,11 +63,12 @@ pub(super) async fn listen(listeners: &Listeners, tls: &PortsTls) -> Result<Port
         Some(address) => or_warn(bind(&METRICS, address).await),
         None => None,
     };
+    let handshakes = |tls: &Option<PortTls>| tls.as_ref().map(PortTls::handshakes);
     let debug = or_warn(bind(&DEBUG, &listeners.debug).await);
+    let debug = debug.map(|listener| listener.with_tls(handshakes(&tls.debug)));
     let (Some(grpc), Some(http), []) = (grpc, http, failed.as_slice()) else {
         return Err(AppError::Listen(failed));
     };
-    let handshakes = |tls: &Option<PortTls>| tls.as_ref().map(PortTls::handshakes);
     let decisions = vec![
         (grpc.with_tls(handshakes(&tls.grpc)), Port::Grpc),
         (http.with_tls(handshakes(&tls.http)), Port::Http),

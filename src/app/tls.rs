@@ -19,12 +19,14 @@ use crate::status::{Reload, ReloadLog, Subject};
 /// The largest file that is read. A bundle of every public authority has a quarter of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// TLS on the decision ports.
+/// TLS on the ports that may have it.
 pub(super) struct PortsTls {
     /// On the gRPC port, if settings ask for it.
     pub(super) grpc: Option<PortTls>,
     /// On the HTTP port.
     pub(super) http: Option<PortTls>,
+    /// On the debug port.
+    pub(super) debug: Option<PortTls>,
 }
 
 /// TLS on one port, with the files that it comes from.
@@ -36,7 +38,7 @@ pub(super) struct PortTls {
 }
 
 impl PortsTls {
-    /// Reads the files of both.
+    /// Reads the files of all.
     pub(super) fn load(listeners: &Listeners) -> Result<Self, AppError> {
         let load = |port, files: &Option<TlsFiles>| {
             files.clone().map(|files| PortTls::load(port, files)).transpose()
@@ -44,12 +46,14 @@ impl PortsTls {
         Ok(Self {
             grpc: load(Port::Grpc, &listeners.grpc_tls)?,
             http: load(Port::Http, &listeners.http_tls)?,
+            // It speaks the same protocols.
+            debug: load(Port::Http, &listeners.debug_tls)?,
         })
     }
 
-    /// Shows both in metrics.
+    /// Shows all in metrics.
     pub(super) fn register(&self, metrics: &Metrics) {
-        let ports: Vec<_> = [("grpc", &self.grpc), ("http", &self.http)]
+        let ports: Vec<_> = [("grpc", &self.grpc), ("http", &self.http), ("debug", &self.debug)]
             .into_iter()
             .filter_map(|(name, port)| Some((name, port.as_ref()?)))
             .map(|(name, port)| (name, Arc::clone(&port.tls), Arc::clone(&port.reloads_failed)))
@@ -100,7 +104,8 @@ impl PortsTls {
         clock: Clock,
     ) -> io::Result<Vec<Reread>> {
         let mut rereads = Vec::new();
-        let ports = [(Subject::GrpcTls, self.grpc), (Subject::HttpTls, self.http)];
+        let ports =
+            [(Subject::GrpcTls, self.grpc), (Subject::HttpTls, self.http), (Subject::DebugTls, self.debug)];
         for (subject, port) in ports.into_iter().filter_map(|(subject, port)| Some((subject, port?))) {
             let reloads = Arc::clone(reloads);
             let remember =

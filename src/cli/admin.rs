@@ -10,11 +10,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::debug_port::{Call, send};
+use super::debug_port::{self, Call, Limiter, send};
 use super::{Done, arguments_of, flag_of, print_error, read_only};
-use crate::configuration::{Configuration, HostPort};
-use crate::settings::value::Value as _;
-use crate::settings::{Problem, Row};
+use crate::settings::Row;
 use tidegate_engine::text::one_line;
 
 /// The settings that say where the limiter is, and the token.
@@ -77,10 +75,11 @@ fn path() -> [Arg; 2] {
 /// What every one of these commands takes.
 fn everywhere(command: Command) -> Command {
     let to = Arg::new("to").long("to").value_name("HOST:PORT").value_delimiter(',').action(ArgAction::Append);
+    let help = "the debug ports of the limiters, separated by commas; with TLS: https://HOST:PORT [default: \
+                DEBUG_HOST, DEBUG_PORT]";
     command
-        .arg(
-            to.help("the debug ports of the limiters, separated by commas [default: DEBUG_HOST, DEBUG_PORT]"),
-        )
+        .arg(to.help(help))
+        .args(debug_port::arguments())
         .args(arguments_of(SETTINGS))
         .after_help("Exit code: 0 all answered, 1 one did not or refused, 64 a bad command line.")
 }
@@ -122,14 +121,14 @@ fn run(
     let Some((command, own)) = matches.subcommand() else { return Ok((String::new(), ExitCode::FAILURE)) };
     let given = flag_of(own, own);
     let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
-    let limiters = limiters(own, &configuration)?;
+    let limiters = Limiter::named(own, &configuration.listeners.debug)?;
     let (method, path, body) = request(command, own);
     let token = configuration.admin.token.as_ref().map(|token| token.0.as_str());
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let call = Call { method, path, body, token };
     let (mut out, mut code) = (String::new(), ExitCode::SUCCESS);
     for limiter in &limiters {
-        let name = format!("{}:{}", limiter.host, limiter.port);
+        let name = limiter.name();
         // With several limiters, each line says whose it is.
         let prefix = if limiters.len() > 1 { format!("{name}\t") } else { String::new() };
         match send(limiter, &call) {
@@ -149,20 +148,6 @@ fn run(
         }
     }
     Ok((out, code))
-}
-
-/// Where the request goes.
-fn limiters(own: &ArgMatches, configuration: &Configuration) -> Result<Vec<HostPort>, Vec<Problem>> {
-    let Some(words) = own.get_many::<String>("to") else {
-        return Ok(vec![configuration.listeners.debug.clone()]);
-    };
-    let read = |word: &String| {
-        HostPort::parse(word).ok_or_else(|| {
-            let what = format!("{word:?} is not {}", HostPort::EXPECTED);
-            vec![Problem { name: "--to".to_owned(), what }]
-        })
-    };
-    words.map(read).collect()
 }
 
 /// The value of an argument that only some of these commands have.

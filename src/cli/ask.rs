@@ -15,7 +15,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use self::envoy::{Source, SourceError};
-use super::debug_port::{Call, send};
+use super::debug_port::{Call, Limiter, send};
 use super::{Done, RulesError, arguments_of, loaded, print_error, read_only};
 use crate::clock::Clock;
 use crate::configuration::{Configuration, HostPort};
@@ -210,7 +210,7 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
 fn online(question: &Question, debug: &HostPort) -> Result<String, AskError> {
     let path = if question.as_json { "/ask?format=json" } else { "/ask" };
     let call = Call { method: Method::POST, path: path.to_owned(), body: question.body(), token: None };
-    let (status, body) = send(debug, &call).map_err(|error| AskError::Silent {
+    let (status, body) = send(&Limiter::plain(debug.clone()), &call).map_err(|error| AskError::Silent {
         host: debug.host.clone(),
         port: debug.port,
         error,

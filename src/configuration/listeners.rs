@@ -23,6 +23,8 @@ pub struct Listeners {
     pub metrics_required: bool,
     /// The debug port.
     pub debug: HostPort,
+    /// The files of its TLS, if it speaks TLS.
+    pub debug_tls: Option<TlsFiles>,
     /// How long the listeners stay open after the process was asked to end.
     pub drain_grace: Duration,
 }
@@ -68,6 +70,7 @@ pub(super) fn resolve(settings: &Settings) -> Listeners {
         metrics: metrics.then(|| settings.prometheus_addr.clone()),
         metrics_required: settings.use_prometheus.is_some(),
         debug: HostPort { host: settings.debug_host.clone(), port: settings.debug_port },
+        debug_tls: debug_tls(settings),
         drain_grace: settings.drain_grace,
     }
 }
@@ -93,6 +96,15 @@ fn http_tls(settings: &Settings) -> Option<TlsFiles> {
         chain: file("HTTP_SERVER_TLS_CERT", &settings.http_server_tls_cert)?,
         key: file("HTTP_SERVER_TLS_KEY", &settings.http_server_tls_key)?,
         client_ca: None,
+        client_name: None,
+    })
+}
+
+fn debug_tls(settings: &Settings) -> Option<TlsFiles> {
+    Some(TlsFiles {
+        chain: file("DEBUG_SERVER_TLS_CERT", &settings.debug_server_tls_cert)?,
+        key: file("DEBUG_SERVER_TLS_KEY", &settings.debug_server_tls_key)?,
+        client_ca: file("DEBUG_SERVER_TLS_CLIENT_CACERT", &settings.debug_server_tls_client_cacert),
         client_name: None,
     })
 }

@@ -34,8 +34,17 @@ pub struct AuditError {
 pub struct Author {
     /// As they say.
     pub who: String,
-    /// Where from.
+    /// As we know.
+    pub caller: Caller,
+}
+
+/// Where a request comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The address; empty on a unix socket.
     pub peer: String,
+    /// The name in the client's certificate, if it is that which allows the request.
+    pub certificate: Option<String>,
 }
 
 /// Where lines go.
@@ -96,9 +105,13 @@ impl Audit {
         let mut lines = self.0.lock();
         let id = format!("{}-{}", lines.process, lines.next);
         lines.next += 1;
-        let line = json!({
-            "id": id, "at": stamp::show(now), "does": does, "who": author.who, "peer": author.peer, "what": what,
+        let Author { who, caller: Caller { peer, certificate } } = author;
+        let mut line = json!({
+            "id": id, "at": stamp::show(now), "does": does, "who": who, "peer": peer, "what": what,
         });
+        if let Some(certificate) = certificate {
+            line["certificate"] = certificate.as_str().into();
+        }
         lines.write(&line)?;
         Ok(Intended(id))
     }

@@ -10,7 +10,8 @@ use super::*;
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
 fn author() -> Author {
-    Author { who: "jane".to_owned(), peer: "10.0.0.1".to_owned() }
+    let caller = Caller { peer: "10.0.0.1".to_owned(), certificate: None };
+    Author { who: "jane".to_owned(), caller }
 }
 
 fn record(id: &str, more: Value) -> Record {

@@ -16,6 +16,7 @@
 mod drain;
 mod life;
 mod listener;
+mod peer;
 mod socket;
 mod spin;
 mod stream;
@@ -41,6 +42,7 @@ use tokio::task::{AbortHandle, JoinSet};
 pub use self::drain::{Drain, DrainSwitch};
 pub use self::life::{Life, MaxAge};
 pub use self::listener::{Arrival, Listener, Session};
+pub use self::peer::Peer;
 pub use self::stream::Protocol;
 use self::stream_tasks::StreamTasks;
 pub use self::tls::{Identity, Tls, TlsError};
@@ -152,10 +154,13 @@ pub async fn serve_http(arrival: Arrival, front: impl Respond, life: Life) {
 async fn serve_streams(arrival: Arrival, front: impl Respond, streams_max: u32, mut life: Life) {
     let Some(Session { stream, protocol, peer }) = arrival.greeted(&mut life).await else { return };
     // This connection has its own reference count: the shared ones inside would bounce between cores with every call.
-    let front = Arc::new(front);
+    let shared = Arc::new((front, peer));
     let service = service_fn(move |request: Request<Incoming>| {
-        let front = Arc::clone(&front);
-        async move { Ok::<_, Infallible>(front.respond(request, peer).await) }
+        let shared = Arc::clone(&shared);
+        async move {
+            let (front, peer) = &*shared;
+            Ok::<_, Infallible>(front.respond(request, peer).await)
+        }
     });
     let stream = TokioIo::new(stream);
     match protocol {

@@ -6,13 +6,13 @@ mod admin;
 mod admin_api;
 mod check;
 mod gate;
+mod guesses;
 mod json;
 mod page;
 mod probes;
 mod rlconfig;
 mod status;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ pub use self::gate::Gate;
 pub use self::page::Page;
 
 use self::page::{not_allowed, text};
+use crate::front::connections::Peer;
 use crate::front::{Bounds, Handler, Refusal, RefusalCode, trace};
 use crate::health::Health;
 use crate::metrics::Front;
@@ -37,12 +38,8 @@ const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers requests on an HTTP port.
 pub trait Respond: Clone + Send + Sync + 'static {
-    /// Answers one request. `peer` is `None` on a unix socket.
-    fn respond(
-        &self,
-        request: Request<Incoming>,
-        peer: Option<SocketAddr>,
-    ) -> impl Future<Output = Page> + Send;
+    /// Answers one request of this client.
+    fn respond(&self, request: Request<Incoming>, peer: &Peer) -> impl Future<Output = Page> + Send;
 }
 
 /// The port of decisions and probes. Clones share everything.
@@ -62,10 +59,16 @@ impl HttpFront {
 }
 
 impl Respond for HttpFront {
-    async fn respond(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Page {
+    async fn respond(&self, request: Request<Incoming>, peer: &Peer) -> Page {
         if request.uri().path().starts_with(check::PATH) {
             let (head, _ignored) = request.into_parts();
-            return check::respond(&self.handler, self.check, &head, peer.map(|peer| peer.ip())).await;
+            return check::respond(
+                &self.handler,
+                self.check,
+                &head,
+                peer.address.map(|address| address.ip()),
+            )
+            .await;
         }
         let method = request.method();
         match (request.uri().path(), method == Method::GET || method == Method::HEAD) {

@@ -105,7 +105,7 @@ const REDIS_TIMEOUT: &str = "100ms, the budget of one decision (there: 10s, of c
 pub const DIFFERS: &[(&str, &str)] = &[
     (
         "DEBUG_HOST",
-        "the same for what only reads; what changes state answers loopback alone, or a bearer of ADMIN_TOKEN",
+        "the same for what only reads; what changes state answers loopback alone, or a bearer of ADMIN_TOKEN or of a certificate (ADMIN_TLS_SAN)",
     ),
     ("GRPC_UDS", "a stale socket that nobody listens on is removed (there: fatal)"),
     (

@@ -11,7 +11,7 @@ use crate::settings::Problem;
 use crate::settings::value::{
     Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
     HeaderName, Hops, HostPort, List, Map, Members, NodeMetadata, Number, OtelPairs, Queue, Replicas,
-    RequestBytes, Secret, Series, Share, SpinTime, Threads, UrlPath, Value,
+    RequestBytes, Sans, Secret, Series, Share, SpinTime, Threads, UrlPath, Value,
 };
 use crate::spans::Protocol;
 use crate::statsd::{Mogrifier, Transport};
@@ -98,8 +98,12 @@ settings! {
             "HTTP_UDS" http_uds: FilePath, "HTTP: a unix socket to listen on instead of HOST and PORT";
             "HTTP_SERVER_TLS_CERT" http_server_tls_cert: FilePath, "HTTP: PEM file of the certificate and its chain; with it the port speaks TLS alone";
             "HTTP_SERVER_TLS_KEY" http_server_tls_key: FilePath, "HTTP: PEM file of the certificate's key";
+            "DEBUG_SERVER_TLS_CERT" debug_server_tls_cert: FilePath, "debug: PEM file of the certificate and its chain; with it the port speaks TLS alone";
+            "DEBUG_SERVER_TLS_KEY" debug_server_tls_key: FilePath, "debug: PEM file of the certificate's key";
+            "DEBUG_SERVER_TLS_CLIENT_CACERT" debug_server_tls_client_cacert: FilePath, "debug: PEM file of the authority that clients' certificates have to come from; unset: clients need none";
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
             "ADMIN_TOKEN" admin_token: Secret, "bearer token of the admin API on the debug port; callers that are not on loopback need it for whatever changes state";
+            "ADMIN_TLS_SAN" admin_tls_san: Sans, "names (DNS or URI), separated by commas: a client of the debug port whose certificate carries one of them may do what a bearer of ADMIN_TOKEN may";
             "EXCEPTIONS_FILE" exceptions_file: FilePath, "file that keeps the exceptions of the admin API; unset: they end with the process";
             "AUDIT_LOG" audit_log: FilePath, "file that every change by the admin API is written to, before and after, as lines of JSON; -: standard output";
         }

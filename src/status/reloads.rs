@@ -34,12 +34,14 @@ pub enum Subject {
     GrpcTls,
     /// Those of the HTTP port.
     HttpTls,
+    /// Those of the debug port.
+    DebugTls,
     /// The mapping of metrics. It is read at the start only.
     Mapping,
 }
 
 impl Subject {
-    const ALL: [Self; 4] = [Self::Rules, Self::GrpcTls, Self::HttpTls, Self::Mapping];
+    const ALL: [Self; 5] = [Self::Rules, Self::GrpcTls, Self::HttpTls, Self::DebugTls, Self::Mapping];
 
     /// As people call it.
     pub(super) fn name(self) -> &'static str {
@@ -47,6 +49,7 @@ impl Subject {
             Self::Rules => "rules",
             Self::GrpcTls => "TLS files of the gRPC port",
             Self::HttpTls => "TLS files of the HTTP port",
+            Self::DebugTls => "TLS files of the debug port",
             Self::Mapping => "mapping of metrics",
         }
     }

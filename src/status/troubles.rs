@@ -75,7 +75,7 @@ fn refused(Reload { subject, what, problems, .. }: &Reload) -> Option<Value> {
     let why = problems.first().map_or(what, |problem| &problem.text);
     match subject {
         Subject::Rules => bad("rules", &format!("The last change of the rules was refused. {why}")),
-        Subject::GrpcTls | Subject::HttpTls => {
+        Subject::GrpcTls | Subject::HttpTls | Subject::DebugTls => {
             bad("tls", &format!("The last change of the {} was refused. {why}", subject.name()))
         }
         // The start went on without it.

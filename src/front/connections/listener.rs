@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use super::life::Life;
+use super::peer::{Certificate, Peer};
 use super::socket::Detached;
 use super::stream::{Protocol, Stream, Transport};
 use super::tls::Tls;
@@ -53,8 +54,8 @@ pub struct Session {
     pub stream: Stream,
     /// The protocol of the client.
     pub protocol: Protocol,
-    /// The peer's address. `None` on a unix socket.
-    pub peer: Option<SocketAddr>,
+    /// Who the client is.
+    pub peer: Peer,
 }
 
 impl Listener {
@@ -163,7 +164,7 @@ impl Arrival {
     /// not come in time, or draining begins before. A driver would wait for them without a bound, and look
     /// for dead peers only afterwards.
     pub async fn greeted(self, life: &mut Life) -> Option<Session> {
-        let peer = self.peer;
+        let address = self.peer;
         let greeted = tokio::select! {
             biased;
             greeted = tokio::time::timeout(GREETING_TIMEOUT, self.greeting()) => greeted,
@@ -171,25 +172,32 @@ impl Arrival {
             () = async { life.draining().await; tokio::time::sleep(LATE_GREETING).await } => return None,
         };
         match greeted {
-            Ok(Ok((stream, protocol))) => Some(Session { stream, protocol, peer }),
+            Ok(Ok((stream, protocol, certificate))) => {
+                Some(Session { stream, protocol, peer: Peer { address, certificate } })
+            }
             Ok(Err(error)) => {
-                tracing::debug!(?peer, %error, "no connection");
+                tracing::debug!(peer = ?address, %error, "no connection");
                 None
             }
             Err(_) => {
-                tracing::debug!(?peer, "no connection: the client said too little for too long");
+                tracing::debug!(peer = ?address, "no connection: the client said too little for too long");
                 None
             }
         }
     }
 
-    async fn greeting(self) -> io::Result<(Stream, Protocol)> {
+    async fn greeting(self) -> io::Result<(Stream, Protocol, Option<Certificate>)> {
         let socket = self.socket.attach()?;
-        let transport = match self.tls {
-            None => Transport::Plain(socket),
-            Some(tls) => Transport::Tls(Box::new(tls.handshake(socket).await?)),
+        let (transport, certificate) = match self.tls {
+            None => (Transport::Plain(socket), None),
+            Some(tls) => {
+                let stream = tls.handshake(socket).await?;
+                let certificate = Certificate::shown_by(stream.get_ref().1);
+                (Transport::Tls(Box::new(stream)), certificate)
+            }
         };
-        Stream::greeted(transport).await
+        let (stream, protocol) = Stream::greeted(transport).await?;
+        Ok((stream, protocol, certificate))
     }
 }
 

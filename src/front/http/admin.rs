@@ -4,7 +4,6 @@
 //! first. There are no profiles: an in-process profiler unwinds stacks inside a signal handler, and `perf` does the
 //! same from outside without that risk.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -18,6 +17,7 @@ use super::rlconfig::{Format, Listing};
 use super::status;
 use super::{Respond, json, read_body, refused};
 use crate::front::Handler;
+use crate::front::connections::Peer;
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -81,7 +81,7 @@ impl MetricsFront {
 }
 
 impl Respond for MetricsFront {
-    async fn respond(&self, request: Request<Incoming>, _peer: Option<SocketAddr>) -> Page {
+    async fn respond(&self, request: Request<Incoming>, _peer: &Peer) -> Page {
         match (reads(request.method()), request.uri().path() == &*self.path) {
             (true, true) => scrape(&self.metrics),
             (false, true) => not_allowed("GET, HEAD"),
@@ -130,7 +130,10 @@ impl AdminFront {
         let line = |path, help| format!("{path:<11}{help}\n");
         let pages = ENDPOINTS.iter().map(|endpoint| line(endpoint.path, endpoint.help));
         let api = self.api.as_ref().map(|_| {
-            line(admin_api::PREFIX, "the admin API, with ADMIN_TOKEN: /admin/openapi.json describes it")
+            line(
+                admin_api::PREFIX,
+                "the admin API, with ADMIN_TOKEN or ADMIN_TLS_SAN: /admin/openapi.json describes it",
+            )
         });
         pages.chain(api).collect()
     }
@@ -146,8 +149,8 @@ impl AdminFront {
         }
     }
 
-    async fn status(&self, query: &str, head: &Parts) -> Page {
-        match self.gate.admit_reader(&head.uri, &head.headers) {
+    async fn status(&self, query: &str, peer: &Peer, head: &Parts) -> Page {
+        match self.gate.admit_reader(peer, &head.uri, &head.headers) {
             Ok(()) => status::data(&self.status, self.service.snapshot().ok(), query).await,
             Err(why) => text(StatusCode::FORBIDDEN, why),
         }
@@ -168,7 +171,7 @@ impl AdminFront {
         explained.unwrap_or_else(|refusal| refused(&refusal))
     }
 
-    fn set_log_level(&self, query: &str, peer: Option<SocketAddr>, head: &Parts) -> Page {
+    fn set_log_level(&self, query: &str, peer: &Peer, head: &Parts) -> Page {
         if let Err(why) = self.gate.admit(peer, &head.uri, &head.headers) {
             return text(StatusCode::FORBIDDEN, why);
         }
@@ -180,7 +183,7 @@ impl AdminFront {
 }
 
 impl Respond for AdminFront {
-    async fn respond(&self, request: Request<Incoming>, peer: Option<SocketAddr>) -> Page {
+    async fn respond(&self, request: Request<Incoming>, peer: &Peer) -> Page {
         let (head, body) = request.into_parts();
         let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
         if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(admin_api::PREFIX)) {
@@ -200,7 +203,7 @@ impl Respond for AdminFront {
             DebugPage::Metrics => scrape(self.status.metrics()),
             DebugPage::Rules => self.rlconfig(query).await,
             DebugPage::Stats => pieces(TEXT, self.status.metrics().stats()),
-            DebugPage::Status => self.status(query, &head).await,
+            DebugPage::Status => self.status(query, peer, &head).await,
         }
     }
 }
@@ -227,10 +230,10 @@ mod tests {
             Handler::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
         let status = crate::status::fixture::status(&metrics);
         let front = AdminFront::new(service, Arc::new(handler), status, Gate::new("::", Some("open")));
-        let stranger = Some("10.0.0.1:1".parse().expect("an address"));
+        let stranger = Peer::at("10.0.0.1:1".parse().expect("an address"));
         // A bad level, so that the test does not change the level of the process.
         let set = |request: Request<()>| {
-            front.set_log_level("level=loud", stranger, &request.into_parts().0).status()
+            front.set_log_level("level=loud", &stranger, &request.into_parts().0).status()
         };
         assert_eq!(set(Request::new(())), StatusCode::FORBIDDEN);
         let borne = Request::builder().header(AUTHORIZATION, "Bearer open").body(()).expect("a request");

@@ -1,11 +1,10 @@
 //! The admin API, on the debug port: exceptions, counters, and the audit of what was done with them.
 //!
-//! In: JSON over HTTP, always with the admin token, on loopback too. Out: JSON. Whatever writes files runs on a thread
+//! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Whatever writes files runs on a thread
 //! of its own, because this one serves scrapes. `openapi.json` beside this file describes all of it; a test compares.
 
 mod wanted;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -21,7 +20,8 @@ use super::gate::{Gate, NoBearer};
 use super::page::{JSON, Page, not_allowed, page, pieces};
 use super::{json as json_front, read_body};
 use crate::clock::Clock;
-use crate::exceptions::{Author, Book, Change, ChangeError, Record};
+use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record};
+use crate::front::connections::Peer;
 use crate::front::{Handler, Refusal};
 use crate::service::Service;
 use tidegate_engine::Timestamp;
@@ -54,7 +54,7 @@ struct Problem(StatusCode, String);
 type Answer = Result<Page, Problem>;
 
 impl AdminApi {
-    /// Changes `book` and the counters of `service` for bearers of the token of `gate`.
+    /// Changes `book` and the counters of `service` for those whom `gate` admits as bearers.
     #[must_use]
     pub fn new(book: Arc<Book>, service: Arc<Service>, handler: Arc<Handler>, gate: Gate) -> Self {
         Self { book, service, handler, gate, refused: Arc::default() }
@@ -66,28 +66,32 @@ impl AdminApi {
     }
 
     /// Answers a request below [`PREFIX`].
-    pub(super) async fn respond(&self, head: &Parts, body: Incoming, peer: Option<SocketAddr>) -> Page {
-        if let Err(why) = self.gate.admit_bearer(&head.uri, &head.headers) {
-            return self.refuse(why).await;
-        }
-        let mut page = self.answer(head, body, peer).await.unwrap_or_else(Problem::page);
+    pub(super) async fn respond(&self, head: &Parts, body: Incoming, peer: &Peer) -> Page {
+        let certificate = match self.gate.admit_bearer(peer, &head.uri, &head.headers) {
+            Ok(name) => name.map(str::to_owned),
+            Err(why) => return self.refuse(why).await,
+        };
+        let address = peer.address.map(|address| address.ip().to_string()).unwrap_or_default();
+        let caller = Caller { peer: address, certificate };
+        let mut page = self.answer(head, body, caller).await.unwrap_or_else(Problem::page);
         page.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         page
     }
 
     async fn refuse(&self, why: NoBearer) -> Page {
         self.refused.fetch_add(1, Relaxed);
-        if why != NoBearer::Stranger {
-            return Problem(StatusCode::FORBIDDEN, why.to_string()).page();
+        if why == NoBearer::Guesses {
+            return Problem(StatusCode::TOO_MANY_REQUESTS, why.to_string()).page();
         }
-        tokio::time::sleep(STRANGER_DELAY).await;
         let mut page = Problem(StatusCode::FORBIDDEN, why.to_string()).page();
-        page.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        if why == NoBearer::Stranger {
+            tokio::time::sleep(STRANGER_DELAY).await;
+            page.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         page
     }
 
-    async fn answer(&self, head: &Parts, body: Incoming, peer: Option<SocketAddr>) -> Answer {
-        let peer = peer.map(|peer| peer.ip().to_string()).unwrap_or_default();
+    async fn answer(&self, head: &Parts, body: Incoming, caller: Caller) -> Answer {
         let (path, method) = (head.uri.path(), &head.method);
         match path {
             "/admin/openapi.json" => reading(method, || page(StatusCode::OK, JSON, OPENAPI)),
@@ -102,11 +106,11 @@ impl AdminApi {
             }
             "/admin/counters/peek" => self.posting(method, body, Self::peek).await,
             "/admin/counters/reset" => {
-                let reset = async |api: &Self, asked: &Value| api.reset(asked, peer.clone()).await;
+                let reset = async |api: &Self, asked: &Value| api.reset(asked, caller.clone()).await;
                 self.posting(method, body, reset).await
             }
             _ => match path.strip_prefix(EXCEPTIONS).and_then(|rest| rest.strip_prefix('/')) {
-                Some(id) => self.exception(id.to_owned(), head, body, peer).await,
+                Some(id) => self.exception(id.to_owned(), head, body, caller).await,
                 None => Err(Problem(StatusCode::NOT_FOUND, "not found; see /admin/openapi.json".to_owned())),
             },
         }
@@ -118,7 +122,7 @@ impl AdminApi {
         blocking(move || book.all()).await
     }
 
-    async fn exception(&self, id: String, head: &Parts, body: Incoming, peer: String) -> Answer {
+    async fn exception(&self, id: String, head: &Parts, body: Incoming, caller: Caller) -> Answer {
         match head.method {
             Method::GET | Method::HEAD => {
                 match self.all().await?.into_iter().find(|record| record.id == id) {
@@ -129,7 +133,7 @@ impl AdminApi {
             Method::PUT => {
                 let asked = self.read(body).await?;
                 let record = Record::of_client(&id, &asked).map_err(|bad| invalid(&bad))?;
-                let author = Author { who: record.who.clone(), peer };
+                let author = Author { who: record.who.clone(), caller };
                 let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
                 self.change(id, move |book, now| book.put(record, may_replace, &author, now)).await
             }
@@ -139,7 +143,7 @@ impl AdminApi {
                 let who = who.ok_or_else(|| {
                     invalid("who: is missing (expected a body such as {\"who\": \"jane\"})")
                 })?;
-                let (author, of) = (Author { who, peer }, id.clone());
+                let (author, of) = (Author { who, caller }, id.clone());
                 self.change(id, move |book, now| book.end(&of, &author, now)).await
             }
             _ => Ok(not_allowed("GET, HEAD, PUT, DELETE")),
@@ -188,13 +192,13 @@ impl AdminApi {
     }
 
     /// Takes all hits of one counter back.
-    async fn reset(&self, asked: &Value, peer: String) -> Answer {
+    async fn reset(&self, asked: &Value, caller: Caller) -> Answer {
         let counter = Counter::of(asked, &["domain", "entries", "who", "why"])?;
         let word = |name: &str| {
             let word = asked.get(name).and_then(Value::as_str).filter(|word| !word.is_empty());
             word.ok_or_else(|| invalid(&format!("{name}: is missing")))
         };
-        let (author, why) = (Author { who: word("who")?.to_owned(), peer }, word("why")?.to_owned());
+        let (author, why) = (Author { who: word("who")?.to_owned(), caller }, word("why")?.to_owned());
         let before = self.look(&counter).await?;
         let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
         if !self.service.has_counter(live.in_force(), &counter.request()) {

@@ -1,16 +1,22 @@
-//! Who may change state through the debug port: bearers of the admin token, and clients on this machine that are no web
-//! page. And whose pages may show the state. In: the peer and its request. Out: whether it may, and if not, why.
+//! Who may change state through the debug port: bearers of the admin token, clients whose certificate has the right
+//! name, and clients on this machine that are no web page. And whose pages may show the state. In: the peer and its
+//! request. Out: whether it may, and if not, why.
 //!
 //! A page in a browser on this machine comes from loopback as well. The browser gives it away: the request names the
 //! page's origin, and a page that got here by a name of its own (DNS rebinding) has that name as the host. The token
-//! needs no such check, because no page has it.
+//! needs no such check, because no page has it. A browser shows a certificate for every page, so the origin has to be
+//! ours; the name of the host was compared with our own certificate by the browser.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, Uri};
+
+use super::guesses::Guesses;
+use crate::clock::monotonic;
+use crate::front::connections::Peer;
 
 const STRANGER: &str = "only from loopback, or with the admin token\n";
 const OTHER_HOST: &str = "the Host is neither an address, localhost, nor DEBUG_HOST\n";
@@ -22,12 +28,18 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Why a request may not use the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoBearer {
-    /// There is no token that anybody could bear.
-    #[error("the admin API needs ADMIN_TOKEN, which is not set")]
+    /// There is no token that anybody could bear, and no name that a certificate could carry.
+    #[error("the admin API needs ADMIN_TOKEN or ADMIN_TLS_SAN, and neither is set")]
     NoToken,
-    /// It bears no token, or another one.
-    #[error("only with the admin token (expected `Authorization: Bearer` and ADMIN_TOKEN)")]
+    /// It bears no token, or another one, and shows no certificate with the right name.
+    #[error(
+        "only with the admin token (expected `Authorization: Bearer` and ADMIN_TOKEN), or with a certificate of \
+         ADMIN_TLS_SAN"
+    )]
     Stranger,
+    /// Its address has sent too many wrong tokens.
+    #[error("too many wrong tokens came from this address (expected a few seconds without one)")]
+    Guesses,
     /// It comes from a page of another origin.
     #[error("the Origin is another than this host")]
     OtherOrigin,
@@ -39,29 +51,48 @@ pub struct Gate {
     /// The host that the port listens on, which may be a name.
     host: Arc<str>,
     token: Option<Arc<str>>,
+    /// What certificates of clients may carry that are as good as the token.
+    names: Arc<[String]>,
+    guesses: Arc<Guesses>,
+}
+
+/// What a request says of the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Borne {
+    /// Nothing.
+    Nothing,
+    Right,
+    Wrong,
+    /// After too many wrong ones it is not looked at.
+    Unseen,
 }
 
 impl Gate {
     /// A gate for a port that listens on `host`. Bearers of `token` may pass from anywhere.
     #[must_use]
     pub fn new(host: &str, token: Option<&str>) -> Self {
-        Self { host: host.into(), token: token.map(Arc::from) }
+        let token = token.filter(|token| !token.is_empty()).map(Arc::from);
+        Self { host: host.into(), token, names: Arc::default(), guesses: Arc::default() }
+    }
+
+    /// Clients whose certificate carries one of these names may do the same as bearers of the token.
+    #[must_use]
+    pub fn with_names(self, names: &[String]) -> Self {
+        Self { names: names.into(), ..self }
     }
 
     /// Whether a request may change state.
     ///
     /// # Errors
     /// Why it may not, as a line of text.
-    pub fn admit(
-        &self,
-        peer: Option<SocketAddr>,
-        uri: &Uri,
-        headers: &HeaderMap,
-    ) -> Result<(), &'static str> {
-        if self.token.as_deref().is_some_and(|token| bears(headers, token)) {
+    pub fn admit(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
+        if self.borne(peer, headers) == Borne::Right {
             return Ok(());
         }
-        if !peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) {
+        if self.name_of(peer).is_some() {
+            return if is_own_page(uri, headers) { Ok(()) } else { Err(OTHER_ORIGIN) };
+        }
+        if !peer.address.is_some_and(|address| address.ip().to_canonical().is_loopback()) {
             return Err(STRANGER);
         }
         self.admit_page(uri, headers)
@@ -72,16 +103,14 @@ impl Gate {
     ///
     /// # Errors
     /// Why it may not, as a line of text.
-    pub fn admit_reader(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
-        if self.token.as_deref().is_some_and(|token| bears(headers, token)) {
+    pub fn admit_reader(&self, peer: &Peer, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
+        if self.borne(peer, headers) == Borne::Right {
             return Ok(());
         }
-        self.admit_page(uri, headers)?;
-        let is_own = |site: &[u8]| matches!(site, b"same-origin" | b"none");
-        match headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes())) {
-            true => Ok(()),
-            false => Err(OTHER_ORIGIN),
+        if self.name_of(peer).is_none() {
+            self.admit_page(uri, headers)?;
         }
+        if is_own_page(uri, headers) { Ok(()) } else { Err(OTHER_ORIGIN) }
     }
 
     /// Whether a request calls this port by a name that cannot be somebody else's.
@@ -98,16 +127,51 @@ impl Gate {
         if is_same_origin(uri, headers) { Ok(()) } else { Err(OTHER_ORIGIN) }
     }
 
-    /// Whether a request may use the admin API: a bearer of the token, and no page of another origin.
+    /// Whether a request may use the admin API: a bearer of the token or of a certificate, and no page of another
+    /// origin. Returns the name in the certificate, if it is that which counts.
     ///
     /// # Errors
     /// Why it may not.
-    pub fn admit_bearer(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), NoBearer> {
-        let token = self.token.as_deref().filter(|token| !token.is_empty()).ok_or(NoBearer::NoToken)?;
-        if !bears(headers, token) {
-            return Err(NoBearer::Stranger);
+    pub fn admit_bearer(
+        &self,
+        peer: &Peer,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Option<&str>, NoBearer> {
+        if self.token.is_none() && self.names.is_empty() {
+            return Err(NoBearer::NoToken);
         }
-        if is_same_origin(uri, headers) { Ok(()) } else { Err(NoBearer::OtherOrigin) }
+        let name = match (self.borne(peer, headers), self.name_of(peer)) {
+            (Borne::Right, _) => None,
+            // A wrong token is no way in, whatever else there is: its sender is mistaken about something.
+            (Borne::Nothing, Some(name)) => Some(name),
+            (Borne::Unseen, _) => return Err(NoBearer::Guesses),
+            (Borne::Nothing | Borne::Wrong, _) => return Err(NoBearer::Stranger),
+        };
+        let is_own = if name.is_some() { is_own_page(uri, headers) } else { is_same_origin(uri, headers) };
+        if is_own { Ok(name) } else { Err(NoBearer::OtherOrigin) }
+    }
+
+    /// What a request says of the token. A wrong one is remembered, so this is asked once for each request.
+    fn borne(&self, peer: &Peer, headers: &HeaderMap) -> Borne {
+        let Some(token) = self.token.as_deref().filter(|_| headers.contains_key(AUTHORIZATION)) else {
+            return Borne::Nothing;
+        };
+        let (from, now) = (peer.address.map(|address| address.ip()), monotonic());
+        match self.guesses.may(from, now).then(|| bears(headers, token)) {
+            Some(true) => Borne::Right,
+            Some(false) => {
+                self.guesses.note(from, now);
+                Borne::Wrong
+            }
+            None => Borne::Unseen,
+        }
+    }
+
+    /// The name that makes a client's certificate as good as the token.
+    fn name_of(&self, peer: &Peer) -> Option<&str> {
+        let certificate = peer.certificate.as_ref()?;
+        self.names.iter().map(String::as_str).find(|name| certificate.carries(name))
     }
 
     /// Whether nobody else's name server can make this name point here.
@@ -137,6 +201,12 @@ fn is_same_origin(uri: &Uri, headers: &HeaderMap) -> bool {
     headers.get_all(ORIGIN).iter().all(|origin| is_same(origin.as_bytes()))
 }
 
+/// Whether a request comes from no page, or from one of this port: some requests of pages name no origin, but the site.
+fn is_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
+    let is_own = |site: &[u8]| matches!(site, b"same-origin" | b"none");
+    is_same_origin(uri, headers) && headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes()))
+}
+
 /// Compares all bytes, whatever they are, so that the time it takes reveals nothing of the token.
 fn bears(headers: &HeaderMap, token: &str) -> bool {
     let borne = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
@@ -154,9 +224,13 @@ mod tests {
 
     const LOOPBACK: &str = "127.0.0.1:1";
 
+    fn peer(address: &str) -> Peer {
+        Peer::at(address.parse().expect("an address"))
+    }
+
     fn admit(gate: &Gate, peer: &str, headers: &[(HeaderName, &'static str)]) -> Result<(), &'static str> {
         let headers = headers.iter().cloned().map(|(name, value)| (name, HeaderValue::from_static(value)));
-        gate.admit(Some(peer.parse().expect("an address")), &Uri::from_static("/logging"), &headers.collect())
+        gate.admit(&self::peer(peer), &Uri::from_static("/logging"), &headers.collect())
     }
 
     fn may(peer: &str, authorization: Option<&'static str>, token: Option<&str>) -> bool {
@@ -210,8 +284,8 @@ mod tests {
 
     #[test]
     fn http_2_has_its_host_in_the_uri() {
-        let (gate, peer) = (Gate::new("0.0.0.0", None), LOOPBACK.parse().ok());
-        let admit = |uri| gate.admit(peer, &Uri::from_static(uri), &HeaderMap::new());
+        let (gate, peer) = (Gate::new("0.0.0.0", None), peer(LOOPBACK));
+        let admit = |uri| gate.admit(&peer, &Uri::from_static(uri), &HeaderMap::new());
         assert_eq!(admit("http://localhost:6070/logging"), Ok(()));
         assert_eq!(admit("http://evil.example:6070/logging"), Err(OTHER_HOST));
     }
@@ -222,7 +296,7 @@ mod tests {
         let read = |headers: &[(HeaderName, &'static str)]| {
             let headers = headers.iter().cloned();
             let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value))).collect();
-            gate.admit_reader(&Uri::from_static("/status"), &headers)
+            gate.admit_reader(&peer("10.0.0.1:1"), &Uri::from_static("/status"), &headers)
         };
         let own = (HOST, "10.0.0.1:6070");
         for site in ["same-origin", "none"] {
@@ -236,5 +310,19 @@ mod tests {
         assert_eq!(read(&[(HOST, "evil.example:6070")]), Err(OTHER_HOST));
         assert_eq!(read(&[(HOST, "evil.example:6070"), (AUTHORIZATION, "Bearer open")]), Ok(()));
         assert_eq!(read(&[]), Ok(()), "no browser sends that");
+    }
+
+    #[test]
+    fn after_many_wrong_tokens_not_even_the_right_one_is_looked_at() {
+        let gate = Gate::new("0.0.0.0", Some("open"));
+        let from = |address: &str, token| admit(&gate, address, &[(AUTHORIZATION, token)]);
+        for _ in 0..20 {
+            assert_eq!(from("10.0.0.1:1", "Bearer shut"), Err(STRANGER));
+        }
+        assert_eq!(from("10.0.0.1:2", "Bearer open"), Err(STRANGER), "whatever its port");
+        assert_eq!(from("10.0.0.2:1", "Bearer open"), Ok(()), "others are not held up");
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static("Bearer open"))]);
+        let uri = Uri::from_static("/admin/audit");
+        assert_eq!(gate.admit_bearer(&peer("10.0.0.1:1"), &uri, &headers), Err(NoBearer::Guesses));
     }
 }

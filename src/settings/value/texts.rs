@@ -113,6 +113,25 @@ impl Value for DnsName {
     }
 }
 
+/// Names that certificates carry: names in DNS, and URIs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sans(pub Vec<String>);
+
+impl Value for Sans {
+    const NAME: &'static str = "NAMES";
+    const EXPECTED: &'static str =
+        "names of certificates (expected for example ops.example.com,spiffe://example.com/ops)";
+
+    fn parse(text: &str) -> Option<Self> {
+        let is_uri = |name: &str| name.contains("://") && name.parse::<http::Uri>().is_ok();
+        let name = |name: &str| {
+            let name = name.trim();
+            (is_uri(name) || DnsName::parse(name).is_some()).then(|| name.to_owned())
+        };
+        text.split(',').map(name).collect::<Option<_>>().map(Self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +168,11 @@ mod tests {
         assert_eq!(DnsName::parse("a.example"), Some(DnsName("a.example".to_owned())));
         for bad in ["spiffe://a/b", "a b", "*.example", "10.0.0.1", "a..b"] {
             assert_eq!(DnsName::parse(bad), None, "{bad}");
+        }
+        let names = ["ops.example", "spiffe://example/ops"].map(str::to_owned).to_vec();
+        assert_eq!(Sans::parse("ops.example, spiffe://example/ops"), Some(Sans(names)));
+        for bad in ["", ",", "a,", "a b", "*.example", "spiffe://a b", "10.0.0.1"] {
+            assert_eq!(Sans::parse(bad), None, "{bad}");
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd,
+};
 
 /// Signs certificates.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -42,6 +44,13 @@ impl Authority {
     pub fn issue_expired(&self, name: &str) -> Identity {
         let mut params = params(&[name]);
         params.not_after = date_time_ymd(2020, 1, 1);
+        self.sign(&params)
+    }
+
+    /// For whoever has this URI.
+    pub fn issue_uri(&self, uri: &str) -> Identity {
+        let mut params = params(&[]);
+        params.subject_alt_names.push(SanType::URI(uri.try_into().expect("ASCII")));
         self.sign(&params)
     }
 

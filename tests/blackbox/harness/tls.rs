@@ -64,7 +64,21 @@ impl Connection {
 
     /// A GET over HTTP/1.1.
     pub fn get(&mut self, path: &str) -> io::Result<Answer> {
-        write!(self.0, "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
+        self.send("GET", path, &[], "")
+    }
+
+    /// A request over HTTP/1.1.
+    pub fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<Answer> {
+        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let length = body.len();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}");
+        write!(self.0, "{head}content-length: {length}\r\n\r\n{body}")?;
         http::read_answer(&mut BufReader::new(&mut self.0), false)
     }
 }
