@@ -29,7 +29,7 @@ impl Guesses {
             // Only where the table is full can the shared place stand for this one.
             known.get(&SHARED).filter(|_| known.len() >= ADDRESSES_MAX)
         });
-        forgotten.is_none_or(|&forgotten| forgotten < now + FORGOTTEN * AT_ONCE)
+        forgotten.is_none_or(|&forgotten| forgotten + FORGOTTEN <= now + FORGOTTEN * AT_ONCE)
     }
 
     /// Remembers a wrong token.
