@@ -4,6 +4,7 @@
 
 mod drawn;
 mod plots;
+mod stage;
 
 use std::fmt::{self, Display, Formatter};
 
@@ -14,6 +15,7 @@ use crate::node::NodeClock;
 use crate::redis::scripts::RunBy;
 use crate::redis::server::Trouble;
 use crate::world::{MILLI, SECOND, Time};
+use stage::Plot;
 
 /// How long clients ask.
 const ASKED: Time = 20 * SECOND;

@@ -7,7 +7,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, plots};
+use super::{ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, plots, stage};
 use crate::node::NodeClock;
 use crate::random::Random;
 use crate::redis::scripts::RunBy;
@@ -47,16 +47,17 @@ impl Scenario {
             timeout,
             wait_replicas: random.pick(&[0, 0, 0, 1]),
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
-            denies_cold: false,
+            denies_cold: random.one_in(3),
             slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
             far: (0..nodes).map(|_| far(&mut random, timeout)).collect(),
             asks: Vec::new(),
             faults: Vec::new(),
         };
+        let staged = stage::stage(&mut random.fork(), &mut scenario);
         scenario.asks = asks(&mut random.fork(), &scenario);
-        scenario.faults = faults(&mut random.fork(), &scenario);
-        scenario.denies_cold = random.one_in(3);
-        plots::add(&mut random.fork(), &mut scenario);
+        let faults = faults(&mut random.fork(), &scenario);
+        scenario.faults = if staged.is_some() { Vec::new() } else { faults };
+        plots::add(&mut random.fork(), &mut scenario, staged);
         scenario
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! In: a scenario that was drawn. Out: more requests and faults in it. Plots have counters that others do not ask, so
 //! that these begin empty, and end with requests for all that is left: what was counted too low is admitted then.
+//! Some scenarios are made for one plot, by `stage`: few that are drawn have all that it needs.
 
-use super::{ASKED, Ask, Fault, Item, Layout, Scenario, What};
+use super::{ASKED, Ask, Fault, Item, Layout, LimitSpec, Plot, Scenario, What};
 use crate::random::Random;
 use crate::world::{MICRO, MILLI, SECOND, Time};
 
@@ -14,16 +15,17 @@ const WINDOW_SECS_MAX: u64 = 5;
 /// Of fewer hits too few are leased, and too few drain while an answer is late.
 const REQUESTS_MIN: u32 = 40;
 
-/// Some scenarios have plots.
-pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
-    let nodes = two_nodes(random, scenario).filter(|_| random.one_in(2));
-    let Some(nodes) = nodes else { return };
+/// Some scenarios have plots; one that was staged for a plot has that.
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario, staged: Option<Plot>) {
+    let has_some = staged.is_some() || random.one_in(2);
+    let Some(nodes) = two_nodes(random, scenario).filter(|_| has_some) else { return };
     for _ in 0..1 + random.below(3) {
-        match random.below(if scenario.denies_cold { 4 } else { 2 }) {
-            0 => late_spender(random, scenario, nodes),
-            1 => late_denial(random, scenario, nodes),
-            2 => lost_lease(random, scenario, nodes),
-            _ => two_masters(random, scenario, nodes),
+        let plot = staged.unwrap_or_else(|| random.pick(&Plot::ALL));
+        match plot {
+            Plot::LateSpender => late_spender(random, scenario, nodes),
+            Plot::LateDenial => late_denial(random, scenario, nodes),
+            Plot::LostLease => lost_lease(random, scenario, nodes),
+            Plot::TwoMasters => two_masters(random, scenario, nodes),
         };
     }
     scenario.asks.sort_by_key(|ask| ask.at);
@@ -33,7 +35,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 /// A node that hears late from Redis takes a lease, and spends it as late as it may. Then others take all that is left, and
 /// come back when the lease leaves the window.
 fn late_spender(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
-    let limit = a_limit(random, scenario, |scenario, limit| scenario.limits[limit].is_leased)?;
+    let limit = a_limit(random, scenario, |limit| limit.is_leased && comes_round(limit))?;
     let back = random.between(scenario.timeout / 10, scenario.timeout / 10 * 6);
     (scenario.far[node], scenario.far[other]) = ([0, back], [0, 0]);
     let (hits, window) = of_limit(scenario, limit);
@@ -54,11 +56,14 @@ fn late_spender(random: &mut Random, scenario: &mut Scenario, (node, other): (us
 /// Two requests ask a counter, and another one that denies them: one at once, and the other late. Meanwhile something happens
 /// to the server that charged them, or the counter drains; others ask too. Then the hits of the late one go back.
 fn late_denial(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
-    let limit = a_limit(random, scenario, |_, _| true)?;
-    let denies = random.below(scenario.limits.len() as u64) as usize;
-    let ((hits, window), servers) = (of_limit(scenario, limit), scenario.layout.servers() as u64);
-    let (begins, lasts) = (moment(random, window), scenario.timeout / 10 * random.between(5, 9));
-    let [slow, server] = [(); 2].map(|()| random.below(servers) as usize);
+    let denies_cold = scenario.denies_cold;
+    let limit = a_limit(random, scenario, |limit| !denies_cold || comes_round(limit))?;
+    let limits = scenario.limits.len();
+    let denies =
+        (limit + 1 + random.below(limits.checked_sub(1).filter(|&more| more > 0)? as u64) as usize) % limits;
+    let (slow, server) = (server_of(random, scenario, denies)?, server_of(random, scenario, limit)?);
+    let (hits, window) = of_limit(scenario, limit);
+    let (begins, lasts) = (moment(random, window.min(SECOND)), scenario.timeout / 10 * random.between(5, 9));
     let mut happens = |at, what| scenario.faults.push(Fault { at, what });
     happens(begins - MICRO, What::Cut { node, server: slow, lasts });
     match random.below(6) {
@@ -71,7 +76,7 @@ fn late_denial(random: &mut Random, scenario: &mut Scenario, (node, other): (usi
     let late = begins + random.below(200 * MICRO);
     ask(scenario, begins, other, &[(limit, hits / 4), (denies, too_many)]);
     ask(scenario, late, node, &[(limit, hits / 4), (denies, too_many)]);
-    for at in [lasts / 4, lasts / 2, lasts - MILLI] {
+    for at in [lasts / 4, lasts / 2, lasts / 4 * 3, lasts - MILLI] {
         ask(scenario, begins + at, random.pick(&[node, other]), &[(limit, hits / 6)]);
     }
     take_all(scenario, begins + lasts + 3 * MILLI, other, (limit, hits));
@@ -81,7 +86,8 @@ fn late_denial(random: &mut Random, scenario: &mut Scenario, (node, other): (usi
 /// A node takes a lease, servers lose their memory, and the lease is spent as late as it may. When counters are no longer cold,
 /// others take all that is left.
 fn lost_lease(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
-    let limit = a_limit(random, scenario, |scenario, limit| scenario.limits[limit].is_leased)?;
+    let is_known = scenario.denies_cold;
+    let limit = a_limit(random, scenario, |limit| is_known && limit.is_leased && comes_round(limit))?;
     let (hits, window) = of_limit(scenario, limit);
     let begins = moment(random, window);
     for at in [begins, begins + MILLI] {
@@ -100,7 +106,8 @@ fn lost_lease(random: &mut Random, scenario: &mut Scenario, (node, other): (usiz
 /// A replica takes over, and a node uses it at once, while another still uses the old master and takes all that is left there.
 /// Others take all from the new one when it is no longer cold.
 fn two_masters(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
-    let limit = a_limit(random, scenario, |scenario, _| scenario.layout == Layout::Sentinel)?;
+    let is_known = scenario.denies_cold && scenario.layout == Layout::Sentinel;
+    let limit = a_limit(random, scenario, |limit| is_known && comes_round(limit))?;
     let (hits, window) = of_limit(scenario, limit);
     let (begins, lasts) = (moment(random, window), random.between(250, 500) * MILLI);
     let mut happens = |what| scenario.faults.push(Fault { at: begins, what });
@@ -112,19 +119,28 @@ fn two_masters(random: &mut Random, scenario: &mut Scenario, (node, other): (usi
 }
 
 /// A limit with room for a plot.
-fn a_limit(
-    random: &mut Random,
-    scenario: &Scenario,
-    is_meant: impl Fn(&Scenario, usize) -> bool,
-) -> Option<usize> {
+fn a_limit(random: &mut Random, scenario: &Scenario, is_meant: impl Fn(&LimitSpec) -> bool) -> Option<usize> {
     let has_room = |&number: &usize| {
         let limit = &scenario.limits[number];
         let is_judged = !limit.is_shadow && !limit.is_reported;
-        let fits = limit.requests[0] >= REQUESTS_MIN && limit.window_secs[0] <= WINDOW_SECS_MAX;
-        is_judged && fits && is_meant(scenario, number)
+        is_judged && limit.requests[0] >= REQUESTS_MIN && is_meant(limit)
     };
     let numbers: Vec<usize> = (0..scenario.limits.len()).filter(has_room).collect();
     (!numbers.is_empty()).then(|| random.pick(&numbers))
+}
+
+/// Whether its windows are short enough to come round.
+fn comes_round(limit: &LimitSpec) -> bool {
+    limit.window_secs[0] <= WINDOW_SECS_MAX
+}
+
+/// The server of a limit's counter, perhaps. `None`: all counters are in one place.
+fn server_of(random: &mut Random, scenario: &Scenario, limit: usize) -> Option<usize> {
+    match scenario.layout {
+        Layout::PerSecond => Some(usize::from(comes_round(&scenario.limits[limit]))),
+        Layout::Cluster(masters @ 2..) => Some(random.below(masters as u64) as usize),
+        Layout::Cluster(_) | Layout::Single | Layout::Sentinel => None,
+    }
 }
 
 /// Two different nodes.

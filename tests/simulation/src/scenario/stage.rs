@@ -1,0 +1,82 @@
+//! Scenarios for one plot: with what it needs, and nothing else that fails.
+//!
+//! In: a scenario without requests. Out: servers and limits with which the plot can go wrong, and which plot that is.
+
+use tidegate_engine::limit::Algorithm;
+use tidegate_engine::rules::StoreFailure;
+
+use super::{Layout, LimitSpec, Scenario};
+use crate::random::Random;
+use crate::world::MILLI;
+
+/// A few requests and faults that together prepare what goes wrong seldom by chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plot {
+    /// A lease that is spent as late as it may.
+    LateSpender,
+    /// A request that one server charged and another denies late.
+    LateDenial,
+    /// A lease that outlives the memory of its server.
+    LostLease,
+    /// A master that does not know yet that it is none any more.
+    TwoMasters,
+}
+
+impl Plot {
+    /// All of them.
+    pub(super) const ALL: [Self; 4] =
+        [Self::LateSpender, Self::LateDenial, Self::LostLease, Self::TwoMasters];
+}
+
+/// One scenario in four is made for one plot.
+pub(super) fn stage(random: &mut Random, scenario: &mut Scenario) -> Option<Plot> {
+    if scenario.clocks.len() < 2 || !random.one_in(4) {
+        return None;
+    }
+    let plot = random.pick(&Plot::ALL);
+    match plot {
+        Plot::LateSpender => {}
+        Plot::LateDenial => {
+            scenario.layout =
+                random.pick(&[Layout::PerSecond, Layout::PerSecond, Layout::Cluster(2), Layout::Cluster(3)]);
+            // Connections that broke are there again before the late answer is.
+            scenario.timeout = 100 * MILLI;
+        }
+        Plot::LostLease => scenario.denies_cold = true,
+        Plot::TwoMasters => (scenario.layout, scenario.denies_cold) = (Layout::Sentinel, true),
+    }
+    scenario.far.fill([0, 0]);
+    scenario.slow_one_in = 1 << 40;
+    scenario.limits =
+        (0..random.between(2, 3)).map(|number| limit(random, plot, scenario.layout, number)).collect();
+    Some(plot)
+}
+
+/// A limit that is judged, with enough hits for a plot.
+fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitSpec {
+    let strict = [Algorithm::SlidingWindow, Algorithm::SlidingLog];
+    let buckets = [Algorithm::TokenBucket, Algorithm::LeakyBucket];
+    let algorithm = match plot {
+        Plot::LateDenial => random.pick(&[strict, buckets].concat()),
+        _ => random.pick(&strict),
+    };
+    let is_leased = match plot {
+        Plot::LateSpender | Plot::LostLease => true,
+        Plot::LateDenial | Plot::TwoMasters => algorithm.is_strict() && random.one_in(4),
+    };
+    // Limits of a minute have a server of their own.
+    let window = match layout {
+        Layout::PerSecond if number % 2 == 0 => 60,
+        _ => random.between(1, 3),
+    };
+    LimitSpec {
+        algorithm,
+        requests: [random.pick(&[40, 100, 200, 1_000]); 2],
+        window_secs: [window; 2],
+        is_override: false,
+        is_shadow: false,
+        is_leased,
+        is_reported: false,
+        failure: random.pick(&[StoreFailure::Error, StoreFailure::Deny]),
+    }
+}
