@@ -11,7 +11,9 @@
 //! - What a server forgets may be admitted once more, and no more than that: all that it was asked before FLUSHALL, or
 //!   what a replica lacked that takes over.
 //! - `local`: every node may admit N alone while Redis is away, and again when it was restarted.
-//! - A request that gives hits back takes what it was admitted out of every window.
+//! - A request that gives hits back takes what it was admitted out of every window. When a counter begins anew, all that was
+//!   admitted before may be admitted once more.
+//! - An exception is another N. While one lets everything pass, what is admitted beside it still fits into N.
 //! - Nobody is denied hits for which there is room, whatever may have counted. What fails may leave hits that count
 //!   longer than they should, but those of a call without an answer are done before its deadline or never.
 
@@ -45,6 +47,8 @@ pub struct Record {
     pub window: Time,
     /// They were not asked for, but reported.
     pub is_reported: bool,
+    /// An exception let everything pass.
+    pub is_unlimited: bool,
     /// They were given back.
     pub is_refunded: bool,
     /// The client waited as long as it takes, and no other descriptor of the request is there.
@@ -75,7 +79,7 @@ impl Record {
             Outcome::Admitted => true,
             Outcome::Denied { .. } => self.is_reported,
         };
-        charged && self.hits > 0 && !self.is_refunded
+        charged && self.hits > 0 && !self.is_refunded && !self.is_unlimited
     }
 
     /// It may count at a time. What is charged in one slot and denied in another goes back within a second, where
@@ -114,9 +118,12 @@ pub struct Loss {
     pub until: Time,
     /// It forgot hits that were admitted too. Otherwise only those whose clients had another answer.
     pub acknowledged: bool,
+    /// Only one counter was forgotten: this one of this limit.
+    pub of: Option<(usize, u64)>,
 }
 
 /// What all limits are judged with.
+#[derive(Clone, Copy)]
 pub struct Rules<'s> {
     /// The limits.
     pub limits: &'s [LimitSpec],
@@ -145,6 +152,7 @@ impl Rules<'_> {
             && !moves_times
             && !limit.is_leased
             && !limit.is_shadow
+            && limit.excepted.is_none()
             && limit.requests[0] == limit.requests[1]
     }
 
@@ -162,7 +170,12 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
             return None;
         }
         let counting: Vec<Record> = own.iter().copied().filter(Record::counts).collect();
-        in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, &counting))
+        let is_own =
+            |loss: &&Loss| loss.of.is_none_or(|of| own.first().is_some_and(|it| of == (number, it.key)));
+        let losses: Vec<Loss> = rules.losses.iter().filter(is_own).copied().collect();
+        let rules = &Rules { losses: &losses, ..*rules };
+        let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, &counting));
+        found.or_else(|| in_spite(&counting))
     })
 }
 
@@ -317,6 +330,12 @@ fn told(hits: u64, max: u64, from: Time, lasts: Time) -> String {
     format!("{hits} hits where at most {max} may be, in the {} us from {} us", lasts / MICRO, from / MICRO)
 }
 
+/// Something that was admitted where nothing may pass.
+fn in_spite(own: &[Record]) -> Option<String> {
+    let admitted = own.iter().find(|it| it.requests == 0 && !it.is_reported)?;
+    Some(format!("request {} was admitted {} hits of none", admitted.request, admitted.hits))
+}
+
 /// Something that was admitted although what was surely there before left no room.
 fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String> {
     // A node that decides alone knows of nobody else's hits.
@@ -357,12 +376,13 @@ mod tests {
             is_leased: false,
             is_reported: false,
             failure: StoreFailure::Error,
+            excepted: None,
         }
     }
 
     fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         let (request, limit, key, hits, requests) = (asked as usize, 0, 0, 1, 2);
-        let (is_reported, is_refunded, is_plain) = (false, false, true);
+        let (is_reported, is_unlimited, is_refunded, is_plain) = (false, false, false, true);
         Record {
             request,
             limit,
@@ -373,6 +393,7 @@ mod tests {
             requests,
             window: SECOND,
             is_reported,
+            is_unlimited,
             is_refunded,
             is_plain,
             outcome,
@@ -423,7 +444,8 @@ mod tests {
 
     #[test]
     fn three_of_two_in_a_window_are_noticed_wherever_it_begins() {
-        let (strict, loss) = (Algorithm::SlidingWindow, Loss { since: 3, until: 7, acknowledged: true });
+        let (strict, loss) =
+            (Algorithm::SlidingWindow, Loss { since: 3, until: 7, acknowledged: true, of: None });
         assert!(is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND + 1, SECOND + 2)]));
         assert!(!is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
         assert!(is_fine(strict, &[loss], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]), "a server forgot");

@@ -4,6 +4,7 @@ mod ask;
 mod checks;
 mod cluster;
 mod faults;
+mod way;
 
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +16,7 @@ use crate::node::Node;
 use crate::oracle::{Loss, Record};
 use crate::scenario::Scenario;
 use crate::world::{MILLI, SECOND, Time, World, lock};
+use way::Excepted;
 
 /// How much later than its budget an answer may come: a message of the runtime's own.
 const LATE_MAX: Time = 2 * MILLI;
@@ -84,6 +86,7 @@ struct State {
     store: Option<Arc<SharedStore<Node>>>,
     runtime: Option<Node>,
     version: usize,
+    excepted: Excepted,
     starts: u64,
     /// Requests that wait for an answer.
     asking: u64,

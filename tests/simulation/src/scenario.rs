@@ -3,6 +3,8 @@
 //! A scenario is plain data, so that parts of it can be left out: that is how a failing run is made short.
 
 mod drawn;
+mod fault;
+mod operators;
 mod plots;
 mod stage;
 
@@ -13,8 +15,8 @@ use tidegate_engine::rules::StoreFailure;
 
 use crate::node::NodeClock;
 use crate::redis::scripts::RunBy;
-use crate::redis::server::Trouble;
 use crate::world::{MILLI, SECOND, Time};
+pub use fault::{Fault, What};
 use stage::Plot;
 
 /// How long clients ask.
@@ -97,12 +99,14 @@ pub struct LimitSpec {
     pub is_reported: bool,
     /// `on_store_failure`.
     pub failure: StoreFailure,
+    /// The largest N that an exception gives it, 0 if they all do something else. `None`: it has no exceptions.
+    pub excepted: Option<u32>,
 }
 
 impl LimitSpec {
     /// The largest N that is ever in force.
     pub fn most(&self) -> u64 {
-        u64::from(self.requests[0].max(self.requests[1]))
+        u64::from(self.requests[0].max(self.requests[1]).max(self.excepted.unwrap_or(0)))
     }
 }
 
@@ -141,136 +145,6 @@ pub struct Item {
     pub key: u64,
     /// How many hits.
     pub hits: u64,
-}
-
-/// Something that goes wrong, or is changed.
-#[derive(Clone, Copy, Debug)]
-pub struct Fault {
-    /// When.
-    pub at: Time,
-    /// What.
-    pub what: What,
-}
-
-/// What goes wrong.
-#[derive(Clone, Copy, Debug)]
-pub enum What {
-    /// Messages between a node and a server wait.
-    Cut {
-        /// The node.
-        node: usize,
-        /// The server.
-        server: usize,
-        /// For so long.
-        lasts: Time,
-    },
-    /// Connections between a node and a server break.
-    Break {
-        /// The node.
-        node: usize,
-        /// The server.
-        server: usize,
-    },
-    /// Connections between a node and a server are open at one end only.
-    Lose {
-        /// The node.
-        node: usize,
-        /// The server.
-        server: usize,
-    },
-    /// A server stands still.
-    Stop {
-        /// Which.
-        server: usize,
-        /// For so long.
-        lasts: Time,
-    },
-    /// A server refuses what it is asked.
-    Refuse {
-        /// Which.
-        server: usize,
-        /// For so long.
-        lasts: Time,
-        /// Why.
-        why: Trouble,
-    },
-    /// FLUSHALL.
-    Flush {
-        /// Which.
-        server: usize,
-    },
-    /// A server is restarted without its data.
-    Restart {
-        /// Which.
-        server: usize,
-        /// It is away for so long.
-        lasts: Time,
-    },
-    /// A replica takes over that lacks what was written last.
-    FailOver {
-        /// Which.
-        server: usize,
-        /// It lacks what was written in so long.
-        lacks: Time,
-    },
-    /// A node stands still, while its clock goes on.
-    Pause {
-        /// Which.
-        node: usize,
-        /// For so long.
-        lasts: Time,
-    },
-    /// A node dies, and comes back.
-    Crash {
-        /// Which.
-        node: usize,
-        /// It is away for so long.
-        lasts: Time,
-    },
-    /// A node is stopped, and comes back.
-    StopNode {
-        /// Which.
-        node: usize,
-        /// It is away for so long.
-        lasts: Time,
-    },
-    /// Half of a master's slots move to another one.
-    MoveSlots {
-        /// From this server.
-        server: usize,
-        /// To that one.
-        to: usize,
-        /// It takes so long.
-        lasts: Time,
-    },
-    /// A node takes other rules.
-    Reload {
-        /// Which.
-        node: usize,
-        /// The N and W of each limit that are in force then.
-        version: usize,
-    },
-}
-
-impl What {
-    /// The node that it is about.
-    pub fn node(self) -> Option<usize> {
-        match self {
-            Self::Cut { node, .. }
-            | Self::Break { node, .. }
-            | Self::Lose { node, .. }
-            | Self::Pause { node, .. }
-            | Self::Crash { node, .. }
-            | Self::StopNode { node, .. }
-            | Self::Reload { node, .. } => Some(node),
-            Self::Stop { .. }
-            | Self::Refuse { .. }
-            | Self::Flush { .. }
-            | Self::Restart { .. }
-            | Self::FailOver { .. }
-            | Self::MoveSlots { .. } => None,
-        }
-    }
 }
 
 impl Scenario {
@@ -319,6 +193,7 @@ impl Display for Scenario {
                 (limit.is_shadow, "shadow"),
                 (limit.is_leased, "leased"),
                 (limit.is_reported, "reported"),
+                (limit.excepted.is_some(), "with exceptions"),
             ];
             let flags: Vec<_> = flags.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
             writeln!(

@@ -18,6 +18,7 @@ fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
         is_leased: false,
         is_reported: false,
         failure: StoreFailure::Error,
+        excepted: None,
     }
 }
 

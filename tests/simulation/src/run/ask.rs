@@ -7,22 +7,21 @@ use std::time::Duration;
 
 use tidegate_engine::decision::{Code, Verdicts, conclude};
 use tidegate_engine::limit::Algorithm;
-use tidegate_engine::plan::{Modes, Plan, Step};
+use tidegate_engine::plan::{Plan, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::Unit;
-use tidegate_redis::runtime::Runtime as _;
-use tidegate_redis::{Applied, SharedStore, StoreError};
+use tidegate_redis::StoreError;
 
+use super::way::Way;
 use super::{Kind, LATE_MAX, Run};
-use crate::node::Node;
 use crate::oracle::{Outcome, Record};
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::{Ask, Cancelled, Item};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 
 /// The keys of limits in requests, and the values of counters.
-const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
-const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
+pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
+pub(super) const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
 
 /// A request that waits for its answer, until this is dropped.
 struct Asking {
@@ -67,6 +66,7 @@ impl Run {
             let admitted = waiting_at_most(waits_max, task).await.flatten();
             let ask = &run.scenario.asks[number];
             let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(ask, run.world.now() + after));
+            let refunded = refunded.filter(|_| !run.was_unlimited(number));
             if let (Some(true), Some((after, at))) = (admitted, refunded) {
                 // Taken out before: whatever becomes of it, the client counts on none of these hits any more.
                 lock(&run.records)
@@ -80,6 +80,11 @@ impl Run {
         if let Some(Cancelled::After(after)) = cancelled {
             self.world.at(self.world.now() + after, move |_| asking.abort());
         }
+    }
+
+    /// Whether some hits of a request may have passed uncounted.
+    fn was_unlimited(&self, number: usize) -> bool {
+        lock(&self.records).iter().any(|it| it.request == number && it.is_unlimited)
     }
 
     /// Whether what was admitted surely counts when it goes back at this time: only such hits may be given back.
@@ -129,35 +134,33 @@ impl Run {
         sign: i8,
         deadline: Option<Time>,
     ) -> Option<Pin<Box<impl Future<Output = Option<bool>> + Send + use<>>>> {
-        let (store, runtime, version) = {
-            let nodes = lock(&self.nodes);
-            (nodes[node].store.clone()?, nodes[node].runtime.clone()?, nodes[node].version)
-        };
-        let (run, rules) = (Arc::clone(self), Arc::clone(&self.rules[version]));
+        let way = Way::through(self, node)?;
+        let (run, version) = (Arc::clone(self), lock(&self.nodes)[node].version);
         // Boxed, because it is large and handed on.
         Some(Box::pin(async move {
             let (asked, _asking) = (run.world.now(), Asking::begin(&run, node));
             let mut request = Request::new("sim", 1);
             for item in &items {
-                let limit = run.scenario.limits[item.limit];
-                let own = limit.is_override.then(|| Override {
-                    requests_per_unit: limit.requests[version],
-                    unit: Unit::Second,
-                    unit_multiplier: limit.window_secs[version] as u32,
-                });
-                let options = DescriptorOptions {
-                    hits_addend: Some(item.hits),
-                    is_negative_hits: sign < 0,
-                    limit: own,
-                };
-                request.push([Entry { key: LIMITS[item.limit], value: KEYS[item.key as usize] }], options);
+                run.push(&mut request, item, version, sign < 0);
             }
-            let plan = rules.plan(&request, Modes::default());
-            let first = if sign > 0 { run.note(number, (asked, deadline), &items, &plan) } else { 0 };
-            let answered =
-                decide((&store, &runtime), &request, &plan, deadline.map(Duration::from_nanos)).await;
-            run.answered((number, first), node, (asked, deadline), &items, sign, &plan, answered)
+            let first =
+                if sign > 0 { run.note(number, (asked, deadline), &items, version) } else { usize::MAX };
+            let planned = |plan: &Plan<'_>| run.planned(first, plan);
+            let answered = way.decide(&request, deadline.map(Duration::from_nanos), planned).await;
+            run.answered((number, first), node, (asked, deadline), &items, sign, answered)
         }))
+    }
+
+    /// Adds a descriptor to a request. `gives`: its hits go back.
+    pub(super) fn push(&self, request: &mut Request<'_>, item: &Item, version: usize, gives: bool) {
+        let limit = self.scenario.limits[item.limit];
+        let own = limit.is_override.then(|| Override {
+            requests_per_unit: limit.requests[version],
+            unit: Unit::Second,
+            unit_multiplier: limit.window_secs[version] as u32,
+        });
+        let options = DescriptorOptions { hits_addend: Some(item.hits), is_negative_hits: gives, limit: own };
+        request.push([Entry { key: LIMITS[item.limit], value: KEYS[item.key as usize] }], options);
     }
 
     /// What a client was answered.
@@ -169,8 +172,7 @@ impl Run {
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
         sign: i8,
-        plan: &Plan<'_>,
-        answered: Result<Verdicts, StoreError>,
+        answered: Result<(Plan<'_>, Verdicts), StoreError>,
     ) -> Option<bool> {
         let now = self.world.now();
         let what = if sign < 0 { "gives back" } else { "asks for" };
@@ -187,15 +189,15 @@ impl Run {
                 ),
             );
         }
-        let verdicts = match answered {
-            Ok(verdicts) => verdicts,
+        let (plan, verdicts) = match answered {
+            Ok(answered) => answered,
             Err(error) => {
                 lock(&self.codes)[2] += 1;
                 self.world.tell(|| format!("node {node}: request {number} {what} {items:?}: {error}"));
                 return None;
             }
         };
-        let is_ok = conclude(plan, &verdicts).code == Code::Ok;
+        let is_ok = conclude(&plan, &verdicts).code == Code::Ok;
         lock(&self.codes)[usize::from(!is_ok)] += 1;
         self.world.tell(|| {
             let lasted = (now - asked) / MICRO;
@@ -221,13 +223,13 @@ impl Run {
         number: usize,
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
-        plan: &Plan<'_>,
+        version: usize,
     ) -> usize {
         let mut records = lock(&self.records);
         let first = records.len();
-        for (item, step) in items.iter().zip(&plan.steps) {
-            let Step::Check(check) = step else { panic!("every item meets a limit") };
-            records.push(Record {
+        records.extend(items.iter().map(|item| {
+            let limit = &self.scenario.limits[item.limit];
+            Record {
                 request: number,
                 limit: item.limit,
                 key: item.key,
@@ -235,15 +237,25 @@ impl Run {
                 asked,
                 // A server does nothing after the deadline of a call.
                 answered: asked + self.scenario.timeout + LATE_MAX,
-                requests: check.limit.requests(),
-                window: check.limit.window_nanos(),
-                is_reported: check.reported,
+                requests: limit.requests[version],
+                window: limit.window_secs[version] * SECOND,
+                is_reported: limit.is_reported,
+                is_unlimited: false,
                 is_refunded: false,
                 is_plain: items.len() == 1 && deadline.is_none(),
                 outcome: Outcome::Unknown,
-            });
-        }
+            }
+        }));
         first
+    }
+
+    /// Notes under which N a request is decided: that of the last plan that asks counters.
+    fn planned(&self, first: usize, plan: &Plan<'_>) {
+        for (record, step) in lock(&self.records).iter_mut().skip(first).zip(&plan.steps) {
+            let Step::Check(check) = step else { panic!("every item meets a limit") };
+            record.requests = check.limit.requests();
+            record.is_unlimited = check.shadow && !self.scenario.limits[record.limit].is_shadow;
+        }
     }
 }
 
@@ -263,28 +275,4 @@ async fn waiting_at_most<T>(times: u32, future: impl Future<Output = T> + Unpin)
         Poll::Ready(None)
     })
     .await
-}
-
-/// The way of a request through the shared store. The program's `Service` goes the same way, but with the clock of the
-/// process and on tokio alone, and with metrics and logs around it.
-async fn decide(
-    (store, runtime): (&SharedStore<Node>, &Node),
-    request: &Request<'_>,
-    plan: &Plan<'_>,
-    deadline: Option<Duration>,
-) -> Result<Verdicts, StoreError> {
-    if store.remembers() {
-        let mut applied = Applied::default();
-        if store.apply_known(plan, store.moment(runtime.monotonic()), &mut applied) {
-            return Ok(applied.verdicts);
-        }
-    }
-    let applied = match store.question(request, plan, deadline) {
-        Some(question) => {
-            let reply = question.ask().await;
-            store.answered(plan, question, reply)?
-        }
-        None => store.apply(request, plan, deadline).await?,
-    };
-    Ok(applied.verdicts)
 }

@@ -6,7 +6,7 @@ use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::LeaseTotals;
 
 use super::{Kind, Run, Violation};
-use crate::oracle::{Loss, Rules, starved, too_much};
+use crate::oracle::{Rules, starved, too_much};
 use crate::scenario::{Item, What};
 use crate::world::{MILLI, SECOND, Time, lock};
 
@@ -99,12 +99,13 @@ impl Run {
     pub(super) fn judged(&self) -> Option<Violation> {
         let (losses, starts) = (lock(&self.losses), lock(&self.nodes).iter().map(|node| node.starts).sum());
         let denies_cold = self.scenario.denies_cold;
-        let losses: &[Loss] = if self.nodes_know_losses() { &[] } else { &losses };
+        let (denies_lost, mut losses) = (self.nodes_know_losses(), losses.clone());
+        losses.retain(|loss| !denies_lost || loss.of.is_some());
         let is_calm = self.scenario.faults.is_empty() && self.scenario.slow_one_in > u64::from(u32::MAX);
         let rules = Rules {
             limits: &self.scenario.limits,
             starts,
-            losses,
+            losses: &losses,
             lease_time: self.scenario.lease_time,
             timeout: self.scenario.timeout,
             is_calm,

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::Run;
+use tidegate_engine::request::Request;
+
+use super::way::{Excepted, Way};
+use super::{LATE_MAX, Run};
 use crate::oracle::Loss;
 use crate::redis::database::Database;
 use crate::redis::server::{Moving, Server};
-use crate::scenario::{Layout, What};
+use crate::scenario::{Item, Layout, What};
 use crate::world::{Time, lock};
 
 impl Run {
@@ -58,6 +61,11 @@ impl Run {
                 nodes[node].version = version;
                 nodes[node].store.iter().for_each(|store| store.clear_deny_cache());
             }
+            What::Except { node, limit, key, effect, lasts } => {
+                self.except(node, |excepted| excepted.make(limit, key, effect));
+                later(lasts, Self::heal);
+            }
+            What::Reset { node, limit, key } => self.reset(node, limit, key),
         }
     }
 
@@ -68,8 +76,38 @@ impl Run {
             What::Restart { server, .. } => self.network.set_gone(server, false),
             What::Pause { node, .. } => self.world.thaw(node),
             What::Crash { node, .. } | What::StopNode { node, .. } => self.start(node),
+            What::Except { node, limit, key, .. } => self.except(node, |excepted| excepted.end(limit, key)),
             _ => {}
         }
+    }
+
+    /// A node has other exceptions from now on.
+    fn except(&self, node: usize, change: impl FnOnce(&mut Excepted)) {
+        let mut nodes = lock(&self.nodes);
+        change(&mut nodes[node].excepted);
+        nodes[node].store.iter().for_each(|store| store.clear_deny_cache());
+    }
+
+    /// A counter begins anew: what was admitted before does not count any more.
+    fn reset(self: &Arc<Self>, node: usize, limit: usize, key: u64) {
+        let Some(way) = Way::through(self, node) else { return };
+        let (run, now, version) = (Arc::clone(self), self.world.now(), lock(&self.nodes)[node].version);
+        // If the node dies meanwhile, the call is done before its deadline or never.
+        let (of, until) = (Some((limit, key)), now + 2 * self.scenario.timeout + LATE_MAX);
+        let place = {
+            let mut losses = lock(&self.losses);
+            losses.push(Loss { since: 0, until, acknowledged: true, of });
+            losses.len() - 1
+        };
+        self.world.spawn(node, async move {
+            let mut request = Request::new("sim", 1);
+            run.push(&mut request, &Item { limit, key, hits: 0 }, version, true);
+            let reset = way.reset(&request).await;
+            run.world.tell(|| format!("node {node}: counter {key} of limit {limit} begins anew: {reset:?}"));
+            if reset.is_ok() {
+                lock(&run.losses)[place].until = run.world.now();
+            }
+        });
     }
 
     fn after(self: &Arc<Self>, lasts: Time, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
@@ -88,7 +126,7 @@ impl Run {
     }
 
     fn all_is_lost(&self) {
-        lock(&self.losses).push(Loss { since: 0, until: self.world.now(), acknowledged: true });
+        lock(&self.losses).push(Loss { since: 0, until: self.world.now(), acknowledged: true, of: None });
     }
 
     /// A replica takes over that has nothing of what is written from now on. Behind a sentinel it has a name of its own,
@@ -143,7 +181,7 @@ impl Run {
         let keys_came = lock(&self.moves).iter().any(|&(to, at)| to == server && at >= since);
         let (since, acknowledged) =
             if keys_came { (0, true) } else { (since, self.scenario.wait_replicas == 0) };
-        lock(&self.losses).push(Loss { since, until: self.world.now(), acknowledged });
+        lock(&self.losses).push(Loss { since, until: self.world.now(), acknowledged, of: None });
     }
 
     /// Half of the last slots of a master go to another: first it says so, then their keys go, then everybody knows.

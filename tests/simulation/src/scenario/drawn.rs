@@ -7,7 +7,7 @@
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, plots, stage};
+use super::{ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, operators, plots, stage};
 use crate::node::NodeClock;
 use crate::random::Random;
 use crate::redis::scripts::RunBy;
@@ -57,6 +57,7 @@ impl Scenario {
         scenario.asks = asks(&mut random.fork(), &scenario);
         let faults = faults(&mut random.fork(), &scenario);
         scenario.faults = if staged.is_some() { Vec::new() } else { faults };
+        operators::add(&mut random.fork(), &mut scenario);
         plots::add(&mut random.fork(), &mut scenario, staged);
         scenario
     }
@@ -111,6 +112,7 @@ fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
                 StoreFailure::Local,
             ]),
         },
+        excepted: None,
     }
 }
 

@@ -78,5 +78,6 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
         is_leased,
         is_reported: false,
         failure: random.pick(&[StoreFailure::Error, StoreFailure::Deny]),
+        excepted: None,
     }
 }

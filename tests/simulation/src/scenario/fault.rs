@@ -1,0 +1,160 @@
+//! What goes wrong in a scenario, or is changed by operators, and when.
+
+use tidegate_engine::exceptions::Effect;
+
+use crate::redis::server::Trouble;
+use crate::world::Time;
+
+/// Something that goes wrong, or is changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// When.
+    pub at: Time,
+    /// What.
+    pub what: What,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub enum What {
+    /// Messages between a node and a server wait.
+    Cut {
+        /// The node.
+        node: usize,
+        /// The server.
+        server: usize,
+        /// For so long.
+        lasts: Time,
+    },
+    /// Connections between a node and a server break.
+    Break {
+        /// The node.
+        node: usize,
+        /// The server.
+        server: usize,
+    },
+    /// Connections between a node and a server are open at one end only.
+    Lose {
+        /// The node.
+        node: usize,
+        /// The server.
+        server: usize,
+    },
+    /// A server stands still.
+    Stop {
+        /// Which.
+        server: usize,
+        /// For so long.
+        lasts: Time,
+    },
+    /// A server refuses what it is asked.
+    Refuse {
+        /// Which.
+        server: usize,
+        /// For so long.
+        lasts: Time,
+        /// Why.
+        why: Trouble,
+    },
+    /// FLUSHALL.
+    Flush {
+        /// Which.
+        server: usize,
+    },
+    /// A server is restarted without its data.
+    Restart {
+        /// Which.
+        server: usize,
+        /// It is away for so long.
+        lasts: Time,
+    },
+    /// A replica takes over that lacks what was written last.
+    FailOver {
+        /// Which.
+        server: usize,
+        /// It lacks what was written in so long.
+        lacks: Time,
+    },
+    /// A node stands still, while its clock goes on.
+    Pause {
+        /// Which.
+        node: usize,
+        /// For so long.
+        lasts: Time,
+    },
+    /// A node dies, and comes back.
+    Crash {
+        /// Which.
+        node: usize,
+        /// It is away for so long.
+        lasts: Time,
+    },
+    /// A node is stopped, and comes back.
+    StopNode {
+        /// Which.
+        node: usize,
+        /// It is away for so long.
+        lasts: Time,
+    },
+    /// Half of a master's slots move to another one.
+    MoveSlots {
+        /// From this server.
+        server: usize,
+        /// To that one.
+        to: usize,
+        /// It takes so long.
+        lasts: Time,
+    },
+    /// A node takes other rules.
+    Reload {
+        /// Which.
+        node: usize,
+        /// The N and W of each limit that are in force then.
+        version: usize,
+    },
+    /// A node makes an exception.
+    Except {
+        /// Which.
+        node: usize,
+        /// Of this limit.
+        limit: usize,
+        /// For one of its counters, or for all.
+        key: Option<u64>,
+        /// What it does.
+        effect: Effect,
+        /// For so long.
+        lasts: Time,
+    },
+    /// A counter begins anew.
+    Reset {
+        /// The node that gives its hits back.
+        node: usize,
+        /// The limit.
+        limit: usize,
+        /// Which counter of it.
+        key: u64,
+    },
+}
+
+impl What {
+    /// The node that it is about.
+    pub fn node(self) -> Option<usize> {
+        match self {
+            Self::Cut { node, .. }
+            | Self::Break { node, .. }
+            | Self::Lose { node, .. }
+            | Self::Pause { node, .. }
+            | Self::Crash { node, .. }
+            | Self::StopNode { node, .. }
+            | Self::Reload { node, .. }
+            | Self::Except { node, .. }
+            | Self::Reset { node, .. } => Some(node),
+            Self::Stop { .. }
+            | Self::Refuse { .. }
+            | Self::Flush { .. }
+            | Self::Restart { .. }
+            | Self::FailOver { .. }
+            | Self::MoveSlots { .. } => None,
+        }
+    }
+}

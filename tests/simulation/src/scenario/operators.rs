@@ -1,0 +1,56 @@
+//! What operators do beside reloads: exceptions that come and go, and counters that begin anew.
+//!
+//! In: a scenario that was drawn. Out: more events in it.
+
+use tidegate_engine::exceptions::Effect;
+
+use super::{ASKED, Fault, Scenario, What};
+use crate::random::Random;
+use crate::world::{MILLI, SECOND, Time};
+
+/// An exception is in force at every node that is told of it, after so long at the latest.
+const TOLD: Time = 250 * MILLI;
+
+/// Operators of some scenarios are busy.
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
+    if random.one_in(4) {
+        (0..1 + random.below(3)).for_each(|_| except(random, scenario));
+    }
+    if random.one_in(6) {
+        (0..1 + random.below(4)).for_each(|_| reset(random, scenario));
+        // Nobody gives hits back that may not be there any more.
+        scenario.asks.iter_mut().for_each(|ask| ask.refunded = None);
+    }
+    scenario.faults.sort_by_key(|fault| fault.at);
+}
+
+/// An exception, made at each node, and ended there.
+fn except(random: &mut Random, scenario: &mut Scenario) {
+    let number = random.below(scenario.limits.len() as u64) as usize;
+    let key = random.pick(&[None, Some(0), Some(1)]);
+    let requests = Some(random.pick(&[1, 5, 20, 40, 200]));
+    let effect = random.pick(&[
+        Effect::Limit { requests, burst: None },
+        Effect::Limit { requests, burst: None },
+        Effect::Unlimited,
+        Effect::Deny,
+    ]);
+    let limit = &mut scenario.limits[number];
+    let most = if let Effect::Limit { requests: Some(requests), .. } = effect { requests } else { 0 };
+    limit.excepted = limit.excepted.max(Some(most));
+    let at = SECOND + random.below(ASKED / 2);
+    let lasts = random.pick(&[50 * MILLI, SECOND, 5 * SECOND]);
+    for node in 0..scenario.clocks.len() {
+        let lasts = lasts + random.below(TOLD);
+        let what = What::Except { node, limit: number, key, effect, lasts };
+        scenario.faults.push(Fault { at: at + random.below(TOLD), what });
+    }
+}
+
+/// A counter begins anew while clients ask for it.
+fn reset(random: &mut Random, scenario: &mut Scenario) {
+    let ask = random.pick(&scenario.asks);
+    let (item, node) = (random.pick(&ask.items), random.below(scenario.clocks.len() as u64) as usize);
+    let at = ask.at + random.below(20 * MILLI);
+    scenario.faults.push(Fault { at, what: What::Reset { node, limit: item.limit, key: item.key } });
+}
