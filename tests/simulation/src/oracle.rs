@@ -17,6 +17,9 @@
 //! - Nobody is denied hits for which there is room, whatever may have counted. What fails may leave hits that count
 //!   longer than they should, but those of a call without an answer are done before its deadline or never.
 
+mod record;
+mod starved;
+
 use std::collections::BTreeMap;
 
 use tidegate_engine::limit::Algorithm;
@@ -25,102 +28,11 @@ use tidegate_engine::rules::StoreFailure;
 use crate::redis::server::EPOCH_MICROS;
 use crate::scenario::LimitSpec;
 use crate::world::{MICRO, SECOND, Time};
+pub use record::{Loss, Outcome, Record};
+pub use starved::starved;
 
-/// What one descriptor of a request asked of a counter, and what became of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Record {
-    /// The number of the request.
-    pub request: usize,
-    /// Which limit.
-    pub limit: usize,
-    /// Which counter.
-    pub key: u64,
-    /// How many hits.
-    pub hits: u64,
-    /// When they were asked for.
-    pub asked: Time,
-    /// When that was answered, or nothing can happen any more.
-    pub answered: Time,
-    /// The N that the node had.
-    pub requests: u32,
-    /// And its W.
-    pub window: Time,
-    /// They were not asked for, but reported.
-    pub is_reported: bool,
-    /// An exception let everything pass.
-    pub is_unlimited: bool,
-    /// They were given back.
-    pub is_refunded: bool,
-    /// The client waited as long as it takes, and no other descriptor of the request is there.
-    pub is_plain: bool,
-    /// What was answered.
-    pub outcome: Outcome,
-}
-
-/// What was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nothing, or an error: the hits may count or not.
-    Unknown,
-    /// The request passes.
-    Admitted,
-    /// The request does not pass. `over`: because of this counter.
-    Denied {
-        /// These hits do not fit.
-        over: bool,
-    },
-}
-
-impl Record {
-    /// It surely counts.
-    fn counts(&self) -> bool {
-        let charged = match self.outcome {
-            Outcome::Unknown => false,
-            Outcome::Admitted => true,
-            Outcome::Denied { .. } => self.is_reported,
-        };
-        charged && self.hits > 0 && !self.is_refunded && !self.is_unlimited
-    }
-
-    /// It may count at a time. What is charged in one slot and denied in another goes back within a second, where
-    /// nothing fails.
-    fn may_count_until(&self, is_calm: bool) -> Option<Time> {
-        match self.outcome {
-            Outcome::Denied { .. } if self.is_reported => Some(Time::MAX),
-            Outcome::Denied { .. } if self.is_plain => None,
-            Outcome::Denied { .. } if is_calm => Some(self.answered + SECOND),
-            Outcome::Denied { .. } | Outcome::Unknown | Outcome::Admitted => Some(Time::MAX),
-        }
-    }
-
-    /// How many hits may count.
-    fn hits_at_most(&self) -> u64 {
-        if self.is_reported && self.outcome == Outcome::Unknown { 2 * self.hits } else { self.hits }
-    }
-
-    /// When it is charged at the latest. A node knows a server's clock no better than by what a call took there. A report
-    /// without an answer is sent again, and joins the newest hits then.
-    fn charged_until(&self, timeout: Time) -> Time {
-        match self.outcome {
-            Outcome::Unknown if self.is_reported => Time::MAX,
-            Outcome::Unknown => self.answered + timeout,
-            Outcome::Admitted | Outcome::Denied { .. } => self.answered,
-        }
-    }
-}
-
-/// A server forgot what was written last.
-#[derive(Clone, Copy, Debug)]
-pub struct Loss {
-    /// It forgot what was written from then on.
-    pub since: Time,
-    /// Nothing is forgotten that is written later.
-    pub until: Time,
-    /// It forgot hits that were admitted too. Otherwise only those whose clients had another answer.
-    pub acknowledged: bool,
-    /// Only one counter was forgotten: this one of this limit.
-    pub of: Option<(usize, u64)>,
-}
+/// A message, and what a server takes.
+const LATE: Time = SECOND / 100;
 
 /// What all limits are judged with.
 #[derive(Clone, Copy)]
@@ -142,20 +54,6 @@ pub struct Rules<'s> {
 }
 
 impl Rules<'_> {
-    /// Whether every denial by this limit can be explained from outside.
-    fn explains(&self, limit: &LimitSpec) -> bool {
-        // A log has N times at most: what is reported beyond them moves the newest one. What is reported while Redis
-        // is away fills a bucket later.
-        let moves_times = limit.is_reported && (limit.algorithm == Algorithm::SlidingLog || !self.is_calm);
-        !self.denies_cold
-            && limit.failure == StoreFailure::Error
-            && !moves_times
-            && !limit.is_leased
-            && !limit.is_shadow
-            && limit.excepted.is_none()
-            && limit.requests[0] == limit.requests[1]
-    }
-
     /// How long after a loss hits are spent that were leased before.
     fn leased_for(&self, limit: &LimitSpec) -> Time {
         if limit.is_leased { self.lease_time + LATE } else { 0 }
@@ -177,62 +75,6 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
         let found = in_windows(rules, limit, &counting).or_else(|| on_top(rules, limit, &counting));
         found.or_else(|| in_spite(&counting))
     })
-}
-
-/// A denial though there was room for the hits, whatever may have counted.
-pub fn starved(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
-    each_counter(records, |number, own| {
-        let limit = &rules.limits[number];
-        let is_judged = rules.explains(limit);
-        let denied = own.iter().filter(|it| it.is_plain && it.outcome == Outcome::Denied { over: true });
-        denied.filter(|_| is_judged).find_map(|it| {
-            let others = own.iter().filter(|other| other.request != it.request && other.asked <= it.answered);
-            let others = others.filter(|other| {
-                other.may_count_until(rules.is_calm).is_some_and(|until| until >= it.asked)
-            });
-            let (most, wanted) = (u64::from(it.requests), it.hits.max(1));
-            let there = match limit.algorithm {
-                Algorithm::SlidingLog | Algorithm::SlidingWindow => {
-                    // A bucket counts as a whole, and is a sixtieth of the window at most.
-                    let since = it.asked.saturating_sub(it.window + it.window / 60 + LATE);
-                    let others = others.filter(|other| other.charged_until(rules.timeout) >= since);
-                    others.map(Record::hits_at_most).sum()
-                }
-                // What is there is rounded up.
-                Algorithm::TokenBucket | Algorithm::LeakyBucket => 1 + level(rules, limit, others, it),
-                Algorithm::FixedWindow | Algorithm::SlidingWindowWeighted => return None,
-            };
-            (there + wanted <= most).then(|| {
-                format!(
-                    "request {} was denied {wanted} hits at {} us, though at most {there} of {most} were there",
-                    it.request,
-                    it.answered / MICRO
-                )
-            })
-        })
-    })
-}
-
-/// A message, and what a server takes.
-const LATE: Time = SECOND / 100;
-
-/// The most that may be in a bucket when this one is asked for.
-fn level<'r>(
-    rules: &Rules<'_>,
-    limit: &LimitSpec,
-    others: impl Iterator<Item = &'r Record>,
-    it: &Record,
-) -> u64 {
-    let charged = |other: &Record| other.charged_until(rules.timeout).min(it.asked);
-    let mut others: Vec<_> = others.map(|other| (charged(other), other.hits_at_most())).collect();
-    others.sort_unstable();
-    let (mut level, mut since) = (0.0_f64, 0);
-    let drained = |elapsed: Time| elapsed as f64 * f64::from(limit.requests[0]) / it.window as f64;
-    for (at, hits) in others {
-        level = (level - drained(at - since)).max(0.0) + hits as f64;
-        since = at;
-    }
-    (level - drained(it.asked - since)).max(0.0).ceil() as u64
 }
 
 /// What a judge finds in the records of a counter, by the time at which they were asked.
@@ -363,111 +205,4 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn limit(algorithm: Algorithm) -> LimitSpec {
-        LimitSpec {
-            algorithm,
-            requests: [2, 2],
-            window_secs: [1, 1],
-            is_override: false,
-            is_shadow: false,
-            is_leased: false,
-            is_reported: false,
-            failure: StoreFailure::Error,
-            excepted: None,
-        }
-    }
-
-    fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
-        let (request, limit, key, hits, requests) = (asked as usize, 0, 0, 1, 2);
-        let (is_reported, is_unlimited, is_refunded, is_plain) = (false, false, false, true);
-        Record {
-            request,
-            limit,
-            key,
-            hits,
-            asked,
-            answered,
-            requests,
-            window: SECOND,
-            is_reported,
-            is_unlimited,
-            is_refunded,
-            is_plain,
-            outcome,
-        }
-    }
-
-    fn is_fine(algorithm: Algorithm, losses: &[Loss], times: &[(Time, Time)]) -> bool {
-        let admitted: Vec<_> = times.iter().map(|&times| record(times, Outcome::Admitted)).collect();
-        too_much(&rules(&[limit(algorithm)], losses, true), &admitted).is_none()
-    }
-
-    fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rules<'s> {
-        Rules { limits, starts: 1, losses, lease_time: 0, timeout: SECOND / 10, is_calm, denies_cold: false }
-    }
-
-    #[test]
-    fn a_call_without_an_answer_is_done_in_time_or_never() {
-        let (denied, timeout) = (Outcome::Denied { over: true }, SECOND / 10);
-        let unknown = [record((0, timeout), Outcome::Unknown), record((1, timeout), Outcome::Unknown)];
-        let is_fine = |at: Time| {
-            let (records, limits) =
-                ([unknown[0], unknown[1], record((at, at + 1), denied)], [limit(Algorithm::SlidingWindow)]);
-            starved(&rules(&limits, &[], false), &records).is_none()
-        };
-        assert!(is_fine(SECOND / 2), "both may count");
-        assert!(is_fine(SECOND + timeout), "and until a window after their deadline");
-        assert!(!is_fine(2 * SECOND), "but no longer");
-    }
-
-    #[test]
-    fn a_denial_is_noticed_where_there_was_room() {
-        let is_fine = |algorithm, records: &[Record]| {
-            starved(&rules(&[limit(algorithm)], &[], true), records).is_none()
-        };
-        let (admitted, over) = (Outcome::Admitted, Outcome::Denied { over: true });
-        for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
-            let denied = record((20, 21), over);
-            assert!(is_fine(algorithm, &[record((0, 1), admitted), record((5, 6), admitted), denied]));
-            assert!(is_fine(
-                algorithm,
-                &[record((0, 1), admitted), record((5, 6), Outcome::Unknown), denied]
-            ));
-            assert!(!is_fine(algorithm, &[record((5, 6), over), denied]), "{algorithm:?}");
-            let late = record((3 * SECOND, 3 * SECOND + 1), over);
-            assert!(!is_fine(algorithm, &[record((0, 1), admitted), record((5, 6), admitted), late]));
-        }
-    }
-
-    #[test]
-    fn three_of_two_in_a_window_are_noticed_wherever_it_begins() {
-        let (strict, loss) =
-            (Algorithm::SlidingWindow, Loss { since: 3, until: 7, acknowledged: true, of: None });
-        assert!(is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND + 1, SECOND + 2)]));
-        assert!(!is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
-        assert!(is_fine(strict, &[loss], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]), "a server forgot");
-        // What was written before, or what replicas had, is not forgotten.
-        let late = Loss { since: SECOND / 2, until: SECOND, ..loss };
-        assert!(!is_fine(strict, &[late], &[(0, 1), (5, 6), (7, 8)]));
-        let denied = Loss { acknowledged: false, ..loss };
-        assert!(!is_fine(strict, &[denied], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
-        // At the same time: nobody knows which was first, but all three are within.
-        assert!(!is_fine(strict, &[], &[(0, 9), (1, 8), (2, 7)]));
-        // The third may have counted when the first was over.
-        assert!(is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND - 2, SECOND + 3)]));
-    }
-
-    #[test]
-    fn buckets_drain_and_fixed_windows_are_cut() {
-        let bucket = Algorithm::TokenBucket;
-        assert!(is_fine(bucket, &[], &[(0, 1), (2, 3), (SECOND / 2, SECOND / 2 + 1), (SECOND, SECOND + 1)]));
-        assert!(!is_fine(bucket, &[], &[(0, 1), (2, 3), (4, 5), (6, 7)]));
-        let cut = Algorithm::FixedWindow;
-        let end = SECOND - EPOCH_MICROS * MICRO % SECOND;
-        assert!(is_fine(cut, &[], &[(end - 9, end - 8), (end - 7, end - 6), (end + 1, end + 2)]));
-        assert!(!is_fine(cut, &[], &[(end - 9, end - 8), (end - 7, end - 6), (end - 5, end - 4)]));
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! Scenarios that somebody thought out, each a fault that no longer is.
 
+use tidegate_engine::exceptions::Effect;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_simulation::node::NodeClock;
@@ -67,4 +68,24 @@ fn what_a_failover_lost_does_not_go_back() {
     let faults = what.map(|(at, what)| Fault { at, what });
     let outcome = run(&scenario(limits, asks, faults.to_vec()), true);
     assert_eq!(outcome.violation, None, "{}", outcome.story);
+}
+
+/// What operators do is in force: a counter that begins anew has room, and exceptions come and go.
+#[test]
+fn operators_are_obeyed() {
+    let asked = |at| ask(at * SECOND, 0, &[(0, 5)]);
+    let fault = |at, what| Fault { at: at * SECOND + SECOND / 2, what };
+    let except = |effect| What::Except { node: 0, limit: 0, key: Some(0), effect, lasts: SECOND };
+    let faults = vec![
+        fault(2, What::Reset { node: 1, limit: 0, key: 0 }),
+        fault(3, except(Effect::Limit { requests: Some(10), burst: None })),
+        fault(5, except(Effect::Unlimited)),
+        fault(7, What::Reset { node: 1, limit: 0, key: 0 }),
+        fault(7, except(Effect::Deny)),
+    ];
+    let limits = vec![LimitSpec { excepted: Some(10), ..limit(Algorithm::SlidingWindow, 5, 60) }];
+    // 1: 5 of 5. 2: denied. 3: anew. 4: 10 of 10. 5: denied. 6: unlimited. 7: denied. 8: by an exception. 9: 5 of 5.
+    let outcome = run(&scenario(limits, (1..10).map(asked).collect(), faults), true);
+    assert_eq!(outcome.violation, None, "{}", outcome.story);
+    assert_eq!(outcome.codes, [5 + 1, 4, 0], "{}", outcome.story);
 }

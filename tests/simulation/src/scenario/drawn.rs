@@ -55,9 +55,10 @@ impl Scenario {
         };
         let staged = stage::stage(&mut random.fork(), &mut scenario);
         scenario.asks = asks(&mut random.fork(), &scenario);
-        let faults = faults(&mut random.fork(), &scenario);
-        scenario.faults = if staged.is_some() { Vec::new() } else { faults };
-        operators::add(&mut random.fork(), &mut scenario);
+        if staged.is_none() {
+            scenario.faults = faults(&mut random.fork(), &scenario);
+            operators::add(&mut random.fork(), &mut scenario);
+        }
         plots::add(&mut random.fork(), &mut scenario, staged);
         scenario
     }

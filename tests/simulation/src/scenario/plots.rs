@@ -24,6 +24,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario, staged: Option<P
         match plot {
             Plot::LateSpender => late_spender(random, scenario, nodes),
             Plot::LateDenial => late_denial(random, scenario, nodes),
+            Plot::Denials => denials(random, scenario, nodes),
             Plot::LostLease => lost_lease(random, scenario, nodes),
             Plot::TwoMasters => two_masters(random, scenario, nodes),
         };
@@ -58,9 +59,7 @@ fn late_spender(random: &mut Random, scenario: &mut Scenario, (node, other): (us
 fn late_denial(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
     let denies_cold = scenario.denies_cold;
     let limit = a_limit(random, scenario, |limit| !denies_cold || comes_round(limit))?;
-    let limits = scenario.limits.len();
-    let denies =
-        (limit + 1 + random.below(limits.checked_sub(1).filter(|&more| more > 0)? as u64) as usize) % limits;
+    let denies = another(random, scenario, limit)?;
     let (slow, server) = (server_of(random, scenario, denies)?, server_of(random, scenario, limit)?);
     let (hits, window) = of_limit(scenario, limit);
     let (begins, lasts) = (moment(random, window.min(SECOND)), scenario.timeout / 10 * random.between(5, 9));
@@ -80,6 +79,22 @@ fn late_denial(random: &mut Random, scenario: &mut Scenario, (node, other): (usi
         ask(scenario, begins + at, random.pick(&[node, other]), &[(limit, hits / 6)]);
     }
     take_all(scenario, begins + lasts + 3 * MILLI, other, (limit, hits));
+    Some(())
+}
+
+/// Requests ask a counter, and another one that denies them. When the hits of all of them have gone back, there is room again.
+fn denials(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
+    let limit = a_limit(random, scenario, |limit| !limit.is_leased)?;
+    let denies = another(random, scenario, limit)?;
+    let (too_many, (hits, window)) = (scenario.limits[denies].most() + 1, of_limit(scenario, limit));
+    let (asked, mut at) = (1 + random.below(hits / 4), moment(random, window.min(SECOND)));
+    for _ in 0..random.between(2, 5) {
+        ask(scenario, at, random.pick(&[node, other]), &[(limit, asked), (denies, too_many)]);
+        at += random.between(1, 200) * MILLI;
+    }
+    // What is left of a bucket is rounded down.
+    let all = hits - u64::from(scenario.limits[limit].algorithm.is_bucket());
+    ask(scenario, at + SECOND + random.below(50 * MILLI), other, &[(limit, all)]);
     Some(())
 }
 
@@ -127,6 +142,13 @@ fn a_limit(random: &mut Random, scenario: &Scenario, is_meant: impl Fn(&LimitSpe
     };
     let numbers: Vec<usize> = (0..scenario.limits.len()).filter(has_room).collect();
     (!numbers.is_empty()).then(|| random.pick(&numbers))
+}
+
+/// Another limit than this one.
+fn another(random: &mut Random, scenario: &Scenario, limit: usize) -> Option<usize> {
+    let limits = scenario.limits.len();
+    let after = 1 + random.below(limits.checked_sub(1).filter(|&more| more > 0)? as u64) as usize;
+    Some((limit + after) % limits)
 }
 
 /// Whether its windows are short enough to come round.

@@ -16,6 +16,8 @@ pub(super) enum Plot {
     LateSpender,
     /// A request that one server charged and another denies late.
     LateDenial,
+    /// Requests that one server charges and another denies, again and again.
+    Denials,
     /// A lease that outlives the memory of its server.
     LostLease,
     /// A master that does not know yet that it is none any more.
@@ -24,8 +26,8 @@ pub(super) enum Plot {
 
 impl Plot {
     /// All of them.
-    pub(super) const ALL: [Self; 4] =
-        [Self::LateSpender, Self::LateDenial, Self::LostLease, Self::TwoMasters];
+    pub(super) const ALL: [Self; 5] =
+        [Self::LateSpender, Self::LateDenial, Self::Denials, Self::LostLease, Self::TwoMasters];
 }
 
 /// One scenario in four is made for one plot.
@@ -36,11 +38,13 @@ pub(super) fn stage(random: &mut Random, scenario: &mut Scenario) -> Option<Plot
     let plot = random.pick(&Plot::ALL);
     match plot {
         Plot::LateSpender => {}
-        Plot::LateDenial => {
-            scenario.layout =
-                random.pick(&[Layout::PerSecond, Layout::PerSecond, Layout::Cluster(2), Layout::Cluster(3)]);
+        Plot::LateDenial | Plot::Denials => {
+            let several = [Layout::PerSecond, Layout::PerSecond, Layout::Cluster(2), Layout::Cluster(3)];
+            scenario.layout = random.pick(&several);
             // Connections that broke are there again before the late answer is.
             scenario.timeout = 100 * MILLI;
+            // While counters are cold, a denial needs no reason.
+            scenario.denies_cold &= plot != Plot::Denials;
         }
         Plot::LostLease => scenario.denies_cold = true,
         Plot::TwoMasters => (scenario.layout, scenario.denies_cold) = (Layout::Sentinel, true),
@@ -57,27 +61,32 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
     let strict = [Algorithm::SlidingWindow, Algorithm::SlidingLog];
     let buckets = [Algorithm::TokenBucket, Algorithm::LeakyBucket];
     let algorithm = match plot {
-        Plot::LateDenial => random.pick(&[strict, buckets].concat()),
+        Plot::LateDenial | Plot::Denials => random.pick(&[strict, buckets].concat()),
         _ => random.pick(&strict),
     };
     let is_leased = match plot {
         Plot::LateSpender | Plot::LostLease => true,
         Plot::LateDenial | Plot::TwoMasters => algorithm.is_strict() && random.one_in(4),
+        Plot::Denials => false,
     };
     // Limits of a minute have a server of their own.
     let window = match layout {
         Layout::PerSecond if number % 2 == 0 => 60,
+        Layout::Cluster(_) if plot == Plot::Denials => random.pick(&[2, 60]),
         _ => random.between(1, 3),
     };
+    // A few hits that stay have not drained when they are looked for.
+    let requests = if plot == Plot::Denials { 40 } else { random.pick(&[40, 100, 200, 1_000]) };
+    let failures = [StoreFailure::Error, StoreFailure::Deny];
     LimitSpec {
         algorithm,
-        requests: [random.pick(&[40, 100, 200, 1_000]); 2],
+        requests: [requests; 2],
         window_secs: [window; 2],
         is_override: false,
         is_shadow: false,
         is_leased,
         is_reported: false,
-        failure: random.pick(&[StoreFailure::Error, StoreFailure::Deny]),
+        failure: if plot == Plot::Denials { StoreFailure::Error } else { random.pick(&failures) },
         excepted: None,
     }
 }

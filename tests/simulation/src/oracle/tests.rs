@@ -1,0 +1,128 @@
+//! The oracle, tried on records that somebody thought out.
+
+use super::*;
+
+fn limit(algorithm: Algorithm) -> LimitSpec {
+    LimitSpec {
+        algorithm,
+        requests: [2, 2],
+        window_secs: [1, 1],
+        is_override: false,
+        is_shadow: false,
+        is_leased: false,
+        is_reported: false,
+        failure: StoreFailure::Error,
+        excepted: None,
+    }
+}
+
+fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
+    let (request, limit, key, hits, requests) = (asked as usize, 0, 0, 1, 2);
+    let (is_reported, is_unlimited, is_refunded, is_plain) = (false, false, false, true);
+    Record {
+        request,
+        limit,
+        key,
+        hits,
+        asked,
+        answered,
+        requests,
+        window: SECOND,
+        is_reported,
+        is_unlimited,
+        is_refunded,
+        is_plain,
+        outcome,
+    }
+}
+
+fn is_fine(algorithm: Algorithm, losses: &[Loss], times: &[(Time, Time)]) -> bool {
+    let admitted: Vec<_> = times.iter().map(|&times| record(times, Outcome::Admitted)).collect();
+    too_much(&rules(&[limit(algorithm)], losses, true), &admitted).is_none()
+}
+
+fn rules<'s>(limits: &'s [LimitSpec], losses: &'s [Loss], is_calm: bool) -> Rules<'s> {
+    Rules { limits, starts: 1, losses, lease_time: 0, timeout: SECOND / 10, is_calm, denies_cold: false }
+}
+
+#[test]
+fn a_call_without_an_answer_is_done_in_time_or_never() {
+    let (denied, timeout) = (Outcome::Denied { over: true }, SECOND / 10);
+    let unknown = [record((0, timeout), Outcome::Unknown), record((1, timeout), Outcome::Unknown)];
+    let is_fine = |at: Time| {
+        let (records, limits) =
+            ([unknown[0], unknown[1], record((at, at + 1), denied)], [limit(Algorithm::SlidingWindow)]);
+        starved(&rules(&limits, &[], false), &records).is_none()
+    };
+    assert!(is_fine(SECOND / 2), "both may count");
+    assert!(is_fine(SECOND + timeout), "and until a window after their deadline");
+    assert!(!is_fine(2 * SECOND), "but no longer");
+}
+
+#[test]
+fn a_denial_is_noticed_where_there_was_room() {
+    let is_fine =
+        |algorithm, records: &[Record]| starved(&rules(&[limit(algorithm)], &[], true), records).is_none();
+    let (admitted, over) = (Outcome::Admitted, Outcome::Denied { over: true });
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+        let denied = record((20, 21), over);
+        assert!(is_fine(algorithm, &[record((0, 1), admitted), record((5, 6), admitted), denied]));
+        assert!(is_fine(algorithm, &[record((0, 1), admitted), record((5, 6), Outcome::Unknown), denied]));
+        assert!(!is_fine(algorithm, &[record((5, 6), over), denied]), "{algorithm:?}");
+        let late = record((3 * SECOND, 3 * SECOND + 1), over);
+        assert!(!is_fine(algorithm, &[record((0, 1), admitted), record((5, 6), admitted), late]));
+    }
+}
+
+#[test]
+fn three_of_two_in_a_window_are_noticed_wherever_it_begins() {
+    let (strict, loss) =
+        (Algorithm::SlidingWindow, Loss { since: 3, until: 7, acknowledged: true, of: None });
+    assert!(is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND + 1, SECOND + 2)]));
+    assert!(!is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
+    assert!(is_fine(strict, &[loss], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]), "a server forgot");
+    // What was written before, or what replicas had, is not forgotten.
+    let late = Loss { since: SECOND / 2, until: SECOND, ..loss };
+    assert!(!is_fine(strict, &[late], &[(0, 1), (5, 6), (7, 8)]));
+    let denied = Loss { acknowledged: false, ..loss };
+    assert!(!is_fine(strict, &[denied], &[(0, 1), (5, 6), (SECOND - 2, SECOND - 1)]));
+    // At the same time: nobody knows which was first, but all three are within.
+    assert!(!is_fine(strict, &[], &[(0, 9), (1, 8), (2, 7)]));
+    // The third may have counted when the first was over.
+    assert!(is_fine(strict, &[], &[(0, 1), (5, 6), (SECOND - 2, SECOND + 3)]));
+}
+
+#[test]
+fn buckets_drain_and_fixed_windows_are_cut() {
+    let bucket = Algorithm::TokenBucket;
+    assert!(is_fine(bucket, &[], &[(0, 1), (2, 3), (SECOND / 2, SECOND / 2 + 1), (SECOND, SECOND + 1)]));
+    assert!(!is_fine(bucket, &[], &[(0, 1), (2, 3), (4, 5), (6, 7)]));
+    let cut = Algorithm::FixedWindow;
+    let end = SECOND - EPOCH_MICROS * MICRO % SECOND;
+    assert!(is_fine(cut, &[], &[(end - 9, end - 8), (end - 7, end - 6), (end + 1, end + 2)]));
+    assert!(!is_fine(cut, &[], &[(end - 9, end - 8), (end - 7, end - 6), (end - 5, end - 4)]));
+}
+
+#[test]
+fn exceptions_are_another_n_and_what_begins_anew_is_forgotten_alone() {
+    let admitted = |times: &[(Time, Time)]| -> Vec<Record> {
+        times.iter().map(|&times| record(times, Outcome::Admitted)).collect()
+    };
+    let limits = [LimitSpec { excepted: Some(3), ..limit(Algorithm::SlidingWindow) }];
+    let is_fine =
+        |losses: &[Loss], records: &[Record]| too_much(&rules(&limits, losses, true), records).is_none();
+    let mut three = admitted(&[(1, 2), (3, 4), (5, 6)]);
+    assert!(!is_fine(&[], &three), "the third was decided under two");
+    three[2].requests = 3;
+    assert!(is_fine(&[], &three));
+    let mut many = admitted(&[(1, 2), (3, 4), (5, 6), (7, 8)]);
+    assert!(!is_fine(&[], &many));
+    many[1..3].iter_mut().for_each(|it| it.is_unlimited = true);
+    assert!(is_fine(&[], &many), "two passed beside N");
+    let anew = |key| Loss { since: 0, until: 4, acknowledged: true, of: Some((0, key)) };
+    let four = admitted(&[(1, 2), (3, 4), (5, 6), (7, 8)]);
+    assert!(is_fine(&[anew(0)], &four));
+    assert!(!is_fine(&[anew(1)], &four), "it was another counter");
+    let nothing = Record { requests: 0, ..record((0, 1), Outcome::Admitted) };
+    assert!(!is_fine(&[anew(0)], &[nothing]), "nothing may pass");
+}
