@@ -62,13 +62,13 @@ fn late_denial(random: &mut Random, scenario: &mut Scenario, (node, other): (usi
     let denies = another(random, scenario, limit)?;
     let (slow, server) = (server_of(random, scenario, denies)?, server_of(random, scenario, limit)?);
     let (hits, window) = of_limit(scenario, limit);
-    let (begins, lasts) = (moment(random, window.min(SECOND)), scenario.timeout / 10 * random.between(5, 9));
+    let (begins, lasts) = (moment(random, window.min(SECOND)), scenario.timeout / 10 * random.between(6, 9));
     let mut happens = |at, what| scenario.faults.push(Fault { at, what });
     happens(begins - MICRO, What::Cut { node, server: slow, lasts });
-    match random.below(6) {
+    match random.below(8) {
         0 => happens(begins + random.below(2 * MILLI), What::Flush { server }),
         1 => happens(begins + random.below(MILLI), What::Restart { server, lasts: 2 * MILLI }),
-        2 => happens(begins - random.below(MILLI), What::FailOver { server, lacks: 3 * MILLI }),
+        2..5 => happens(begins - random.below(MILLI), What::FailOver { server, lacks: 3 * MILLI }),
         _ => {}
     }
     let too_many = scenario.limits[denies].most() + 1;
