@@ -71,7 +71,7 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
     };
     // Limits of a minute have a server of their own.
     let window = match layout {
-        Layout::PerSecond if number % 2 == 0 => 60,
+        Layout::PerSecond if number.is_multiple_of(2) => 60,
         Layout::Cluster(_) if plot == Plot::Denials => random.pick(&[2, 60]),
         _ => random.between(1, 3),
     };
