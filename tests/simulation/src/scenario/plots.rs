@@ -24,6 +24,7 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario, staged: Option<P
         match plot {
             Plot::LateSpender => late_spender(random, scenario, nodes),
             Plot::LateDenial => late_denial(random, scenario, nodes),
+            Plot::LateCall => late_call(random, scenario, nodes),
             Plot::Denials => denials(random, scenario, nodes),
             Plot::LostLease => lost_lease(random, scenario, nodes),
             Plot::TwoMasters => two_masters(random, scenario, nodes),
@@ -79,6 +80,21 @@ fn late_denial(random: &mut Random, scenario: &mut Scenario, (node, other): (usi
         ask(scenario, begins + at, random.pick(&[node, other]), &[(limit, hits / 6)]);
     }
     take_all(scenario, begins + lasts + 3 * MILLI, other, (limit, hits));
+    Some(())
+}
+
+/// Calls of a node wait on their way for longer than its clients do. A window after the last that they may have been done,
+/// there is room again.
+fn late_call(random: &mut Random, scenario: &mut Scenario, (node, other): (usize, usize)) -> Option<()> {
+    let limit = a_limit(random, scenario, comes_round)?;
+    let ((hits, window), lasts) = (of_limit(scenario, limit), scenario.timeout * random.between(4, 10));
+    let begins = moment(random, window);
+    let cut = (0..scenario.layout.servers()).map(|server| What::Cut { node, server, lasts });
+    scenario.faults.extend(cut.map(|what| Fault { at: begins, what }));
+    for _ in 0..random.between(1, 3) {
+        ask(scenario, begins + 1 + random.below(MILLI), node, &[(limit, 1 + random.below(hits / 4))]);
+    }
+    ask(scenario, begins + lasts + window - random.below(lasts / 2), other, &[(limit, hits)]);
     Some(())
 }
 

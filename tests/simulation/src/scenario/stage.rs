@@ -16,6 +16,8 @@ pub(super) enum Plot {
     LateSpender,
     /// A request that one server charged and another denies late.
     LateDenial,
+    /// A call that reaches its server when nobody waits for it any more.
+    LateCall,
     /// Requests that one server charges and another denies, again and again.
     Denials,
     /// A lease that outlives the memory of its server.
@@ -26,29 +28,40 @@ pub(super) enum Plot {
 
 impl Plot {
     /// All of them.
-    pub(super) const ALL: [Self; 5] =
-        [Self::LateSpender, Self::LateDenial, Self::Denials, Self::LostLease, Self::TwoMasters];
+    pub(super) const ALL: [Self; 6] = [
+        Self::LateSpender,
+        Self::LateDenial,
+        Self::LateCall,
+        Self::Denials,
+        Self::LostLease,
+        Self::TwoMasters,
+    ];
+
+    /// Whether it goes wrong by a denial for which there is no reason.
+    fn is_of_denials(self) -> bool {
+        matches!(self, Self::LateCall | Self::Denials)
+    }
 }
 
-/// One scenario in four is made for one plot.
+/// One scenario in three is made for one plot.
 pub(super) fn stage(random: &mut Random, scenario: &mut Scenario) -> Option<Plot> {
-    if scenario.clocks.len() < 2 || !random.one_in(4) {
+    if scenario.clocks.len() < 2 || !random.one_in(3) {
         return None;
     }
     let plot = random.pick(&Plot::ALL);
     match plot {
-        Plot::LateSpender => {}
+        Plot::LateSpender | Plot::LateCall => {}
         Plot::LateDenial | Plot::Denials => {
             let several = [Layout::PerSecond, Layout::PerSecond, Layout::Cluster(2), Layout::Cluster(3)];
             scenario.layout = random.pick(&several);
             // Connections that broke are there again before the late answer is.
             scenario.timeout = 100 * MILLI;
-            // While counters are cold, a denial needs no reason.
-            scenario.denies_cold &= plot != Plot::Denials;
         }
         Plot::LostLease => scenario.denies_cold = true,
         Plot::TwoMasters => (scenario.layout, scenario.denies_cold) = (Layout::Sentinel, true),
     }
+    // While counters are cold, a denial needs no reason.
+    scenario.denies_cold &= !plot.is_of_denials();
     scenario.far.fill([0, 0]);
     scenario.slow_one_in = 1 << 40;
     scenario.limits =
@@ -67,7 +80,7 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
     let is_leased = match plot {
         Plot::LateSpender | Plot::LostLease => true,
         Plot::LateDenial | Plot::TwoMasters => algorithm.is_strict() && random.one_in(4),
-        Plot::Denials => false,
+        Plot::LateCall | Plot::Denials => false,
     };
     // Limits of a minute have a server of their own.
     let window = match layout {
@@ -86,7 +99,7 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
         is_shadow: false,
         is_leased,
         is_reported: false,
-        failure: if plot == Plot::Denials { StoreFailure::Error } else { random.pick(&failures) },
+        failure: if plot.is_of_denials() { StoreFailure::Error } else { random.pick(&failures) },
         excepted: None,
     }
 }
