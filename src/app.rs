@@ -45,6 +45,7 @@ use crate::front::http::{AdminApi, AdminFront, Gate, HttpFront, MetricsFront};
 use crate::health::Health;
 use crate::logging::{self, REPORT};
 use crate::metrics::Metrics;
+use crate::resets::{self, Resets};
 use crate::service::{Counters, Service};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
@@ -125,6 +126,9 @@ pub enum AppError {
     /// The file of exceptions cannot be used.
     #[error(transparent)]
     Exceptions(#[from] FileError),
+    /// The file of resets cannot be used.
+    #[error(transparent)]
+    Resets(#[from] resets::FileError),
     /// Changes cannot be audited.
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -178,6 +182,7 @@ struct App {
     metrics: Arc<Metrics>,
     service: Arc<Service>,
     exceptions: Arc<Book>,
+    resets: Arc<Resets>,
     health: Arc<Health>,
     /// The last changes of rules, certificates and the mapping of metrics.
     reloads: Arc<ReloadLog>,
@@ -255,6 +260,11 @@ impl App {
         let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);
+        let resets = Resets::new(Arc::clone(&service));
+        let resets = Arc::new(match &configuration.state.folder {
+            Some(folder) => resets.kept_in(folder.join("resets"))?,
+            None => resets,
+        });
         let tracer = configuration.tracing.clone().map(spans::start).transpose()?;
         Ok(Self {
             configuration,
@@ -265,6 +275,7 @@ impl App {
             metrics,
             service,
             exceptions,
+            resets,
             health: Arc::new(Health::starting()),
             reloads,
             denied,
@@ -379,6 +390,10 @@ impl App {
         control.spawn(async move { match sweeping.await {} });
         let following = exceptions::follow(Arc::clone(&self.exceptions), Arc::clone(&self.service));
         control.spawn(async move { match following.await {} });
+        if self.service.counters().shared().is_some() {
+            let following = Arc::clone(&self.resets).follow();
+            control.spawn(async move { match following.await {} });
+        }
         let mut files: Vec<_> = rules.reread().into_iter().collect();
         control.spawn(rules.until_it_dies());
         if let (Some(shared), Some(redis)) = (self.service.counters().shared(), &self.configuration.redis) {
@@ -435,8 +450,9 @@ impl App {
             let (admin, host) = (&self.configuration.admin, &self.configuration.listeners.debug.host);
             let token = admin.token.as_ref().map(|token| token.0.as_str());
             let gate = Gate::new(host, token).with_names(&admin.certificate_names);
-            let (service, book) = (Arc::clone(&self.service), Arc::clone(&self.exceptions));
-            let api = AdminApi::new(book, Arc::clone(&service), Arc::clone(&handler), gate.clone());
+            let service = Arc::clone(&self.service);
+            let changed = (Arc::clone(&self.exceptions), Arc::clone(&self.resets));
+            let api = AdminApi::new(changed, Arc::clone(&service), Arc::clone(&handler), gate.clone());
             exceptions::register_refused(&self.metrics, api.refused());
             let status = Arc::new(status::of(self, workers, api.refused()));
             let sampling = status::sample(Arc::clone(&status));

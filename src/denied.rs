@@ -130,13 +130,21 @@ impl Name {
             Origin::Rule(rule) => rule.path(),
             Origin::Override { .. } => format!("{domain}: a limit of the request"),
         };
-        let mut text = String::new();
-        for entry in entries {
-            text.extend([if text.is_empty() { "" } else { " " }, entry.key, "=", entry.value]);
-        }
-        let kept = |text: &str| Box::from(&*one_line(&cut(text, NAME_CHARS_MAX)));
-        Self { rule: kept(&rule), entries: kept(&text) }
+        Self { rule: kept(&rule), entries: entries_text(entries) }
     }
+}
+
+/// A descriptor for people: `user=alice plan=free`, one line, cut when it is long.
+pub fn entries_text(entries: &[Entry<'_>]) -> Box<str> {
+    let mut text = String::new();
+    for entry in entries {
+        text.extend([if text.is_empty() { "" } else { " " }, entry.key, "=", entry.value]);
+    }
+    kept(&text)
+}
+
+fn kept(text: &str) -> Box<str> {
+    Box::from(&*one_line(&cut(text, NAME_CHARS_MAX)))
 }
 
 #[cfg(test)]

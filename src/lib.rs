@@ -30,8 +30,8 @@
 //! `events`, which tells what somebody should hear of, imports only the engine and the clock.
 //! `service` imports all of these and the shared store; `front` imports `service`. Beside the way of a request,
 //! `statsd` sends `metrics`, `front` begins `spans`, `state` writes and reads counters, `status` samples counts for the
-//! status page, which `front` shows, and `exceptions` are what operators change meanwhile (`stamp` reads and writes
-//! times as text; `disk` writes the files of both `state` and `exceptions`). `settings` reads the command line and the environment, one value per row of its table.
+//! status page, which `front` shows, and `exceptions` and `resets` are what operators change meanwhile (`stamp` reads and writes
+//! times as text; `disk` writes the files of `state`, `exceptions` and `resets`). `settings` reads the command line and the environment, one value per row of its table.
 //! `configuration` resolves these once into the options of all other modules. `app` hands the options on and knows no
 //! settings. Only `cli` imports `app`. Cargo keeps the walls between crates, `tests/tidy.rs` those within.
 //!
@@ -117,6 +117,9 @@
 //! - **Exceptions change a plan, not a rule** (`exceptions` of the engine, `service/exceptions.rs`). They change N and never
 //!   the counter, so what was counted stays when one begins or ends. While there are none, a decision pays one branch. A
 //!   decision that waits for Redis plans twice, and holds the exceptions that it began with.
+//! - **A reset below a path changes keys, not counters** (`rules/epochs` of the engine, `resets`). Counters are known by
+//!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. Leases, the deny cache
+//!   and hits that go back belong to keys that nobody asks any more.
 //! - **Rules own no counters and no metrics**, so rules can be checked without a server, and a reload swaps one
 //!   pointer. Each thread reads it through a cache of its own, because a shared reference count bounces between cores.
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.
@@ -131,11 +134,13 @@ mod service;
 mod disk;
 mod state;
 mod exceptions;
+mod resets;
 mod front;
 mod health;
 mod clock;
 mod heavy;
 mod denied;
+mod watches;
 mod status;
 mod logging;
 mod settings;

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use parking_lot::Mutex;
 
 pub use self::batch::{BATCH_MAX, Batch};
 pub use self::counters::Counters;
@@ -25,12 +26,13 @@ use crate::denied::DeniedKeys;
 use crate::events::{Decided, Events, RuleEvents};
 use crate::metrics::{Metrics, RuleHandles, RulesBySeries};
 use crate::source::{LiveRules, Reader};
+use crate::watches::{TooManyWatches, Watched, Watches};
 use tidegate_engine::decision::{Decision, conclude_into};
 use tidegate_engine::exceptions::Exceptions;
 use tidegate_engine::explain::{Explanation, explain};
 use tidegate_engine::plan::{Hits, Modes, Plan, Step};
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::RuleSet;
+use tidegate_engine::rules::{Epochs, RuleSet};
 use tidegate_redis::{Applied, StoreError};
 
 /// How long the shared store may take to forget a counter.
@@ -44,6 +46,8 @@ pub struct Service {
     clock: Clock,
     modes: Modes,
     exceptions: exceptions::InForce,
+    /// The resets that the rules in force know of. Locked while rules are put in force.
+    epochs: Mutex<Epochs>,
     log: DecisionLog,
     /// `None`: nobody is told of events.
     events: Option<Arc<Events>>,
@@ -59,6 +63,8 @@ struct Loaded {
     denials: Denials,
     /// What was told of these rules.
     told: RuleEvents,
+    /// The fullest counters of some rules, while somebody asks.
+    watches: Watches,
     /// Indices of all rules in the order of their paths, made when they are first needed.
     by_path: OnceLock<Box<[usize]>>,
     /// The same by the series in which they count.
@@ -147,8 +153,8 @@ impl Service {
     /// A service without rules.
     pub fn new(counters: Counters, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
         let (live, log) = (Arc::new(LiveRules::new(None)), DecisionLog::new(monotonic()));
-        let exceptions = Default::default();
-        Self { live, counters, metrics, clock, modes, exceptions, log, events: None, denied: None }
+        let (exceptions, epochs) = Default::default();
+        Self { live, counters, metrics, clock, modes, exceptions, epochs, log, events: None, denied: None }
     }
 
     /// The same service, logging decisions with these options.
@@ -325,7 +331,7 @@ impl Service {
     ) -> T {
         let mut decision = Decision::empty();
         conclude_into(plan, verdicts, &mut decision);
-        let Loaded { rules, handles, denials, told, .. } = live.loaded;
+        let Loaded { rules, handles, denials, told, watches, .. } = live.loaded;
         self.metrics.observe(handles, request, &decision);
         decision.exceptions = self.exceptions.met_by(request, plan);
         if DecisionLog::is_on() {
@@ -338,6 +344,7 @@ impl Service {
         if let Some(denied) = &self.denied {
             denied.observe(request, plan, &decision);
         }
+        watches.observe(request, plan, &decision, at);
         if !remembered.is_empty() {
             self.metrics.observe_remembered(handles, request, &decision, remembered);
         }
@@ -347,11 +354,32 @@ impl Service {
     /// Puts these rules in force. Requests that have begun keep the set that they began with. Returns for how many
     /// rules there is no room for metric series of their own.
     pub fn install(&self, rules: RuleSet) -> usize {
+        let epochs = self.epochs.lock();
+        self.put_in_force(rules.in_epochs(&epochs))
+    }
+
+    /// The resets that the rules in force know of.
+    pub fn epochs(&self) -> Epochs {
+        self.epochs.lock().clone()
+    }
+
+    /// Puts the rules in force again, in these epochs too: counters below these paths begin anew. Takes some milliseconds
+    /// for 10,000 rules. Returns whether there was anything new.
+    pub fn begin_epochs(&self, others: &Epochs) -> bool {
+        let mut epochs = self.epochs.lock();
+        let is_new = epochs.merge(others);
+        if is_new && let Ok(live) = self.snapshot() {
+            self.put_in_force(live.rules().clone().in_epochs(&epochs));
+        }
+        is_new
+    }
+
+    fn put_in_force(&self, rules: RuleSet) -> usize {
         let (handles, denials) = (self.metrics.handles(&rules), Denials::of(rules.rules().len()));
         let without_room = handles.without_room();
         let told = self.events.as_ref().map(|events| events.of_rules(&rules)).unwrap_or_default();
-        let (by_path, by_series) = (OnceLock::new(), OnceLock::new());
-        self.live.install(Some(Loaded { rules, handles, denials, told, by_path, by_series }));
+        let (watches, by_path, by_series) = Default::default();
+        self.live.install(Some(Loaded { rules, handles, denials, told, watches, by_path, by_series }));
         if let Counters::Shared(shared) = &self.counters {
             shared.clear_deny_cache();
         }
@@ -392,10 +420,23 @@ impl Service {
         Ok(())
     }
 
-    /// Frees rules that are no longer in force and that no request reads any more. Runs on the calling thread, so that
+    /// The fullest counters of the rule with this number, and those that deny most: `most` of each at most, since the
+    /// first question about it. Names of keys are there if they are kept.
+    ///
+    /// # Errors
+    /// When too many rules are watched.
+    pub fn watched(&self, live: InForce<'_>, rule: usize, most: usize) -> Result<Watched, TooManyWatches> {
+        live.loaded.watches.ask(rule, most, self.denied.is_some(), monotonic())
+    }
+
+    /// Forgets counters that nobody asks about any more, and frees rules that are no longer in force and that no request
+    /// reads any more. Runs on the calling thread, so that
     /// no request pays for it.
     pub fn reclaim(&self) {
         self.load_rules();
+        if let Ok(live) = self.snapshot() {
+            live.in_force().loaded.watches.end_unwanted(monotonic());
+        }
         self.live.reclaim();
     }
 

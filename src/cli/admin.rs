@@ -12,8 +12,13 @@ use serde_json::{Map, Value, json};
 
 use super::debug_port::{self, Call, Limiter, send};
 use super::{Done, arguments_of, flag_of, print_error, read_only};
+use crate::clock::Clock;
+use crate::resets::id;
 use crate::settings::Row;
 use tidegate_engine::text::one_line;
+
+/// The option, and the field, of the number of a reset.
+const ID: &str = "id";
 
 /// The settings that say where the limiter is, and the token.
 const SETTINGS: &[&str] = &["DEBUG_HOST", "DEBUG_PORT", "ADMIN_TOKEN"];
@@ -59,10 +64,25 @@ pub(super) fn counter_command() -> Command {
     let reset = Command::new("reset").about("Takes all hits of a counter back").args(path());
     let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
     let reset = reset.args([TEXTS[0], TEXTS[1]].map(text));
+    let [domain, entries] = path();
+    let help = "the first entries of rules, as the rules have them; none: all rules of the domain";
+    let id =
+        "its number, the nanoseconds since 1970 in 16 digits of hex; else now. Sent again it changes nothing";
+    let reset_all = Command::new("reset-all")
+        .about("Begins all counters of the rules at and below a path anew")
+        .args([domain, entries.num_args(0..).required(false).help(help)])
+        .args([TEXTS[0], TEXTS[1]].map(text))
+        .arg(Arg::new(ID).long(ID).value_name("HEX").help(id));
+    let [domain, entries] = path();
+    let top = Command::new("top")
+        .about("Shows the fullest counters of a rule, and those that deny most, since the first question about it")
+        .args([domain, entries.help("the entries of the rule, as the rules have them")])
+        .arg(Arg::new("most").long("most").value_name("N").value_parser(value_parser!(u32)).help("so many at most"));
+    let resets = Command::new("resets").about("Lists the last reset of each path, a line of JSON each");
     Command::new("counter")
-        .about("Shows or resets a counter of running limiters")
+        .about("Shows or resets counters of running limiters")
         .subcommand_required(true)
-        .subcommands([peek, reset].map(everywhere))
+        .subcommands([peek, top, reset, reset_all, resets].map(everywhere))
 }
 
 /// The entries of a descriptor.
@@ -106,8 +126,16 @@ pub(super) fn counter(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
-    run(matches, flag, variable, |command, own| {
-        (Method::POST, format!("/admin/counters/{command}"), Value::Object(fields(own)))
+    // One number for all limiters, so that sending it again to those that failed changes nothing at the others.
+    let now = id(Clock::start().now().as_nanos());
+    run(matches, flag, variable, |command, own| match command {
+        "resets" => (Method::GET, "/admin/resets".to_owned(), Value::Null),
+        "reset-all" => {
+            let mut fields = fields(own);
+            fields.insert(ID.to_owned(), text(own, ID).unwrap_or_else(|| now.clone()).into());
+            (Method::POST, "/admin/resets".to_owned(), Value::Object(fields))
+        }
+        _ => (Method::POST, format!("/admin/counters/{command}"), Value::Object(fields(own))),
     })
 }
 
@@ -162,7 +190,7 @@ fn fields(own: &ArgMatches) -> Map<String, Value> {
     for name in ["domain", "who", "why", "from", "until"] {
         fields.extend(text(own, name).map(|text| (name.to_owned(), text.into())));
     }
-    for (option, name) in [("requests-per-unit", "requests_per_unit"), ("burst", "burst")] {
+    for (option, name) in [("requests-per-unit", "requests_per_unit"), ("burst", "burst"), ("most", "most")] {
         fields.extend(number(option).map(|number| (name.to_owned(), number.into())));
     }
     for name in ["unlimited", "deny"] {

@@ -54,6 +54,11 @@ impl KeySecret {
 }
 
 impl KeySeed {
+    /// Its bytes, to make another seed of.
+    pub(crate) fn bytes(&self) -> [u8; 16] {
+        (u128::from(self.0) << 64 | u128::from(self.1)).to_le_bytes()
+    }
+
     /// The key of the counter with these values.
     #[inline]
     pub fn key<'a>(&self, values: impl IntoIterator<Item = &'a str>) -> Key {

@@ -106,6 +106,17 @@ pub struct CandidateLimit {
     pub seed: KeySeed,
 }
 
+/// The constant parts of a rule's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    /// Of its counters.
+    pub seed: KeySeed,
+    /// Of its counters, where several processes have to agree on it.
+    pub shared: SharedId,
+    /// Of its candidate's counters.
+    pub candidate: Option<KeySeed>,
+}
+
 /// A node with a limit, compiled.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -147,6 +158,8 @@ pub struct Rule {
     pub seed: KeySeed,
     /// The same part, where several processes have to agree on it.
     pub shared: SharedId,
+    /// The two parts above and that of the candidate as they were loaded, if a reset has replaced them.
+    pub loaded: Option<Box<Seeds>>,
     /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
     /// nodes without a value. Bit i stands for level i (there are at most 32).
     pub keyed_levels: u32,
@@ -156,6 +169,12 @@ impl Rule {
     /// Its name for people: its domain and the names of its nodes, separated by dots.
     pub fn path(&self) -> String {
         format!("{}.{}", self.domain, self.metric_name.rolled_up().join("."))
+    }
+
+    /// The constant parts of its keys as they were loaded.
+    pub(crate) fn loaded_seeds(&self) -> Seeds {
+        let candidate = self.candidate.as_ref().map(|candidate| candidate.seed);
+        self.loaded.as_deref().copied().unwrap_or(Seeds { seed: self.seed, shared: self.shared, candidate })
     }
 
     /// The key of the counter for a request whose entries matched this rule.

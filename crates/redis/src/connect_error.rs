@@ -60,6 +60,9 @@ pub enum ConnectError {
     /// The Cluster serves no slots.
     #[error("the cluster serves no slots")]
     NoSlots,
+    /// No connection is open now.
+    #[error("there is no connection")]
+    NoConnection,
     /// No address is configured.
     #[error("there is nobody to ask")]
     NoAddress,

@@ -18,6 +18,7 @@
 //! - `generation`, `primary`, `mark`, `cold`: whether a server still has its memory, and since when; `whole` says so first;
 //!   `server_clock`: a server's time
 //! - `lease`: hits that a node spends alone; `shared_store`: a request's verdicts, with Redis or without
+//! - `epochs`: which counters nodes agree to have begun anew
 
 mod store;
 mod failure;
@@ -46,10 +47,12 @@ mod whole;
 mod server_clock;
 mod lease;
 mod shared_store;
+mod epochs;
 mod sync;
 
 pub use address::Access;
 pub use connect_error::ConnectError;
+pub use epochs::{Heard, Numbers};
 pub use failure::{Failure, StoreError};
 pub use options::{DenyCold, RedisOptions};
 pub use shared_store::{Applied, LeaseTotals, Moment, Question, SharedStore, SharedStoreOptions};

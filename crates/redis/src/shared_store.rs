@@ -197,6 +197,11 @@ impl<R: Runtime> SharedStore<R> {
         std::iter::once(("main", &self.main)).chain(per_second)
     }
 
+    /// The store of all counters but those per second.
+    pub(super) fn main(&self) -> &RedisStore<R> {
+        &self.main
+    }
+
     /// Connects for the calling worker. The first worker also starts the tasks in the background.
     pub fn attach(self: &Arc<Self>) {
         self.workers.send_modify(|workers| *workers += 1);

@@ -7,8 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use redis::{Cmd, FromRedisValue};
 use tokio::sync::watch;
 
+use crate::connect_error::ConnectError;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::options::RedisOptions;
@@ -120,6 +122,13 @@ impl<R: Runtime> RedisStore<R> {
     /// Counts a decision without an answer.
     pub(super) fn failed(&self, failure: Failure) {
         self.shared.stats.failed(failure);
+    }
+
+    /// Sends any command to the server of this key, and reads its reply.
+    pub(super) async fn ask<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<T, ConnectError> {
+        let connections = self.worker_connections().ok_or(ConnectError::NoConnection)?;
+        let connection = connections.route(self.slot(key.as_bytes())).ok_or(ConnectError::NoConnection)?;
+        connection.ask(&self.shared, command).await
     }
 
     /// Asks the server of this slot to decide.

@@ -1,8 +1,10 @@
-//! The admin API, on the debug port: exceptions, counters, and the audit of what was done with them.
+//! The admin API, on the debug port: exceptions, counters, resets, and the audit of what was done with them.
 //!
 //! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Whatever writes files runs on a thread
 //! of its own, because this one serves scrapes. `openapi.json` beside this file describes all of it; a test compares.
 
+mod counters;
+mod resets;
 mod wanted;
 
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use http::header::{CACHE_CONTROL, IF_NONE_MATCH, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use self::wanted::Wanted;
 use super::gate::{Gate, NoBearer};
@@ -23,9 +25,9 @@ use crate::clock::Clock;
 use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record};
 use crate::front::connections::Peer;
 use crate::front::{Handler, Refusal};
+use crate::resets::Resets;
 use crate::service::Service;
 use tidegate_engine::Timestamp;
-use tidegate_engine::request::{DescriptorOptions, Entry, Request};
 use tidegate_engine::text::json_line;
 
 /// What the paths of the admin API begin with.
@@ -41,6 +43,7 @@ const EXCEPTIONS: &str = "/admin/exceptions";
 #[derive(Clone)]
 pub struct AdminApi {
     book: Arc<Book>,
+    resets: Arc<Resets>,
     service: Arc<Service>,
     handler: Arc<Handler>,
     gate: Gate,
@@ -54,10 +57,15 @@ struct Problem(StatusCode, String);
 type Answer = Result<Page, Problem>;
 
 impl AdminApi {
-    /// Changes `book` and the counters of `service` for those whom `gate` admits as bearers.
+    /// Changes `book`, `resets` and the counters of `service` for those whom `gate` admits as bearers.
     #[must_use]
-    pub fn new(book: Arc<Book>, service: Arc<Service>, handler: Arc<Handler>, gate: Gate) -> Self {
-        Self { book, service, handler, gate, refused: Arc::default() }
+    pub fn new(
+        (book, resets): (Arc<Book>, Arc<Resets>),
+        service: Arc<Service>,
+        handler: Arc<Handler>,
+        gate: Gate,
+    ) -> Self {
+        Self { book, resets, service, handler, gate, refused: Arc::default() }
     }
 
     /// How many requests were refused because of their token or origin.
@@ -105,10 +113,19 @@ impl AdminApi {
                 reading(method, || lines(found.into_iter().map(line)))
             }
             "/admin/counters/peek" => self.posting(method, body, Self::peek).await,
+            "/admin/counters/top" => self.posting(method, body, Self::top).await,
             "/admin/counters/reset" => {
                 let reset = async |api: &Self, asked: &Value| api.reset(asked, caller.clone()).await;
                 self.posting(method, body, reset).await
             }
+            "/admin/resets" if *method == Method::POST => {
+                let reset = async |api: &Self, asked: &Value| api.reset_below(asked, caller.clone()).await;
+                self.posting(method, body, reset).await
+            }
+            "/admin/resets" => Ok(match *method == Method::GET || *method == Method::HEAD {
+                true => self.resets(),
+                false => not_allowed("GET, HEAD, POST"),
+            }),
             _ => match path.strip_prefix(EXCEPTIONS).and_then(|rest| rest.strip_prefix('/')) {
                 Some(id) => self.exception(id.to_owned(), head, body, caller).await,
                 None => Err(Problem(StatusCode::NOT_FOUND, "not found; see /admin/openapi.json".to_owned())),
@@ -184,79 +201,6 @@ impl AdminApi {
         let body = read_body(body, self.handler.bounds()).await.map_err(|refusal| refused(&refusal))?;
         json_front::value(&body).map_err(|refusal| refused(&refusal))
     }
-
-    /// What one counter holds.
-    async fn peek(&self, asked: &Value) -> Answer {
-        let counter = Counter::of(asked, &["domain", "entries"])?;
-        Ok(shown(StatusCode::OK, &self.look(&counter).await?))
-    }
-
-    /// Takes all hits of one counter back.
-    async fn reset(&self, asked: &Value, caller: Caller) -> Answer {
-        let counter = Counter::of(asked, &["domain", "entries", "who", "why"])?;
-        let word = |name: &str| {
-            let word = asked.get(name).and_then(Value::as_str).filter(|word| !word.is_empty());
-            word.ok_or_else(|| invalid(&format!("{name}: is missing")))
-        };
-        let (author, why) = (Author { who: word("who")?.to_owned(), caller }, word("why")?.to_owned());
-        let before = self.look(&counter).await?;
-        let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
-        if !self.service.has_counter(live.in_force(), &counter.request()) {
-            return Err(Problem(StatusCode::NOT_FOUND, "no limit applies to these entries".to_owned()));
-        }
-        let what =
-            json!({"domain": counter.domain, "entries": asked["entries"], "why": why, "before": before});
-        let book = Arc::clone(&self.book);
-        let intend = move || book.audit().intend(&author, Clock::start().now(), "counter_reset", what);
-        let intended = blocking(intend).await?.map_err(ChangeError::from)?;
-        let done = self.service.reset(live.in_force(), &counter.request()).await.map_err(Refusal::from);
-        let outcome = done.as_ref().map(|()| "done").map_err(ToString::to_string);
-        let book = Arc::clone(&self.book);
-        blocking(move || book.audit().ended(intended, Clock::start().now(), outcome)).await?;
-        done.map_err(|refusal| refused(&refusal))?;
-        Ok(shown(
-            StatusCode::OK,
-            &json!({"done": "reset", "before": before, "after": self.look(&counter).await?}),
-        ))
-    }
-
-    async fn look(&self, counter: &Counter) -> Result<Value, Problem> {
-        let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
-        let explained = self.service.explain(live.in_force(), &counter.request(), |shown| shown.json()).await;
-        explained.map_err(Refusal::from).map_err(|refusal| refused(&refusal))
-    }
-}
-
-/// The entries that lead to a counter.
-struct Counter {
-    domain: String,
-    entries: Vec<(String, String)>,
-}
-
-impl Counter {
-    fn of(asked: &Value, known: &[&str]) -> Result<Self, Problem> {
-        let fields = asked.as_object().ok_or_else(|| invalid("the body is no object"))?;
-        if let Some(unknown) = fields.keys().find(|name| !known.contains(&name.as_str())) {
-            return Err(invalid(&format!("{unknown}: is unknown (expected of {})", known.join(", "))));
-        }
-        let text = |value: Option<&Value>| Some(value?.as_str()?.to_owned());
-        let domain = text(fields.get("domain")).ok_or_else(|| invalid("domain: is missing"))?;
-        let entry = |entry: &Value| Some((text(entry.get("key"))?, text(entry.get("value"))?));
-        let entries = fields.get("entries").and_then(Value::as_array);
-        let entries = entries.and_then(|entries| entries.iter().map(entry).collect::<Option<Vec<_>>>());
-        match entries.filter(|entries| !entries.is_empty()) {
-            Some(entries) => Ok(Self { domain, entries }),
-            None => Err(invalid("entries: expected a list of objects with `key` and `value`")),
-        }
-    }
-
-    /// A request of one hit that leads to it.
-    fn request(&self) -> Request<'_> {
-        let mut request = Request::new(&self.domain, 1);
-        let entries = self.entries.iter().map(|(key, value)| Entry { key, value });
-        request.push(entries, DescriptorOptions::default());
-        request
-    }
 }
 
 impl Problem {
@@ -281,6 +225,21 @@ impl From<ChangeError> for Problem {
 async fn blocking<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     let waited = tokio::task::spawn_blocking(wait).await;
     waited.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}
+
+/// The fields of an object that has no others than these.
+fn fields<'v>(asked: &'v Value, known: &[&str]) -> Result<&'v Map<String, Value>, Problem> {
+    let fields = asked.as_object().ok_or_else(|| invalid("the body is no object"))?;
+    match fields.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(unknown) => Err(invalid(&format!("{unknown}: is unknown (expected of {})", known.join(", ")))),
+        None => Ok(fields),
+    }
+}
+
+/// A text that has to be there.
+fn word(asked: &Value, name: &str) -> Result<String, Problem> {
+    let word = asked.get(name).and_then(Value::as_str).filter(|word| !word.is_empty());
+    word.map(str::to_owned).ok_or_else(|| invalid(&format!("{name}: is missing")))
 }
 
 fn invalid(what: &(impl ToString + ?Sized)) -> Problem {

@@ -257,6 +257,7 @@ impl<'f> Compiler<'_, 'f> {
             near: checked.near,
             seed,
             shared,
+            loaded: None,
             keyed_levels: path
                 .iter()
                 .rev()

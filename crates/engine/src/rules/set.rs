@@ -21,7 +21,7 @@ const OVERRIDE_TAG: &[u8] = b"override";
 const OVERRIDE_WINDOW_MAX_NANOS: u64 = 500 * 365 * 86_400 * 1_000_000_000;
 
 /// A compiled rule set. Never changed: a reload makes a new one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RuleSet {
     pub(super) default_algorithm: Algorithm,
     pub(super) default_cost: Cost,
@@ -35,7 +35,7 @@ pub struct RuleSet {
 }
 
 /// What all files of one domain say together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Domain {
     /// The root of its nodes.
     pub(super) root: NodeId,

@@ -15,11 +15,11 @@ use crate::rules::matcher::ValueMatcher;
 use crate::rules::wildcard::Wildcards;
 
 /// A node of the tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeId(u32);
 
 /// All nodes; those of a domain hang below the domain's root, which has no key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Tree {
     hasher: FixedState,
     nodes: Vec<Node>,
@@ -32,7 +32,7 @@ pub(super) struct Tree {
     written: Vec<Option<Written>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Node {
     family: u32,
     value: Option<Box<str>>,
@@ -42,7 +42,7 @@ struct Node {
 }
 
 /// The children of one node that have the same key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Family {
     parent: NodeId,
     key: Box<str>,
@@ -146,6 +146,27 @@ impl Tree {
     /// The rule of this node, if it has one.
     pub(super) fn rule(&self, node: NodeId) -> Option<u32> {
         self.nodes[node.0 as usize].rule
+    }
+
+    /// The node at the end of this path, by the keys and values of the rules themselves.
+    pub(super) fn node<'n>(
+        &self,
+        root: NodeId,
+        path: impl IntoIterator<Item = (&'n str, Option<&'n str>)>,
+    ) -> Option<NodeId> {
+        path.into_iter().try_fold(root, |node, (key, value)| self.child_of(self.family(node, key)?, value))
+    }
+
+    /// Calls `visit` with each node and what it returned for the node above, from the roots down. A root has nothing
+    /// above.
+    pub(super) fn descend<T: Copy>(&self, mut visit: impl FnMut(NodeId, Option<T>) -> T) {
+        let mut known: Vec<T> = Vec::with_capacity(self.nodes.len());
+        // A node comes after its parent.
+        for (id, node) in (0..).map(NodeId).zip(&self.nodes) {
+            let family = self.families.get(node.family as usize);
+            let above = family.and_then(|family| known.get(family.parent.0 as usize).copied());
+            known.push(visit(id, above));
+        }
     }
 
     /// Nodes that no value leads to (except the text of their own pattern), each with the earlier pattern that takes

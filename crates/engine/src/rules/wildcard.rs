@@ -20,7 +20,7 @@ use self::pieces::Pieces;
 const WITH_END_MAX: usize = 16;
 
 /// The patterns beside each other under one key, in file order; `T` is what a pattern leads to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Wildcards<T> {
     targets: Vec<T>,
     by_prefix: Affixes,
@@ -29,7 +29,7 @@ pub(super) struct Wildcards<T> {
 }
 
 /// A pattern, split at its stars.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     /// Its place in file order.
     order: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Pattern {
 }
 
 /// Literal prefixes (or suffixes, read backwards) of patterns, sorted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Affixes {
     end: End,
     sorted: Vec<Affix>,
@@ -60,7 +60,7 @@ enum Placement {
     Piece,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Affix {
     text: Box<str>,
     /// The longest of the other affixes that this one begins with.

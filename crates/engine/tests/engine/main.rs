@@ -7,6 +7,7 @@ mod explain;
 mod explain_agrees;
 mod rules;
 mod rules_actions;
+mod rules_epochs;
 mod rules_fuzz;
 mod rules_load;
 mod rules_match;

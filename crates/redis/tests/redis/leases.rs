@@ -43,6 +43,19 @@ impl Counter {
         (answered.counters[0], answered.leases.first().copied())
     }
 
+    /// Takes all hits back, as an operator's reset does.
+    fn reset(&mut self, micros: u64) {
+        let check = check(self.limit, key(1), Hits::GiveBack(u64::from(u32::MAX)));
+        let mut call = Call::new(&Whole::default());
+        call.push(b"counter".to_vec(), &check, false);
+        self.asked.invoke(&call, u64::MAX, TODAY + micros);
+    }
+
+    /// Takes as many hits as pass, one at a time.
+    fn take_all(&mut self, micros: u64) -> u64 {
+        (0..).take_while(|_| !self.take(1, None, micros).0.verdict.over).count() as u64
+    }
+
     fn left(&mut self, micros: u64) -> u64 {
         self.take(0, None, micros).0.verdict.remaining
     }
@@ -113,6 +126,28 @@ fn hits_go_back_from_their_own_stamp_and_once() {
         assert_eq!(counter.left(110_000), 1_000 - 21, "nothing is left of that stamp, between others");
         counter.give_back(other, 20, 160_000);
         assert_eq!(counter.left(160_000), 999);
+    }
+}
+
+/// What a node does with a lease from before a reset: it spends a part, and gives the rest back after others have taken
+/// all that fits.
+#[test]
+fn a_lease_from_before_a_reset_adds_its_own_hits_at_most() {
+    for algorithm in STRICT {
+        // In the bucket of the lease, in its last one, and later.
+        for taken in [5_000, 99_000, 110_000] {
+            for spends in [0, 3, u64::MAX] {
+                let mut counter = Counter::new(algorithm, 100);
+                let leased = counter.take(1, Some(50), 0).1.expect("granted");
+                let spent = spends.min(leased.hits);
+                counter.reset(4_000);
+                assert_eq!(counter.left(4_000), 100, "{algorithm:?}");
+                let mut passed = spent + counter.take_all(taken);
+                counter.give_back(leased.stamp, leased.hits - spent, 130_000);
+                passed += counter.take_all(140_000);
+                assert!(passed <= 100 + leased.hits, "{algorithm:?}: {passed}, {leased:?}");
+            }
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::{Pattern, earlier};
 const SEARCHED_BYTES_MAX: usize = 32;
 
 /// Patterns by a piece of their middle.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pieces {
     /// `None`: there are no patterns.
     automaton: Option<NFA>,
@@ -30,7 +30,7 @@ pub(super) struct Pieces {
 }
 
 /// The patterns that are filed under one piece.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Piece {
     /// The first in file order of the patterns that are only this piece.
     plain: Option<u32>,

@@ -1,0 +1,233 @@
+//! Resets below a path: in memory with restarts and reloads, on several nodes with Redis, and under load.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::admin::{TOKEN, call};
+use crate::harness::redis::Redis;
+use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::{eventually_true, grpc};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: &limit {unit: day, requests_per_unit: 3}
+    descriptors:
+      - {key: path, value: '/a*', rate_limit: *limit}
+  - {key: tenant, rate_limit: *limit}
+";
+
+fn setup() -> Setup {
+    Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", TOKEN)
+}
+
+fn with_redis(redis: &Redis) -> Setup {
+    setup().env("REDIS_URL", &redis.url()).env("REDIS_TIMEOUT", "10s")
+}
+
+fn ask(limiter: &Tidegate, entries: &[(&str, &str)]) -> bool {
+    limiter.client().ask(grpc::question("shop", &[entries])).overall_code == grpc::OK
+}
+
+/// How many of five hits pass.
+fn passed(limiter: &Tidegate, entries: &[(&str, &str)]) -> usize {
+    (0..5).filter(|_| ask(limiter, entries)).count()
+}
+
+fn reset(limiter: &Tidegate, entries: &Value, more: &Value) -> (u16, Value) {
+    let mut body = json!({"domain": "shop", "entries": entries, "who": "jane", "why": "a mistake"});
+    for (name, value) in more.as_object().expect("an object") {
+        body[name] = value.clone();
+    }
+    let answer = call(limiter, "POST", "/admin/resets", &body);
+    (answer.status, serde_json::from_str(&answer.body).expect("JSON"))
+}
+
+const USER: [(&str, &str); 1] = [("user", "a")];
+const PATH: [(&str, &str); 2] = [("user", "a"), ("path", "/a1")];
+const TENANT: [(&str, &str); 1] = [("tenant", "a")];
+
+fn all_passed(limiter: &Tidegate) -> [usize; 3] {
+    [passed(limiter, &USER), passed(limiter, &PATH), passed(limiter, &TENANT)]
+}
+
+#[test]
+fn all_counters_below_a_path_begin_anew_and_stay_so_across_reloads_and_restarts() {
+    let mut limiter = setup().keeping_counters().start();
+    assert_eq!(all_passed(&limiter), [3, 3, 3]);
+    let (status, told) = reset(&limiter, &json!([{"key": "user", "value": "a"}]), &json!({}));
+    assert!(status == 404 && told["error"].as_str().is_some_and(|it| it.starts_with("no rule")), "{told}");
+    let (status, told) = reset(&limiter, &json!([{"key": "user"}]), &json!({}));
+    assert_eq!((status, &told["done"], &told["rules"]), (200, &json!("reset"), &json!(2)));
+    assert_eq!(all_passed(&limiter), [3, 3, 0]);
+
+    // The same set of rules again, and then another one with a rule more.
+    limiter.setup.write("shop.yaml", &format!("{RULES}  - {{key: new, rate_limit: *limit}}\n"));
+    eventually_true("the new rule", || !ask(&limiter, &[("new", "a")]));
+    assert_eq!(all_passed(&limiter), [0, 0, 0], "a reload keeps epochs");
+    let again = reset(&limiter, &json!([{"key": "user"}]), &json!({"id": told["id"]}));
+    assert_eq!((again.0, &again.1["done"]), (200, &json!("unchanged")));
+    let one = json!([{"key": "user"}, {"key": "path", "value": "/a*"}]);
+    assert_eq!(reset(&limiter, &one, &json!({})).1["rules"], 1);
+    assert_eq!(all_passed(&limiter), [0, 3, 0]);
+
+    limiter.signal(Signal::TERM);
+    assert_eq!(limiter.exit_code(), 0, "{:#?}", limiter.output());
+    let limiter = limiter.restart();
+    assert_eq!(all_passed(&limiter), [0, 0, 0], "counters and epochs are those of before");
+    let listed = call(&limiter, "GET", "/admin/resets", &Value::Null).body;
+    let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(listed.len(), 2);
+    assert_eq!((&listed[0]["id"], &listed[0]["entries"]), (&told["id"], &json!([{"key": "user"}])));
+    assert_eq!(reset(&limiter, &json!([]), &json!({})).1["rules"], 4);
+    assert_eq!(all_passed(&limiter), [3, 3, 3]);
+}
+
+#[test]
+fn nodes_that_share_redis_hear_of_a_reset_and_redis_may_forget_it() {
+    for sync in ["strict", "leased"] {
+        let redis = Redis::start(&[]);
+        let setup = || with_redis(&redis).env("REDIS_SYNC", sync);
+        let (one, two) = (setup().start(), setup().start());
+        assert_eq!((passed(&one, &USER), passed(&two, &USER), passed(&two, &TENANT)), (3, 0, 3));
+        let (status, told) = reset(&one, &json!([{"key": "user"}]), &json!({}));
+        assert_eq!((status, &told["rules"]), (200, &json!(2)), "{told}");
+        assert!(ask(&one, &USER), "at once where it was asked for");
+        let resets = |limiter: &Tidegate| call(limiter, "GET", "/admin/resets", &Value::Null).body;
+        eventually_true("the other node to hear of it", || resets(&two) == resets(&one));
+        assert_eq!((passed(&two, &USER), passed(&one, &USER)), (2, 0), "{sync}: they count together");
+        assert_eq!(passed(&one, &TENANT), 0);
+
+        let three = setup().start();
+        eventually_true("a new node to hear of it", || resets(&three) == resets(&one));
+        assert_eq!(passed(&three, &USER), 0);
+        redis.ask::<()>(&["FLUSHALL"]);
+        eventually_true("it to be written again", || redis.ask::<u64>(&["HLEN", "tidegate:epochs"]) == 2);
+        let four = setup().start();
+        eventually_true("a new node to hear of it", || resets(&four) == resets(&one));
+    }
+}
+
+#[test]
+fn what_redis_does_not_take_is_not_done() {
+    let redis = Redis::start(&[]);
+    let limiter = with_redis(&redis).env("REDIS_TIMEOUT", "100ms").env("REDIS_FAILURE_MODE", "local").start();
+    eventually_true("Redis", || passed(&limiter, &USER) == 0);
+    drop(redis);
+    let (status, told) = reset(&limiter, &json!([{"key": "user"}]), &json!({}));
+    let error = told["error"].as_str().unwrap_or_default();
+    assert!(
+        status == 503 && error.starts_with("not done, because Redis does not take it"),
+        "{status} {told}"
+    );
+    assert_eq!(call(&limiter, "GET", "/admin/resets", &Value::Null).body, "");
+}
+
+#[test]
+fn a_counter_that_was_reset_is_full_in_no_nodes_memory() {
+    let redis = Redis::start(&[]);
+    for sync in ["strict", "leased"] {
+        let setup = || with_redis(&redis).env("REDIS_SYNC", sync).env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000");
+        let (one, two) = (setup().start(), setup().start());
+        assert_eq!((passed(&one, &USER), passed(&two, &USER), passed(&two, &USER)), (3, 0, 0));
+        assert!(two.metric("ratelimit_localcache_entryCount") > 0.0, "{sync}: it denies from memory");
+        let entries = json!([{"key": "user", "value": "a"}]);
+        let body = json!({"domain": "shop", "entries": entries, "who": "jane", "why": "a mistake"});
+        let answer = call(&one, "POST", "/admin/counters/reset", &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        // The capacity comes back in a day.
+        eventually_true("the other node to ask Redis", || ask(&two, &USER));
+        assert_eq!((passed(&two, &USER), passed(&one, &USER)), (2, 0), "{sync}");
+        redis.ask::<()>(&["FLUSHALL"]);
+    }
+}
+
+#[test]
+fn hostile_resets_are_refused() {
+    let limiter = setup().start();
+    for (entries, more, expected) in [
+        (json!({}), json!({}), "entries: expected a list"),
+        (json!([{"key": 7}]), json!({}), "entries[0].key: is no text"),
+        (json!([]), json!({"id": "7"}), "id: expected sixteen digits"),
+        (json!([]), json!({"id": "ffffffffffffffff"}), "the id is of the future"),
+        (json!([]), json!({"why": ""}), "why: is missing"),
+        (json!([]), json!({"belwo": true}), "belwo: is unknown"),
+    ] {
+        let (status, told) = reset(&limiter, &entries, &more);
+        let error = told["error"].as_str().unwrap_or_default();
+        assert!(status == 400 && error.starts_with(expected), "{status} {told}");
+    }
+    assert_eq!(reset(&limiter, &json!([]), &json!({"domain": "<b>"})).0, 404);
+    let (_, first) = reset(&limiter, &json!([]), &json!({}));
+    let (status, told) = reset(&limiter, &json!([]), &json!({"id": "0000000000000001"}));
+    let later = format!("a later reset of this path is in force: {}", first["id"].as_str().expect("an id"));
+    assert!(status == 409 && told["error"].as_str().is_some_and(|it| it.starts_with(&later)), "{told}");
+}
+
+#[test]
+fn the_command_resets_below_a_path_at_every_limiter_once() {
+    let (one, two) = (setup().start(), setup().start());
+    let both = format!("127.0.0.1:{},127.0.0.1:{}", one.ports().debug, two.ports().debug);
+    let tidegate = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let done = command.env_clear().env("ADMIN_TOKEN", TOKEN).args(words).args(["--to", &both]).output();
+        done.expect("it runs")
+    };
+    for limiter in [&one, &two] {
+        assert_eq!(all_passed(limiter), [3, 3, 3]);
+    }
+    let by = ["--who", "jane", "--why", "a mistake"];
+    let done = tidegate(&[&["counter", "reset-all", "shop", "user", "path=/a*"], &by[..]].concat());
+    assert!(done.status.success(), "{done:?}");
+    for limiter in [&one, &two] {
+        assert_eq!(all_passed(limiter), [0, 3, 0]);
+    }
+    let listed = String::from_utf8_lossy(&tidegate(&["counter", "resets"]).stdout).into_owned();
+    let ids: Vec<_> = listed.lines().filter_map(|line| line.split("\"id\":").nth(1)).collect();
+    assert!(ids.len() == 2 && ids[0] == ids[1], "{listed}");
+    let id = ids[0].trim_matches(|char| "\"}".contains(char));
+    let again =
+        tidegate(&[&["counter", "reset-all", "shop", "user", "path=/a*", "--id", id], &by[..]].concat());
+    assert_eq!(String::from_utf8_lossy(&again.stdout).matches("unchanged").count(), 2, "{again:?}");
+    assert!(tidegate(&[&["counter", "reset-all", "shop"], &by[..]].concat()).status.success());
+    assert_eq!(all_passed(&one), [3, 3, 3]);
+}
+
+#[test]
+fn the_fullest_and_the_most_denied_counters_of_a_rule_are_shown() {
+    for keep_keys in ["true", "false"] {
+        let limiter = setup().env("KEEP_KEYS", keep_keys).start();
+        let rule = json!({"domain": "shop", "entries": [{"key": "user"}]});
+        let top = |rule: &Value| call(&limiter, "POST", "/admin/counters/top", rule);
+        let shown = || -> Value { serde_json::from_str(&top(&rule).body).expect("JSON") };
+        assert_eq!((shown()["fullest"].clone(), shown()["denied"].clone()), (json!([]), json!([])));
+        assert_eq!((passed(&limiter, &USER), ask(&limiter, &[("user", "b")])), (3, true));
+        assert_eq!((passed(&limiter, &TENANT), passed(&limiter, &PATH)), (3, 3), "other rules");
+        let told = shown();
+        let name = |value: &str| if keep_keys == "true" { json!(value) } else { Value::Null };
+        let fullest = told["fullest"].as_array().expect("a list");
+        assert_eq!(told["rule"], "shop.user");
+        let of = |full: &Value| (full["entries"].clone(), full["used"].clone(), full["limit"].clone());
+        let expected = [(name("user=a"), json!(3), json!(3)), (name("user=b"), json!(1), json!(3))];
+        assert_eq!(fullest.iter().map(of).collect::<Vec<_>>(), expected);
+        assert_eq!(told["denied"].as_array().map(Vec::len), Some(1), "{told}");
+        assert_eq!(
+            (&told["denied"][0]["count"], &told["denied"][0]["entries"]),
+            (&json!(2), &name("user=a"))
+        );
+        assert_eq!(told["denied"][0]["key"], fullest[0]["key"]);
+        let unknown = json!({"domain": "shop", "entries": [{"key": "user", "value": "a"}]});
+        assert_eq!(top(&unknown).status, 404);
+        let bad = json!({"domain": "shop", "entries": [{"key": "user"}], "most": -1});
+        assert_eq!(top(&bad).status, 400);
+        let to = format!("127.0.0.1:{}", limiter.ports().debug);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.env_clear().env("ADMIN_TOKEN", TOKEN).args(["counter", "top", "shop", "user", "--most", "1"]);
+        let done = command.args(["--to", &to]).output().expect("it runs");
+        let told: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        assert_eq!(told["fullest"].as_array().map(Vec::len), Some(1), "{told}");
+    }
+}
