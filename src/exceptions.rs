@@ -163,10 +163,7 @@ impl Book {
         let change = if before.is_some() { Change::Replaced } else { Change::Made };
         let what =
             Audited { does: "exception_put", id: &after.id, before: before.as_deref(), after: Some(&after) };
-        let (id, after) = (after.id.clone(), Arc::clone(&after));
-        self.change(&mut pages, author, now, &what, |records| {
-            records.insert(id, after);
-        })?;
+        self.change(&mut pages, author, now, &what, Some(Arc::clone(&after)))?;
         pages.next += 1;
         Ok(change)
     }
@@ -179,31 +176,30 @@ impl Book {
         let mut pages = self.pages.lock();
         let before = pages.records.get(id).cloned().ok_or_else(|| ChangeError::Unknown(id.to_owned()))?;
         let what = Audited { does: "exception_end", id, before: Some(&before), after: None };
-        self.change(&mut pages, author, now, &what, |records| {
-            records.remove(id);
-        })?;
+        self.change(&mut pages, author, now, &what, None)?;
         Ok(Change::Ended)
     }
 
-    /// Audits, keeps and does a change, in this order. The outcome is audited too.
+    /// Audits, keeps and does a change, in this order. The outcome is audited too. `after` takes the place of what has
+    /// its id.
     fn change(
         &self,
         pages: &mut Pages,
         author: &Author,
         now: Timestamp,
         what: &Audited<'_>,
-        edit: impl FnOnce(&mut BTreeMap<String, Arc<Record>>),
+        after: Option<Arc<Record>>,
     ) -> Result<(), ChangeError> {
         let intended = self.audit.intend(author, now, what.does, what.json())?;
-        let mut records = pages.records.clone();
-        edit(&mut records);
-        let kept = self
-            .file
-            .as_deref()
-            .map_or(Ok(()), |path| file::write(path, records.values().map(|record| &**record)));
+        let before = pages.replace(what.id, after);
+        let all = pages.records.values().map(|record| &**record);
+        let kept = self.file.as_deref().map_or(Ok(()), |path| file::write(path, all));
         self.audit.ended(intended, now, kept.as_ref().map(|()| "done").map_err(ToString::to_string));
-        kept?;
-        pages.records = records;
+        if let Err(error) = kept {
+            // Nobody has seen it: the pages are locked.
+            pages.replace(what.id, before);
+            return Err(error.into());
+        }
         let count = pages.records.len() as u64;
         self.version.send_modify(|version| *version = Version { number: version.number + 1, count });
         Ok(())
@@ -232,6 +228,14 @@ impl Book {
 }
 
 impl Pages {
+    /// Puts a record in the place of the one with this id, or removes that. Returns what was there.
+    fn replace(&mut self, id: &str, after: Option<Arc<Record>>) -> Option<Arc<Record>> {
+        match after {
+            Some(after) => self.records.insert(id.to_owned(), after),
+            None => self.records.remove(id),
+        }
+    }
+
     fn check_room(&self, record: &Record) -> Result<(), ChangeError> {
         let others = || self.records.values().filter(|other| other.id != record.id);
         if others().count() >= EXCEPTIONS_MAX {
