@@ -154,7 +154,8 @@ impl Gate {
 
     /// What a request says of the token. A wrong one is remembered, so this is asked once for each request.
     fn borne(&self, peer: &Peer, headers: &HeaderMap) -> Borne {
-        let Some(token) = self.token.as_deref().filter(|_| headers.contains_key(AUTHORIZATION)) else {
+        // Whoever proves to a proxy who they are, by another scheme, guesses nothing.
+        let (Some(token), Some(_)) = (self.token.as_deref(), borne_by(headers)) else {
             return Borne::Nothing;
         };
         let (from, now) = (peer.address.map(|address| address.ip()), monotonic());
@@ -207,10 +208,14 @@ fn is_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
     is_same_origin(uri, headers) && headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes()))
 }
 
+/// The token of a request, right or wrong.
+fn borne_by(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")
+}
+
 /// Compares all bytes, whatever they are, so that the time it takes reveals nothing of the token.
 fn bears(headers: &HeaderMap, token: &str) -> bool {
-    let borne = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    borne.is_some_and(|borne| {
+    borne_by(headers).is_some_and(|borne| {
         let differing = borne.iter().zip(token.as_bytes()).fold(0, |all, (a, b)| all | (a ^ b));
         !token.is_empty() && borne.len() == token.len() && differing == 0
     })
@@ -321,6 +326,10 @@ mod tests {
         }
         assert_eq!(from("10.0.0.1:2", "Bearer open"), Err(STRANGER), "whatever its port");
         assert_eq!(from("10.0.0.2:1", "Bearer open"), Ok(()), "others are not held up");
+        for _ in 0..20 {
+            assert_eq!(from("10.0.0.3:1", "Basic b3Blbg=="), Err(STRANGER));
+        }
+        assert_eq!(from("10.0.0.3:1", "Bearer open"), Ok(()), "the other scheme is no guess");
         let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static("Bearer open"))]);
         let uri = Uri::from_static("/admin/audit");
         assert_eq!(gate.admit_bearer(&peer("10.0.0.1:1"), &uri, &headers), Err(NoBearer::Guesses));

@@ -23,8 +23,11 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
 ";
 
+/// A descriptor, and paths.
+type Asked = (&'static [(&'static str, &'static str)], &'static [&'static str]);
+
 /// All descriptors that meet a rule, each with the paths of its rule and of those above, from the top.
-const ASKED: [(&[(&str, &str)], &[&str]); 5] = [
+const ASKED: [Asked; 5] = [
     (&[("user", "a")], &["", "user"]),
     (&[("user", "a"), ("path", "/a")], &["", "user", "user path=/a"]),
     (&[("user", "a"), ("path", "/bx")], &["", "user", "user path=/b*"]),
