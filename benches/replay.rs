@@ -153,5 +153,6 @@ fn print_row(name: &str, things: f64, runs: &[Took]) {
         rates[rates.len() / 2]
     };
     let (cpu, wall, reading) = (rate(|it| it.cpu), rate(|it| it.wall), rate(|it| it.reading));
-    println!("{name:<16} {cpu:>12.0} {wall:>12.0} {reading:>14.0}");
+    let reading = if reading.is_finite() { format!("{reading:.0}") } else { "-".to_owned() };
+    println!("{name:<16} {cpu:>12.0} {wall:>12.0} {reading:>14}");
 }

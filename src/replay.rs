@@ -99,6 +99,13 @@ pub enum ReplayError {
     NoLine(String),
 }
 
+impl ReplayError {
+    /// Whether the arguments are wrong, whatever the rules and the logs hold.
+    pub fn is_of_arguments(&self) -> bool {
+        matches!(self, Self::Format(_) | Self::Map(MapError::Syntax { .. }))
+    }
+}
+
 /// How far a replay is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -210,6 +217,11 @@ impl<'r> Decider for Replay<'r> {
         let asked = self.side.ask(request);
         let against = self.against.as_mut().map(|side| Box::new(side.ask(request)));
         Waiting { asked, against }
+    }
+
+    #[inline]
+    fn fetch(&self, turns: &[Turn<Waiting<'r>>]) {
+        self.side.fetch(turns.iter().map(|turn| &turn.line.asked));
     }
 
     #[inline]

@@ -1,12 +1,14 @@
 //! What `replay` and `suggest` have in common: which logs are read, and how; and the progress on a terminal.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction, ArgMatches};
 
-use super::Problem;
+use super::{EXIT_USAGE, Problem, print_error};
 use crate::clock::monotonic;
 use crate::replay::{Options, Progress, bytes_of};
 use tidegate_engine::plan::Modes;
@@ -81,6 +83,12 @@ pub(super) fn texts(matches: &ArgMatches, name: &str) -> Vec<String> {
 /// The logs.
 pub(super) fn logs(matches: &ArgMatches) -> Vec<PathBuf> {
     texts(matches, "logs").into_iter().map(PathBuf::from).collect()
+}
+
+/// Says why nothing came out. The exit code tells wrong arguments from the rest.
+pub(super) fn failed(error: &impl Display, is_of_arguments: bool) -> (String, ExitCode) {
+    print_error(format_args!("{error}"));
+    (String::new(), if is_of_arguments { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE })
 }
 
 /// Runs what reads these logs, with its progress on a terminal, on one line; elsewhere there is none.

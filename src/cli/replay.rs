@@ -3,18 +3,17 @@
 //! In: rules, logs, how to read them. Out: a report as text, JSON or a page, and whether a condition of CI holds.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, ArgMatches, Command};
 
-use super::logs::{self, option, text, texts, with_progress};
+use super::logs::{self, failed, option, text, texts, with_progress};
 use super::{DECIDING, Done, arguments_of, loaded, print_error, read_only};
 use crate::configuration::Configuration;
 use crate::replay::{Condition, Options, Report, replay};
 use crate::settings::{Problem, Row};
-use tidegate_engine::rules::RuleSet;
 
 /// The exit code when a condition of `--fail-if` holds.
 const EXIT_CONDITION: u8 = 2;
@@ -70,8 +69,9 @@ pub(super) fn run(
         return Err(problems);
     }
     let rules = ["rules", "against"].map(|name| text(matches, name).map(PathBuf::from));
-    let Some(report) = reported(&rules, &configuration, &options, &logs::logs(matches)) else {
-        return Ok((String::new(), ExitCode::FAILURE));
+    let report = match reported(&rules, &configuration, &options, &logs::logs(matches)) {
+        Ok(report) => report,
+        Err(failed) => return Ok(failed),
     };
     if let Some(file) = text(matches, "html")
         && let Err(error) = fs::write(&file, report.html())
@@ -87,24 +87,18 @@ pub(super) fn run(
     Ok((output, judged(&conditions, &report)))
 }
 
-/// Loads the rules and replays the logs. `None`: it was said why that fails.
+/// Loads the rules and replays the logs. The error is the end of the command: it was said why that fails.
 fn reported(
     rules: &[Option<PathBuf>; 2],
     configuration: &Configuration,
     options: &Options,
     logs: &[PathBuf],
-) -> Option<Report> {
-    let load = |path: &Path| -> Option<RuleSet> {
-        loaded(path, configuration).map_err(|error| print_error(format_args!("{error}"))).ok()
-    };
-    let [rules, against] = rules;
-    let rules = load(rules.as_deref()?)?;
-    let against = match against {
-        Some(path) => Some(load(path)?),
-        None => None,
-    };
+) -> Result<Report, (String, ExitCode)> {
+    let load = |path: &PathBuf| loaded(path, configuration).map_err(|error| failed(&error, false));
+    let [rules, against] = rules.each_ref().map(|path| path.as_ref().map(load).transpose());
+    let (rules, against) = (rules?.expect("clap demands it"), against?);
     let replayed = with_progress(logs, |progress| replay(&rules, against.as_ref(), options, logs, progress));
-    replayed.map_err(|error| print_error(format_args!("{error}"))).ok()
+    replayed.map_err(|error| failed(&error, error.is_of_arguments()))
 }
 
 /// Says which conditions hold.

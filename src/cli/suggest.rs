@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 
-use super::logs::{self, option, text, with_progress};
+use super::logs::{self, failed, option, text, with_progress};
 use super::{DECIDING, Done, arguments_of, print_error, read_only};
 use crate::replay::{Limited, Promise, suggest};
 use crate::settings::{Problem, Row};
@@ -63,9 +63,6 @@ pub(super) fn run(
             suggestion.warnings.iter().for_each(|warning| print_error(format_args!("warning: {warning}")));
             Ok((suggestion.text, ExitCode::SUCCESS))
         }
-        Err(error) => {
-            print_error(format_args!("{error}"));
-            Ok((String::new(), ExitCode::FAILURE))
-        }
+        Err(error) => Ok(failed(&error, error.is_of_arguments())),
     }
 }

@@ -4,6 +4,8 @@
 //! takes no more memory than the windows of its limits.
 
 use tidegate_engine::Timestamp;
+use tidegate_engine::key::Key;
+use tidegate_engine::limit::Algorithm;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore, StoreFull};
 use tidegate_engine::time::SECOND_NANOS;
 
@@ -42,6 +44,11 @@ impl Counters {
             self.sweep(at);
         }
         &self.store
+    }
+
+    /// Fetches these counters from memory, while something else is done.
+    pub(super) fn fetch(&self, counters: impl Iterator<Item = (Algorithm, Key)> + Clone) {
+        self.store.fetch_counters(counters);
     }
 
     #[cold]

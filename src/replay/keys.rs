@@ -5,6 +5,8 @@
 //! zero, and the others are forgotten. Totals stay exact; counts of keys are then estimates. Which keys are denied most
 //! is known from a sketch (`heavy`), whatever the sample.
 
+use std::mem::offset_of;
+
 use prefetch_index::prefetch_index;
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
@@ -24,15 +26,16 @@ pub(super) const BURST_CLASSES: usize = 24;
 
 /// What became of the requests that met a rule, or a key of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[repr(C)] // What every request changes stands first: see `KeyNumbers`.
 pub struct Numbers {
     /// Requests that met it.
     pub requests: u64,
     /// Of these, those that passed.
     pub admitted: u64,
-    /// Of these, those that it denied. The rest was denied by other limits.
-    pub denied: u64,
     /// Admitted ones after which more than 80 % of the limit was used.
     pub near: u64,
+    /// Those that it denied. The rest was denied by other limits.
+    pub denied: u64,
     /// Those that it would have denied without its shadow mode.
     pub shadowed: u64,
     /// Denied (or, in the rules that are compared with, admitted) here only.
@@ -58,18 +61,22 @@ pub(super) struct Outcome {
     pub(super) wait_nanos: u64,
 }
 
-/// A key and its numbers.
+/// A key and its numbers. All that a request without a denial changes is in one cache line: waiting for the memory of
+/// keys is a large part of what a replay takes.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(super) struct KeyNumbers {
     key: Key,
-    pub(super) rule: usize,
-    pub(super) name: Box<str>,
-    pub(super) numbers: Numbers,
-    streak: u64,
     /// The second of the last request, and how many came in it.
     second: u64,
     in_second: u32,
+    streak: u64,
+    pub(super) numbers: Numbers,
+    pub(super) rule: usize,
+    pub(super) name: Box<str>,
 }
+
+const _: () = assert!(offset_of!(KeyNumbers, numbers) + offset_of!(Numbers, denied) <= 64, "one cache line");
 
 /// What the sketch knows of a key.
 #[derive(Debug)]
@@ -112,7 +119,9 @@ impl Numbers {
         self.requests += 1;
         self.admitted += u64::from(outcome.passes);
         self.near += u64::from(outcome.is_near);
-        self.shadowed += u64::from(outcome.is_shadowed);
+        if outcome.is_shadowed {
+            self.shadowed += 1;
+        }
         if outcome.is_denied {
             self.denied += 1;
             self.changed += u64::from(outcome.is_changed);

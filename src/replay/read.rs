@@ -7,6 +7,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use arrayvec::ArrayVec;
 use tidegate_engine::Timestamp;
 use tidegate_engine::request::{Request, RequestBuf};
 use tidegate_engine::rules::Actions;
@@ -33,6 +34,9 @@ const SHOWN_CHARS_MAX: usize = 100;
 /// The most text of a request's descriptors, in bytes: all of a line several times.
 const REQUEST_BYTES_MAX: usize = 4 * LINE_BYTES_MAX;
 
+/// Requests that are decided together.
+const DUE_MAX: usize = 8;
+
 /// Stamps whose times are remembered: lines that are written when requests end have those of the last few seconds in turn.
 const STAMPS_KNOWN: usize = 4;
 
@@ -43,6 +47,9 @@ pub(super) trait Decider {
 
     /// Takes a request, when its line is read.
     fn ask(&mut self, request: &Request<'_>) -> Self::Asked;
+
+    /// Fetches from memory what deciding these reads.
+    fn fetch(&self, _: &[Turn<Self::Asked>]) {}
 
     /// Decides it, when its turn has come. `Break`: no request after it is wanted.
     fn decide(&mut self, turn: Turn<Self::Asked>) -> ControlFlow<()>;
@@ -58,6 +65,8 @@ pub(super) struct Reader<'r, A> {
     buf: RequestBuf,
     stamps: Stamps,
     pub(super) order: Order<A>,
+    /// Requests whose turn has come. They are decided together: waiting for the memory of one after the other takes longer.
+    due: ArrayVec<Turn<A>, DUE_MAX>,
     counts: Counts,
 }
 
@@ -124,6 +133,7 @@ impl<'r, A> Reader<'r, A> {
             without,
             stamps: Stamps { known: Default::default(), oldest: 0, resolution_nanos: SECOND_NANOS },
             order: Order::new(options.out_of_order_nanos),
+            due: ArrayVec::new(),
             counts: Counts::default(),
         })
     }
@@ -161,7 +171,8 @@ impl<'r, A> Reader<'r, A> {
             number += 1;
             self.line(&line, path, number, decider);
             while let Some(turn) = self.order.pop() {
-                if decider.decide(turn).is_break() {
+                self.due.push(turn);
+                if self.due.is_full() && self.decide_due(decider).is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }
@@ -170,6 +181,13 @@ impl<'r, A> Reader<'r, A> {
             }
         }
         Ok(ControlFlow::Continue(input.read.get()))
+    }
+
+    /// Decides the requests whose turn has come.
+    #[inline]
+    fn decide_due(&mut self, decider: &mut impl Decider<Asked = A>) -> ControlFlow<()> {
+        decider.fetch(&self.due);
+        self.due.drain(..).try_for_each(|turn| decider.decide(turn))
     }
 
     /// Reads one line.
@@ -242,10 +260,9 @@ impl<'r, A> Reader<'r, A> {
 
     /// Lets the decider decide what still waits. Returns what the lines were.
     pub(super) fn finish(mut self, decider: &mut impl Decider<Asked = A>) -> Result<Counts, ReplayError> {
-        while let Some(turn) = self.order.take() {
-            if decider.decide(turn).is_break() {
-                break;
-            }
+        let mut goes_on = self.decide_due(decider).is_continue();
+        while goes_on && let Some(turn) = self.order.take() {
+            goes_on = decider.decide(turn).is_continue();
         }
         if let Some(unknown) = self.format.never_seen() {
             return Err(unknown.into());

@@ -98,16 +98,27 @@ impl<'r> Side<'r> {
         }
     }
 
+    /// Fetches from memory what deciding these reads.
+    #[inline]
+    pub(super) fn fetch<'a>(&self, asked: impl Iterator<Item = &'a Asked<'r>> + Clone)
+    where
+        'r: 'a,
+    {
+        let usual = asked.filter_map(|asked| match asked {
+            Asked::Usual(rule, key, place) => Some((rule.limit?.algorithm(), *key, *place)),
+            Asked::Other(_) => None,
+        });
+        usual.clone().for_each(|(.., place)| self.keys.fetch(place));
+        self.counters.fetch(usual.map(|(algorithm, key, _)| (algorithm, key)));
+    }
+
     /// Decides a request at its time.
     #[inline]
     pub(super) fn decide(&mut self, asked: &Asked<'r>, at: Timestamp) -> Code {
         self.plan.steps.clear();
         self.plan.candidates.clear();
         match asked {
-            Asked::Usual(rule, key, place) => {
-                self.keys.fetch(*place);
-                self.plan.steps.extend(usual(rule, *key));
-            }
+            Asked::Usual(rule, key, _) => self.plan.steps.extend(usual(rule, *key)),
             Asked::Other(other) => {
                 self.plan.steps.extend_from_slice(&other.steps);
                 self.plan.candidates.extend_from_slice(&other.candidates);

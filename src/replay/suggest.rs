@@ -83,11 +83,27 @@ pub enum SuggestError {
     /// Its numbers.
     #[error(transparent)]
     Edit(#[from] EditError),
+    /// No rule has a limit that peaks say something about.
+    #[error(
+        "no rule has a limit that can be suggested: a bucket that drains has no peaks, because its level depends on its limit (expected a window)"
+    )]
+    NoPeaks,
     /// No rule was met.
     #[error(
         "no request of the first half, until {0}, met a limit that can be suggested (expected requests with the descriptors of the rules)"
     )]
     NoRequests(String),
+}
+
+impl SuggestError {
+    /// Whether the arguments are wrong, whatever the rules and the logs hold.
+    pub fn is_of_arguments(&self) -> bool {
+        match self {
+            Self::Replay(error) => error.is_of_arguments(),
+            Self::NoMap => true,
+            _ => false,
+        }
+    }
 }
 
 /// A rule file with suggested limits.
@@ -146,6 +162,10 @@ pub fn suggest(
         Limited::Rules(_) => options.clone(),
         Limited::Map { .. } => Options { domain: Some(domain(options).to_owned()), ..options.clone() },
     };
+    let is_bucket = |rule: &Rule| rule.limit.is_some_and(|limit| !has_peaks(&limit));
+    if !rules.rules().is_empty() && rules.rules().iter().all(is_bucket) {
+        return Err(SuggestError::NoPeaks);
+    }
     let mut search = Searching { rules: &rules, promise, options: &options, logs, progress, uncounted: 0 };
     let mut halves = search.halves()?;
     let findings = search.findings(halves.middle)?;

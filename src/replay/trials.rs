@@ -30,7 +30,7 @@ impl Trials {
     /// Adds the trials of a decision.
     pub(super) fn add(&mut self, decision: &Decision<'_>) {
         let passed = decision.code == Code::Ok;
-        for trial in &decision.trials {
+        for trial in decision.trials() {
             let Origin::Rule(rule) = trial.limited.origin else { continue };
             let Some(numbers) = self.0.get_mut(rule.id) else { continue };
             numbers.admitted += u64::from(trial.passes);

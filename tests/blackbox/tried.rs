@@ -62,6 +62,11 @@ fn suggested_rules_are_good_rules_that_deny_what_their_comments_say() {
     assert_eq!(bad(&["--window", "1m", "--rules", &rules, &log]).0, 64);
     let (code, _, complaint) = bad(&["-"]);
     assert!(code == 1 && complaint.contains("read several times"), "{complaint}");
+    for command in ["suggest", "replay"] {
+        let arguments = [command, "--rules", &rules, "--format", "no_such", &log];
+        let (code, _, complaint) = tidegate(&[&arguments[..], &map].concat(), &[]);
+        assert!(code == 64 && complaint.starts_with("tidegate: --format: "), "{code} {complaint}");
+    }
 }
 
 /// What Envoy writes for each request, in milliseconds.

@@ -181,12 +181,16 @@ impl MemoryStore {
     /// counters, waiting for one after the other is most of the time that decisions take: a batch of calls takes 22 %
     /// longer without (`cargo bench --bench lane`). Changes nothing.
     pub fn fetch<'a, 'p: 'a>(&self, plans: impl Iterator<Item = &'a Plan<'p>> + Clone) {
-        let checks = plans.flat_map(|plan| &plan.steps).filter_map(|step| match step {
-            Step::Check(check) => Some((self.kinds.of(check.limit.algorithm()), check.key)),
+        self.fetch_counters(plans.flat_map(|plan| &plan.steps).filter_map(|step| match step {
+            Step::Check(check) => Some((check.limit.algorithm(), check.key)),
             _ => None,
-        });
-        checks.clone().for_each(|(kind, key)| kind.fetch_shard(key));
-        checks.for_each(|(kind, key)| kind.fetch_counter(key));
+        }));
+    }
+
+    /// Like [`fetch`](Self::fetch), for callers that know which counters will be asked.
+    pub fn fetch_counters(&self, counters: impl Iterator<Item = (Algorithm, Key)> + Clone) {
+        counters.clone().for_each(|(algorithm, key)| self.kinds.of(algorithm).fetch_shard(key));
+        counters.for_each(|(algorithm, key)| self.kinds.of(algorithm).fetch_counter(key));
     }
 
     /// [`apply`](Self::apply) for a request with one check only: no mode changes what it charges.

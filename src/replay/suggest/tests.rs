@@ -333,7 +333,8 @@ fn what_nothing_follows_from_is_refused() {
         &["/nowhere".into()],
         |_| {},
     );
-    assert!(drained.is_err());
+    let drained = drained.expect_err("a bucket has no peaks").to_string();
+    assert!(drained.contains("a bucket that drains has no peaks"), "{drained}");
 }
 
 #[test]
