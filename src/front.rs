@@ -173,25 +173,25 @@ impl Handler {
     /// Answers encoded `RateLimitRequest`s that came in together through `front`, one after the other. `write` gets the
     /// place of each with its encoded answer or its refusal, or with `None` and its span if the shared store has to be
     /// asked ([`finish`](Self::finish)). A place without a message is skipped. `spans` has the span of each, which is
-    /// ended with the answer.
+    /// ended with the answer, or is empty.
     ///
     /// # Panics
-    /// When there are more than [`BATCH_MAX`](crate::service::BATCH_MAX), or fewer places for spans than for messages.
+    /// When there are more than [`BATCH_MAX`](crate::service::BATCH_MAX).
     pub fn answer_batch(
         &self,
         front: Front,
         messages: &[Option<&[u8]>],
         spans: &mut [Option<CallSpan>],
-        mut write: impl FnMut(usize, Option<Result<&[u8], Refusal>>, Option<CallSpan>),
+        mut write: impl FnMut(usize, Option<Result<&[u8], Refusal>>, Option<&mut Option<CallSpan>>),
     ) {
         let mut answer = Vec::with_capacity(wire::ANSWER_BYTES);
         self.decide(front, messages, |place, decided| {
-            let mut span = spans[place].take();
+            let span = spans.get_mut(place);
             match decided {
                 Some(Ok((request, decision))) => {
-                    if span.is_some() {
-                        trace::asked(&mut span, request.domain());
-                        trace::decided((front, span), decision);
+                    if let Some(span) = span {
+                        trace::asked(span, request.domain());
+                        trace::decided((front, span.take()), decision);
                     }
                     answer.clear();
                     wire::encode(&self.answer_options, request, decision, &mut answer);
@@ -199,7 +199,7 @@ impl Handler {
                 }
                 Some(Err(refusal)) => {
                     let message = messages[place].unwrap_or_default();
-                    trace::refused_message((front, span), message, &refusal);
+                    trace::refused_message((front, span.and_then(Option::take)), message, &refusal);
                     write(place, Some(Err(refusal)), None);
                 }
                 None => write(place, None, span),

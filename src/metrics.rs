@@ -217,7 +217,7 @@ impl Metrics {
         if unmatched > 0 {
             writer.add(handles.unmatched(request.domain()).unwrap_or(self.unmatched_other), unmatched);
         }
-        if !decision.trials.is_empty() {
+        if decision.rare.is_some() {
             self.candidates.observe(&writer, handles, decision);
         }
     }

@@ -187,6 +187,7 @@ impl Service {
         plan
     }
 
+    #[inline]
     fn plan_into<'p>(&self, live: InForce<'p>, request: &Request<'_>, plan: &mut Plan<'p>) {
         live.rules().plan_into(request, plan);
         self.exceptions.apply(request, plan);
@@ -333,7 +334,7 @@ impl Service {
         conclude_into(plan, verdicts, &mut decision);
         let Loaded { rules, handles, denials, told, watches, .. } = live.loaded;
         self.metrics.observe(handles, request, &decision);
-        decision.exceptions = self.exceptions.met_by(request, plan);
+        self.exceptions.tell(request, plan, &mut decision);
         if DecisionLog::is_on() {
             let context = Context { rules, denials, metrics: &self.metrics };
             self.log.decided(context, at, request, &decision);

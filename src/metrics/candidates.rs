@@ -55,7 +55,7 @@ impl Candidates {
     /// Adds the trials of a decision.
     #[inline(never)]
     pub(super) fn observe(&self, writer: &Writer<'_>, handles: &RuleHandles, decision: &Decision<'_>) {
-        for Trial { descriptor, limited, .. } in &decision.trials {
+        for Trial { descriptor, limited, .. } in decision.trials() {
             let (Hits::Take(hits @ 1..), Origin::Rule(rule)) = (limited.hits, limited.origin) else {
                 continue;
             };

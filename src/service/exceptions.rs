@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 
-use tidegate_engine::exceptions::{Effect, Exceptions, Met};
+use tidegate_engine::decision::Decision;
+use tidegate_engine::exceptions::{Effect, Exceptions};
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
 
@@ -43,20 +44,21 @@ impl InForce {
         }
     }
 
-    /// Those that a decision met, counted; `None`: none.
+    /// Counts those that a decision met, and adds them to it.
     #[inline]
-    pub(super) fn met_by(&self, request: &Request<'_>, plan: &Plan<'_>) -> Option<Box<[Met]>> {
-        if !self.is_any.load(Relaxed) {
-            return None;
+    pub(super) fn tell(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &mut Decision<'_>) {
+        if self.is_any.load(Relaxed) {
+            self.tell_met(request, plan, decision);
         }
-        self.count_met(request, plan)
     }
 
     #[inline(never)] // Most have no exceptions: the way of a decision stays short.
-    fn count_met(&self, request: &Request<'_>, plan: &Plan<'_>) -> Option<Box<[Met]>> {
-        let met: Box<[Met]> = self.current.load().met(request, plan).collect();
+    fn tell_met(&self, request: &Request<'_>, plan: &Plan<'_>, decision: &mut Decision<'_>) {
+        let met: Vec<_> = self.current.load().met(request, plan).collect();
         met.iter().for_each(|met| _ = self.met[place_of(met.effect)].fetch_add(1, Relaxed));
-        (!met.is_empty()).then_some(met)
+        if !met.is_empty() {
+            decision.rare.get_or_insert_default().exceptions = met;
+        }
     }
 
     /// Descriptors that met one, in the order of [`EFFECTS`].

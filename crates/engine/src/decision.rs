@@ -45,10 +45,18 @@ pub struct Decision<'a> {
     pub domain_known: bool,
     /// One status per descriptor, in request order.
     pub statuses: SmallVec<[Status<'a>; 8]>,
+    /// What few decisions have. One field for all of it, because each field that holds memory costs every decision a
+    /// write and a branch.
+    pub rare: Option<Box<Rare<'a>>>,
+}
+
+/// What few decisions have.
+#[derive(Clone, Debug, Default)]
+pub struct Rare<'a> {
     /// What became of the limits on trial.
     pub trials: Vec<Trial<'a>>,
-    /// The exceptions that its descriptors met; `None`: none.
-    pub exceptions: Option<Box<[Met]>>,
+    /// The exceptions that its descriptors met.
+    pub exceptions: Vec<Met>,
 }
 
 /// What a limit on trial says of one descriptor. The answer does not depend on it.
@@ -114,15 +122,15 @@ pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut De
     decision.domain_known = plan.domain_known;
     decision.statuses.clear();
     decision.statuses.extend(plan.steps.iter().enumerate().map(status));
-    decision.trials.clear();
-    decision.exceptions = None;
+    decision.rare = None;
     if !plan.candidates.is_empty() {
-        conclude_trials(plan, verdicts, &mut decision.trials);
+        conclude_trials(plan, verdicts, decision);
     }
 }
 
 #[inline(never)] // Few have candidates: the way of all others stays short.
-fn conclude_trials<'a>(plan: &Plan<'a>, verdicts: &Verdicts, trials: &mut Vec<Trial<'a>>) {
+fn conclude_trials<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Decision<'a>) {
+    let trials = &mut decision.rare.get_or_insert_default().trials;
     let verdict_of = |place: usize| verdicts.get(place).copied().flatten();
     for (place, candidate) in (plan.steps.len()..).zip(&plan.candidates) {
         let Some(verdict) = verdict_of(place) else { continue };
@@ -148,14 +156,17 @@ impl<'a> Decision<'a> {
     /// The decision on a request without descriptors.
     #[inline]
     pub fn empty() -> Self {
-        Self {
-            code: Code::Ok,
-            shadowed: false,
-            domain_known: false,
-            statuses: SmallVec::new(),
-            trials: Vec::new(),
-            exceptions: None,
-        }
+        Self { code: Code::Ok, shadowed: false, domain_known: false, statuses: SmallVec::new(), rare: None }
+    }
+
+    /// What became of the limits on trial.
+    pub fn trials(&self) -> &[Trial<'a>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.trials)
+    }
+
+    /// The exceptions that its descriptors met.
+    pub fn exceptions(&self) -> &[Met] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.exceptions)
     }
 
     /// The counter whose numbers (limit, remaining, reset) stand for the whole request where only one fits, as in

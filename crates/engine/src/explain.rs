@@ -182,7 +182,7 @@ fn trial<'a>(
     looks: &Looks,
     step: usize,
 ) -> Option<(Trial<'a>, Look)> {
-    let trial = decision.trials.iter().find(|trial| trial.descriptor == step)?;
+    let trial = decision.trials().iter().find(|trial| trial.descriptor == step)?;
     let place = plan.candidates.iter().position(|candidate| candidate.step == step)?;
     Some((*trial, looks.get(plan.steps.len() + place)?.clone()?))
 }

@@ -214,15 +214,17 @@ impl Serve for Calls {
         let mut spans: ArrayVec<Option<CallSpan>, BATCH_MAX> = ArrayVec::new();
         for (place, call) in calls.iter_mut().enumerate() {
             messages.push(self.for_decision(call, |outcome| answer(place, outcome)));
-            spans.push(call.note.take());
         }
         let handler = Arc::clone(&self.front.handler);
+        if handler.is_traced() {
+            spans.extend(calls.iter_mut().map(|call| call.note.take()));
+        }
         handler.answer_batch(Front::Grpc, &messages, &mut spans, |place, decided, span| {
             let outcome = match decided {
                 Some(decided) => Outcome::Now(decided.map_err(Status::from)),
                 None => {
                     let message = messages[place].expect("only places with a message are answered");
-                    self.decide_later(&calls[place], message, span)
+                    self.decide_later(&calls[place], message, span.and_then(Option::take))
                 }
             };
             answer(place, outcome);

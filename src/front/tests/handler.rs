@@ -72,8 +72,7 @@ fn alone(handler: &Handler, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<V
 fn together(handler: &Handler, requests: &[Option<Vec<u8>>]) -> Vec<Option<Result<Vec<u8>, Refusal>>> {
     let mut answers = vec![None; requests.len()];
     let messages: Vec<Option<&[u8]>> = requests.iter().map(Option::as_deref).collect();
-    let mut spans: Vec<_> = messages.iter().map(|_| None).collect();
-    handler.answer_batch(Front::Grpc, &messages, &mut spans, |place, answer, _| {
+    handler.answer_batch(Front::Grpc, &messages, &mut [], |place, answer, _| {
         let answer = answer.expect("the memory store never waits");
         assert_eq!(answers[place].replace(answer.map(<[u8]>::to_vec)), None, "answered once");
     });

@@ -24,7 +24,8 @@ pub(super) fn render(request: &Request<'_>, decision: &Decision<'_>) -> Struct {
     if !metadata.fields.is_empty() {
         fields.push(("metadata", structure(metadata)));
     }
-    if let Some(exceptions) = &decision.exceptions {
+    let exceptions = decision.exceptions();
+    if !exceptions.is_empty() {
         fields.push(("exceptions", list(exceptions.iter().map(|met| structure(of_exception(met))))));
     }
     of_fields(fields)

@@ -149,6 +149,7 @@ impl RuleSet {
 }
 
 /// Adds the candidates of all rules whose limits are checked. A candidate takes the same hits in the same modes.
+#[inline(never)] // Few rules have candidates: the way of all others stays short.
 fn add_candidates<'p>(request: &Request<'_>, plan: &mut Plan<'p>) {
     for ((index, step), descriptor) in plan.steps.iter().enumerate().zip(request.descriptors()) {
         let Step::Check(check @ Check { origin: Origin::Rule(rule), .. }) = step else { continue };

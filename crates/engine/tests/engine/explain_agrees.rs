@@ -142,7 +142,7 @@ fn run(seed: u64) {
         assert_eq!(told(explained), told(&decision), "{what}");
         let trials = |decision: &Decision<'_>| {
             decision
-                .trials
+                .trials()
                 .iter()
                 .map(|it| (it.descriptor, it.passes, it.limited.verdict.over))
                 .collect::<Vec<_>>()

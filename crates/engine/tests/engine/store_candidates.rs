@@ -74,7 +74,7 @@ fn run(tried: &MemoryStore, plain: &MemoryStore, seed: u64) {
         world.request(&asks, plan.modes, now);
         let decision = conclude(&plan, &verdicts);
         for rule in 0..limits.len() {
-            let of_rule = plan.candidates.iter().zip(&decision.trials).filter(|(it, _)| it.rule == rule);
+            let of_rule = plan.candidates.iter().zip(decision.trials()).filter(|(it, _)| it.rule == rule);
             let told: Vec<Trial<'_>> = of_rule.map(|(_, trial)| *trial).collect();
             let stands_in =
                 |ask: &Ask| of_candidate(ask, &limits, seed).filter(|_| ask.counter == rule as u64);
@@ -151,7 +151,7 @@ fn a_candidate_says_what_the_rule_with_its_numbers_would_say() {
                 let plan = rules.plan(&request, Modes::default());
                 let verdicts = store.apply(&plan, Timestamp::from_nanos(now));
                 let decision = conclude(&plan, &verdicts);
-                let trial = decision.trials.first().map(|trial| (trial.passes, trial.limited.verdict));
+                let trial = decision.trials().first().map(|trial| (trial.passes, trial.limited.verdict));
                 (decision.code == Code::Ok, verdicts[0].expect("a check"), trial)
             };
             let (_, _, told) = decide(&tried, &store);
@@ -213,9 +213,9 @@ fn the_candidates_of_one_rule_are_on_trial_together() {
         let (store, verdicts) = (store(), |store: &MemoryStore| store.apply(&plan, now));
         let decision = conclude(&plan, &verdicts(&store));
         assert_eq!(decision.code, Code::Ok);
-        assert_eq!(decision.trials.iter().map(|trial| trial.passes).collect::<Vec<_>>(), passes);
+        assert_eq!(decision.trials().iter().map(|trial| trial.passes).collect::<Vec<_>>(), passes);
         let again = conclude(&plan, &verdicts(&store));
-        let charged = again.trials[0].limited.verdict.before;
+        let charged = again.trials()[0].limited.verdict.before;
         assert_eq!(charged, u64::from(passes[0]), "charged only when its own trial passes");
     }
 }

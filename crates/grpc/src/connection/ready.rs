@@ -90,8 +90,12 @@ impl<S: Serve> Connection<S> {
         }
         // Filled in place: `collect` would move them.
         let mut calls: SmallVec<[Call<'_, S::Note>; BATCH_MAX]> = SmallVec::new();
-        let notes = streams.iter_mut().map(|stream| stream.as_mut()?.note.take());
-        calls.extend(ready.iter().zip(notes).map(|(ready, note)| ready.call(note)));
+        calls.extend(ready.iter().map(Ready::call));
+        if self.takes_notes {
+            for (call, stream) in calls.iter_mut().zip(streams.iter_mut()) {
+                call.note = stream.as_mut().and_then(|stream| stream.note.take());
+            }
+        }
         serve.answer_batch(&mut calls, |place, outcome| {
             if let Some(stream) = streams[place].take() {
                 self.answer(stream, outcome, ready[place].timeout, *now, out);
@@ -128,7 +132,7 @@ impl<S: Serve> Connection<S> {
 }
 
 impl Ready<'_> {
-    fn call<N>(&self, note: Option<N>) -> Call<'_, N> {
-        Call { stream: self.stream, route: self.route, timeout: self.timeout, body: &self.body, note }
+    fn call<N>(&self) -> Call<'_, N> {
+        Call { stream: self.stream, route: self.route, timeout: self.timeout, body: &self.body, note: None }
     }
 }
