@@ -190,8 +190,7 @@ impl Handler {
             match decided {
                 Some(Ok((request, decision))) => {
                     if let Some(span) = span {
-                        trace::asked(span, request.domain());
-                        trace::decided((front, span.take()), decision);
+                        trace::answered((front, span), request, decision);
                     }
                     answer.clear();
                     wire::encode(&self.answer_options, request, decision, &mut answer);
@@ -338,8 +337,7 @@ impl Handler {
         request: &Request<'_>,
         decision: &Decision<'_>,
     ) -> Answer {
-        trace::asked(&mut span, request.domain());
-        trace::decided((front, span), decision);
+        trace::answered((front, &mut span), request, decision);
         let mut message = Vec::with_capacity(wire::ANSWER_BYTES);
         wire::encode(&self.answer_options, request, decision, &mut message);
         Answer { code: decision.code, message: message.into() }

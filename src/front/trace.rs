@@ -11,6 +11,7 @@ use crate::metrics::Front;
 use crate::spans::{CallSpan, Tracer};
 use tidegate_engine::decision::{Code, Decision, Limited, Status};
 use tidegate_engine::plan::Origin;
+use tidegate_engine::request::Request;
 use tidegate_engine::rules::Rule;
 
 impl Handler {
@@ -50,6 +51,18 @@ pub(super) fn asked(span: &mut Option<CallSpan>, domain: &str) {
     }
 }
 
+/// Ends the span of a call with its request and its decision, if it has a span.
+#[cold] // Most calls are not traced: the way of all others stays short.
+#[inline(never)]
+pub(super) fn answered(
+    (front, span): (Front, &mut Option<CallSpan>),
+    request: &Request<'_>,
+    decision: &Decision<'_>,
+) {
+    asked(span, request.domain());
+    decided((front, span.take()), decision);
+}
+
 /// Ends the span of a call with this decision, if it has a span.
 #[inline(never)]
 pub(super) fn decided((front, span): (Front, Option<CallSpan>), decision: &Decision<'_>) {
@@ -69,6 +82,7 @@ pub(super) fn refused((front, span): (Front, Option<CallSpan>), refusal: &Refusa
 }
 
 /// Ends the span of a refused call that sent `message`, as far as that can be read.
+#[inline(never)]
 pub(super) fn refused_message(
     (front, mut span): (Front, Option<CallSpan>),
     message: &[u8],

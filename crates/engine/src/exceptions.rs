@@ -273,7 +273,7 @@ fn denied<'p>(rule: &'p Rule, request: &Request<'_>, descriptor: &Descriptor<'_,
     let mut check = Check {
         origin: Origin::Rule(rule),
         limit,
-        key: rule.key(descriptor.entries),
+        key: rule.rare_key(&rule.seed, descriptor.entries),
         hits: if descriptor.options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) },
         reported: false,
         shadow: false,

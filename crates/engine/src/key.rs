@@ -60,9 +60,7 @@ impl KeySeed {
     }
 
     /// The key of the counter with these values.
-    ///
-    /// Always inlined: with a hint alone it is not, since candidates ask for keys too, and a decision takes 1 % longer.
-    #[inline(always)]
+    #[inline]
     pub fn key<'a>(&self, values: impl IntoIterator<Item = &'a str>) -> Key {
         let (high, low) = hash_parts(SipHash13::new(self.0, self.1), values.into_iter().map(str::as_bytes));
         Key(u128::from(high) << 64 | u128::from(low))
@@ -84,7 +82,7 @@ impl std::fmt::Debug for KeySeed {
 
 /// Hashes the length and the bytes of each part, in whole words, so (`ab`, `c`) and (`a`, `bc`) differ. The length of
 /// the last part goes into the word that ends every message, where it costs nothing.
-#[inline(always)]
+#[inline]
 fn hash_parts<'a>(mut hash: SipHash13, parts: impl IntoIterator<Item = &'a [u8]>) -> (u64, u64) {
     let mut parts = parts.into_iter();
     let Some(mut last) = parts.next() else { return hash.finish(0) };
