@@ -48,8 +48,10 @@ pub(super) trait Decider {
     /// Takes a request, when its line is read.
     fn ask(&mut self, request: &Request<'_>) -> Self::Asked;
 
-    /// Fetches from memory what deciding these reads.
-    fn fetch(&self, _: &[Turn<Self::Asked>]) {}
+    /// Fetches from memory what deciding these reads, where that helps.
+    fn fetch(&self, turns: &[Turn<Self::Asked>]) {
+        _ = turns;
+    }
 
     /// Decides it, when its turn has come. `Break`: no request after it is wanted.
     fn decide(&mut self, turn: Turn<Self::Asked>) -> ControlFlow<()>;
