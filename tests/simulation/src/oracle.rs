@@ -185,9 +185,10 @@ fn on_top(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record]) -> Option<String
     if !limit.algorithm.is_strict() || may_be_alone {
         return None;
     }
-    own.iter().filter(|it| !it.is_reported).find_map(|it| {
+    own.iter().enumerate().filter(|(_, it)| !it.is_reported).find_map(|(place, it)| {
         let since = it.answered.saturating_sub(it.window);
-        let before = own.iter().filter(|other| other.answered < it.asked && other.asked > since);
+        let first = own.partition_point(|other| other.asked <= since).min(place);
+        let before = own[first..place].iter().filter(|other| other.answered < it.asked);
         let before: u64 = before.map(|other| other.hits).sum();
         // A lease was taken before others admitted what it is judged beside, by a larger N perhaps.
         let max = if limit.is_leased { limit.most() } else { u64::from(it.requests) };

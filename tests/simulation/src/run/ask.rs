@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate_engine::decision::{Code, Verdicts, conclude};
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::plan::{Plan, Step};
@@ -22,6 +23,9 @@ use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 /// The keys of limits in requests, and the values of counters.
 pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
 pub(super) const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
+
+/// Which counters of a request are over.
+type Overs = SmallVec<[bool; 4]>;
 
 /// A request that waits for its answer, until this is dropped.
 struct Asking {
@@ -146,7 +150,11 @@ impl Run {
             let first =
                 if sign > 0 { run.note(number, (asked, deadline), &items, version) } else { usize::MAX };
             let planned = |plan: &Plan<'_>| run.planned(first, plan);
-            let answered = way.decide(&request, deadline.map(Duration::from_nanos), planned).await;
+            let concluded = |plan: &Plan<'_>, verdicts: &Verdicts| {
+                let overs = verdicts.iter().map(|verdict| verdict.is_some_and(|verdict| verdict.over));
+                (conclude(plan, verdicts).code == Code::Ok, overs.collect())
+            };
+            let answered = way.decide(&request, deadline.map(Duration::from_nanos), planned, concluded).await;
             run.answered((number, first), node, (asked, deadline), &items, sign, answered)
         }))
     }
@@ -172,7 +180,7 @@ impl Run {
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
         sign: i8,
-        answered: Result<(Plan<'_>, Verdicts), StoreError>,
+        answered: Result<(bool, Overs), StoreError>,
     ) -> Option<bool> {
         let now = self.world.now();
         let what = if sign < 0 { "gives back" } else { "asks for" };
@@ -189,7 +197,7 @@ impl Run {
                 ),
             );
         }
-        let (plan, verdicts) = match answered {
+        let (is_ok, overs) = match answered {
             Ok(answered) => answered,
             Err(error) => {
                 lock(&self.codes)[2] += 1;
@@ -197,7 +205,6 @@ impl Run {
                 return None;
             }
         };
-        let is_ok = conclude(&plan, &verdicts).code == Code::Ok;
         lock(&self.codes)[usize::from(!is_ok)] += 1;
         self.world.tell(|| {
             let lasted = (now - asked) / MICRO;
@@ -209,8 +216,7 @@ impl Run {
         if sign < 0 {
             return Some(is_ok);
         }
-        for (record, verdict) in lock(&self.records)[first..].iter_mut().zip(&verdicts) {
-            let over = verdict.is_some_and(|verdict| verdict.over);
+        for (record, over) in lock(&self.records)[first..].iter_mut().zip(overs) {
             record.outcome = if is_ok { Outcome::Admitted } else { Outcome::Denied { over } };
             record.answered = now;
         }

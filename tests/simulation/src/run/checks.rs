@@ -16,32 +16,45 @@ const ACCOUNTED: Time = 250 * MILLI;
 impl Run {
     /// When nothing has failed for a window, all of N is there again.
     pub(super) fn check_recovered(self: &Arc<Self>) {
-        for (number, limit) in self.scenario.limits.clone().into_iter().enumerate() {
-            // What was reported, or admitted alone, fills a bucket beyond its size: with what drains in 16 windows at most.
-            let overflows = limit.is_reported || limit.failure == StoreFailure::Local;
-            let windows = if limit.algorithm.is_bucket() && overflows { 18 } else { 2 };
-            let window = limit.window_secs[0].max(limit.window_secs[1]);
-            let quiet = windows * window * SECOND + self.scenario.lease_time;
-            self.world.run_until(self.world.now() + quiet);
-            let node = (self.scenario.seed % self.scenario.clocks.len() as u64) as usize;
-            let version = lock(&self.nodes)[node].version;
-            let hits = u64::from(limit.requests[version]);
-            let items = vec![Item { limit: number, key: 0, hits }];
-            let request = self.scenario.asks.len() + number;
-            let Some(task) = self.request(request, node, items, 1, None) else {
-                return self.wrong(Kind::NotRecovered, format!("node {node} did not come back"));
-            };
-            let answer = Arc::new(Mutex::new(None));
-            let told = Arc::clone(&answer);
-            self.world.spawn(node, async move { *lock(&told) = Some(task.await) });
-            self.world.run_until(self.world.now() + SECOND);
-            let answer = *lock(&answer);
-            if answer != Some(Some(true)) {
-                self.wrong(
-                    Kind::NotRecovered,
-                    format!("limit {number}: {hits} hits were not there again: {answer:?}"),
-                );
-            }
+        let calm = self.world.now();
+        let mut limits: Vec<(Time, usize)> =
+            (0..self.scenario.limits.len()).map(|number| (self.recovers_after(number), number)).collect();
+        limits.sort_unstable();
+        for (after, number) in limits {
+            self.world.run_until(self.world.now().max(calm + after));
+            self.check_recovered_limit(number);
+        }
+    }
+
+    /// How long it takes until all of N is there again.
+    fn recovers_after(&self, number: usize) -> Time {
+        let limit = &self.scenario.limits[number];
+        // What was reported, or admitted alone, fills a bucket beyond its size: with what drains in 16 windows at most.
+        let overflows = limit.is_reported || limit.failure == StoreFailure::Local;
+        let windows = if limit.algorithm.is_bucket() && overflows { 18 } else { 2 };
+        let window = limit.window_secs[0].max(limit.window_secs[1]);
+        windows * window * SECOND + self.scenario.lease_time
+    }
+
+    fn check_recovered_limit(self: &Arc<Self>, number: usize) {
+        let node = (self.scenario.seed % self.scenario.clocks.len() as u64) as usize;
+        let version = lock(&self.nodes)[node].version;
+        let hits = u64::from(self.scenario.limits[number].requests[version]);
+        let items = vec![Item { limit: number, key: 0, hits }];
+        let request = self.scenario.asks.len() + number;
+        let Some(task) = self.request(request, node, items, 1, None) else {
+            return self.wrong(Kind::NotRecovered, format!("node {node} did not come back"));
+        };
+        let answer = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&answer);
+        self.world.spawn(node, async move { *lock(&told) = Some(task.await) });
+        self.world.run_until(self.world.now() + SECOND);
+        let answer = *lock(&answer);
+        if answer != Some(Some(true)) {
+            self.wrong(
+                Kind::NotRecovered,
+                format!("limit {number}: {hits} hits were not there again: {answer:?}"),
+            );
         }
     }
 

@@ -71,18 +71,20 @@ impl Way {
         Some(Self { run: Arc::clone(run), node, store, runtime, rules })
     }
 
-    /// Decides a request as `Service::decide` and `Service::finish` do. `planned` gets each plan before a counter is asked.
-    pub(super) async fn decide<'w>(
-        &'w self,
+    /// Decides a request as `Service::decide` and `Service::finish` do. `planned` gets each plan before a counter is asked,
+    /// `conclude` the last one, with its verdicts: plans are large, and are not handed on.
+    pub(super) async fn decide<T>(
+        &self,
         request: &Request<'_>,
         deadline: Option<Duration>,
-        mut planned: impl FnMut(&Plan<'_>),
-    ) -> Result<(Plan<'w>, Verdicts), StoreError> {
+        planned: impl Fn(&Plan<'_>),
+        conclude: impl FnOnce(&Plan<'_>, &Verdicts) -> T,
+    ) -> Result<T, StoreError> {
         if self.store.remembers() {
             let (plan, mut applied) = (self.plan(request, &self.exceptions()), Applied::default());
             planned(&plan);
             if self.store.apply_known(&plan, self.store.moment(self.runtime.monotonic()), &mut applied) {
-                return Ok((plan, applied.verdicts));
+                return Ok(conclude(&plan, &applied.verdicts));
             }
         }
         // A front goes on with other requests first.
@@ -97,12 +99,12 @@ impl Way {
         let Some(question) = question else {
             let plan = self.plan(request, &exceptions);
             let applied = self.store.apply(request, &plan, deadline).await?;
-            return Ok((plan, applied.verdicts));
+            return Ok(conclude(&plan, &applied.verdicts));
         };
         let reply = question.ask().await;
         let plan = self.plan(request, &exceptions);
         let applied = self.store.answered(&plan, question, reply)?;
-        Ok((plan, applied.verdicts))
+        Ok(conclude(&plan, &applied.verdicts))
     }
 
     /// Gives all hits of the counters of a request back, as `Service::reset` does.
