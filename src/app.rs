@@ -9,6 +9,7 @@ mod events;
 mod exceptions;
 mod listen;
 mod mapping;
+mod records;
 mod reload;
 mod shared;
 mod spans;
@@ -46,6 +47,7 @@ use crate::health::Health;
 use crate::logging::{self, REPORT};
 use crate::metrics::Metrics;
 use crate::resets::{self, Resets};
+use crate::records::{Records, StoreError};
 use crate::service::{Counters, Service};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
@@ -129,6 +131,9 @@ pub enum AppError {
     /// The file of resets cannot be used.
     #[error(transparent)]
     Resets(#[from] resets::FileError),
+    /// The store of records cannot be used.
+    #[error(transparent)]
+    Records(#[from] StoreError),
     /// Changes cannot be audited.
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -183,6 +188,7 @@ struct App {
     service: Arc<Service>,
     exceptions: Arc<Book>,
     resets: Arc<Resets>,
+    records: Option<Arc<Records>>,
     health: Arc<Health>,
     /// The last changes of rules, certificates and the mapping of metrics.
     reloads: Arc<ReloadLog>,
@@ -265,6 +271,7 @@ impl App {
             Some(folder) => resets.kept_in(folder.join("resets"))?,
             None => resets,
         });
+        let records = configuration.limits.folder.as_deref().map(records::open).transpose()?;
         let tracer = configuration.tracing.clone().map(spans::start).transpose()?;
         Ok(Self {
             configuration,
@@ -276,6 +283,7 @@ impl App {
             service,
             exceptions,
             resets,
+            records,
             health: Arc::new(Health::starting()),
             reloads,
             denied,

@@ -65,6 +65,8 @@ pub struct Configuration {
     pub check: CheckOptions,
     /// What operators may change while the process runs.
     pub admin: Admin,
+    /// Limits for single keys.
+    pub limits: Limits,
     /// The rules.
     pub rules: Rules,
     /// Modes that apply to every request.
@@ -106,6 +108,13 @@ pub struct Admin {
     pub exceptions_file: Option<PathBuf>,
     /// The file that changes are audited in.
     pub audit_log: Option<PathBuf>,
+}
+
+/// Limits for single keys, and where they are kept.
+#[derive(Clone)]
+pub struct Limits {
+    /// The folder that keeps them on this machine.
+    pub folder: Option<PathBuf>,
 }
 
 /// The log.
@@ -214,6 +223,7 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
             exceptions_file: settings.exceptions_file.as_ref().map(|path| path.0.clone()),
             audit_log: settings.audit_log.as_ref().map(|path| path.0.clone()),
         },
+        limits: Limits { folder: settings.limits_dir.as_ref().map(|path| path.0.clone()) },
         rules: rules::resolve(settings),
         modes: Modes {
             shadow: settings.shadow_mode,

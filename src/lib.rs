@@ -135,6 +135,7 @@ mod disk;
 mod state;
 mod exceptions;
 mod resets;
+mod records;
 mod front;
 mod health;
 mod clock;

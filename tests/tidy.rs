@@ -85,6 +85,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("record", &[]),
             ("json", &["key", "record"]),
             ("value", &["record"]),
+            ("reader", &["json", "key", "record"]),
             ("folder", &["key", "record", "fixture"]),
             ("fixture", &["record"]),
             ("lib", &[]),
@@ -230,6 +231,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
             ("stamp", &[]),
             ("exceptions", &["disk", "stamp"]),
             ("resets", &["disk", "service"]),
+            ("records", &[]),
             (
                 "front",
                 &[
@@ -244,6 +246,8 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "stamp",
                     "status",
                     "watches",
+                    "records",
+                    "status",
                 ],
             ),
             ("settings", &["front", "logging", "spans", "statsd", "events"]),
@@ -269,6 +273,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "state",
                     "exceptions",
                     "resets",
+                    "records",
                     "status",
                     "front",
                 ],

@@ -41,7 +41,7 @@ pub struct Row {
 }
 
 macro_rules! settings {
-    ($( $group:literal: { $( $name:literal $field:ident: $kind:ty = $default:literal, $help:literal; )+
+    ($( $group:literal: { $( $name:literal $field:ident: $kind:ty = $default:literal, $help:literal; )*
         $( optional { $( $oname:literal $ofield:ident: $okind:ty, $ohelp:literal; )+ } )? } )+) => {
         /// All rows, in the order of `--help`.
         pub const TABLE: &[Row] = &[$(
@@ -49,7 +49,7 @@ macro_rules! settings {
                 group: $group, name: $name, value_name: <$kind as Value>::NAME, default: Some($default), help: $help,
                 is_switch: matches!(<$kind as Value>::NAME.as_bytes(), b"BOOL"),
                 empty_is_unset: <$kind as Value>::EMPTY_IS_UNSET, are_equal: are_equal::<$kind>,
-            }, )+
+            }, )*
             $( $( Row {
                 group: $group, name: $oname, value_name: <$okind as Value>::NAME, default: None, help: $ohelp,
                 is_switch: matches!(<$okind as Value>::NAME.as_bytes(), b"BOOL"),
@@ -60,7 +60,7 @@ macro_rules! settings {
         /// Every setting, read and checked. Fields are named like the variables.
         #[derive(Clone, Debug)]
         pub struct Settings {
-            $( $( #[doc = $help] pub $field: $kind, )+ $( $( #[doc = $ohelp] pub $ofield: Option<$okind>, )+ )? )+
+            $( $( #[doc = $help] pub $field: $kind, )* $( $( #[doc = $ohelp] pub $ofield: Option<$okind>, )+ )? )+
             /// The rules that the variables of each name in USE_DOG_STATSD_MOGRIFIERS define.
             pub mogrifiers: Vec<Mogrifier>,
             /// Valid but probably unintended; logged at startup.
@@ -74,9 +74,9 @@ macro_rules! settings {
                 problems: &mut Vec<Problem>,
             ) -> Option<Self> {
                 let mut rows = TABLE.iter();
-                $( $( let $field = read_row::<$kind>(rows.next(), &text, problems); )+
+                $( $( let $field = read_row::<$kind>(rows.next(), &text, problems); )*
                    $( $( let $ofield = read_row::<$okind>(rows.next(), &text, problems); )+ )? )+
-                Some(Self { $( $( $field: $field?, )+ $( $( $ofield, )+ )? )+ mogrifiers: Vec::new(), warnings: Vec::new() })
+                Some(Self { $( $( $field: $field?, )* $( $( $ofield, )+ )? )+ mogrifiers: Vec::new(), warnings: Vec::new() })
             }
         }
     };
@@ -183,6 +183,11 @@ settings! {
             "SHARD_GREW_FROM" shard_grew_from: Members, "SHARD_MEMBERS before nodes were added to a ring that only took keys from the others: counters that were written under it are taken too";
             "SHARD_NAME" shard_name: String, "the name of this node among them; counters that were written under another name are not taken";
             "KEY_SECRET_FILE" key_secret_file: FilePath, "a file of at least 16 bytes, of which the secret of keys is made; unset: a random one, which STATE_DIR holds";
+        }
+    }
+    "Records": {
+        optional {
+            "LIMITS_DIR" limits_dir: FilePath, "a folder of this process alone that keeps records: limits for single keys, made through the admin API; made if it is not there";
         }
     }
     "Redis": {

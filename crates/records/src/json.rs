@@ -195,3 +195,114 @@ fn shown_duration(nanos: u64) -> String {
 fn cut(text: &str) -> String {
     tidegate_engine::text::cut(text, 64).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use tidegate_engine::Limiter;
+
+    use super::*;
+    use crate::fixture;
+
+    fn said(fields: &Value) -> Result<(RecordKey, Record), String> {
+        let mut whole = json!({"domain": "d", "entries": [{"key": "a", "value": "b"}]});
+        whole.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        read(&whole).map_err(|error| error.to_string())
+    }
+
+    /// Fields that say everything, some of them badly, so that a rule can say the same.
+    fn whole_limit() -> impl Strategy<Value = Map<String, Value>> {
+        let requests =
+            prop_oneof![Just(json!(0)), Just(json!(7)), Just(json!(100_001)), Just(json!(1_u64 << 32))];
+        let algorithms = Algorithm::ALL.map(|algorithm| json!(algorithm.name()));
+        let names = algorithms.into_iter().chain([json!("none")]).collect::<Vec<_>>();
+        let algorithm = proptest::sample::select(names);
+        let window = proptest::sample::select(vec![
+            json!({"unit": "second"}),
+            json!({"unit": "YEAR"}),
+            json!({"unit": "year", "unit_multiplier": 2}),
+            json!({"unit": "day", "unit_multiplier": 0}),
+            json!({"unit": "fortnight"}),
+            json!({"window": "90s"}),
+            json!({"window": "1.5s"}),
+            json!({"window": "0"}),
+            json!({"window": "10000h"}),
+            json!({"window": "1m", "unit": "day"}),
+        ]);
+        let durations = ["0s", "1ms", "1s", "90s", "24h", "9000h", "soon"].map(|text| json!(text));
+        let granularity = proptest::option::weighted(0.4, proptest::sample::select(durations.to_vec()));
+        let burst = proptest::option::weighted(
+            0.4,
+            proptest::sample::select(vec![json!(0), json!(9), json!(u32::MAX), json!(-1)]),
+        );
+        (requests, algorithm, window, granularity, burst).prop_map(
+            |(requests, algorithm, window, granularity, burst)| {
+                let mut fields = window.as_object().expect("an object").clone();
+                fields.insert("requests_per_unit".to_owned(), requests);
+                fields.insert("algorithm".to_owned(), algorithm);
+                fields.extend(granularity.map(|value| ("granularity".to_owned(), value)));
+                fields.extend(burst.map(|value| ("burst".to_owned(), value)));
+                fields
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_record_is_refused_where_a_rule_is(fields in whole_limit()) {
+            let fields = Value::Object(fields);
+            let rules = format!("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {fields}\n");
+            let rule = Limiter::builder().file("rules.yaml", rules.as_str()).build();
+            let record = said(&fields);
+            prop_assert_eq!(record.is_ok(), rule.is_ok(), "{}: {:?}", fields, record);
+        }
+
+        #[test]
+        fn what_is_shown_is_read_as_the_same(record in fixture::record()) {
+            let key = RecordKey::of("d", [("a", "\u{0}\u{2028}é"), ("b", "")]).expect("a key");
+            prop_assert_eq!(read(&show(&key, &record)), Ok((key, record)));
+        }
+    }
+
+    #[test]
+    fn a_record_may_leave_out_all_but_n() {
+        let record = Record::of_requests(5);
+        assert_eq!(said(&json!({"requests_per_unit": 5})).map(|(_, record)| record), Ok(record));
+        let burst = said(&json!({"requests_per_unit": 5, "burst": 9, "unit": null}));
+        assert_eq!(burst.map(|(_, record)| record), Ok(Record { burst: Some(9), ..record }));
+    }
+
+    #[test]
+    fn errors_say_what_was_expected() {
+        for (fields, what) in [
+            (json!({}), "`requests_per_unit` is missing (expected a whole number, or `unlimited: true`)"),
+            (
+                json!({"requests_per_unit": "5"}),
+                "`requests_per_unit` is \"5\" (expected a whole number, 0 to 4294967295)",
+            ),
+            (json!({"requests": 5}), "\"requests\": is unknown (expected of domain, "),
+            (
+                json!({"unlimited": true, "burst": 5}),
+                "`burst` with `unlimited: true` (expected one of the two)",
+            ),
+            (json!({"unlimited": 1}), "`unlimited` is 1 (expected true or false)"),
+            (
+                json!({"requests_per_unit": 5, "unit_multiplier": 5}),
+                "`unit_multiplier` without `unit` (expected both)",
+            ),
+            (json!({"domain": 5}), "domain: is missing (expected a text)"),
+            (
+                json!({"entries": [{"key": "a"}]}),
+                "entries: expected a list of objects with `key` and `value`",
+            ),
+            (json!({"entries": []}), "entries: 0 (expected 1 to 32)"),
+            (json!({"algorithm": "x".repeat(999), "requests_per_unit": 5}), "`algorithm` is \"xxxx"),
+        ] {
+            let error = said(&fields).expect_err("it is bad");
+            assert!(error.starts_with(what) && error.len() < 400, "{fields}: {error}");
+        }
+    }
+}

@@ -10,12 +10,14 @@
 //! - [`RecordKey`], [`KeyPrefix`]: which key a record is for; bytes that sort as domains and entries do
 //! - [`Record`]: what it says, checked as rules are
 //! - `json`: a record as people write it
+//! - [`Reader`]: many of them, as lines of JSON or CSV
 //! - `value`: a record as stores keep it
 //! - [`Folder`]: records on this machine's disk
 
 mod folder;
 mod json;
 mod key;
+mod reader;
 mod record;
 mod value;
 #[cfg(test)]
@@ -24,5 +26,6 @@ mod fixture;
 pub use folder::{Folder, FolderError};
 pub use json::{key_of, read, show};
 pub use key::{KEY_BYTES_MAX, KeyError, KeyPrefix, LEVELS_MAX, RecordKey};
+pub use reader::{Format, LINE_BYTES_MAX, Line, Reader};
 pub use record::{BadRecord, Record, Window};
 pub use value::BadValue;

@@ -1,0 +1,325 @@
+//! Records as text, a line each: JSON, or CSV with the names of its columns in the first line.
+//!
+//! In: bytes as they come, in pieces of any size. Out: each record with the number of its line, or what is wrong with the
+//! line. One bad line spoils no other. Memory is bounded by the longest line that is read.
+
+use std::mem;
+
+use csv_core::ReadRecordResult;
+use serde_json::{Map, Value, json};
+
+use crate::json::{self, FIELDS};
+use crate::key::{LEVELS_MAX, RecordKey};
+use crate::record::{BadRecord, Record, bad};
+
+/// The longest line, in bytes.
+pub const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// What a column of CSV begins with that holds the values of an entry. The entry's key follows.
+const ENTRY: &str = "entry.";
+
+/// How records are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A JSON object in each line.
+    JsonLines,
+    /// Cells, separated by commas. A cell ends in its line.
+    Csv,
+}
+
+impl Format {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::JsonLines, Self::Csv];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::JsonLines => "json",
+            Self::Csv => "csv",
+        }
+    }
+}
+
+/// A line that is not empty, and no heading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// From 1.
+    pub number: u64,
+    /// What it says, or what is wrong with it.
+    pub read: Result<(RecordKey, Record), BadRecord>,
+}
+
+/// Reads lines.
+#[derive(Debug)]
+pub struct Reader {
+    format: Format,
+    /// The columns, once the heading was read. Without one, no line of CSV can be.
+    columns: Option<Result<Vec<Column>, BadRecord>>,
+    /// The beginning of a line that has not ended.
+    rest: Vec<u8>,
+    /// That line is too long already: what follows of it is dropped.
+    is_too_long: bool,
+    lines: u64,
+}
+
+/// What a column of CSV holds.
+#[derive(Clone, Debug)]
+enum Column {
+    /// A field of the record.
+    Field(&'static str),
+    /// The values of the entry with this key.
+    Entry(String),
+}
+
+impl Reader {
+    /// Reads this format.
+    pub fn new(format: Format) -> Self {
+        Self { format, columns: None, rest: Vec::new(), is_too_long: false, lines: 0 }
+    }
+
+    /// Reads the next bytes, and calls `take` with every line that ends in them.
+    pub fn feed(&mut self, mut bytes: &[u8], take: &mut dyn FnMut(Line)) {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            let (last, after) = bytes.split_at(end);
+            bytes = &after[1..];
+            if self.rest.is_empty() && !self.is_too_long {
+                self.line(last, take);
+            } else {
+                self.keep(last);
+                self.end_of_line(take);
+            }
+        }
+        self.keep(bytes);
+    }
+
+    /// Reads the last line, if it does not end with a line's end.
+    pub fn finish(mut self, take: &mut dyn FnMut(Line)) {
+        if !self.rest.is_empty() || self.is_too_long {
+            self.end_of_line(take);
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.rest.len() + bytes.len() > LINE_BYTES_MAX {
+            self.is_too_long = true;
+            self.rest.clear();
+        } else if !self.is_too_long {
+            self.rest.extend(bytes);
+        }
+    }
+
+    fn end_of_line(&mut self, take: &mut dyn FnMut(Line)) {
+        if mem::take(&mut self.is_too_long) {
+            self.lines += 1;
+            let read = bad(format!("the line is too long (expected at most {LINE_BYTES_MAX} bytes)"));
+            return take(Line { number: self.lines, read });
+        }
+        let line = mem::take(&mut self.rest);
+        self.line(&line, take);
+    }
+
+    fn line(&mut self, line: &[u8], take: &mut dyn FnMut(Line)) {
+        self.lines += 1;
+        let number = self.lines;
+        let mut line = line.strip_suffix(b"\r").unwrap_or(line);
+        if number == 1 {
+            line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
+        }
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        if line.len() > LINE_BYTES_MAX {
+            self.is_too_long = true;
+            self.lines -= 1;
+            return self.end_of_line(take);
+        }
+        match self.read(line) {
+            Ok(None) => {}
+            Ok(Some(record)) => take(Line { number, read: Ok(record) }),
+            Err(error) => take(Line { number, read: Err(error) }),
+        }
+    }
+
+    /// The record of a line. `None`: it is the heading.
+    fn read(&mut self, line: &[u8]) -> Result<Option<(RecordKey, Record)>, BadRecord> {
+        if self.format == Format::JsonLines {
+            let value = serde_json::from_slice(line).map_err(|error| BadRecord(error.to_string()))?;
+            return json::read(&value).map(Some);
+        }
+        let cells = cells(line)?;
+        match &self.columns {
+            Some(Ok(columns)) => json::read(&object(columns, cells)?).map(Some),
+            Some(Err(_)) => bad("there is no heading that says what the cells are"),
+            None => {
+                let columns = columns(cells);
+                let heading = columns.clone().map(|_| None);
+                self.columns = Some(columns);
+                heading
+            }
+        }
+    }
+}
+
+/// The cells of a line of CSV.
+fn cells(line: &[u8]) -> Result<Vec<String>, BadRecord> {
+    let (mut reader, mut text, mut ends) = (csv_core::Reader::new(), vec![0; line.len() + 1], Vec::new());
+    ends.resize(FIELDS.len() + LEVELS_MAX, 0);
+    let (result, read, written, cells) = reader.read_record(line, &mut text, &mut ends);
+    // The empty input says that the line has ended.
+    let (result, _, more, last) = match result {
+        ReadRecordResult::InputEmpty => reader.read_record(&[], &mut text[written..], &mut ends[cells..]),
+        result => (result, read, 0, 0),
+    };
+    if result == ReadRecordResult::OutputEndsFull {
+        return bad(format!("too many cells (expected at most {})", ends.len()));
+    }
+    let (mut start, mut found) = (0, Vec::with_capacity(cells + last));
+    for &end in &ends[..cells + last] {
+        let cell = text.get(start..end).unwrap_or_default();
+        let cell = str::from_utf8(cell).map_err(|_| BadRecord("a cell is not UTF-8".to_owned()))?;
+        found.push(cell.to_owned());
+        start = end;
+    }
+    debug_assert!(start <= written + more);
+    Ok(found)
+}
+
+/// What the heading says.
+fn columns(cells: Vec<String>) -> Result<Vec<Column>, BadRecord> {
+    let column = |cell: &String| match cell.strip_prefix(ENTRY) {
+        Some(key) => Ok(Column::Entry(key.to_owned())),
+        None => match FIELDS.iter().find(|field| *field == cell && *field != &"entries") {
+            Some(field) => Ok(Column::Field(field)),
+            None => bad(format!(
+                "{cell:?} is no column (expected `domain`, `{ENTRY}KEY` for each entry, and fields of a record)"
+            )),
+        },
+    };
+    cells.iter().map(column).collect()
+}
+
+/// The cells as the JSON object that says the same. Empty cells are absent.
+fn object(columns: &[Column], cells: Vec<String>) -> Result<Value, BadRecord> {
+    if columns.len() != cells.len() {
+        return bad(format!("{} cells (expected {}, as in the heading)", cells.len(), columns.len()));
+    }
+    let (mut fields, mut entries) = (Map::new(), Vec::new());
+    for (column, cell) in columns.iter().zip(cells) {
+        match column {
+            Column::Field(name) if !cell.is_empty() => {
+                fields.insert((*name).to_owned(), field(name, cell));
+            }
+            Column::Field(_) => {}
+            Column::Entry(key) => entries.push((key, cell)),
+        }
+    }
+    // A shorter path leaves its last cells empty.
+    while entries.last().is_some_and(|(_, value)| value.is_empty()) {
+        entries.pop();
+    }
+    if let Some((key, _)) = entries.iter().find(|(_, value)| value.is_empty()) {
+        return bad(format!("{ENTRY}{key} is empty, and a later entry is not (expected a value)"));
+    }
+    let entries = entries.into_iter().map(|(key, value)| json!({"key": key, "value": value}));
+    fields.insert("entries".to_owned(), entries.collect());
+    Ok(Value::Object(fields))
+}
+
+/// A cell as the JSON that it stands for: what is neither a number nor a flag stays text, and is refused where it must not be.
+fn field(name: &str, cell: String) -> Value {
+    let number = matches!(name, "requests_per_unit" | "burst" | "unit_multiplier");
+    match cell.trim() {
+        text if number => text.parse::<u64>().map_or(Value::String(cell), Value::from),
+        "true" if name != "domain" => true.into(),
+        "false" if name != "domain" => false.into(),
+        _ => cell.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(format: Format, pieces: &[&[u8]]) -> Vec<Line> {
+        let (mut reader, mut lines) = (Reader::new(format), Vec::new());
+        pieces.iter().for_each(|piece| reader.feed(piece, &mut |line| lines.push(line)));
+        reader.finish(&mut |line| lines.push(line));
+        lines
+    }
+
+    fn said(format: Format, text: &str) -> Vec<String> {
+        let said = |line: Line| match line.read {
+            Ok((key, record)) => format!("{}: {}", line.number, json::show(&key, &record)),
+            Err(error) => format!("{}! {error}", line.number),
+        };
+        all(format, &[text.as_bytes()]).into_iter().map(said).collect()
+    }
+
+    #[test]
+    fn json_lines() {
+        let text = "\u{feff}{\"domain\":\"d\",\"entries\":[{\"key\":\"a\",\"value\":\"\\u0000\"}],\"requests_per_unit\":5}\r\n\
+            \n{}\n{\"domain\":\"d\",\"entries\":[{\"key\":\"a\",\"value\":\"b\"}],\"unlimited\":true}";
+        assert_eq!(
+            said(Format::JsonLines, text),
+            [
+                r#"1: {"domain":"d","entries":[{"key":"a","value":"\u0000"}],"requests_per_unit":5}"#,
+                "3! domain: is missing (expected a text)",
+                r#"4: {"domain":"d","entries":[{"key":"a","value":"b"}],"unlimited":true}"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn csv_with_quotes_shorter_paths_and_errors() {
+        let text = "domain,entry.tenant,entry.plan,requests_per_unit,unit,shadow_mode\r\n\
+            shop,\"a,\"\"b\"\"\",gold,5,day,\nshop,c,,7,,true\nshop,,gold,7,,\nshop,c,d,many,,\nshop,c\n\
+            shop,c,d,1,fortnight,\nshop,c,d,1,,\"open\n";
+        assert_eq!(
+            said(Format::Csv, text),
+            [
+                r#"2: {"domain":"shop","entries":[{"key":"tenant","value":"a,\"b\""},{"key":"plan","value":"gold"}],"requests_per_unit":5,"unit":"day"}"#,
+                r#"3: {"domain":"shop","entries":[{"key":"tenant","value":"c"}],"requests_per_unit":7,"shadow_mode":true}"#,
+                "4! entry.tenant is empty, and a later entry is not (expected a value)",
+                "5! `requests_per_unit` is \"many\" (expected a whole number, 0 to 4294967295)",
+                "6! 2 cells (expected 6, as in the heading)",
+                "7! `unit` is \"fortnight\" (expected second, minute, hour, day, week, month, year)",
+                "8! `shadow_mode` is \"open\" (expected true or false)",
+            ]
+        );
+        let unknown = said(Format::Csv, "domain,tenant\nshop,a\n");
+        assert!(unknown[0].starts_with("1! \"tenant\" is no column") && unknown.len() == 2, "{unknown:?}");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_spoils_no_other() {
+        let long = "x".repeat(LINE_BYTES_MAX + 1);
+        let good = r#"{"domain":"d","entries":[{"key":"a","value":"b"}],"requests_per_unit":5}"#;
+        let text = format!("{long}\n{good}\n{long}{long}");
+        let expected = all(Format::JsonLines, &[text.as_bytes()]);
+        assert_eq!(
+            expected.iter().map(|line| (line.number, line.read.is_ok())).collect::<Vec<_>>(),
+            [(1, false), (2, true), (3, false)]
+        );
+        for size in [1, 7, LINE_BYTES_MAX, LINE_BYTES_MAX + 1] {
+            let pieces: Vec<_> = text.as_bytes().chunks(size).collect();
+            assert_eq!(all(Format::JsonLines, &pieces), expected, "{size}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_in_any_pieces_are_the_same_lines(
+            bytes in proptest::collection::vec(prop_oneof![Just(b'\n'), Just(b'"'), Just(b','), any::<u8>()], 0..60),
+            at in 0_usize..60,
+        ) {
+            let heading = b"domain,entry.a,requests_per_unit\n";
+            let bytes = [heading.as_slice(), &bytes].concat();
+            for format in Format::ALL {
+                let (first, second) = bytes.split_at(at.min(bytes.len()));
+                prop_assert_eq!(all(format, &[first, second]), all(format, &[&bytes]));
+            }
+        }
+    }
+}

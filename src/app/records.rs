@@ -1,0 +1,15 @@
+//! Records: where they are at the start, and their metrics.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::control::lower_priority;
+use crate::app::{AppError, CONTROL_NICENESS};
+use crate::records::Records;
+
+/// The records in this folder. Waits for the disk.
+pub(super) fn open(folder: &Path) -> Result<Arc<Records>, AppError> {
+    let records = Records::in_folder(folder, || lower_priority(CONTROL_NICENESS))?;
+    tracing::info!("records: in {} (LIMITS_DIR)", folder.display());
+    Ok(Arc::new(records))
+}

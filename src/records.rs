@@ -1,0 +1,199 @@
+//! Records: limits for single keys, where they are kept, and who hears of a change.
+//!
+//! In: keys and records, from the way of a request and from the admin API. Out: what the store holds. No thread that decides
+//! waits for a disk: reads go to threads of their own, of which there are few, with a queue that is bounded; writes go to
+//! another one, so that a bulk load delays no read.
+//!
+//! - `pool`: those threads
+
+mod pool;
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use self::pool::{Pool, PoolError};
+use tidegate_records::{Folder, FolderError, KeyPrefix, Record, RecordKey};
+
+/// Threads that read the folder. More of them wait for the same disk.
+const READERS: usize = 4;
+/// Reads that wait for one of them. Beyond that the store counts as away.
+const READS_MAX: usize = 1_024;
+/// Changes that wait for the thread that writes.
+const WRITES_MAX: usize = 64;
+
+/// Hears of every record that was changed, once the change is in force.
+pub type Listener = Box<dyn Fn(&RecordKey) + Send + Sync>;
+
+/// Why the store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Too much is asked of it at a time, or it failed.
+    #[error("the store of records {0}")]
+    Pool(#[from] PoolError),
+}
+
+/// All records, in their store.
+pub struct Records {
+    store: Store,
+    listener: OnceLock<Listener>,
+}
+
+/// Where records are kept.
+enum Store {
+    /// In a folder of this machine.
+    Folder(FolderStore),
+}
+
+/// A folder, and the threads that wait for its disk.
+struct FolderStore {
+    folder: Arc<Folder>,
+    readers: Pool,
+    writer: Pool,
+}
+
+impl Records {
+    /// Those in this folder, which is made if it is not there. Waits for the disk. `prepare` runs first on each thread
+    /// that writes, to lower its priority.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or the system gives no threads.
+    pub fn in_folder(path: &Path, prepare: fn()) -> Result<Self, StoreError> {
+        let writer = Pool::new("records-write", 1, WRITES_MAX, prepare)?;
+        let path = path.to_owned();
+        // The store's own thread takes over the priority of the one that opens it.
+        let folder = writer.call_waiting(move || Folder::open(&path))??;
+        let readers = Pool::new("records-read", READERS, READS_MAX, || {})?;
+        let store = Store::Folder(FolderStore { folder: Arc::new(folder), readers, writer });
+        Ok(Self { store, listener: OnceLock::new() })
+    }
+
+    /// Tells one listener of all changes from now on. There is one: those that come later hear nothing.
+    pub fn listen(&self, listener: Listener) {
+        let _ = self.listener.set(listener);
+    }
+
+    /// The record of a key.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn get(&self, key: RecordKey) -> Result<Option<Record>, StoreError> {
+        match &self.store {
+            Store::Folder(store) => store.read(move |folder| folder.get(&key)).await,
+        }
+    }
+
+    /// The first `most` records after `after` whose keys begin with `prefix`, in the order of their keys.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn page(
+        &self,
+        prefix: KeyPrefix,
+        after: Option<RecordKey>,
+        most: usize,
+    ) -> Result<Vec<(RecordKey, Record)>, StoreError> {
+        match &self.store {
+            Store::Folder(store) => {
+                store.read(move |folder| folder.page(&prefix, after.as_ref(), most)).await
+            }
+        }
+    }
+
+    /// How many records there are, roughly.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn count(&self) -> Result<u64, StoreError> {
+        match &self.store {
+            Store::Folder(store) => store.read(Folder::count).await,
+        }
+    }
+
+    /// Makes a record, or replaces the one of its key.
+    ///
+    /// # Errors
+    /// When the store did not take it.
+    pub async fn put(&self, key: RecordKey, record: Record) -> Result<(), StoreError> {
+        self.load(vec![(key, record)]).await
+    }
+
+    /// Removes a record. Returns whether there was one.
+    ///
+    /// # Errors
+    /// When the store did not do it.
+    pub async fn delete(&self, key: RecordKey) -> Result<bool, StoreError> {
+        let removed = key.clone();
+        let was_there = match &self.store {
+            Store::Folder(store) => store.write(move |folder| folder.delete(&removed)).await?,
+        };
+        self.changed(&key);
+        Ok(was_there)
+    }
+
+    /// Makes or replaces all of these, or none.
+    ///
+    /// # Errors
+    /// When the store did not take them.
+    pub async fn load(&self, batch: Vec<(RecordKey, Record)>) -> Result<(), StoreError> {
+        let batch = Arc::new(batch);
+        let loaded = Arc::clone(&batch);
+        match &self.store {
+            Store::Folder(store) => store.write(move |folder| folder.load(&loaded)).await?,
+        }
+        batch.iter().for_each(|(key, _)| self.changed(key));
+        Ok(())
+    }
+
+    fn changed(&self, key: &RecordKey) {
+        if let Some(listener) = self.listener.get() {
+            listener(key);
+        }
+    }
+}
+
+impl FolderStore {
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Folder) -> Result<T, FolderError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let folder = Arc::clone(&self.folder);
+        Ok(self.readers.call(move || read(&folder)).await??)
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&Folder) -> Result<T, FolderError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let folder = Arc::clone(&self.folder);
+        Ok(self.writer.call(move || write(&folder)).await??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_listens_hears_of_every_change_once_it_is_in_force() {
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let records = Records::in_folder(temporary.path(), || {}).expect("a folder that may be used");
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&heard);
+        records.listen(Box::new(move |key| hears.lock().expect("no panic").push(key.clone())));
+        let key = |tenant: &str| RecordKey::of("d", [("tenant", tenant)]).expect("a key");
+        let record = Record::of_requests(5);
+        records.load(vec![(key("a"), record), (key("b"), record)]).await.expect("written");
+        records.put(key("c"), record).await.expect("written");
+        assert_eq!(records.get(key("c")).await.expect("read"), Some(record));
+        assert!(records.delete(key("c")).await.expect("written"));
+        assert_eq!(records.get(key("c")).await.expect("read"), None);
+        let page = records.page(KeyPrefix::everything(), None, 10).await.expect("read");
+        assert_eq!(page, [(key("a"), record), (key("b"), record)]);
+        assert_eq!(*heard.lock().expect("no panic"), ["a", "b", "c", "c"].map(key));
+    }
+}

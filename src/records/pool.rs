@@ -1,0 +1,115 @@
+//! A few threads that may wait for a disk, and a queue before them that is bounded.
+//!
+//! In: calls. Out: what each returns. The threads end when the pool is dropped, after what is queued.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Why a call was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// As many calls wait as may.
+    #[error("is asked too much at a time (expected less)")]
+    Full,
+    /// The call panicked, or the process ends.
+    #[error("failed at this call")]
+    Lost,
+    /// The system gives no thread.
+    #[error("has no thread: {0}")]
+    NoThread(#[from] io::Error),
+}
+
+/// Threads of one kind.
+pub struct Pool {
+    jobs: SyncSender<Job>,
+}
+
+impl Pool {
+    /// So many threads, each of which calls `prepare` first, with a queue of so many calls.
+    pub fn new(name: &str, threads: usize, queue: usize, prepare: fn()) -> Result<Self, PoolError> {
+        let (jobs, queued) = sync_channel(queue);
+        let queued = Arc::new(Mutex::new(queued));
+        for _ in 0..threads {
+            let queued = Arc::clone(&queued);
+            let run = move || {
+                prepare();
+                run(&queued);
+            };
+            thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        }
+        Ok(Self { jobs })
+    }
+
+    /// Makes a call on one of the threads. One that nobody waits for any more is made nevertheless.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PoolError> {
+        self.begin(call)?.await.map_err(|_| PoolError::Lost)
+    }
+
+    /// The same for a thread that may wait.
+    pub fn call_waiting<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PoolError> {
+        self.begin(call)?.blocking_recv().map_err(|_| PoolError::Lost)
+    }
+
+    fn begin<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<oneshot::Receiver<T>, PoolError> {
+        let (done, result) = oneshot::channel();
+        let job: Job = Box::new(move || {
+            let _ = done.send(call());
+        });
+        match self.jobs.try_send(job) {
+            Ok(()) => Ok(result),
+            Err(TrySendError::Full(_)) => Err(PoolError::Full),
+            Err(TrySendError::Disconnected(_)) => Err(PoolError::Lost),
+        }
+    }
+}
+
+/// Makes the calls that are queued, until the pool is dropped.
+fn run(queued: &Mutex<Receiver<Job>>) {
+    loop {
+        // The lock is only held while nothing is queued, and for taking a call.
+        let job = queued.lock().recv();
+        let Ok(job) = job else { return };
+        // A panic ends the call, whose caller sees it, and not the thread.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_queue_that_is_full_refuses_and_a_panic_ends_one_call() {
+        let pool = Pool::new("test", 1, 1, || {}).expect("threads");
+        let (go, gone) = sync_channel::<()>(0);
+        let (began, begun) = sync_channel::<()>(0);
+        let first = pool.begin(move || {
+            began.send(()).expect("the test waits");
+            gone.recv().expect("the test sends");
+        });
+        begun.recv().expect("the call begins");
+        let second = pool.begin(|| 2).expect("there is room for one");
+        assert!(matches!(pool.call(|| 3).await, Err(PoolError::Full)));
+        go.send(()).expect("the call waits");
+        first.expect("it was begun").await.expect("it ended");
+        assert_eq!(second.await, Ok(2));
+        assert!(matches!(pool.call(|| panic!("on purpose")).await, Err::<(), _>(PoolError::Lost)));
+        assert_eq!(pool.call(|| 5).await.ok(), Some(5));
+    }
+}
