@@ -272,6 +272,7 @@ impl App {
             None => resets,
         });
         let records = configuration.limits.folder.as_deref().map(records::open).transpose()?;
+        records.iter().for_each(|records| records::register(&metrics, records));
         let tracer = configuration.tracing.clone().map(spans::start).transpose()?;
         Ok(Self {
             configuration,
@@ -461,6 +462,9 @@ impl App {
             let service = Arc::clone(&self.service);
             let changed = (Arc::clone(&self.exceptions), Arc::clone(&self.resets));
             let api = AdminApi::new(changed, Arc::clone(&service), Arc::clone(&handler), gate.clone());
+            let (service, book) = (Arc::clone(&self.service), Arc::clone(&self.exceptions));
+            let api = AdminApi::new(book, Arc::clone(&service), Arc::clone(&handler), gate.clone())
+                .with_records(self.records.clone());
             exceptions::register_refused(&self.metrics, api.refused());
             let status = Arc::new(status::of(self, workers, api.refused()));
             let sampling = status::sample(Arc::clone(&status));

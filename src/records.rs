@@ -71,6 +71,7 @@ impl Records {
     }
 
     /// Tells one listener of all changes from now on. There is one: those that come later hear nothing.
+    #[allow(dead_code, reason = "the way of a request asks for no records yet")]
     pub fn listen(&self, listener: Listener) {
         let _ = self.listener.set(listener);
     }
@@ -106,9 +107,9 @@ impl Records {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn count(&self) -> Result<u64, StoreError> {
+    pub fn count(&self) -> Result<u64, StoreError> {
         match &self.store {
-            Store::Folder(store) => store.read(Folder::count).await,
+            Store::Folder(store) => Ok(store.folder.count()?),
         }
     }
 

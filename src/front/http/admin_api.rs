@@ -1,10 +1,12 @@
 //! The admin API, on the debug port: exceptions, counters, resets, and the audit of what was done with them.
+//! The admin API, on the debug port: exceptions, counters, records, and the audit of what was done with them.
 //!
 //! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Whatever writes files runs on a thread
 //! of its own, because this one serves scrapes. `openapi.json` beside this file describes all of it; a test compares.
 
 mod counters;
 mod resets;
+mod records;
 mod wanted;
 
 use std::sync::Arc;
@@ -16,7 +18,10 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
+use self::records::RECORDS;
 use self::wanted::Wanted;
 use super::gate::{Gate, NoBearer};
 use super::page::{JSON, Page, not_allowed, page, pieces};
@@ -26,6 +31,7 @@ use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record};
 use crate::front::connections::Peer;
 use crate::front::{Handler, Refusal};
 use crate::resets::Resets;
+use crate::records::Records;
 use crate::service::Service;
 use tidegate_engine::Timestamp;
 use tidegate_engine::text::json_line;
@@ -44,6 +50,9 @@ const EXCEPTIONS: &str = "/admin/exceptions";
 pub struct AdminApi {
     book: Arc<Book>,
     resets: Arc<Resets>,
+    records: Option<Arc<Records>>,
+    /// Held by the bulk load that runs.
+    loading: Arc<Semaphore>,
     service: Arc<Service>,
     handler: Arc<Handler>,
     gate: Gate,
@@ -66,6 +75,15 @@ impl AdminApi {
         gate: Gate,
     ) -> Self {
         Self { book, resets, service, handler, gate, refused: Arc::default() }
+    pub fn new(book: Arc<Book>, service: Arc<Service>, handler: Arc<Handler>, gate: Gate) -> Self {
+        let loading = Arc::new(Semaphore::new(1));
+        Self { book, records: None, loading, service, handler, gate, refused: Arc::default() }
+    }
+
+    /// With these records.
+    #[must_use]
+    pub fn with_records(self, records: Option<Arc<Records>>) -> Self {
+        Self { records, ..self }
     }
 
     /// How many requests were refused because of their token or origin.
@@ -126,6 +144,10 @@ impl AdminApi {
                 true => self.resets(),
                 false => not_allowed("GET, HEAD, POST"),
             }),
+            _ if is_below(path, RECORDS) => {
+                let query = head.uri.query().unwrap_or_default();
+                self.records(&path[RECORDS.len()..], (method, query), body, peer).await
+            }
             _ => match path.strip_prefix(EXCEPTIONS).and_then(|rest| rest.strip_prefix('/')) {
                 Some(id) => self.exception(id.to_owned(), head, body, caller).await,
                 None => Err(Problem(StatusCode::NOT_FOUND, "not found; see /admin/openapi.json".to_owned())),
@@ -255,6 +277,11 @@ fn listed(record: &Record, now: Timestamp) -> Value {
     let mut shown = record.json();
     shown["in_force"] = record.is_in_force(now).into();
     shown
+}
+
+/// Whether a path is this one, or goes on after a slash.
+fn is_below(path: &str, first: &str) -> bool {
+    path.strip_prefix(first).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn reading(method: &Method, read: impl FnOnce() -> Page) -> Answer {

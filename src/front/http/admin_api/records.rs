@@ -1,0 +1,252 @@
+//! Records in the admin API: one is put, got or deleted, many are listed or loaded.
+//!
+//! In: JSON, and for a load a stream of lines. Out: JSON. Every change is audited before it is done; a load has one such line,
+//! and its outcome says how far it came.
+
+mod load;
+
+use std::sync::Arc;
+
+use http::{Method, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use self::load::Load;
+use super::super::page::not_allowed;
+use super::{AdminApi, Answer, Problem, blocking, invalid, shown};
+use crate::clock::Clock;
+use crate::exceptions::{Author, ChangeError};
+use crate::records::{Records, StoreError};
+use tidegate_records::{BadRecord, FolderError, KeyPrefix, Record, RecordKey, key_of, read, show};
+
+/// What paths of records are below.
+pub(super) const RECORDS: &str = "/admin/records";
+
+/// The most records of a page, and how many it has if nobody says.
+const PAGE_MAX: u64 = 10_000;
+const PAGE: u64 = 1_000;
+/// The longest text of who asks and why, in bytes.
+const TEXT_BYTES_MAX: usize = 1_024;
+
+/// Who asks for a change, and why.
+struct Asked {
+    author: Author,
+    why: String,
+}
+
+/// A change of one record, as the audit has it.
+struct Change {
+    key: RecordKey,
+    before: Option<Record>,
+    after: Option<Record>,
+}
+
+impl AdminApi {
+    /// Answers a request for records. `path` is what follows [`RECORDS`].
+    pub(super) async fn records(
+        &self,
+        path: &str,
+        (method, query): (&Method, &str),
+        body: Incoming,
+        peer: String,
+    ) -> Answer {
+        let Some(records) = self.records.clone() else {
+            let what = "there is no store of records (expected LIMITS_DIR to be set)";
+            return Err(Problem(StatusCode::CONFLICT, what.to_owned()));
+        };
+        let is_post = method == Method::POST;
+        match path {
+            "" if method == Method::PUT => self.put_record(&records, &self.read(body).await?, peer).await,
+            "" if method == Method::DELETE => {
+                self.delete_record(&records, &self.read(body).await?, peer).await
+            }
+            "" => Ok(not_allowed("PUT, DELETE")),
+            "/get" if is_post => get(&records, &self.read(body).await?).await,
+            "/list" if is_post => list(&records, &self.read(body).await?).await,
+            "/load" if is_post => Load::of(query, peer)?.run(self, records, body).await,
+            "/get" | "/list" | "/load" => Ok(not_allowed("POST")),
+            _ => Err(Problem(StatusCode::NOT_FOUND, "not found; see /admin/openapi.json".to_owned())),
+        }
+    }
+
+    async fn put_record(&self, records: &Arc<Records>, asked: &Value, peer: String) -> Answer {
+        let (who, mut fields) = (Asked::of(asked, true, peer)?, asked.clone());
+        if let Some(fields) = fields.as_object_mut() {
+            fields.retain(|name, _| name != "who" && name != "why");
+        }
+        let (key, record) = read(&fields)?;
+        let before = records.get(key.clone()).await?;
+        let change = Change { key, before, after: Some(record) };
+        let (status, done) = match before {
+            Some(same) if same == record => return Ok(shown(StatusCode::OK, &json!({"done": "unchanged"}))),
+            Some(_) => (StatusCode::OK, "replaced"),
+            None => (StatusCode::CREATED, "made"),
+        };
+        let key = change.key.clone();
+        let records = Arc::clone(records);
+        let put = async move { records.put(key, record).await.map(|()| ((), DONE.to_owned())) };
+        self.audited(who, "record_put", change.json(), put).await?;
+        Ok(shown(status, &json!({"done": done})))
+    }
+
+    async fn delete_record(&self, records: &Arc<Records>, asked: &Value, peer: String) -> Answer {
+        only(asked, &["domain", "entries", "who", "why"])?;
+        let (who, key) = (Asked::of(asked, false, peer)?, key_of(asked)?);
+        let before = records.get(key.clone()).await?.ok_or_else(|| unknown(&key))?;
+        let change = Change { key: key.clone(), before: Some(before), after: None };
+        let records = Arc::clone(records);
+        let delete = async move { records.delete(key).await.map(|_| ((), DONE.to_owned())) };
+        self.audited(who, "record_delete", change.json(), delete).await?;
+        Ok(shown(StatusCode::OK, &json!({"done": "deleted"})))
+    }
+
+    /// Makes a change between the two lines of its audit, of which it says the second. It is made to its end, whether or not
+    /// the client waits.
+    async fn audited<T: Send + 'static>(
+        &self,
+        Asked { author, why }: Asked,
+        does: &'static str,
+        mut what: Value,
+        change: impl Future<Output = Result<(T, String), StoreError>> + Send + 'static,
+    ) -> Result<T, Problem> {
+        if !why.is_empty() {
+            what["why"] = why.into();
+        }
+        let book = Arc::clone(&self.book);
+        let made = tokio::spawn(async move {
+            let intending = Arc::clone(&book);
+            let intend = move || intending.audit().intend(&author, Clock::start().now(), does, what);
+            let intended = blocking(intend).await?.map_err(ChangeError::from)?;
+            let made = change.await;
+            let outcome = made.as_ref().map(|(_, outcome)| outcome.clone()).map_err(ToString::to_string);
+            let end = move || {
+                let outcome = outcome.as_deref().map_err(Clone::clone);
+                book.audit().ended(intended, Clock::start().now(), outcome);
+            };
+            blocking(end).await?;
+            Ok(made?.0)
+        });
+        made.await.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?
+    }
+}
+
+async fn get(records: &Records, asked: &Value) -> Answer {
+    only(asked, &["domain", "entries"])?;
+    let key = key_of(asked)?;
+    match records.get(key.clone()).await? {
+        Some(record) => Ok(shown(StatusCode::OK, &show(&key, &record))),
+        None => Err(unknown(&key)),
+    }
+}
+
+/// A page of records, and where the next one begins.
+async fn list(records: &Records, asked: &Value) -> Answer {
+    only(asked, &["domain", "entries", "after", "most"])?;
+    let after = match asked.get("after") {
+        None | Some(Value::Null) => None,
+        Some(after) => Some(key_of(after).map_err(|error| invalid(&format!("after: {error}")))?),
+    };
+    let most = asked.get("most").map_or(Some(PAGE), Value::as_u64);
+    let most = most.filter(|most| (1..=PAGE_MAX).contains(most));
+    let most =
+        most.ok_or_else(|| invalid(&format!("most: expected a whole number, 1 to {PAGE_MAX}")))? as usize;
+    let page = records.page(prefix(asked)?, after, most).await?;
+    let next = page.last().filter(|_| page.len() == most).map(|(key, _)| {
+        let (domain, entries) = key.decode();
+        json!({"domain": domain, "entries": entries_json(&entries)})
+    });
+    let page: Vec<_> = page.iter().map(|(key, record)| show(key, record)).collect();
+    Ok(shown(StatusCode::OK, &json!({"records": page, "next": next})))
+}
+
+/// What the keys of a list begin with.
+fn prefix(asked: &Value) -> Result<KeyPrefix, Problem> {
+    let entries = match asked.get("entries") {
+        None => &Vec::new(),
+        Some(Value::Array(entries)) => entries,
+        Some(_) => return Err(invalid(ENTRIES)),
+    };
+    let Some(domain) = asked.get("domain") else {
+        return if entries.is_empty() {
+            Ok(KeyPrefix::everything())
+        } else {
+            Err(invalid("domain: is missing"))
+        };
+    };
+    let domain = domain.as_str().ok_or_else(|| invalid("domain: expected a text"))?;
+    let entry = |entry: &'_ Value| {
+        let text = |name: &str| entry.get(name).map(|text| text.as_str().map(str::to_owned));
+        match (text("key"), text("value")) {
+            (Some(Some(key)), None) => Some((key, None)),
+            (Some(Some(key)), Some(Some(value))) => Some((key, Some(value))),
+            _ => None,
+        }
+    };
+    let entries = entries.iter().map(entry).collect::<Option<Vec<_>>>().ok_or_else(|| invalid(ENTRIES))?;
+    let entries = entries.iter().map(|(key, value)| (&**key, value.as_deref()));
+    KeyPrefix::of(domain, entries).map_err(|error| invalid(&error))
+}
+
+/// The outcome of a change, in the audit.
+const DONE: &str = "done";
+
+const ENTRIES: &str = "entries: expected a list of objects with `key` and `value`, the last maybe without";
+
+fn entries_json(entries: &[(String, String)]) -> Value {
+    entries.iter().map(|(key, value)| json!({"key": key, "value": value})).collect()
+}
+
+impl Asked {
+    /// Who, and why unless that may be left out.
+    fn of(asked: &Value, needs_why: bool, peer: String) -> Result<Self, Problem> {
+        let text = |name: &str| match asked.get(name) {
+            None => Ok(""),
+            Some(Value::String(text)) if text.len() <= TEXT_BYTES_MAX => Ok(text.as_str()),
+            Some(_) => Err(invalid(&format!("{name}: is no text of at most {TEXT_BYTES_MAX} bytes"))),
+        };
+        Self::new(text("who")?, text("why")?, needs_why, peer)
+    }
+
+    fn new(who: &str, why: &str, needs_why: bool, peer: String) -> Result<Self, Problem> {
+        match (who.is_empty(), why.is_empty() && needs_why) {
+            (true, _) => Err(invalid("who: is missing")),
+            (_, true) => Err(invalid("why: is missing")),
+            _ => Ok(Self { author: Author { who: who.to_owned(), peer }, why: why.to_owned() }),
+        }
+    }
+}
+
+impl Change {
+    fn json(&self) -> Value {
+        let record = |record: Option<&Record>| record.map(|record| show(&self.key, record));
+        json!({"before": record(self.before.as_ref()), "after": record(self.after.as_ref())})
+    }
+}
+
+fn only(asked: &Value, known: &[&str]) -> Result<(), Problem> {
+    let fields = asked.as_object().ok_or_else(|| invalid("the body is no object"))?;
+    match fields.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(unknown) => Err(invalid(&format!("{unknown:?}: is unknown (expected of {})", known.join(", ")))),
+        None => Ok(()),
+    }
+}
+
+fn unknown(key: &RecordKey) -> Problem {
+    Problem(StatusCode::NOT_FOUND, format!("there is no record for {key:?}"))
+}
+
+impl From<BadRecord> for Problem {
+    fn from(error: BadRecord) -> Self {
+        invalid(&error)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let status = match error {
+            StoreError::Folder(FolderError::Io { .. }) => StatusCode::INSUFFICIENT_STORAGE,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self(status, error.to_string())
+    }
+}

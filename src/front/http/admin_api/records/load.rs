@@ -1,0 +1,206 @@
+//! A bulk load: lines of records as they come in, stored in batches, each whole or not at all.
+//!
+//! In: a body of any length. Out: how many records were loaded, and what is wrong with which line. A batch with a bad line is
+//! not stored; the others are. What is held at a time is one batch.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::super::super::page::parameter;
+use super::super::{AdminApi, Answer, Problem, blocking, invalid, shown};
+use super::{Asked, TEXT_BYTES_MAX};
+use crate::records::{Records, StoreError};
+use tidegate_engine::text::query_decoded;
+use tidegate_records::{Format, Line, Reader, Record, RecordKey};
+
+/// Lines of a batch.
+const BATCH_LINES: u64 = 10_000;
+/// How long the client may send nothing.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// The longest body, in bytes: 100,000,000 records and some.
+const BODY_BYTES_MAX: u64 = 32 << 30;
+/// Bytes that are read from the client before they are looked at.
+const PIECE_BYTES: usize = 256 << 10;
+/// Bad lines that are told. All are counted.
+const PROBLEMS_MAX: usize = 100;
+
+/// A load that somebody asks for.
+pub(super) struct Load {
+    asked: Asked,
+    format: Format,
+}
+
+/// How far a load has come.
+struct Progress {
+    reader: Option<Reader>,
+    batch: Batch,
+    /// Batches that are full, and not stored yet.
+    full: Vec<Batch>,
+    report: Report,
+}
+
+/// Lines that are stored together.
+#[derive(Default)]
+struct Batch {
+    lines: u64,
+    records: Vec<(RecordKey, Record)>,
+    has_bad: bool,
+}
+
+/// What became of all lines.
+#[derive(Default)]
+struct Report {
+    loaded: u64,
+    not_loaded: u64,
+    bad: u64,
+    problems: Vec<Value>,
+}
+
+impl Load {
+    /// Reads `format`, `who` and `why`.
+    pub(super) fn of(query: &str, peer: String) -> Result<Self, Problem> {
+        let text = |name: &str| {
+            let text = query_decoded(parameter(query, name).unwrap_or_default());
+            let text = text.ok().filter(|text| text.len() <= TEXT_BYTES_MAX);
+            text.ok_or_else(|| invalid(&format!("{name}: is no text of at most {TEXT_BYTES_MAX} bytes")))
+        };
+        let named = parameter(query, "format").unwrap_or(Format::JsonLines.name());
+        let format = Format::ALL.into_iter().find(|format| format.name() == named);
+        let format = format.ok_or_else(|| invalid("format: expected json or csv"))?;
+        Ok(Self { asked: Asked::new(&text("who")?, &text("why")?, true, peer)?, format })
+    }
+
+    /// Loads all of the body. One load runs at a time.
+    pub(super) async fn run(self, api: &AdminApi, records: Arc<Records>, body: Incoming) -> Answer {
+        let Ok(only) = Arc::clone(&api.loading).try_acquire_owned() else {
+            return Err(Problem(
+                StatusCode::CONFLICT,
+                "another load runs (expected it to end first)".to_owned(),
+            ));
+        };
+        let format = self.format;
+        let load = async move {
+            let _only = only;
+            let mut progress = Progress::new(format);
+            let ended = progress.read(&records, body).await;
+            let stopped = ended.as_ref().err().map(|Problem(_, why)| format!("; stopped: {why}"));
+            let Report { loaded, not_loaded, bad, .. } = &progress.report;
+            let outcome =
+                format!("{loaded} loaded, {not_loaded} not, {bad} bad lines{}", stopped.unwrap_or_default());
+            Ok(((progress.report, ended), outcome))
+        };
+        let what = json!({"format": format.name()});
+        let (report, ended) = api.audited(self.asked, "records_load", what, load).await?;
+        let (status, stopped) = match ended {
+            Ok(()) if report.bad == 0 => (StatusCode::OK, None),
+            Ok(()) => (StatusCode::BAD_REQUEST, None),
+            Err(Problem(status, why)) => (status, Some(why)),
+        };
+        Ok(shown(status, &report.json(stopped)))
+    }
+}
+
+impl Progress {
+    fn new(format: Format) -> Self {
+        let reader = Some(Reader::new(format));
+        Self { reader, batch: Batch::default(), full: Vec::new(), report: Report::default() }
+    }
+
+    async fn read(&mut self, records: &Records, mut body: Incoming) -> Result<(), Problem> {
+        let (mut piece, mut all) = (Vec::new(), 0);
+        loop {
+            let frame = timeout(SILENCE_MAX, body.frame()).await;
+            let frame = frame
+                .map_err(|_| Problem(StatusCode::REQUEST_TIMEOUT, "the client fell silent".to_owned()))?;
+            let frame = frame.transpose().map_err(|error| invalid(&error))?;
+            let is_end = frame.is_none();
+            let bytes = frame.and_then(|frame| frame.into_data().ok()).unwrap_or_default();
+            all += bytes.len() as u64;
+            if all > BODY_BYTES_MAX {
+                let what = format!("more than {BODY_BYTES_MAX} bytes (expected several loads)");
+                return Err(Problem(StatusCode::PAYLOAD_TOO_LARGE, what));
+            }
+            piece.extend_from_slice(&bytes);
+            if piece.len() >= PIECE_BYTES || is_end {
+                self.look_at(mem::take(&mut piece), is_end).await?;
+                self.store(records, is_end).await?;
+            }
+            if is_end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads the lines of these bytes, on a thread where that delays nobody.
+    async fn look_at(&mut self, piece: Vec<u8>, is_end: bool) -> Result<(), Problem> {
+        let Some(mut reader) = self.reader.take() else { return Ok(()) };
+        let look = move || {
+            let mut lines = Vec::new();
+            reader.feed(&piece, &mut |line| lines.push(line));
+            match is_end {
+                true => {
+                    reader.finish(&mut |line| lines.push(line));
+                    (None, lines)
+                }
+                false => (Some(reader), lines),
+            }
+        };
+        let (reader, lines) = blocking(look).await?;
+        self.reader = reader;
+        lines.into_iter().for_each(|line| self.take(line));
+        Ok(())
+    }
+
+    fn take(&mut self, line: Line) {
+        self.batch.lines += 1;
+        match line.read {
+            Ok(record) => self.batch.records.push(record),
+            Err(error) => {
+                self.batch.has_bad = true;
+                self.report.bad += 1;
+                if self.report.problems.len() < PROBLEMS_MAX {
+                    self.report.problems.push(json!({"line": line.number, "problem": error.to_string()}));
+                }
+            }
+        }
+        if self.batch.lines == BATCH_LINES {
+            self.full.push(mem::take(&mut self.batch));
+        }
+    }
+
+    async fn store(&mut self, records: &Records, is_end: bool) -> Result<(), StoreError> {
+        if is_end {
+            self.full.push(mem::take(&mut self.batch));
+        }
+        for batch in mem::take(&mut self.full) {
+            let count = batch.records.len() as u64;
+            if batch.has_bad || count == 0 {
+                self.report.not_loaded += count;
+                continue;
+            }
+            records.load(batch.records).await?;
+            self.report.loaded += count;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// `stopped`: why it did not come to the end.
+    fn json(&self, stopped: Option<String>) -> Value {
+        let Self { loaded, not_loaded, bad, problems } = self;
+        let mut report =
+            json!({"loaded": loaded, "not_loaded": not_loaded, "bad": bad, "problems": problems});
+        if let Some(why) = stopped {
+            report["error"] = why.into();
+        }
+        report
+    }
+}
