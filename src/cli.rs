@@ -8,6 +8,7 @@ mod ask;
 mod check;
 mod completions;
 mod debug_port;
+mod limit;
 mod logs;
 mod man;
 mod replay;
@@ -98,6 +99,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<
         Some(("test", own)) => test::run(own, flag_of(own, &matches), variable),
         Some(("exception", own)) => admin::exception(own, flag_of(own, &matches), variable),
         Some(("counter", own)) => admin::counter(own, flag_of(own, &matches), variable),
+        Some(("limit", own)) => limit::run(own, flag_of(own, &matches), variable),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => Ok((man::run(own), ExitCode::SUCCESS)),
         Some(("state", own)) => state::run(own, flag_of(own, &matches), variable),
@@ -176,6 +178,7 @@ fn command() -> Command {
         state::command(),
         admin::exception_command(),
         admin::counter_command(),
+        limit::command(),
         completions::command(),
     ];
     commands.push(man::command(&commands));

@@ -21,10 +21,10 @@ use tidegate_engine::text::one_line;
 const ID: &str = "id";
 
 /// The settings that say where the limiter is, and the token.
-const SETTINGS: &[&str] = &["DEBUG_HOST", "DEBUG_PORT", "ADMIN_TOKEN"];
+pub(super) const SETTINGS: &[&str] = &["DEBUG_HOST", "DEBUG_PORT", "ADMIN_TOKEN"];
 
 /// The fields of an exception that are options of the command, as texts.
-const TEXTS: [(&str, &str, &str); 4] = [
+pub(super) const TEXTS: [(&str, &str, &str); 4] = [
     ("who", "NAME", "who makes it"),
     ("why", "TEXT", "why"),
     ("from", "TIME", "when it begins, such as 2026-11-30T08:00:00Z; else at once"),
@@ -86,14 +86,14 @@ pub(super) fn counter_command() -> Command {
 }
 
 /// The entries of a descriptor.
-fn path() -> [Arg; 2] {
+pub(super) fn path() -> [Arg; 2] {
     let domain = Arg::new("domain").value_name("DOMAIN").required(true);
     let entries = Arg::new("entries").value_name("KEY[=VALUE]").num_args(1..).required(true);
     [domain, entries.help("the entries of a descriptor, in order; in exceptions, a `*` stands for any text")]
 }
 
 /// What every one of these commands takes.
-fn everywhere(command: Command) -> Command {
+pub(super) fn everywhere(command: Command) -> Command {
     let to = Arg::new("to").long("to").value_name("HOST:PORT").value_delimiter(',').action(ArgAction::Append);
     let help = "the debug ports of the limiters, separated by commas; with TLS: https://HOST:PORT [default: \
                 DEBUG_HOST, DEBUG_PORT]";
@@ -140,7 +140,7 @@ pub(super) fn counter(
 }
 
 /// Sends one request to every limiter, and shows what each answers.
-fn run(
+pub(super) fn run(
     matches: &ArgMatches,
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
@@ -159,32 +159,34 @@ fn run(
         let name = limiter.name();
         // With several limiters, each line says whose it is.
         let prefix = if limiters.len() > 1 { format!("{name}\t") } else { String::new() };
-        match send(limiter, &call) {
-            Ok((status, body)) if status.is_success() => {
-                body.lines().for_each(|line| {
-                    let _ = writeln!(out, "{prefix}{line}");
-                });
-            }
-            failed => {
-                code = ExitCode::FAILURE;
-                let why = match failed {
-                    Ok((status, body)) => format!("{status}: {}", body.trim_end()),
-                    Err(error) => error.to_string(),
-                };
-                print_error(format_args!("{name}: {}", one_line(&why)));
-            }
+        match ask(limiter, &call) {
+            Some(body) => body.lines().for_each(|line| {
+                let _ = writeln!(out, "{prefix}{line}");
+            }),
+            None => code = ExitCode::FAILURE,
         }
     }
     Ok((out, code))
 }
 
+/// The answer of one limiter. `None`: it did not, or refused, as was said on standard error.
+pub(super) fn ask(limiter: &Limiter, call: &Call<'_>) -> Option<String> {
+    let why = match send(limiter, call) {
+        Ok((status, body)) if status.is_success() => return Some(body),
+        Ok((status, body)) => format!("{status}: {}", body.trim_end()),
+        Err(error) => error.to_string(),
+    };
+    print_error(format_args!("{}: {}", limiter.name(), one_line(&why)));
+    None
+}
+
 /// The value of an argument that only some of these commands have.
-fn text(own: &ArgMatches, name: &str) -> Option<String> {
+pub(super) fn text(own: &ArgMatches, name: &str) -> Option<String> {
     own.try_get_one(name).ok().flatten().cloned()
 }
 
 /// The body of a request: what the command line says, by the names of the API.
-fn fields(own: &ArgMatches) -> Map<String, Value> {
+pub(super) fn fields(own: &ArgMatches) -> Map<String, Value> {
     let number = |name: &str| own.try_get_one::<u32>(name).ok().flatten().copied();
     let mut fields = Map::new();
     for name in ["domain", "who", "why", "from", "until"] {

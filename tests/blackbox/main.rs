@@ -48,6 +48,7 @@ mod paths;
 mod promtool;
 mod proxies;
 mod readme;
+mod records;
 mod redis_cold;
 mod redis_examples;
 mod redis_failover;

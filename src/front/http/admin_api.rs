@@ -146,7 +146,7 @@ impl AdminApi {
             }),
             _ if is_below(path, RECORDS) => {
                 let query = head.uri.query().unwrap_or_default();
-                self.records(&path[RECORDS.len()..], (method, query), body, peer).await
+                self.records(&path[RECORDS.len()..], (method, query), body, caller).await
             }
             _ => match path.strip_prefix(EXCEPTIONS).and_then(|rest| rest.strip_prefix('/')) {
                 Some(id) => self.exception(id.to_owned(), head, body, caller).await,

@@ -15,7 +15,7 @@ use self::load::Load;
 use super::super::page::not_allowed;
 use super::{AdminApi, Answer, Problem, blocking, invalid, shown};
 use crate::clock::Clock;
-use crate::exceptions::{Author, ChangeError};
+use crate::exceptions::{Author, Caller, ChangeError};
 use crate::records::{Records, StoreError};
 use tidegate_records::{BadRecord, FolderError, KeyPrefix, Record, RecordKey, key_of, read, show};
 
@@ -48,29 +48,34 @@ impl AdminApi {
         path: &str,
         (method, query): (&Method, &str),
         body: Incoming,
-        peer: String,
+        caller: Caller,
     ) -> Answer {
+        let allowed = match path {
+            "" => "PUT, DELETE",
+            "/get" | "/list" | "/load" => "POST",
+            _ => return Err(Problem(StatusCode::NOT_FOUND, "not found; see /admin/openapi.json".to_owned())),
+        };
+        if !allowed.split(", ").any(|name| name == method.as_str()) {
+            return Ok(not_allowed(allowed));
+        }
         let Some(records) = self.records.clone() else {
             let what = "there is no store of records (expected LIMITS_DIR to be set)";
             return Err(Problem(StatusCode::CONFLICT, what.to_owned()));
         };
-        let is_post = method == Method::POST;
+        if path == "/load" {
+            return Load::of(query, caller)?.run(self, records, body).await;
+        }
+        let asked = self.read(body).await?;
         match path {
-            "" if method == Method::PUT => self.put_record(&records, &self.read(body).await?, peer).await,
-            "" if method == Method::DELETE => {
-                self.delete_record(&records, &self.read(body).await?, peer).await
-            }
-            "" => Ok(not_allowed("PUT, DELETE")),
-            "/get" if is_post => get(&records, &self.read(body).await?).await,
-            "/list" if is_post => list(&records, &self.read(body).await?).await,
-            "/load" if is_post => Load::of(query, peer)?.run(self, records, body).await,
-            "/get" | "/list" | "/load" => Ok(not_allowed("POST")),
-            _ => Err(Problem(StatusCode::NOT_FOUND, "not found; see /admin/openapi.json".to_owned())),
+            "/get" => get(&records, &asked).await,
+            "/list" => list(&records, &asked).await,
+            _ if method == Method::PUT => self.put_record(&records, &asked, caller).await,
+            _ => self.delete_record(&records, &asked, caller).await,
         }
     }
 
-    async fn put_record(&self, records: &Arc<Records>, asked: &Value, peer: String) -> Answer {
-        let (who, mut fields) = (Asked::of(asked, true, peer)?, asked.clone());
+    async fn put_record(&self, records: &Arc<Records>, asked: &Value, caller: Caller) -> Answer {
+        let (who, mut fields) = (Asked::of(asked, true, caller)?, asked.clone());
         if let Some(fields) = fields.as_object_mut() {
             fields.retain(|name, _| name != "who" && name != "why");
         }
@@ -89,9 +94,9 @@ impl AdminApi {
         Ok(shown(status, &json!({"done": done})))
     }
 
-    async fn delete_record(&self, records: &Arc<Records>, asked: &Value, peer: String) -> Answer {
+    async fn delete_record(&self, records: &Arc<Records>, asked: &Value, caller: Caller) -> Answer {
         only(asked, &["domain", "entries", "who", "why"])?;
-        let (who, key) = (Asked::of(asked, false, peer)?, key_of(asked)?);
+        let (who, key) = (Asked::of(asked, false, caller)?, key_of(asked)?);
         let before = records.get(key.clone()).await?.ok_or_else(|| unknown(&key))?;
         let change = Change { key: key.clone(), before: Some(before), after: None };
         let records = Arc::clone(records);
@@ -198,20 +203,20 @@ fn entries_json(entries: &[(String, String)]) -> Value {
 
 impl Asked {
     /// Who, and why unless that may be left out.
-    fn of(asked: &Value, needs_why: bool, peer: String) -> Result<Self, Problem> {
+    fn of(asked: &Value, needs_why: bool, caller: Caller) -> Result<Self, Problem> {
         let text = |name: &str| match asked.get(name) {
             None => Ok(""),
             Some(Value::String(text)) if text.len() <= TEXT_BYTES_MAX => Ok(text.as_str()),
             Some(_) => Err(invalid(&format!("{name}: is no text of at most {TEXT_BYTES_MAX} bytes"))),
         };
-        Self::new(text("who")?, text("why")?, needs_why, peer)
+        Self::new(text("who")?, text("why")?, needs_why, caller)
     }
 
-    fn new(who: &str, why: &str, needs_why: bool, peer: String) -> Result<Self, Problem> {
+    fn new(who: &str, why: &str, needs_why: bool, caller: Caller) -> Result<Self, Problem> {
         match (who.is_empty(), why.is_empty() && needs_why) {
             (true, _) => Err(invalid("who: is missing")),
             (_, true) => Err(invalid("why: is missing")),
-            _ => Ok(Self { author: Author { who: who.to_owned(), peer }, why: why.to_owned() }),
+            _ => Ok(Self { author: Author { who: who.to_owned(), caller }, why: why.to_owned() }),
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::super::super::page::parameter;
 use super::super::{AdminApi, Answer, Problem, blocking, invalid, shown};
 use super::{Asked, TEXT_BYTES_MAX};
+use crate::exceptions::Caller;
 use crate::records::{Records, StoreError};
 use tidegate_engine::text::query_decoded;
 use tidegate_records::{Format, Line, Reader, Record, RecordKey};
@@ -65,7 +66,7 @@ struct Report {
 
 impl Load {
     /// Reads `format`, `who` and `why`.
-    pub(super) fn of(query: &str, peer: String) -> Result<Self, Problem> {
+    pub(super) fn of(query: &str, caller: Caller) -> Result<Self, Problem> {
         let text = |name: &str| {
             let text = query_decoded(parameter(query, name).unwrap_or_default());
             let text = text.ok().filter(|text| text.len() <= TEXT_BYTES_MAX);
@@ -74,7 +75,7 @@ impl Load {
         let named = parameter(query, "format").unwrap_or(Format::JsonLines.name());
         let format = Format::ALL.into_iter().find(|format| format.name() == named);
         let format = format.ok_or_else(|| invalid("format: expected json or csv"))?;
-        Ok(Self { asked: Asked::new(&text("who")?, &text("why")?, true, peer)?, format })
+        Ok(Self { asked: Asked::new(&text("who")?, &text("why")?, true, caller)?, format })
     }
 
     /// Loads all of the body. One load runs at a time.

@@ -1,0 +1,163 @@
+//! `tidegate limit`: records of running limiters, as commands. A record is a limit for one key.
+//!
+//! In: one record, or a file of them, and the limiters that it goes to. Out: what each answers. Sending the same again changes
+//! nothing, so a load that failed half way is simply repeated.
+
+mod load;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use http::Method;
+use serde_json::{Map, Value};
+
+use super::admin::{self, SETTINGS, TEXTS, everywhere, path};
+use super::debug_port::{Call, Limiter};
+use super::{Done, flag_of, read_only};
+use crate::configuration::Configuration;
+use crate::settings::Row;
+
+/// Records of a page that is fetched.
+const PAGE: u64 = 5_000;
+
+/// What a record says as text, by the names of the API.
+const WORDS: [(&str, &str, &str); 4] = [
+    ("unit", "UNIT", "another window: second, minute, hour, day, week, month or year"),
+    ("window", "DURATION", "another window, such as 90s; instead of --unit"),
+    ("algorithm", "NAME", "another algorithm"),
+    ("granularity", "DURATION", "another width of the buckets of sliding_window"),
+];
+/// What a record says as a number.
+const NUMBERS: [(&str, &str); 3] = [
+    ("requests-per-unit", "N"),
+    ("burst", "the capacity, if the limit is a bucket"),
+    ("unit-multiplier", "the window is so many units"),
+];
+
+/// The command.
+pub(super) fn command() -> Command {
+    let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
+    let number =
+        |(name, help)| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32)).help(help);
+    let shadow = Arg::new("shadow-mode").long("shadow-mode").value_name("BOOL");
+    let put = Command::new("put")
+        .about("Makes a record, or replaces the one of its key")
+        .args(path())
+        .args(NUMBERS.map(number))
+        .args(WORDS.map(text))
+        .arg(
+            Arg::new("unlimited")
+                .long("unlimited")
+                .action(ArgAction::SetTrue)
+                .help("counted, and never denied"),
+        )
+        .arg(shadow.value_parser(value_parser!(bool)).help("whether it only counts and reports"))
+        .args([TEXTS[0], TEXTS[1]].map(text));
+    let get = Command::new("get").about("Shows the record of a key").args(path());
+    let delete = Command::new("delete").about("Removes the record of a key").args(path());
+    let delete = delete.args([TEXTS[0], TEXTS[1]].map(text));
+    let most = number(("most", "only the first so many")).default_value("1000");
+    let list = Command::new("list").about("Lists records, a line of JSON each").args(prefix()).arg(most);
+    let export = Command::new("export").about("Writes all records, as `load` reads them").args(prefix());
+    Command::new("limit")
+        .about("Limits for single keys of running limiters: one, or a file of millions")
+        .subcommand_required(true)
+        .subcommands([put, get, delete, list, load::command(), export].map(everywhere))
+}
+
+/// What the keys of a list begin with.
+fn prefix() -> [Arg; 2] {
+    let help = "only those with these entries first, of which the last may be a key alone";
+    path()
+        .map(|arg| if arg.get_id() == "entries" { arg.num_args(0..).help(help) } else { arg }.required(false))
+}
+
+/// Runs it.
+pub(super) fn run(
+    matches: &ArgMatches,
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Done {
+    match matches.subcommand() {
+        Some(("list" | "export" | "load", own)) => {
+            let given = flag_of(own, own);
+            let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
+            let limiters = Limiter::named(own, &configuration.listeners.debug)?;
+            let asking = Asking { limiters, configuration };
+            match own.try_contains_id("file") {
+                Ok(_) => load::run(own, &asking),
+                Err(_) => Ok((String::new(), list(own, &asking))),
+            }
+        }
+        _ => admin::run(matches, flag, variable, |command, own| {
+            let body = Value::Object(fields(own));
+            match command {
+                "put" => (Method::PUT, "/admin/records".to_owned(), body),
+                "delete" => (Method::DELETE, "/admin/records".to_owned(), body),
+                _ => (Method::POST, "/admin/records/get".to_owned(), body),
+            }
+        }),
+    }
+}
+
+/// Limiters that are asked several times.
+struct Asking {
+    limiters: Vec<Limiter>,
+    configuration: Configuration,
+}
+
+impl Asking {
+    /// The answer of one limiter. `None`: it did not, or refused, as was said on standard error.
+    fn post(&self, limiter: &Limiter, path: String, body: String) -> Option<String> {
+        let token = self.configuration.admin.token.as_ref().map(|token| token.0.as_str());
+        admin::ask(limiter, &Call { method: Method::POST, path, body, token })
+    }
+
+    /// With several limiters, each line says whose it is.
+    fn prefix(&self, limiter: &Limiter) -> String {
+        if self.limiters.len() > 1 { format!("{}\t", limiter.name()) } else { String::new() }
+    }
+}
+
+/// The fields of a record that the command line gives.
+fn fields(own: &ArgMatches) -> Map<String, Value> {
+    let mut fields = admin::fields(own);
+    for (name, ..) in WORDS {
+        fields.extend(admin::text(own, name).map(|text| (name.to_owned(), text.into())));
+    }
+    let multiplier = own.try_get_one::<u32>("unit-multiplier").ok().flatten();
+    fields.extend(multiplier.map(|number| ("unit_multiplier".to_owned(), (*number).into())));
+    let shadow = own.try_get_one::<bool>("shadow-mode").ok().flatten();
+    fields.extend(shadow.map(|flag| ("shadow_mode".to_owned(), (*flag).into())));
+    fields
+}
+
+/// Prints records page by page, as many as there are or as are asked for.
+fn list(own: &ArgMatches, asking: &Asking) -> ExitCode {
+    let most = own.try_get_one::<u32>("most").ok().flatten().map_or(u64::MAX, |most| u64::from(*most));
+    let all = asking.limiters.iter().map(|limiter| list_one(admin::fields(own), most, asking, limiter));
+    match all.fold(true, |all, one| all & one.is_some()) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn list_one(mut asked: Map<String, Value>, most: u64, asking: &Asking, limiter: &Limiter) -> Option<()> {
+    let (prefix, mut left, mut out) = (asking.prefix(limiter), most, io::stdout().lock());
+    while left > 0 {
+        asked.insert("most".to_owned(), left.min(PAGE).into());
+        let body = Value::Object(asked.clone()).to_string();
+        let page = asking.post(limiter, "/admin/records/list".to_owned(), body)?;
+        let page: Value = serde_json::from_str(&page).unwrap_or_default();
+        let records = page["records"].as_array().map(Vec::as_slice).unwrap_or_default();
+        // Whoever reads may have seen enough.
+        records.iter().try_for_each(|record| writeln!(out, "{prefix}{record}")).ok()?;
+        left -= (records.len() as u64).min(left);
+        match &page["next"] {
+            Value::Null => break,
+            next => asked.insert("after".to_owned(), next.clone()),
+        };
+    }
+    Some(())
+}
