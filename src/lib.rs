@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | `tidegate-engine` | requests, rules, plans, limits, decisions, counters in memory. Other programs embed it |
 //! | `tidegate-redis` | the shared store: counters in Redis, and the fallback when Redis does not answer |
+//! | `tidegate-records` | limits for single keys, millions of them in a folder |
 //! | `tidegate-grpc` | HTTP/2 and gRPC as a state machine that knows no service |
 //! | `tidegate-yaml` | YAML with the place of every value, for files of rules and of mappings |
 //!
@@ -32,6 +33,8 @@
 //! `statsd` sends `metrics`, `front` begins `spans`, `state` writes and reads counters, `status` samples counts for the
 //! status page, which `front` shows, and `exceptions` and `resets` are what operators change meanwhile (`stamp` reads and writes
 //! times as text; `disk` writes the files of `state`, `exceptions` and `resets`). `settings` reads the command line and the environment, one value per row of its table.
+//! status page, which `front` shows, and `exceptions` and `records` are what operators change meanwhile (`stamp` reads and writes
+//! times as text; `disk` writes the files of both `state` and `exceptions`). `settings` reads the command line and the environment, one value per row of its table.
 //! `configuration` resolves these once into the options of all other modules. `app` hands the options on and knows no
 //! settings. Only `cli` imports `app`. Cargo keeps the walls between crates, `tests/tidy.rs` those within.
 //!
@@ -120,6 +123,8 @@
 //! - **A reset below a path changes keys, not counters** (`rules/epochs` of the engine, `resets`). Counters are known by
 //!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. Leases, the deny cache
 //!   and hits that go back belong to keys that nobody asks any more.
+//! - **Records are in an embedded store** (`records`, with LIMITS_DIR; `folder.rs` of `crates/records` says which, and what was
+//!   measured). Threads of its own wait for its disk, few and with bounded queues, so no worker ever does.
 //! - **Rules own no counters and no metrics**, so rules can be checked without a server, and a reload swaps one
 //!   pointer. Each thread reads it through a cache of its own, because a shared reference count bounces between cores.
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.

@@ -55,12 +55,16 @@ impl Pool {
         self.begin(call)?.await.map_err(|_| PoolError::Lost)
     }
 
-    /// The same for a thread that may wait.
+    /// The same for a thread that may wait, also within a runtime.
     pub fn call_waiting<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PoolError> {
-        self.begin(call)?.blocking_recv().map_err(|_| PoolError::Lost)
+        let (done, result) = sync_channel(1);
+        self.queue(Box::new(move || {
+            let _ = done.send(call());
+        }))?;
+        result.recv().map_err(|_| PoolError::Lost)
     }
 
     fn begin<T: Send + 'static>(
@@ -68,11 +72,15 @@ impl Pool {
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<oneshot::Receiver<T>, PoolError> {
         let (done, result) = oneshot::channel();
-        let job: Job = Box::new(move || {
+        self.queue(Box::new(move || {
             let _ = done.send(call());
-        });
+        }))?;
+        Ok(result)
+    }
+
+    fn queue(&self, job: Job) -> Result<(), PoolError> {
         match self.jobs.try_send(job) {
-            Ok(()) => Ok(result),
+            Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => Err(PoolError::Full),
             Err(TrySendError::Disconnected(_)) => Err(PoolError::Lost),
         }
