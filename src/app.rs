@@ -46,8 +46,8 @@ use crate::front::http::{AdminApi, AdminFront, Gate, HttpFront, MetricsFront};
 use crate::health::Health;
 use crate::logging::{self, REPORT};
 use crate::metrics::Metrics;
-use crate::resets::{self, Resets};
 use crate::records::{Records, StoreError};
+use crate::resets::{self, Resets};
 use crate::service::{Counters, Service};
 use crate::source::file::{Reread, SourceError};
 use crate::spans::{ExportError, Tracer};
@@ -461,9 +461,7 @@ impl App {
             let gate = Gate::new(host, token).with_names(&admin.certificate_names);
             let service = Arc::clone(&self.service);
             let changed = (Arc::clone(&self.exceptions), Arc::clone(&self.resets));
-            let api = AdminApi::new(changed, Arc::clone(&service), Arc::clone(&handler), gate.clone());
-            let (service, book) = (Arc::clone(&self.service), Arc::clone(&self.exceptions));
-            let api = AdminApi::new(book, Arc::clone(&service), Arc::clone(&handler), gate.clone())
+            let api = AdminApi::new(changed, Arc::clone(&service), Arc::clone(&handler), gate.clone())
                 .with_records(self.records.clone());
             exceptions::register_refused(&self.metrics, api.refused());
             let status = Arc::new(status::of(self, workers, api.refused()));

@@ -247,7 +247,6 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "status",
                     "watches",
                     "records",
-                    "status",
                 ],
             ),
             ("settings", &["front", "logging", "spans", "statsd", "events"]),

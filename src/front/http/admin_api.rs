@@ -1,12 +1,11 @@
-//! The admin API, on the debug port: exceptions, counters, resets, and the audit of what was done with them.
-//! The admin API, on the debug port: exceptions, counters, records, and the audit of what was done with them.
+//! The admin API, on the debug port: exceptions, counters, resets, records, and the audit of what was done with them.
 //!
 //! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Whatever writes files runs on a thread
 //! of its own, because this one serves scrapes. `openapi.json` beside this file describes all of it; a test compares.
 
 mod counters;
-mod resets;
 mod records;
+mod resets;
 mod wanted;
 
 use std::sync::Arc;
@@ -18,7 +17,6 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
-use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use self::records::RECORDS;
@@ -30,8 +28,8 @@ use crate::clock::Clock;
 use crate::exceptions::{Author, Book, Caller, Change, ChangeError, Record};
 use crate::front::connections::Peer;
 use crate::front::{Handler, Refusal};
-use crate::resets::Resets;
 use crate::records::Records;
+use crate::resets::Resets;
 use crate::service::Service;
 use tidegate_engine::Timestamp;
 use tidegate_engine::text::json_line;
@@ -74,10 +72,8 @@ impl AdminApi {
         handler: Arc<Handler>,
         gate: Gate,
     ) -> Self {
-        Self { book, resets, service, handler, gate, refused: Arc::default() }
-    pub fn new(book: Arc<Book>, service: Arc<Service>, handler: Arc<Handler>, gate: Gate) -> Self {
         let loading = Arc::new(Semaphore::new(1));
-        Self { book, records: None, loading, service, handler, gate, refused: Arc::default() }
+        Self { book, resets, records: None, loading, service, handler, gate, refused: Arc::default() }
     }
 
     /// With these records.
