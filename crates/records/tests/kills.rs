@@ -4,6 +4,8 @@
 //! The process is this test itself, started anew with a folder. It says the number of each step that has returned. With
 //! TIDEGATE_KILLS it is killed so often.
 
+#![allow(clippy::disallowed_methods, reason = "the test tells its child by the environment what it is")]
+
 use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, BufRead as _, BufReader, Write as _};

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use self::load::Load;
 use super::super::page::not_allowed;
-use super::{AdminApi, Answer, Problem, blocking, invalid, shown};
+use super::{AdminApi, Answer, Problem, blocking, fields, invalid, shown};
 use crate::clock::Clock;
 use crate::exceptions::{Author, Caller, ChangeError};
 use crate::records::{Records, StoreError};
@@ -75,11 +75,11 @@ impl AdminApi {
     }
 
     async fn put_record(&self, records: &Arc<Records>, asked: &Value, caller: Caller) -> Answer {
-        let (who, mut fields) = (Asked::of(asked, true, caller)?, asked.clone());
-        if let Some(fields) = fields.as_object_mut() {
+        let (who, mut record) = (Asked::of(asked, true, caller)?, asked.clone());
+        if let Some(fields) = record.as_object_mut() {
             fields.retain(|name, _| name != "who" && name != "why");
         }
-        let (key, record) = read(&fields)?;
+        let (key, record) = read(&record)?;
         let before = records.get(key.clone()).await?;
         let change = Change { key, before, after: Some(record) };
         let (status, done) = match before {
@@ -95,7 +95,7 @@ impl AdminApi {
     }
 
     async fn delete_record(&self, records: &Arc<Records>, asked: &Value, caller: Caller) -> Answer {
-        only(asked, &["domain", "entries", "who", "why"])?;
+        fields(asked, &["domain", "entries", "who", "why"])?;
         let (who, key) = (Asked::of(asked, false, caller)?, key_of(asked)?);
         let before = records.get(key.clone()).await?.ok_or_else(|| unknown(&key))?;
         let change = Change { key: key.clone(), before: Some(before), after: None };
@@ -136,7 +136,7 @@ impl AdminApi {
 }
 
 async fn get(records: &Records, asked: &Value) -> Answer {
-    only(asked, &["domain", "entries"])?;
+    fields(asked, &["domain", "entries"])?;
     let key = key_of(asked)?;
     match records.get(key.clone()).await? {
         Some(record) => Ok(shown(StatusCode::OK, &show(&key, &record))),
@@ -146,7 +146,7 @@ async fn get(records: &Records, asked: &Value) -> Answer {
 
 /// A page of records, and where the next one begins.
 async fn list(records: &Records, asked: &Value) -> Answer {
-    only(asked, &["domain", "entries", "after", "most"])?;
+    fields(asked, &["domain", "entries", "after", "most"])?;
     let after = match asked.get("after") {
         None | Some(Value::Null) => None,
         Some(after) => Some(key_of(after).map_err(|error| invalid(&format!("after: {error}")))?),
@@ -225,14 +225,6 @@ impl Change {
     fn json(&self) -> Value {
         let record = |record: Option<&Record>| record.map(|record| show(&self.key, record));
         json!({"before": record(self.before.as_ref()), "after": record(self.after.as_ref())})
-    }
-}
-
-fn only(asked: &Value, known: &[&str]) -> Result<(), Problem> {
-    let fields = asked.as_object().ok_or_else(|| invalid("the body is no object"))?;
-    match fields.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(unknown) => Err(invalid(&format!("{unknown:?}: is unknown (expected of {})", known.join(", ")))),
-        None => Ok(()),
     }
 }
 
