@@ -141,7 +141,9 @@ fn too_many_until(
     (from, end): (Time, Time),
 ) -> Option<String> {
     let within = own.iter().take_while(|it| it.asked < end).filter(|it| it.answered < end);
-    let most = limit.most() * (1 + alone(rules, limit));
+    // The last of these that was charged fitted into its own N together with all others.
+    let n = within.clone().map(|it| u64::from(it.requests)).max()?;
+    let most = n * (1 + alone(rules, limit));
     let hits: u64 = within.clone().map(|it| it.hits).sum();
     if hits <= most {
         return None;
