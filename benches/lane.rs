@@ -9,7 +9,8 @@
 use std::time::{Duration, Instant};
 
 use mimalloc::MiMalloc;
-use tidegate::{lane, proto};
+use tidegate::{BareConnection, lane, lane_with_records, proto};
+use tidegate_records::{Record, RecordKey};
 
 #[path = "front/answer_head.rs"]
 mod answer_head;
@@ -27,11 +28,12 @@ mod request;
 mod request_head;
 
 use client::{Client, Tally};
-use request::{Descriptors, Keys, RequestMessage, rules_text};
+use request::{DOMAIN, Descriptors, KEY, Keys, RequestMessage, rules_text, value_of};
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+const LIMIT: &str = "{unit: hour, requests_per_unit: 1000000}";
 const KEYS: u64 = 1_000_000;
 const CONNECTIONS: usize = 8;
 const BATCHES: usize = 20_000;
@@ -45,9 +47,22 @@ struct Load {
     descriptors: Descriptors,
     /// Whether calls carry request ids and trace headers.
     ids: bool,
+    /// What is known of the keys.
+    records: Records,
 }
 
-const LOADS: [Load; 8] = [
+/// What is known of the keys.
+#[derive(Clone, Copy, PartialEq)]
+enum Records {
+    /// Their rule has no records.
+    NotAsked,
+    /// Each has one.
+    Each,
+    /// None has one, and that is known.
+    None,
+}
+
+const LOADS: [Load; 10] = [
     Load::plain("64", 64, KEYS),
     Load::plain("64-few-keys", 64, 100),
     Load { ids: true, ..Load::plain("64-ids", 64, KEYS) },
@@ -56,39 +71,64 @@ const LOADS: [Load; 8] = [
     Load::gateway("64-gateway1", 1),
     Load::gateway("64-gateway4", 4),
     Load::gateway("64-gateway8", 8),
+    Load { records: Records::Each, ..Load::plain("64-records", 64, KEYS) },
+    Load { records: Records::None, ..Load::plain("64-norecords", 64, KEYS) },
 ];
 
 impl Load {
     const fn plain(name: &'static str, calls: usize, keys: u64) -> Load {
-        Load { name, calls, keys, descriptors: Descriptors::Plain, ids: false }
+        Load { name, calls, keys, descriptors: Descriptors::Plain, ids: false, records: Records::NotAsked }
     }
 
     /// Calls with so many descriptors, and as many counters in all.
     const fn gateway(name: &'static str, rules: usize) -> Load {
         let descriptors = Descriptors::Gateway(rules);
-        Load { name, calls: 64, keys: KEYS / rules as u64, descriptors, ids: false }
+        Load {
+            name,
+            calls: 64,
+            keys: KEYS / rules as u64,
+            descriptors,
+            ids: false,
+            records: Records::NotAsked,
+        }
     }
 }
 
 fn main() {
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let connect = lane(&rules_text("{unit: hour, requests_per_unit: 1000000}"));
     println!("{:<12} {:>14} {:>14}", "calls", "ns a call", "the fastest");
+    let of_rules = lane(&rules_text(LIMIT));
     for load in LOADS {
-        let Load { name, calls, keys, .. } = load;
-        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-            measure(&connect, &load, Keys::InTurn(0), keys as usize / calls);
-            let mut times = measure(&connect, &load, Keys::Random(keys), BATCHES);
-            times.sort_unstable();
-            let a_call = |time: Duration| time.as_nanos() as f64 / calls as f64;
-            println!(
-                "{name:<12} {:>14.0} {:>14.0}",
-                a_call(times[times.len() / 2]),
-                a_call(times[times.len() / 100])
-            );
+        if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == load.name) {
+            continue;
+        }
+        match load.records {
+            Records::NotAsked => show(&of_rules, &load),
+            Records::Each | Records::None => show(&of_records(load.records), &load),
         }
     }
+}
+
+fn show<C: FnMut(&[u8], &mut Vec<u8>) -> usize>(connect: &impl Fn() -> C, load: &Load) {
+    let &Load { name, calls, keys, .. } = load;
+    measure(connect, load, Keys::InTurn(0), keys as usize / calls);
+    let mut times = measure(connect, load, Keys::Random(keys), BATCHES);
+    times.sort_unstable();
+    let a_call = |time: Duration| time.as_nanos() as f64 / calls as f64;
+    println!(
+        "{name:<12} {:>14.0} {:>14.0}",
+        a_call(times[times.len() / 2]),
+        a_call(times[times.len() / 100])
+    );
+}
+
+/// The same rules, whose keys may have records, of which all is known.
+fn of_records(records: Records) -> impl Fn() -> BareConnection {
+    let record = (records == Records::Each).then(|| Record::of_requests(1_000_000));
+    let key = |key: u64| RecordKey::of(DOMAIN, [(KEY, value_of(key).as_str())]).expect("a key");
+    let known = (0..KEYS as u32).map(|number| (key(number.into()), record));
+    lane_with_records(&rules_text(&format!("{LIMIT}, limits_from: store")), known)
 }
 
 /// The time of each batch.

@@ -8,6 +8,7 @@ mod control;
 mod events;
 mod exceptions;
 mod listen;
+mod lookup;
 mod mapping;
 mod records;
 mod reload;
@@ -28,6 +29,7 @@ use tokio::task::JoinSet;
 
 use crate::app::events::Telling;
 use crate::app::listen::{NoSocket, Ports, listen};
+use crate::app::lookup::Follower;
 use crate::app::reload::{Following, Installer, Starting, counted};
 pub use crate::app::shared::declare_whole;
 use crate::app::state::State;
@@ -189,6 +191,8 @@ struct App {
     exceptions: Arc<Book>,
     resets: Arc<Resets>,
     records: Option<Arc<Records>>,
+    /// What hears of changes of records that other nodes make.
+    follower: Option<Follower>,
     health: Arc<Health>,
     /// The last changes of rules, certificates and the mapping of metrics.
     reloads: Arc<ReloadLog>,
@@ -259,8 +263,14 @@ impl App {
         let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes);
         let telling = Telling::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
         let denied = configuration.keep_keys.then(Arc::<DeniedKeys>::default);
-        let service =
-            service.logging(log).telling(telling.events.clone()).counting_denied_keys(denied.clone());
+        let records = records::open(&configuration.limits)?;
+        let (looked_up, follower) =
+            lookup::records(records.as_ref(), &configuration.limits.lookup, &author, &metrics);
+        let service = service
+            .recorded(looked_up)
+            .logging(log)
+            .telling(telling.events.clone())
+            .counting_denied_keys(denied.clone());
         let service = Arc::new(service);
         state::register_cold(&metrics, &service, clock);
         let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
@@ -271,7 +281,6 @@ impl App {
             Some(folder) => resets.kept_in(folder.join("resets"))?,
             None => resets,
         });
-        let records = configuration.limits.folder.as_deref().map(records::open).transpose()?;
         records.iter().for_each(|records| records::register(&metrics, records));
         let tracer = configuration.tracing.clone().map(spans::start).transpose()?;
         Ok(Self {
@@ -285,6 +294,7 @@ impl App {
             exceptions,
             resets,
             records,
+            follower,
             health: Arc::new(Health::starting()),
             reloads,
             denied,
@@ -296,6 +306,7 @@ impl App {
     fn rules(&self, lines: Option<Ink>) -> Starting {
         let mut rules = self.configuration.rules.clone();
         rules.load.secret = self.author.secret.secret();
+        rules.load.no_records = self.records.is_none().then_some("LIMITS_DIR or LIMITS_URL");
         let (service, metrics) = (Arc::clone(&self.service), Arc::clone(&self.metrics));
         let installer = Installer::new(rules.load.clone(), service, metrics, self.clock)
             .with_cold_windows(self.configuration.state.deny_cold)
@@ -402,6 +413,9 @@ impl App {
         if self.service.counters().shared().is_some() {
             let following = Arc::clone(&self.resets).follow();
             control.spawn(async move { match following.await {} });
+        }
+        if let Some(follower) = self.follower.take() {
+            control.spawn(async move { match follower.follow().await {} });
         }
         let mut files: Vec<_> = rules.reread().into_iter().collect();
         control.spawn(rules.until_it_dies());

@@ -9,6 +9,7 @@
 //!
 //! - `in_force`: every setting with its value, to be shown
 //! - `listeners`: sockets, and the files of their TLS
+//! - `limits`: limits for single keys, and where they are kept
 //! - `rules`: where rules come from, and how they are loaded
 //! - `state`: counters that survive restarts
 //! - `redis`: the shared store
@@ -19,6 +20,7 @@
 
 mod events;
 mod in_force;
+mod limits;
 mod listeners;
 mod machine;
 mod metrics;
@@ -29,6 +31,7 @@ mod tracing;
 
 pub use self::events::{Events, WebhookSettings};
 pub use self::in_force::{InForce, in_force};
+pub use self::limits::{Limits, Lookup};
 pub use self::listeners::{Endpoint, Listeners, TlsFile, TlsFiles};
 pub use self::redis::{Redis, Server};
 pub use self::rules::{RuleFiles, Rules, no_rules};
@@ -108,13 +111,6 @@ pub struct Admin {
     pub exceptions_file: Option<PathBuf>,
     /// The file that changes are audited in.
     pub audit_log: Option<PathBuf>,
-}
-
-/// Limits for single keys, and where they are kept.
-#[derive(Clone)]
-pub struct Limits {
-    /// The folder that keeps them on this machine.
-    pub folder: Option<PathBuf>,
 }
 
 /// The log.
@@ -223,7 +219,7 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
             exceptions_file: settings.exceptions_file.as_ref().map(|path| path.0.clone()),
             audit_log: settings.audit_log.as_ref().map(|path| path.0.clone()),
         },
-        limits: Limits { folder: settings.limits_dir.as_ref().map(|path| path.0.clone()) },
+        limits: limits::resolve(settings, workers, problems),
         rules: rules::resolve(settings),
         modes: Modes {
             shadow: settings.shadow_mode,

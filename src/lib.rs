@@ -123,6 +123,11 @@
 //!   and hits that go back belong to keys that nobody asks any more.
 //! - **Records are in an embedded store** (`records`, with LIMITS_DIR; `folder.rs` of `crates/records` says which, and what was
 //!   measured). Threads of its own wait for its disk, few and with bounded queues, so no worker ever does.
+//! - **A record changes a plan too** (`records` of the engine, `service/records.rs`). What is known of a key, a record or none,
+//!   is in a cache. What is not goes the way of what waits for Redis; that decision holds the records that it found. The
+//!   name of a record in the cache is made of the entries alone, so a reload of rules drops none. A record with another
+//!   window counts apart: a copy of its rule with other keys stands in for the rule, and nothing past the plan knows. Under
+//!   rules without `limits_from` a decision pays one branch.
 //! - **Rules own no counters and no metrics**, so rules can be checked without a server, and a reload swaps one
 //!   pointer. Each thread reads it through a cache of its own, because a shared reference count bounces between cores.
 //! - **Keys are 128 bits, injective, under a secret of the process**: nobody can aim at a shard or a collision.
@@ -159,7 +164,7 @@ pub mod cli;
 
 /// The handler behind the fronts, and the lane without sockets, for the benchmarks that measure them alone.
 #[doc(hidden)]
-pub use front::bare::{answerer, lane};
+pub use front::bare::{BareConnection, answerer, lane, lane_with_records};
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;

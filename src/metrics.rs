@@ -122,6 +122,7 @@ pub struct Metrics {
     candidates: Candidates,
     denials_not_logged: Slot,
     global_shadow: Slot,
+    records_known: Slot,
     decision_time: Histogram,
     calls: Calls,
     lane: Lane,
@@ -179,6 +180,7 @@ impl Metrics {
             candidates: Candidates::new(&striped, options.max_series)?,
             denials_not_logged: striped.reserve(1)?,
             global_shadow: striped.reserve(1)?,
+            records_known: striped.reserve(1)?,
             decision_time: Histogram::new(&striped, decision_buckets)?,
             calls: Calls::new(&striped, response_times)?,
             lane: Lane::new(&striped)?,
@@ -253,6 +255,11 @@ impl Metrics {
     /// Denials that were not logged so far.
     pub fn denials_not_logged_until_now(&self) -> u64 {
         self.striped.sum(self.denials_not_logged)
+    }
+
+    /// Counts this many keys whose records were known at once, or that were known to have none.
+    pub fn records_known(&self, keys: usize) {
+        self.striped.writer().add(self.records_known, keys as u64);
     }
 
     /// Counts this many decisions, for each of which the engine alone took `nanos`.

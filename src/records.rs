@@ -5,14 +5,20 @@
 //! another one, so that a bulk load delays no read.
 //!
 //! - `pool`: those threads
+//! - `redis`: records that several nodes share
 
 mod pool;
+mod redis;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use self::pool::{Pool, PoolError};
+use self::redis::InRedis;
+pub use self::redis::{Changed, RedisError};
 use tidegate_records::{Folder, FolderError, KeyPrefix, Record, RecordKey};
+use tidegate_redis::RedisStore;
+pub use tidegate_redis::values::Position;
 
 /// Threads that read the folder. More of them wait for the same disk.
 const READERS: usize = 4;
@@ -33,6 +39,9 @@ pub enum StoreError {
     /// Too much is asked of it at a time, or it failed.
     #[error("the store of records {0}")]
     Pool(#[from] PoolError),
+    /// Redis does not answer, or refuses.
+    #[error(transparent)]
+    Redis(#[from] RedisError),
 }
 
 /// All records, in their store.
@@ -45,6 +54,8 @@ pub struct Records {
 enum Store {
     /// In a folder of this machine.
     Folder(FolderStore),
+    /// In Redis, for several nodes.
+    Redis(InRedis),
 }
 
 /// A folder, and the threads that wait for its disk.
@@ -70,8 +81,46 @@ impl Records {
         Ok(Self { store, listener: OnceLock::new() })
     }
 
+    /// Those in this Redis, which is connected when workers [attach](Self::attach).
+    pub fn in_redis(store: RedisStore) -> Self {
+        Self { store: Store::Redis(InRedis::new(store)), listener: OnceLock::new() }
+    }
+
+    /// Connects the calling worker to the store, in the background.
+    pub fn attach(&self) {
+        if let Store::Redis(redis) = &self.store {
+            redis.attach();
+        }
+    }
+
+    /// Whether other nodes change it too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.store, Store::Redis(_))
+    }
+
+    /// This moment, for [`changes`](Self::changes). `None`: nobody else changes the store.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn now(&self) -> Result<Option<Position>, StoreError> {
+        match &self.store {
+            Store::Folder(_) => Ok(None),
+            Store::Redis(redis) => Ok(Some(redis.now().await?)),
+        }
+    }
+
+    /// Which records any node has changed since then. Some may be left for the next call.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn changes(&self, since: &Position) -> Result<Changed, StoreError> {
+        match &self.store {
+            Store::Folder(_) => Ok(Changed { keys: Some(Vec::new()), position: since.clone() }),
+            Store::Redis(redis) => Ok(redis.changes(since).await?),
+        }
+    }
+
     /// Tells one listener of all changes from now on. There is one: those that come later hear nothing.
-    #[allow(dead_code, reason = "the way of a request asks for no records yet")]
     pub fn listen(&self, listener: Listener) {
         let _ = self.listener.set(listener);
     }
@@ -83,6 +132,7 @@ impl Records {
     pub async fn get(&self, key: RecordKey) -> Result<Option<Record>, StoreError> {
         match &self.store {
             Store::Folder(store) => store.read(move |folder| folder.get(&key)).await,
+            Store::Redis(redis) => Ok(redis.get(&key).await?),
         }
     }
 
@@ -100,16 +150,15 @@ impl Records {
             Store::Folder(store) => {
                 store.read(move |folder| folder.page(&prefix, after.as_ref(), most)).await
             }
+            Store::Redis(redis) => Ok(redis.page(&prefix, after.as_ref(), most).await?),
         }
     }
 
-    /// How many records there are, roughly.
-    ///
-    /// # Errors
-    /// When the store is away.
-    pub fn count(&self) -> Result<u64, StoreError> {
+    /// How many records there are, roughly. `None`: nobody here knows.
+    pub fn count(&self) -> Option<u64> {
         match &self.store {
-            Store::Folder(store) => Ok(store.folder.count()?),
+            Store::Folder(store) => store.folder.count().ok(),
+            Store::Redis(_) => None,
         }
     }
 
@@ -129,6 +178,7 @@ impl Records {
         let removed = key.clone();
         let was_there = match &self.store {
             Store::Folder(store) => store.write(move |folder| folder.delete(&removed)).await?,
+            Store::Redis(redis) => redis.delete(&removed).await?,
         };
         self.changed(&key);
         Ok(was_there)
@@ -143,6 +193,7 @@ impl Records {
         let loaded = Arc::clone(&batch);
         match &self.store {
             Store::Folder(store) => store.write(move |folder| folder.load(&loaded)).await?,
+            Store::Redis(redis) => redis.load(&loaded).await?,
         }
         batch.iter().for_each(|(key, _)| self.changed(key));
         Ok(())

@@ -7,9 +7,10 @@
 mod batch;
 mod counters;
 mod exceptions;
+mod records;
 pub(crate) mod fixture;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -18,8 +19,12 @@ use arrayvec::ArrayVec;
 use parking_lot::Mutex;
 
 pub use self::batch::{BATCH_MAX, Batch};
+use self::counters::Answered;
 pub use self::counters::Counters;
 pub use self::exceptions::EFFECTS;
+pub use self::records::{
+    NoAnswer, RecordAnswer, RecordSource, RecordStats, Records, RecordsOptions, StaleMode,
+};
 use crate::clock::{Clock, monotonic, nanos_since};
 use crate::decisions::{Context, DecisionLog, Denials};
 use crate::denied::DeniedKeys;
@@ -31,6 +36,7 @@ use tidegate_engine::decision::{Decision, conclude_into};
 use tidegate_engine::exceptions::Exceptions;
 use tidegate_engine::explain::{Explanation, explain};
 use tidegate_engine::plan::{Hits, Modes, Plan, Step};
+use tidegate_engine::records::Found;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::{Epochs, RuleSet};
 use tidegate_redis::{Applied, StoreError};
@@ -48,6 +54,8 @@ pub struct Service {
     exceptions: exceptions::InForce,
     /// The resets that the rules in force know of. Locked while rules are put in force.
     epochs: Mutex<Epochs>,
+    /// `None`: there are none, and no rule asks for them.
+    records: Option<Arc<Records>>,
     log: DecisionLog,
     /// `None`: nobody is told of events.
     events: Option<Arc<Events>>,
@@ -138,6 +146,14 @@ pub enum ServiceError {
     Store(#[from] StoreError),
 }
 
+/// The records of each request of a batch. `None`: one of them is not known here.
+type AllFound = ArrayVec<Option<Found>, BATCH_MAX>;
+
+/// What is left of a time that began then.
+fn left_of(timeout: Duration, began: Instant) -> Duration {
+    timeout.saturating_sub(Duration::from_nanos(nanos_since(began)))
+}
+
 /// What a thread keeps of the service that it served last: a reader of the rules in force.
 struct ThreadReader {
     live: Arc<LiveRules<Option<Loaded>>>,
@@ -154,7 +170,8 @@ impl Service {
     pub fn new(counters: Counters, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
         let (live, log) = (Arc::new(LiveRules::new(None)), DecisionLog::new(monotonic()));
         let (exceptions, epochs) = Default::default();
-        Self { live, counters, metrics, clock, modes, exceptions, epochs, log, events: None, denied: None }
+        let (records, events, denied) = (None, None, None);
+        Self { live, counters, metrics, clock, modes, exceptions, epochs, records, log, events, denied }
     }
 
     /// The same service, logging decisions with these options.
@@ -175,22 +192,71 @@ impl Service {
         Self { denied, ..self }
     }
 
+    /// The same service, with limits of these records.
+    #[must_use]
+    pub fn recorded(self, records: Option<Arc<Records>>) -> Self {
+        Self { records, ..self }
+    }
+
     /// The counters that decisions ask.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The plan of a request under the rules and the exceptions in force.
-    fn plan<'p>(&self, live: InForce<'p>, request: &Request<'_>) -> Plan<'p> {
-        let mut plan = Plan::empty(self.modes);
-        self.plan_into(live, request, &mut plan);
-        plan
+    /// Puts the plans of a batch under the records of its requests, and under the exceptions in force. Returns which of
+    /// them lack a record: nothing is left to be asked in their plans.
+    #[inline(never)] // Few rules have records: the way of all others stays short.
+    fn record<'p>(&self, batch: &Batch<'_>, found: &'p AllFound, plans: &mut [Plan<'p>]) -> Answered {
+        let mut lacking = Answered::default();
+        for ((place, request), found) in batch.places().enumerate().zip(found) {
+            match found {
+                Some(found) => {
+                    found.apply(request, &mut plans[place]);
+                    self.exceptions.apply(request, &mut plans[place]);
+                }
+                None => {
+                    lacking.add(place);
+                    plans[place] = Plan::empty(self.modes);
+                }
+            }
+        }
+        lacking
     }
 
-    #[inline]
-    fn plan_into<'p>(&self, live: InForce<'p>, request: &Request<'_>, plan: &mut Plan<'p>) {
-        live.rules().plan_into(request, plan);
-        self.exceptions.apply(request, plan);
+    /// The records of each request of a batch. `None`: one of them is not known here.
+    #[inline(never)]
+    fn look_up(&self, batch: &Batch<'_>, plans: &[Plan<'_>]) -> AllFound {
+        let mut keys = 0;
+        let look = |(request, plan): (&Request<'_>, &Plan<'_>)| {
+            let Some(records) = &self.records else { return Some(Found::default()) };
+            let (found, looked_up) = records.look(request, plan)?;
+            keys += looked_up;
+            Some(found)
+        };
+        let found = batch.places().zip(plans).map(look).collect();
+        self.metrics.records_known(keys);
+        found
+    }
+
+    /// The records of a request that waits, which keeps little: `Some(None)` if it has none. `None`: one is not known here.
+    #[inline(never)]
+    fn known(&self, request: &Request<'_>, plan: &Plan<'_>) -> Option<Option<Box<Found>>> {
+        let Some(records) = &self.records else { return Some(None) };
+        let (found, keys) = records.look(request, plan)?;
+        self.metrics.records_known(keys);
+        Some((!found.is_empty()).then(|| Box::new(found)))
+    }
+
+    /// The records of a request, fetched as far as they are not known. `None`: no rule has records.
+    async fn find(
+        &self,
+        live: InForce<'_>,
+        request: &Request<'_>,
+        timeout: Option<Duration>,
+    ) -> Option<Found> {
+        let records = self.records.as_ref().filter(|_| live.rules().has_records())?;
+        let plan = live.rules().plan(request, self.modes);
+        Some(records.find(request, &plan, timeout).await)
     }
 
     /// Decides the requests of a batch, one after the other, as far as this node can by itself. `render` gets each
@@ -210,15 +276,23 @@ impl Service {
             return;
         }
         let began = monotonic();
+        let (has_records, found) = (live.rules().has_records(), OnceCell::new());
         // Large values are filled in place.
         let mut plans: ArrayVec<Plan<'_>, BATCH_MAX> = ArrayVec::new();
         let mut applied: ArrayVec<Applied, BATCH_MAX> = ArrayVec::new();
         for (place, request) in batch.places().enumerate() {
             plans.push(Plan::empty(self.modes));
-            self.plan_into(live, request, &mut plans[place]);
+            live.rules().plan_into(request, &mut plans[place]);
+            if !has_records {
+                self.exceptions.apply(request, &mut plans[place]);
+            }
             applied.push(Applied::default());
         }
-        let answered = self.counters.begin(&plans, (began, &self.clock), &mut applied);
+        let mut lacking = Answered::default();
+        if has_records {
+            lacking = self.record(batch, found.get_or_init(|| self.look_up(batch, &plans)), &mut plans);
+        }
+        let answered = self.counters.begin(&plans, (began, &self.clock), &mut applied).without(lacking);
         let decided = batch.requests().filter(|&(place, _)| answered.has(place)).count();
         self.metrics.decisions_took(nanos_since(began) / asked as u64, decided);
         for (place, request) in batch.requests() {
@@ -249,11 +323,16 @@ impl Service {
     ) -> Result<T, E> {
         let (shared, began) = (self.counters.shared(), monotonic());
         // The second plan has to be the same as the first.
-        let exceptions = self.exceptions.hold();
-        let question = {
+        let (exceptions, mut found) = (self.exceptions.hold(), None);
+        let question = 'question: {
             let mut request = Request::default();
             read(&mut request)?;
             let mut plan = live.rules().plan(&request, self.modes);
+            if live.rules().has_records() {
+                let Some(known) = self.known(&request, &plan) else { break 'question None };
+                found = known;
+            }
+            found.iter().for_each(|found| found.apply(&request, &mut plan));
             exceptions.iter().for_each(|all| all.apply(&request, &mut plan));
             shared.and_then(|shared| Some((shared, shared.question(&request, &plan, timeout)?)))
         };
@@ -266,6 +345,7 @@ impl Service {
         let mut request = Request::default();
         read(&mut request)?;
         let mut plan = live.rules().plan(&request, self.modes);
+        found.iter().for_each(|found| found.apply(&request, &mut plan));
         exceptions.iter().for_each(|all| all.apply(&request, &mut plan));
         let applied = shared.answered(&plan, question, reply).map_err(ServiceError::from)?;
         self.metrics.decisions_took(asked + nanos_since(answered), 1);
@@ -273,7 +353,8 @@ impl Service {
         Ok(self.conclude((live, answered), &request, &plan, &applied, render))
     }
 
-    /// Like `finish`, for any request: also one that asks several counters, gives hits back, or waits for another call.
+    /// Like `finish`, for any request: also one that asks several counters, gives hits back, or waits for another call or
+    /// for records. It plans once, so it decides under the records that it found.
     async fn finish_any<'r, T, E: From<ServiceError>>(
         &self,
         live: InForce<'_>,
@@ -284,8 +365,12 @@ impl Service {
         let began = monotonic();
         let mut request = Request::default();
         read(&mut request)?;
-        let plan = self.plan(live, &request);
-        let planned = nanos_since(began);
+        let found = self.find(live, &request, timeout).await;
+        let (timeout, found_at) = (timeout.map(|timeout| left_of(timeout, began)), monotonic());
+        let mut plan = live.rules().plan(&request, self.modes);
+        found.iter().for_each(|found| found.apply(&request, &mut plan));
+        self.exceptions.apply(&request, &mut plan);
+        let planned = nanos_since(found_at);
         let applied = self.counters.finish(&request, &plan, timeout, &self.clock).await;
         let applied = applied.map_err(ServiceError::from)?;
         self.metrics.decisions_took(planned, 1);
@@ -303,12 +388,16 @@ impl Service {
         request: &Request<'_>,
         render: impl FnOnce(&Explanation<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        let exceptions = self.exceptions.hold();
+        let (exceptions, found) = (self.exceptions.hold(), self.find(live, request, None).await);
         let mut plan = live.rules().plan(request, self.modes);
+        found.iter().for_each(|found| found.apply(request, &mut plan));
         exceptions.iter().for_each(|all| all.apply(request, &mut plan));
         let looks = self.counters.look(request, &plan, &self.clock).await?;
         let (cold, now) = (self.counters.coldness(), self.clock.now());
         let mut explanation = explain(live.rules(), request, &plan, looks);
+        if let Some(found) = &found {
+            explanation = explanation.recorded(found);
+        }
         if let Some(exceptions) = &exceptions {
             explanation = explanation.excepted(exceptions.met(request, &plan));
         }
@@ -411,7 +500,9 @@ impl Service {
     /// # Errors
     /// When the counters are shared, and the store does not answer for one.
     pub async fn reset(&self, live: InForce<'_>, request: &Request<'_>) -> Result<(), ServiceError> {
+        let found = self.find(live, request, None).await;
         let mut plan = live.rules().plan(request, self.modes);
+        found.iter().for_each(|found| found.apply(request, &mut plan));
         for step in &mut plan.steps {
             if let Step::Check(check) = step {
                 check.hits = Hits::GiveBack(u64::from(u32::MAX));
@@ -447,6 +538,7 @@ impl Service {
     pub async fn work<T>(&self, serving: impl Future<Output = T>) -> T {
         let shared = self.counters.shared();
         shared.inspect(|shared| shared.attach());
+        self.records.iter().for_each(|records| records.attach());
         let (mut serving, mut installs) = (pin!(serving), self.live.installs());
         let served = loop {
             tokio::select! {

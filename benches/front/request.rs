@@ -141,6 +141,12 @@ impl RequestMessage {
     }
 }
 
+/// The value of a key by its number, as requests have it.
+#[allow(dead_code, reason = "only the benchmark of the lane has records")]
+pub(crate) fn value_of(key: u64) -> String {
+    format!("{key:0KEY_DIGITS$}")
+}
+
 /// `message`, encoded with its gRPC prefix.
 pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
     let mut out = vec![0];

@@ -1,18 +1,31 @@
 //! Records: where they are at the start, and their metrics.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::control::lower_priority;
+use super::shared::server_options;
 use crate::app::{AppError, CONTROL_NICENESS};
+use crate::configuration::Limits;
 use crate::metrics::{Kind, Metrics};
 use crate::records::Records;
+use tidegate_redis::RedisStore;
 
-/// The records in this folder. Waits for the disk.
-pub(super) fn open(folder: &Path) -> Result<Arc<Records>, AppError> {
-    let records = Records::in_folder(folder, || lower_priority(CONTROL_NICENESS))?;
-    tracing::info!("records: in {} (LIMITS_DIR)", folder.display());
-    Ok(Arc::new(records))
+/// The store of records, if there is one. Waits for the disk.
+pub(super) fn open(limits: &Limits) -> Result<Option<Arc<Records>>, AppError> {
+    let records = match (&limits.folder, &limits.redis) {
+        (Some(folder), _) => {
+            let records = Records::in_folder(folder, || lower_priority(CONTROL_NICENESS))?;
+            tracing::info!("records: in {} (LIMITS_DIR)", folder.display());
+            records
+        }
+        (None, Some(redis)) => {
+            let options = server_options(redis.server.clone(), &redis.tls, redis.tls_any_name)?;
+            tracing::info!("records: in Redis (LIMITS_URL)");
+            Records::in_redis(RedisStore::new(options))
+        }
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(Arc::new(records)))
 }
 
 /// Shows records in metrics.

@@ -37,12 +37,18 @@ pub(super) fn store(
 /// How the servers are reached and used: all of them, and those of limits whose unit is a second if they are others.
 fn options(redis: Redis) -> Result<(RedisOptions, Option<RedisOptions>), AppError> {
     let Redis { main, per_second, tls: files, tls_any_name, .. } = redis;
-    let options = |server: Server| -> Result<RedisOptions, AppError> {
-        let Server { mut options, tls: wants_tls } = server;
-        options.access.tls = wants_tls.then(|| tls(&files, tls_any_name)).transpose()?;
-        Ok(options)
-    };
+    let options = |server| server_options(server, &files, tls_any_name);
     Ok((options(main)?, per_second.map(options).transpose()?))
+}
+
+/// How one Redis is reached and used.
+pub(super) fn server_options(
+    Server { mut options, tls: wants_tls }: Server,
+    files: &ClientTlsFiles,
+    tls_any_name: bool,
+) -> Result<RedisOptions, AppError> {
+    options.access.tls = wants_tls.then(|| tls(files, tls_any_name)).transpose()?;
+    Ok(options)
 }
 
 /// Says of all servers that nothing is missing there, for the operator who knows it: a first deployment.

@@ -55,16 +55,11 @@ pub(super) fn resolve(
         let (url, socket_type) = (&settings.redis_persecond_url, &settings.redis_persecond_socket_type);
         place("REDIS_PERSECOND_URL", &settings.redis_persecond_type, url, socket_type)
     });
-    let path = |path: &Option<FilePath>| path.as_ref().map(|path| path.0.clone());
     Some(Redis {
         main: main_server(settings, main?, workers),
         // A bad one is a problem already.
         per_second: per_second.flatten().map(|place| per_second_server(settings, place, workers)),
-        tls: ClientTlsFiles {
-            roots: path(&settings.redis_tls_cacert),
-            chain: path(&settings.redis_tls_client_cert),
-            key: path(&settings.redis_tls_client_key),
-        },
+        tls: tls_files(settings),
         tls_any_name: settings.redis_tls_skip_hostname_verification,
         failover: SharedStoreOptions::default()
             .mode(settings.redis_failure_mode)
@@ -76,6 +71,16 @@ pub(super) fn resolve(
         startup_timeout: unless_0(settings.redis_startup_max_elapsed_time),
         health_follows: settings.redis_health_check_active_connection,
     })
+}
+
+/// The files of TLS to every Redis.
+pub(super) fn tls_files(settings: &Settings) -> ClientTlsFiles {
+    let path = |path: &Option<FilePath>| path.as_ref().map(|path| path.0.clone());
+    ClientTlsFiles {
+        roots: path(&settings.redis_tls_cacert),
+        chain: path(&settings.redis_tls_client_cert),
+        key: path(&settings.redis_tls_client_key),
+    }
 }
 
 fn main_server(settings: &Settings, place: Place, workers: usize) -> Server {

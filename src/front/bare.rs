@@ -10,6 +10,7 @@ use super::{Bounds, Handler, Reply};
 use crate::health::Health;
 use crate::metrics::Front;
 use crate::service::fixture;
+use tidegate_records::{Record, RecordKey};
 
 fn handler(rules: &str) -> Handler {
     let metrics = fixture::metrics();
@@ -25,7 +26,24 @@ pub type BareConnection = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> usize>;
 /// # Panics
 /// When the rules are bad.
 pub fn lane(rules: &str) -> impl Fn() -> BareConnection + use<> {
-    let front = LaneFront::new(Arc::new(handler(rules)), Arc::new(Health::starting()));
+    connections(handler(rules))
+}
+
+/// The same with rules whose keys may have records: all of these are known, so no store is asked.
+///
+/// # Panics
+/// When the rules are bad.
+pub fn lane_with_records(
+    rules: &str,
+    known: impl ExactSizeIterator<Item = (RecordKey, Option<Record>)>,
+) -> Box<dyn Fn() -> BareConnection> {
+    let metrics = fixture::metrics();
+    let service = fixture::recorded(fixture::service(Some(rules), &metrics), known);
+    Box::new(connections(Handler::new(service.into(), metrics, Bounds::default())))
+}
+
+fn connections(handler: Handler) -> impl Fn() -> BareConnection + use<> {
+    let front = LaneFront::new(Arc::new(handler), Arc::new(Health::starting()));
     move || Box::new(bare(front.clone()))
 }
 

@@ -87,6 +87,19 @@ impl Metrics {
             "Denials of which no line was logged, at a level that logs some.",
         );
         Samples::of(page, family, help, Kind::Counter).push(&[], self.denials_not_logged_until_now());
+        self.write_records(page);
+    }
+
+    /// Records, if any rule ever asked for some.
+    fn write_records(&self, page: &mut Page) {
+        let known = self.striped.sum(self.records_known);
+        let (family, help) = (
+            "tidegate_limits_known_total",
+            "Keys whose records were known without asking the store, those without a record too.",
+        );
+        if known > 0 {
+            Samples::of(page, family, help, Kind::Counter).push(&[], known);
+        }
     }
 
     fn write_candidates(&self, page: &mut Page) {

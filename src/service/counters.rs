@@ -29,6 +29,17 @@ impl Answered {
     pub fn has(self, place: usize) -> bool {
         self.0 >> place & 1 == 1
     }
+
+    /// Adds this plan, below 32.
+    pub(super) fn add(&mut self, place: usize) {
+        self.0 |= 1 << place;
+    }
+
+    /// All of these but those.
+    #[inline]
+    pub(super) fn without(self, those: Self) -> Self {
+        Self(self.0 & !those.0)
+    }
 }
 
 impl Counters {

@@ -1,14 +1,16 @@
 //! Services without settings, for the tests and benchmarks of the fronts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Counters, Service};
+use super::{Counters, NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, Service, StaleMode};
 use crate::clock::Clock;
 use crate::metrics::{Metrics, MetricsOptions, Names};
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
+use tidegate_records::{Record, RecordKey};
 
 /// Metrics of a small process.
 pub(crate) fn metrics() -> Arc<Metrics> {
@@ -42,4 +44,29 @@ pub(crate) fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics
         service.install(rules(text));
     }
     service
+}
+
+/// The same service with these records, all of them known, and no store that could be asked for others.
+pub(crate) fn recorded(
+    service: Service,
+    known: impl ExactSizeIterator<Item = (RecordKey, Option<Record>)>,
+) -> Service {
+    let options = RecordsOptions {
+        // A cache in parts holds less than all of what would fill it.
+        cache_entries: known.len() * 2,
+        timeout: Duration::ZERO,
+        stale_mode: StaleMode::Rule,
+    };
+    let records = Records::new(NoStore, KeySecret::new([7; 16]), options);
+    known.for_each(|(key, record)| records.know(&key, record));
+    service.recorded(Some(Arc::new(records)))
+}
+
+/// Answers nothing.
+struct NoStore;
+
+impl RecordSource for NoStore {
+    fn get(&self, _: RecordKey) -> RecordAnswer<'_> {
+        Box::pin(std::future::ready(Err(NoAnswer)))
+    }
 }

@@ -7,6 +7,7 @@ use crate::events::Kinds;
 use crate::front::connections::GrpcFrontKind;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
+use crate::service::StaleMode;
 use crate::settings::Problem;
 use crate::settings::value::{
     Backend, ByteSize, ColdStart, Compression, ConfigType, Count, DenyStatus, DnsName, FilePath, Flush,
@@ -186,7 +187,14 @@ settings! {
         }
     }
     "Records": {
+        "LIMITS_CACHE_SIZE" limits_cache_size: Count = "1000000", "keys whose records are kept in memory, those without one too; about 150 bytes each";
+        "LIMITS_TIMEOUT" limits_timeout: Duration = "100ms", "how long one decision may wait for a record that is not in memory; then as if the store were away";
+        "LIMITS_STALE_MAX" limits_stale_max: Duration = "60s", "how long what is known of records holds while LIMITS_URL does not answer";
+        "LIMITS_STALE_MODE" limits_stale_mode: StaleMode = "rule", "what a key gets then, and one that is not known: rule (its rule's limit), last (what was known last), deny";
+        "LIMITS_TYPE" limits_type: String = "SINGLE", "as REDIS_TYPE, for LIMITS_URL";
+        "LIMITS_AUTH" limits_auth: Secret = "", "as REDIS_AUTH, for LIMITS_URL";
         optional {
+            "LIMITS_URL" limits_url: Secret, "a Redis that keeps records for several nodes, written as REDIS_URL; instead of LIMITS_DIR";
             "LIMITS_DIR" limits_dir: FilePath, "a folder of this process alone that keeps records: limits for single keys, made through the admin API; made if it is not there";
         }
     }

@@ -39,6 +39,7 @@ mod lane;
 mod lifecycle;
 mod listeners;
 mod logs;
+mod looked_up;
 mod mapping;
 mod metered;
 mod metrics;

@@ -239,7 +239,11 @@ impl Values {
 fn except(step: &mut Step<'_>, effect: Effect, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) {
     match (step, effect) {
         (Step::Check(check), Effect::Limit { requests, burst }) => {
-            check.limit = changed(&check.limit, requests, burst);
+            check.limit = check.limit.with_numbers(requests, burst);
+            if let Origin::Rule(rule @ Rule { records: Some(_), .. }) = check.origin {
+                // It stands before the record, which may let everything pass.
+                check.shadow = rule.shadow_mode;
+            }
         }
         (Step::Check(check), Effect::Unlimited) => check.shadow = true,
         (Step::Check(check), Effect::Deny) => deny(check),
@@ -250,15 +254,6 @@ fn except(step: &mut Step<'_>, effect: Effect, request: &Request<'_>, descriptor
         }
         _ => {}
     }
-}
-
-/// The limit with another N and `burst`.
-fn changed(limit: &Limit, requests: Option<u32>, burst: Option<u32>) -> Limit {
-    let requests = requests.unwrap_or(limit.requests());
-    let own_burst = Some(limit.burst()).filter(|&burst| burst != limit.requests());
-    let is_bucket = matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
-    let burst = if is_bucket { burst.or(own_burst).unwrap_or(requests) } else { requests };
-    limit.with_requests(requests).with_burst(burst)
 }
 
 fn deny(check: &mut Check<'_>) {

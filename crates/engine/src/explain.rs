@@ -14,6 +14,7 @@ use crate::exceptions::Met;
 use crate::limit::Limit;
 use crate::look::{Look, Looks};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
+use crate::records::{Found, Terms};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
 use crate::settle::settle;
@@ -46,6 +47,8 @@ struct Explained<'a> {
     replaced_by: Option<usize>,
     /// The exception that changed its limit.
     exception: Option<Met>,
+    /// What its record says. `None`: nothing was looked for. `Some(None)`: it has none, and might.
+    record: Option<Option<Terms>>,
     /// Its rule's limit on trial, and what that counter says.
     trial: Option<(Trial<'a>, Look)>,
     /// One sentence.
@@ -90,6 +93,7 @@ pub fn explain<'a>(
             settled,
             replaced_by,
             exception: None,
+            record: None,
             trial: trial(plan, &decision, &looks, index),
             why,
         });
@@ -120,6 +124,17 @@ impl<'a> Explanation<'a> {
         for met in met {
             if let Some(descriptor) = self.descriptors.get_mut(met.descriptor) {
                 descriptor.exception = Some(met);
+            }
+        }
+        self
+    }
+
+    /// The same, saying of each descriptor that may have a record what it says. The plan was put under these records.
+    #[must_use]
+    pub fn recorded(mut self, found: &Found) -> Self {
+        for (index, descriptor) in self.descriptors.iter_mut().enumerate() {
+            if descriptor.rule.is_some_and(|rule| rule.records.is_some()) {
+                descriptor.record = Some(found.of(index).copied());
             }
         }
         self

@@ -51,12 +51,29 @@ impl KeySecret {
         let (high, low) = hash_parts(SipHash13::new(secret as u64, (secret >> 64) as u64), parts);
         KeySeed(high, low)
     }
+
+    /// The constant part of the names that a domain's records have in caches.
+    pub fn records(&self, domain: &str) -> KeySeed {
+        self.seed([b"records".as_slice(), domain.as_bytes()])
+    }
 }
 
 impl KeySeed {
     /// Its bytes, to make another seed of.
     pub(crate) fn bytes(&self) -> [u8; 16] {
         (u128::from(self.0) << 64 | u128::from(self.1)).to_le_bytes()
+    }
+
+    /// The name of the record of a descriptor with these keys and values. Of a seed of [`KeySecret::records`].
+    #[inline]
+    pub fn record_name<'a>(&self, entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Key {
+        self.key(entries.into_iter().flat_map(|(key, value)| [key, value]))
+    }
+
+    /// The seed of other counters, which these parts tell apart from its own.
+    pub fn with<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let (high, low) = hash_parts(SipHash13::new(self.0, self.1), parts);
+        Self(high, low)
     }
 
     /// The key of the counter with these values.

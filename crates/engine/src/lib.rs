@@ -60,6 +60,8 @@ pub mod rules;
 #[doc(hidden)]
 pub mod plan;
 #[doc(hidden)]
+pub mod records;
+#[doc(hidden)]
 pub mod exceptions;
 #[doc(hidden)]
 pub mod settle;

@@ -114,11 +114,29 @@ impl Limit {
         self
     }
 
+    /// Other numbers; `None`: its own. A `burst` that is N follows N, and only buckets have another one.
+    #[must_use]
+    pub fn with_numbers(self, requests: Option<u32>, burst: Option<u32>) -> Self {
+        let requests = requests.unwrap_or(self.requests);
+        let own_burst = Some(self.burst).filter(|&burst| burst != self.requests);
+        let burst =
+            if self.algorithm.is_bucket() { burst.or(own_burst).unwrap_or(requests) } else { requests };
+        self.with_requests(requests).with_burst(burst)
+    }
+
     /// Sets N, and leaves `burst` as it is.
     #[must_use]
     pub fn with_requests(mut self, requests: u32) -> Self {
         self.requests = requests;
         self
+    }
+
+    /// What tells its counters apart from those of other limits of the same path, for the constant part of their keys:
+    /// algorithm, window, and the buckets of a `sliding_window`. N and `burst` do not.
+    pub(crate) fn counter_parts(&self) -> (&'static str, [[u8; 8]; 3]) {
+        let is_bucketed = self.algorithm == Algorithm::SlidingWindow;
+        let (numerator, denominator) = if is_bucketed { self.buckets() } else { (0, 0) };
+        (self.algorithm.name(), [self.window_nanos(), numerator, denominator].map(u64::to_le_bytes))
     }
 
     /// How it counts.

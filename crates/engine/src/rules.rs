@@ -81,6 +81,8 @@ pub struct LoadOptions {
     pub names: OptionNames,
     /// The key by whose value a proxy chooses one of several nodes, if it does.
     pub shard_key: Option<ShardKey>,
+    /// There is no store of records, so rules with `limits_from: store` are refused. Says what to set for one.
+    pub no_records: Option<&'static str>,
 }
 
 /// The key by whose value a proxy chooses one of several nodes, each of which counts by itself.
@@ -121,6 +123,7 @@ impl LoadOptions {
             secret,
             names: OptionNames::default(),
             shard_key: None,
+            no_records: None,
         }
     }
 
@@ -158,6 +161,12 @@ impl LoadOptions {
     #[must_use]
     pub fn names(self, names: OptionNames) -> Self {
         Self { names, ..self }
+    }
+
+    /// Sets [`no_records`](Self::no_records).
+    #[must_use]
+    pub fn no_records(self, no_records: Option<&'static str>) -> Self {
+        Self { no_records, ..self }
     }
 
     /// Sets [`shard_key`](Self::shard_key).

@@ -17,6 +17,7 @@
 //! - [`script`], [`key`]: the scripts, their arguments and replies, and the keys of counters
 //! - `generation`, `primary`, `mark`, `cold`: whether a server still has its memory, and since when; `whole` says so first;
 //!   `server_clock`: a server's time
+//! - [`values`]: values that are no counters, and which of them changed
 //! - `lease`: hits that a node spends alone; `shared_store`: a request's verdicts, with Redis or without
 //! - `epochs`: which counters nodes agree to have begun anew
 
@@ -48,6 +49,7 @@ mod server_clock;
 mod lease;
 mod shared_store;
 mod epochs;
+pub mod values;
 mod sync;
 
 pub use address::Access;

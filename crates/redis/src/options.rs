@@ -31,6 +31,8 @@ pub struct RedisOptions {
     pub startup_pauses: (Duration, Duration),
     /// Counters whose hits may be lost count as full. `None`: they begin anew.
     pub deny_cold: Option<DenyCold>,
+    /// There are counters in this store, so it is noticed when they are lost.
+    pub holds_counters: bool,
 }
 
 /// Which counters count as full while their hits may be lost.
@@ -58,6 +60,7 @@ impl RedisOptions {
             keys: KeyStyle::default(),
             startup_pauses: (Duration::from_secs(1), Duration::from_secs(30)),
             deny_cold: None,
+            holds_counters: true,
         }
     }
 
@@ -113,6 +116,12 @@ impl RedisOptions {
     #[must_use]
     pub fn startup_pauses(self, startup_pauses: (Duration, Duration)) -> Self {
         Self { startup_pauses, ..self }
+    }
+
+    /// Says that there are no counters in this store.
+    #[must_use]
+    pub fn without_counters(self) -> Self {
+        Self { holds_counters: false, ..self }
     }
 
     /// Has counters whose hits may be lost count as full.

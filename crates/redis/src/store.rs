@@ -64,7 +64,8 @@ impl<R: Runtime> RedisStore<R> {
         for (place, attached) in self.attached.iter().enumerate() {
             let shared =
                 || Some(Arc::clone(&self.attached[place.checked_sub(pool_size)?].get()?.connections));
-            let connections = || shared().unwrap_or_else(|| self.connect(place == 0));
+            let connections =
+                || shared().unwrap_or_else(|| self.connect(place == 0 && self.shared.options.holds_counters));
             if attached.get_or_init(|| Attached { worker, connections: connections() }).worker == worker {
                 return;
             }
@@ -125,9 +126,13 @@ impl<R: Runtime> RedisStore<R> {
     }
 
     /// Sends any command to the server of this key, and reads its reply.
-    pub(super) async fn ask<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<T, ConnectError> {
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        key: impl AsRef<[u8]>,
+        command: &Cmd,
+    ) -> Result<T, ConnectError> {
         let connections = self.worker_connections().ok_or(ConnectError::NoConnection)?;
-        let connection = connections.route(self.slot(key.as_bytes())).ok_or(ConnectError::NoConnection)?;
+        let connection = connections.route(self.slot(key.as_ref())).ok_or(ConnectError::NoConnection)?;
         connection.ask(&self.shared, command).await
     }
 

@@ -4,6 +4,7 @@ use crate::events::Kinds;
 use crate::front::connections::GrpcFrontKind;
 use crate::front::http::Proxy;
 use crate::logging::LogLevel;
+use crate::service::StaleMode;
 use crate::settings::value::Value;
 use crate::spans::Protocol;
 use crate::statsd::Transport;
@@ -86,6 +87,7 @@ words!(
 words!(GrpcFrontKind, "FRONT", { "lane" => Lane, "tonic" => Tonic });
 words!(Transport, "PROTOCOL", { "tcp" => Tcp, "udp" => Udp });
 words!(Protocol, "PROTOCOL", { "http" => Http, "grpc" => Grpc });
+words!(StaleMode, "MODE", { "rule" => Rule, "last" => Last, "deny" => Deny });
 words!(Proxy, "PROXY", { "nginx" => Nginx, "forwarded" => Forwarded });
 
 /// Likewise for a kind that knows its words itself: `ALL` and `name`.

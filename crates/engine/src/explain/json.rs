@@ -8,6 +8,7 @@ use crate::decision::{Limited, Status, Trial};
 use crate::exceptions::Met as Exception;
 use crate::look::Look;
 use crate::plan::Hits;
+use crate::records::Terms;
 use crate::rules::{Fit, Level, Met, Rule, Tried, Written};
 use crate::time::ceil_secs;
 
@@ -48,6 +49,9 @@ impl Explained<'_> {
         }
         if let Some(met) = &self.exception {
             json["exception"] = exception(met, self.rule);
+        }
+        if let Some(terms) = &self.record {
+            json["record"] = terms.as_ref().map_or(Value::Null, |terms| record(terms, self.walked_rule()));
         }
         if let Some((trial, look)) = &self.trial {
             json["candidate"] = candidate(trial, look);
@@ -149,6 +153,25 @@ fn exception(met: &Exception, rule: Option<&Rule>) -> Value {
         "until": until,
         "instead_of": own.map(|own| json!({"requests_per_unit": own.requests(), "burst": own.burst()})),
     })
+}
+
+/// What a record says, and what the rule would say without it.
+fn record(terms: &Terms, rule: Option<&Rule>) -> Value {
+    let mut json = json!({"unlimited": terms.unlimited, "shadow_mode": terms.shadow, "burst": terms.burst});
+    if !terms.unlimited {
+        json["requests_per_unit"] = terms.requests.into();
+    }
+    if let Some((multiplier, unit)) = terms.window {
+        json["unit"] = unit.name().into();
+        json["unit_multiplier"] = multiplier.into();
+    }
+    if let Some(algorithm) = terms.algorithm {
+        json["algorithm"] = algorithm.name().into();
+    }
+    let own = rule.and_then(|rule| rule.limit);
+    json["instead_of"] =
+        own.map_or(Value::Null, |own| json!({"requests_per_unit": own.requests(), "burst": own.burst()}));
+    json
 }
 
 fn candidate(trial: &Trial<'_>, look: &Look) -> Value {

@@ -5,9 +5,11 @@ use std::fmt::{self, Display};
 use super::{Explained, Explanation, denying, drawing};
 use crate::decision::{Limited, Status, Trial};
 use crate::exceptions::{Effect, Met as Exception};
+use crate::limit::Limit;
 use crate::look::Look;
 use crate::plan::{Hits, Origin};
-use crate::rules::{Cost, Fit, Level, Met, Rule, Tried};
+use crate::records::Terms;
+use crate::rules::{Cost, End, Fit, Level, Met, Rule, Tried};
 use crate::text::one_line;
 use crate::time::ceil_secs;
 
@@ -78,6 +80,14 @@ impl Explained<'_> {
         }
     }
 
+    /// The rule as it is written: another may stand in for it, with another counter.
+    pub(super) fn walked_rule(&self) -> Option<&Rule> {
+        match self.walk.end {
+            End::Rule(rule) => Some(rule),
+            _ => None,
+        }
+    }
+
     /// The nodes of the path: `user (any value) > plan=free* (pattern)`.
     fn path(&self) -> String {
         let node = |(met, (key, value)): (&Met<'_>, &(String, String))| match met {
@@ -90,6 +100,10 @@ impl Explained<'_> {
 
     fn write_counter(&self, out: &mut fmt::Formatter<'_>, limited: &Limited<'_>) -> fmt::Result {
         line(out, format_args!("  limit     {}", limit_text(limited)))?;
+        if let Some(record) = &self.record {
+            let own = self.walked_rule().and_then(|rule| rule.limit);
+            line(out, format_args!("  record    {}", record_text(record.as_ref(), own.as_ref())))?;
+        }
         if let Some(met) = &self.exception {
             line(out, format_args!("  exception {}", exception_text(met, self.rule)))?;
         }
@@ -114,6 +128,27 @@ impl Explained<'_> {
         }
         writeln!(out, "  capacity  {}", capacity(limited, look))
     }
+}
+
+/// `50 instead of 3, burst 60`.
+fn record_text(record: Option<&Terms>, own: Option<&Limit>) -> String {
+    let Some(record) = record else { return "none: the limit is the rule's".to_owned() };
+    if record.unlimited {
+        return "unlimited: counted and never denied".to_owned();
+    }
+    let instead = own.map(|own| format!(" instead of {}", own.requests())).unwrap_or_default();
+    let parts = [
+        Some(format!("{}{instead}", record.requests)),
+        record.burst.map(|burst| format!("burst {burst}")),
+        record.window.map(|(multiplier, unit)| format!("per {}", window_text(unit.name(), multiplier))),
+        record.algorithm.map(|algorithm| algorithm.name().to_owned()),
+        record.shadow.map(|shadow| format!("shadow_mode {shadow}")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn window_text(unit: &str, multiplier: u32) -> String {
+    if multiplier == 1 { unit.to_owned() } else { format!("{multiplier} {unit}s") }
 }
 
 /// `launch: 5 instead of 3, until 2026-11-30T08:00:00Z`.
@@ -218,7 +253,7 @@ fn write_trial(out: &mut fmt::Formatter<'_>, trial: &Trial<'_>, look: &Look) -> 
 fn limit_text(limited: &Limited<'_>) -> String {
     let (unit, multiplier, name) = limit_of(limited);
     let name = if name.is_empty() { String::new() } else { format!(", named {name}") };
-    let window = if multiplier == 1 { unit.to_owned() } else { format!("{multiplier} {unit}s") };
+    let window = window_text(unit, multiplier);
     let (requests, burst) = (limited.limit.requests(), limited.limit.burst());
     let burst =
         if limited.limit.algorithm().is_bucket() { format!(", burst {burst}") } else { String::new() };

@@ -5,6 +5,7 @@
 mod actions;
 mod candidate;
 mod limit;
+mod limits_from;
 mod metadata;
 
 use std::sync::Arc;
@@ -54,6 +55,8 @@ pub(super) struct CheckedNode {
     pub(super) aggregates_metrics: bool,
     pub(super) metadata: Value,
     pub(super) limit: Option<CheckedLimit>,
+    /// Where `limits_from: store` stands: keys may have records.
+    pub(super) limits_from_store: Option<Place>,
     /// Something in a wrong place was ignored, and is already reported.
     pub(super) misplaced: bool,
     pub(super) children: Vec<CheckedNode>,
@@ -64,6 +67,7 @@ pub(super) struct CheckedNode {
 pub(super) struct CheckedLimit {
     /// `None` is `unlimited`.
     pub(super) limit: Option<Limit>,
+    pub(super) is_unlimited: bool,
     /// The limit on trial.
     pub(super) candidate: Option<Limit>,
     pub(super) unit: Unit,
@@ -203,6 +207,8 @@ impl Checker<'_, '_> {
             });
         }
         let limits = fields.all("rate_limit");
+        let limit = self.limit(&limits);
+        let limits_from_store = self.limits_from(&fields, limit.as_ref());
         let aggregates_metrics = self.reader.word(&fields, "metrics", &[("aggregate", ())]).is_some();
         let (at, metadata) = (self.reader.at(node), self.metadata(&fields));
         let flag = |checker: &mut Self, name| checker.reader.flag(&fields, name);
@@ -218,7 +224,8 @@ impl Checker<'_, '_> {
             value_to_metric: flag(self, "value_to_metric"),
             aggregates_metrics,
             metadata,
-            limit: self.limit(&limits),
+            limit,
+            limits_from_store,
             misplaced: fields.misplaced,
             children: self.nodes(&fields, level + 1),
         };

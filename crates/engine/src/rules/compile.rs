@@ -8,7 +8,7 @@ use std::sync::Arc;
 use foldhash::quality::FixedState;
 
 use crate::key::{Key, SharedId};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::Limit;
 use crate::metric_name::{NamedNode, name_of_node};
 use crate::rule::CandidateLimit;
 use crate::rules::actions::Actions;
@@ -50,6 +50,7 @@ pub(super) fn empty(options: &LoadOptions) -> RuleSet {
         default_cost: options.default_cost,
         rules: Vec::new(),
         has_candidates: false,
+        has_records: false,
         tree: Tree::new(seed),
         domains: hashbrown::HashMap::with_hasher(FixedState::with_seed(seed)),
         secret: options.secret,
@@ -154,6 +155,7 @@ impl<'f> Compiler<'_, 'f> {
                     if let Some(limit) = &node.limit {
                         self.rule(scope, id, limit, path);
                     }
+                    self.refuse_records(scope.file, path);
                     self.nodes(scope, id, &node.children, path);
                     path.pop();
                 }
@@ -215,6 +217,20 @@ impl<'f> Compiler<'_, 'f> {
         });
     }
 
+    /// Refuses records where there can be none.
+    fn refuse_records(&mut self, file: &str, path: &[Level<'_>]) {
+        let Some(at) = path.last().and_then(|level| level.node.limits_from_store) else { return };
+        if let Some(remedy) = self.options.no_records {
+            let message = format!("`limits_from: store` without a store of records (expected {remedy})");
+            self.errors.add(file, at, || message);
+        }
+        if path.iter().any(|level| level.node.share_threshold) {
+            let message = "`limits_from` with `share_threshold`, whose values share a counter (expected one of the two: \
+                           a record is for one value)";
+            self.errors.add(file, at, || message.to_owned());
+        }
+    }
+
     fn rule(&mut self, scope: Scope<'_, '_>, id: NodeId, checked: &CheckedLimit, path: &[Level<'_>]) {
         let Scope { domain, .. } = scope;
         let Some(Level { node, digest, shared, .. }) = path.last() else { return };
@@ -237,6 +253,8 @@ impl<'f> Compiler<'_, 'f> {
             varies: node.varies(),
             value_to_metric: node.value_to_metric,
         });
+        let records = node.limits_from_store.map(|_| self.options.secret.records(domain));
+        self.set.has_records |= records.is_some();
         let rule = Rule {
             id: self.set.rules.len(),
             domain: domain.clone(),
@@ -258,6 +276,7 @@ impl<'f> Compiler<'_, 'f> {
             seed,
             shared,
             loaded: None,
+            records,
             keyed_levels: path
                 .iter()
                 .rev()
@@ -280,17 +299,7 @@ fn constant_part<T>(
     path: &[u8],
     of: impl FnOnce([&[u8]; 7]) -> T,
 ) -> T {
-    let window = limit.map_or(0, Limit::window_nanos).to_le_bytes();
-    let algorithm = limit.map_or("unlimited", |limit| limit.algorithm().name());
-    let is_bucketed = |limit: &&Limit| limit.algorithm() == Algorithm::SlidingWindow;
-    let (numerator, denominator) = limit.filter(is_bucketed).map_or((0, 0), Limit::buckets);
-    of([
-        mark,
-        domain.as_bytes(),
-        algorithm.as_bytes(),
-        &window,
-        &numerator.to_le_bytes(),
-        &denominator.to_le_bytes(),
-        path,
-    ])
+    let (algorithm, numbers) = limit.map_or(("unlimited", [[0; 8]; 3]), Limit::counter_parts);
+    let [window, numerator, denominator] = &numbers;
+    of([mark, domain.as_bytes(), algorithm.as_bytes(), window, numerator, denominator, path])
 }

@@ -37,7 +37,7 @@ pub(super) struct Known {
 }
 
 /// The keys of descriptors and limits, and where each may stand.
-const KEYS: [(&str, &[Section]); 28] = [
+const KEYS: [(&str, &[Section]); 29] = [
     ("domain", &[Section::File]),
     ("descriptors", &[Section::File, Section::Descriptor]),
     ("key", &[Section::Descriptor]),
@@ -50,6 +50,7 @@ const KEYS: [(&str, &[Section]); 28] = [
     ("metrics", &[Section::Descriptor]),
     ("share_threshold", &[Section::Descriptor]),
     ("metadata", &[Section::Descriptor]),
+    ("limits_from", &[Section::Descriptor]),
     ("unit", &[Section::RateLimit]),
     ("unit_multiplier", &[Section::RateLimit]),
     ("window", &[Section::RateLimit]),

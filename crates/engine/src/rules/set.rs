@@ -28,6 +28,8 @@ pub struct RuleSet {
     pub(super) rules: Vec<Rule>,
     /// Some rule has a limit on trial.
     pub(super) has_candidates: bool,
+    /// The keys of some rule may have records.
+    pub(super) has_records: bool,
     pub(super) tree: Tree,
     pub(super) domains: HashMap<Arc<str>, Domain, FixedState>,
     pub(super) secret: KeySecret,
@@ -67,6 +69,12 @@ impl RuleSet {
     #[inline]
     pub fn rule(&self, id: usize) -> Option<&Rule> {
         self.rules.get(id)
+    }
+
+    /// Whether the keys of any rule may have records (`limits_from: store`).
+    #[inline]
+    pub fn has_records(&self) -> bool {
+        self.has_records
     }
 
     /// The names of the domains, in no particular order.

@@ -21,6 +21,7 @@ mod limits_reload;
 mod limits_sequences;
 mod limits_strict;
 mod random;
+mod records;
 mod seeds;
 mod store_candidates;
 mod store_cold;

@@ -14,3 +14,4 @@ mod examples;
 mod leases;
 mod script;
 mod server;
+mod values;

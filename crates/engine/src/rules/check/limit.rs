@@ -43,6 +43,7 @@ impl Checker<'_, '_> {
         let Window { unit, multiplier: unit_multiplier, .. } = window?;
         Some(CheckedLimit {
             limit,
+            is_unlimited: unlimited,
             candidate,
             unit,
             unit_multiplier,

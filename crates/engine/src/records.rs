@@ -1,0 +1,163 @@
+//! Records: limits for single keys, in place of the limits of their rules.
+//!
+//! In: a request with its plan, and the records of its descriptors, found somewhere else. Out: the same plan under the
+//! records. A record with the window, algorithm and granularity of its rule changes N, and never the counter. With others
+//! it is another counter: then a rule of its own stands in for the rule, which is the same but for its limit and its keys.
+//!
+//! Of what holds for a descriptor, a record comes after exceptions: they change a plan that is under its records already.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::key::SharedId;
+use crate::limit::{Algorithm, FILL_NANOS_MAX, LOG_REQUESTS_MAX, Limit};
+use crate::plan::{Check, Origin, Plan, Step};
+use crate::request::{Entry, Request};
+use crate::rule::Rule;
+use crate::unit::Unit;
+
+/// What a record says. What it leaves out is as its rule says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// N; of no meaning if it is unlimited.
+    pub requests: u32,
+    /// `burst`; `None`: the rule's own, or N where the rule says none.
+    pub burst: Option<u32>,
+    /// The window: so many of this unit.
+    pub window: Option<(u32, Unit)>,
+    /// The algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// The width of the buckets of a `sliding_window`, in nanoseconds.
+    pub granularity_nanos: Option<u64>,
+    /// Whether it counts and reports, and never denies.
+    pub shadow: Option<bool>,
+    /// Counted as the rule says, and never denied.
+    pub unlimited: bool,
+}
+
+impl Terms {
+    /// Nothing passes: for keys of which nobody knows what they may.
+    pub const NOTHING_PASSES: Self = Self {
+        requests: 0,
+        burst: Some(0),
+        window: None,
+        algorithm: None,
+        granularity_nanos: None,
+        shadow: Some(false),
+        unlimited: false,
+    };
+
+    /// N of a limit that is as its rule's in all else.
+    pub fn of(requests: u32) -> Self {
+        Self { requests, burst: None, shadow: None, ..Self::NOTHING_PASSES }
+    }
+
+    /// The limit of a rule under the record.
+    fn limit(&self, own: &Limit) -> Limit {
+        if self.unlimited {
+            return *own;
+        }
+        let window = self.window.map(|(multiplier, unit)| unit.nanos().saturating_mul(multiplier.into()));
+        let window = window.unwrap_or(own.window_nanos());
+        let algorithm = self.algorithm.unwrap_or(own.algorithm());
+        let is_same = (algorithm, window) == (own.algorithm(), own.window_nanos());
+        let limit = if is_same { *own } else { Limit::new(algorithm, own.requests(), window) };
+        let limit = match self.granularity_nanos {
+            Some(nanos) if algorithm == Algorithm::SlidingWindow => limit.with_granularity(nanos),
+            _ => limit,
+        };
+        bounded(limit.with_numbers(Some(self.requests), self.burst))
+    }
+}
+
+/// What no counter can hold is cut: a record may stand under a rule that it was not made for.
+fn bounded(limit: Limit) -> Limit {
+    match limit.algorithm() {
+        Algorithm::SlidingLog => limit.with_requests(limit.requests().min(LOG_REQUESTS_MAX)),
+        algorithm if algorithm.is_bucket() => {
+            let fitting =
+                FILL_NANOS_MAX * u128::from(limit.requests().max(1)) / u128::from(limit.window_nanos());
+            limit.with_burst(limit.burst().min(u32::try_from(fitting).unwrap_or(u32::MAX)))
+        }
+        _ => limit,
+    }
+}
+
+/// The records of a request's descriptors.
+#[derive(Debug, Default)]
+pub struct Found(SmallVec<[OneFound; 1]>);
+
+#[derive(Debug)]
+struct OneFound {
+    /// The index of the descriptor.
+    descriptor: usize,
+    terms: Terms,
+    /// The rule with another counter, if it is another one.
+    stand_in: Option<Arc<Rule>>,
+}
+
+impl Found {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds the record of a descriptor, which meets this rule.
+    pub fn add(&mut self, descriptor: usize, rule: &Rule, terms: Terms) {
+        self.0.push(OneFound { descriptor, terms, stand_in: stand_in(rule, &terms).map(Arc::new) });
+    }
+
+    /// The record of a descriptor, by its index.
+    pub fn of(&self, descriptor: usize) -> Option<&Terms> {
+        self.0.iter().find(|found| found.descriptor == descriptor).map(|found| &found.terms)
+    }
+
+    /// Puts a plan of the request under these records. It has to be the plan of the rules that they were added with. A
+    /// candidate beside a limit that has other numbers now is not asked.
+    pub fn apply<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
+        for found in &self.0 {
+            let descriptor = request.descriptors().nth(found.descriptor);
+            let (Some(Step::Check(check)), Some(descriptor)) =
+                (plan.steps.get_mut(found.descriptor), descriptor)
+            else {
+                continue;
+            };
+            found.apply(check, descriptor.entries);
+            plan.candidates.retain(|candidate| candidate.step != found.descriptor);
+        }
+    }
+}
+
+impl OneFound {
+    fn apply<'p>(&'p self, check: &mut Check<'p>, entries: &[Entry<'_>]) {
+        check.limit = self.terms.limit(&check.limit);
+        check.shadow = self.terms.unlimited || self.terms.shadow.unwrap_or(check.shadow);
+        if let Some(rule) = &self.stand_in {
+            check.origin = Origin::Rule(rule);
+            check.key = rule.key(entries);
+        }
+    }
+}
+
+/// The rule under the record, if its counters are others.
+fn stand_in(rule: &Rule, terms: &Terms) -> Option<Rule> {
+    let own = rule.limit?;
+    let limit = terms.limit(&own);
+    let (algorithm, [window, numerator, denominator]) = &limit.counter_parts();
+    if limit.counter_parts() == own.counter_parts() {
+        return None;
+    }
+    let parts = [b"record".as_slice(), algorithm.as_bytes(), window, numerator, denominator];
+    let (unit_multiplier, unit) = terms.window.unwrap_or((rule.unit_multiplier, rule.unit));
+    let shared = SharedId::of(parts.into_iter().chain([rule.shared.0.as_slice()]));
+    Some(Rule {
+        limit: Some(limit),
+        candidate: None,
+        unit,
+        unit_multiplier,
+        seed: rule.seed.with(parts),
+        shared,
+        ..rule.clone()
+    })
+}

@@ -1,0 +1,308 @@
+//! Records: what they do to a plan, beside exceptions and beside limits that requests bring.
+
+use tidegate_engine::exceptions::{Effect, Exception, Exceptions, Level};
+use tidegate_engine::limit::{Algorithm, Limit};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::plan::{Modes, Origin, Plan, Step};
+use tidegate_engine::records::{Found, Terms};
+use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
+use tidegate_engine::rules::{RuleSet, Unit, load};
+use tidegate_engine::time::SECOND_NANOS;
+use tidegate_engine::{Code, Timestamp, decision::conclude};
+
+use crate::rules::{file, loaded, options, refused};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    limits_from: store
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: tokens
+    limits_from: store
+    rate_limit: {unit: minute, requests_per_unit: 3, algorithm: token_bucket, burst: 7}
+  - key: log
+    limits_from: store
+    rate_limit: {unit: minute, requests_per_unit: 3, algorithm: sliding_log}
+";
+
+/// A store, and the rules with which it is asked.
+struct Shop {
+    rules: RuleSet,
+    store: MemoryStore,
+}
+
+impl Shop {
+    fn open() -> Self {
+        Self { rules: loaded(RULES).rules, store: MemoryStore::new(MemoryOptions::new(1 << 20)) }
+    }
+
+    /// How many of 20 requests of this entry pass at this second, of a key with this record.
+    fn passing(&self, entry: (&str, &str), terms: Option<Terms>, at: u64) -> usize {
+        self.passing_under(entry, terms, &Exceptions::default(), at)
+    }
+
+    fn passing_under(
+        &self,
+        entry: (&str, &str),
+        terms: Option<Terms>,
+        exceptions: &Exceptions,
+        at: u64,
+    ) -> usize {
+        let request = Request::new("shop", 1).descriptor(&[entry]);
+        let found = found(&self.rules, &request, terms);
+        let passes = |_: &usize| {
+            let mut plan = self.rules.plan(&request, Modes::default());
+            found.apply(&request, &mut plan);
+            exceptions.apply(&request, &mut plan);
+            let verdicts = self.store.apply(&plan, Timestamp::from_secs(at));
+            conclude(&plan, &verdicts).code == Code::Ok
+        };
+        (0..20).filter(passes).count()
+    }
+}
+
+/// The record of the only descriptor.
+fn found(rules: &RuleSet, request: &Request<'_>, terms: Option<Terms>) -> Found {
+    let mut found = Found::default();
+    let plan = rules.plan(request, Modes::default());
+    if let (Some(terms), Step::Check(check)) = (terms, &plan.steps[0])
+        && let Origin::Rule(rule) = check.origin
+    {
+        found.add(0, rule, terms);
+    }
+    found
+}
+
+const ALICE: (&str, &str) = ("user", "alice");
+
+#[test]
+fn a_record_changes_n_of_its_key_and_what_was_counted_stays() {
+    let shop = Shop::open();
+    assert_eq!(shop.passing(ALICE, None, 1_000), 3);
+    assert_eq!(shop.passing(ALICE, Some(Terms::of(5)), 1_000), 2, "three of five are used");
+    assert_eq!(shop.passing(ALICE, Some(Terms::of(1)), 1_000), 0);
+    assert_eq!(shop.passing(ALICE, None, 1_000), 0, "five are used");
+    assert_eq!(shop.passing(("user", "bob"), Some(Terms::of(0)), 1_000), 0);
+}
+
+#[test]
+fn a_burst_of_its_own_stays_unless_the_record_has_one() {
+    let passing = |terms| Shop::open().passing(("tokens", "x"), Some(terms), 1_000);
+    assert_eq!(passing(Terms::of(5)), 7);
+    assert_eq!(passing(Terms { burst: Some(9), ..Terms::of(5) }), 9);
+    assert_eq!(
+        Shop::open().passing(ALICE, Some(Terms { burst: Some(9), ..Terms::of(5) }), 1_000),
+        5,
+        "no bucket"
+    );
+}
+
+#[test]
+fn unlimited_and_shadow_count_and_never_deny() {
+    let shop = Shop::open();
+    let unlimited = Terms { unlimited: true, ..Terms::of(0) };
+    assert_eq!(shop.passing(ALICE, Some(unlimited), 1_000), 20);
+    assert_eq!(shop.passing(ALICE, None, 1_000), 0, "they were counted");
+    let shadow = Terms { shadow: Some(true), ..Terms::of(1) };
+    assert_eq!(shop.passing(("user", "bob"), Some(shadow), 1_000), 20);
+}
+
+#[test]
+fn another_window_or_algorithm_is_another_counter() {
+    let shop = Shop::open();
+    let hour = Terms { window: Some((1, Unit::Hour)), ..Terms::of(4) };
+    let log = Terms { algorithm: Some(Algorithm::SlidingLog), ..Terms::of(2) };
+    assert_eq!(shop.passing(ALICE, None, 1_000), 3);
+    assert_eq!(shop.passing(ALICE, Some(hour), 1_000), 4);
+    assert_eq!(shop.passing(ALICE, Some(log), 1_000), 2);
+    assert_eq!(shop.passing(ALICE, Some(hour), 1_100), 0, "an hour is not over");
+    assert_eq!(shop.passing(ALICE, None, 1_100), 3, "a minute is");
+    let same =
+        Terms { window: Some((60, Unit::Second)), algorithm: Some(Algorithm::SlidingWindow), ..Terms::of(5) };
+    assert_eq!(shop.passing(ALICE, Some(same), 1_100), 2, "that is the counter of the rule");
+}
+
+/// What the plan of a key says under a record: the limit, the unit in answers, and the keys of its counter.
+fn planned(rules: &RuleSet, terms: Option<Terms>) -> (Limit, Unit, u32, u128, [u8; 16]) {
+    let request = Request::new("shop", 1).descriptor(&[ALICE]);
+    let found = found(rules, &request, terms);
+    let mut plan: Plan<'_> = rules.plan(&request, Modes::default());
+    found.apply(&request, &mut plan);
+    let Step::Check(check) = &plan.steps[0] else { panic!("no check") };
+    let Origin::Rule(rule) = check.origin else { panic!("no rule") };
+    (check.limit, rule.unit, rule.unit_multiplier, check.key.0, rule.shared.0)
+}
+
+#[test]
+fn another_counter_has_keys_of_its_own_and_the_unit_of_the_record() {
+    let rules = loaded(RULES).rules;
+    let (_, _, _, own, own_shared) = planned(&rules, None);
+    let terms =
+        Terms { window: Some((2, Unit::Hour)), granularity_nanos: Some(60 * SECOND_NANOS), ..Terms::of(9) };
+    let (limit, unit, multiplier, key, shared) = planned(&rules, Some(terms));
+    let hours = 2 * 3_600 * SECOND_NANOS;
+    let expected = Limit::new(Algorithm::SlidingWindow, 9, hours).with_granularity(60 * SECOND_NANOS);
+    assert_eq!((limit, unit, multiplier), (expected, Unit::Hour, 2));
+    assert!(key != own && shared != own_shared);
+    let (_, _, _, coarser, coarser_shared) =
+        planned(&rules, Some(Terms { granularity_nanos: Some(120 * SECOND_NANOS), ..terms }));
+    assert!(coarser != key && coarser_shared != shared, "granularity tells counters apart");
+    let (_, _, _, again, again_shared) = planned(&rules, Some(Terms { requests: 1, ..terms }));
+    assert_eq!((again, again_shared), (key, shared), "N does not");
+}
+
+#[test]
+fn what_no_counter_can_hold_is_cut() {
+    let rules = loaded(RULES).rules;
+    let limit = |entry, terms| {
+        let request = Request::new("shop", 1).descriptor(&[entry]);
+        let found = found(&rules, &request, Some(terms));
+        let mut plan = rules.plan(&request, Modes::default());
+        found.apply(&request, &mut plan);
+        let Step::Check(check) = &plan.steps[0] else { panic!("no check") };
+        check.limit
+    };
+    assert_eq!(limit(("log", "x"), Terms::of(u32::MAX)).requests(), 100_000);
+    let slow = Terms { burst: Some(u32::MAX), ..Terms::of(1) };
+    assert_eq!(limit(("tokens", "x"), slow).burst(), 500 * 365 * 24 * 60, "500 years, a hit a minute");
+}
+
+#[test]
+fn an_exception_stands_before_a_record_and_leaves_its_counter() {
+    let exception = |effect| {
+        let level = Level { key: "user".to_owned(), value: Some("alice".to_owned()) };
+        Exceptions::new(&[Exception { domain: "shop".into(), entries: vec![level], effect }])
+    };
+    let limited = exception(Effect::Limit { requests: Some(6), burst: None });
+    let unlimited = Terms { unlimited: true, ..Terms::of(0) };
+    let shop = Shop::open();
+    let hour = Terms { window: Some((1, Unit::Hour)), ..Terms::of(4) };
+    assert_eq!(shop.passing_under(ALICE, Some(hour), &limited, 1_000), 6);
+    assert_eq!(shop.passing_under(ALICE, Some(hour), &limited, 1_200), 0, "in the window of the record");
+    assert_eq!(Shop::open().passing_under(ALICE, Some(unlimited), &limited, 1_000), 6);
+    assert_eq!(Shop::open().passing_under(ALICE, Some(unlimited), &exception(Effect::Deny), 1_000), 0);
+    let all = exception(Effect::Unlimited);
+    assert_eq!(Shop::open().passing_under(ALICE, Some(Terms::of(1)), &all, 1_000), 20);
+}
+
+/// A limit that a request brings has no rule, so nothing is looked for.
+#[test]
+fn the_name_of_a_record_depends_on_the_entries_alone() {
+    let other = RULES.replace("3}", "4, algorithm: fixed_window}").replace("unit: minute", "unit: day");
+    let (one, other) = (loaded(RULES).rules, loaded(&other).rules);
+    let name = |rules: &RuleSet, value| rules.rules()[0].record_name(&[Entry { key: "user", value }]);
+    assert_eq!(name(&one, "alice"), name(&other, "alice"));
+    assert_ne!(name(&one, "alice"), name(&one, "bob"));
+    let entries = [("user", "alice")];
+    assert_eq!(name(&one, "alice"), Some(options().secret.records("shop").record_name(entries)));
+    let mut request = Request::new("shop", 1);
+    let limit = Override { requests_per_unit: 4, unit: Unit::Hour, unit_multiplier: 1 };
+    let options = DescriptorOptions { limit: Some(limit), ..DescriptorOptions::default() };
+    request.push([Entry { key: "user", value: "alice" }], options);
+    let plan = one.plan(&request, Modes::default());
+    assert!(matches!(&plan.steps[0], Step::Check(check) if matches!(check.origin, Origin::Override { .. })));
+}
+
+#[test]
+fn a_rule_without_limits_from_has_no_records() {
+    assert!(loaded(RULES).rules.has_records());
+    let rules =
+        loaded("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]").rules;
+    assert!(!rules.has_records() && rules.rules()[0].records.is_none());
+}
+
+#[test]
+fn where_there_can_be_no_records_they_are_refused() {
+    let text = |node: &str| format!("domain: d\ndescriptors:\n- {node}\n");
+    let limit = "rate_limit: {unit: day, requests_per_unit: 1}";
+    for (node, expected) in [
+        (
+            format!("{{key: k, limits_from: stores, {limit}}}"),
+            "3:25: `limits_from` is `stores` (expected store; the closest is `store`)",
+        ),
+        (
+            "{key: k, limits_from: store, descriptors: [{key: l, rate_limit: {unit: day, requests_per_unit: 1}}]}".to_owned(),
+            "3:25: `limits_from` without `rate_limit` (expected the limit of keys that have no record)",
+        ),
+        (
+            "{key: k, limits_from: store, rate_limit: {unlimited: true}}".to_owned(),
+            "3:25: `limits_from` with `unlimited: true` (expected a limit; a record may be `unlimited`)",
+        ),
+        (
+            format!("{{key: k, value: a*, share_threshold: true, descriptors: [{{key: l, limits_from: store, {limit}}}]}}"),
+            "3:82: `limits_from` with `share_threshold`, whose values share a counter (expected one of the two: a \
+             record is for one value)",
+        ),
+    ] {
+        assert_eq!(refused(text(&node)), [expected], "{node}");
+    }
+    let file = file("a.yaml", text(&format!("{{key: k, limits_from: store, {limit}}}")));
+    let errors = load(&[file], &options().no_records(Some("LIMITS_DIR"))).expect_err("there is no store");
+    let expected = "a.yaml:3:25: `limits_from: store` without a store of records (expected LIMITS_DIR)";
+    assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+}
+
+/// Random records over every algorithm, on a clock that moves: in no window are there more hits than the largest N that
+/// was in force in it.
+mod strict {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WINDOW_SECS: u64 = 60;
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        Wait(u64),
+        Ask,
+        Record(Option<u32>),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            (0_u64..20).prop_map(Event::Wait),
+            Just(Event::Ask),
+            Just(Event::Ask),
+            Just(Event::Ask),
+            proptest::option::of(0_u32..8).prop_map(Event::Record),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_largest_n_in_force_in_a_window_bounds_it(key in prop::sample::select(vec!["user", "log"]),
+                                                        events in prop::collection::vec(event(), 1..200)) {
+            let shop = Shop::open();
+            let request = Request::new("shop", 1).descriptor(&[(key, "alice")]);
+            let (mut now, mut record) = (1_000_u64, None);
+            // When which N came into force (several may in one second), and when hits passed.
+            let (mut in_force, mut passed) = (vec![(0, 3_u32)], VecDeque::new());
+            for event in events {
+                match event {
+                    Event::Wait(seconds) => now += seconds,
+                    Event::Record(n) => {
+                        record = n;
+                        in_force.push((now, n.unwrap_or(3)));
+                    }
+                    Event::Ask => {
+                        let found = found(&shop.rules, &request, record.map(Terms::of));
+                        let mut plan = shop.rules.plan(&request, Modes::default());
+                        found.apply(&request, &mut plan);
+                        let verdicts = shop.store.apply(&plan, Timestamp::from_secs(now));
+                        if conclude(&plan, &verdicts).code == Code::Ok {
+                            passed.push_back(now);
+                        }
+                        let from = now.saturating_sub(WINDOW_SECS - 1);
+                        let before = in_force.iter().rposition(|&(since, _)| since < from).unwrap_or(0);
+                        let most = in_force[before..].iter().map(|&(_, n)| n).max().unwrap_or(0);
+                        let count = passed.iter().filter(|&&at| at >= from).count();
+                        prop_assert!(count <= most as usize, "{count} of {most} in the minute before {now}");
+                    }
+                }
+            }
+        }
+    }
+}

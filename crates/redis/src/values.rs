@@ -1,0 +1,216 @@
+//! Values by key, which all nodes share, and a stream of the keys that changed. What the values mean, others know.
+//!
+//! In: keys and values of bytes. Out: values, and which keys changed since a position in the stream. A change is the value,
+//! its place in the index of all keys, and its entry in the stream, in one script: on one server a batch is written and
+//! announced as a whole, or not at all. In a Cluster keys live in many slots, so each value is written by itself, and the
+//! batch is announced after the last.
+//!
+//! A node that keeps values reads the stream from where it was. If the entry that it read last is gone, it may have missed
+//! changes, or the server has lost some, and the node is told so.
+
+use redis::{FromRedisValue, Value};
+
+use crate::address::Kind;
+use crate::connect_error::ConnectError;
+use crate::runtime::{Runtime, Tokio};
+use crate::store::RedisStore;
+
+/// Entries that the stream keeps, give or take a few: each is a batch of changes.
+const CHANGES_KEPT: usize = 100_000;
+
+/// Entries of the stream that are read at once.
+const CHANGES_READ: usize = 1_000;
+
+/// The most changes that are written together: a script may not take long.
+pub const BATCH_MAX: usize = 1_000;
+
+/// Sets the values of keys, or removes those that are empty. KEYS: the stream, the index, the keys. ARGV: how long the
+/// stream may be, how many bytes of a key are the prefix, the values. Returns how many keys had a value.
+const CHANGE: &str = "local names, there = {}, 0
+for i = 3, #KEYS do
+  local name = string.sub(KEYS[i], ARGV[2] + 1)
+  there = there + redis.call('EXISTS', KEYS[i])
+  if ARGV[i] == '' then
+    redis.call('DEL', KEYS[i])
+    redis.call('ZREM', KEYS[2], name)
+  else
+    redis.call('SET', KEYS[i], ARGV[i])
+    redis.call('ZADD', KEYS[2], 0, name)
+  end
+  names[#names + 1] = 'k'
+  names[#names + 1] = name
+end
+redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', unpack(names))
+return there";
+
+/// Where a stream has been read up to: the id of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position(String);
+
+/// What has changed since a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    /// The keys that changed, some of them more than once. `None`: any key may have.
+    pub keys: Option<Vec<Vec<u8>>>,
+    /// Where to go on.
+    pub position: Position,
+}
+
+/// Values by key.
+pub struct Values<R: Runtime = Tokio> {
+    store: RedisStore<R>,
+    /// What the keys of all values begin with.
+    prefix: Vec<u8>,
+    stream: Vec<u8>,
+    /// All keys in the order of their bytes.
+    index: Vec<u8>,
+}
+
+impl<R: Runtime> Values<R> {
+    /// The values under `name` in this store, whose options must not count: it holds no counters.
+    pub fn new(store: RedisStore<R>, name: &str) -> Self {
+        let [prefix, stream, index] =
+            ["k:", "changes", "index"].map(|part| format!("{name}:{part}").into_bytes());
+        Self { store, prefix, stream, index }
+    }
+
+    /// The store, to be connected for each worker.
+    pub fn store(&self) -> &RedisStore<R> {
+        &self.store
+    }
+
+    /// The value of a key, if it has one.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ConnectError> {
+        let key = self.key(key);
+        self.store.ask(&key, redis::cmd("GET").arg(&key)).await
+    }
+
+    /// Sets values, or removes those that are `None`, and announces it. Returns how many keys had a value before. There
+    /// are at most [`BATCH_MAX`] changes, of different keys; none has an empty value.
+    ///
+    /// # Errors
+    /// When the server does not answer: then nothing may be changed, or all. In a Cluster also a part, and it may not be
+    /// announced; setting the same again announces it.
+    pub async fn change(&self, changes: &[(&[u8], Option<&[u8]>)]) -> Result<usize, ConnectError> {
+        let keys: Vec<Vec<u8>> = changes.iter().map(|(key, _)| self.key(key)).collect();
+        if let Kind::Cluster(_) = self.store.options().kind {
+            return self.change_each(changes, &keys).await;
+        }
+        let mut command = redis::cmd("EVAL");
+        command.arg(CHANGE).arg(keys.len() + 2).arg(&self.stream).arg(&self.index).arg(&keys);
+        command.arg(CHANGES_KEPT).arg(self.prefix.len());
+        changes.iter().for_each(|(_, value)| {
+            command.arg(value.unwrap_or_default());
+        });
+        self.store.ask(&self.stream, &command).await
+    }
+
+    async fn change_each(
+        &self,
+        changes: &[(&[u8], Option<&[u8]>)],
+        keys: &[Vec<u8>],
+    ) -> Result<usize, ConnectError> {
+        let mut there = 0;
+        for ((name, value), key) in changes.iter().zip(keys) {
+            there += self.store.ask::<usize>(key, redis::cmd("EXISTS").arg(key)).await?;
+            let (mut write, mut index) = match value {
+                Some(_) => (redis::cmd("SET"), redis::cmd("ZADD")),
+                None => (redis::cmd("DEL"), redis::cmd("ZREM")),
+            };
+            self.store.ask::<Value>(key, write.arg(key).arg(*value)).await?;
+            index.arg(&self.index).arg(value.map(|_| 0)).arg(name);
+            self.store.ask::<Value>(&self.index, &index).await?;
+        }
+        let mut command = redis::cmd("XADD");
+        command.arg(&self.stream).arg("MAXLEN").arg("~").arg(CHANGES_KEPT).arg("*");
+        changes.iter().for_each(|(name, _)| {
+            command.arg("k").arg(name);
+        });
+        self.store.ask::<Value>(&self.stream, &command).await?;
+        Ok(there)
+    }
+
+    /// The first `most` keys after `after` that begin with `prefix`, in the order of their bytes, with their values.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn page(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        most: usize,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ConnectError> {
+        let from = match after.filter(|after| *after >= prefix) {
+            Some(after) => [b"(", after].concat(),
+            None if prefix.is_empty() => b"-".to_vec(),
+            None => [b"[", prefix].concat(),
+        };
+        let mut command = redis::cmd("ZRANGEBYLEX");
+        command.arg(&self.index).arg(from).arg(end_of(prefix)).arg("LIMIT").arg(0).arg(most);
+        let names: Vec<Vec<u8>> = self.store.ask(&self.index, &command).await?;
+        let values = futures_util::future::try_join_all(names.iter().map(|name| self.get(name))).await?;
+        // One without a value was removed meanwhile.
+        Ok(names.into_iter().zip(values).filter_map(|(name, value)| Some((name, value?))).collect())
+    }
+
+    /// The end of the stream: a value that is read after this is no older. A stream that is not there is begun.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn end(&self) -> Result<Position, ConnectError> {
+        let mut command = redis::cmd("XREVRANGE");
+        command.arg(&self.stream).arg("+").arg("-").arg("COUNT").arg(1);
+        let last: Vec<Entry> = self.store.ask(&self.stream, &command).await?;
+        if let Some(Entry(id, _)) = last.into_iter().next() {
+            return Ok(Position(id));
+        }
+        let mut command = redis::cmd("XADD");
+        command.arg(&self.stream).arg("*").arg("begun").arg(1);
+        Ok(Position(self.store.ask(&self.stream, &command).await?))
+    }
+
+    /// What has changed since this position. Some of it may be left for the next call.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn changes(&self, since: &Position) -> Result<Changes, ConnectError> {
+        let mut command = redis::cmd("XRANGE");
+        command.arg(&self.stream).arg(&since.0).arg("+").arg("COUNT").arg(CHANGES_READ);
+        let entries: Vec<Entry> = self.store.ask(&self.stream, &command).await?;
+        // The entry at the position is still there, unless the stream was cut, or the server lost what this node has read.
+        let Some((Entry(first, _), new)) = entries.split_first().filter(|(Entry(id, _), _)| *id == since.0)
+        else {
+            return Ok(Changes { keys: None, position: self.end().await? });
+        };
+        let position = Position(new.last().map_or(first, |Entry(id, _)| id).clone());
+        let fields = new.iter().flat_map(|Entry(_, fields)| fields.chunks_exact(2));
+        let keys = fields.filter(|field| field[0] == b"k").map(|field| field[1].clone()).collect();
+        Ok(Changes { keys: Some(keys), position })
+    }
+
+    fn key(&self, key: &[u8]) -> Vec<u8> {
+        [&self.prefix, key].concat()
+    }
+}
+
+/// The end of the range of all texts that begin with this one, as ZRANGEBYLEX writes it.
+fn end_of(prefix: &[u8]) -> Vec<u8> {
+    match prefix.iter().rposition(|&byte| byte < u8::MAX) {
+        Some(last) => [b"(", &prefix[..last], &[prefix[last] + 1]].concat(),
+        None => b"+".to_vec(),
+    }
+}
+
+/// An entry of a stream: its id, and names and values of its fields.
+#[derive(Debug)]
+struct Entry(String, Vec<Vec<u8>>);
+
+impl FromRedisValue for Entry {
+    fn from_redis_value(value: Value) -> Result<Self, redis::ParsingError> {
+        let (id, fields) = redis::from_redis_value(value)?;
+        Ok(Self(id, fields))
+    }
+}

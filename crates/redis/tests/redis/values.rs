@@ -1,0 +1,138 @@
+//! Values that are no counters: set, read in order, removed, and heard of, on one server and in a Cluster. A map in memory
+//! says what is expected.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tidegate_redis::address::{Address, Kind};
+use tidegate_redis::values::Values;
+use tidegate_redis::{ConnectError, RedisOptions, RedisStore};
+
+use crate::server::{Server, cluster};
+
+type Expected = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Connected values in servers of this kind.
+async fn connected(kind: Kind) -> Values {
+    let values = Values::new(RedisStore::new(RedisOptions::new(kind).without_counters()), "test");
+    values.store().attach();
+    for _ in 0..1_000 {
+        if values.end().await.is_ok() {
+            return values;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no connection");
+}
+
+fn address(server: &Server) -> Address {
+    Address::Tcp("127.0.0.1".to_owned(), server.port)
+}
+
+/// Changes these keys to these values in both.
+async fn change(values: &Values, expected: &mut Expected, changes: &[(&[u8], Option<&[u8]>)]) {
+    let there = changes.iter().filter(|(key, _)| expected.contains_key(*key)).count();
+    assert_eq!(values.change(changes).await, Ok(there), "{changes:?}");
+    for (key, value) in changes {
+        match value {
+            Some(value) => expected.insert(key.to_vec(), value.to_vec()),
+            None => expected.remove(*key),
+        };
+    }
+}
+
+/// Everything that is there, two keys a page.
+async fn pages(values: &Values, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let (mut all, mut after) = (Vec::new(), None::<Vec<u8>>);
+    loop {
+        let page = values.page(prefix, after.as_deref(), 2).await.expect("an answer");
+        let Some((last, _)) = page.last() else { return all };
+        after = Some(last.clone());
+        all.extend(page);
+    }
+}
+
+async fn behaves(kind: Kind) {
+    let values = connected(kind).await;
+    let (mut expected, began) = (Expected::new(), values.end().await.expect("an answer"));
+    assert_eq!(values.get(b"a").await, Ok(None));
+    let hostile: &[u8] = b"\xff\xff {a}\0*[?]";
+    change(
+        &values,
+        &mut expected,
+        &[(b"a\0", Some(b"1")), (b"a\0b", Some(b"\0\xff")), (hostile, Some(b"3"))],
+    )
+    .await;
+    change(&values, &mut expected, &[(b"a\0", None), (b"b", Some(b"4")), (b"nothing", None)]).await;
+    change(&values, &mut expected, &[(b"b", Some(b"5")), (b"\xff", Some(b"6")), (b"c", Some(b"7"))]).await;
+    for (key, value) in &expected {
+        assert_eq!(values.get(key).await.as_ref(), Ok(&Some(value.clone())), "{key:?}");
+    }
+    for prefix in [&b""[..], b"a", b"a\0", b"\xff", b"\xff\xff", b"zzz"] {
+        let below = expected.iter().filter(|(key, _)| key.starts_with(prefix));
+        let below: Vec<_> = below.map(|(key, value)| (key.clone(), value.clone())).collect();
+        assert_eq!(pages(&values, prefix).await, below, "{prefix:?}");
+    }
+    let changes = values.changes(&began).await.expect("an answer");
+    let names =
+        [b"a\0", &b"a\0b"[..], hostile, b"a\0", b"b", b"nothing", b"b", b"\xff", b"c"].map(<[u8]>::to_vec);
+    assert_eq!(changes.keys, Some(names.to_vec()));
+    let now = changes.position;
+    assert_eq!(values.changes(&now).await.expect("an answer").keys, Some(Vec::new()));
+    change(&values, &mut expected, &[(b"b", None), (hostile, Some(b"9"))]).await;
+    let changes = values.changes(&now).await.expect("an answer");
+    assert_eq!(changes.keys, Some(vec![b"b".to_vec(), hostile.to_vec()]));
+    assert_eq!(values.changes(&changes.position).await.expect("an answer").position, changes.position);
+}
+
+#[tokio::test]
+async fn values_are_set_listed_and_heard_of_on_one_server() {
+    for server in [Server::start(&[]), Server::valkey()] {
+        behaves(Kind::Single(address(&server))).await;
+    }
+}
+
+#[tokio::test]
+async fn values_are_set_listed_and_heard_of_in_a_cluster() {
+    let servers = cluster("redis-server");
+    behaves(Kind::Cluster(servers.iter().map(address).collect())).await;
+}
+
+/// A stream that was cut, a server that lost everything, and one that began anew: what was missed is told.
+#[tokio::test]
+async fn missed_changes_are_noticed() {
+    let server = Server::start(&[]);
+    let values = connected(Kind::Single(address(&server))).await;
+    let put = async |key: &[u8]| values.change(&[(key, Some(b"1"))]).await.expect("written");
+    let since = async |position| values.changes(position).await.expect("an answer");
+    put(b"a").await;
+    let old = values.end().await.expect("an answer");
+    put(b"b").await;
+    put(b"c").await;
+    assert_eq!(since(&old).await.keys, Some(vec![b"b".to_vec(), b"c".to_vec()]));
+    let tell = |words: &[&str]| {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).exec(&mut server.connect()).expect("it is done");
+    };
+    tell(&["XTRIM", "test:changes", "MAXLEN", "1"]);
+    let cut = since(&old).await;
+    assert_eq!(cut.keys, None, "the stream was cut");
+    assert_eq!(since(&cut.position).await.keys, Some(Vec::new()));
+    tell(&["FLUSHALL"]);
+    let lost = since(&cut.position).await;
+    assert_eq!(lost.keys, None, "everything is gone");
+    put(b"d").await;
+    assert_eq!(since(&lost.position).await.keys, Some(vec![b"d".to_vec()]));
+    put(b"e").await;
+    let newest = values.end().await.expect("an answer");
+    tell(&["FLUSHALL"]);
+    put(b"f").await;
+    assert_eq!(since(&newest).await.keys, None, "it lost everything, and has changed since");
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_server_that_is_not_there() {
+    let kind = Kind::Single(Address::Tcp("127.0.0.1".to_owned(), 1));
+    let values = Values::new(RedisStore::new(RedisOptions::new(kind).without_counters()), "test");
+    assert_eq!(values.get(b"a").await, Err(ConnectError::NoConnection));
+}

@@ -1,0 +1,154 @@
+//! Records on the way of requests: where they are asked for, how this node hears of changes, and metrics of both.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::clock::monotonic;
+use crate::configuration::Lookup;
+use crate::metrics::{Kind, Metrics};
+use crate::records::{Position, Records as Store, StoreError};
+use crate::service::{NoAnswer, RecordAnswer, RecordSource, RecordStats, Records};
+use crate::state::Author;
+use tidegate_records::RecordKey;
+
+/// How often the stream of changes is read: several times a second, so that a change is in force everywhere within one.
+const READ_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The store, as decisions ask it.
+struct Source(Arc<Store>);
+
+impl RecordSource for Source {
+    fn attach(&self) {
+        self.0.attach();
+    }
+
+    fn get(&self, key: RecordKey) -> RecordAnswer<'_> {
+        // The store is told of as a whole: one line for each key would be one for each request.
+        Box::pin(async move { self.0.get(key).await.map_err(|_| NoAnswer) })
+    }
+}
+
+/// What keeps the cache of records in step with a store that other nodes change.
+pub(super) struct Follower {
+    store: Arc<Store>,
+    records: Arc<Records>,
+    stale_max: Duration,
+    is_up: Arc<AtomicBool>,
+}
+
+/// The records of a store, for decisions; and what follows the changes of other nodes, if there are any.
+pub(super) fn records(
+    store: Option<&Arc<Store>>,
+    options: &Lookup,
+    author: &Author,
+    metrics: &Metrics,
+) -> (Option<Arc<Records>>, Option<Follower>) {
+    let Some(store) = store else { return (None, None) };
+    let source = Source(Arc::clone(store));
+    let records = Arc::new(Records::new(source, author.secret.secret(), options.records));
+    let hears = Arc::clone(&records);
+    store.listen(Box::new(move |key| hears.forget(key)));
+    let is_up = Arc::new(AtomicBool::new(!store.is_shared()));
+    register(metrics, &records, Arc::clone(&is_up));
+    let follower = store.is_shared().then(|| {
+        records.follow(false);
+        let (store, records) = (Arc::clone(store), Arc::clone(&records));
+        Follower { store, records, stale_max: options.stale_max, is_up }
+    });
+    (Some(records), follower)
+}
+
+impl Follower {
+    /// Reads the stream of changes, for ever.
+    pub(super) async fn follow(self) -> Infallible {
+        let (mut position, mut confirmed) = (None, monotonic());
+        loop {
+            match self.read(&mut position).await {
+                Ok(()) => {
+                    confirmed = monotonic();
+                    self.answers();
+                }
+                Err(error) => self.is_away(&error, confirmed),
+            }
+            tokio::time::sleep(READ_INTERVAL).await;
+        }
+    }
+
+    /// Drops from the cache what has changed since the last call.
+    async fn read(&self, position: &mut Option<Position>) -> Result<(), StoreError> {
+        let Some(since) = position else {
+            // From here on changes are heard of. What was fetched before is none that is kept.
+            *position = self.store.now().await?;
+            self.records.forget_all();
+            self.records.follow(true);
+            return Ok(());
+        };
+        loop {
+            let changed = self.store.changes(since).await?;
+            let is_end = changed.position == *since || changed.keys.is_none();
+            match changed.keys {
+                Some(keys) => keys.iter().for_each(|key| self.records.forget(key)),
+                None => {
+                    tracing::warn!("records: changes were missed; what is known of them is dropped");
+                    self.records.forget_all();
+                }
+            }
+            *since = changed.position;
+            if is_end {
+                return Ok(());
+            }
+        }
+    }
+
+    fn answers(&self) {
+        self.records.doubt(false);
+        if !self.is_up.swap(true, Relaxed) {
+            tracing::info!("records: the store answers (LIMITS_URL)");
+        }
+    }
+
+    fn is_away(&self, error: &StoreError, confirmed: Instant) {
+        if self.is_up.swap(false, Relaxed) {
+            tracing::warn!(
+                "records: {error}; what is known of them holds for {:?} (LIMITS_STALE_MAX)",
+                self.stale_max
+            );
+        }
+        self.records.doubt(confirmed.elapsed() > self.stale_max);
+    }
+}
+
+/// Shows records in metrics.
+fn register(metrics: &Metrics, records: &Arc<Records>, is_up: Arc<AtomicBool>) {
+    type Read = fn(&RecordStats) -> &AtomicU64;
+    let counts: [(&'static str, &'static str, Read); 3] = [
+        ("tidegate_limits_fetches_total", "Keys whose records were asked of the store.", |stats| {
+            &stats.fetches
+        }),
+        ("tidegate_limits_fetch_failures_total", "Of these, those that it did not answer for.", |stats| {
+            &stats.failures
+        }),
+        (
+            "tidegate_limits_stale_total",
+            "Descriptors that LIMITS_STALE_MODE decided, because the store was away.",
+            |stats| &stats.stale,
+        ),
+    ];
+    for (name, help, read) in counts {
+        let records = Arc::clone(records);
+        metrics.register(name, help, Kind::Counter, move |samples| {
+            samples.push(&[], read(records.stats()).load(Relaxed));
+        });
+    }
+    let cached = Arc::clone(records);
+    let help = "Keys whose records are known, or that are known to have none (LIMITS_CACHE_SIZE).";
+    metrics.register("tidegate_limits_cached", help, Kind::Gauge, move |samples| {
+        samples.push(&[], cached.cached());
+    });
+    let help = "1 while the store of records answers.";
+    metrics.register("tidegate_limits_up", help, Kind::Gauge, move |samples| {
+        samples.push(&[], u64::from(is_up.load(Relaxed)));
+    });
+}

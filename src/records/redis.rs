@@ -1,0 +1,126 @@
+//! Records in Redis, which several nodes share. Redis is the truth: what a node keeps is a copy.
+//!
+//! In: keys and records. Out: what Redis holds, and which keys changed since a moment.
+
+use tidegate_records::{BadValue, KeyPrefix, Record, RecordKey};
+use tidegate_redis::values::{BATCH_MAX, Position, Values};
+use tidegate_redis::{ConnectError, RedisStore};
+
+/// What the names of all keys in Redis begin with, behind CACHE_KEY_PREFIX.
+const NAME: &str = "tidegate:limits";
+
+/// Why Redis did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RedisError {
+    /// It does not answer, or refuses.
+    #[error("LIMITS_URL: {0}")]
+    NoAnswer(#[from] ConnectError),
+    /// What it holds under a key is no record.
+    #[error("LIMITS_URL: {key:?}: {why}")]
+    Damaged {
+        /// Which key.
+        key: RecordKey,
+        /// What is wrong.
+        why: BadValue,
+    },
+}
+
+/// Records in Redis.
+pub struct InRedis {
+    values: Values,
+}
+
+/// Which records changed.
+#[derive(Debug)]
+pub struct Changed {
+    /// Their keys. `None`: any may have.
+    pub keys: Option<Vec<RecordKey>>,
+    /// Up to where this is known.
+    pub position: Position,
+}
+
+impl InRedis {
+    /// The records in this Redis. It is not connected yet.
+    pub fn new(store: RedisStore) -> Self {
+        let name = format!("{}{NAME}", store.options().keys.prefix);
+        Self { values: Values::new(store, &name) }
+    }
+
+    /// Connects for the calling worker, in the background.
+    pub fn attach(&self) {
+        self.values.store().attach();
+    }
+
+    /// The record of a key.
+    ///
+    /// # Errors
+    /// When Redis does not answer, or holds something else.
+    pub async fn get(&self, key: &RecordKey) -> Result<Option<Record>, RedisError> {
+        let value = self.values.get(key.as_bytes()).await?;
+        value.map(|value| read(key, &value)).transpose()
+    }
+
+    /// Makes or replaces these, in parts of at most [`BATCH_MAX`]: each is in force as a whole or not at all.
+    ///
+    /// # Errors
+    /// When Redis does not answer, or refuses. Parts before the one that failed are in force.
+    pub async fn load(&self, batch: &[(RecordKey, Record)]) -> Result<(), RedisError> {
+        for part in batch.chunks(BATCH_MAX) {
+            let values: Vec<Vec<u8>> = part.iter().map(|(_, record)| record.encode()).collect();
+            let changes =
+                part.iter().zip(&values).map(|((key, _), value)| (key.as_bytes(), Some(value.as_slice())));
+            self.values.change(&changes.collect::<Vec<_>>()).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a record. Returns whether there was one.
+    ///
+    /// # Errors
+    /// When Redis does not answer, or refuses.
+    pub async fn delete(&self, key: &RecordKey) -> Result<bool, RedisError> {
+        Ok(self.values.change(&[(key.as_bytes(), None)]).await? > 0)
+    }
+
+    /// The first `most` records after `after` whose keys begin with `prefix`, in the order of their keys.
+    ///
+    /// # Errors
+    /// When Redis does not answer, or holds something else.
+    pub async fn page(
+        &self,
+        prefix: &KeyPrefix,
+        after: Option<&RecordKey>,
+        most: usize,
+    ) -> Result<Vec<(RecordKey, Record)>, RedisError> {
+        let page = self.values.page(prefix.as_bytes(), after.map(RecordKey::as_bytes), most).await?;
+        let known = |(name, value): (Vec<u8>, Vec<u8>)| {
+            // A key that no version of this program makes was put there by somebody else.
+            let key = RecordKey::from_bytes(&name).ok()?;
+            Some(read(&key, &value).map(|record| (key, record)))
+        };
+        page.into_iter().filter_map(known).collect()
+    }
+
+    /// This moment: what is read after it is no older.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn now(&self) -> Result<Position, RedisError> {
+        Ok(self.values.end().await?)
+    }
+
+    /// Which records changed since then. Some may be left for the next call.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn changes(&self, since: &Position) -> Result<Changed, RedisError> {
+        let changes = self.values.changes(since).await?;
+        let keys =
+            changes.keys.map(|keys| keys.iter().filter_map(|key| RecordKey::from_bytes(key).ok()).collect());
+        Ok(Changed { keys, position: changes.position })
+    }
+}
+
+fn read(key: &RecordKey, value: &[u8]) -> Result<Record, RedisError> {
+    Record::decode(value).map_err(|why| RedisError::Damaged { key: key.clone(), why })
+}

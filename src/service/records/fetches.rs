@@ -1,0 +1,125 @@
+//! Fetches under way: one for each key, however many wait for it.
+//!
+//! In: keys that are not known. Out: what the store answers for each, to all that wait. A fetch that began before its key
+//! changed is dropped from here: whoever waits for it already gets its answer, nobody else does, and it is not kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::{Known, NoAnswer};
+use tidegate_engine::key::Key;
+use tidegate_engine::keyed::KeyMap;
+
+/// Fetches under way at a time: as many as one connection to Redis queues.
+const FETCHES_MAX: usize = 1_024;
+
+type Answer = Result<Known, NoAnswer>;
+
+/// Fetches under way.
+#[derive(Debug)]
+pub(super) struct Fetches {
+    under_way: Arc<Mutex<KeyMap<Flight>>>,
+    room: Arc<Semaphore>,
+    next: AtomicU64,
+}
+
+/// A fetch, as those see it that wait for it.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    number: u64,
+    answer: watch::Receiver<Option<Answer>>,
+}
+
+/// A fetch, as whoever runs it sees it. Dropping it ends the fetch without an answer.
+#[derive(Debug)]
+pub(super) struct Landing {
+    name: Key,
+    number: u64,
+    answer: watch::Sender<Option<Answer>>,
+    under_way: Arc<Mutex<KeyMap<Flight>>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Default for Fetches {
+    fn default() -> Self {
+        Self {
+            under_way: Arc::default(),
+            room: Arc::new(Semaphore::new(FETCHES_MAX)),
+            next: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Fetches {
+    /// The fetch of this key: the one under way, or a new one that `begin` runs. `None`: there are too many.
+    pub(super) fn join(&self, name: Key, begin: impl FnOnce(Landing)) -> Option<Flight> {
+        let mut under_way = self.under_way.lock();
+        if let Some(flight) = under_way.get(&name) {
+            return Some(flight.clone());
+        }
+        let room = Arc::clone(&self.room).try_acquire_owned().ok()?;
+        let (answer, receiver) = watch::channel(None);
+        let flight = Flight { number: self.next.fetch_add(1, Relaxed), answer: receiver };
+        under_way.insert(name, flight.clone());
+        drop(under_way);
+        begin(Landing {
+            name,
+            number: flight.number,
+            answer,
+            under_way: Arc::clone(&self.under_way),
+            _room: room,
+        });
+        Some(flight)
+    }
+
+    /// Ends a fetch with this answer. `keep` gets an answer that nothing has changed since.
+    pub(super) fn land(&self, landing: Landing, answer: Answer, keep: impl FnOnce(Key, Known)) {
+        let mut under_way = self.under_way.lock();
+        if under_way.get(&landing.name).is_some_and(|flight| flight.number == landing.number) {
+            under_way.remove(&landing.name);
+            if let Ok(known) = answer {
+                keep(landing.name, known);
+            }
+        }
+        drop(under_way);
+        landing.answer.send_replace(Some(answer));
+    }
+
+    /// The key has changed: the fetch under way is not kept. `forget` forgets what is.
+    pub(super) fn forget(&self, name: Key, forget: impl FnOnce()) {
+        let mut under_way = self.under_way.lock();
+        under_way.remove(&name);
+        forget();
+    }
+
+    /// Any key may have changed.
+    pub(super) fn forget_all(&self, forget: impl FnOnce()) {
+        let mut under_way = self.under_way.lock();
+        under_way.clear();
+        forget();
+    }
+}
+
+impl Flight {
+    /// Waits for the answer, until then at most.
+    pub(super) async fn landed(mut self, until: Instant) -> Answer {
+        let answer = tokio::time::timeout_at(until.into(), self.answer.wait_for(Option::is_some)).await;
+        match answer {
+            Ok(Ok(answer)) => answer.unwrap_or(Err(NoAnswer)),
+            Ok(Err(_)) | Err(_) => Err(NoAnswer),
+        }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        let mut under_way = self.under_way.lock();
+        if under_way.get(&self.name).is_some_and(|flight| flight.number == self.number) {
+            under_way.remove(&self.name);
+        }
+    }
+}

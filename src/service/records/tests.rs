@@ -1,0 +1,305 @@
+//! Records in front of a source that tests steer: what is asked of it, and what holds while it does not answer.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::*;
+use crate::clock::{Clock, monotonic};
+use crate::service::fixture::{metrics, rules};
+use crate::service::{Batch, Counters, Service, ServiceError};
+use tidegate_engine::Timestamp;
+use tidegate_engine::decision::{Code, Decision};
+use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::plan::Modes;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    limits_from: store
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: path
+    rate_limit: {unit: minute, requests_per_unit: 1000000}
+";
+
+/// A source whose records and answers tests set.
+#[derive(Clone, Default)]
+pub(super) struct Steered(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    records: Mutex<HashMap<RecordKey, Record>>,
+    asked: AtomicU64,
+    is_away: AtomicBool,
+    is_held: AtomicBool,
+    released: Notify,
+}
+
+impl RecordSource for Steered {
+    fn get(&self, key: RecordKey) -> RecordAnswer<'_> {
+        Box::pin(async move {
+            self.0.asked.fetch_add(1, Relaxed);
+            let record = self.0.records.lock().get(&key).copied();
+            if self.0.is_held.load(Relaxed) {
+                self.0.released.notified().await;
+            }
+            if self.0.is_away.load(Relaxed) { Err(NoAnswer) } else { Ok(record) }
+        })
+    }
+}
+
+impl Steered {
+    pub(super) fn set(&self, user: &str, record: Option<Record>) {
+        let mut records = self.0.records.lock();
+        match record {
+            Some(record) => records.insert(key(user), record),
+            None => records.remove(&key(user)),
+        };
+    }
+
+    fn asked(&self) -> u64 {
+        self.0.asked.load(Relaxed)
+    }
+}
+
+pub(super) fn key(user: &str) -> RecordKey {
+    RecordKey::of("shop", [("user", user)]).expect("a key")
+}
+
+/// A shop with these records, at times that the test says.
+pub(super) struct Shop {
+    pub(super) source: Steered,
+    pub(super) records: Arc<Records>,
+    store: Arc<MemoryStore>,
+    metrics: Arc<crate::metrics::Metrics>,
+}
+
+impl Shop {
+    pub(super) fn with(stale_mode: StaleMode, cache_entries: usize) -> Self {
+        let source = Steered::default();
+        let options = RecordsOptions { cache_entries, timeout: Duration::from_millis(100), stale_mode };
+        let records = Arc::new(Records::new(source.clone(), KeySecret::new([7; 16]), options));
+        let store = Arc::new(MemoryStore::new(MemoryOptions::new(1 << 30)));
+        Self { source, records, store, metrics: metrics() }
+    }
+
+    /// The service at this second. All share the counters.
+    fn service(&self, second: u64) -> Service {
+        // It begins later than the test ends, so it stands still.
+        let begins = monotonic() + Duration::from_secs(86_400);
+        let clock = Clock::new(begins, Timestamp::from_secs(second));
+        let counters = Counters::Memory(Arc::clone(&self.store));
+        let service = Service::new(counters, Arc::clone(&self.metrics), clock, Modes::default())
+            .recorded(Some(Arc::clone(&self.records)));
+        service.install(rules(RULES));
+        service
+    }
+
+    /// Whether a request of this user passes at this second, and whether it was decided at once.
+    pub(super) async fn asks(&self, user: &str, second: u64) -> (bool, bool) {
+        decided(&self.service(second), &Request::new("shop", 1).descriptor(&[("user", user)])).await
+    }
+
+    /// How many of 10 requests pass.
+    async fn passing(&self, user: &str, second: u64) -> usize {
+        let service = self.service(second);
+        let mut passing = 0;
+        for _ in 0..10 {
+            let request = Request::new("shop", 1).descriptor(&[("user", user)]);
+            passing += usize::from(decided(&service, &request).await.0);
+        }
+        passing
+    }
+}
+
+/// Decides a request as the fronts do. Whether it passes, and whether it was decided at once.
+async fn decided<'r>(service: &Service, request: &Request<'r>) -> (bool, bool) {
+    let passes = |decision: &Decision<'_>| decision.code == Code::Ok;
+    let mut batch = Batch::default();
+    batch.put(request.clone());
+    let mut at_once = None;
+    let live = service.snapshot().expect("rules");
+    service.decide(live.in_force(), &batch, |_, _, decision| at_once = decision.map(passes));
+    if let Some(passes) = at_once {
+        return (passes, true);
+    }
+    let read = |place: &mut Request<'r>| {
+        *place = request.clone();
+        Ok::<_, ServiceError>(())
+    };
+    let later = service.finish(live.in_force(), read, None, |_, decision| passes(decision)).await;
+    (later.expect("memory answers"), false)
+}
+
+fn of(requests: u32) -> Option<Record> {
+    Some(Record::of_requests(requests))
+}
+
+#[tokio::test]
+async fn a_record_is_fetched_once_and_holds_until_it_changes() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.source.set("alice", of(5));
+    assert_eq!(shop.asks("alice", 1_000).await, (true, false), "fetched");
+    assert_eq!(shop.asks("alice", 1_000).await, (true, true), "known");
+    assert_eq!(shop.passing("alice", 1_000).await, 3);
+    shop.source.set("alice", of(6));
+    assert_eq!(shop.passing("alice", 1_000).await, 0, "nobody has told");
+    shop.records.forget(&key("alice"));
+    assert_eq!(shop.passing("alice", 1_000).await, 1, "what was counted stays");
+    assert_eq!(shop.source.asked(), 2);
+}
+
+#[tokio::test]
+async fn a_key_without_a_record_is_asked_for_once() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    assert_eq!(shop.asks("bob", 1_000).await, (true, false));
+    assert_eq!(shop.asks("bob", 1_000).await, (true, true));
+    assert_eq!(shop.source.asked(), 1);
+    shop.source.set("bob", of(0));
+    shop.records.forget_all();
+    assert_eq!(shop.asks("bob", 1_000).await, (false, false));
+}
+
+#[tokio::test]
+async fn rules_without_records_ask_for_none() {
+    let shop = Shop::with(StaleMode::Deny, 100);
+    shop.source.0.is_away.store(true, Relaxed);
+    let request = Request::new("shop", 1).descriptor(&[("path", "/")]);
+    assert_eq!(decided(&shop.service(1_000), &request).await, (true, true));
+    assert_eq!(shop.source.asked(), 0);
+}
+
+/// No record can be for a value that is too long. Nobody asks for it twice.
+#[tokio::test]
+async fn what_can_have_no_record_is_not_asked_for() {
+    let shop = Shop::with(StaleMode::Deny, 100);
+    let long = "x".repeat(5_000);
+    assert_eq!(shop.asks(&long, 1_000).await, (true, false));
+    assert_eq!(shop.asks(&long, 1_000).await, (true, true));
+    assert_eq!(shop.source.asked(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_that_wait_for_one_key_ask_once() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.source.set("alice", of(5));
+    shop.source.0.is_held.store(true, Relaxed);
+    let release = async {
+        tokio::task::yield_now().await;
+        shop.source.0.is_held.store(false, Relaxed);
+        shop.source.0.released.notify_waiters();
+    };
+    let asking = futures_util::future::join_all((0..50).map(|_| shop.asks("alice", 1_000)));
+    let (all, ()) = futures_util::future::join(asking, release).await;
+    assert_eq!(all.iter().filter(|(passes, _)| *passes).count(), 5);
+    assert_eq!(shop.source.asked(), 1);
+}
+
+/// The fetch began before the change, so what it brings may be older.
+#[tokio::test(start_paused = true)]
+async fn what_a_fetch_brings_that_a_change_overtook_is_not_kept() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.source.0.is_held.store(true, Relaxed);
+    let change = async {
+        tokio::task::yield_now().await;
+        shop.source.set("alice", of(0));
+        shop.records.forget(&key("alice"));
+        shop.source.0.is_held.store(false, Relaxed);
+        shop.source.0.released.notify_waiters();
+    };
+    let (old, ()) = futures_util::future::join(shop.asks("alice", 1_000), change).await;
+    assert_eq!(old, (true, false), "it waited for the old answer");
+    assert_eq!(shop.asks("alice", 1_000).await, (false, false), "the new one is fetched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_waited_for_within_a_bound() {
+    for (mode, passing) in [(StaleMode::Rule, 3), (StaleMode::Last, 3), (StaleMode::Deny, 0)] {
+        let shop = Shop::with(mode, 100);
+        shop.source.0.is_held.store(true, Relaxed);
+        let began = timer();
+        assert_eq!(shop.passing("alice", 1_000).await, passing, "{mode:?}");
+        assert_eq!((timer() - began).as_millis(), 10 * 100, "each waits for its timeout");
+        assert_eq!(shop.records.stats().stale.load(Relaxed), 10);
+        assert_eq!(shop.source.asked(), 1, "they wait for one fetch");
+    }
+}
+
+#[tokio::test]
+async fn what_was_known_last_holds_until_it_is_too_old() {
+    for (mode, passing) in [(StaleMode::Rule, 3), (StaleMode::Last, 5), (StaleMode::Deny, 0)] {
+        let shop = Shop::with(mode, 100);
+        shop.source.set("alice", of(5));
+        assert_eq!(shop.passing("alice", 1_000).await, 5);
+        shop.source.0.is_away.store(true, Relaxed);
+        assert_eq!(shop.passing("alice", 2_000).await, 5, "the last known");
+        shop.records.doubt(true);
+        assert_eq!(shop.passing("alice", 3_000).await, passing, "{mode:?}");
+        let unknown = if mode == StaleMode::Deny { 0 } else { 3 };
+        assert_eq!(shop.passing("bob", 3_000).await, unknown, "{mode:?}: nothing is known");
+        shop.source.0.is_away.store(false, Relaxed);
+        shop.records.doubt(false);
+        assert_eq!(shop.passing("alice", 4_000).await, 5);
+        assert_eq!(shop.passing("bob", 4_000).await, 3, "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_kept_while_changes_are_not_heard_of() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    shop.records.follow(false);
+    assert_eq!(shop.asks("alice", 1_000).await, (true, false));
+    assert_eq!(shop.asks("alice", 1_000).await, (true, false));
+    shop.records.follow(true);
+    assert_eq!(shop.asks("alice", 1_000).await, (true, false));
+    assert_eq!(shop.asks("alice", 1_000).await, (false, true));
+}
+
+#[tokio::test]
+async fn a_record_with_another_window_counts_apart_and_an_explanation_says_so() {
+    let shop = Shop::with(StaleMode::Rule, 100);
+    assert_eq!(shop.passing("alice", 1_000).await, 3);
+    let window = Some(tidegate_records::Window { unit: tidegate_engine::unit::Unit::Hour, multiplier: 1 });
+    shop.source.set("alice", Some(Record { window, ..Record::of_requests(4) }));
+    shop.records.forget(&key("alice"));
+    assert_eq!(shop.passing("alice", 1_000).await, 4, "it begins empty");
+    assert_eq!(shop.passing("alice", 1_100).await, 0);
+    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
+    let service = shop.service(1_100);
+    let live = service.snapshot().expect("rules");
+    let text = service
+        .explain(live.in_force(), &request, |explanation| (explanation.to_string(), explanation.json()));
+    let (text, json) = text.await.expect("memory answers");
+    assert!(text.contains("  limit     4 per hour, sliding_window\n"), "{text}");
+    assert!(text.contains("  record    4 instead of 3, per hour\n"), "{text}");
+    assert_eq!(json["descriptors"][0]["record"]["instead_of"]["requests_per_unit"], 3, "{json}");
+}
+
+/// Keys that each come once push out few that come again and again.
+#[tokio::test]
+async fn a_scan_through_many_keys_leaves_what_is_used() {
+    let shop = Shop::with(StaleMode::Rule, 1_000);
+    let name = |user: &str| KeySecret::new([7; 16]).records("shop").record_name([("user", user)]);
+    let used: Vec<Key> = (0..300).map(|user| name(&format!("used-{user}"))).collect();
+    let known = |key: &Key| shop.records.cache.get(key).is_some();
+    for _ in 0..3 {
+        used.iter().for_each(|&key| {
+            if !known(&key) {
+                shop.records.cache.insert(key, None);
+            }
+        });
+    }
+    let mut missed = 0;
+    for hostile in 0..200_000 {
+        shop.records.cache.insert(name(&format!("hostile-{hostile}")), None);
+        if hostile % 100 == 0 {
+            missed += used.iter().filter(|key| !known(key)).count();
+        }
+    }
+    let asked = 2_000 * used.len();
+    assert!(missed * 100 < asked, "{missed} of {asked} were pushed out");
+    assert!(shop.records.cached() <= 1_100, "{} in a cache of 1,000", shop.records.cached());
+}
