@@ -21,6 +21,7 @@ mod tls;
 
 use std::convert::Infallible;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -263,7 +264,7 @@ impl App {
         let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes);
         let telling = Telling::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
         let denied = configuration.keep_keys.then(Arc::<DeniedKeys>::default);
-        let records = records::open(&configuration.limits)?;
+        let records = records::open(&configuration.limits, &metrics)?;
         let (looked_up, follower) =
             lookup::records(records.as_ref(), &configuration.limits.lookup, &author, &metrics);
         let service = service
@@ -276,12 +277,7 @@ impl App {
         let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);
-        let resets = Resets::new(Arc::clone(&service));
-        let resets = Arc::new(match &configuration.state.folder {
-            Some(folder) => resets.kept_in(folder.join("resets"))?,
-            None => resets,
-        });
-        records.iter().for_each(|records| records::register(&metrics, records));
+        let resets = resets(&service, configuration.state.folder.as_deref())?;
         let tracer = configuration.tracing.clone().map(spans::start).transpose()?;
         Ok(Self {
             configuration,
@@ -499,6 +495,15 @@ impl App {
         tracing::warn!("ended with connections that were still open after {DRAIN_TIMEOUT:?}");
         workers.cut(CUT_TIMEOUT).await
     }
+}
+
+/// Counters of whole rules that began anew, kept in this folder if there is one.
+fn resets(service: &Arc<Service>, folder: Option<&Path>) -> Result<Arc<Resets>, AppError> {
+    let resets = Resets::new(Arc::clone(service));
+    Ok(Arc::new(match folder {
+        Some(folder) => resets.kept_in(folder.join("resets"))?,
+        None => resets,
+    }))
 }
 
 /// Tasks that must not end. One that ends returns why.

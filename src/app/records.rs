@@ -11,7 +11,7 @@ use crate::records::Records;
 use tidegate_redis::RedisStore;
 
 /// The store of records, if there is one. Waits for the disk.
-pub(super) fn open(limits: &Limits) -> Result<Option<Arc<Records>>, AppError> {
+pub(super) fn open(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<Records>>, AppError> {
     let records = match (&limits.folder, &limits.redis) {
         (Some(folder), _) => {
             let records = Records::in_folder(folder, || lower_priority(CONTROL_NICENESS))?;
@@ -25,11 +25,13 @@ pub(super) fn open(limits: &Limits) -> Result<Option<Arc<Records>>, AppError> {
         }
         (None, None) => return Ok(None),
     };
-    Ok(Some(Arc::new(records)))
+    let records = Arc::new(records);
+    register(metrics, &records);
+    Ok(Some(records))
 }
 
 /// Shows records in metrics.
-pub(super) fn register(metrics: &Metrics, records: &Arc<Records>) {
+fn register(metrics: &Metrics, records: &Arc<Records>) {
     let records = Arc::clone(records);
     let help = "Records that LIMITS_DIR holds, roughly: what was replaced or removed of late may count too.";
     metrics.register("tidegate_records", help, Kind::Gauge, move |samples| {
