@@ -56,7 +56,6 @@ const DECIDING: &[&str] = &[
 /// The settings that most people set first, described in a few words so that `-h` fits a screen.
 const FIRST: &[(&str, &str)] = &[
     ("CONFIG_PATH", "a file or folder of rules"),
-    ("STRICT_RULES", "refuse rules that are warned of"),
     ("DEFAULT_ALGORITHM", "how rules count that do not say it"),
     ("SHADOW_MODE", "count, and deny nothing"),
     ("GRPC_PORT", "gRPC, for Envoy"),

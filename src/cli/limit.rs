@@ -61,7 +61,7 @@ pub(super) fn command() -> Command {
     let list = Command::new("list").about("Lists records, a line of JSON each").args(prefix()).arg(most);
     let export = Command::new("export").about("Writes all records, as `load` reads them").args(prefix());
     Command::new("limit")
-        .about("Limits for single keys of running limiters: one, or a file of millions")
+        .about("Limits for single keys of running limiters: one, or millions")
         .subcommand_required(true)
         .subcommands([put, get, delete, list, load::command(), export].map(everywhere))
 }

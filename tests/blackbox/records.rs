@@ -1,12 +1,16 @@
 //! Records: the admin API and the commands, what survives, and what is refused.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
 use crate::admin::{TOKEN, call};
+use crate::harness::grpc;
 use crate::harness::http::{Answer, Client};
+use crate::harness::programs::succeed;
 use crate::harness::tidegate::{Setup, Tidegate};
 
 const RULES: &str = "
@@ -232,4 +236,53 @@ fn commands_do_the_same_and_what_is_exported_can_be_loaded() {
         tidegate(&["limit", "delete", "shop", "tenant=a", "--who", "joe", "--to", &first]).status.success()
     );
     assert_eq!(tidegate(&["limit", "get", "shop", "tenant=a", "--to", &first]).status.code(), Some(1));
+}
+
+/// A disk of its own, with 24 MiB.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn at(path: PathBuf) -> Self {
+        fs::create_dir_all(&path).expect("made");
+        succeed(Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(&path));
+        Self(path)
+    }
+
+    /// A file that takes all the room that is left.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = File::create(&path).expect("made");
+        while file.write_all(&[0; 4_096]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // The limiter may still have files open there.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_changes_and_no_decision_and_goes_on_when_there_is_room() {
+    let setup = setup();
+    let disk = SmallDisk::at(setup.outside().join("small"));
+    let folder = disk.0.join("limits").display().to_string();
+    let limiter = setup.env("LIMITS_DIR", &folder).start();
+    assert_eq!(put(&limiter, &record("acme", 5)).status, 201);
+    let late: Vec<_> = (0..1_000).map(|at| record(&format!("late{at:03}"), at)).collect();
+    let lines = late.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
+    let filler = disk.fill();
+    for _ in 0..3 {
+        let refused = load(&limiter, "json", &lines);
+        assert!(refused.status == 507 && refused.body.contains(&folder), "{refused:?}");
+        assert_eq!(json(&get(&limiter, "acme")), record("acme", 5));
+        let question = grpc::question("shop", &[&[("tenant", "acme")]]);
+        assert_eq!(limiter.client().ask(question).overall_code, grpc::OK);
+    }
+    fs::remove_file(filler).expect("removed");
+    assert_eq!(load(&limiter, "json", &lines).status, 200);
+    let limiter = limiter.restart();
+    assert_eq!(all(&limiter, 10_000), [&[record("acme", 5)], &late[..]].concat());
 }
