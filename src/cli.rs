@@ -56,6 +56,7 @@ const DECIDING: &[&str] = &[
 /// The settings that most people set first, described in a few words so that `-h` fits a screen.
 const FIRST: &[(&str, &str)] = &[
     ("CONFIG_PATH", "a file or folder of rules"),
+    ("STRICT_RULES", "refuse rules that are warned of"),
     ("DEFAULT_ALGORITHM", "how rules count that do not say it"),
     ("SHADOW_MODE", "count, and deny nothing"),
     ("GRPC_PORT", "gRPC, for Envoy"),
@@ -68,8 +69,7 @@ const FIRST: &[(&str, &str)] = &[
 
 /// The end of `-h`.
 const REST: &str = "\
-Each is an environment variable too (GRPC_PORT is --grpc-port); the flag wins.
-All settings: tidegate --help. Changed here: tidegate settings --changed.";
+Each is an environment variable too (GRPC_PORT is --grpc-port); the flag wins.";
 
 /// The name of the rule checker of `envoyproxy/ratelimit`. Under this name, this program checks rules too.
 const CHECK_NAME: &str = "ratelimit_config_check";
@@ -205,7 +205,7 @@ fn first_settings() -> String {
         Some(format!("      --{:<20} {words}{default}\n", row.flag()))
     };
     format!(
-        "Settings, of which there are more:\n{}\n{REST}",
+        "Settings (all: tidegate --help; changed here: tidegate settings --changed):\n{}\n{REST}",
         FIRST.iter().filter_map(line).collect::<String>()
     )
 }
