@@ -4,11 +4,12 @@ mod ask;
 mod checks;
 mod cluster;
 mod faults;
+mod resets;
 mod way;
 
 use std::sync::{Arc, Mutex};
 
-use tidegate_engine::rules::RuleSet;
+use tidegate_engine::rules::{Epochs, RuleSet};
 use tidegate_redis::SharedStore;
 
 use crate::network::{Latencies, Network};
@@ -86,6 +87,10 @@ struct State {
     store: Option<Arc<SharedStore<Node>>>,
     runtime: Option<Node>,
     version: usize,
+    /// The resets that it has heard of. They survive a crash, because they lie in Redis.
+    epochs: Epochs,
+    /// Its rules in these epochs, until one of both changes.
+    rules: Option<Arc<RuleSet>>,
     excepted: Excepted,
     starts: u64,
     /// Requests that wait for an answer.

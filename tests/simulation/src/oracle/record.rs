@@ -11,6 +11,8 @@ pub struct Record {
     pub limit: usize,
     /// Which counter.
     pub key: u64,
+    /// After which resets: in another epoch it is another counter.
+    pub epoch: u64,
     /// How many hits.
     pub hits: u64,
     /// When they were asked for.

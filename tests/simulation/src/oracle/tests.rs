@@ -23,6 +23,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         request,
         limit,
         key,
+        epoch: 0,
         hits,
         asked,
         answered,

@@ -10,7 +10,7 @@ use tidegate_engine::decision::{Code, Verdicts, conclude};
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::plan::{Plan, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
-use tidegate_engine::rules::Unit;
+use tidegate_engine::rules::{Epochs, Unit};
 use tidegate_redis::StoreError;
 
 use super::way::Way;
@@ -147,8 +147,11 @@ impl Run {
             for item in &items {
                 run.push(&mut request, item, version, sign < 0);
             }
-            let first =
-                if sign > 0 { run.note(number, (asked, deadline), &items, version) } else { usize::MAX };
+            let first = if sign > 0 {
+                run.note(number, (asked, deadline), &items, (version, &way.epochs))
+            } else {
+                usize::MAX
+            };
             let planned = |plan: &Plan<'_>| run.planned(first, plan);
             let concluded = |plan: &Plan<'_>, verdicts: &Verdicts| {
                 let overs = verdicts.iter().map(|verdict| verdict.is_some_and(|verdict| verdict.over));
@@ -229,7 +232,7 @@ impl Run {
         number: usize,
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
-        version: usize,
+        (version, epochs): (usize, &Epochs),
     ) -> usize {
         let mut records = lock(&self.records);
         let first = records.len();
@@ -239,6 +242,7 @@ impl Run {
                 request: number,
                 limit: item.limit,
                 key: item.key,
+                epoch: self.epoch_of(epochs, item.limit),
                 hits: item.hits,
                 asked,
                 // A server does nothing after the deadline of a call.

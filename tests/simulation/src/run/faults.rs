@@ -58,7 +58,7 @@ impl Run {
             }
             What::Reload { node, version } => {
                 let mut nodes = lock(&self.nodes);
-                nodes[node].version = version;
+                (nodes[node].version, nodes[node].rules) = (version, None);
                 nodes[node].store.iter().for_each(|store| store.clear_deny_cache());
             }
             What::Except { node, limit, key, effect, lasts } => {
@@ -66,6 +66,7 @@ impl Run {
                 later(lasts, Self::heal);
             }
             What::Reset { node, limit, key } => self.reset(node, limit, key),
+            What::ResetAll { limit, epoch, heard_within } => self.reset_all(limit, epoch, heard_within),
         }
     }
 

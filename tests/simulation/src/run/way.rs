@@ -11,7 +11,7 @@ use tidegate_engine::decision::Verdicts;
 use tidegate_engine::exceptions::{Effect, Exception, Exceptions, Level};
 use tidegate_engine::plan::{Hits, Modes, Plan, Step};
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::RuleSet;
+use tidegate_engine::rules::{Epochs, RuleSet};
 use tidegate_redis::runtime::Runtime as _;
 use tidegate_redis::{Applied, SharedStore, StoreError};
 
@@ -31,6 +31,8 @@ pub(super) struct Way {
     runtime: Node,
     /// Those that were in force when it came.
     rules: Arc<RuleSet>,
+    /// The resets that they know of.
+    pub(super) epochs: Epochs,
 }
 
 /// Exceptions of one node, in the order in which they were made.
@@ -65,10 +67,10 @@ fn entries(limit: usize, key: Option<u64>) -> Vec<Level> {
 impl Way {
     /// The way through a node, unless it is away.
     pub(super) fn through(run: &Arc<Run>, node: usize) -> Option<Self> {
-        let nodes = lock(&run.nodes);
-        let (store, runtime) = (nodes[node].store.clone()?, nodes[node].runtime.clone()?);
-        let rules = Arc::clone(&run.rules[nodes[node].version]);
-        Some(Self { run: Arc::clone(run), node, store, runtime, rules })
+        let state = &mut lock(&run.nodes)[node];
+        let (store, runtime) = (state.store.clone()?, state.runtime.clone()?);
+        let (rules, epochs) = (run.rules_of(state), state.epochs.clone());
+        Some(Self { run: Arc::clone(run), node, store, runtime, rules, epochs })
     }
 
     /// Decides a request as `Service::decide` and `Service::finish` do. `planned` gets each plan before a counter is asked,

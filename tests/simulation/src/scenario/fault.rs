@@ -134,6 +134,15 @@ pub enum What {
         /// Which counter of it.
         key: u64,
     },
+    /// All counters of a limit, or of all limits, begin anew.
+    ResetAll {
+        /// Which; `None`: all.
+        limit: Option<usize>,
+        /// A later reset has a greater number.
+        epoch: u64,
+        /// Every node hears of it within so long.
+        heard_within: Time,
+    },
 }
 
 impl What {
@@ -154,7 +163,8 @@ impl What {
             | Self::Flush { .. }
             | Self::Restart { .. }
             | Self::FailOver { .. }
-            | Self::MoveSlots { .. } => None,
+            | Self::MoveSlots { .. }
+            | Self::ResetAll { .. } => None,
         }
     }
 }

@@ -21,6 +21,11 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         // Nobody gives hits back that may not be there any more.
         scenario.asks.iter_mut().for_each(|ask| ask.refunded = None);
     }
+    if random.one_in(4) {
+        (1..=random.pick(&[1, 1, 2, 6])).for_each(|epoch| reset_all(random, scenario, epoch));
+        // A refund after it goes to the counter of another epoch.
+        scenario.asks.iter_mut().for_each(|ask| ask.refunded = None);
+    }
     scenario.faults.sort_by_key(|fault| fault.at);
 }
 
@@ -53,4 +58,13 @@ fn reset(random: &mut Random, scenario: &mut Scenario) {
     let (item, node) = (random.pick(&ask.items), random.below(scenario.clocks.len() as u64) as usize);
     let at = ask.at + random.below(20 * MILLI);
     scenario.faults.push(Fault { at, what: What::Reset { node, limit: item.limit, key: item.key } });
+}
+
+/// All counters of one limit begin anew, or of all. Nodes hear of it one after the other. What belongs to an older epoch
+/// (leases, hits that go back, denials that are remembered) may touch no newer one: to the judge each is another counter.
+fn reset_all(random: &mut Random, scenario: &mut Scenario, epoch: u64) {
+    let limit = Some(random.below(scenario.limits.len() as u64) as usize).filter(|_| !random.one_in(3));
+    let at = SECOND + random.below(ASKED - SECOND);
+    let heard_within = random.pick(&[0, MILLI, 50 * MILLI, 500 * MILLI]);
+    scenario.faults.push(Fault { at, what: What::ResetAll { limit, epoch, heard_within } });
 }
