@@ -92,13 +92,13 @@ impl InRedis {
         after: Option<&RecordKey>,
         most: usize,
     ) -> Result<Vec<(RecordKey, Record)>, RedisError> {
-        let page = self.values.page(prefix.as_bytes(), after.map(RecordKey::as_bytes), most).await?;
-        let known = |(name, value): (Vec<u8>, Vec<u8>)| {
+        let known = |name: &[u8], value: &[u8]| {
             // A key that no version of this program makes was put there by somebody else.
-            let key = RecordKey::from_bytes(&name).ok()?;
-            Some(read(&key, &value).map(|record| (key, record)))
+            let key = RecordKey::from_bytes(name).ok()?;
+            Some(read(&key, value).map(|record| (key, record)))
         };
-        page.into_iter().filter_map(known).collect()
+        let after = after.map(RecordKey::as_bytes);
+        self.values.page(prefix.as_bytes(), after, most, known).await?.into_iter().collect()
     }
 
     /// This moment: what is read after it is no older.

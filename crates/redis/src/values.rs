@@ -133,27 +133,37 @@ impl<R: Runtime> Values<R> {
         Ok(there)
     }
 
-    /// The first `most` keys after `after` that begin with `prefix`, in the order of their bytes, with their values.
+    /// The first `most` keys after `after` that begin with `prefix`, in the order of their bytes, as `read` reads them with
+    /// their values; those that it does not read are left out. Fewer than `most`: there are no others.
     ///
     /// # Errors
     /// When the server does not answer.
-    pub async fn page(
+    pub async fn page<T>(
         &self,
         prefix: &[u8],
         after: Option<&[u8]>,
         most: usize,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ConnectError> {
-        let from = match after.filter(|after| *after >= prefix) {
+        read: impl Fn(&[u8], &[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, ConnectError> {
+        let mut from = match after.filter(|after| *after >= prefix) {
             Some(after) => [b"(", after].concat(),
             None if prefix.is_empty() => b"-".to_vec(),
             None => [b"[", prefix].concat(),
         };
-        let mut command = redis::cmd("ZRANGEBYLEX");
-        command.arg(&self.index).arg(from).arg(end_of(prefix)).arg("LIMIT").arg(0).arg(most);
-        let names: Vec<Vec<u8>> = self.store.ask(&self.index, &command).await?;
-        let values = futures_util::future::try_join_all(names.iter().map(|name| self.get(name))).await?;
-        // One without a value was removed meanwhile.
-        Ok(names.into_iter().zip(values).filter_map(|(name, value)| Some((name, value?))).collect())
+        let mut page = Vec::new();
+        loop {
+            let wanted = most - page.len();
+            let mut command = redis::cmd("ZRANGEBYLEX");
+            command.arg(&self.index).arg(from).arg(end_of(prefix)).arg("LIMIT").arg(0).arg(wanted);
+            let names: Vec<Vec<u8>> = self.store.ask(&self.index, &command).await?;
+            let values = futures_util::future::try_join_all(names.iter().map(|name| self.get(name))).await?;
+            // One without a value was removed meanwhile.
+            page.extend(names.iter().zip(&values).filter_map(|(name, value)| read(name, value.as_deref()?)));
+            match names.last() {
+                Some(last) if names.len() == wanted && page.len() < most => from = [b"(", &last[..]].concat(),
+                _ => return Ok(page),
+            }
+        }
     }
 
     /// The end of the stream: a value that is read after this is no older. A stream that is not there is begun.

@@ -45,7 +45,8 @@ async fn change(values: &Values, expected: &mut Expected, changes: &[(&[u8], Opt
 async fn pages(values: &Values, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let (mut all, mut after) = (Vec::new(), None::<Vec<u8>>);
     loop {
-        let page = values.page(prefix, after.as_deref(), 2).await.expect("an answer");
+        let read = |key: &[u8], value: &[u8]| Some((key.to_vec(), value.to_vec()));
+        let page = values.page(prefix, after.as_deref(), 2, read).await.expect("an answer");
         let Some((last, _)) = page.last() else { return all };
         after = Some(last.clone());
         all.extend(page);
@@ -96,6 +97,21 @@ async fn values_are_set_listed_and_heard_of_on_one_server() {
 async fn values_are_set_listed_and_heard_of_in_a_cluster() {
     let servers = cluster("redis-server");
     behaves(Kind::Cluster(servers.iter().map(address).collect())).await;
+}
+
+/// Whoever reads all pages takes one that is not full for the last.
+#[tokio::test]
+async fn a_key_that_is_gone_or_not_read_ends_no_page() {
+    let server = Server::start(&[]);
+    let values = connected(Kind::Single(address(&server))).await;
+    let all = [b"a", b"b", b"c", b"d", b"e", b"f"];
+    values.change(&all.map(|key| (&key[..], Some(&b"1"[..])))).await.expect("written");
+    redis::cmd("DEL").arg("test:k:b").exec(&mut server.connect()).expect("it is done");
+    let read = |key: &[u8], _: &[u8]| (key != b"d").then(|| key.to_vec());
+    let page = values.page(b"", None, 3, read).await.expect("an answer");
+    assert_eq!(page, [b"a", b"c", b"e"]);
+    let rest = values.page(b"", Some(b"e"), 3, read).await.expect("an answer");
+    assert_eq!(rest, [b"f"]);
 }
 
 /// A stream that was cut, a server that lost everything, and one that began anew: what was missed is told.
