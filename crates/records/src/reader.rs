@@ -23,7 +23,7 @@ const ENTRY: &str = "entry.";
 pub enum Format {
     /// A JSON object in each line.
     JsonLines,
-    /// Cells, separated by commas. A cell ends in its line.
+    /// Cells, separated by commas. A quote has to be closed in its line.
     Csv,
 }
 
@@ -53,6 +53,7 @@ pub struct Line {
 #[derive(Debug)]
 pub struct Reader {
     format: Format,
+    cells: Cells,
     /// The columns, once the heading was read. Without one, no line of CSV can be.
     columns: Option<Result<Vec<Column>, BadRecord>>,
     /// The beginning of a line that has not ended.
@@ -60,6 +61,16 @@ pub struct Reader {
     /// That line is too long already: what follows of it is dropped.
     is_too_long: bool,
     lines: u64,
+}
+
+/// Takes lines of CSV apart.
+#[derive(Debug)]
+struct Cells {
+    /// It has read whole lines only: making one takes longer than a line.
+    parser: csv_core::Reader,
+    /// The text of all cells, and where each ends.
+    text: Vec<u8>,
+    ends: Vec<usize>,
 }
 
 /// What a column of CSV holds.
@@ -74,7 +85,8 @@ enum Column {
 impl Reader {
     /// Reads this format.
     pub fn new(format: Format) -> Self {
-        Self { format, columns: None, rest: Vec::new(), is_too_long: false, lines: 0 }
+        let cells = Cells { parser: csv_core::Reader::new(), text: Vec::new(), ends: Vec::new() };
+        Self { format, cells, columns: None, rest: Vec::new(), is_too_long: false, lines: 0 }
     }
 
     /// Reads the next bytes, and calls `take` with every line that ends in them.
@@ -146,7 +158,7 @@ impl Reader {
             let value = serde_json::from_slice(line).map_err(|error| BadRecord(error.to_string()))?;
             return json::read(&value).map(Some);
         }
-        let cells = cells(line)?;
+        let cells = self.cells.of(line)?;
         match &self.columns {
             Some(Ok(columns)) => json::read(&object(columns, cells)?).map(Some),
             Some(Err(_)) => bad("there is no heading that says what the cells are"),
@@ -160,28 +172,43 @@ impl Reader {
     }
 }
 
-/// The cells of a line of CSV.
-fn cells(line: &[u8]) -> Result<Vec<String>, BadRecord> {
-    let (mut reader, mut text, mut ends) = (csv_core::Reader::new(), vec![0; line.len() + 1], Vec::new());
-    ends.resize(FIELDS.len() + LEVELS_MAX, 0);
-    let (result, read, written, cells) = reader.read_record(line, &mut text, &mut ends);
-    // The empty input says that the line has ended.
-    let (result, _, more, last) = match result {
-        ReadRecordResult::InputEmpty => reader.read_record(&[], &mut text[written..], &mut ends[cells..]),
-        result => (result, read, 0, 0),
-    };
-    if result == ReadRecordResult::OutputEndsFull {
-        return bad(format!("too many cells (expected at most {})", ends.len()));
+impl Cells {
+    /// The cells of a line.
+    fn of(&mut self, line: &[u8]) -> Result<Vec<String>, BadRecord> {
+        let cells = self.split(line);
+        if cells.is_err() {
+            self.parser = csv_core::Reader::new();
+        }
+        let (mut start, mut found) = (0, Vec::new());
+        for &end in &self.ends[..cells?] {
+            let cell = self.text.get(start..end).unwrap_or_default();
+            let cell = str::from_utf8(cell).map_err(|_| BadRecord("a cell is not UTF-8".to_owned()))?;
+            found.push(cell.to_owned());
+            start = end;
+        }
+        Ok(found)
     }
-    let (mut start, mut found) = (0, Vec::with_capacity(cells + last));
-    for &end in &ends[..cells + last] {
-        let cell = text.get(start..end).unwrap_or_default();
-        let cell = str::from_utf8(cell).map_err(|_| BadRecord("a cell is not UTF-8".to_owned()))?;
-        found.push(cell.to_owned());
-        start = end;
+
+    /// How many cells a line has. After an error the parser may stand within a cell.
+    fn split(&mut self, line: &[u8]) -> Result<usize, BadRecord> {
+        self.text.resize(line.len() + 2, 0);
+        self.ends.resize(FIELDS.len() + LEVELS_MAX, 0);
+        let (mut result, read, written, mut cells) =
+            self.parser.read_record(line, &mut self.text, &mut self.ends);
+        if result == ReadRecordResult::InputEmpty {
+            let (text, ends) = (&mut self.text[written..], &mut self.ends[cells..]);
+            let (ended, _, _, more) = self.parser.read_record(b"\n", text, ends);
+            (result, cells) = (ended, cells + more);
+        }
+        match result {
+            ReadRecordResult::Record if read == line.len() => Ok(cells),
+            ReadRecordResult::InputEmpty => bad("a quote is not closed in its line"),
+            ReadRecordResult::OutputEndsFull => {
+                bad(format!("too many cells (expected at most {})", self.ends.len()))
+            }
+            _ => bad("a carriage return stands within the line (expected it in quotes)"),
+        }
     }
-    debug_assert!(start <= written + more);
-    Ok(found)
 }
 
 /// What the heading says.
@@ -275,9 +302,10 @@ mod tests {
     fn csv_with_quotes_shorter_paths_and_errors() {
         let text = "domain,entry.tenant,entry.plan,requests_per_unit,unit,shadow_mode\r\n\
             shop,\"a,\"\"b\"\"\",gold,5,day,\nshop,c,,7,,true\nshop,,gold,7,,\nshop,c,d,many,,\nshop,c\n\
-            shop,c,d,1,fortnight,\nshop,c,d,1,,\"open\n";
+            shop,c,d,1,fortnight,\nshop,c,d,1,,\"open\nshop,c,d,1,,open\nshop\rc,d\n,,\n{many}\nshop,c,d,1,,";
+        let text = text.replace("{many}", &",".repeat(100));
         assert_eq!(
-            said(Format::Csv, text),
+            said(Format::Csv, &text),
             [
                 r#"2: {"domain":"shop","entries":[{"key":"tenant","value":"a,\"b\""},{"key":"plan","value":"gold"}],"requests_per_unit":5,"unit":"day"}"#,
                 r#"3: {"domain":"shop","entries":[{"key":"tenant","value":"c"}],"requests_per_unit":7,"shadow_mode":true}"#,
@@ -285,7 +313,12 @@ mod tests {
                 "5! `requests_per_unit` is \"many\" (expected a whole number, 0 to 4294967295)",
                 "6! 2 cells (expected 6, as in the heading)",
                 "7! `unit` is \"fortnight\" (expected second, minute, hour, day, week, month, year)",
-                "8! `shadow_mode` is \"open\" (expected true or false)",
+                "8! a quote is not closed in its line",
+                "9! `shadow_mode` is \"open\" (expected true or false)",
+                "10! a carriage return stands within the line (expected it in quotes)",
+                "11! 3 cells (expected 6, as in the heading)",
+                "12! too many cells (expected at most 43)",
+                r#"13: {"domain":"shop","entries":[{"key":"tenant","value":"c"},{"key":"plan","value":"d"}],"requests_per_unit":1}"#,
             ]
         );
         let unknown = said(Format::Csv, "domain,tenant\nshop,a\n");
