@@ -69,6 +69,8 @@ const CONNECTIONS_MAX: usize = 10_000;
 const PAGE_CONNECTIONS_MAX: usize = 64;
 /// Open files that decision connections leave to everything else: scrapes, reading rules, sockets, queues.
 const OTHER_FILES: usize = 2 * PAGE_CONNECTIONS_MAX + 64;
+/// What they leave to a folder of records beside.
+const FOLDER_FILES: usize = tidegate_records::FILES_MAX + 32;
 /// Niceness of the control thread, and of threads that load rules. On one core, workers go first.
 const CONTROL_NICENESS: i32 = 10;
 
@@ -338,7 +340,10 @@ impl App {
             service: Arc::clone(&self.service),
         };
         let bounds = ConnectionBounds {
-            connections_max: connections_max(control::open_files_max()),
+            connections_max: connections_max(
+                control::open_files_max(),
+                self.configuration.limits.folder.is_some(),
+            ),
             grpc_max_age: self.configuration.grpc_max_age,
         };
         Workers::start(self.configuration.workers, bounds, &fronts).map(Arc::new)
@@ -546,8 +551,9 @@ fn question(example: &Example) -> serde_json::Value {
 
 /// Decision connections of a process that may hold this many files open. If they took all files, nobody could scrape
 /// and no change of the rules could be read.
-fn connections_max(open_files: usize) -> usize {
-    open_files.saturating_sub(OTHER_FILES).max(open_files / 2).min(CONNECTIONS_MAX)
+fn connections_max(open_files: usize, has_folder: bool) -> usize {
+    let others = OTHER_FILES + if has_folder { FOLDER_FILES } else { 0 };
+    open_files.saturating_sub(others).max(open_files / 2).min(CONNECTIONS_MAX)
 }
 
 /// Reads the files of rules and of TLS again at each SIGHUP.
@@ -598,8 +604,9 @@ mod tests {
 
     #[test]
     fn connections_leave_files_for_everything_else() {
-        assert_eq!(connections_max(1_024), 1_024 - OTHER_FILES);
-        assert_eq!(connections_max(256), 128, "a half at least, or nobody could ask");
-        assert_eq!(connections_max(usize::MAX), CONNECTIONS_MAX);
+        assert_eq!(connections_max(1_024, false), 1_024 - OTHER_FILES);
+        assert_eq!(connections_max(4_096, true), 4_096 - OTHER_FILES - FOLDER_FILES);
+        assert_eq!(connections_max(256, true), 128, "a half at least, or nobody could ask");
+        assert_eq!(connections_max(usize::MAX, true), CONNECTIONS_MAX);
     }
 }

@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::{Mutex, RwLock};
 
 pub use self::error::FolderError;
+pub use self::tree::FILES_MAX;
 use self::tree::Tree;
 use crate::key::{KeyPrefix, RecordKey};
 use crate::record::Record;

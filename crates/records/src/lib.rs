@@ -23,7 +23,7 @@ mod value;
 #[cfg(test)]
 mod fixture;
 
-pub use folder::{Folder, FolderError};
+pub use folder::{FILES_MAX, Folder, FolderError};
 pub use json::{key_of, read, show};
 pub use key::{KEY_BYTES_MAX, KeyError, KeyPrefix, LEVELS_MAX, RecordKey};
 pub use reader::{Format, LINE_BYTES_MAX, Line, Reader};

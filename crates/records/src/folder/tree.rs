@@ -19,7 +19,7 @@ const MEMTABLE_BYTES: u64 = 16 << 20;
 /// The journal is read at the start, so it is kept short. The store takes no less.
 const JOURNAL_BYTES: u64 = 64 << 20;
 /// Files that stay open.
-const FILES_MAX: usize = 256;
+pub const FILES_MAX: usize = 256;
 /// Of a filter, for each record: one key in 300 without a record is looked for on the disk.
 const FILTER_BITS: f32 = 12.0;
 /// What has to fit on the disk before the store is opened again after an error.
