@@ -165,6 +165,7 @@ fn a_crate_holds_what_builds_it_and_no_tests() {
         ("tidegate-engine", &["README.md", "src/lib.rs"], &["src/"]),
         ("tidegate-redis", &["src/lib.rs", "src/lua/window.lua"], &["src/"]),
         ("tidegate-grpc", &["src/lib.rs"], &["src/"]),
+        ("tidegate-records", &["src/lib.rs"], &["src/"]),
         ("tidegate-yaml", &["src/lib.rs"], &["src/"]),
     ];
     for (name, needed, folders) in crates {
@@ -196,7 +197,7 @@ fn all_crates_can_be_packed() {
     ]);
     cargo.arg("--target-dir").arg(folder.path()).current_dir(env!("CARGO_MANIFEST_DIR"));
     let shown = run(&mut cargo);
-    assert_eq!(shown.matches("Packaged ").count(), 5, "{shown}");
+    assert_eq!(shown.matches("Packaged ").count(), 6, "{shown}");
 }
 
 #[test]
