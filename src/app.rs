@@ -136,7 +136,7 @@ pub enum AppError {
     /// The file of resets cannot be used.
     #[error(transparent)]
     Resets(#[from] resets::FileError),
-    /// The store of records cannot be used.
+    /// The store of records has no threads.
     #[error(transparent)]
     Records(#[from] StoreError),
     /// Changes cannot be audited.
@@ -216,6 +216,10 @@ async fn serve(
         () = signals.end.received() => return Ok(()),
     };
     let app = App::new(configuration, begun)?;
+    tokio::select! {
+        () = app.open_records() => {}
+        () = signals.end.received() => return Ok(()),
+    }
     let starting = app.rules(lines);
     let rules = tokio::select! {
         loaded = starting.load() => loaded?,
@@ -266,7 +270,7 @@ impl App {
         let service = Service::new(counters, Arc::clone(&metrics), clock, configuration.modes);
         let telling = Telling::start(configuration.events.as_ref(), &author.secret.secret(), &metrics)?;
         let denied = configuration.keep_keys.then(Arc::<DeniedKeys>::default);
-        let records = records::open(&configuration.limits, &metrics)?;
+        let records = records::store(&configuration.limits, &metrics)?;
         let (looked_up, follower) =
             lookup::records(records.as_ref(), &configuration.limits.lookup, &author, &metrics);
         let service = service
@@ -299,6 +303,13 @@ impl App {
             tracer,
             telling,
         })
+    }
+
+    /// Without the records that it waits for here, decisions would begin by the limits of rules.
+    async fn open_records(&self) {
+        if let Some(records) = &self.records {
+            records.open().await;
+        }
     }
 
     fn rules(&self, lines: Option<Ink>) -> Starting {
@@ -414,6 +425,9 @@ impl App {
         if self.service.counters().shared().is_some() {
             let following = Arc::clone(&self.resets).follow();
             control.spawn(async move { match following.await {} });
+        }
+        if let Some(records) = self.records.clone() {
+            control.spawn(async move { match records.keep().await {} });
         }
         if let Some(follower) = self.follower.take() {
             control.spawn(async move { match follower.follow().await {} });

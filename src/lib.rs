@@ -122,7 +122,8 @@
 //!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. Leases, the deny cache
 //!   and hits that go back belong to keys that nobody asks any more.
 //! - **Records are in an embedded store** (`records`, with LIMITS_DIR; `folder.rs` of `crates/records` says which, and what was
-//!   measured). Threads of its own wait for its disk, few and with bounded queues, so no worker ever does.
+//!   measured). Threads of its own wait for its disk, few and with bounded queues, so no worker ever does. A folder that cannot
+//!   be used is a store that is away, at the start too: a limiter that would not start could not even keep the rules' limits.
 //! - **A record changes a plan too** (`records` of the engine, `service/records.rs`). What is known of a key, a record or none,
 //!   is in a cache. What is not goes the way of what waits for Redis; that decision holds the records that it found. The
 //!   name of a record in the cache is made of the entries alone, so a reload of rules drops none. A record with another

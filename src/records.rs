@@ -4,31 +4,27 @@
 //! waits for a disk: reads go to threads of their own, of which there are few, with a queue that is bounded; writes go to
 //! another one, so that a bulk load delays no read.
 //!
-//! - `pool`: those threads
+//! - `folder`: records of this machine alone; `pool`: those threads
 //! - `redis`: records that several nodes share
 
+mod folder;
 mod pool;
 mod redis;
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use self::pool::{Pool, PoolError};
+use self::folder::FolderStore;
+use self::pool::PoolError;
 use self::redis::InRedis;
 pub use self::redis::{Changed, RedisError};
-use tidegate_records::{Folder, FolderError, KeyPrefix, Record, RecordKey};
+use tidegate_records::{FolderError, KeyPrefix, Record, RecordKey};
 use tidegate_redis::RedisStore;
 pub use tidegate_redis::values::Position;
 
-/// Threads that read the folder. More of them wait for the same disk.
-const READERS: usize = 4;
-/// Reads that wait for one of them. Beyond that the store counts as away.
-const READS_MAX: usize = 1_024;
-/// Changes that wait for the thread that writes.
-const WRITES_MAX: usize = 64;
-
-/// Hears of every record that was changed, once the change is in force.
-pub type Listener = Box<dyn Fn(&RecordKey) + Send + Sync>;
+/// Hears of every record that was changed, once the change is in force. `None`: any may have been.
+pub type Listener = Box<dyn Fn(Option<&RecordKey>) + Send + Sync>;
 
 /// Why the store did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -58,26 +54,14 @@ enum Store {
     Redis(InRedis),
 }
 
-/// A folder, and the threads that wait for its disk.
-struct FolderStore {
-    folder: Arc<Folder>,
-    readers: Pool,
-    writer: Pool,
-}
-
 impl Records {
-    /// Those in this folder, which is made if it is not there. Waits for the disk. `prepare` runs first on each thread
-    /// that writes, to lower its priority.
+    /// Those in this folder, which [`open`](Self::open) opens. `prepare` runs first on each thread that writes, to lower
+    /// its priority.
     ///
     /// # Errors
-    /// When the folder cannot be used, or the system gives no threads.
+    /// When the system gives no threads.
     pub fn in_folder(path: &Path, prepare: fn()) -> Result<Self, StoreError> {
-        let writer = Pool::new("records-write", 1, WRITES_MAX, prepare)?;
-        let path = path.to_owned();
-        // The store's own thread takes over the priority of the one that opens it.
-        let folder = writer.call_waiting(move || Folder::open(&path))??;
-        let readers = Pool::new("records-read", READERS, READS_MAX, || {})?;
-        let store = Store::Folder(FolderStore { folder: Arc::new(folder), readers, writer });
+        let store = Store::Folder(FolderStore::new(path, prepare)?);
         Ok(Self { store, listener: OnceLock::new() })
     }
 
@@ -90,6 +74,31 @@ impl Records {
     pub fn attach(&self) {
         if let Store::Redis(redis) = &self.store {
             redis.attach();
+        }
+    }
+
+    /// Opens the folder, which is made if it is not there. One that cannot be used is told in the log: the store is away
+    /// then, and [`keep`](Self::keep) tries again.
+    pub async fn open(&self) {
+        if let Store::Folder(store) = &self.store {
+            store.open().await;
+            self.tell_if_opened(store);
+        }
+    }
+
+    /// Opens the folder again, whenever it cannot be used, until it can. Never returns.
+    pub async fn keep(&self) -> Infallible {
+        match &self.store {
+            Store::Folder(store) => store.keep(|| self.tell_if_opened(store)).await,
+            Store::Redis(_) => std::future::pending().await,
+        }
+    }
+
+    /// Whether the store answers, as far as is known. `None`: whoever follows its changes knows.
+    pub fn is_up(&self) -> Option<bool> {
+        match &self.store {
+            Store::Folder(store) => Some(store.is_up()),
+            Store::Redis(_) => None,
         }
     }
 
@@ -157,7 +166,7 @@ impl Records {
     /// How many records there are, roughly. `None`: nobody here knows.
     pub fn count(&self) -> Option<u64> {
         match &self.store {
-            Store::Folder(store) => store.folder.count().ok(),
+            Store::Folder(store) => store.count(),
             Store::Redis(_) => None,
         }
     }
@@ -177,10 +186,14 @@ impl Records {
     pub async fn delete(&self, key: RecordKey) -> Result<bool, StoreError> {
         let removed = key.clone();
         let was_there = match &self.store {
-            Store::Folder(store) => store.write(move |folder| folder.delete(&removed)).await?,
+            Store::Folder(store) => {
+                let done = store.write(move |folder| folder.delete(&removed)).await;
+                self.tell_if_opened(store);
+                done?
+            }
             Store::Redis(redis) => redis.delete(&removed).await?,
         };
-        self.changed(&key);
+        self.changed(Some(&key));
         Ok(was_there)
     }
 
@@ -192,35 +205,28 @@ impl Records {
         let batch = Arc::new(batch);
         let loaded = Arc::clone(&batch);
         match &self.store {
-            Store::Folder(store) => store.write(move |folder| folder.load(&loaded)).await?,
+            Store::Folder(store) => {
+                let done = store.write(move |folder| folder.load(&loaded)).await;
+                self.tell_if_opened(store);
+                done?;
+            }
             Store::Redis(redis) => redis.load(&loaded).await?,
         }
-        batch.iter().for_each(|(key, _)| self.changed(key));
+        batch.iter().for_each(|(key, _)| self.changed(Some(key)));
         Ok(())
     }
 
-    fn changed(&self, key: &RecordKey) {
+    /// A folder that was opened anew may hold a change that had failed.
+    fn tell_if_opened(&self, store: &FolderStore) {
+        if store.was_opened() {
+            self.changed(None);
+        }
+    }
+
+    fn changed(&self, key: Option<&RecordKey>) {
         if let Some(listener) = self.listener.get() {
             listener(key);
         }
-    }
-}
-
-impl FolderStore {
-    async fn read<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&Folder) -> Result<T, FolderError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let folder = Arc::clone(&self.folder);
-        Ok(self.readers.call(move || read(&folder)).await??)
-    }
-
-    async fn write<T: Send + 'static>(
-        &self,
-        write: impl FnOnce(&Folder) -> Result<T, FolderError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let folder = Arc::clone(&self.folder);
-        Ok(self.writer.call(move || write(&folder)).await??)
     }
 }
 
@@ -233,10 +239,11 @@ mod tests {
     #[tokio::test]
     async fn who_listens_hears_of_every_change_once_it_is_in_force() {
         let temporary = tempfile::tempdir().expect("a folder for the test");
-        let records = Records::in_folder(temporary.path(), || {}).expect("a folder that may be used");
+        let records = Records::in_folder(temporary.path(), || {}).expect("threads");
+        records.open().await;
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hears = Arc::clone(&heard);
-        records.listen(Box::new(move |key| hears.lock().expect("no panic").push(key.clone())));
+        records.listen(Box::new(move |key| hears.lock().expect("no panic").push(key.cloned())));
         let key = |tenant: &str| RecordKey::of("d", [("tenant", tenant)]).expect("a key");
         let record = Record::of_requests(5);
         records.load(vec![(key("a"), record), (key("b"), record)]).await.expect("written");
@@ -246,6 +253,6 @@ mod tests {
         assert_eq!(records.get(key("c")).await.expect("read"), None);
         let page = records.page(KeyPrefix::everything(), None, 10).await.expect("read");
         assert_eq!(page, [(key("a"), record), (key("b"), record)]);
-        assert_eq!(*heard.lock().expect("no panic"), ["a", "b", "c", "c"].map(key));
+        assert_eq!(*heard.lock().expect("no panic"), ["a", "b", "c", "c"].map(|tenant| Some(key(tenant))));
     }
 }

@@ -49,9 +49,13 @@ pub(super) fn records(
     let source = Source(Arc::clone(store));
     let records = Arc::new(Records::new(source, author.secret.secret(), options.records));
     let hears = Arc::clone(&records);
-    store.listen(Box::new(move |key| hears.forget(key)));
-    let is_up = Arc::new(AtomicBool::new(!store.is_shared()));
-    register(metrics, &records, Arc::clone(&is_up));
+    store.listen(Box::new(move |key| match key {
+        Some(key) => hears.forget(key),
+        None => hears.forget_all(),
+    }));
+    let is_up = Arc::new(AtomicBool::new(false));
+    let (known, followed) = (Arc::clone(store), Arc::clone(&is_up));
+    register(metrics, &records, move || known.is_up().unwrap_or_else(|| followed.load(Relaxed)));
     let follower = store.is_shared().then(|| {
         records.follow(false);
         let (store, records) = (Arc::clone(store), Arc::clone(&records));
@@ -121,7 +125,7 @@ impl Follower {
 }
 
 /// Shows records in metrics.
-fn register(metrics: &Metrics, records: &Arc<Records>, is_up: Arc<AtomicBool>) {
+fn register(metrics: &Metrics, records: &Arc<Records>, is_up: impl Fn() -> bool + Send + Sync + 'static) {
     type Read = fn(&RecordStats) -> &AtomicU64;
     let counts: [(&'static str, &'static str, Read); 3] = [
         ("tidegate_limits_fetches_total", "Keys whose records were asked of the store.", |stats| {
@@ -149,6 +153,6 @@ fn register(metrics: &Metrics, records: &Arc<Records>, is_up: Arc<AtomicBool>) {
     });
     let help = "1 while the store of records answers.";
     metrics.register("tidegate_limits_up", help, Kind::Gauge, move |samples| {
-        samples.push(&[], u64::from(is_up.load(Relaxed)));
+        samples.push(&[], u64::from(is_up()));
     });
 }

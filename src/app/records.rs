@@ -10,14 +10,10 @@ use crate::metrics::{Kind, Metrics};
 use crate::records::Records;
 use tidegate_redis::RedisStore;
 
-/// The store of records, if there is one. Waits for the disk.
-pub(super) fn open(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<Records>>, AppError> {
+/// The store of records, if there is one. A folder is not opened yet.
+pub(super) fn store(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<Records>>, AppError> {
     let records = match (&limits.folder, &limits.redis) {
-        (Some(folder), _) => {
-            let records = Records::in_folder(folder, || lower_priority(CONTROL_NICENESS))?;
-            tracing::info!("records: in {} (LIMITS_DIR)", folder.display());
-            records
-        }
+        (Some(folder), _) => Records::in_folder(folder, || lower_priority(CONTROL_NICENESS))?,
         (None, Some(redis)) => {
             let options = server_options(redis.server.clone(), &redis.tls, redis.tls_any_name)?;
             tracing::info!("records: in Redis (LIMITS_URL)");

@@ -55,18 +55,6 @@ impl Pool {
         self.begin(call)?.await.map_err(|_| PoolError::Lost)
     }
 
-    /// The same for a thread that may wait, also within a runtime.
-    pub fn call_waiting<T: Send + 'static>(
-        &self,
-        call: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, PoolError> {
-        let (done, result) = sync_channel(1);
-        self.queue(Box::new(move || {
-            let _ = done.send(call());
-        }))?;
-        result.recv().map_err(|_| PoolError::Lost)
-    }
-
     fn begin<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,

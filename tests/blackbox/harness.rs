@@ -24,6 +24,7 @@ pub mod recorder;
 pub mod redis;
 pub mod ring;
 pub mod siege;
+pub mod small_disk;
 pub mod statsd_exporter;
 pub mod tidegate;
 pub mod tls;

@@ -204,6 +204,11 @@ fn what_was_known_holds_while_redis_is_away_and_then_the_mode_does() {
         let expected = if known == 9 { 9 } else { known };
         eventually_true("what is known to be too old", || told(&client, "acme") == expected);
         assert_eq!(told(&client, "unknown"), unknown, "{mode}");
+        let asked =
+            json!({"domain": "shop", "descriptors": [{"entries": [{"key": "tenant", "value": "unknown"}]}]});
+        let shown = call(&limiter, "POST", "/ask", &asked).body;
+        let not_known = "record    not known: the store of records does not answer, and nothing passes";
+        assert_eq!(shown.contains(not_known), mode == "deny", "{shown}");
         assert!(limiter.metric("tidegate_limits_stale_total") > 0.0, "{mode}");
         limits.wake();
         eventually_true("the store to be back", || told(&client, "acme") == 9);

@@ -51,6 +51,7 @@ mod promtool;
 mod proxies;
 mod readme;
 mod records;
+mod records_away;
 mod redis_cold;
 mod redis_examples;
 mod redis_failover;

@@ -1,16 +1,12 @@
 //! Records: the admin API and the commands, what survives, and what is refused.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::fs;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
 use crate::admin::{TOKEN, call};
-use crate::harness::grpc;
 use crate::harness::http::{Answer, Client};
-use crate::harness::programs::succeed;
 use crate::harness::tidegate::{Setup, Tidegate};
 
 const RULES: &str = "
@@ -20,41 +16,41 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 3}
 ";
 
-fn setup() -> Setup {
+pub fn setup() -> Setup {
     let setup = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", TOKEN);
     let [folder, audit] = ["limits", "audit"].map(|name| setup.outside().join(name).display().to_string());
     setup.env("LIMITS_DIR", &folder).env("AUDIT_LOG", &audit)
 }
 
-fn record(tenant: &str, requests: u64) -> Value {
+pub fn record(tenant: &str, requests: u64) -> Value {
     json!({"domain": "shop", "entries": [{"key": "tenant", "value": tenant}], "requests_per_unit": requests})
 }
 
-fn put(limiter: &Tidegate, record: &Value) -> Answer {
+pub fn put(limiter: &Tidegate, record: &Value) -> Answer {
     let mut body = record.clone();
     (body["who"], body["why"]) = ("jane".into(), "a contract".into());
     call(limiter, "PUT", "/admin/records", &body)
 }
 
-fn get(limiter: &Tidegate, tenant: &str) -> Answer {
+pub fn get(limiter: &Tidegate, tenant: &str) -> Answer {
     let mut asked = record(tenant, 0);
     asked.as_object_mut().expect("an object").remove("requests_per_unit");
     call(limiter, "POST", "/admin/records/get", &asked)
 }
 
-fn load(limiter: &Tidegate, format: &str, text: &str) -> Answer {
+pub fn load(limiter: &Tidegate, format: &str, text: &str) -> Answer {
     let bearer = format!("Bearer {TOKEN}");
     let headers = [("host", "limiter"), ("authorization", bearer.as_str())];
     let path = format!("/admin/records/load?format={format}&who=jane&why=a%20move");
     Client::new(limiter.ports().debug).send("POST", &path, &headers, text).expect("an answer")
 }
 
-fn json(answer: &Answer) -> Value {
+pub fn json(answer: &Answer) -> Value {
     serde_json::from_str(&answer.body).expect("JSON")
 }
 
 /// All records, page by page.
-fn all(limiter: &Tidegate, most: usize) -> Vec<Value> {
+pub fn all(limiter: &Tidegate, most: usize) -> Vec<Value> {
     let (mut found, mut asked) = (Vec::new(), json!({"most": most}));
     loop {
         let page = json(&call(limiter, "POST", "/admin/records/list", &asked));
@@ -169,16 +165,6 @@ fn what_is_no_record_is_refused_and_hostile_names_stay_text() {
     assert!(nowhere.status == 409 && nowhere.body.contains("LIMITS_DIR"), "{nowhere:?}");
 }
 
-#[test]
-fn two_processes_cannot_have_one_folder() {
-    let limiter = setup().start();
-    let folder = limiter.setup.outside().join("limits").display().to_string();
-    let mut second = Setup::new().rules("shop.yaml", RULES).env("LIMITS_DIR", &folder).spawn();
-    assert_eq!(second.exit_code(), 1);
-    let said = format!("LIMITS_DIR: another process has {folder}");
-    assert_eq!(second.lines_with(&said), 1, "{:#?}", second.output());
-}
-
 fn tidegate(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.env_clear().env("ADMIN_TOKEN", TOKEN).args(words).output().expect("it runs")
@@ -236,53 +222,4 @@ fn commands_do_the_same_and_what_is_exported_can_be_loaded() {
         tidegate(&["limit", "delete", "shop", "tenant=a", "--who", "joe", "--to", &first]).status.success()
     );
     assert_eq!(tidegate(&["limit", "get", "shop", "tenant=a", "--to", &first]).status.code(), Some(1));
-}
-
-/// A disk of its own, with 24 MiB.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn at(path: PathBuf) -> Self {
-        fs::create_dir_all(&path).expect("made");
-        succeed(Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(&path));
-        Self(path)
-    }
-
-    /// A file that takes all the room that is left.
-    fn fill(&self) -> PathBuf {
-        let path = self.0.join("filler");
-        let mut file = File::create(&path).expect("made");
-        while file.write_all(&[0; 4_096]).is_ok() {}
-        path
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // The limiter may still have files open there.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
-#[test]
-fn a_full_disk_refuses_changes_and_no_decision_and_goes_on_when_there_is_room() {
-    let setup = setup();
-    let disk = SmallDisk::at(setup.outside().join("small"));
-    let folder = disk.0.join("limits").display().to_string();
-    let limiter = setup.env("LIMITS_DIR", &folder).start();
-    assert_eq!(put(&limiter, &record("acme", 5)).status, 201);
-    let late: Vec<_> = (0..1_000).map(|at| record(&format!("late{at:03}"), at)).collect();
-    let lines = late.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
-    let filler = disk.fill();
-    for _ in 0..3 {
-        let refused = load(&limiter, "json", &lines);
-        assert!(refused.status == 507 && refused.body.contains(&folder), "{refused:?}");
-        assert_eq!(json(&get(&limiter, "acme")), record("acme", 5));
-        let question = grpc::question("shop", &[&[("tenant", "acme")]]);
-        assert_eq!(limiter.client().ask(question).overall_code, grpc::OK);
-    }
-    fs::remove_file(filler).expect("removed");
-    assert_eq!(load(&limiter, "json", &lines).status, 200);
-    let limiter = limiter.restart();
-    assert_eq!(all(&limiter, 10_000), [&[record("acme", 5)], &late[..]].concat());
 }

@@ -29,6 +29,7 @@ use std::fs::DirBuilder;
 use std::ops::Bound;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -44,10 +45,18 @@ const FOLDER_MODE: u32 = 0o700;
 /// The records of this machine. Calls may wait for the disk: they are for threads that may.
 pub struct Folder {
     path: PathBuf,
-    /// Held by the call that writes.
+    /// Held by the call that writes, and by the one that opens.
     writing: Mutex<()>,
-    /// `None` after the disk refused so much that the store could not be opened again.
-    tree: RwLock<Option<Tree>>,
+    store: RwLock<Store>,
+    /// A change failed, so the store that is open takes no other. It still answers reads.
+    refuses: AtomicBool,
+    times_opened: AtomicU64,
+}
+
+enum Store {
+    Open(Tree),
+    /// Why it is not open.
+    Closed(String),
 }
 
 /// What is written: a key with its record, or without one.
@@ -57,12 +66,78 @@ impl Folder {
     /// Takes the folder, which is made if it is not there.
     ///
     /// # Errors
-    /// When another process has it, it cannot be written to, or it holds something else than records.
+    /// As those of [`mend`](Self::mend).
     pub fn open(path: &Path) -> Result<Self, FolderError> {
-        let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path);
-        made.map_err(|source| FolderError::Io { what: "make", path: path.to_owned(), source })?;
-        let tree = Tree::open(path)?;
-        Ok(Self { path: path.to_owned(), writing: Mutex::new(()), tree: RwLock::new(Some(tree)) })
+        let folder = Self::closed(path);
+        folder.mend().map(|()| folder)
+    }
+
+    /// The folder at this path. Every call fails until [`mend`](Self::mend) has taken it.
+    pub fn closed(path: &Path) -> Self {
+        let why = format!("LIMITS_DIR: {} is not open yet", path.display());
+        Self {
+            path: path.to_owned(),
+            writing: Mutex::new(()),
+            store: RwLock::new(Store::Closed(why)),
+            refuses: AtomicBool::new(false),
+            times_opened: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes the folder if it is closed, and takes it anew if it refuses changes. Does nothing otherwise. A large folder
+    /// takes seconds; meanwhile other calls fail, and do not wait.
+    ///
+    /// # Errors
+    /// When another process has it, it cannot be written to, or it holds something else than records.
+    pub fn mend(&self) -> Result<(), FolderError> {
+        let _one = self.writing.lock();
+        let is_open = self.is_open();
+        if is_open && !self.refuses.load(Relaxed) {
+            return Ok(());
+        }
+        let may_be_used = self.make(is_open);
+        if let (Err(error), false) = (&may_be_used, is_open) {
+            self.replace(Store::Closed(error.to_string()));
+        }
+        may_be_used.and_then(|()| self.open_anew())
+    }
+
+    /// Makes the folder. While one is open, makes sure that there is room: what is open still answers reads, so it is kept
+    /// until then.
+    fn make(&self, is_open: bool) -> Result<(), FolderError> {
+        let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.path);
+        made.map_err(|source| FolderError::Io { what: "make", path: self.path.clone(), source })?;
+        if is_open { tree::probe(&self.path) } else { Ok(()) }
+    }
+
+    /// Closes what is open, which holds the lock of the folder, and opens it again.
+    fn open_anew(&self) -> Result<(), FolderError> {
+        let why = format!("LIMITS_DIR: {} is being opened", self.path.display());
+        let before = self.replace(Store::Closed(why));
+        drop(before);
+        let opened = Tree::open(&self.path);
+        let (store, result) = match opened {
+            Ok(tree) => (Store::Open(tree), Ok(())),
+            Err(error) => (Store::Closed(error.to_string()), Err(error)),
+        };
+        self.refuses.store(false, Relaxed);
+        self.times_opened.fetch_add(u64::from(result.is_ok()), Relaxed);
+        self.replace(store);
+        result
+    }
+
+    fn replace(&self, store: Store) -> Store {
+        std::mem::replace(&mut self.store.write(), store)
+    }
+
+    /// Whether it answers reads.
+    pub fn is_open(&self) -> bool {
+        matches!(*self.store.read(), Store::Open(_))
+    }
+
+    /// How often it was taken. A change that failed may be there since the last time.
+    pub fn times_opened(&self) -> u64 {
+        self.times_opened.load(Relaxed)
     }
 
     /// Where it is.
@@ -137,8 +212,9 @@ impl Folder {
     /// later one counts.
     ///
     /// # Errors
-    /// When the disk refuses. None of them counts then; but a disk that took all of them and only failed to say so still
-    /// has them after the next start. The next call tries to open the store again, so a full disk need only be emptied.
+    /// When the disk refuses. None of them counts then; but a disk that took all of them and only failed to say so has
+    /// them when the folder is opened the next time. After such an error every change fails with
+    /// [`FolderError::Closed`], until [`mend`](Self::mend) succeeds.
     pub fn load(&self, batch: &[(RecordKey, Record)]) -> Result<(), FolderError> {
         let _one = self.writing.lock();
         self.write(batch.iter().map(|(key, record)| (key, Some(record))))
@@ -147,45 +223,26 @@ impl Folder {
     /// How many records there are, roughly: what was replaced or removed of late may count too.
     ///
     /// # Errors
-    /// When the store is closed, because the disk refused.
+    /// When the folder is closed.
     pub fn count(&self) -> Result<u64, FolderError> {
         self.with_tree(|tree| Ok(tree.records.approximate_len() as u64))
     }
 
     /// Writes all of this or nothing, for the thread that holds `writing`.
-    fn write<'c>(
-        &self,
-        changes: impl IntoIterator<Item = Change<'c>, IntoIter: Clone>,
-    ) -> Result<(), FolderError> {
-        let changes = changes.into_iter();
-        let first = match &*self.tree.read() {
-            Some(tree) => tree.write(changes.clone()),
-            None => Err(fjall::Error::Poisoned),
-        };
-        match first {
-            // A write failed before, perhaps in the background, so the store takes none until it is opened again.
-            Err(fjall::Error::Poisoned) => {
-                self.open_again()?;
-                self.with_tree(|tree| tree.write(changes))
+    fn write<'c>(&self, changes: impl IntoIterator<Item = Change<'c>>) -> Result<(), FolderError> {
+        match self.with_tree(|tree| tree.write(changes.into_iter())) {
+            Err(FolderError::Closed(why)) => {
+                self.refuses.store(true, Relaxed);
+                Err(FolderError::Closed(why))
             }
-            written => written.map_err(|error| FolderError::of("write", &self.path, error)),
+            written => written,
         }
     }
 
-    fn open_again(&self) -> Result<(), FolderError> {
-        // What is open still answers reads, so it is kept while there is no room.
-        tree::probe(&self.path)?;
-        let mut tree = self.tree.write();
-        // The old one holds the lock of the folder.
-        drop(tree.take());
-        *tree = Some(Tree::open(&self.path)?);
-        Ok(())
-    }
-
     fn with_tree<T>(&self, call: impl FnOnce(&Tree) -> fjall::Result<T>) -> Result<T, FolderError> {
-        match &*self.tree.read() {
-            Some(tree) => call(tree).map_err(|error| FolderError::of("use", &self.path, error)),
-            None => Err(FolderError::Closed(self.path.clone())),
+        match &*self.store.read() {
+            Store::Open(tree) => call(tree).map_err(|error| FolderError::of("use", &self.path, error)),
+            Store::Closed(why) => Err(FolderError::Closed(why.clone())),
         }
     }
 

@@ -158,6 +158,9 @@ fn exception(met: &Exception, rule: Option<&Rule>) -> Value {
 /// What a record says, and what the rule would say without it.
 fn record(terms: &Terms, rule: Option<&Rule>) -> Value {
     let mut json = json!({"unlimited": terms.unlimited, "shadow_mode": terms.shadow, "burst": terms.burst});
+    if *terms == Terms::NOTHING_PASSES {
+        json["not_known"] = true.into();
+    }
     if !terms.unlimited {
         json["requests_per_unit"] = terms.requests.into();
     }

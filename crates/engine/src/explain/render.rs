@@ -133,6 +133,10 @@ impl Explained<'_> {
 /// `50 instead of 3, burst 60`.
 fn record_text(record: Option<&Terms>, own: Option<&Limit>) -> String {
     let Some(record) = record else { return "none: the limit is the rule's".to_owned() };
+    if *record == Terms::NOTHING_PASSES {
+        return "not known: the store of records does not answer, and nothing passes until it does"
+            .to_owned();
+    }
     if record.unlimited {
         return "unlimited: counted and never denied".to_owned();
     }

@@ -29,9 +29,9 @@ pub enum FolderError {
         /// What was found.
         why: String,
     },
-    /// The disk refused before, and the store could not be opened again.
-    #[error("LIMITS_DIR: {} is closed, because the disk refused (the next change tries again)", .0.display())]
-    Closed(PathBuf),
+    /// It is not open, or takes no change since one failed: why.
+    #[error("{0}; it is tried again")]
+    Closed(String),
 }
 
 impl FolderError {
@@ -43,7 +43,9 @@ impl FolderError {
             fjall::Error::Io(source) | fjall::Error::Storage(LsmError::Io(source)) => {
                 Self::Io { what, path, source }
             }
-            fjall::Error::Poisoned => Self::Closed(path),
+            fjall::Error::Poisoned => {
+                Self::Closed(format!("LIMITS_DIR: the disk refused a change of {}", path.display()))
+            }
             // Its variants say what is wrong; its text is made of them.
             other => Self::Broken { path, why: format!("{other:?}") },
         }

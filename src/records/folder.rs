@@ -1,0 +1,214 @@
+//! Records in a folder of this machine: the threads that wait for its disk, and what is told when it cannot be used.
+//!
+//! In: calls for the folder. Out: what they return. A folder that cannot be used, at the start or later, is tried again with
+//! growing pauses. Meanwhile keys that are not in memory are decided as if the store were away.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::StoreError;
+use super::pool::Pool;
+use crate::clock::timer;
+use tidegate_records::{Folder, FolderError};
+
+/// Threads that read the folder. More of them wait for the same disk.
+const READERS: usize = 4;
+/// Reads that wait for one of them. Beyond that the store counts as away.
+const READS_MAX: usize = 1_024;
+/// Changes that wait for the thread that writes.
+const WRITES_MAX: usize = 64;
+/// The pauses between tries: the first, and the longest.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// A folder, and the threads that wait for its disk.
+pub(super) struct FolderStore {
+    folder: Arc<Folder>,
+    path: PathBuf,
+    readers: Pool,
+    writer: Pool,
+    /// It answers reads.
+    is_up: AtomicBool,
+    /// It was told that it does not.
+    is_told: AtomicBool,
+    failed: Notify,
+    /// How often it had been opened when somebody last asked.
+    times_opened: AtomicU64,
+}
+
+impl FolderStore {
+    /// The folder at this path, which is not opened yet. `prepare` runs first on the thread that writes.
+    pub(super) fn new(path: &Path, prepare: fn()) -> Result<Self, StoreError> {
+        Ok(Self {
+            folder: Arc::new(Folder::closed(path)),
+            path: path.to_owned(),
+            readers: Pool::new("records-read", READERS, READS_MAX, || {})?,
+            // The store's own thread takes over the priority of the one that opens it.
+            writer: Pool::new("records-write", 1, WRITES_MAX, prepare)?,
+            is_up: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
+            failed: Notify::new(),
+            times_opened: AtomicU64::new(0),
+        })
+    }
+
+    /// Opens the folder. If that fails, [`keep`](Self::keep) goes on trying.
+    pub(super) async fn open(&self) {
+        match self.mend().await {
+            Ok(()) => {
+                tracing::info!(
+                    "records: {} in {} (LIMITS_DIR)",
+                    self.count().unwrap_or(0),
+                    self.path.display()
+                );
+            }
+            Err(error) => self.is_away(&error),
+        }
+    }
+
+    /// Tries again, whenever the folder cannot be used, until it can; then it calls `tell`. Never returns.
+    pub(super) async fn keep(&self, tell: impl Fn()) -> Infallible {
+        let (mut pause, mut mended) = (PAUSE_MIN, timer());
+        loop {
+            self.failed.notified().await;
+            if mended.elapsed() > PAUSE_MAX {
+                pause = PAUSE_MIN;
+            }
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(PAUSE_MAX);
+                match self.mend().await {
+                    Ok(()) => break,
+                    Err(error) => tracing::warn!("records: {error}; the next try is in {pause:?}"),
+                }
+            }
+            mended = timer();
+            tell();
+            tracing::info!("records: {} can be used again (LIMITS_DIR)", self.path.display());
+        }
+    }
+
+    async fn mend(&self) -> Result<(), StoreError> {
+        let folder = Arc::clone(&self.folder);
+        self.writer.call(move || folder.mend()).await??;
+        self.is_up.store(true, Relaxed);
+        self.is_told.store(false, Relaxed);
+        Ok(())
+    }
+
+    /// Tells it once for each time that it is away.
+    fn is_away(&self, error: &StoreError) {
+        self.is_up.store(false, Relaxed);
+        if !self.is_told.swap(true, Relaxed) {
+            tracing::error!("records: {error}; keys that are not in memory are decided by LIMITS_STALE_MODE");
+        }
+        self.failed.notify_one();
+    }
+
+    /// Whether it answers reads, as far as is known.
+    pub(super) fn is_up(&self) -> bool {
+        self.is_up.load(Relaxed)
+    }
+
+    /// Whether it was opened since the last call, so that any record may be another one.
+    pub(super) fn was_opened(&self) -> bool {
+        let times = self.folder.times_opened();
+        self.times_opened.swap(times, Relaxed) != times
+    }
+
+    /// How many records there are, roughly. `None`: nobody can say.
+    pub(super) fn count(&self) -> Option<u64> {
+        self.folder.count().ok()
+    }
+
+    /// Makes a call that reads.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Folder) -> Result<T, FolderError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let folder = Arc::clone(&self.folder);
+        let done = self.readers.call(move || read(&folder)).await?.map_err(StoreError::from);
+        done.inspect_err(|error| self.is_away(error))
+    }
+
+    /// Makes a call that writes. A folder that is closed or refuses changes is opened anew before: a disk that was full
+    /// need only be emptied.
+    pub(super) async fn write<T: Send + 'static>(
+        &self,
+        write: impl Fn(&Folder) -> Result<T, FolderError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let folder = Arc::clone(&self.folder);
+        let write = move || match write(&folder) {
+            Err(FolderError::Closed(_)) => folder.mend().and_then(|()| write(&folder)),
+            done => done,
+        };
+        let done = self.writer.call(write).await?.map_err(StoreError::from);
+        match &done {
+            Err(error) if !self.folder.is_open() => self.is_away(error),
+            _ => {}
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use tidegate_records::{Record, RecordKey};
+
+    /// The clock of the runtime is paused: pauses pass at once.
+    #[tokio::test(start_paused = true)]
+    async fn a_folder_that_cannot_be_opened_is_tried_until_it_can() {
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let path = temporary.path().join("records");
+        fs::write(&path, "").expect("written");
+        let store = Arc::new(FolderStore::new(&path, || {}).expect("threads"));
+        store.open().await;
+        assert!(!store.is_up() && !store.was_opened());
+        let key = RecordKey::of("d", [("a", "b")]).expect("a key");
+        let of_key = key.clone();
+        let read = store.read(move |folder| folder.get(&of_key)).await;
+        let said = read.expect_err("it is not open").to_string();
+        assert!(said.contains("cannot make") && said.contains("it is tried again"), "{said}");
+        let keeping = Arc::clone(&store);
+        let keeping = tokio::spawn(async move { keeping.keep(|| {}).await });
+        tokio::time::sleep(3 * PAUSE_MAX).await;
+        assert!(!store.is_up());
+        fs::remove_file(&path).expect("removed");
+        while !store.is_up() {
+            tokio::time::sleep(PAUSE_MAX).await;
+        }
+        assert!(store.was_opened() && !store.was_opened());
+        let of_key = key.clone();
+        let record = Record::of_requests(5);
+        store.write(move |folder| folder.put(&of_key, &record)).await.expect("written");
+        assert_eq!(store.read(move |folder| folder.get(&key)).await.expect("read"), Some(record));
+        keeping.abort();
+    }
+
+    /// A change that comes while the folder is closed opens it, and does not wait for the next try.
+    #[tokio::test]
+    async fn a_change_opens_a_folder_that_is_closed() {
+        let temporary = tempfile::tempdir().expect("a folder for the test");
+        let other = Folder::open(temporary.path()).expect("a folder that may be used");
+        let store = FolderStore::new(temporary.path(), || {}).expect("threads");
+        store.open().await;
+        let key = RecordKey::of("d", [("a", "b")]).expect("a key");
+        let put = || {
+            let key = key.clone();
+            store.write(move |folder| folder.put(&key, &Record::of_requests(5)))
+        };
+        let said = put().await.expect_err("another has it").to_string();
+        assert!(said.contains("another process has"), "{said}");
+        drop(other);
+        put().await.expect("written");
+        assert!(store.was_opened());
+    }
+}
