@@ -38,6 +38,11 @@ impl Random {
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31
     }
+
+    /// Less than this number.
+    fn below(&mut self, count: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(count)) >> 64) as u64
+    }
 }
 
 /// The order of the keys of requests.
@@ -47,6 +52,9 @@ pub(crate) enum Keys {
     Random(u64),
     /// One after the other, starting with this one.
     InTurn(u64),
+    /// Random ones of so many, so far apart, starting with this one.
+    #[allow(dead_code, reason = "the benchmark of records asks")]
+    Spread { below: u64, times: u64, plus: u64 },
 }
 
 /// The descriptors of a request.
@@ -118,7 +126,8 @@ impl RequestMessage {
     /// The message with the next key.
     pub(crate) fn next(&mut self, random: &mut Random) -> &[u8] {
         let mut key = match &mut self.keys {
-            Keys::Random(count) => ((u128::from(random.next()) * u128::from(*count)) >> 64) as u64,
+            Keys::Random(count) => random.below(*count),
+            Keys::Spread { below, times, plus } => random.below(*below) * *times + *plus,
             Keys::InTurn(next) => {
                 *next += 1;
                 *next - 1
@@ -142,7 +151,7 @@ impl RequestMessage {
 }
 
 /// The value of a key by its number, as requests have it.
-#[allow(dead_code, reason = "only the benchmark of the lane has records")]
+#[allow(dead_code, reason = "only some benchmarks have records")]
 pub(crate) fn value_of(key: u64) -> String {
     format!("{key:0KEY_DIGITS$}")
 }

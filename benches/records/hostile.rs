@@ -1,0 +1,84 @@
+//! Keys that come once each, by the million, at a rule whose keys may have records: memory stays as it is, and keys that are
+//! in use stay in memory.
+
+use std::path::Path;
+
+use super::limiter::{Limiter, With};
+use super::request::Keys;
+use super::{Args, above, below, server};
+
+/// Keys that come once, between two looks.
+const SLICE: u64 = 1_000_000;
+/// Slices after which the cache is full.
+const FILLED: u64 = 3;
+/// Keys that are in use, and how often each is asked for between two slices.
+const IN_USE: u64 = 10_000;
+const TIMES: u64 = 5;
+/// Calls under way at a time.
+const STREAMS: usize = 64;
+const MIB: f64 = 1_048_576.0;
+
+/// By so much memory may grow once the cache is full: it moves by what is under way, and by what an allocator keeps.
+const GROWTH_MIB_MAX: f64 = 24.0;
+/// So many of the keys in use are answered from memory.
+const KNOWN_MIN: f64 = 0.99;
+
+/// Measures, and returns what is worse than it should be.
+pub(crate) fn measure(args: &Args, folder: &Path) -> Result<Vec<String>, String> {
+    server::pin_self(&args.generator_core)?;
+    // With a small cache only: what is beyond it is what keys in the cache take.
+    let small = start(args, folder, Some("1000"))?;
+    hostile(&small, 0, 2 * SLICE)?;
+    let without = small.server.resident_bytes();
+    drop(small);
+    let limiter = start(args, folder, None)?;
+    let mut resident = Vec::new();
+    let (mut next, mut worst) = (0, 1.0_f64);
+    println!("{:>10} {:>12} {:>10} {:>12}", "keys", "resident MiB", "cached", "in use known");
+    while next < args.keys {
+        let known = in_use(&limiter)?;
+        worst = worst.min(if next == 0 { 1.0 } else { known });
+        next = hostile(&limiter, next, SLICE)?;
+        let bytes = limiter.server.resident_bytes() as f64;
+        resident.push(bytes);
+        let cached = limiter.metric("tidegate_limits_cached ")?;
+        println!("{next:>10} {:>12.1} {cached:>10} {known:>12.4}", bytes / MIB);
+    }
+    worst = worst.min(in_use(&limiter)?);
+    let full = resident.iter().take(FILLED as usize).copied().fold(0.0, f64::max);
+    let most = resident.iter().copied().fold(0.0, f64::max);
+    let cached = limiter.metric("tidegate_limits_cached ")?;
+    println!("{:.0} bytes a key in the cache", (full - without as f64) / cached);
+    println!(
+        "after {FILLED} million: {:.1} MiB more at most; {worst:.4} of the keys in use known",
+        (most - full) / MIB
+    );
+    let growth = above("MiB that memory grew by", (most - full) / MIB, GROWTH_MIB_MAX);
+    Ok(growth.into_iter().chain(below("the share of keys in use that are known", worst, KNOWN_MIN)).collect())
+}
+
+fn start(args: &Args, folder: &Path, cache: Option<&str>) -> Result<Limiter, String> {
+    let cache = cache.map(|size| ("LIMITS_CACHE_SIZE", size.to_owned()));
+    let variables = [("LIMITS_TIMEOUT", "5s".to_owned())].into_iter().chain(cache).collect();
+    // Counters end within a second, so that they are not what is measured.
+    let rate_limit = "{unit: second, requests_per_unit: 1000000}, limits_from: store";
+    Limiter::start(args, With { rate_limit, folder, has_records: true, variables })
+}
+
+/// Asks for so many keys that come once. Returns the next one.
+fn hostile(limiter: &Limiter, first: u64, keys: u64) -> Result<u64, String> {
+    limiter.ask_at_a_time(Keys::InTurn(first), keys, STREAMS)?;
+    Ok(first + keys)
+}
+
+/// Asks for the keys in use, and returns the share of them that were known.
+fn in_use(limiter: &Limiter) -> Result<f64, String> {
+    let known = "tidegate_limits_known_total ";
+    let before = limiter.metric(known)?;
+    limiter.ask_at_a_time(Keys::InTurn(0), IN_USE, STREAMS)?;
+    let found = limiter.metric(known)? - before;
+    for _ in 1..TIMES {
+        limiter.ask_at_a_time(Keys::InTurn(0), IN_USE, STREAMS)?;
+    }
+    Ok(found / IN_USE as f64)
+}
