@@ -217,7 +217,7 @@ async fn serve(
     };
     let app = App::new(configuration, begun)?;
     tokio::select! {
-        () = app.open_records() => {}
+        () = records::open(app.records.as_ref()) => {}
         () = signals.end.received() => return Ok(()),
     }
     let starting = app.rules(lines);
@@ -303,13 +303,6 @@ impl App {
             tracer,
             telling,
         })
-    }
-
-    /// Without the records that it waits for here, decisions would begin by the limits of rules.
-    async fn open_records(&self) {
-        if let Some(records) = &self.records {
-            records.open().await;
-        }
     }
 
     fn rules(&self, lines: Option<Ink>) -> Starting {
@@ -426,12 +419,7 @@ impl App {
             let following = Arc::clone(&self.resets).follow();
             control.spawn(async move { match following.await {} });
         }
-        if let Some(records) = self.records.clone() {
-            control.spawn(async move { match records.keep().await {} });
-        }
-        if let Some(follower) = self.follower.take() {
-            control.spawn(async move { match follower.follow().await {} });
-        }
+        records::follow(&mut control, self.records.clone(), self.follower.take());
         let mut files: Vec<_> = rules.reread().into_iter().collect();
         control.spawn(rules.until_it_dies());
         if let (Some(shared), Some(redis)) = (self.service.counters().shared(), &self.configuration.redis) {

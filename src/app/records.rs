@@ -1,10 +1,11 @@
-//! Records: where they are at the start, and their metrics.
+//! Records: where they are, how they are opened and followed, and their metrics.
 
 use std::sync::Arc;
 
 use super::control::lower_priority;
+use super::lookup::Follower;
 use super::shared::server_options;
-use crate::app::{AppError, CONTROL_NICENESS};
+use crate::app::{AppError, CONTROL_NICENESS, Essential};
 use crate::configuration::Limits;
 use crate::metrics::{Kind, Metrics};
 use crate::records::Records;
@@ -24,6 +25,23 @@ pub(super) fn store(limits: &Limits, metrics: &Metrics) -> Result<Option<Arc<Rec
     let records = Arc::new(records);
     register(metrics, &records);
     Ok(Some(records))
+}
+
+/// Opens them. Without them decisions would begin by the limits of rules, so the start waits.
+pub(super) async fn open(records: Option<&Arc<Records>>) {
+    if let Some(records) = records {
+        records.open().await;
+    }
+}
+
+/// Keeps the store open, and hears of what other nodes change in it.
+pub(super) fn follow(control: &mut Essential, records: Option<Arc<Records>>, follower: Option<Follower>) {
+    if let Some(records) = records {
+        control.spawn(async move { match records.keep().await {} });
+    }
+    if let Some(follower) = follower {
+        control.spawn(async move { match follower.follow().await {} });
+    }
 }
 
 /// Shows records in metrics.

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
 use super::StoreError;
 use super::pool::Pool;
-use crate::clock::timer;
 use tidegate_records::{Folder, FolderError};
 
 /// Threads that read the folder. More of them wait for the same disk.
@@ -73,21 +73,21 @@ impl FolderStore {
 
     /// Tries again, whenever the folder cannot be used, until it can; then it calls `tell`. Never returns.
     pub(super) async fn keep(&self, tell: impl Fn()) -> Infallible {
-        let (mut pause, mut mended) = (PAUSE_MIN, timer());
+        let mut pause = PAUSE_MIN;
         loop {
-            self.failed.notified().await;
-            if mended.elapsed() > PAUSE_MAX {
+            // One that fails at once when it was just opened is no better than before.
+            if timeout(PAUSE_MAX, self.failed.notified()).await.is_err() {
                 pause = PAUSE_MIN;
+                self.failed.notified().await;
             }
             loop {
-                tokio::time::sleep(pause).await;
+                sleep(pause).await;
                 pause = (2 * pause).min(PAUSE_MAX);
                 match self.mend().await {
                     Ok(()) => break,
                     Err(error) => tracing::warn!("records: {error}; the next try is in {pause:?}"),
                 }
             }
-            mended = timer();
             tell();
             tracing::info!("records: {} can be used again (LIMITS_DIR)", self.path.display());
         }
@@ -179,11 +179,11 @@ mod tests {
         assert!(said.contains("cannot make") && said.contains("it is tried again"), "{said}");
         let keeping = Arc::clone(&store);
         let keeping = tokio::spawn(async move { keeping.keep(|| {}).await });
-        tokio::time::sleep(3 * PAUSE_MAX).await;
+        sleep(3 * PAUSE_MAX).await;
         assert!(!store.is_up());
         fs::remove_file(&path).expect("removed");
         while !store.is_up() {
-            tokio::time::sleep(PAUSE_MAX).await;
+            sleep(PAUSE_MAX).await;
         }
         assert!(store.was_opened() && !store.was_opened());
         let of_key = key.clone();
