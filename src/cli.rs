@@ -4,6 +4,7 @@
 //! Without a command the limiter runs. Each command has a file of its own.
 
 mod admin;
+mod answers;
 mod ask;
 mod check;
 mod completions;

@@ -88,6 +88,9 @@ pub enum ChangeError {
     /// There is one with this id, and it was not to be replaced.
     #[error("there is {0:?} already, and it says something else")]
     Exists(String),
+    /// It would never be in force.
+    #[error("until: is past")]
+    Past,
     /// There is no room for another one.
     #[error("there are {EXCEPTIONS_MAX} exceptions already (expected one to be ended first)")]
     Full,
@@ -139,10 +142,12 @@ impl Book {
         &self.audit
     }
 
-    /// Makes an exception, or replaces the one with its id if it may. Writes files: not for a thread that decides.
+    /// Makes an exception, or replaces the one with its id if it may. Writes files: not for a thread that decides. Where
+    /// there is no room, those that have ended by themselves leave: the audit has them.
     ///
     /// # Errors
-    /// When another one has its id, there is no room, or it cannot be audited or kept. Nothing has changed then.
+    /// When another one has its id, it is over already, there is no room, or it cannot be audited or kept. Nothing has
+    /// changed then.
     pub fn put(
         &self,
         mut record: Record,
@@ -155,27 +160,28 @@ impl Book {
         match &before {
             Some(before) if before.says_the_same(&record) => return Ok(Change::Unchanged),
             Some(_) if !may_replace => return Err(ChangeError::Exists(record.id)),
+            _ if record.is_over(now) => return Err(ChangeError::Past),
             _ => {}
         }
-        pages.check_room(&record)?;
+        pages.make_room(&record, now)?;
         (record.number, record.made) = (pages.next, now);
         let after = Arc::new(record);
         let change = if before.is_some() { Change::Replaced } else { Change::Made };
-        let what =
-            Audited { does: "exception_put", id: &after.id, before: before.as_deref(), after: Some(&after) };
+        let (id, before, why) = (&after.id, before.as_deref(), "");
+        let what = Audited { does: "exception_put", id, before, after: Some(&after), why };
         self.change(&mut pages, author, now, &what, Some(Arc::clone(&after)))?;
         pages.next += 1;
         Ok(change)
     }
 
-    /// Ends an exception. The audit keeps it.
+    /// Ends an exception. The audit keeps it, and why, if that is not empty.
     ///
     /// # Errors
     /// When there is none, or it cannot be audited or kept. Nothing has changed then.
-    pub fn end(&self, id: &str, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
+    pub fn end(&self, id: &str, why: &str, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
         let mut pages = self.pages.lock();
         let before = pages.records.get(id).cloned().ok_or_else(|| ChangeError::Unknown(id.to_owned()))?;
-        let what = Audited { does: "exception_end", id, before: Some(&before), after: None };
+        let what = Audited { does: "exception_end", id, before: Some(&before), after: None, why };
         self.change(&mut pages, author, now, &what, None)?;
         Ok(Change::Ended)
     }
@@ -236,14 +242,23 @@ impl Pages {
         }
     }
 
+    fn make_room(&mut self, record: &Record, now: Timestamp) -> Result<(), ChangeError> {
+        if self.check_room(record).is_err() {
+            self.records.retain(|_, other| !other.is_over(now));
+        }
+        self.check_room(record)
+    }
+
     fn check_room(&self, record: &Record) -> Result<(), ChangeError> {
-        let others = || self.records.values().filter(|other| other.id != record.id);
-        if others().count() >= EXCEPTIONS_MAX {
+        let others = self.records.len() - usize::from(self.records.contains_key(&record.id));
+        if others >= EXCEPTIONS_MAX {
             return Err(ChangeError::Full);
         }
-        let is_pattern = !record.exception.is_exact();
-        if is_pattern && others().filter(|other| !other.exception.is_exact()).count() >= PATTERNS_MAX {
-            return Err(ChangeError::FullOfPatterns);
+        if !record.exception.is_exact() {
+            let others = self.records.values().filter(|other| other.id != record.id);
+            if others.filter(|other| !other.exception.is_exact()).count() >= PATTERNS_MAX {
+                return Err(ChangeError::FullOfPatterns);
+            }
         }
         Ok(())
     }
@@ -255,12 +270,19 @@ struct Audited<'a> {
     id: &'a str,
     before: Option<&'a Record>,
     after: Option<&'a Record>,
+    /// Empty: the record says it, or nobody did.
+    why: &'a str,
 }
 
 impl Audited<'_> {
     fn json(&self) -> Value {
         let record = |record: Option<&Record>| record.map_or(Value::Null, Record::json);
-        json!({"exception": self.id, "before": record(self.before), "after": record(self.after)})
+        let mut json =
+            json!({"exception": self.id, "before": record(self.before), "after": record(self.after)});
+        if !self.why.is_empty() {
+            json["why"] = self.why.into();
+        }
+        json
     }
 }
 

@@ -1,6 +1,6 @@
-//! Resets below a path while the limiter runs: all counters of the rules there begin anew at once.
+//! Resets while the limiter runs: one counter, or all counters of the rules below a path, begin anew at once.
 //!
-//! In: a path, and the number of the reset. Out: the same rules in another epoch, at this node and at all that share its
+//! In: a path to either, and the number of the reset. Out: the same rules in another epoch, at this node and at all that share its
 //! Redis. A reset is kept before it is in force: in Redis, or in a file of STATE_DIR, or, where counters end with the
 //! process, nowhere. It costs the same for one counter as for a hundred million, because it touches none: they are
 //! asked by nobody any more and expire. Numbers only grow, so hearing of a reset again changes nothing.
@@ -12,7 +12,7 @@ mod file;
 mod text;
 
 pub use self::file::FileError;
-pub use self::text::{id, path, path_json, read_id};
+pub use self::text::{counter, id, path, path_json, read_id};
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::service::Service;
-use tidegate_engine::rules::{Epoch, Epochs, PathPrefix};
+use tidegate_engine::rules::{Epoch, Epochs, PathPrefix, Reach};
 use tidegate_engine::time::Timestamp;
 use tidegate_redis::{ConnectError, Heard, Numbers, SharedStore};
 
@@ -32,7 +32,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const FIRST_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a number is tried that another node raises at the same time.
 const TELLS_MAX: usize = 5;
-/// Paths that may have been reset. One that is there already may be reset again.
+/// Paths of rules that may have been reset, and as many single counters. One that is there already may be reset again.
 pub const PATHS_MAX: usize = 10_000;
 /// By how much the clock of whoever chooses a number may be ahead of ours. A number of the far future would be the last
 /// one of its path.
@@ -51,11 +51,11 @@ pub struct Resets {
 struct Known {
     /// The state of all numbers; `None`: it has not heard of any.
     state: Option<String>,
-    /// The last reset of a single counter.
+    /// The last reset of a counter without an epoch of its own.
     counter: Epoch,
 }
 
-/// Where Redis has the number of the last reset of a single counter. No path is written so.
+/// Where Redis has the number of the last reset of a counter without an epoch of its own. No path is written so.
 const COUNTER: &str = "counter";
 
 /// A reset that may be done.
@@ -79,6 +79,9 @@ pub enum ResetError {
         "no rule is at or below this path (expected keys, and values or patterns, as the rules have them)"
     )]
     NoRule,
+    /// No limit applies to a counter's entries.
+    #[error("no limit applies to these entries")]
+    NoCounter,
     /// There are too many.
     #[error("{PATHS_MAX} paths were reset already (expected one of these again, or one above them)")]
     Full,
@@ -134,7 +137,11 @@ impl Resets {
         epoch: Option<Epoch>,
         now: Timestamp,
     ) -> Result<Wanted, ResetError> {
-        let rules = self.service.with_rules(|rules| rules?.rules_below(&path)).ok_or(ResetError::NoRule)?;
+        let rules = self.service.with_rules(|rules| rules?.rules_below(&path));
+        let rules = rules.ok_or(match path.reach {
+            Reach::Below => ResetError::NoRule,
+            Reach::Counter => ResetError::NoCounter,
+        })?;
         self.look().await?;
         let (known, now) = (self.service.epochs(), now.as_nanos());
         let last = known.of(&path);
@@ -145,7 +152,7 @@ impl Resets {
         if epoch < last {
             return Err(ResetError::Older(last));
         }
-        if last == 0 && known.len() >= PATHS_MAX {
+        if last == 0 && known.count(path.reach) >= PATHS_MAX {
             return Err(ResetError::Full);
         }
         Ok(Wanted { path, epoch, rules, is_done: epoch == last })
@@ -177,7 +184,8 @@ impl Resets {
         tokio::task::spawn_blocking(begun).await?
     }
 
-    /// Tells all nodes that some counter was reset, so that none of them denies from memory what Redis would admit.
+    /// Tells all nodes that some counter was reset that has no epoch of its own, so that none of them denies from memory
+    /// what Redis would admit.
     ///
     /// # Errors
     /// When Redis does not take it.

@@ -489,12 +489,6 @@ impl Service {
         self.exceptions.met()
     }
 
-    /// Whether a limit applies to this request, so that it has a counter.
-    pub fn has_counter(&self, live: InForce<'_>, request: &Request<'_>) -> bool {
-        let plan = live.rules().plan(request, self.modes);
-        plan.steps.iter().any(|step| matches!(step, Step::Check(_)))
-    }
-
     /// Gives all hits of the counters of this request back. Neither metrics nor logs of decisions tell of it.
     ///
     /// # Errors

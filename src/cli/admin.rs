@@ -3,25 +3,25 @@
 //! In: one change or question, and the limiters that it goes to. Out: the answer of each. A change names an id, so that
 //! sending it again to those that failed changes nothing at the others.
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use http::Method;
 use serde_json::{Map, Value, json};
 
+use super::answers::{self, Answers};
 use super::debug_port::{self, Call, Limiter, send};
-use super::{Done, arguments_of, flag_of, print_error, read_only};
+use super::{Done, arguments_of, flag_of, read_only};
 use crate::clock::Clock;
 use crate::resets::id;
 use crate::settings::Row;
-use tidegate_engine::text::one_line;
 
 /// The option, and the field, of the number of a reset.
 const ID: &str = "id";
 
 /// The settings that say where the limiter is, and the token.
-pub(super) const SETTINGS: &[&str] = &["DEBUG_HOST", "DEBUG_PORT", "ADMIN_TOKEN"];
+pub(super) const SETTINGS: &[&str] =
+    &["DEBUG_HOST", "DEBUG_PORT", "DEBUG_SERVER_TLS_CERT", "DEBUG_SERVER_TLS_KEY", "ADMIN_TOKEN"];
 
 /// The fields of an exception that are options of the command, as texts.
 pub(super) const TEXTS: [(&str, &str, &str); 4] = [
@@ -50,29 +50,30 @@ pub(super) fn exception_command() -> Command {
         .arg(switch("unlimited", "counted, and never denied"))
         .arg(switch("deny", "nothing passes"))
         .args(TEXTS.map(text));
-    let end = Command::new("end").about("Ends an exception").arg(id()).arg(text(TEXTS[0]));
+    let end = Command::new("end").about("Ends an exception").arg(id()).args([TEXTS[0], TEXTS[1]].map(text));
     let list = Command::new("list").about("Lists all exceptions, a line of JSON each");
     Command::new("exception")
         .about("Makes, ends or lists other limits for some, while it runs")
         .subcommand_required(true)
-        .subcommands([put, end, list].map(everywhere))
+        .subcommands([put, end, list].map(|command| everywhere(command).arg(answers::argument())))
 }
 
 /// The command of counters.
 pub(super) fn counter_command() -> Command {
     let peek = Command::new("peek").about("Shows what a counter holds").args(path());
-    let reset = Command::new("reset").about("Takes all hits of a counter back").args(path());
     let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
-    let reset = reset.args([TEXTS[0], TEXTS[1]].map(text));
-    let [domain, entries] = path();
-    let help = "the first entries of rules, as the rules have them; none: all rules of the domain";
     let id =
         "its number, the nanoseconds since 1970 in 16 digits of hex; else now. Sent again it changes nothing";
+    let id = || Arg::new(ID).long(ID).value_name("HEX").help(id);
+    let reset = Command::new("reset").about("Begins a counter anew").args(path());
+    let reset = reset.args([TEXTS[0], TEXTS[1]].map(text)).arg(id());
+    let [domain, entries] = path();
+    let help = "the first entries of rules, as the rules have them; none: all rules of the domain";
     let reset_all = Command::new("reset-all")
         .about("Begins all counters of the rules at and below a path anew")
         .args([domain, entries.num_args(0..).required(false).help(help)])
         .args([TEXTS[0], TEXTS[1]].map(text))
-        .arg(Arg::new(ID).long(ID).value_name("HEX").help(id));
+        .arg(id());
     let [domain, entries] = path();
     let top = Command::new("top")
         .about("Shows the fullest counters of a rule, and those that deny most, since the first question about it")
@@ -82,7 +83,9 @@ pub(super) fn counter_command() -> Command {
     Command::new("counter")
         .about("Shows or resets counters of running limiters")
         .subcommand_required(true)
-        .subcommands([peek, top, reset, reset_all, resets].map(everywhere))
+        .subcommands(
+            [peek, top, reset, reset_all, resets].map(|command| everywhere(command).arg(answers::argument())),
+        )
 }
 
 /// The entries of a descriptor.
@@ -111,7 +114,7 @@ pub(super) fn exception(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
     run(matches, flag, variable, |command, own| {
-        let path = || format!("/admin/exceptions/{}", text(own, "id").unwrap_or_default());
+        let path = || format!("/admin/exceptions/{}", encoded(&text(own, "id").unwrap_or_default()));
         match command {
             "put" => (Method::PUT, path(), Value::Object(fields(own))),
             "end" => (Method::DELETE, path(), Value::Object(fields(own))),
@@ -130,10 +133,11 @@ pub(super) fn counter(
     let now = id(Clock::start().now().as_nanos());
     run(matches, flag, variable, |command, own| match command {
         "resets" => (Method::GET, "/admin/resets".to_owned(), Value::Null),
-        "reset-all" => {
+        "reset" | "reset-all" => {
             let mut fields = fields(own);
             fields.insert(ID.to_owned(), text(own, ID).unwrap_or_else(|| now.clone()).into());
-            (Method::POST, "/admin/resets".to_owned(), Value::Object(fields))
+            let path = if command == "reset" { "/admin/counters/reset" } else { "/admin/resets" };
+            (Method::POST, path.to_owned(), Value::Object(fields))
         }
         _ => (Method::POST, format!("/admin/counters/{command}"), Value::Object(fields(own))),
     })
@@ -149,35 +153,41 @@ pub(super) fn run(
     let Some((command, own)) = matches.subcommand() else { return Ok((String::new(), ExitCode::FAILURE)) };
     let given = flag_of(own, own);
     let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
-    let limiters = Limiter::named(own, &configuration.listeners.debug)?;
+    let limiters = Limiter::named(own, &configuration.listeners)?;
     let (method, path, body) = request(command, own);
     let token = configuration.admin.token.as_ref().map(|token| token.0.as_str());
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let call = Call { method, path, body, token };
+    let answers = Answers::of(own, limiters.len());
     let (mut out, mut code) = (String::new(), ExitCode::SUCCESS);
     for limiter in &limiters {
-        let name = limiter.name();
-        // With several limiters, each line says whose it is.
-        let prefix = if limiters.len() > 1 { format!("{name}\t") } else { String::new() };
         match ask(limiter, &call) {
-            Some(body) => body.lines().for_each(|line| {
-                let _ = writeln!(out, "{prefix}{line}");
-            }),
-            None => code = ExitCode::FAILURE,
+            Ok(body) => out.extend(body.lines().map(|line| answers.line(limiter, line))),
+            Err(why) => {
+                out += &answers.failure(limiter, &why);
+                code = ExitCode::FAILURE;
+            }
         }
     }
     Ok((out, code))
 }
 
-/// The answer of one limiter. `None`: it did not, or refused, as was said on standard error.
-pub(super) fn ask(limiter: &Limiter, call: &Call<'_>) -> Option<String> {
-    let why = match send(limiter, call) {
-        Ok((status, body)) if status.is_success() => return Some(body),
-        Ok((status, body)) => format!("{status}: {}", body.trim_end()),
-        Err(error) => error.to_string(),
+/// The answer of one limiter, or why there is none.
+pub(super) fn ask(limiter: &Limiter, call: &Call<'_>) -> Result<String, String> {
+    match send(limiter, call) {
+        Ok((status, body)) if status.is_success() => Ok(body),
+        Ok((status, body)) => Err(format!("{status}: {}", body.trim_end())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A text as a part of a path or as a value in a query.
+pub(super) fn encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
     };
-    print_error(format_args!("{}: {}", limiter.name(), one_line(&why)));
-    None
+    text.bytes().map(encode).collect()
 }
 
 /// The value of an argument that only some of these commands have.

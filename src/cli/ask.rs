@@ -15,10 +15,10 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use self::envoy::{Source, SourceError};
-use super::debug_port::{Call, Limiter, send};
+use super::debug_port::{self, Call, Limiter, send};
 use super::{Done, RulesError, arguments_of, loaded, print_error, read_only};
 use crate::clock::Clock;
-use crate::configuration::{Configuration, HostPort};
+use crate::configuration::Configuration;
 use crate::envoy::Descriptor;
 use crate::settings::{Problem, Row};
 use tidegate_engine::explain::explain;
@@ -30,6 +30,8 @@ use tidegate_engine::text::{json_line, one_line};
 const SETTINGS: &[&str] = &[
     "DEBUG_HOST",
     "DEBUG_PORT",
+    "DEBUG_SERVER_TLS_CERT",
+    "DEBUG_SERVER_TLS_KEY",
     "SHADOW_MODE",
     "QUOTA_MODE",
     "MERGE_DOMAIN_CONFIG",
@@ -73,6 +75,10 @@ pub(super) fn command() -> Command {
                 .value_name("FOLDER")
                 .help("ask these rules, not a running limiter; all counters are unused then"),
         )
+        .arg(Arg::new("to").long("to").value_name("HOST:PORT").conflicts_with("rules").help(
+            "the debug port of the limiter; with TLS: https://HOST:PORT [default: DEBUG_HOST, DEBUG_PORT]",
+        ))
+        .args(debug_port::arguments())
         .args(envoy::arguments())
         .args(arguments_of(SETTINGS))
         .after_help(
@@ -96,9 +102,13 @@ pub(super) fn run(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
     let configuration = read_only(SETTINGS, flag, variable)?;
-    let ask = |question: &Question| match matches.get_one::<String>("rules") {
-        Some(folder) => offline(question, Path::new(folder), &configuration),
-        None => online(question, &configuration.listeners.debug),
+    let limiter = match matches.get_one::<String>("rules") {
+        Some(folder) => Err(Path::new(folder)),
+        None => Ok(Limiter::one(matches, &configuration.listeners)?),
+    };
+    let ask = |question: &Question| match &limiter {
+        Ok(limiter) => online(question, limiter),
+        Err(folder) => offline(question, folder, &configuration),
     };
     let answer = match envoy::source(matches).map_err(|problem| vec![problem])? {
         Some(source) => of_client(matches, &source, ask),
@@ -173,8 +183,8 @@ enum AskError {
     Rules(#[from] RulesError),
     #[error(transparent)]
     Envoy(#[from] SourceError),
-    #[error("no limiter answers on the debug port {host}:{port}: {error} (DEBUG_HOST, DEBUG_PORT)")]
-    Silent { host: String, port: u16, error: io::Error },
+    #[error("no limiter answers on the debug port {name}: {error} (DEBUG_HOST, DEBUG_PORT, --to)")]
+    Silent { name: String, error: io::Error },
     #[error("{status}: {}", body.trim_end())]
     Refused { status: StatusCode, body: String },
 }
@@ -207,14 +217,11 @@ fn offline(question: &Question, folder: &Path, configuration: &Configuration) ->
 }
 
 /// Asks a running limiter.
-fn online(question: &Question, debug: &HostPort) -> Result<String, AskError> {
+fn online(question: &Question, limiter: &Limiter) -> Result<String, AskError> {
     let path = if question.as_json { "/ask?format=json" } else { "/ask" };
     let call = Call { method: Method::POST, path: path.to_owned(), body: question.body(), token: None };
-    let (status, body) = send(&Limiter::plain(debug.clone()), &call).map_err(|error| AskError::Silent {
-        host: debug.host.clone(),
-        port: debug.port,
-        error,
-    })?;
+    let (status, body) =
+        send(limiter, &call).map_err(|error| AskError::Silent { name: limiter.name(), error })?;
     if status == StatusCode::OK { Ok(body) } else { Err(AskError::Refused { status, body }) }
 }
 

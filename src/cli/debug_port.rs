@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use self::trust::Trust;
 pub(super) use self::trust::arguments;
-use crate::configuration::HostPort;
+use crate::configuration::{HostPort, Listeners};
 use crate::settings::Problem;
 use crate::settings::value::Value as _;
 
@@ -43,18 +43,15 @@ pub(super) struct Call<'a> {
 }
 
 impl Limiter {
-    /// Without TLS.
-    pub(super) fn plain(at: HostPort) -> Self {
-        Self { at, trust: None }
-    }
-
-    /// Those that `--to` names, with the TLS of the other options; without it, `default`.
-    pub(super) fn named(matches: &ArgMatches, default: &HostPort) -> Result<Vec<Self>, Vec<Problem>> {
+    /// Those that `--to` names, with the TLS of the other options; without it, the one of the settings, which speaks TLS
+    /// if they say so.
+    pub(super) fn named(matches: &ArgMatches, default: &Listeners) -> Result<Vec<Self>, Vec<Problem>> {
         let problem = |what| vec![Problem { name: "--to".to_owned(), what }];
         let trust = Trust::read(matches)
             .map_err(|error| vec![Problem { name: error.option().to_owned(), what: error.to_string() }])?;
         let Some(words) = matches.get_many::<String>("to") else {
-            return Ok(vec![Self { at: default.clone(), trust: None }]);
+            let trust = default.debug_tls.is_some().then_some(trust);
+            return Ok(vec![Self { at: default.debug.clone(), trust }]);
         };
         let read = |word: &String| {
             let (scheme, rest) = word.split_once("://").unwrap_or(("http", word));
@@ -66,6 +63,16 @@ impl Limiter {
             }
         };
         words.map(read).collect()
+    }
+
+    /// Like [`named`](Self::named), for a command that asks one limiter.
+    pub(super) fn one(matches: &ArgMatches, default: &Listeners) -> Result<Self, Vec<Problem>> {
+        let mut named = Self::named(matches, default)?;
+        let problem = "names several limiters (expected one)".to_owned();
+        named
+            .pop()
+            .filter(|_| named.is_empty())
+            .ok_or_else(|| vec![Problem { name: "--to".to_owned(), what: problem }])
     }
 
     /// Its name for people.
@@ -111,7 +118,14 @@ async fn exchange(
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }
     let request = request.body(Full::new(Bytes::from(call.body.clone()))).map_err(io::Error::other)?;
-    let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+    let unanswered = |error: hyper::Error| match to.trust {
+        // What a port with TLS does with what is not TLS.
+        None if error.is_incomplete_message() || error.is_parse() => {
+            io::Error::other(format!("{error} (expected https://{} if the port speaks TLS)", to.name()))
+        }
+        _ => io::Error::other(error),
+    };
+    let answer = sender.send_request(request).await.map_err(unanswered)?;
     let status = answer.status();
     let body =
         Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(io::Error::other)?;

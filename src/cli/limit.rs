@@ -13,6 +13,7 @@ use http::Method;
 use serde_json::{Map, Value};
 
 use super::admin::{self, SETTINGS, TEXTS, everywhere, path};
+use super::answers::{self, Answers};
 use super::debug_port::{Call, Limiter};
 use super::{Done, flag_of, read_only};
 use crate::configuration::Configuration;
@@ -63,7 +64,8 @@ pub(super) fn command() -> Command {
     Command::new("limit")
         .about("Limits for single keys of running limiters: one, or millions")
         .subcommand_required(true)
-        .subcommands([put, get, delete, list, load::command(), export].map(everywhere))
+        .subcommands([put, get, delete, list, export].map(|it| everywhere(it).arg(answers::argument())))
+        .subcommand(everywhere(load::command()))
 }
 
 /// What the keys of a list begin with.
@@ -83,8 +85,13 @@ pub(super) fn run(
         Some(("list" | "export" | "load", own)) => {
             let given = flag_of(own, own);
             let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
-            let limiters = Limiter::named(own, &configuration.listeners.debug)?;
-            let asking = Asking { limiters, configuration };
+            let limiters = Limiter::named(own, &configuration.listeners)?;
+            // `--format` of a load is that of its file.
+            let answers = match own.try_contains_id("file") {
+                Ok(_) => Answers::text(limiters.len()),
+                Err(_) => Answers::of(own, limiters.len()),
+            };
+            let asking = Asking { limiters, configuration, answers };
             match own.try_contains_id("file") {
                 Ok(_) => load::run(own, &asking),
                 Err(_) => Ok((String::new(), list(own, &asking))),
@@ -105,18 +112,21 @@ pub(super) fn run(
 struct Asking {
     limiters: Vec<Limiter>,
     configuration: Configuration,
+    answers: Answers,
 }
 
 impl Asking {
     /// The answer of one limiter. `None`: it did not, or refused, as was said on standard error.
     fn post(&self, limiter: &Limiter, path: String, body: String) -> Option<String> {
         let token = self.configuration.admin.token.as_ref().map(|token| token.0.as_str());
-        admin::ask(limiter, &Call { method: Method::POST, path, body, token })
-    }
-
-    /// With several limiters, each line says whose it is.
-    fn prefix(&self, limiter: &Limiter) -> String {
-        if self.limiters.len() > 1 { format!("{}\t", limiter.name()) } else { String::new() }
+        match admin::ask(limiter, &Call { method: Method::POST, path, body, token }) {
+            Ok(body) => Some(body),
+            Err(why) => {
+                // Whoever reads may have seen enough.
+                let _ = io::stdout().write_all(self.answers.failure(limiter, &why).as_bytes());
+                None
+            }
+        }
     }
 }
 
@@ -144,7 +154,7 @@ fn list(own: &ArgMatches, asking: &Asking) -> ExitCode {
 }
 
 fn list_one(mut asked: Map<String, Value>, most: u64, asking: &Asking, limiter: &Limiter) -> Option<()> {
-    let (prefix, mut left, mut out) = (asking.prefix(limiter), most, io::stdout().lock());
+    let (mut left, mut out) = (most, io::stdout().lock());
     while left > 0 {
         asked.insert("most".to_owned(), left.min(PAGE).into());
         let body = Value::Object(asked.clone()).to_string();
@@ -152,7 +162,8 @@ fn list_one(mut asked: Map<String, Value>, most: u64, asking: &Asking, limiter: 
         let page: Value = serde_json::from_str(&page).unwrap_or_default();
         let records = page["records"].as_array().map(Vec::as_slice).unwrap_or_default();
         // Whoever reads may have seen enough.
-        records.iter().try_for_each(|record| writeln!(out, "{prefix}{record}")).ok()?;
+        let line = |record: &Value| asking.answers.line(limiter, &record.to_string());
+        records.iter().try_for_each(|record| out.write_all(line(record).as_bytes())).ok()?;
         left -= (records.len() as u64).min(left);
         match &page["next"] {
             Value::Null => break,

@@ -3,9 +3,9 @@
 //! Lines go to AUDIT_LOG and to memory, where the last ones stay for `GET /admin/audit`.
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
@@ -63,6 +63,8 @@ struct Log {
     path: PathBuf,
     /// `None`: standard output.
     file: Option<File>,
+    /// A line was not written to its end: the next one must not go on in it.
+    is_torn: bool,
 }
 
 /// A change that was announced, and has no outcome yet.
@@ -81,13 +83,12 @@ impl Audit {
     /// # Errors
     /// When it cannot be written to.
     pub fn to(path: &Path, began: Timestamp) -> Result<Self, AuditError> {
-        let open = || OpenOptions::new().append(true).create(true).mode(0o600).open(path);
         let file = match path.as_os_str() == STANDARD_OUTPUT {
             true => None,
-            false => Some(open().map_err(|source| AuditError { path: path.to_owned(), source })?),
+            false => Some(open(path).map_err(|source| AuditError { path: path.to_owned(), source })?),
         };
         let audit = Self::in_memory(began);
-        audit.0.lock().log = Some(Log { path: path.to_owned(), file });
+        audit.0.lock().log = Some(Log { path: path.to_owned(), file, is_torn: false });
         Ok(audit)
     }
 
@@ -137,19 +138,48 @@ impl Audit {
 impl Lines {
     fn write(&mut self, line: &Value) -> Result<(), AuditError> {
         let line = json_line(&line.to_string()).into_owned();
-        if let Some(Log { path, file }) = &mut self.log {
-            let bytes = format!("{line}\n");
-            let written = match file {
-                Some(file) => file.write_all(bytes.as_bytes()).and_then(|()| synced(file)),
-                None => io::stdout().write_all(bytes.as_bytes()).and_then(|()| io::stdout().flush()),
-            };
-            written.map_err(|source| AuditError { path: path.clone(), source })?;
+        if let Some(log) = &mut self.log {
+            log.write(&line).map_err(|source| AuditError { path: log.path.clone(), source })?;
         }
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
         self.recent.push_back(line);
         Ok(())
+    }
+}
+
+impl Log {
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        if let Some(file) = &mut self.file
+            && !is_at(file, &self.path)?
+        {
+            (*file, self.is_torn) = (open(&self.path)?, false);
+        }
+        let bytes = format!("{}{line}\n", if self.is_torn { "\n" } else { "" });
+        // Until all of it is there.
+        self.is_torn = true;
+        match &mut self.file {
+            Some(file) => file.write_all(bytes.as_bytes()).and_then(|()| synced(file))?,
+            None => io::stdout().write_all(bytes.as_bytes()).and_then(|()| io::stdout().flush())?,
+        }
+        self.is_torn = false;
+        Ok(())
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// Whether this is the file of that path still. It may have been removed, or renamed by whoever rotates logs: then
+/// nobody would find the line.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((own.dev(), own.ino()) == (there.dev(), there.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

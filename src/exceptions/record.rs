@@ -179,7 +179,12 @@ impl Record {
 
     /// Whether it is in force at `now`.
     pub fn is_in_force(&self, now: Timestamp) -> bool {
-        self.from.is_none_or(|from| from <= now) && self.until.is_none_or(|until| now < until)
+        self.from.is_none_or(|from| from <= now) && !self.is_over(now)
+    }
+
+    /// Whether it has ended by itself.
+    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+        self.until.is_some_and(|until| until <= now)
     }
 
     /// When it begins or ends next, after `now`.

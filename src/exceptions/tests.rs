@@ -75,8 +75,8 @@ fn a_change_is_audited_before_and_after_and_doing_it_again_changes_nothing() {
     assert_eq!(put(json!({"requests_per_unit": 5})), Change::Made);
     assert_eq!(put(json!({"requests_per_unit": 5})), Change::Unchanged);
     assert_eq!(put(json!({"requests_per_unit": 6})), Change::Replaced);
-    assert_eq!(book.end("a", &author(), NOW).expect("done"), Change::Ended);
-    assert!(matches!(book.end("a", &author(), NOW), Err(ChangeError::Unknown(_))));
+    assert_eq!(book.end("a", "", &author(), NOW).expect("done"), Change::Ended);
+    assert!(matches!(book.end("a", "", &author(), NOW), Err(ChangeError::Unknown(_))));
     let lines = lines(book.audit());
     assert_eq!(lines.len(), 6, "{lines:#?}");
     for pair in lines.chunks(2) {
@@ -175,4 +175,48 @@ fn there_is_a_bound_on_patterns_and_it_is_one_for_all() {
     assert!(matches!(put(PATTERNS_MAX), Err(ChangeError::FullOfPatterns)));
     assert_eq!(put(0).expect("it is there"), Change::Unchanged);
     assert!(book.put(record("exact", json!({"deny": true})), true, &author(), NOW).is_ok());
+}
+
+#[test]
+fn what_is_over_is_not_made_and_leaves_when_there_is_no_room() {
+    let book = Book::new(audit());
+    let over = json!({"deny": true, "until": stamp_of(NOW, 0)});
+    assert!(matches!(book.put(record("a", over), true, &author(), NOW), Err(ChangeError::Past)));
+    let wild = json!({"deny": true, "entries": [{"key": "user"}], "until": stamp_of(NOW, 10)});
+    let put = |number: usize, now: Timestamp, more: &Value| {
+        book.put(record(&format!("p{number}"), more.clone()), true, &author(), now)
+    };
+    assert!((0..PATTERNS_MAX).all(|number| put(number, NOW, &wild).is_ok()));
+    let later = Timestamp::from_nanos(NOW.as_nanos() + 10_000_000_000);
+    assert_eq!(put(0, later, &wild).expect("it is there"), Change::Unchanged);
+    let endless = json!({"deny": true, "entries": [{"key": "user"}]});
+    assert_eq!(put(PATTERNS_MAX, later, &endless).expect("the others are over"), Change::Made);
+    assert_eq!(book.version().count, 1);
+}
+
+#[test]
+fn an_audit_that_is_taken_away_is_begun_anew_and_no_line_goes_on_in_a_torn_one() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("audit");
+    let book = Book::new(Audit::to(&path, NOW).expect("it opens"));
+    let put = |book: &Book, n: u32| {
+        book.put(record("a", json!({"requests_per_unit": n})), true, &author(), NOW).is_ok()
+    };
+    assert!(put(&book, 1));
+    let aside = folder.path().join("audit.1");
+    fs::rename(&path, &aside).expect("it is there");
+    assert!(put(&book, 2));
+    fs::remove_file(&path).expect("it is there");
+    assert!(put(&book, 3));
+    for (path, n) in [(&aside, "1"), (&path, "3")] {
+        let text = fs::read_to_string(path).expect("an audit");
+        assert!(text.lines().count() == 2 && text.contains(&format!("\"requests_per_unit\":{n}")), "{text}");
+    }
+    fs::remove_file(&path).expect("it is there");
+    fs::create_dir(&path).expect("its name is free");
+    assert!(!put(&book, 4), "what cannot be audited is not done");
+    fs::remove_dir(&path).expect("empty");
+    assert!(put(&book, 5));
+    let text = fs::read_to_string(&path).expect("an audit");
+    assert!(text.lines().count() == 2 && text.starts_with('{'), "{text}");
 }

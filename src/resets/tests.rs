@@ -34,6 +34,7 @@ fn a_path_is_read_as_it_is_written() {
         user(),
         at(json!({"domain": ""})),
         at(json!({"domain": "a", "entries": [{"key": "k", "value": "*"}]})),
+        at(json!({"domain": "a", "entries": [{"key": "k", "value": "*"}], "counter": true})),
     ] {
         assert_eq!(super::path(&path_json(&path)), Ok(path));
     }
@@ -46,6 +47,8 @@ fn a_path_is_read_as_it_is_written() {
             json!({"domain": "a", "entries": [{"key": "x"}, {"key": "x", "vlaue": "x"}]}),
             "entries[1].vlaue: is unknown",
         ),
+        (json!({"domain": "a", "entries": [{"key": "x"}], "counter": true}), "entries: expected a list"),
+        (json!({"domain": "a", "counter": 1}), "counter: expected true"),
         (json!({"domain": "x".repeat(2_000)}), "domain: is no text"),
     ] {
         let problem = super::path(&bad).expect_err("bad").to_string();
@@ -74,6 +77,23 @@ async fn a_later_reset_takes_the_place_of_one_before_and_the_same_one_changes_no
     let nowhere = at(json!({"domain": "shop", "entries": [{"key": "user", "value": "alice"}]}));
     assert!(matches!(resets.plan(nowhere, None, NOW).await, Err(ResetError::NoRule)));
     assert_eq!(resets.plan(at(json!({"domain": "shop"})), None, NOW).await.expect("all of it").rules, 2);
+}
+
+#[tokio::test]
+async fn counters_and_paths_have_bounds_of_their_own() {
+    let resets = resets();
+    let one = |value: &str| {
+        counter(&json!({"domain": "shop", "entries": [{"key": "user", "value": value}]})).expect("good")
+    };
+    let mut many = Epochs::default();
+    (0..PATHS_MAX).for_each(|number| _ = many.raise(one(&number.to_string()), 1));
+    resets.service.begin_epochs(&many);
+    assert!(matches!(resets.plan(one("new"), None, NOW).await, Err(ResetError::Full)));
+    assert!(!resets.plan(one("7"), None, NOW).await.expect("it is there").is_done);
+    assert_eq!(resets.plan(user(), None, NOW).await.expect("there are none").rules, 1);
+    let unknown = counter(&json!({"domain": "shop", "entries": [{"key": "other", "value": "x"}]}));
+    let nowhere = resets.plan(unknown.expect("good"), None, NOW).await;
+    assert!(matches!(nowhere, Err(ResetError::NoCounter)));
 }
 
 #[tokio::test]

@@ -1,14 +1,16 @@
-//! Paths and numbers of resets as people, files and Redis have them: a JSON object of a domain and entries, and the
-//! number as sixteen digits in hex, so that texts sort as numbers do.
+//! Paths and numbers of resets as people, files and Redis have them: a JSON object of a domain and entries (those of a
+//! descriptor, if it says `counter`), and the number as sixteen digits in hex, so that texts sort as numbers do.
 
 use serde_json::{Map, Value, json};
 
-use tidegate_engine::rules::{Epoch, PathNode, PathPrefix};
+use tidegate_engine::rules::{Epoch, PathNode, PathPrefix, Reach};
 
 /// The longest text of any field, in bytes.
 const TEXT_BYTES_MAX: usize = 1_024;
 /// Descriptors have no more levels.
 const LEVELS_MAX: usize = 32;
+/// The field that says of a path that it leads to one counter.
+const COUNTER: &str = "counter";
 /// Digits of a number.
 const DIGITS: usize = 16;
 
@@ -42,7 +44,11 @@ pub fn path_json(path: &PathPrefix) -> Value {
         None => json!({"key": node.key}),
         Some(value) => json!({"key": node.key, "value": value}),
     };
-    json!({"domain": path.domain, "entries": path.nodes.iter().map(node).collect::<Vec<_>>()})
+    let mut json = json!({"domain": path.domain, "entries": path.nodes.iter().map(node).collect::<Vec<_>>()});
+    if path.reach == Reach::Counter {
+        json[COUNTER] = true.into();
+    }
+    json
 }
 
 /// Reads `domain` and `entries` (which may be absent: all rules of the domain) of an object that may have other fields.
@@ -66,7 +72,28 @@ pub fn path(value: &Value) -> Result<PathPrefix, BadPath> {
     let nodes = entries.iter().enumerate().map(|(at, entry)| {
         node(entry).map_err(|error| BadPath { field: format!("entries[{at}].{}", error.field), ..error })
     });
-    Ok(PathPrefix { domain, nodes: nodes.collect::<Result<_, _>>()? })
+    let reach = match fields.get(COUNTER) {
+        None => Reach::Below,
+        Some(Value::Bool(true)) => return counter_of(domain, nodes.collect::<Result<_, _>>()?),
+        Some(_) => return bad(COUNTER, "expected true, or nothing"),
+    };
+    Ok(PathPrefix { domain, nodes: nodes.collect::<Result<_, _>>()?, reach })
+}
+
+/// Reads `domain` and `entries` of an object that may have other fields, as the path to one counter.
+///
+/// # Errors
+/// The first field that is wrong, with what was expected.
+pub fn counter(value: &Value) -> Result<PathPrefix, BadPath> {
+    let PathPrefix { domain, nodes, .. } = path(value)?;
+    counter_of(domain, nodes)
+}
+
+fn counter_of(domain: String, nodes: Vec<PathNode>) -> Result<PathPrefix, BadPath> {
+    if nodes.is_empty() || nodes.iter().any(|node| node.value.is_none()) {
+        return bad("entries", "expected a list of objects with `key` and `value`");
+    }
+    Ok(PathPrefix { domain, nodes, reach: Reach::Counter })
 }
 
 fn node(entry: &Value) -> Result<PathNode, BadPath> {

@@ -84,7 +84,7 @@ fn an_exception_is_in_force_at_once_survives_a_restart_and_ends() {
         (passed(&limiter, "press"), passed(&limiter, "mallory"), passed(&limiter, "alice")),
         (10, 0, 5)
     );
-    let ended = call(&limiter, "DELETE", "/admin/exceptions/abuse", &json!({"who": "joe"}));
+    let ended = call(&limiter, "DELETE", "/admin/exceptions/abuse", &json!({"who": "joe", "why": "over"}));
     assert_eq!(ended.status, 200, "{ended:?}");
     eventually_true("the denial to end", || ask(&limiter, "mallory"));
     assert_eq!(call(&limiter, "DELETE", "/admin/exceptions/abuse", &json!({"who": "joe"})).status, 404);
@@ -95,6 +95,7 @@ fn an_exception_is_in_force_at_once_survives_a_restart_and_ends() {
     assert_eq!(did, ["exception_put", "exception_put", "exception_put", "exception_end"]);
     assert!(lines.iter().filter(|line| line["outcome"] == "done").count() == 4, "{audit}");
     assert!(lines[6]["who"] == "joe" && lines[6]["what"]["before"]["why"] == "a launch", "{audit}");
+    assert_eq!(lines[6]["what"]["why"], "over");
 }
 
 #[test]
@@ -246,6 +247,25 @@ fn commands_do_the_same_at_every_limiter_and_say_which_failed() {
     assert_eq!(passed(&one, "alice"), 3);
     let shown = tidegate(&["exception", "list", "--to", &first]);
     assert!(shown.status.success() && shown.stdout.is_empty(), "{shown:?}");
+    let json = tidegate(&["exception", "end", "x", "--who", "jane", "--to", &both, "--format", "json"]);
+    let told: Vec<Value> = String::from_utf8_lossy(&json.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("each line is JSON"))
+        .collect();
+    assert_eq!([&told[0]["limiter"], &told[1]["limiter"]], [&json!(first), &json!(second)], "{json:?}");
+    assert!(
+        told.len() == 2 && told[0]["error"].as_str().is_some_and(|why| why.starts_with("404")),
+        "{told:?}"
+    );
+    let path = tidegate(&["exception", "end", "../counters/top", "--who", "jane", "--to", &first]);
+    let problem = String::from_utf8_lossy(&path.stderr).into_owned();
+    assert!(path.status.code() == Some(1) && problem.contains("there is no exception"), "{path:?}");
+    let past = ["exception", "put", "x", "shop", "user=a", "--deny", "--who", "jane", "--why", "late"];
+    let past = tidegate(&[&past[..], &["--until", "2020-01-01T00:00:00Z", "--to", &first]].concat());
+    assert!(
+        String::from_utf8_lossy(&past.stderr).contains("400 Bad Request: {\"error\":\"until: is past"),
+        "{past:?}"
+    );
     let unnamed = tidegate(&["exception", "put", "x", "shop", "user", "--deny", "--to", &first]);
     assert!(String::from_utf8_lossy(&unnamed.stderr).contains("who: is missing"), "{unnamed:?}");
     assert_eq!(tidegate(&["counter", "peek", "shop", "user=a", "--to", "nowhere"]).status.code(), Some(64));

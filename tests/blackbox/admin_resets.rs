@@ -146,6 +146,39 @@ fn a_counter_that_was_reset_is_full_in_no_nodes_memory() {
 }
 
 #[test]
+fn a_reset_of_one_counter_is_one_for_all_nodes_and_stays_across_reloads_and_restarts() {
+    let mut limiter = setup().keeping_counters().start();
+    let reset = |limiter: &Tidegate, id: Option<&Value>| -> Value {
+        let entries = json!([{"key": "user", "value": "a"}, {"key": "path", "value": "/a1"}]);
+        let mut body = json!({"domain": "shop", "entries": entries, "who": "jane", "why": "a mistake"});
+        id.into_iter().for_each(|id| body["id"] = id.clone());
+        let answer = call(limiter, "POST", "/admin/counters/reset", &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        serde_json::from_str(&answer.body).expect("JSON")
+    };
+    assert_eq!(all_passed(&limiter), [3, 3, 3]);
+    let told = reset(&limiter, None);
+    let counted = |told: &Value, when: &str| told[when]["descriptors"][0]["counter"]["counted"].clone();
+    assert_eq!(
+        (&told["done"], counted(&told, "before"), counted(&told, "after")),
+        (&json!("reset"), json!(3), json!(0))
+    );
+    assert_eq!(all_passed(&limiter), [0, 3, 0], "of no other counter");
+    let again = reset(&limiter, Some(&told["id"]));
+    assert_eq!((&again["done"], counted(&again, "after")), (&json!("unchanged"), json!(3)));
+    limiter.setup.write("shop.yaml", &format!("{RULES}  - {{key: new, rate_limit: *limit}}\n"));
+    eventually_true("the new rule", || !ask(&limiter, &[("new", "a")]));
+    assert_eq!(all_passed(&limiter), [0, 0, 0], "a reload keeps it");
+    limiter.signal(Signal::TERM);
+    assert_eq!(limiter.exit_code(), 0, "{:#?}", limiter.output());
+    let limiter = limiter.restart();
+    assert_eq!(all_passed(&limiter), [0, 0, 0], "a restart keeps it");
+    let listed = call(&limiter, "GET", "/admin/resets", &Value::Null).body;
+    let listed: Value = serde_json::from_str(&listed).expect("one line");
+    assert_eq!((&listed["counter"], &listed["id"]), (&json!(true), &told["id"]));
+}
+
+#[test]
 fn hostile_resets_are_refused() {
     let limiter = setup().start();
     for (entries, more, expected) in [

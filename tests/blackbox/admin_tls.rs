@@ -161,6 +161,35 @@ fn commands_speak_tls_and_name_the_file_that_is_no_good() {
     let refused = world.command(&world.clients.issue("other.example.com"), &limiter, &["exception", "list"]);
     let problem = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(1) && problem.contains("403"), "{refused:?}");
+    let asked = world.command(&own, &limiter, &["ask", "edge", "user=x"]);
+    assert!(String::from_utf8_lossy(&asked.stdout).starts_with("edge: 1 hit would get "), "{asked:?}");
+    // In plain it says what is wrong; by the settings of the limiter it speaks TLS without being told.
+    let port = limiter.ports().debug.to_string();
+    let bare = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.env_clear().args([
+            "ask",
+            "edge",
+            "user=x",
+            "--debug-host",
+            "localhost",
+            "--debug-port",
+            &port,
+        ]);
+        command.args(more).output().expect("it runs")
+    };
+    let plain = bare(&[]);
+    let problem = String::from_utf8_lossy(&plain.stderr).into_owned();
+    assert!(
+        plain.status.code() == Some(1) && problem.contains(&format!("https://localhost:{port}")),
+        "{plain:?}"
+    );
+    let [chain, key, cacert] = ["tls.crt", "tls.key", "servers.crt"].map(|name| world.path(name));
+    let [shown, secret] = ["client/tls.crt", "client/tls.key"].map(|name| world.path(name));
+    let own_settings = ["--debug-server-tls-cert", &chain, "--debug-server-tls-key", &key];
+    let trusted = ["--cacert", &cacert, "--cert", &shown, "--key", &secret];
+    let asked = bare(&[&own_settings[..], &trusted].concat());
+    assert!(String::from_utf8_lossy(&asked.stdout).starts_with("edge: 1 hit would get "), "{asked:?}");
     write(world.folder.path(), "servers.crt", "no certificate");
     let unread = world.command(&own, &limiter, &["exception", "list"]);
     let problem = String::from_utf8_lossy(&unread.stderr).into_owned();

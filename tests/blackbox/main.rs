@@ -13,6 +13,7 @@ mod harness;
 mod admin;
 mod admin_load;
 mod admin_resets;
+mod admin_strangers;
 mod admin_tls;
 mod answers;
 mod attacks;

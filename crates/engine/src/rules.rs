@@ -30,7 +30,7 @@ mod wildcard;
 pub use actions::{Actions, ClientRequest, Field, Need};
 pub use diagnostic::Diagnostic;
 pub use duration::parse_duration_nanos;
-pub use epochs::{Epoch, Epochs, PathNode, PathPrefix};
+pub use epochs::{Epoch, Epochs, PathNode, PathPrefix, Reach};
 pub use excerpt::{Excerpt, Ink, excerpts};
 pub use path::normalized as normalized_path;
 pub use set::{Example, RuleSet};

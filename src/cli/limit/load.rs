@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::super::logs::with_progress;
 use super::super::{Done, Problem, print_error};
 use super::{Asking, TEXTS};
-use crate::cli::admin;
+use crate::cli::admin::{self, encoded};
 use crate::replay::Progress;
 use tidegate_engine::text::one_line;
 use tidegate_records::{Format, LINE_BYTES_MAX, Reader};
@@ -63,7 +63,7 @@ pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
         let mut send = |piece: String| Loaded::of(&asking.post(limiter, to.clone(), piece)?);
         match sent(&path, format, &mut send).map_err(|error| problem(error.to_string()))? {
             Some(Loaded(records)) => {
-                out += &format!("{}{}\n", asking.prefix(limiter), json!({"loaded": records}));
+                out += &asking.answers.line(limiter, &json!({"loaded": records}).to_string());
             }
             None => code = ExitCode::FAILURE,
         }
@@ -168,15 +168,6 @@ impl Pieces {
             }
         }
     }
-}
-
-/// A text as a value in the query of a path.
-fn encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(byte).to_string(),
-        other => format!("%{other:02X}"),
-    };
-    text.bytes().map(encode).collect()
 }
 
 #[cfg(test)]

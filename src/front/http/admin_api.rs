@@ -3,6 +3,7 @@
 //! In: JSON over HTTP, always with the admin token or a client certificate, on loopback too. Out: JSON. Whatever writes files runs on a thread
 //! of its own, because this one serves scrapes. `openapi.json` beside this file describes all of it; a test compares.
 
+mod audited;
 mod counters;
 mod records;
 mod resets;
@@ -40,6 +41,9 @@ pub(super) const PREFIX: &str = "/admin/";
 /// How long a caller without the token waits for its answer. Guessing is slow, and few can guess at a time.
 const STRANGER_DELAY: Duration = Duration::from_secs(1);
 
+/// The longest text of who asks and why, in bytes.
+const TEXT_BYTES_MAX: usize = 1_024;
+
 const OPENAPI: &str = include_str!("openapi.json");
 const EXCEPTIONS: &str = "/admin/exceptions";
 
@@ -58,7 +62,8 @@ pub struct AdminApi {
 }
 
 /// An answer that is no success.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{1}")]
 struct Problem(StatusCode, String);
 
 type Answer = Result<Page, Problem>;
@@ -173,13 +178,11 @@ impl AdminApi {
                 self.change(id, move |book, now| book.put(record, may_replace, &author, now)).await
             }
             Method::DELETE => {
-                let who = Some(self.read(body).await?)
-                    .and_then(|asked| Some(asked.get("who")?.as_str()?.to_owned()));
-                let who = who.ok_or_else(|| {
-                    invalid("who: is missing (expected a body such as {\"who\": \"jane\"})")
-                })?;
-                let (author, of) = (Author { who, caller }, id.clone());
-                self.change(id, move |book, now| book.end(&of, &author, now)).await
+                let asked = self.read(body).await?;
+                fields(&asked, &["who", "why"])?;
+                let why = asked.get("why").map_or(Ok(String::new()), |_| word(&asked, "why"))?;
+                let (author, of) = (Author { who: word(&asked, "who")?, caller }, id.clone());
+                self.change(id, move |book, now| book.end(&of, &why, &author, now)).await
             }
             _ => Ok(not_allowed("GET, HEAD, PUT, DELETE")),
         }
@@ -232,6 +235,7 @@ impl From<ChangeError> for Problem {
         let status = match error {
             ChangeError::Unknown(_) => StatusCode::NOT_FOUND,
             ChangeError::Exists(_) => StatusCode::PRECONDITION_FAILED,
+            ChangeError::Past => StatusCode::BAD_REQUEST,
             ChangeError::Full | ChangeError::FullOfPatterns => StatusCode::CONFLICT,
             ChangeError::Audit(_) | ChangeError::File(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
@@ -256,8 +260,12 @@ fn fields<'v>(asked: &'v Value, known: &[&str]) -> Result<&'v Map<String, Value>
 
 /// A text that has to be there.
 fn word(asked: &Value, name: &str) -> Result<String, Problem> {
-    let word = asked.get(name).and_then(Value::as_str).filter(|word| !word.is_empty());
-    word.map(str::to_owned).ok_or_else(|| invalid(&format!("{name}: is missing")))
+    match asked.get(name) {
+        None => Err(invalid(&format!("{name}: is missing"))),
+        Some(Value::String(word)) if word.is_empty() => Err(invalid(&format!("{name}: is missing"))),
+        Some(Value::String(word)) if word.len() <= TEXT_BYTES_MAX => Ok(word.clone()),
+        Some(_) => Err(invalid(&format!("{name}: is no text of at most {TEXT_BYTES_MAX} bytes"))),
+    }
 }
 
 fn invalid(what: &(impl ToString + ?Sized)) -> Problem {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use foldhash::quality::FixedState;
 
 use crate::key::{Key, SharedId};
+use crate::keyed::KeyMap;
 use crate::limit::Limit;
 use crate::metric_name::{NamedNode, name_of_node};
 use crate::rule::CandidateLimit;
@@ -49,7 +50,8 @@ pub(super) fn empty(options: &LoadOptions) -> RuleSet {
         default_algorithm: options.default_algorithm,
         default_cost: options.default_cost,
         rules: Vec::new(),
-        has_candidates: false,
+        has_more: false,
+        begun: KeyMap::default(),
         has_records: false,
         tree: Tree::new(seed),
         domains: hashbrown::HashMap::with_hasher(FixedState::with_seed(seed)),
@@ -243,7 +245,7 @@ impl<'f> Compiler<'_, 'f> {
             checked.candidate.map(|limit| Box::new(CandidateLimit { limit, seed: seed(b"candidate") }));
         let seed = seed(b"rule");
         let shared = constant_part(b"rule", domain, limit, &shared.0, |parts| SharedId::of(parts));
-        self.set.has_candidates |= candidate.is_some();
+        self.set.has_more |= candidate.is_some();
         self.set.example.get_or_insert_with(|| example(domain, path));
         // `metrics: aggregate`: a node and those below count in the series of the node above.
         let counted = path.iter().position(|level| level.node.aggregates_metrics).unwrap_or(path.len());

@@ -1,29 +1,50 @@
-//! Epochs: a reset of all counters below a path, which touches none of them.
+//! Epochs: a reset of one counter, or of all below a path, which touches none of them.
 //!
-//! In: resets, each of a path and with a number that grows. Out: the same rules with other keys below these paths. A
-//! counter of an older epoch is asked by nobody any more, wherever it is, and expires by itself; so do leases, hits that
-//! go back, and whatever else is known of it. Rules that no reset concerns keep their keys.
+//! In: resets, each of a path and with a number that grows. Out: the same rules with other keys below these paths, and
+//! with other keys for single counters. A counter of an older epoch is asked by nobody any more, wherever it is, and
+//! expires by itself; so do leases, hits that go back, and whatever else is known of it. Rules and counters that no reset
+//! concerns keep their keys.
 //!
 //! Epochs only grow: merging is the same in any order and any number of times, so nodes agree once each has heard of
 //! all resets.
 
 use std::collections::BTreeMap;
 
-use crate::key::{KeySecret, KeySeed, SharedId};
-use crate::rule::Rule;
+use smallvec::SmallVec;
+
+use crate::key::{Key, KeySecret, KeySeed, SharedId};
+use crate::keyed::KeyMap;
+use crate::plan::{Origin, Plan, Step};
+use crate::request::{Entry, Request};
+use crate::rule::{CandidateLimit, Rule};
 use crate::rules::RuleSet;
 use crate::rules::tree::NodeId;
 
 /// Marks seeds that a reset has made.
 const EPOCH: &[u8] = b"epoch";
+/// Marks seeds of single counters that a reset has made.
+const COUNTER_EPOCH: &[u8] = b"counter epoch";
 
-/// The first nodes of the paths of some rules: keys and values as the rules have them, patterns too.
+/// Which counters a reset begins anew.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathPrefix {
     /// The domain.
     pub domain: String,
     /// Its nodes from the top. None: all rules of the domain.
     pub nodes: Vec<PathNode>,
+    /// What the nodes lead to.
+    pub reach: Reach,
+}
+
+/// What a path of a reset leads to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reach {
+    /// All counters of rules. The nodes are the first ones of their paths: keys and values as the rules have them,
+    /// patterns too.
+    #[default]
+    Below,
+    /// One counter. The nodes are the entries of a descriptor, each with its value.
+    Counter,
 }
 
 /// One node of a path.
@@ -33,6 +54,12 @@ pub struct PathNode {
     pub key: String,
     /// The value or pattern; `None`: the rules say none.
     pub value: Option<String>,
+}
+
+impl PathNode {
+    fn entry(&self) -> Option<Entry<'_>> {
+        Some(Entry { key: &self.key, value: self.value.as_deref()? })
+    }
 }
 
 /// The number of a reset. A later one is greater. `0`: there was none.
@@ -72,6 +99,11 @@ impl Epochs {
         self.0.len()
     }
 
+    /// How many paths were reset that lead to this.
+    pub fn count(&self, reach: Reach) -> usize {
+        self.0.keys().filter(|path| path.reach == reach).count()
+    }
+
     /// Whether there was no reset.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -79,8 +111,12 @@ impl Epochs {
 }
 
 impl RuleSet {
-    /// How many rules have a counter at or below this path. `None`: no rule's path begins so.
+    /// How many rules have a counter at or below this path. `None`: no rule's path begins so. Of a path to one counter: 1,
+    /// or `None` if there is none.
     pub fn rules_below(&self, path: &PathPrefix) -> Option<usize> {
+        if path.reach == Reach::Counter {
+            return self.counter_of(path).map(|_| 1);
+        }
         let top = self.node_of(path)?;
         let mut rules = 0;
         self.tree.descend(|node, above: Option<bool>| {
@@ -100,10 +136,17 @@ impl RuleSet {
     /// The same rules in these epochs. It visits each node once.
     #[must_use]
     pub fn in_epochs(mut self, epochs: &Epochs) -> Self {
-        let begun: BTreeMap<NodeId, Epoch> =
-            epochs.iter().filter_map(|(path, epoch)| Some((self.node_of(path)?, epoch))).collect();
+        let of = |reach| epochs.iter().filter(move |(path, _)| path.reach == reach);
+        let below = of(Reach::Below).filter_map(|(path, epoch)| Some((self.node_of(path)?, epoch)));
+        self.put_below_in(&below.collect());
+        self.begun = self.counters_in(of(Reach::Counter));
+        self.has_more |= !self.begun.is_empty();
+        self
+    }
+
+    fn put_below_in(&mut self, begun: &BTreeMap<NodeId, Epoch>) {
         if begun.is_empty() {
-            return self;
+            return;
         }
         let (tree, secret) = (&self.tree, &self.secret);
         tree.descend(|node, above: Option<Own>| {
@@ -117,7 +160,38 @@ impl RuleSet {
             }
             Own { depth: above.depth + 1, epochs }
         });
-        self
+    }
+
+    /// For each counter that was reset by itself, the rule that stands in for its own. Two descriptors may lead to one
+    /// counter: then the resets of both are in its keys.
+    fn counters_in<'e>(&self, epochs: impl Iterator<Item = (&'e PathPrefix, Epoch)>) -> KeyMap<Rule> {
+        let mut begun: KeyMap<(&Rule, Vec<Epoch>)> = KeyMap::default();
+        for (path, epoch) in epochs {
+            let Some((rule, key)) = self.counter_of(path) else { continue };
+            begun.entry(key).or_insert((rule, Vec::new())).1.push(epoch);
+        }
+        begun.into_iter().map(|(key, (rule, epochs))| (key, begun_anew(rule, &epochs))).collect()
+    }
+
+    /// The rule and the key of the counter that a path leads to.
+    fn counter_of(&self, path: &PathPrefix) -> Option<(&Rule, Key)> {
+        let entries: Option<SmallVec<[Entry<'_>; 8]>> = path.nodes.iter().map(PathNode::entry).collect();
+        let entries = entries?;
+        let root = self.domains.get(path.domain.as_str())?.root;
+        let rule = self.rule(self.tree.find(root, &entries)? as usize)?;
+        rule.limit?;
+        Some((rule, rule.rare_key(&rule.seed, &entries)))
+    }
+
+    /// Puts the checks of a plan in the epochs of their counters.
+    pub(super) fn begin_counters<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
+        for (step, descriptor) in plan.steps.iter_mut().zip(request.descriptors()) {
+            let Step::Check(check) = step else { continue };
+            if let Some(rule) = self.begun.get(&check.key) {
+                check.origin = Origin::Rule(rule);
+                check.key = rule.rare_key(&rule.seed, descriptor.entries);
+            }
+        }
     }
 
     fn node_of(&self, path: &PathPrefix) -> Option<NodeId> {
@@ -139,6 +213,20 @@ struct Own {
 fn below(Own { depth, epochs }: Own, epoch: Epoch) -> SharedId {
     let above = epochs.map(|SharedId(above)| above);
     SharedId::of([above.as_ref().map_or(&[][..], |above| above), &depth.to_le_bytes(), &epoch.to_le_bytes()])
+}
+
+/// A rule whose counters are others. All else is as its own.
+fn begun_anew(rule: &Rule, epochs: &[Epoch]) -> Rule {
+    let bytes: Vec<u8> = epochs.iter().flat_map(|epoch| epoch.to_le_bytes()).collect();
+    let parts = [COUNTER_EPOCH, &bytes];
+    let candidate = rule.candidate.as_deref();
+    Rule {
+        seed: rule.seed.with(parts),
+        shared: SharedId::of([COUNTER_EPOCH, &rule.shared.0, &bytes]),
+        candidate: candidate
+            .map(|own| Box::new(CandidateLimit { seed: own.seed.with(parts), ..own.clone() })),
+        ..rule.clone()
+    }
 }
 
 /// Makes the keys of a rule those of these epochs.

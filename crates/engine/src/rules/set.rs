@@ -7,6 +7,7 @@ use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
 use crate::key::KeySecret;
+use crate::keyed::KeyMap;
 use crate::limit::{Algorithm, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Override, Request};
@@ -26,8 +27,10 @@ pub struct RuleSet {
     pub(super) default_algorithm: Algorithm,
     pub(super) default_cost: Cost,
     pub(super) rules: Vec<Rule>,
-    /// Some rule has a limit on trial.
-    pub(super) has_candidates: bool,
+    /// Some rule has a limit on trial, or some counter was reset by itself.
+    pub(super) has_more: bool,
+    /// Counters that were reset by themselves, by the keys that they had: each with a rule that has other keys.
+    pub(super) begun: KeyMap<Rule>,
     /// The keys of some rule may have records.
     pub(super) has_records: bool,
     pub(super) tree: Tree,
@@ -111,9 +114,17 @@ impl RuleSet {
         plan.steps.extend(request.descriptors().map(step));
         drop_replaced(&mut plan.steps);
         plan.candidates.clear();
-        if self.has_candidates {
-            add_candidates(request, plan);
+        if self.has_more {
+            self.plan_more(request, plan);
         }
+    }
+
+    #[inline(never)] // Few rules have candidates, few counters were reset: the way of all others stays short.
+    fn plan_more<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
+        if !self.begun.is_empty() {
+            self.begin_counters(request, plan);
+        }
+        add_candidates(request, plan);
     }
 
     fn step<'p>(&'p self, root: NodeId, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) -> Step<'p> {
@@ -157,7 +168,6 @@ impl RuleSet {
 }
 
 /// Adds the candidates of all rules whose limits are checked. A candidate takes the same hits in the same modes.
-#[inline(never)] // Few rules have candidates: the way of all others stays short.
 fn add_candidates<'p>(request: &Request<'_>, plan: &mut Plan<'p>) {
     for ((index, step), descriptor) in plan.steps.iter().enumerate().zip(request.descriptors()) {
         let Step::Check(check @ Check { origin: Origin::Rule(rule), .. }) = step else { continue };

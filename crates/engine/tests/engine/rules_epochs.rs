@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::{Modes, Origin, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
-use tidegate_engine::rules::{Epochs, PathNode, PathPrefix, RuleSet};
+use tidegate_engine::rules::{Epochs, PathNode, PathPrefix, Reach, RuleSet};
 use tidegate_engine::time::Timestamp;
 
 use crate::rules::loaded;
@@ -28,20 +28,22 @@ type Asked = (&'static [(&'static str, &'static str)], &'static [&'static str]);
 
 /// All descriptors that meet a rule, each with the paths of its rule and of those above, from the top.
 const ASKED: [Asked; 5] = [
-    (&[("user", "a")], &["", "user"]),
+    (&[("user", "a")], &["", "user", "one user=a"]),
     (&[("user", "a"), ("path", "/a")], &["", "user", "user path=/a"]),
-    (&[("user", "a"), ("path", "/bx")], &["", "user", "user path=/b*"]),
+    (&[("user", "a"), ("path", "/bx")], &["", "user", "user path=/b*", "one user=a path=/bx"]),
     (&[("user", "vip")], &["", "user=vip"]),
     (&[("tenant", "a")], &["", "tenant"]),
 ];
 
-/// `user path=/b*` as a path.
+/// `user path=/b*` as a path, `one user=a` as that of a counter.
 fn path(text: &str) -> PathPrefix {
     let node = |word: &str| match word.split_once('=') {
         Some((key, value)) => PathNode { key: key.to_owned(), value: Some(value.to_owned()) },
         None => PathNode { key: word.to_owned(), value: None },
     };
-    PathPrefix { domain: "shop".to_owned(), nodes: text.split_whitespace().map(node).collect() }
+    let nodes = text.trim_start_matches("one ").split_whitespace().map(node).collect();
+    let reach = if text.starts_with("one ") { Reach::Counter } else { Reach::Below };
+    PathPrefix { domain: "shop".to_owned(), nodes, reach }
 }
 
 fn epochs(resets: &[(&str, u64)]) -> Epochs {
@@ -72,7 +74,16 @@ fn keys(rules: &RuleSet) -> Vec<(u128, [u8; 16], u128)> {
 fn counters_below_the_path_begin_anew_and_all_others_go_on() {
     let rules = loaded(RULES).rules;
     let before = keys(&rules);
-    for (at, below) in [("", 5), ("user", 3), ("user path=/a", 1), ("user path=/b*", 1), ("user=vip", 1)] {
+    for (at, below) in [
+        ("", 5),
+        ("user", 3),
+        ("user path=/a", 1),
+        ("user path=/b*", 1),
+        ("user=vip", 1),
+        ("one user=a", 1),
+        ("one user=a path=/bx", 1),
+        ("one user=other", 1),
+    ] {
         assert_eq!(rules.rules_below(&path(at)), Some(below), "{at}");
         let after = keys(&rules.clone().in_epochs(&epochs(&[(at, 7)])));
         for (((entries, paths), before), after) in ASKED.iter().zip(&before).zip(&after) {
@@ -82,10 +93,20 @@ fn counters_below_the_path_begin_anew_and_all_others_go_on() {
         }
     }
     assert_eq!(rules.rules_below(&path("free")), Some(0), "it has no counter");
-    for nowhere in ["user=a", "user path=/b", "path", "user path", "user path=/a x"] {
+    for nowhere in [
+        "user=a",
+        "user path=/b",
+        "path",
+        "user path",
+        "user path=/a x",
+        "one user",
+        "one user=a path=/c",
+        "one free=a",
+        "one path=/a",
+    ] {
         assert_eq!(rules.rules_below(&path(nowhere)), None, "{nowhere}");
     }
-    assert_eq!(rules.rules_below(&PathPrefix { domain: "other".to_owned(), nodes: Vec::new() }), None);
+    assert_eq!(rules.rules_below(&PathPrefix { domain: "other".to_owned(), ..path("") }), None);
 }
 
 #[test]
@@ -105,9 +126,46 @@ fn what_was_counted_before_a_reset_counts_no_more() {
     assert_eq!((passed(&again, &user), passed(&again, &tenant)), (2, 0));
 }
 
+#[test]
+fn a_reset_of_one_counter_is_one_of_all_descriptors_that_lead_to_it() {
+    let rules = "
+domain: shop
+descriptors:
+  - {key: path, value: '/a*', share_threshold: true, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: path, value: '/b*', rate_limit: {unit: day, requests_per_unit: 2}}
+";
+    let rules = loaded(rules).rules;
+    let key = |rules: &RuleSet, value| {
+        let entries = [("path", value)];
+        let plan = rules.plan(&request(&entries), Modes::default());
+        plan.checks().next().map(|(_, check)| check.key)
+    };
+    let values = ["/a1", "/a2", "/b1", "/b2"];
+    let before = values.map(|value| key(&rules, value));
+    let (mut epochs, mut seen) = (Epochs::default(), vec![before[0]]);
+    for (at, epoch) in [("one path=/a1", 7), ("one path=/a2", 3), ("one path=/a1", 8), ("one path=/b1", 7)] {
+        epochs.raise(path(at), epoch);
+        let after = values.map(|value| key(&rules.clone().in_epochs(&epochs), value));
+        assert_eq!((after[0], after[3]), (after[1], before[3]), "{at}");
+        assert_eq!(seen.contains(&after[0]), at.ends_with("/b1"), "{at}");
+        assert_eq!(after[2] == before[2], !at.ends_with("/b1"), "{at}");
+        seen.push(after[0]);
+    }
+}
+
 /// Resets of some paths, with few numbers so that they collide.
 fn resets() -> impl Strategy<Value = Vec<(&'static str, u64)>> {
-    let paths = prop::sample::select(vec!["", "user", "user path=/a", "user path=/b*", "tenant", "gone"]);
+    let paths = prop::sample::select(vec![
+        "",
+        "user",
+        "user path=/a",
+        "user path=/b*",
+        "tenant",
+        "gone",
+        "one user=a",
+        "one user=a path=/bx",
+        "one user=other",
+    ]);
     prop::collection::vec((paths, 1..4_u64), 0..8)
 }
 

@@ -10,6 +10,7 @@ mod src {
     pub mod decision;
     pub mod exceptions;
     pub mod key;
+    pub mod keyed;
     pub mod limit;
     pub mod look;
     pub mod memory;
@@ -35,6 +36,6 @@ mod explore;
 mod models;
 
 use src::{
-    decision, exceptions, key, limit, look, memory, metric_name, plan, reported, request, rule, rules,
+    decision, exceptions, key, keyed, limit, look, memory, metric_name, plan, reported, request, rule, rules,
     settle, sip, text, time, unit,
 };

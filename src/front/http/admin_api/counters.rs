@@ -1,21 +1,23 @@
-//! Counters: what one holds, its reset, which gives all of its hits back, and the fullest ones of a rule.
+//! Counters: what one holds, its reset, and the fullest ones of a rule.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{AdminApi, Answer, Problem, blocking, fields, invalid, refused, shown, word};
+use super::audited::DONE;
+use super::resets::{Done, number};
+use super::{AdminApi, Answer, Problem, fields, invalid, refused, shown, word};
 use crate::clock::{Clock, monotonic};
-use crate::exceptions::{Author, Caller, ChangeError};
+use crate::exceptions::{Author, Caller};
 use crate::front::Refusal;
-use crate::resets::path;
+use crate::resets::{ResetError, counter, path};
 use crate::stamp;
 use crate::watches::COUNTERS_MAX;
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::rules::PathPrefix;
 
 impl AdminApi {
     /// What one counter holds.
@@ -24,33 +26,46 @@ impl AdminApi {
         Ok(shown(StatusCode::OK, &self.look(&counter).await?))
     }
 
-    /// Takes all hits of one counter back.
+    /// Begins one counter anew.
     pub(super) async fn reset(&self, asked: &Value, caller: Caller) -> Answer {
-        let counter = Counter::of(asked, &["domain", "entries", "who", "why"])?;
+        let counter = Counter::of(asked, &["domain", "entries", "id", "who", "why"])?;
         let (author, why) = (Author { who: word(asked, "who")?, caller }, word(asked, "why")?);
+        let path = counter_path(asked)?;
         let before = self.look(&counter).await?;
-        let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
-        if !self.service.has_counter(live.in_force(), &counter.request()) {
-            return Err(Problem(StatusCode::NOT_FOUND, "no limit applies to these entries".to_owned()));
-        }
-        let what =
-            json!({"domain": counter.domain, "entries": asked["entries"], "why": why, "before": before});
-        let book = Arc::clone(&self.book);
-        let intend = move || book.audit().intend(&author, Clock::start().now(), "counter_reset", what);
-        let intended = blocking(intend).await?.map_err(ChangeError::from)?;
-        let done = self.service.reset(live.in_force(), &counter.request()).await.map_err(Refusal::from);
-        let done = match done {
-            Ok(()) => self.resets.tell_of_counter(Clock::start().now()).await.map_err(Problem::from),
-            Err(refusal) => Err(refused(&refusal)),
+        let wanted = self.resets.plan(path, number(asked)?, Clock::start().now()).await;
+        let Done { id, done, .. } = match wanted {
+            Err(ResetError::Full) => self.give_back(&counter, author, &why, &before).await?,
+            wanted => {
+                let what = json!({"why": why, "before": before});
+                self.begin(wanted?, author, "counter_reset", what).await?
+            }
         };
-        let outcome = done.as_ref().map(|()| "done").map_err(|Problem(_, why)| why.clone());
-        let book = Arc::clone(&self.book);
-        blocking(move || book.audit().ended(intended, Clock::start().now(), outcome)).await?;
-        done?;
-        Ok(shown(
-            StatusCode::OK,
-            &json!({"done": "reset", "before": before, "after": self.look(&counter).await?}),
-        ))
+        let after = self.look(&counter).await?;
+        Ok(shown(StatusCode::OK, &json!({"id": id, "done": done, "before": before, "after": after})))
+    }
+
+    /// Gives all hits of a counter back, where no more counters may have an epoch of their own. What is on its way comes
+    /// on top.
+    async fn give_back(
+        &self,
+        counter: &Counter,
+        author: Author,
+        why: &str,
+        before: &Value,
+    ) -> Result<Done, Problem> {
+        let entry = |(key, value): &(String, String)| json!({"key": key, "value": value});
+        let entries: Vec<_> = counter.entries.iter().map(entry).collect();
+        let what = json!({"domain": counter.domain, "entries": entries, "why": why, "before": before});
+        let (api, counter) = (self.clone(), counter.clone());
+        let give = async move {
+            let live = api.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
+            let given = api.service.reset(live.in_force(), &counter.request()).await;
+            given.map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
+            api.resets.tell_of_counter(Clock::start().now()).await?;
+            Ok::<_, Problem>(((), DONE.to_owned()))
+        };
+        self.audited(author, "counter_reset", what, give).await?;
+        Ok(Done { id: None, done: "reset", rules: 1 })
     }
 
     /// The counters of a rule that are fullest, and those that deny most.
@@ -100,7 +115,12 @@ fn hex(Key(key): Key) -> String {
     format!("{key:032x}")
 }
 
+fn counter_path(asked: &Value) -> Result<PathPrefix, Problem> {
+    counter(asked).map_err(|error| invalid(&error))
+}
+
 /// The entries that lead to a counter.
+#[derive(Clone)]
 struct Counter {
     domain: String,
     entries: Vec<(String, String)>,

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use self::load::Load;
 use super::super::page::not_allowed;
-use super::{AdminApi, Answer, Problem, blocking, fields, invalid, shown};
-use crate::clock::Clock;
-use crate::exceptions::{Author, Caller, ChangeError};
+use super::audited::{DONE, Made};
+use super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, fields, invalid, shown};
+use crate::exceptions::{Author, Caller};
 use crate::records::{Records, StoreError};
 use tidegate_records::{BadRecord, FolderError, KeyPrefix, Record, RecordKey, key_of, read, show};
 
@@ -25,8 +25,6 @@ pub(super) const RECORDS: &str = "/admin/records";
 /// The most records of a page, and how many it has if nobody says.
 const PAGE_MAX: u64 = 10_000;
 const PAGE: u64 = 1_000;
-/// The longest text of who asks and why, in bytes.
-const TEXT_BYTES_MAX: usize = 1_024;
 
 /// Who asks for a change, and why.
 struct Asked {
@@ -90,7 +88,7 @@ impl AdminApi {
         let key = change.key.clone();
         let records = Arc::clone(records);
         let put = async move { records.put(key, record).await.map(|()| ((), DONE.to_owned())) };
-        self.audited(who, "record_put", change.json(), put).await?;
+        self.change_records(who, "record_put", change.json(), put).await?;
         Ok(shown(status, &json!({"done": done})))
     }
 
@@ -101,37 +99,22 @@ impl AdminApi {
         let change = Change { key: key.clone(), before: Some(before), after: None };
         let records = Arc::clone(records);
         let delete = async move { records.delete(key).await.map(|_| ((), DONE.to_owned())) };
-        self.audited(who, "record_delete", change.json(), delete).await?;
+        self.change_records(who, "record_delete", change.json(), delete).await?;
         Ok(shown(StatusCode::OK, &json!({"done": "deleted"})))
     }
 
-    /// Makes a change between the two lines of its audit, of which it says the second. It is made to its end, whether or not
-    /// the client waits.
-    async fn audited<T: Send + 'static>(
+    /// Makes a change of records, with why in its audit.
+    async fn change_records<T: Send + 'static>(
         &self,
         Asked { author, why }: Asked,
         does: &'static str,
         mut what: Value,
-        change: impl Future<Output = Result<(T, String), StoreError>> + Send + 'static,
+        change: impl Future<Output = Made<T, StoreError>> + Send + 'static,
     ) -> Result<T, Problem> {
         if !why.is_empty() {
             what["why"] = why.into();
         }
-        let book = Arc::clone(&self.book);
-        let made = tokio::spawn(async move {
-            let intending = Arc::clone(&book);
-            let intend = move || intending.audit().intend(&author, Clock::start().now(), does, what);
-            let intended = blocking(intend).await?.map_err(ChangeError::from)?;
-            let made = change.await;
-            let outcome = made.as_ref().map(|(_, outcome)| outcome.clone()).map_err(ToString::to_string);
-            let end = move || {
-                let outcome = outcome.as_deref().map_err(Clone::clone);
-                book.audit().ended(intended, Clock::start().now(), outcome);
-            };
-            blocking(end).await?;
-            Ok(made?.0)
-        });
-        made.await.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?
+        self.audited(author, does, what, change).await
     }
 }
 
@@ -191,9 +174,6 @@ fn prefix(asked: &Value) -> Result<KeyPrefix, Problem> {
     let entries = entries.iter().map(|(key, value)| (&**key, value.as_deref()));
     KeyPrefix::of(domain, entries).map_err(|error| invalid(&error))
 }
-
-/// The outcome of a change, in the audit.
-const DONE: &str = "done";
 
 const ENTRIES: &str = "entries: expected a list of objects with `key` and `value`, the last maybe without";
 

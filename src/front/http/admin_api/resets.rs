@@ -1,15 +1,19 @@
-//! Resets below a path: which there were, and another one.
+//! Resets of counters, one or all below a path: which there were, and another one.
+
+use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{AdminApi, Answer, Problem, blocking, fields, invalid, lines, shown, word};
+use super::audited::DONE;
+use super::{AdminApi, Answer, Problem, fields, invalid, lines, shown, word};
 use crate::clock::Clock;
-use crate::exceptions::{Author, Caller, ChangeError};
+use crate::exceptions::{Author, Caller};
 use crate::front::http::page::Page;
-use crate::resets::{ResetError, id, path, path_json, read_id};
+use crate::resets::{ResetError, Wanted, id, path, path_json, read_id};
 use crate::stamp;
 use tidegate_engine::Timestamp;
+use tidegate_engine::rules::Epoch;
 
 impl AdminApi {
     /// The last reset of each path.
@@ -28,36 +32,58 @@ impl AdminApi {
         fields(asked, &["domain", "entries", "id", "who", "why"])?;
         let (author, why) = (Author { who: word(asked, "who")?, caller }, word(asked, "why")?);
         let path = path(asked).map_err(|error| invalid(&error))?;
-        let epoch =
-            match asked.get("id") {
-                None => None,
-                Some(id) => Some(id.as_str().and_then(read_id).ok_or_else(|| {
-                    invalid("id: expected sixteen digits in hex, the nanoseconds since 1970")
-                })?),
-            };
-        let wanted = self.resets.plan(path, epoch, Clock::start().now()).await?;
+        let wanted = self.resets.plan(path, number(asked)?, Clock::start().now()).await?;
+        let what = json!({"why": why, "rules": wanted.rules});
+        let Done { id, done, rules } = self.begin(wanted, author, "reset_below", what).await?;
+        Ok(shown(StatusCode::OK, &json!({"id": id, "done": done, "rules": rules})))
+    }
+
+    /// Does what was planned, unless it is done. `what` goes into the audit, with the path and the number.
+    pub(super) async fn begin(
+        &self,
+        wanted: Wanted,
+        author: Author,
+        does: &'static str,
+        what: Value,
+    ) -> Result<Done, Problem> {
         let (number, rules) = (id(wanted.epoch), wanted.rules);
         if wanted.is_done {
-            return Ok(shown(StatusCode::OK, &json!({"id": number, "done": "unchanged", "rules": rules})));
+            return Ok(Done { id: Some(number), done: "unchanged", rules });
         }
-        let mut what = path_json(&wanted.path);
-        (what["id"], what["why"], what["rules"]) = (number.as_str().into(), why.into(), rules.into());
-        let book = self.book.clone();
-        let intend = move || book.audit().intend(&author, Clock::start().now(), "reset_below", what);
-        let intended = blocking(intend).await?.map_err(ChangeError::from)?;
-        let done = self.resets.begin(&wanted).await;
-        let outcome = done.as_ref().map(|()| "done").map_err(ToString::to_string);
-        let book = self.book.clone();
-        blocking(move || book.audit().ended(intended, Clock::start().now(), outcome)).await?;
-        done?;
-        Ok(shown(StatusCode::OK, &json!({"id": number, "done": "reset", "rules": rules})))
+        let mut shown = path_json(&wanted.path);
+        shown["id"] = number.as_str().into();
+        for (name, value) in what.as_object().into_iter().flatten() {
+            shown[name] = value.clone();
+        }
+        let resets = Arc::clone(&self.resets);
+        let begin = async move { resets.begin(&wanted).await.map(|()| ((), DONE.to_owned())) };
+        self.audited(author, does, shown, begin).await?;
+        Ok(Done { id: Some(number), done: "reset", rules })
     }
+}
+
+/// What became of a reset.
+pub(super) struct Done {
+    /// Its number. `None`: hits were given back instead.
+    pub(super) id: Option<String>,
+    /// In one word.
+    pub(super) done: &'static str,
+    /// How many rules have counters there.
+    pub(super) rules: usize,
+}
+
+/// The number that a reset is to have, if a request says it.
+pub(super) fn number(asked: &Value) -> Result<Option<Epoch>, Problem> {
+    let Some(id) = asked.get("id") else { return Ok(None) };
+    let number = id.as_str().and_then(read_id);
+    let expected = "id: expected sixteen digits in hex, the nanoseconds since 1970";
+    number.map(Some).ok_or_else(|| invalid(expected))
 }
 
 impl From<ResetError> for Problem {
     fn from(error: ResetError) -> Self {
         let status = match error {
-            ResetError::NoRule => StatusCode::NOT_FOUND,
+            ResetError::NoRule | ResetError::NoCounter => StatusCode::NOT_FOUND,
             ResetError::Full | ResetError::Older(_) => StatusCode::CONFLICT,
             ResetError::Future => StatusCode::BAD_REQUEST,
             ResetError::Redis(_) | ResetError::Untold(_) | ResetError::File(_) => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_engine::rules::{Epochs, PathNode, PathPrefix, RuleSet};
+use tidegate_engine::rules::{Epochs, PathNode, PathPrefix, Reach, RuleSet};
 
 use super::{Run, State};
 use crate::world::{Time, lock};
@@ -57,5 +57,5 @@ impl Run {
 /// The path of a limit; of all of them.
 fn path(limit: Option<usize>) -> PathPrefix {
     let node = |limit| PathNode { key: format!("l{limit}"), value: None };
-    PathPrefix { domain: "sim".to_owned(), nodes: limit.into_iter().map(node).collect() }
+    PathPrefix { domain: "sim".to_owned(), nodes: limit.into_iter().map(node).collect(), reach: Reach::Below }
 }

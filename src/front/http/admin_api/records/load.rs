@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::super::super::page::parameter;
-use super::super::{AdminApi, Answer, Problem, blocking, invalid, shown};
-use super::{Asked, TEXT_BYTES_MAX};
+use super::super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, blocking, invalid, shown};
+use super::Asked;
 use crate::exceptions::Caller;
 use crate::records::{Records, StoreError};
 use tidegate_engine::text::query_decoded;
@@ -98,7 +98,7 @@ impl Load {
             Ok(((progress.report, ended), outcome))
         };
         let what = json!({"format": format.name()});
-        let (report, ended) = api.audited(self.asked, "records_load", what, load).await?;
+        let (report, ended) = api.change_records(self.asked, "records_load", what, load).await?;
         let (status, stopped) = match ended {
             Ok(()) if report.bad == 0 => (StatusCode::OK, None),
             Ok(()) => (StatusCode::BAD_REQUEST, None),

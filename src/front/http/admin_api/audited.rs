@@ -1,0 +1,51 @@
+//! A change between the two lines of its audit: what is meant, and what became of it.
+//!
+//! In: who asks, and a future that makes the change. Out: what that returns. A client that goes away cuts nothing off: the
+//! change is made to its end, and so are both lines.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::Value;
+
+use super::{AdminApi, Problem, blocking};
+use crate::clock::Clock;
+use crate::exceptions::{Author, ChangeError};
+
+/// What was made, and the outcome in words, for the audit.
+pub(super) type Made<T, E> = Result<(T, String), E>;
+
+/// The outcome of a change of which there is no more to say.
+pub(super) const DONE: &str = "done";
+
+impl AdminApi {
+    /// Makes a change if it can be audited.
+    pub(super) async fn audited<T, E>(
+        &self,
+        author: Author,
+        does: &'static str,
+        what: Value,
+        change: impl Future<Output = Made<T, E>> + Send + 'static,
+    ) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        E: Into<Problem> + Display + Send + 'static,
+    {
+        let book = Arc::clone(&self.book);
+        let made = tokio::spawn(async move {
+            let intending = Arc::clone(&book);
+            let intend = move || intending.audit().intend(&author, Clock::start().now(), does, what);
+            let intended = blocking(intend).await?.map_err(ChangeError::from)?;
+            let made = change.await;
+            let outcome = made.as_ref().map(|(_, outcome)| outcome.clone()).map_err(ToString::to_string);
+            let end = move || {
+                let outcome = outcome.as_deref().map_err(Clone::clone);
+                book.audit().ended(intended, Clock::start().now(), outcome);
+            };
+            blocking(end).await?;
+            Ok(made.map_err(Into::into)?.0)
+        });
+        made.await.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?
+    }
+}
