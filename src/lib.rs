@@ -118,9 +118,10 @@
 //! - **Exceptions change a plan, not a rule** (`exceptions` of the engine, `service/exceptions.rs`). They change N and never
 //!   the counter, so what was counted stays when one begins or ends. While there are none, a decision pays one branch. A
 //!   decision that waits for Redis plans twice, and holds the exceptions that it began with.
-//! - **A reset below a path changes keys, not counters** (`rules/epochs` of the engine, `resets`). Counters are known by
-//!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. Leases, the deny cache
-//!   and hits that go back belong to keys that nobody asks any more.
+//! - **A reset changes keys, not counters** (`rules/epochs` of the engine, `resets`). Counters are known by
+//!   hashes alone, so those below a path cannot be found; the rules there get other seeds instead. For a counter that is
+//!   reset by itself, a copy of its rule with other seeds stands in for the rule, looked up by the key: rules without such
+//!   resets pay nothing. Leases, the deny cache and hits that go back belong to keys that nobody asks any more.
 //! - **Records are in an embedded store** (`records`, with LIMITS_DIR; `folder.rs` of `crates/records` says which, and what was
 //!   measured). Threads of its own wait for its disk, few and with bounded queues, so no worker ever does. A folder that cannot
 //!   be used is a store that is away, at the start too: a limiter that would not start could not even keep the rules' limits.

@@ -214,9 +214,9 @@ fn hostile_names_values_and_bodies_are_refused_or_stay_text() {
     }
     assert!(done >= 10, "{done} of the good requests were done");
     let audit = fs::read_to_string(limiter.setup.outside().join("audit")).expect("an audit");
-    for line in audit.lines() {
-        let line: Value = serde_json::from_str(line).expect("each line is JSON");
-        assert!(line["id"] != "forged" && !line.to_string().contains(char::is_control), "{line}");
+    for text in audit.lines() {
+        let line: Value = serde_json::from_str(text).expect("each line is JSON");
+        assert!(line["id"] != "forged" && !text.contains(char::is_control), "{text}");
     }
     let shown = audit.replace("\\\"", "\"");
     assert!(
