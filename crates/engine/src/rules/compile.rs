@@ -8,7 +8,6 @@ use std::sync::Arc;
 use foldhash::quality::FixedState;
 
 use crate::key::{Key, SharedId};
-use crate::keyed::KeyMap;
 use crate::limit::Limit;
 use crate::metric_name::{NamedNode, name_of_node};
 use crate::rule::CandidateLimit;
@@ -51,7 +50,7 @@ pub(super) fn empty(options: &LoadOptions) -> RuleSet {
         default_cost: options.default_cost,
         rules: Vec::new(),
         has_more: false,
-        begun: KeyMap::default(),
+        begun: hashbrown::HashMap::default(),
         has_records: false,
         tree: Tree::new(seed),
         domains: hashbrown::HashMap::with_hasher(FixedState::with_seed(seed)),

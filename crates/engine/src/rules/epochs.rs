@@ -10,10 +10,11 @@
 
 use std::collections::BTreeMap;
 
+use foldhash::quality::FixedState;
+use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::key::{Key, KeySecret, KeySeed, SharedId};
-use crate::keyed::KeyMap;
 use crate::plan::{Origin, Plan, Step};
 use crate::request::{Entry, Request};
 use crate::rule::{CandidateLimit, Rule};
@@ -164,8 +165,11 @@ impl RuleSet {
 
     /// For each counter that was reset by itself, the rule that stands in for its own. Two descriptors may lead to one
     /// counter: then the resets of both are in its keys.
-    fn counters_in<'e>(&self, epochs: impl Iterator<Item = (&'e PathPrefix, Epoch)>) -> KeyMap<Rule> {
-        let mut begun: KeyMap<(&Rule, Vec<Epoch>)> = KeyMap::default();
+    fn counters_in<'e>(
+        &self,
+        epochs: impl Iterator<Item = (&'e PathPrefix, Epoch)>,
+    ) -> HashMap<Key, Rule, FixedState> {
+        let mut begun: BTreeMap<Key, (&Rule, Vec<Epoch>)> = BTreeMap::new();
         for (path, epoch) in epochs {
             let Some((rule, key)) = self.counter_of(path) else { continue };
             begun.entry(key).or_insert((rule, Vec::new())).1.push(epoch);

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
-use crate::key::KeySecret;
-use crate::keyed::KeyMap;
+use crate::key::{Key, KeySecret};
 use crate::limit::{Algorithm, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Override, Request};
@@ -30,7 +29,7 @@ pub struct RuleSet {
     /// Some rule has a limit on trial, or some counter was reset by itself.
     pub(super) has_more: bool,
     /// Counters that were reset by themselves, by the keys that they had: each with a rule that has other keys.
-    pub(super) begun: KeyMap<Rule>,
+    pub(super) begun: HashMap<Key, Rule, FixedState>,
     /// The keys of some rule may have records.
     pub(super) has_records: bool,
     pub(super) tree: Tree,

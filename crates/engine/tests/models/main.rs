@@ -10,7 +10,6 @@ mod src {
     pub mod decision;
     pub mod exceptions;
     pub mod key;
-    pub mod keyed;
     pub mod limit;
     pub mod look;
     pub mod memory;
@@ -36,6 +35,6 @@ mod explore;
 mod models;
 
 use src::{
-    decision, exceptions, key, keyed, limit, look, memory, metric_name, plan, reported, request, rule, rules,
+    decision, exceptions, key, limit, look, memory, metric_name, plan, reported, request, rule, rules,
     settle, sip, text, time, unit,
 };
