@@ -72,8 +72,8 @@ pub struct Call<'a, N> {
     pub stream: u32,
     /// The method that is called.
     pub route: Route,
-    /// How long its caller still waits; `None`: no timeout.
-    pub timeout: Option<Duration>,
+    /// Until when its caller waits; `None`: no timeout.
+    pub deadline: Option<Instant>,
     /// The body: a message with the framing of gRPC.
     pub body: &'a [u8],
     /// What was noted when its headers arrived.

@@ -130,8 +130,10 @@ impl Calls {
         if self.waiting.len() >= STREAMS_MAX {
             return Outcome::Refused;
         }
+        let now = clock::timer();
+        let timeout = call.deadline.map(|deadline| deadline.saturating_duration_since(now));
         // Boxed, because it is moved several times before it runs.
-        let answer = Box::pin(self.front.handler.finish(Front::Grpc, message, call.timeout, span));
+        let answer = Box::pin(self.front.handler.finish(Front::Grpc, message, timeout, span));
         Outcome::Later(self.wait(call.stream, async {
             Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
         }))

@@ -31,7 +31,7 @@ pub struct Reading<'t, 'i, S: Serve> {
 struct Ready<'i> {
     stream: u32,
     route: Route,
-    timeout: Option<Duration>,
+    deadline: Option<Instant>,
     body: Cow<'i, [u8]>,
 }
 
@@ -74,8 +74,7 @@ impl<S: Serve> Connection<S> {
                 return self.reject(stream, status, with_text, reading.out);
             }
         };
-        let timeout = stream.deadline.map(|deadline| deadline.saturating_duration_since(reading.now));
-        reading.ready.push(Ready { stream: stream.id, route, timeout, body });
+        reading.ready.push(Ready { stream: stream.id, route, deadline: stream.deadline, body });
         reading.streams.push(Some(stream));
         if reading.ready() == BATCH_MAX {
             self.answer_ready(reading);
@@ -98,7 +97,7 @@ impl<S: Serve> Connection<S> {
         }
         serve.answer_batch(&mut calls, |place, outcome| {
             if let Some(stream) = streams[place].take() {
-                self.answer(stream, outcome, ready[place].timeout, *now, out);
+                self.answer(stream, outcome, *now, out);
             }
         });
         drop(calls);
@@ -110,7 +109,6 @@ impl<S: Serve> Connection<S> {
         &mut self,
         mut stream: Stream<S>,
         outcome: Outcome<'_, S::Waiting>,
-        timeout: Option<Duration>,
         now: Instant,
         out: &mut Vec<u8>,
     ) {
@@ -121,7 +119,8 @@ impl<S: Serve> Connection<S> {
             }
             Outcome::Now(Err(status)) => self.fail(&stream, &status, out),
             Outcome::Later(waiting) => {
-                stream.due = Some(now + timeout.unwrap_or(ANSWER_TIMEOUT).min(ANSWER_TIMEOUT));
+                let latest = now + ANSWER_TIMEOUT;
+                stream.due = Some(stream.deadline.map_or(latest, |deadline| deadline.clamp(now, latest)));
                 stream.state = State::Waiting(waiting);
                 self.streams.insert(stream);
             }
@@ -133,6 +132,6 @@ impl<S: Serve> Connection<S> {
 
 impl Ready<'_> {
     fn call<N>(&self) -> Call<'_, N> {
-        Call { stream: self.stream, route: self.route, timeout: self.timeout, body: &self.body, note: None }
+        Call { stream: self.stream, route: self.route, deadline: self.deadline, body: &self.body, note: None }
     }
 }

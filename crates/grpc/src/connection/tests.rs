@@ -28,7 +28,7 @@ struct Frame {
 }
 
 /// A call that the server got: its stream, its message, and how long its caller waits.
-type Seen = (u32, Vec<u8>, Option<Duration>);
+type Seen = (u32, Vec<u8>, Option<Instant>);
 
 /// Answers `answer_bytes` bytes to each call, or what its message asks for.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl Serve for Server {
         for (place, call) in calls.iter_mut().enumerate() {
             self.notes.push(call.note.take());
             let message = call.body.get(5..).unwrap_or_default();
-            self.calls.push((call.stream, message.to_vec(), call.timeout));
+            self.calls.push((call.stream, message.to_vec(), call.deadline));
             let reply = vec![b'r'; self.answer_bytes];
             let outcome = match message {
                 b"later" => Outcome::Later(self.wait(call.stream)),
@@ -315,7 +315,7 @@ fn a_caller_s_timeout_shrinks_while_its_message_is_on_its_way() {
     peer.send(&frame(kind::HEADERS, WHOLE, 1, &call_block(&[("grpc-timeout", "500m")])));
     peer.wait(Duration::from_millis(200));
     peer.send(&frame(kind::DATA, END, 1, &message(b"x")));
-    assert_eq!(peer.server.calls, [(1, b"x".to_vec(), Some(Duration::from_millis(300)))]);
+    assert_eq!(peer.server.calls, [(1, b"x".to_vec(), Some(peer.now + Duration::from_millis(300)))]);
 }
 
 #[test]
