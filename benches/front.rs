@@ -190,9 +190,9 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Sectio
 /// The same by h2load, which sends one request for one key.
 fn by_h2load(args: &Args, run: &Run, servers: &[&Server]) -> Result<(), String> {
     let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-    let mut rates = vec![Vec::new(); servers.len()];
+    let mut runs = vec![Vec::new(); servers.len()];
     for _ in 0..args.rounds {
-        for (rates, server) in rates.iter_mut().zip(servers) {
+        for (runs, server) in runs.iter_mut().zip(servers) {
             let body = server.folder().join("request");
             let mut request = RequestMessage::new(Keys::InTurn(0), Descriptors::Plain);
             let message = request.next(&mut Random(0)).to_vec();
@@ -206,11 +206,12 @@ fn by_h2load(args: &Args, run: &Run, servers: &[&Server]) -> Result<(), String> 
                 pace: h2load::Pace::Full { seconds: args.seconds },
                 sends,
             };
+            let before = server::cpu(server.id());
             let measured = load.run(server.folder()).map_err(|why| server.blame(&why))?;
-            rates.push(measured.per_second);
+            runs.push((measured, server::cpu(server.id()) - before));
         }
     }
-    table::print_rates("by h2load", &rates, servers.iter().map(|server| server.subject));
+    table::print_by_h2load(&runs, servers.iter().map(|server| server.subject));
     Ok(())
 }
 

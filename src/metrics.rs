@@ -214,7 +214,7 @@ impl Metrics {
             };
             let Some(counts) = Counts::of(limited, self.near_limit_ratio) else { continue };
             let first = self.series_of(handles, &limited.origin, request.domain(), descriptor.entries);
-            add_counts(&writer, first, &counts);
+            writer.add_each(first, Stat::ALL.map(|stat| counts.get(stat)));
         }
         if unmatched > 0 {
             writer.add(handles.unmatched(request.domain()).unwrap_or(self.unmatched_other), unmatched);
@@ -332,14 +332,5 @@ impl Metrics {
         read: impl Fn(&mut Samples<'_>) + Send + Sync + 'static,
     ) {
         self.registered.write().push(Family { name, help, kind, read: Arc::new(read) });
-    }
-}
-
-fn add_counts(writer: &Writer<'_>, first: Slot, counts: &Counts) {
-    for stat in Stat::ALL {
-        match counts.get(stat) {
-            0 => {}
-            amount => writer.add(first.plus(stat as usize), amount),
-        }
     }
 }

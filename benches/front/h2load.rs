@@ -6,6 +6,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+
+use super::server::cpu_of_children;
 
 /// What h2load sends, and how fast.
 pub(crate) struct Load<'a> {
@@ -28,10 +31,12 @@ pub(crate) enum Pace {
 }
 
 /// What it measured.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measured {
     pub(crate) requests: u64,
     pub(crate) per_second: f64,
+    /// Its own CPU time, in seconds a second.
+    pub(crate) busy: f64,
     /// In microseconds, of a steady run.
     pub(crate) latencies: Vec<u32>,
 }
@@ -54,6 +59,7 @@ impl Load<'_> {
                 command.arg(format!("--log-file={}", log.display()));
             }
         }
+        let before = cpu_of_children();
         let output = command.args(&self.sends).output();
         let output = output.map_err(|error| format!("h2load (apt-get install nghttp2-client): {error}"))?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -62,14 +68,16 @@ impl Load<'_> {
             Pace::Steady { .. } => latencies(&fs::read_to_string(&log).unwrap_or_default()),
         };
         let wrong = || format!("h2load: {said}{}", String::from_utf8_lossy(&output.stderr));
-        read(&said, latencies).ok_or_else(wrong)
+        read(&said, latencies, cpu_of_children() - before).ok_or_else(wrong)
     }
 }
 
 /// What h2load says; `None` if a request failed.
-fn read(said: &str, latencies: Vec<u32>) -> Option<Measured> {
+fn read(said: &str, latencies: Vec<u32>, cpu: Duration) -> Option<Measured> {
     let line = |start: &str| said.lines().find_map(|line| line.trim().strip_prefix(start));
-    let rate = line("finished in ")?.split(", ").nth(1)?;
+    let (took, rate) = line("finished in ")?.split_once(", ")?;
+    let busy = cpu.as_secs_f64() / seconds(took)?;
+    let rate = rate.split(", ").next()?;
     let per_second = rate.strip_suffix(" req/s")?.parse().ok()?;
     let counts: Vec<_> = line("requests: ")?.split(", ").collect();
     let count = |what: &str| counts.iter().find_map(|count| count.strip_suffix(what)?.trim().parse().ok());
@@ -77,7 +85,14 @@ fn read(said: &str, latencies: Vec<u32>) -> Option<Measured> {
     let errored: u64 = count(" errored")?;
     let good: u64 = line("status codes: ")?.split(" 2xx").next()?.parse().ok()?;
     let is_good = failed == 0 && errored == 0 && good >= requests && requests > 0;
-    is_good.then_some(Measured { requests, per_second, latencies })
+    is_good.then_some(Measured { requests, per_second, busy, latencies })
+}
+
+/// A duration as it writes it, such as `1.50s` or `612.00ms`.
+fn seconds(text: &str) -> Option<f64> {
+    let units = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0)];
+    let (number, unit) = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
+    Some(number.parse::<f64>().ok()? * unit)
 }
 
 /// The third column of its log: microseconds.

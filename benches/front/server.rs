@@ -295,11 +295,20 @@ pub(crate) fn cpu_nanos(pid: u32) -> u64 {
     texts.filter_map(|text| text.split(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// Fields 14 and 15 of `/proc/<pid>/stat`. Field 2, the name, may contain blanks, so fields are counted from its end.
+/// User and system time. Field 2 of `/proc/<pid>/stat`, the name, may contain blanks, so fields are counted from its end.
 pub(crate) fn cpu(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat_time(&pid.to_string(), 14)
+}
+
+/// User and system time of all children of this process that have ended and were waited for.
+pub(crate) fn cpu_of_children() -> Duration {
+    stat_time("self", 16)
+}
+
+/// This field of `/proc/<process>/stat` and the next, which are times.
+fn stat_time(process: &str, field: usize) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let ticks: u32 =
-        after_name.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
-    TICK * ticks
+    let fields = after_name.split(' ').skip(field - 3).take(2);
+    TICK * fields.filter_map(|field| field.parse::<u32>().ok()).sum()
 }

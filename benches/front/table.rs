@@ -1,5 +1,8 @@
 //! The results as a table: medians over the rounds, ratios within each round.
 
+use std::time::Duration;
+
+use super::h2load::Measured;
 use super::load::Outcome;
 use super::scenario::Scenario;
 use super::server::Subject;
@@ -161,12 +164,16 @@ impl Section {
     }
 }
 
-/// Prints rates of another generator: medians, and the medians of the ratios to the first within each round.
-pub(crate) fn print_rates(title: &str, rates: &[Vec<f64>], subjects: impl Iterator<Item = Subject>) {
-    println!("  {title}:");
-    for (own, subject) in rates.iter().zip(subjects) {
-        let ratio = median(own.iter().zip(&rates[0]).map(|(own, first)| own / first));
-        println!("  {:<26} {:>10.0} {ratio:>6.2}", subject.name(), median(own.iter().copied()));
+/// Prints what h2load measured, and how much CPU time the server took meanwhile. Ratios are to the first server.
+pub(crate) fn print_by_h2load(runs: &[Vec<(Measured, Duration)>], subjects: impl Iterator<Item = Subject>) {
+    println!("  by h2load:");
+    for (own, subject) in runs.iter().zip(subjects) {
+        let rate = median(own.iter().map(|(run, _)| run.per_second));
+        let ratio =
+            median(own.iter().zip(&runs[0]).map(|((own, _), (first, _))| own.per_second / first.per_second));
+        let cpu = median(own.iter().map(|(run, cpu)| cpu.as_secs_f64() * 1e6 / run.requests as f64));
+        let busy = median(own.iter().map(|(run, _)| run.busy * 100.0));
+        println!("  {:<26} {rate:>10.0} {ratio:>6.2} {cpu:>9.2} {busy:>44.0}", subject.name());
     }
 }
 

@@ -25,8 +25,14 @@ impl<T: Default> Chunked<T> {
 
     /// The value at `index`, whose chunk is allocated if need be; `None` beyond the capacity.
     pub(super) fn get_or_init(&self, index: usize) -> Option<&T> {
+        self.rest_of_chunk(index)?.first()
+    }
+
+    /// The values from `index` on to the end of its chunk, which is allocated if need be; `None` beyond the capacity.
+    #[inline]
+    pub(super) fn rest_of_chunk(&self, index: usize) -> Option<&[T]> {
         let chunk = self.chunks.get(index / CHUNK)?;
-        chunk.get_or_init(|| (0..CHUNK).map(|_| T::default()).collect()).get(index % CHUNK)
+        chunk.get_or_init(|| (0..CHUNK).map(|_| T::default()).collect()).get(index % CHUNK..)
     }
 }
 

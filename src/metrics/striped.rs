@@ -75,7 +75,27 @@ impl Striped {
 impl Writer<'_> {
     /// Adds `n` to `slot`.
     pub(super) fn add(&self, slot: Slot, n: u64) {
-        let Some(cell) = self.stripe.get_or_init(slot.0 as usize) else { return };
+        if let Some(cell) = self.stripe.get_or_init(slot.0 as usize) {
+            self.add_to(cell, n);
+        }
+    }
+
+    /// Adds to neighbouring slots, which were reserved together.
+    #[inline]
+    pub(super) fn add_each<const N: usize>(&self, first: Slot, amounts: [u64; N]) {
+        match self.stripe.rest_of_chunk(first.0 as usize).and_then(|cells| cells.first_chunk::<N>()) {
+            Some(cells) => {
+                for (cell, &n) in cells.iter().zip(&amounts).filter(|(_, n)| **n > 0) {
+                    self.add_to(cell, n);
+                }
+            }
+            // They are in two chunks.
+            None => (0..).zip(amounts).for_each(|(place, n)| self.add(first.plus(place), n)),
+        }
+    }
+
+    #[inline]
+    fn add_to(&self, cell: &AtomicU64, n: u64) {
         if self.own {
             // No other thread writes here, so nothing can change the value between load and store.
             cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
@@ -173,6 +193,16 @@ mod tests {
         let touched = striped.own.iter().filter(|stripe| stripe.get(0).is_some()).count();
         assert_eq!((touched, striped.shared.get(0).is_some()), (2, false));
         assert_eq!(striped.sum(slot), 2);
+    }
+
+    #[test]
+    fn neighbours_are_added_to_wherever_their_chunks_end() {
+        let striped = Striped::new(1, 4096);
+        for _ in 0..500 {
+            let first = striped.reserve(6).expect("500 × 6 fit");
+            striped.writer().add_each(first, [1, 0, 2, 0, 0, 3]);
+            assert_eq!([0, 1, 2, 3, 4, 5].map(|place| striped.sum(first.plus(place))), [1, 0, 2, 0, 0, 3]);
+        }
     }
 
     #[test]

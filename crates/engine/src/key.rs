@@ -77,7 +77,7 @@ impl KeySeed {
     }
 
     /// The key of the counter with these values.
-    #[inline]
+    #[inline(always)] // Every decision makes one: as a call of its own it takes 40 to 60 instructions more.
     pub fn key<'a>(&self, values: impl IntoIterator<Item = &'a str>) -> Key {
         let (high, low) = hash_parts(SipHash13::new(self.0, self.1), values.into_iter().map(str::as_bytes));
         Key(u128::from(high) << 64 | u128::from(low))

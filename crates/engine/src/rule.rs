@@ -193,8 +193,7 @@ impl Rule {
         Some((*limit, self.rare_key(seed, entries)))
     }
 
-    /// The key that [`key`](Self::key) makes, where few requests come. With one caller `key` is inlined there; with
-    /// several it is not, and a decision takes 60 instructions more.
+    /// The key that [`key`](Self::key) makes, where few requests come: the way of all others stays short.
     #[inline(never)]
     pub(crate) fn rare_key(&self, seed: &KeySeed, entries: &[Entry<'_>]) -> Key {
         let values: SmallVec<[&str; 8]> = self.keyed_values(entries).collect();

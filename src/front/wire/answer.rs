@@ -72,9 +72,15 @@ fn code(code: Code) -> u64 {
 /// Appends a number. 0 is left out.
 #[inline]
 fn number(out: &mut Vec<u8>, tag: u8, number: u64) {
-    if number != 0 {
-        out.push(tag);
-        varint(out, number);
+    match number {
+        0 => {}
+        // Each growth of the vector is a check.
+        1..0x80 => out.extend_from_slice(&[tag, number as u8]),
+        0x80..0x4000 => out.extend_from_slice(&[tag, number as u8 | 0x80, (number >> 7) as u8]),
+        _ => {
+            out.push(tag);
+            varint(out, number);
+        }
     }
 }
 
