@@ -181,25 +181,32 @@ struct Rivals<D> {
     delay: D,
     /// When the thread was last looked at, and its delay then. `None`: it has slept since, and waking delays it too.
     seen: Option<(Instant, u64)>,
+    /// For how long it has spun since it was last judged, and how much of that it was kept from its core.
+    spun: Duration,
+    delayed: Duration,
     /// It does not spin until then, because others wanted the core.
     quiet_until: Instant,
     quiet_next: Duration,
-    /// Looks in a row that found no rival.
+    /// Judgements in a row that found no rival.
     alone: u32,
 }
 
 impl<D: Delay> Rivals<D> {
     /// Between two looks while it spins. A look takes about a microsecond.
     const LOOKS: Duration = Duration::from_millis(1);
+    /// It is judged by so much time at once: another thread of the process that wakes for a tenth of a millisecond is no
+    /// rival, and one that computes takes a slice of some milliseconds.
+    const JUDGED: Duration = Duration::from_millis(10);
     /// Others that took more than this part of the time are rivals. Interrupts and the like take less.
     const PART: u32 = 10;
     /// How long it then sleeps as if it had no SPIN_TIME; each time twice as long.
     const QUIET: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-    /// After so many looks without a rival that begins anew.
-    const ALONE: u32 = 100;
+    /// After so many judgements without a rival that begins anew.
+    const ALONE: u32 = 10;
 
     fn new(delay: D, now: Instant) -> Self {
-        Self { delay, seen: None, quiet_until: now, quiet_next: Self::QUIET.0, alone: 0 }
+        let [spun, delayed] = [Duration::ZERO; 2];
+        Self { delay, seen: None, spun, delayed, quiet_until: now, quiet_next: Self::QUIET.0, alone: 0 }
     }
 
     /// Whether it may spin in the pause that begins. `was_spinning`: it did not sleep since the last one.
@@ -223,12 +230,17 @@ impl<D: Delay> Rivals<D> {
         self.seen = None;
     }
 
-    /// Whether it had the core for itself since the last look.
+    /// Adds the time since the last look. Whether it has the core for itself, as far as is known.
     fn look(&mut self, now: Instant) -> bool {
         let (Some((seen, before)), Some(delay)) = (self.seen, self.delay.nanos()) else { return false };
         self.seen = Some((now, delay));
-        let delayed = Duration::from_nanos(delay.saturating_sub(before));
-        if delayed * Self::PART <= now.saturating_duration_since(seen) {
+        self.spun += now.saturating_duration_since(seen);
+        self.delayed += Duration::from_nanos(delay.saturating_sub(before));
+        if self.spun < Self::JUDGED {
+            return true;
+        }
+        let (spun, delayed) = (std::mem::take(&mut self.spun), std::mem::take(&mut self.delayed));
+        if delayed * Self::PART <= spun {
             self.alone += 1;
             if self.alone >= Self::ALONE {
                 self.quiet_next = Self::QUIET.0;
