@@ -7,6 +7,7 @@ mod faults;
 mod resets;
 mod way;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use tidegate_engine::rules::{Epochs, RuleSet};
@@ -93,8 +94,8 @@ struct State {
     rules: Option<Arc<RuleSet>>,
     excepted: Excepted,
     starts: u64,
-    /// Requests that wait for an answer.
-    asking: u64,
+    /// Requests to its store that wait for an answer.
+    asking: Arc<AtomicU64>,
 }
 
 /// Plays a scenario. `tells`: what happens is written down.
@@ -168,7 +169,7 @@ impl Run {
         let seed = self.scenario.seed ^ (number as u64) << 32 ^ nodes[number].starts;
         let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
         let store = Arc::new(cluster::store(&self.scenario, self.world.now(), &node));
-        nodes[number].store = Some(Arc::clone(&store));
+        (nodes[number].store, nodes[number].asking) = (Some(Arc::clone(&store)), Arc::default());
         nodes[number].runtime = Some(node);
         drop(nodes);
         self.world.tell(|| format!("node {number} starts"));

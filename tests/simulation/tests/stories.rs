@@ -70,6 +70,28 @@ fn what_a_failover_lost_does_not_go_back() {
     assert_eq!(outcome.violation, None, "{}", outcome.story);
 }
 
+/// A node that stops while a request waits: what that request holds of a lease is accounted for when it ends. It was looked
+/// for when the node had given back the rest, though the request still held it then.
+#[test]
+fn a_request_that_outlives_its_node_holds_leased_hits() {
+    let limits = vec![
+        LimitSpec { is_leased: true, ..limit(Algorithm::SlidingLog, 200, 60) },
+        limit(Algorithm::SlidingLog, 5, 1),
+    ];
+    let at = |millis: Time| 2 * SECOND + millis * MILLI;
+    // The third spends one of two leased hits. The last one holds the other, while it waits for a server that is slow.
+    let mut asks: Vec<_> = (0..3).map(|number| ask(at(4 * number), 0, &[(0, 1)])).collect();
+    asks.push(ask(at(20), 0, &[(1, 2), (0, 1)]));
+    let what = [
+        (at(19), What::Cut { node: 0, server: 1, lasts: 50 * MILLI }),
+        (at(21), What::StopNode { node: 0, lasts: 5 * MILLI }),
+    ];
+    let faults = what.map(|(at, what)| Fault { at, what });
+    let outcome = run(&scenario(limits, asks, faults.to_vec()), true);
+    assert_eq!(outcome.violation, None, "{}", outcome.story);
+    assert_eq!(outcome.codes, [4 + 2, 0, 0], "{}", outcome.story);
+}
+
 /// What operators do is in force: a counter that begins anew has room, and exceptions come and go.
 #[test]
 fn operators_are_obeyed() {

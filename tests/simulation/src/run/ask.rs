@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -28,22 +29,18 @@ pub(super) const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
 type Overs = SmallVec<[bool; 4]>;
 
 /// A request that waits for its answer, until this is dropped.
-struct Asking {
-    run: Arc<Run>,
-    node: usize,
-}
+struct Asking(Arc<AtomicU64>);
 
 impl Asking {
-    fn begin(run: &Arc<Run>, node: usize) -> Self {
-        lock(&run.nodes)[node].asking += 1;
-        Self { run: Arc::clone(run), node }
+    fn begin(asking: &Arc<AtomicU64>) -> Self {
+        asking.fetch_add(1, Relaxed);
+        Self(Arc::clone(asking))
     }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        // When the run is over, nobody is there any more.
-        lock(&self.run.nodes).get_mut(self.node).into_iter().for_each(|node| node.asking -= 1);
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 
@@ -142,7 +139,7 @@ impl Run {
         let (run, version) = (Arc::clone(self), lock(&self.nodes)[node].version);
         // Boxed, because it is large and handed on.
         Some(Box::pin(async move {
-            let (asked, _asking) = (run.world.now(), Asking::begin(&run, node));
+            let (asked, _asking) = (run.world.now(), Asking::begin(&way.asking));
             let mut request = Request::new("sim", 1);
             for item in &items {
                 run.push(&mut request, item, version, sign < 0);

@@ -1,5 +1,6 @@
 //! What has to hold in a run, beside what the oracle reads from its records.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use tidegate_engine::rules::StoreFailure;
@@ -76,7 +77,7 @@ impl Run {
             for node in 0..run.scenario.clocks.len() {
                 let (store, asking) = {
                     let nodes = lock(&run.nodes);
-                    (nodes[node].store.clone(), nodes[node].asking)
+                    (nodes[node].store.clone(), nodes[node].asking.load(Relaxed))
                 };
                 // A request that waits may hold some.
                 if let (Some(store), 0) = (store, asking) {

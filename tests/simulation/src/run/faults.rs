@@ -1,6 +1,7 @@
 //! What goes wrong in a run, and how it heals.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_engine::request::Request;
 
@@ -10,7 +11,7 @@ use crate::oracle::Loss;
 use crate::redis::database::Database;
 use crate::redis::server::{Moving, Server};
 use crate::scenario::{Item, Layout, What};
-use crate::world::{Time, lock};
+use crate::world::{MILLI, Time, lock};
 
 impl Run {
     /// Something goes wrong, or is changed.
@@ -118,10 +119,17 @@ impl Run {
 
     /// A node serves nobody any more, and gives back what it has of leases.
     pub(super) fn stop_node(self: &Arc<Self>, node: usize) {
-        let Some(store) = lock(&self.nodes)[node].store.take() else { return };
-        let run = Arc::clone(self);
+        let (store, asking) = {
+            let node = &mut lock(&self.nodes)[node];
+            (node.store.take(), Arc::clone(&node.asking))
+        };
+        let (Some(store), run) = (store, Arc::clone(self)) else { return };
         self.world.spawn(node, async move {
             store.detach().await;
+            // A request that still waits may hold some. All of them end within their budgets.
+            while asking.load(Relaxed) > 0 {
+                run.world.until(run.world.now() + MILLI).await;
+            }
             run.check_accounts(node, store.leases(), store.leased_hits_left());
         });
     }

@@ -4,6 +4,7 @@
 //! In: a request. Out: its plan and its verdicts. What `Service` does beside that is not here: metrics, logs and events.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(super) struct Way {
     run: Arc<Run>,
     node: usize,
     store: Arc<SharedStore<Node>>,
+    /// Requests to this store that wait for an answer.
+    pub(super) asking: Arc<AtomicU64>,
     runtime: Node,
     /// Those that were in force when it came.
     rules: Arc<RuleSet>,
@@ -70,7 +73,8 @@ impl Way {
         let state = &mut lock(&run.nodes)[node];
         let (store, runtime) = (state.store.clone()?, state.runtime.clone()?);
         let (rules, epochs) = (run.rules_of(state), state.epochs.clone());
-        Some(Self { run: Arc::clone(run), node, store, runtime, rules, epochs })
+        let asking = Arc::clone(&state.asking);
+        Some(Self { run: Arc::clone(run), node, store, asking, runtime, rules, epochs })
     }
 
     /// Decides a request as `Service::decide` and `Service::finish` do. `planned` gets each plan before a counter is asked,
