@@ -262,8 +262,11 @@ impl Server {
         if asks && moving.is_some() {
             return None;
         }
-        let (_, name) = map.masters.iter().find(|(slots, _)| slots.contains(&slot))?;
-        Some(Reply::error("MOVED", format!("{slot} {name}:6379")))
+        let master = map.masters.iter().find(|(slots, _)| slots.contains(&slot));
+        Some(match master {
+            Some((_, name)) => Reply::error("MOVED", format!("{slot} {name}:6379")),
+            None => Reply::error("CLUSTERDOWN", "Hash slot not served"),
+        })
     }
 
     fn evaluate(
@@ -378,6 +381,17 @@ mod tests {
         let map = Map::of([&from, &to].into_iter());
         assert_eq!(get(&mut from, &map, false), redirect("MOVED", "to"));
         assert_eq!(get(&mut to, &map, false), here);
+    }
+
+    /// It was run by a server that had given the slot away, as if it were its own.
+    #[test]
+    fn a_slot_of_a_server_that_is_gone_is_served_by_nobody() {
+        let mut scripts = Scripts::new().expect("Lua starts");
+        let (mut from, _, key) = masters();
+        from.slots = Some(vec![0..=from.last_half().expect("there are many").start() - 1]);
+        let map = Map::of([&from].into_iter());
+        let reply = from.run(&mut scripts, &map, 0, &[b"GET", &key], false);
+        assert_eq!(reply, Reply::error("CLUSTERDOWN", "Hash slot not served"));
     }
 
     #[test]
