@@ -22,6 +22,7 @@ mod starved;
 
 use std::collections::BTreeMap;
 
+use smallvec::SmallVec;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
@@ -94,21 +95,30 @@ fn alone(rules: &Rules<'_>, limit: &LimitSpec) -> u64 {
     if limit.failure == StoreFailure::Local { rules.starts } else { 0 }
 }
 
-/// How many of these hits servers may have forgotten: at most so many each time. Those of a lease are spent until its
-/// end.
-fn forgotten<'r>(
-    rules: &Rules<'_>,
-    limit: &LimitSpec,
-    most: u64,
-    hits: impl Iterator<Item = &'r Record> + Clone,
-) -> u64 {
-    let later = rules.leased_for(limit);
-    let in_loss = |loss: &Loss| {
-        let (since, until) = (loss.since, loss.until + later);
-        hits.clone().filter(|it| it.answered >= since && it.asked <= until).map(|it| it.hits).sum()
-    };
-    let losses = rules.losses.iter().filter(|loss| loss.acknowledged);
-    losses.map(|loss| most.min(in_loss(loss))).sum()
+/// Hits of a window that servers may have forgotten: of each loss its sum, as they are added one after the other.
+struct Forgotten<'r> {
+    losses: SmallVec<[(&'r Loss, u64); 4]>,
+    /// Those of a lease are spent until its end.
+    later: Time,
+}
+
+impl<'r> Forgotten<'r> {
+    fn none(rules: &Rules<'r>, limit: &LimitSpec) -> Self {
+        let losses = rules.losses.iter().filter(|loss| loss.acknowledged).map(|loss| (loss, 0));
+        Self { losses: losses.collect(), later: rules.leased_for(limit) }
+    }
+
+    fn add(&mut self, it: &Record) {
+        for (loss, hits) in &mut self.losses {
+            let is_in = it.answered >= loss.since && it.asked <= loss.until + self.later;
+            *hits += if is_in { it.hits } else { 0 };
+        }
+    }
+
+    /// How many these are, at most so many each time.
+    fn hits(&self, most: u64) -> u64 {
+        self.losses.iter().map(|&(_, hits)| most.min(hits)).sum()
+    }
 }
 
 /// A window that holds too much.
@@ -150,7 +160,9 @@ fn too_many_until(
     if hits <= most {
         return None;
     }
-    let max = most + forgotten(rules, limit, most, within);
+    let mut forgotten = Forgotten::none(rules, limit);
+    within.for_each(|it| forgotten.add(it));
+    let max = most + forgotten.hits(most);
     (hits > max).then(|| told(hits, max, from, end - from))
 }
 
@@ -158,16 +170,17 @@ fn too_many_until(
 fn too_fast(rules: &Rules<'_>, limit: &LimitSpec, own: &[Record], from: Time) -> Option<String> {
     let mut later: Vec<_> = own.iter().collect();
     later.sort_by_key(|it| it.answered);
-    let mut hits = 0;
-    later.iter().enumerate().find_map(|(place, it)| {
+    let (mut hits, mut forgotten) = (0, Forgotten::none(rules, limit));
+    later.iter().find_map(|it| {
         hits += it.hits;
+        forgotten.add(it);
         let elapsed = it.answered - from;
         let drained = limit.most() * elapsed / it.window + 1;
         let most = (limit.most() + drained) * (1 + alone(rules, limit));
         if hits <= most {
             return None;
         }
-        let max = most + forgotten(rules, limit, most, later[..=place].iter().copied());
+        let max = most + forgotten.hits(most);
         (hits > max).then(|| told(hits, max, from, elapsed))
     })
 }
