@@ -23,7 +23,8 @@
 //! ```
 //!
 //! One function does all of it, `service::Service::decide`, for every front and for any number of requests in a batch.
-//! If the shared store has to be asked, `Service::finish` goes on from there.
+//! If the shared store has to be asked, `Service::finish` goes on from there. `Service` takes clocks, timers and tasks from
+//! the runtime that it is generic over, as the shared store does: so `tests/simulation` drives the very same code.
 //!
 //! # The modules, in reading order
 //! The engine is pure: no async, I/O, logs, metrics or protocol types, and its only use of time is a clock for its
@@ -170,6 +171,12 @@ pub use front::bare::{BareConnection, answerer, lane, lane_with_records};
 /// The protocol's messages and client, for the tests and benchmarks beside this crate.
 #[doc(hidden)]
 pub use front::proto;
+/// The way of a request on a runtime of one's own, for clusters that are simulated in one process.
+#[doc(hidden)]
+pub use service::{
+    Batch, NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, Service, ServiceError, Snapshot,
+    StaleMode, fixture::simulated,
+};
 /// Counters in files, for the benchmark of them.
 #[doc(hidden)]
 pub use state::{Author, Begun, Checkpoints, Folder, KeySource, Outcome, ShardName, StartOptions, begin};

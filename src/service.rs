@@ -25,7 +25,7 @@ pub use self::exceptions::EFFECTS;
 pub use self::records::{
     NoAnswer, RecordAnswer, RecordSource, RecordStats, Records, RecordsOptions, StaleMode,
 };
-use crate::clock::{Clock, monotonic, nanos_since};
+use crate::clock::Clock;
 use crate::decisions::{Context, DecisionLog, Denials};
 use crate::denied::DeniedKeys;
 use crate::events::{Decided, Events, RuleEvents};
@@ -39,15 +39,18 @@ use tidegate_engine::plan::{Hits, Modes, Plan, Step};
 use tidegate_engine::records::Found;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::{Epochs, RuleSet};
+use tidegate_engine::time::Timestamp;
+use tidegate_redis::runtime::{Runtime, Tokio};
 use tidegate_redis::{Applied, StoreError};
 
 /// How long the shared store may take to forget a counter.
 const RESET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Decides requests under the rules in force.
-pub struct Service {
+/// Decides requests under the rules in force. It takes times, timers and tasks from its runtime only.
+pub struct Service<R: Runtime = Tokio> {
+    runtime: R,
     live: Arc<LiveRules<Option<Loaded>>>,
-    counters: Counters,
+    counters: Counters<R>,
     metrics: Arc<Metrics>,
     clock: Clock,
     modes: Modes,
@@ -55,7 +58,7 @@ pub struct Service {
     /// The resets that the rules in force know of. Locked while rules are put in force.
     epochs: Mutex<Epochs>,
     /// `None`: there are none, and no rule asks for them.
-    records: Option<Arc<Records>>,
+    records: Option<Arc<Records<R>>>,
     log: DecisionLog,
     /// `None`: nobody is told of events.
     events: Option<Arc<Events>>,
@@ -149,11 +152,6 @@ pub enum ServiceError {
 /// The records of each request of a batch. `None`: one of them is not known here.
 type AllFound = ArrayVec<Option<Found>, BATCH_MAX>;
 
-/// What is left of a time that began then.
-fn left_of(timeout: Duration, began: Instant) -> Duration {
-    timeout.saturating_sub(Duration::from_nanos(nanos_since(began)))
-}
-
 /// What a thread keeps of the service that it served last: a reader of the rules in force.
 struct ThreadReader {
     live: Arc<LiveRules<Option<Loaded>>>,
@@ -168,10 +166,30 @@ thread_local! {
 impl Service {
     /// A service without rules.
     pub fn new(counters: Counters, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
-        let (live, log) = (Arc::new(LiveRules::new(None)), DecisionLog::new(monotonic()));
+        Self::on(Tokio, counters, metrics, clock, modes)
+    }
+}
+
+impl<R: Runtime> Service<R> {
+    /// A service without rules, on this runtime.
+    pub fn on(runtime: R, counters: Counters<R>, metrics: Arc<Metrics>, clock: Clock, modes: Modes) -> Self {
+        let (live, log) = (Arc::new(LiveRules::new(None)), DecisionLog::new(runtime.monotonic()));
         let (exceptions, epochs) = Default::default();
         let (records, events, denied) = (None, None, None);
-        Self { live, counters, metrics, clock, modes, exceptions, epochs, records, log, events, denied }
+        Self {
+            runtime,
+            live,
+            counters,
+            metrics,
+            clock,
+            modes,
+            exceptions,
+            epochs,
+            records,
+            log,
+            events,
+            denied,
+        }
     }
 
     /// The same service, logging decisions with these options.
@@ -194,12 +212,22 @@ impl Service {
 
     /// The same service, with limits of these records.
     #[must_use]
-    pub fn recorded(self, records: Option<Arc<Records>>) -> Self {
+    pub fn recorded(self, records: Option<Arc<Records<R>>>) -> Self {
         Self { records, ..self }
     }
 
+    /// The time of decisions.
+    fn now(&self) -> Timestamp {
+        self.clock.at(self.runtime.monotonic())
+    }
+
+    fn nanos_since(&self, began: Instant) -> u64 {
+        let since = self.runtime.monotonic().saturating_duration_since(began);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// The counters that decisions ask.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &Counters<R> {
         &self.counters
     }
 
@@ -275,7 +303,7 @@ impl Service {
         if asked == 0 {
             return;
         }
-        let began = monotonic();
+        let began = self.runtime.monotonic();
         let (has_records, found) = (live.rules().has_records(), OnceCell::new());
         // Large values are filled in place.
         let mut plans: ArrayVec<Plan<'_>, BATCH_MAX> = ArrayVec::new();
@@ -294,7 +322,7 @@ impl Service {
         }
         let answered = self.counters.begin(&plans, (began, &self.clock), &mut applied).without(lacking);
         let decided = batch.requests().filter(|&(place, _)| answered.has(place)).count();
-        self.metrics.decisions_took(nanos_since(began) / asked as u64, decided);
+        self.metrics.decisions_took(self.nanos_since(began) / asked as u64, decided);
         for (place, request) in batch.requests() {
             match answered.has(place) {
                 true => self.conclude((live, began), request, &plans[place], &applied[place], |decision| {
@@ -321,7 +349,7 @@ impl Service {
         timeout: Option<Duration>,
         render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
     ) -> Result<T, E> {
-        let (shared, began) = (self.counters.shared(), monotonic());
+        let (shared, began) = (self.counters.shared(), self.runtime.monotonic());
         // The second plan has to be the same as the first.
         let (exceptions, mut found) = (self.exceptions.hold(), None);
         let question = 'question: {
@@ -339,16 +367,16 @@ impl Service {
         let Some((shared, question)) = question else {
             return Box::pin(self.finish_any(live, read, timeout, render)).await;
         };
-        let asked = nanos_since(began);
+        let asked = self.nanos_since(began);
         let reply = question.ask().await;
-        let answered = monotonic();
+        let answered = self.runtime.monotonic();
         let mut request = Request::default();
         read(&mut request)?;
         let mut plan = live.rules().plan(&request, self.modes);
         found.iter().for_each(|found| found.apply(&request, &mut plan));
         exceptions.iter().for_each(|all| all.apply(&request, &mut plan));
         let applied = shared.answered(&plan, question, reply).map_err(ServiceError::from)?;
-        self.metrics.decisions_took(asked + nanos_since(answered), 1);
+        self.metrics.decisions_took(asked + self.nanos_since(answered), 1);
         let render = |decision: &Decision<'_>| render(&request, decision);
         Ok(self.conclude((live, answered), &request, &plan, &applied, render))
     }
@@ -362,20 +390,22 @@ impl Service {
         timeout: Option<Duration>,
         render: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
     ) -> Result<T, E> {
-        let began = monotonic();
+        let began = self.runtime.monotonic();
         let mut request = Request::default();
         read(&mut request)?;
         let found = self.find(live, &request, timeout).await;
-        let (timeout, found_at) = (timeout.map(|timeout| left_of(timeout, began)), monotonic());
+        let found_at = self.runtime.monotonic();
+        let timeout =
+            timeout.map(|timeout| timeout.saturating_sub(found_at.saturating_duration_since(began)));
         let mut plan = live.rules().plan(&request, self.modes);
         found.iter().for_each(|found| found.apply(&request, &mut plan));
         self.exceptions.apply(&request, &mut plan);
-        let planned = nanos_since(found_at);
-        let applied = self.counters.finish(&request, &plan, timeout, &self.clock).await;
+        let planned = self.nanos_since(found_at);
+        let applied = self.counters.finish(&request, &plan, timeout, self.clock.at(found_at)).await;
         let applied = applied.map_err(ServiceError::from)?;
         self.metrics.decisions_took(planned, 1);
         let render = |decision: &Decision<'_>| render(&request, decision);
-        Ok(self.conclude((live, monotonic()), &request, &plan, &applied, render))
+        Ok(self.conclude((live, self.runtime.monotonic()), &request, &plan, &applied, render))
     }
 
     /// Explains what this request would get now, under these rules. Nothing is charged, and no decision is counted.
@@ -392,8 +422,8 @@ impl Service {
         let mut plan = live.rules().plan(request, self.modes);
         found.iter().for_each(|found| found.apply(request, &mut plan));
         exceptions.iter().for_each(|all| all.apply(request, &mut plan));
-        let looks = self.counters.look(request, &plan, &self.clock).await?;
-        let (cold, now) = (self.counters.coldness(), self.clock.now());
+        let looks = self.counters.look(request, &plan, self.now()).await?;
+        let (cold, now) = (self.counters.coldness(), self.now());
         let mut explanation = explain(live.rules(), request, &plan, looks);
         if let Some(found) = &found {
             explanation = explanation.recorded(found);
@@ -406,7 +436,7 @@ impl Service {
 
     /// For how many nanoseconds more lost counters of windows of this length count as full.
     pub fn cold_nanos_left(&self, window_nanos: u64) -> u64 {
-        self.counters.coldness().nanos_left(window_nanos, self.clock.now())
+        self.counters.coldness().nanos_left(window_nanos, self.now())
     }
 
     /// The end of every decision: concludes, counts, logs and renders it. `at` is a clock reading that the decision has
@@ -502,7 +532,7 @@ impl Service {
                 check.hits = Hits::GiveBack(u64::from(u32::MAX));
             }
         }
-        self.counters.finish(request, &plan, Some(RESET_TIMEOUT), &self.clock).await?;
+        self.counters.finish(request, &plan, Some(RESET_TIMEOUT), self.now()).await?;
         Ok(())
     }
 
@@ -512,7 +542,7 @@ impl Service {
     /// # Errors
     /// When too many rules are watched.
     pub fn watched(&self, live: InForce<'_>, rule: usize, most: usize) -> Result<Watched, TooManyWatches> {
-        live.loaded.watches.ask(rule, most, self.denied.is_some(), monotonic())
+        live.loaded.watches.ask(rule, most, self.denied.is_some(), self.runtime.monotonic())
     }
 
     /// Forgets counters that nobody asks about any more, and frees rules that are no longer in force and that no request
@@ -521,7 +551,7 @@ impl Service {
     pub fn reclaim(&self) {
         self.load_rules();
         if let Ok(live) = self.snapshot() {
-            live.in_force().loaded.watches.end_unwanted(monotonic());
+            live.in_force().loaded.watches.end_unwanted(self.runtime.monotonic());
         }
         self.live.reclaim();
     }

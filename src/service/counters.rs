@@ -9,14 +9,16 @@ use tidegate_engine::look::Looks;
 use tidegate_engine::memory::{Cold, MemoryStore};
 use tidegate_engine::plan::Plan;
 use tidegate_engine::request::Request;
+use tidegate_engine::time::Timestamp;
+use tidegate_redis::runtime::{Runtime, Tokio};
 use tidegate_redis::{Applied, SharedStore, StoreError};
 
 /// Where counters live.
-pub enum Counters {
+pub enum Counters<R: Runtime = Tokio> {
     /// In this process.
     Memory(Arc<MemoryStore>),
     /// In a store that several nodes share.
-    Shared(Arc<SharedStore>),
+    Shared(Arc<SharedStore<R>>),
 }
 
 /// Which of a few plans were answered, by place.
@@ -42,7 +44,7 @@ impl Answered {
     }
 }
 
-impl Counters {
+impl<R: Runtime> Counters<R> {
     /// Whether [`begin`](Self::begin) may answer anything.
     #[inline]
     pub fn may_answer_now(&self) -> bool {
@@ -84,7 +86,8 @@ impl Counters {
         answered
     }
 
-    /// Checks and charges all counters of one plan, the shared store's too. The caller waits for `timeout`.
+    /// Checks and charges all counters of one plan, the shared store's too. The caller waits for `timeout`. `now` is a
+    /// reading of a moment ago.
     ///
     /// # Errors
     /// When the shared store does not answer for a counter whose fallback is an error.
@@ -93,18 +96,16 @@ impl Counters {
         request: &Request<'_>,
         plan: &Plan<'_>,
         timeout: Option<Duration>,
-        clock: &Clock,
+        now: Timestamp,
     ) -> Result<Applied, StoreError> {
         match self {
-            Self::Memory(store) => {
-                Ok(Applied { verdicts: store.apply(plan, clock.now()), ..Applied::default() })
-            }
+            Self::Memory(store) => Ok(Applied { verdicts: store.apply(plan, now), ..Applied::default() }),
             Self::Shared(shared) => shared.apply(request, plan, timeout).await,
         }
     }
 
     /// The shared store, if counters live there.
-    pub fn shared(&self) -> Option<&Arc<SharedStore>> {
+    pub fn shared(&self) -> Option<&Arc<SharedStore<R>>> {
         match self {
             Self::Memory(_) => None,
             Self::Shared(shared) => Some(shared),
@@ -127,10 +128,10 @@ impl Counters {
         &self,
         request: &Request<'_>,
         plan: &Plan<'_>,
-        clock: &Clock,
+        now: Timestamp,
     ) -> Result<Looks, StoreError> {
         match self {
-            Self::Memory(store) => Ok(store.look(plan, clock.now())),
+            Self::Memory(store) => Ok(store.look(plan, now)),
             Self::Shared(shared) => shared.look(request, plan).await,
         }
     }

@@ -1,4 +1,4 @@
-//! Services without settings, for the tests and benchmarks of the fronts.
+//! Services without settings: for the tests and benchmarks of the fronts, and for nodes that are simulated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
 use tidegate_engine::rules::{LoadOptions, RuleSet, SourceFile, load};
 use tidegate_records::{Record, RecordKey};
+use tidegate_redis::SharedStore;
+use tidegate_redis::runtime::Runtime;
 
 /// Metrics of a small process.
 pub(crate) fn metrics() -> Arc<Metrics> {
@@ -44,6 +46,11 @@ pub(crate) fn service_at(clock: Clock, text: Option<&str>, metrics: &Arc<Metrics
         service.install(rules(text));
     }
     service
+}
+
+/// A service of a node that is simulated, without rules: on the node's runtime, with counters in this store.
+pub fn simulated<R: Runtime>(runtime: R, store: Arc<SharedStore<R>>, clock: Clock) -> Service<R> {
+    Service::on(runtime, Counters::Shared(store), metrics(), clock, Modes::default())
 }
 
 /// The same service with these records, all of them known, and no store that could be asked for others.

@@ -15,18 +15,18 @@ mod oracle;
 mod tests;
 
 use std::hash::BuildHasherDefault;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
 use self::fetches::{Fetches, Flight, Landing};
-use crate::clock::timer;
 use tidegate_engine::key::{Key, KeySecret};
 use tidegate_engine::keyed::HighHalf;
 use tidegate_engine::plan::{Check, Origin, Plan, Step};
@@ -34,6 +34,7 @@ use tidegate_engine::records::{Found, Terms};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::Rule;
 use tidegate_records::{Record, RecordKey};
+use tidegate_redis::runtime::{Runtime, Tokio};
 
 /// Requests that may wait for records at a time. A request that waits takes about 2 KiB.
 const WAITING_MAX: usize = 10_000;
@@ -85,7 +86,8 @@ pub struct RecordsOptions {
 type Known = Option<Terms>;
 
 /// Records, as far as they are known here.
-pub struct Records {
+pub struct Records<R: Runtime = Tokio> {
+    runtime: R,
     source: Box<dyn RecordSource>,
     secret: KeySecret,
     options: RecordsOptions,
@@ -122,6 +124,13 @@ struct Asked<'p> {
 impl Records {
     /// Records of this source. The names in the cache are made under `secret`, as those of rules are.
     pub fn new(source: impl RecordSource, secret: KeySecret, options: RecordsOptions) -> Self {
+        Self::on(Tokio, source, secret, options)
+    }
+}
+
+impl<R: Runtime> Records<R> {
+    /// The same on this runtime.
+    pub fn on(runtime: R, source: impl RecordSource, secret: KeySecret, options: RecordsOptions) -> Self {
         let entries = options.cache_entries.max(1);
         let cache = Cache::with(
             entries,
@@ -131,6 +140,7 @@ impl Records {
             DefaultLifecycle::default(),
         );
         Self {
+            runtime,
             source: Box::new(source),
             secret,
             options,
@@ -168,7 +178,8 @@ impl Records {
         timeout: Option<Duration>,
     ) -> Found {
         let waiting = self.waiting.try_acquire();
-        let until = timer() + timeout.unwrap_or(Duration::MAX).min(self.options.timeout);
+        let time = timeout.unwrap_or(Duration::MAX).min(self.options.timeout);
+        let mut time_is_over = pin!(self.runtime.sleep(time).fuse());
         // All fetches begin before the first is waited for.
         let mut all = SmallVec::<[_; 2]>::new();
         for asked in asked(request, plan) {
@@ -179,7 +190,7 @@ impl Records {
         for (Asked { descriptor, rule, name }, fetched) in all {
             let known = match fetched {
                 Fetched::Known(known) => Ok(known),
-                Fetched::Flight(flight) => flight.landed(until).await,
+                Fetched::Flight(flight) => flight.landed(time_is_over.as_mut()).await,
                 Fetched::Refused => Err(NoAnswer),
             };
             let known = known.unwrap_or_else(|NoAnswer| self.without_store(self.cache.get(&name)));
@@ -212,9 +223,9 @@ impl Records {
     /// Asks the store, on a task of its own: whoever waits may go away.
     fn fetch(self: &Arc<Self>, key: RecordKey, landing: Landing) {
         let records = Arc::clone(self);
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             records.stats.fetches.fetch_add(1, Relaxed);
-            let answer = tokio::time::timeout(FETCH_TIMEOUT, records.source.get(key)).await;
+            let answer = records.runtime.timeout(FETCH_TIMEOUT, records.source.get(key)).await;
             let known = answer.unwrap_or(Err(NoAnswer)).map(|record| record.map(terms));
             if known.is_err() {
                 records.stats.failures.fetch_add(1, Relaxed);

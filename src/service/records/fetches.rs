@@ -3,10 +3,11 @@
 //! In: keys that are not known. Out: what the store answers for each, to all that wait. A fetch that began before its key
 //! changed is dropped from here: whoever waits for it already gets its answer, nobody else does, and it is not kept.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
+use futures_util::future::FusedFuture;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -105,12 +106,19 @@ impl Fetches {
 }
 
 impl Flight {
-    /// Waits for the answer, until then at most.
-    pub(super) async fn landed(mut self, until: Instant) -> Answer {
-        let answer = tokio::time::timeout_at(until.into(), self.answer.wait_for(Option::is_some)).await;
-        match answer {
-            Ok(Ok(answer)) => answer.unwrap_or(Err(NoAnswer)),
-            Ok(Err(_)) | Err(_) => Err(NoAnswer),
+    /// Waits for the answer until the time is over. After that, only an answer that is there already counts.
+    pub(super) async fn landed(mut self, time_is_over: Pin<&mut impl FusedFuture<Output = ()>>) -> Answer {
+        let time_is_over = async {
+            if !time_is_over.is_terminated() {
+                time_is_over.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = self.answer.wait_for(Option::is_some) => {
+                answer.ok().and_then(|answer| *answer).unwrap_or(Err(NoAnswer))
+            }
+            () = time_is_over => Err(NoAnswer),
         }
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::clock::{Clock, monotonic};
+use crate::clock::{Clock, monotonic, timer};
 use crate::service::fixture::{metrics, rules};
 use crate::service::{Batch, Counters, Service, ServiceError};
 use tidegate_engine::Timestamp;

@@ -38,6 +38,7 @@ impl Runtime for Tokio {
     type Transport = TokioTransport;
     type Task = Option<AbortHandle>;
 
+    #[inline]
     fn monotonic(&self) -> Instant {
         clock::monotonic()
     }
