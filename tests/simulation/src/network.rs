@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use redis::{Arg, Cmd, RedisResult, Value};
+use smallvec::SmallVec;
 
 use crate::random::Random;
 use crate::redis::database::Reply;
@@ -205,7 +206,8 @@ impl Network {
     /// The server runs a command now.
     fn run(&self, now: Time, server: usize, command: &Cmd, asks: bool) -> Value {
         self.commands.fetch_add(1, Relaxed);
-        let arguments: Vec<&[u8]> = command
+        // As many as most scripts take.
+        let arguments: SmallVec<[&[u8]; 64]> = command
             .args_iter()
             .map(|argument| match argument {
                 Arg::Simple(argument) => argument,

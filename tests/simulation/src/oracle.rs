@@ -80,10 +80,11 @@ pub fn too_much(rules: &Rules<'_>, records: &[Record]) -> Option<String> {
 
 /// What a judge finds in the records of a counter, by the time at which they were asked.
 fn each_counter(records: &[Record], judge: impl Fn(usize, &[Record]) -> Option<String>) -> Option<String> {
-    let mut counters: BTreeMap<(usize, u64, u64, Time), Vec<Record>> = BTreeMap::new();
-    records
-        .iter()
-        .for_each(|it| counters.entry((it.limit, it.key, it.epoch, it.window)).or_default().push(*it));
+    let mut counters: BTreeMap<(usize, u64, u64, [Time; 2]), Vec<Record>> = BTreeMap::new();
+    for it in records {
+        let counter = (it.limit, it.key, it.epoch, [it.window, it.rule_window]);
+        counters.entry(counter).or_default().push(*it);
+    }
     counters.into_iter().find_map(|((limit, key, ..), mut own)| {
         own.sort_by_key(|it| it.asked);
         judge(limit, &own).map(|found| format!("limit {limit}, key {key}: {found}"))

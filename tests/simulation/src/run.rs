@@ -4,20 +4,24 @@ mod ask;
 mod checks;
 mod cluster;
 mod faults;
+mod records;
 mod resets;
 mod way;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use tidegate::{Records, Service};
 use tidegate_engine::rules::{Epochs, RuleSet};
-use tidegate_redis::SharedStore;
+use tokio::sync::Notify;
 
 use crate::network::{Latencies, Network};
 use crate::node::Node;
 use crate::oracle::{Loss, Record};
 use crate::scenario::Scenario;
 use crate::world::{MILLI, SECOND, Time, World, lock};
+use ask::LIMITS;
+use records::Shelf;
 use way::Excepted;
 
 /// How much later than its budget an answer may come: a message of the runtime's own.
@@ -60,6 +64,8 @@ pub enum Kind {
     TooLate,
     /// When nothing failed any more, N was not there again.
     NotRecovered,
+    /// A request was decided by a limit that was not in force.
+    WrongLimit,
     /// Leased hits are neither spent nor given back.
     Unaccounted,
 }
@@ -70,9 +76,10 @@ struct Run {
     network: Arc<Network>,
     scenario: Scenario,
     /// The rules of each version.
-    rules: [Arc<RuleSet>; 2],
+    rules: [RuleSet; 2],
     nodes: Mutex<Vec<State>>,
     records: Mutex<Vec<Record>>,
+    shelf: Arc<Shelf>,
     losses: Mutex<Vec<Loss>>,
     /// When keys came to servers of a Cluster.
     moves: Mutex<Vec<(usize, Time)>>,
@@ -85,13 +92,15 @@ struct Run {
 /// A node, as clients see it.
 #[derive(Default)]
 struct State {
-    store: Option<Arc<SharedStore<Node>>>,
-    runtime: Option<Node>,
+    service: Option<Arc<Service<Node>>>,
+    records: Option<Arc<Records<Node>>>,
+    /// Told when the node stops.
+    stopping: Arc<Notify>,
     version: usize,
     /// The resets that it has heard of. They survive a crash, because they lie in Redis.
     epochs: Epochs,
-    /// Its rules in these epochs, until one of both changes.
-    rules: Option<Arc<RuleSet>>,
+    /// The same as a number for each limit.
+    epoch_numbers: [u64; LIMITS.len()],
     excepted: Excepted,
     starts: u64,
     /// Requests to its store that wait for an answer.
@@ -108,7 +117,7 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
     };
     let servers = cluster::servers(scenario);
     let network = Network::new(scenario.seed, scenario.clocks.len(), servers, latencies);
-    let rules = [0, 1].map(|version| Arc::new(cluster::rules(&scenario.limits, version)));
+    let rules = [0, 1].map(|version| cluster::rules(&scenario.limits, version));
     let nodes = scenario.clocks.iter().map(|_| State::default());
     let run = Arc::new(Run {
         world,
@@ -116,7 +125,8 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
         scenario: scenario.clone(),
         rules,
         nodes: Mutex::new(nodes.collect()),
-        records: Mutex::default(),
+        records: Mutex::new(Vec::with_capacity(2 * scenario.asks.len())),
+        shelf: Arc::default(),
         losses: Mutex::default(),
         moves: Mutex::default(),
         pauses: Mutex::default(),
@@ -133,7 +143,7 @@ pub fn run(scenario: &Scenario, tells: bool) -> Outcome {
     let outcome = Outcome {
         violation,
         requests: scenario.asks.len() as u64,
-        commands: run.network.commands.load(std::sync::atomic::Ordering::Relaxed),
+        commands: run.network.commands.load(Relaxed),
         codes: *lock(&run.codes),
         story: run.world.story(),
     };
@@ -162,18 +172,40 @@ impl Run {
     /// Starts a node, perhaps again.
     fn start(self: &Arc<Self>, number: usize) {
         let mut nodes = lock(&self.nodes);
-        if nodes[number].store.is_some() {
+        let state = &mut nodes[number];
+        if state.service.is_some() {
             return;
         }
-        nodes[number].starts += 1;
-        let seed = self.scenario.seed ^ (number as u64) << 32 ^ nodes[number].starts;
+        state.starts += 1;
+        let seed = self.scenario.seed ^ (number as u64) << 32 ^ state.starts;
         let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
-        let store = Arc::new(cluster::store(&self.scenario, self.world.now(), &node));
-        (nodes[number].store, nodes[number].asking) = (Some(Arc::clone(&store)), Arc::default());
-        nodes[number].runtime = Some(node);
+        state.records = self.records_of(number, &node, seed);
+        let records = state.records.clone();
+        let service = Arc::new(cluster::service(&self.scenario, self.world.now(), &node, records));
+        service.begin_epochs(&state.epochs);
+        service.except(state.excepted.all());
+        service.install(self.rules[state.version].clone());
+        state.service = Some(Arc::clone(&service));
+        (state.stopping, state.asking) = Default::default();
+        let (run, stopping, asking) =
+            (Arc::clone(self), Arc::clone(&state.stopping), Arc::clone(&state.asking));
         drop(nodes);
         self.world.tell(|| format!("node {number} starts"));
-        store.attach();
+        self.world.spawn(number, async move {
+            service.work(stopping.notified()).await;
+            // A request that still waits may hold leased hits. All of them end within their budgets.
+            while asking.load(Relaxed) > 0 {
+                run.world.until(run.world.now() + MILLI).await;
+            }
+            run.check_accounts(number, &service);
+        });
+    }
+
+    /// A node serves nobody any more, and gives back what it has of leases.
+    fn stop_node(&self, node: usize) {
+        let state = &mut lock(&self.nodes)[node];
+        state.service = None;
+        state.stopping.notify_one();
     }
 
     fn wrong(&self, kind: Kind, what: String) {

@@ -6,10 +6,12 @@ mod drawn;
 mod fault;
 mod operators;
 mod plots;
+mod records;
 mod stage;
 
 use std::fmt::{self, Display, Formatter};
 
+use tidegate::StaleMode;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
@@ -17,6 +19,7 @@ use crate::node::NodeClock;
 use crate::redis::scripts::RunBy;
 use crate::world::{MILLI, SECOND, Time};
 pub use fault::{Fault, What};
+pub use records::{HEARD_MAX, Terms};
 use stage::Plot;
 
 /// How long clients ask.
@@ -49,6 +52,10 @@ pub struct Scenario {
     pub slow_one_in: u64,
     /// How much longer each message of a node takes, to servers and back.
     pub far: Vec<[Time; 2]>,
+    /// What holds where the store of records does not answer.
+    pub stale_mode: StaleMode,
+    /// How many keys a node knows of that have records or none.
+    pub record_cache: usize,
     /// What clients ask, by time.
     pub asks: Vec<Ask>,
     /// What goes wrong, or is changed, by time.
@@ -101,12 +108,15 @@ pub struct LimitSpec {
     pub failure: StoreFailure,
     /// The largest N that an exception gives it, 0 if they all do something else. `None`: it has no exceptions.
     pub excepted: Option<u32>,
+    /// The largest N that a record gives it. `None`: no counter of it has a record.
+    pub recorded: Option<u32>,
 }
 
 impl LimitSpec {
     /// The largest N that is ever in force.
     pub fn most(&self) -> u64 {
-        u64::from(self.requests[0].max(self.requests[1]).max(self.excepted.unwrap_or(0)))
+        let others = [self.excepted, self.recorded].map(Option::unwrap_or_default);
+        u64::from(self.requests.into_iter().chain(others).max().unwrap_or(0))
     }
 }
 
@@ -194,6 +204,7 @@ impl Display for Scenario {
                 (limit.is_leased, "leased"),
                 (limit.is_reported, "reported"),
                 (limit.excepted.is_some(), "with exceptions"),
+                (limit.recorded.is_some(), "with records"),
             ];
             let flags: Vec<_> = flags.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
             writeln!(

@@ -126,6 +126,7 @@ impl World {
     }
 
     /// Now.
+    #[inline]
     pub fn now(&self) -> Time {
         self.now.load(Relaxed)
     }
@@ -255,6 +256,7 @@ impl World {
 }
 
 /// A lock in a world of one thread.
+#[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

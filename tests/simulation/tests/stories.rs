@@ -1,5 +1,6 @@
 //! Scenarios that somebody thought out, each a fault that no longer is.
 
+use tidegate::StaleMode;
 use tidegate_engine::exceptions::Effect;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
@@ -20,6 +21,7 @@ fn limit(algorithm: Algorithm, requests: u32, window_secs: u64) -> LimitSpec {
         is_reported: false,
         failure: StoreFailure::Error,
         excepted: None,
+        recorded: None,
     }
 }
 
@@ -38,6 +40,8 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         denies_cold: false,
         slow_one_in: 1 << 40,
         far: vec![[0, 0]; 2],
+        stale_mode: StaleMode::Rule,
+        record_cache: 100,
         asks,
         faults,
     }
@@ -110,4 +114,20 @@ fn operators_are_obeyed() {
     let outcome = run(&scenario(limits, (1..10).map(asked).collect(), faults), true);
     assert_eq!(outcome.violation, None, "{}", outcome.story);
     assert_eq!(outcome.codes, [5 + 1, 4, 0], "{}", outcome.story);
+}
+
+/// Records are in force as they come, change and go. One with another window has another counter.
+#[test]
+fn records_are_obeyed() {
+    let asked = |at| ask(at * SECOND, 0, &[(0, 5)]);
+    let fault = |at, terms| Fault {
+        at: at * SECOND + SECOND / 2,
+        what: What::Record { limit: 0, key: 0, terms, heard_within: SECOND / 4 },
+    };
+    let faults = vec![fault(2, Some((10, None))), fault(4, Some((20, Some(30)))), fault(5, None)];
+    let limits = vec![LimitSpec { recorded: Some(20), ..limit(Algorithm::SlidingWindow, 5, 60) }];
+    // 1: 5 of 5. 2: denied. 3: 10 of 10. 4: denied. 5: 5 of another 20. 6: denied.
+    let outcome = run(&scenario(limits, (1..7).map(asked).collect(), faults), true);
+    assert_eq!(outcome.violation, None, "{}", outcome.story);
+    assert_eq!(outcome.codes, [3 + 1, 3, 0], "{}", outcome.story);
 }

@@ -23,6 +23,8 @@ pub struct Record {
     pub requests: u32,
     /// And its W.
     pub window: Time,
+    /// W of its rule. A record may say another. When a reload changes this, counters of records begin anew too.
+    pub rule_window: Time,
     /// They were not asked for, but reported.
     pub is_reported: bool,
     /// An exception let everything pass.

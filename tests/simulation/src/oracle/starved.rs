@@ -21,6 +21,7 @@ impl Rules<'_> {
             && !limit.is_leased
             && !limit.is_shadow
             && limit.excepted.is_none()
+            && limit.recorded.is_none()
             && limit.requests[0] == limit.requests[1]
     }
 }

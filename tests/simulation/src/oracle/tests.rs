@@ -13,6 +13,7 @@ fn limit(algorithm: Algorithm) -> LimitSpec {
         is_reported: false,
         failure: StoreFailure::Error,
         excepted: None,
+        recorded: None,
     }
 }
 
@@ -29,6 +30,7 @@ fn record((asked, answered): (Time, Time), outcome: Outcome) -> Record {
         answered,
         requests,
         window: SECOND,
+        rule_window: SECOND,
         is_reported,
         is_unlimited,
         is_refunded,

@@ -6,15 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-use tidegate_engine::decision::{Code, Verdicts, conclude};
+use tidegate::ServiceError;
 use tidegate_engine::limit::Algorithm;
-use tidegate_engine::plan::{Plan, Step};
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
-use tidegate_engine::rules::{Epochs, Unit};
-use tidegate_redis::StoreError;
+use tidegate_engine::rules::Unit;
 
-use super::way::Way;
+use super::way::{Decided, Way};
 use super::{Kind, LATE_MAX, Run};
 use crate::oracle::{Outcome, Record};
 use crate::redis::server::EPOCH_MICROS;
@@ -24,9 +21,6 @@ use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 /// The keys of limits in requests, and the values of counters.
 pub(super) const LIMITS: [&str; 3] = ["l0", "l1", "l2"];
 pub(super) const KEYS: [&str; 7] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6"];
-
-/// Which counters of a request are over.
-type Overs = SmallVec<[bool; 4]>;
 
 /// A request that waits for its answer, until this is dropped.
 struct Asking(Arc<AtomicU64>);
@@ -97,7 +91,7 @@ impl Run {
         ask.items.iter().all(|item| {
             let limit = &self.scenario.limits[item.limit];
             let window = limit.window_secs[0] * SECOND;
-            if limit.window_secs[1] != limit.window_secs[0] {
+            if limit.window_secs[1] != limit.window_secs[0] || limit.recorded.is_some() {
                 // They may go back to another counter.
                 return false;
             }
@@ -140,21 +134,16 @@ impl Run {
         // Boxed, because it is large and handed on.
         Some(Box::pin(async move {
             let (asked, _asking) = (run.world.now(), Asking::begin(&way.asking));
-            let mut request = Request::new("sim", 1);
-            for item in &items {
-                run.push(&mut request, item, version, sign < 0);
-            }
             let first = if sign > 0 {
-                run.note(number, (asked, deadline), &items, (version, &way.epochs))
+                run.note(number, (asked, deadline), &items, (version, way.epochs))
             } else {
                 usize::MAX
             };
-            let planned = |plan: &Plan<'_>| run.planned(first, plan);
-            let concluded = |plan: &Plan<'_>, verdicts: &Verdicts| {
-                let overs = verdicts.iter().map(|verdict| verdict.is_some_and(|verdict| verdict.over));
-                (conclude(plan, verdicts).code == Code::Ok, overs.collect())
+            let read = |request: &mut Request<'static>| {
+                request.begin("sim", 1);
+                items.iter().for_each(|item| run.push(request, item, version, sign < 0));
             };
-            let answered = way.decide(&request, deadline.map(Duration::from_nanos), planned, concluded).await;
+            let answered = way.decide(read, deadline.map(Duration::from_nanos)).await;
             run.answered((number, first), node, (asked, deadline), &items, sign, answered)
         }))
     }
@@ -180,11 +169,12 @@ impl Run {
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
         sign: i8,
-        answered: Result<(bool, Overs), StoreError>,
+        answered: Result<Decided, ServiceError>,
     ) -> Option<bool> {
         let now = self.world.now();
         let what = if sign < 0 { "gives back" } else { "asks for" };
-        let budget = self.scenario.timeout.min(deadline.unwrap_or(Time::MAX)) + LATE_MAX;
+        let timeout = self.scenario.timeout + self.waits_for_records(items.iter().map(|item| item.limit));
+        let budget = timeout.min(deadline.unwrap_or(Time::MAX)) + LATE_MAX;
         let stood_still =
             lock(&self.pauses).iter().any(|&(other, from, to)| other == node && from <= now && to >= asked);
         if now - asked > budget && !stood_still {
@@ -197,7 +187,7 @@ impl Run {
                 ),
             );
         }
-        let (is_ok, overs) = match answered {
+        let Decided { is_ok, counters } = match answered {
             Ok(answered) => answered,
             Err(error) => {
                 lock(&self.codes)[2] += 1;
@@ -216,9 +206,14 @@ impl Run {
         if sign < 0 {
             return Some(is_ok);
         }
-        for (record, over) in lock(&self.records)[first..].iter_mut().zip(overs) {
+        for (record, counter) in lock(&self.records)[first..].iter_mut().zip(counters) {
+            let over = counter.over;
+            let by = (counter.requests, counter.window_nanos);
+            self.check_limit(node, record, by, deadline.is_none());
             record.outcome = if is_ok { Outcome::Admitted } else { Outcome::Denied { over } };
-            record.answered = now;
+            (record.answered, record.requests) = (now, counter.requests);
+            record.window = counter.window_nanos;
+            record.is_unlimited = counter.is_shadow && !self.scenario.limits[record.limit].is_shadow;
         }
         Some(is_ok)
     }
@@ -229,8 +224,9 @@ impl Run {
         number: usize,
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
-        (version, epochs): (usize, &Epochs),
+        (version, epochs): (usize, [u64; LIMITS.len()]),
     ) -> usize {
+        let timeout = self.scenario.timeout + self.waits_for_records(items.iter().map(|item| item.limit));
         let mut records = lock(&self.records);
         let first = records.len();
         records.extend(items.iter().map(|item| {
@@ -239,13 +235,14 @@ impl Run {
                 request: number,
                 limit: item.limit,
                 key: item.key,
-                epoch: self.epoch_of(epochs, item.limit),
+                epoch: epochs[item.limit],
                 hits: item.hits,
                 asked,
                 // A server does nothing after the deadline of a call.
-                answered: asked + self.scenario.timeout + LATE_MAX,
+                answered: asked + timeout + LATE_MAX,
                 requests: limit.requests[version],
                 window: limit.window_secs[version] * SECOND,
+                rule_window: limit.window_secs[version] * SECOND,
                 is_reported: limit.is_reported,
                 is_unlimited: false,
                 is_refunded: false,
@@ -254,15 +251,6 @@ impl Run {
             }
         }));
         first
-    }
-
-    /// Notes under which N a request is decided: that of the last plan that asks counters.
-    fn planned(&self, first: usize, plan: &Plan<'_>) {
-        for (record, step) in lock(&self.records).iter_mut().skip(first).zip(&plan.steps) {
-            let Step::Check(check) = step else { panic!("every item meets a limit") };
-            record.requests = check.limit.requests();
-            record.is_unlimited = check.shadow && !self.scenario.limits[record.limit].is_shadow;
-        }
     }
 }
 

@@ -3,16 +3,18 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
+use tidegate::Service;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::LeaseTotals;
 
 use super::{Kind, Run, Violation};
+use crate::node::Node;
 use crate::oracle::{Rules, starved, too_much};
-use crate::scenario::{Item, What};
-use crate::world::{MILLI, SECOND, Time, lock};
+use crate::scenario::{Fault, Item, What};
+use crate::world::{SECOND, Time, lock};
 
 /// How often leases are accounted for.
-const ACCOUNTED: Time = 250 * MILLI;
+const ACCOUNTED: Time = SECOND;
 
 impl Run {
     /// When nothing has failed for a window, all of N is there again.
@@ -33,14 +35,20 @@ impl Run {
         // What was reported, or admitted alone, fills a bucket beyond its size: with what drains in 16 windows at most.
         let overflows = limit.is_reported || limit.failure == StoreFailure::Local;
         let windows = if limit.algorithm.is_bucket() && overflows { 18 } else { 2 };
-        let window = limit.window_secs[0].max(limit.window_secs[1]);
+        let of_record = |fault: &Fault| match fault.what {
+            What::Record { terms: Some((_, secs)), .. } => secs,
+            _ => None,
+        };
+        let others = self.scenario.faults.iter().filter_map(of_record);
+        let window = limit.window_secs.into_iter().chain(others).max().unwrap_or(0);
         windows * window * SECOND + self.scenario.lease_time
     }
 
     fn check_recovered_limit(self: &Arc<Self>, number: usize) {
         let node = (self.scenario.seed % self.scenario.clocks.len() as u64) as usize;
         let version = lock(&self.nodes)[node].version;
-        let hits = u64::from(self.scenario.limits[number].requests[version]);
+        let own = self.scenario.limits[number].requests[version];
+        let hits = self.shelf.now((number, 0)).map_or(own, |(requests, _)| requests).into();
         let items = vec![Item { limit: number, key: 0, hits }];
         let request = self.scenario.asks.len() + number;
         let Some(task) = self.request(request, node, items, 1, None) else {
@@ -75,21 +83,23 @@ impl Run {
         }
         self.world.at(next, move |_| {
             for node in 0..run.scenario.clocks.len() {
-                let (store, asking) = {
+                let (service, asking) = {
                     let nodes = lock(&run.nodes);
-                    (nodes[node].store.clone(), nodes[node].asking.load(Relaxed))
+                    (nodes[node].service.clone(), nodes[node].asking.load(Relaxed))
                 };
                 // A request that waits may hold some.
-                if let (Some(store), 0) = (store, asking) {
-                    run.check_accounts(node, store.leases(), store.leased_hits_left());
+                if let (Some(service), 0) = (service, asking) {
+                    run.check_accounts(node, &service);
                 }
             }
             run.check_accounts_until(end);
         });
     }
 
-    pub(super) fn check_accounts(&self, node: usize, totals: LeaseTotals, hits_left: u64) {
-        let LeaseTotals { hits_taken, hits_spent, hits_given_back, .. } = totals;
+    pub(super) fn check_accounts(&self, node: usize, service: &Service<Node>) {
+        let Some(store) = service.counters().shared() else { return };
+        let LeaseTotals { hits_taken, hits_spent, hits_given_back, .. } = store.leases();
+        let hits_left = store.leased_hits_left();
         if hits_taken != hits_spent + hits_left + hits_given_back {
             let what = format!(
                 "node {node} took leases of {hits_taken} hits, of which {hits_spent} were spent, {hits_left} are left, \

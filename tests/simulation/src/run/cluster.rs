@@ -1,8 +1,9 @@
-//! What a scenario names: its servers, its rules, and the shared store of a node.
+//! What a scenario names: its servers, its rules, and the service of a node.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::{Records, Service, simulated};
 use tidegate_engine::clock::Clock;
 use tidegate_engine::key::KeySecret;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
@@ -16,6 +17,9 @@ use crate::node::Node;
 use crate::redis::server::{EPOCH_MICROS, Server};
 use crate::scenario::{Layout, LimitSpec, Scenario};
 use crate::world::Time;
+
+/// Under which keys of counters and names of records are made.
+pub(super) const SECRET: [u8; 16] = [7; 16];
 
 /// The servers of a scenario.
 pub(super) fn servers(scenario: &Scenario) -> Vec<Server> {
@@ -49,7 +53,7 @@ pub(super) fn rules(limits: &[LimitSpec], version: usize) -> RuleSet {
     let text =
         format!("domain: sim\ndescriptors:\n  - {{key: none, rate_limit: {{unlimited: true}}}}\n{rules}");
     let file = SourceFile { name: "sim.yaml".into(), bytes: text.into(), presumed: false };
-    let options = LoadOptions::new(KeySecret::new([7; 16])).default_cost(Cost::Asked).strict(true);
+    let options = LoadOptions::new(KeySecret::new(SECRET)).default_cost(Cost::Asked).strict(true);
     load(&[file], &options).expect("good rules").rules
 }
 
@@ -61,9 +65,10 @@ fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
         StoreFailure::Local => "local",
     };
     let sync = if limit.is_leased { ", sync: leased" } else { "" };
+    let records = if limit.recorded.is_some() { "limits_from: store, " } else { "" };
     let cost = if limit.is_reported { "reported" } else { "asked" };
     format!(
-        "  - {{key: l{number}, shadow_mode: {}, rate_limit: {{window: {}s, requests_per_unit: {}, algorithm: {}, \
+        "  - {{key: l{number}, {records}shadow_mode: {}, rate_limit: {{window: {}s, requests_per_unit: {}, algorithm: {}, \
          on_store_failure: {failure}, cost: {cost}{sync}}}}}\n",
         limit.is_shadow,
         limit.window_secs[version],
@@ -72,8 +77,13 @@ fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
     )
 }
 
-/// The shared store of a node that starts now.
-pub(super) fn store(scenario: &Scenario, now: Time, node: &Node) -> SharedStore<Node> {
+/// The service of a node that starts now, without rules.
+pub(super) fn service(
+    scenario: &Scenario,
+    now: Time,
+    node: &Node,
+    records: Option<Arc<Records<Node>>>,
+) -> Service<Node> {
     let host = |name: &str| Address::Tcp(name.to_owned(), 6379);
     let on = |kind| {
         let mut options = RedisOptions::new(kind).timeout(Duration::from_nanos(scenario.timeout));
@@ -94,5 +104,6 @@ pub(super) fn store(scenario: &Scenario, now: Time, node: &Node) -> SharedStore<
     let options = SharedStoreOptions::default()
         .deny_cache_bytes(scenario.deny_cache_bytes)
         .lease_time(Duration::from_nanos(scenario.lease_time));
-    SharedStore::new(main, per_second, Arc::new(local), clock, options)
+    let store = SharedStore::new(main, per_second, Arc::new(local), clock, options);
+    simulated(node.clone(), Arc::new(store), clock).recorded(records)
 }

@@ -1,7 +1,6 @@
 //! What goes wrong in a run, and how it heals.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_engine::request::Request;
 
@@ -11,7 +10,7 @@ use crate::oracle::Loss;
 use crate::redis::database::Database;
 use crate::redis::server::{Moving, Server};
 use crate::scenario::{Item, Layout, What};
-use crate::world::{MILLI, Time, lock};
+use crate::world::{Time, lock};
 
 impl Run {
     /// Something goes wrong, or is changed.
@@ -47,9 +46,9 @@ impl Run {
                 later(lasts, Self::heal);
             }
             What::Crash { node, lasts } => {
-                let store = lock(&self.nodes)[node].store.take();
+                let service = lock(&self.nodes)[node].service.take();
                 world.kill(Some(node));
-                drop(store);
+                drop(service);
                 network.close_all(node);
                 later(lasts, Self::heal);
             }
@@ -58,12 +57,19 @@ impl Run {
                 later(lasts, Self::heal);
             }
             What::Reload { node, version } => {
-                let mut nodes = lock(&self.nodes);
-                (nodes[node].version, nodes[node].rules) = (version, None);
-                nodes[node].store.iter().for_each(|store| store.clear_deny_cache());
+                let state = &mut lock(&self.nodes)[node];
+                state.version = version;
+                state.service.iter().for_each(|service| _ = service.install(self.rules[version].clone()));
             }
             What::Except { node, limit, key, effect, lasts } => {
                 self.except(node, |excepted| excepted.make(limit, key, effect));
+                later(lasts, Self::heal);
+            }
+            What::Record { limit, key, terms, heard_within } => {
+                self.record((limit, key), terms, heard_within);
+            }
+            What::RecordsAway { node, lasts } => {
+                self.records_are_away(node, lasts);
                 later(lasts, Self::heal);
             }
             What::Reset { node, limit, key } => self.reset(node, limit, key),
@@ -77,6 +83,7 @@ impl Run {
             What::Refuse { server, .. } => self.network.server(server, |it| it.trouble = None),
             What::Restart { server, .. } => self.network.set_gone(server, false),
             What::Pause { node, .. } => self.world.thaw(node),
+            What::RecordsAway { node, .. } => self.records_are_back(node),
             What::Crash { node, .. } | What::StopNode { node, .. } => self.start(node),
             What::Except { node, limit, key, .. } => self.except(node, |excepted| excepted.end(limit, key)),
             _ => {}
@@ -85,9 +92,9 @@ impl Run {
 
     /// A node has other exceptions from now on.
     fn except(&self, node: usize, change: impl FnOnce(&mut Excepted)) {
-        let mut nodes = lock(&self.nodes);
-        change(&mut nodes[node].excepted);
-        nodes[node].store.iter().for_each(|store| store.clear_deny_cache());
+        let state = &mut lock(&self.nodes)[node];
+        change(&mut state.excepted);
+        state.service.iter().for_each(|service| service.except(state.excepted.all()));
     }
 
     /// A counter begins anew: what was admitted before does not count any more.
@@ -95,7 +102,8 @@ impl Run {
         let Some(way) = Way::through(self, node) else { return };
         let (run, now, version) = (Arc::clone(self), self.world.now(), lock(&self.nodes)[node].version);
         // If the node dies meanwhile, the call is done before its deadline or never.
-        let (of, until) = (Some((limit, key)), now + 2 * self.scenario.timeout + LATE_MAX);
+        let until = now + 2 * self.scenario.timeout + self.waits_for_records([limit]) + LATE_MAX;
+        let of = Some((limit, key));
         let place = {
             let mut losses = lock(&self.losses);
             losses.push(Loss { since: 0, until, acknowledged: true, of });
@@ -115,23 +123,6 @@ impl Run {
     fn after(self: &Arc<Self>, lasts: Time, then: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let run = Arc::clone(self);
         self.world.at(self.world.now() + lasts, move |_| then(&run));
-    }
-
-    /// A node serves nobody any more, and gives back what it has of leases.
-    pub(super) fn stop_node(self: &Arc<Self>, node: usize) {
-        let (store, asking) = {
-            let node = &mut lock(&self.nodes)[node];
-            (node.store.take(), Arc::clone(&node.asking))
-        };
-        let (Some(store), run) = (store, Arc::clone(self)) else { return };
-        self.world.spawn(node, async move {
-            store.detach().await;
-            // A request that still waits may hold some. All of them end within their budgets.
-            while asking.load(Relaxed) > 0 {
-                run.world.until(run.world.now() + MILLI).await;
-            }
-            run.check_accounts(node, store.leases(), store.leased_hits_left());
-        });
     }
 
     fn all_is_lost(&self) {

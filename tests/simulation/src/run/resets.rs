@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_engine::rules::{Epochs, PathNode, PathPrefix, Reach, RuleSet};
+use tidegate_engine::rules::{Epochs, PathNode, PathPrefix, Reach};
 
-use super::{Run, State};
+use super::Run;
+use super::ask::LIMITS;
 use crate::world::{Time, lock};
 
 /// More resets than a scenario has.
@@ -29,28 +30,19 @@ impl Run {
         // When the run is over, nobody is there any more.
         let Some(state) = nodes.get_mut(node) else { return };
         state.epochs.raise(path(limit), epoch);
-        state.rules = None;
-        // As the program does whenever it puts rules in force.
-        state.store.iter().for_each(|store| store.clear_deny_cache());
+        state.epoch_numbers = self.epochs_of(&state.epochs);
+        state.service.iter().for_each(|service| _ = service.begin_epochs(&state.epochs));
     }
 
-    /// The rules of a node, in its epochs.
-    pub(super) fn rules_of(&self, state: &mut State) -> Arc<RuleSet> {
-        let loaded = &self.rules[state.version];
-        let rules = state.rules.get_or_insert_with(|| match state.epochs.is_empty() {
-            true => Arc::clone(loaded),
-            false => Arc::new(RuleSet::clone(loaded).in_epochs(&state.epochs)),
-        });
-        Arc::clone(rules)
-    }
-
-    /// Which of the counters of this limit a node asks that has heard of these resets: another number for each epoch.
-    pub(super) fn epoch_of(&self, epochs: &Epochs, limit: usize) -> u64 {
+    /// Which of the counters of each limit a node asks that has heard of these resets: another number for each epoch.
+    fn epochs_of(&self, epochs: &Epochs) -> [u64; LIMITS.len()] {
+        let limits = self.scenario.limits.iter().enumerate();
+        let mut numbers = [0; LIMITS.len()];
         // What requests bring along is of no rule.
-        match self.scenario.limits[limit].is_override {
-            true => 0,
-            false => epochs.of(&path(None)) * EPOCHS_MAX + epochs.of(&path(Some(limit))),
+        for (number, _) in limits.filter(|(_, limit)| !limit.is_override) {
+            numbers[number] = epochs.of(&path(None)) * EPOCHS_MAX + epochs.of(&path(Some(number)));
         }
+        numbers
     }
 }
 

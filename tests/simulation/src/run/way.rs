@@ -1,139 +1,141 @@
-//! The way of a request through a node, step by step as the program's `Service` goes it, with the same calls: first what the
-//! node can answer by itself, and then what Redis has to be asked. Who waits for Redis plans again when the answer is there.
+//! The way of a request through a node: the program's own `Service`, called as its fronts do. First it decides what the node
+//! can decide by itself. If Redis has to be asked, the front goes on with other requests before it waits.
 //!
-//! In: a request. Out: its plan and its verdicts. What `Service` does beside that is not here: metrics, logs and events.
+//! In: a request. Out: what its client is told, and under which limits that was decided.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate_engine::decision::Verdicts;
+use smallvec::SmallVec;
+use tidegate::{Batch, Service, ServiceError, Snapshot};
+use tidegate_engine::decision::{Code, Decision, Status};
 use tidegate_engine::exceptions::{Effect, Exception, Exceptions, Level};
-use tidegate_engine::plan::{Hits, Modes, Plan, Step};
 use tidegate_engine::request::Request;
-use tidegate_engine::rules::{Epochs, RuleSet};
-use tidegate_redis::runtime::Runtime as _;
-use tidegate_redis::{Applied, SharedStore, StoreError};
 
 use super::Run;
 use super::ask::{KEYS, LIMITS};
 use crate::node::Node;
 use crate::world::lock;
 
-/// How long the shared store may take to forget a counter.
-const RESET_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// What a request needs of a node.
 pub(super) struct Way {
-    run: Arc<Run>,
-    node: usize,
-    store: Arc<SharedStore<Node>>,
-    /// Requests to this store that wait for an answer.
-    pub(super) asking: Arc<AtomicU64>,
-    runtime: Node,
+    service: Arc<Service<Node>>,
     /// Those that were in force when it came.
-    rules: Arc<RuleSet>,
-    /// The resets that they know of.
-    pub(super) epochs: Epochs,
+    rules: Snapshot,
+    /// In which epoch each limit is there.
+    pub(super) epochs: [u64; LIMITS.len()],
+    /// Requests to this service that wait for an answer.
+    pub(super) asking: Arc<AtomicU64>,
+}
+
+/// What was decided.
+pub(super) struct Decided {
+    pub(super) is_ok: bool,
+    /// Of each descriptor.
+    pub(super) counters: SmallVec<[Counter; 4]>,
+}
+
+/// What was decided about one counter, and by which limit.
+pub(super) struct Counter {
+    /// The hits do not fit.
+    pub(super) over: bool,
+    pub(super) requests: u32,
+    pub(super) window_nanos: u64,
+    /// It denies nothing, by its rule or by an exception.
+    pub(super) is_shadow: bool,
+}
+
+impl Decided {
+    fn of(decision: &Decision<'_>) -> Self {
+        let counter = |status: &Status<'_>| match status {
+            Status::Limited(limited) => Counter {
+                over: limited.verdict.over,
+                requests: limited.limit.requests(),
+                window_nanos: limited.limit.window_nanos(),
+                is_shadow: limited.shadow,
+            },
+            Status::NoLimit | Status::Replaced(_) | Status::Unlimited(_) => {
+                panic!("every item meets a limit")
+            }
+        };
+        Self { is_ok: decision.code == Code::Ok, counters: decision.statuses.iter().map(counter).collect() }
+    }
+}
+
+impl Way {
+    /// The way through a node, unless it is away.
+    pub(super) fn through(run: &Run, node: usize) -> Option<Self> {
+        let state = &lock(&run.nodes)[node];
+        let service = Arc::clone(state.service.as_ref()?);
+        let rules = service.snapshot().ok()?;
+        let (epochs, asking) = (state.epoch_numbers, Arc::clone(&state.asking));
+        Some(Self { service, rules, epochs, asking })
+    }
+
+    /// Decides the request that `read` fills in, whose client waits for `timeout`.
+    pub(super) async fn decide(
+        &self,
+        read: impl Fn(&mut Request<'static>),
+        timeout: Option<Duration>,
+    ) -> Result<Decided, ServiceError> {
+        if let Some(decided) = self.decide_now(&read) {
+            return Ok(decided);
+        }
+        // A front goes on with other requests first.
+        give_way().await;
+        let read = |request: &mut Request<'static>| {
+            read(request);
+            Ok::<_, ServiceError>(())
+        };
+        let decided = |_: &Request<'_>, decision: &Decision<'_>| Decided::of(decision);
+        self.service.finish(self.rules.in_force(), read, timeout, decided).await
+    }
+
+    fn decide_now(&self, read: impl Fn(&mut Request<'static>)) -> Option<Decided> {
+        let (mut batch, mut decided) = (Batch::default(), None);
+        let Ok(()) = batch.read(|request| {
+            read(request);
+            Ok::<_, Infallible>(())
+        });
+        let live = self.rules.in_force();
+        self.service.decide(live, &batch, |_, _, decision| decided = decision.map(Decided::of));
+        decided
+    }
+
+    /// Gives all hits of the counters of a request back.
+    pub(super) async fn reset(&self, request: &Request<'_>) -> Result<(), ServiceError> {
+        self.service.reset(self.rules.in_force(), request).await
+    }
 }
 
 /// Exceptions of one node, in the order in which they were made.
 #[derive(Default)]
-pub(super) struct Excepted {
-    made: Vec<Exception>,
-    /// `None`: there are none.
-    pub(super) in_force: Option<Arc<Exceptions>>,
-}
+pub(super) struct Excepted(Vec<Exception>);
 
 impl Excepted {
+    /// All of them.
+    pub(super) fn all(&self) -> Exceptions {
+        Exceptions::new(&self.0)
+    }
+
     /// Makes an exception, instead of the one before for the same counters.
     pub(super) fn make(&mut self, limit: usize, key: Option<u64>, effect: Effect) {
-        let entries = entries(limit, key);
-        self.made.retain(|other| other.entries != entries);
-        self.made.push(Exception { domain: "sim".into(), entries, effect });
-        self.in_force = Some(Arc::new(Exceptions::new(&self.made)));
+        self.end(limit, key);
+        self.0.push(Exception { domain: "sim".into(), entries: entries(limit, key), effect });
     }
 
     /// Ends the exception for these counters.
     pub(super) fn end(&mut self, limit: usize, key: Option<u64>) {
         let entries = entries(limit, key);
-        self.made.retain(|other| other.entries != entries);
-        self.in_force = (!self.made.is_empty()).then(|| Arc::new(Exceptions::new(&self.made)));
+        self.0.retain(|other| other.entries != entries);
     }
 }
 
 fn entries(limit: usize, key: Option<u64>) -> Vec<Level> {
     vec![Level { key: LIMITS[limit].to_owned(), value: key.map(|key| KEYS[key as usize].to_owned()) }]
-}
-
-impl Way {
-    /// The way through a node, unless it is away.
-    pub(super) fn through(run: &Arc<Run>, node: usize) -> Option<Self> {
-        let state = &mut lock(&run.nodes)[node];
-        let (store, runtime) = (state.store.clone()?, state.runtime.clone()?);
-        let (rules, epochs) = (run.rules_of(state), state.epochs.clone());
-        let asking = Arc::clone(&state.asking);
-        Some(Self { run: Arc::clone(run), node, store, asking, runtime, rules, epochs })
-    }
-
-    /// Decides a request as `Service::decide` and `Service::finish` do. `planned` gets each plan before a counter is asked,
-    /// `conclude` the last one, with its verdicts: plans are large, and are not handed on.
-    pub(super) async fn decide<T>(
-        &self,
-        request: &Request<'_>,
-        deadline: Option<Duration>,
-        planned: impl Fn(&Plan<'_>),
-        conclude: impl FnOnce(&Plan<'_>, &Verdicts) -> T,
-    ) -> Result<T, StoreError> {
-        if self.store.remembers() {
-            let (plan, mut applied) = (self.plan(request, &self.exceptions()), Applied::default());
-            planned(&plan);
-            if self.store.apply_known(&plan, self.store.moment(self.runtime.monotonic()), &mut applied) {
-                return Ok(conclude(&plan, &applied.verdicts));
-            }
-        }
-        // A front goes on with other requests first.
-        give_way().await;
-        // The second plan has to be the same as the first.
-        let exceptions = self.exceptions();
-        let question = {
-            let plan = self.plan(request, &exceptions);
-            planned(&plan);
-            self.store.question(request, &plan, deadline)
-        };
-        let Some(question) = question else {
-            let plan = self.plan(request, &exceptions);
-            let applied = self.store.apply(request, &plan, deadline).await?;
-            return Ok(conclude(&plan, &applied.verdicts));
-        };
-        let reply = question.ask().await;
-        let plan = self.plan(request, &exceptions);
-        let applied = self.store.answered(&plan, question, reply)?;
-        Ok(conclude(&plan, &applied.verdicts))
-    }
-
-    /// Gives all hits of the counters of a request back, as `Service::reset` does.
-    pub(super) async fn reset(&self, request: &Request<'_>) -> Result<(), StoreError> {
-        let mut plan = self.plan(request, &None);
-        for step in &mut plan.steps {
-            if let Step::Check(check) = step {
-                check.hits = Hits::GiveBack(u64::from(u32::MAX));
-            }
-        }
-        self.store.apply(request, &plan, Some(RESET_TIMEOUT)).await.map(drop)
-    }
-
-    /// The exceptions in force now.
-    fn exceptions(&self) -> Option<Arc<Exceptions>> {
-        lock(&self.run.nodes)[self.node].excepted.in_force.clone()
-    }
-
-    fn plan(&self, request: &Request<'_>, exceptions: &Option<Arc<Exceptions>>) -> Plan<'_> {
-        let mut plan = self.rules.plan(request, Modes::default());
-        exceptions.iter().for_each(|all| all.apply(request, &mut plan));
-        plan
-    }
 }
 
 /// Lets every task run that can.

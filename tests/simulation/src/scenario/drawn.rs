@@ -4,10 +4,13 @@
 //! take turns, each undoes what another has prepared. Many come together, and close to what a client asks: what goes wrong
 //! needs two of them within a millisecond.
 
+use tidegate::StaleMode;
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
-use super::{ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, operators, plots, stage};
+use super::{
+    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, operators, plots, records, stage,
+};
 use crate::node::NodeClock;
 use crate::random::Random;
 use crate::redis::scripts::RunBy;
@@ -50,6 +53,8 @@ impl Scenario {
             denies_cold: random.one_in(3),
             slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
             far: (0..nodes).map(|_| far(&mut random, timeout)).collect(),
+            stale_mode: StaleMode::Rule,
+            record_cache: 100,
             asks: Vec::new(),
             faults: Vec::new(),
         };
@@ -60,6 +65,9 @@ impl Scenario {
             operators::add(&mut random.fork(), &mut scenario);
         }
         plots::add(&mut random.fork(), &mut scenario, staged);
+        if staged.is_none() {
+            records::add(&mut random.fork(), &mut scenario);
+        }
         scenario
     }
 }
@@ -114,6 +122,7 @@ fn limit(random: &mut Random, layout: Layout) -> LimitSpec {
             ]),
         },
         excepted: None,
+        recorded: None,
     }
 }
 

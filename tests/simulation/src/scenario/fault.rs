@@ -2,6 +2,7 @@
 
 use tidegate_engine::exceptions::Effect;
 
+use super::Terms;
 use crate::redis::server::Trouble;
 use crate::world::Time;
 
@@ -125,6 +126,24 @@ pub enum What {
         /// For so long.
         lasts: Time,
     },
+    /// The record of a counter is put into the store of records, or removed.
+    Record {
+        /// The limit.
+        limit: usize,
+        /// Which counter of it.
+        key: u64,
+        /// What it says; `None`: it is removed.
+        terms: Option<Terms>,
+        /// Every node that reaches the store hears of it within so long.
+        heard_within: Time,
+    },
+    /// A node does not reach the store of records.
+    RecordsAway {
+        /// Which.
+        node: usize,
+        /// For so long.
+        lasts: Time,
+    },
     /// A counter begins anew.
     Reset {
         /// The node that gives its hits back.
@@ -157,6 +176,7 @@ impl What {
             | Self::StopNode { node, .. }
             | Self::Reload { node, .. }
             | Self::Except { node, .. }
+            | Self::RecordsAway { node, .. }
             | Self::Reset { node, .. } => Some(node),
             Self::Stop { .. }
             | Self::Refuse { .. }
@@ -164,6 +184,7 @@ impl What {
             | Self::Restart { .. }
             | Self::FailOver { .. }
             | Self::MoveSlots { .. }
+            | Self::Record { .. }
             | Self::ResetAll { .. } => None,
         }
     }

@@ -101,5 +101,6 @@ fn limit(random: &mut Random, plot: Plot, layout: Layout, number: u64) -> LimitS
         is_reported: false,
         failure: if plot.is_of_denials() { StoreFailure::Error } else { random.pick(&failures) },
         excepted: None,
+        recorded: None,
     }
 }

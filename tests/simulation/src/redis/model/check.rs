@@ -150,7 +150,10 @@ pub(super) fn div_ceil(number: i64, divisor: i64) -> i64 {
 
 /// Numbers, as a reply has them.
 pub(super) fn doubles(numbers: impl IntoIterator<Item = i64>) -> Vec<u8> {
-    numbers.into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
+    // As long as most replies.
+    let mut packed = Vec::with_capacity(96);
+    numbers.into_iter().for_each(|number| packed.extend_from_slice(&(number as f64).to_le_bytes()));
+    packed
 }
 
 /// Reads packed numbers, one after the other.

@@ -1,0 +1,239 @@
+//! Records in a run: the store that has them, what nodes hear of changes, and by which limits they may decide.
+//!
+//! In: changes that operators make, and questions of nodes. Out: answers, after a while or none. To the judge a node may
+//! decide by what was in force since its client asked, or a little earlier: it hears of a change late. It may fall back on
+//! the limit of the rule only where the store, the client or the node itself did not wait.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::{NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, StaleMode};
+use tidegate_engine::key::KeySecret;
+use tidegate_engine::rules::Unit;
+use tidegate_records::{Record, RecordKey, Window};
+
+use super::ask::{KEYS, LIMITS};
+use super::cluster::SECRET;
+use super::{Kind, Run};
+use crate::node::Node;
+use crate::oracle;
+use crate::random::Random;
+use crate::scenario::{HEARD_MAX, Scenario, Terms};
+use crate::world::{MILLI, SECOND, Time, World, lock};
+
+/// LIMITS_TIMEOUT: how long a request waits for records.
+pub(super) const RECORDS_TIMEOUT: Time = 100 * MILLI;
+/// LIMITS_STALE_MAX: how long what is known holds while the store is away.
+const STALE_MAX: Time = 300 * MILLI;
+/// A question to the store takes so long at most: while it hangs, no other is asked for its key.
+const FETCH_TIMEOUT: Time = SECOND;
+/// The store is asked, and answers, within so long each.
+const DELAY_MAX: Time = 20 * MILLI;
+/// A client that asks so long after a change is decided by it.
+const IN_FORCE_AFTER: Time = HEARD_MAX + 4 * DELAY_MAX;
+
+/// The record of one counter, since when.
+type History = Vec<(Time, Option<Terms>)>;
+
+/// The store of all records.
+#[derive(Default)]
+pub(super) struct Shelf {
+    histories: Mutex<BTreeMap<(usize, u64), History>>,
+    /// When nodes could not reach it: from then until then.
+    away: Mutex<Vec<(usize, Time, Time)>>,
+}
+
+impl Shelf {
+    /// The record of a counter now.
+    pub(super) fn now(&self, counter: (usize, u64)) -> Option<Terms> {
+        lock(&self.histories).get(&counter)?.last()?.1
+    }
+
+    /// What was in force at any time from then on.
+    fn since(&self, counter: (usize, u64), from: Time) -> History {
+        let histories = lock(&self.histories);
+        let none = vec![(0, None)];
+        let history = histories.get(&counter).unwrap_or(&none);
+        let first = history.iter().rposition(|&(since, _)| since <= from).unwrap_or(0);
+        history[first..].to_vec()
+    }
+
+    /// Until when a node cannot reach it that cannot reach it now.
+    fn away_until(&self, node: usize, now: Time) -> Option<Time> {
+        let away = lock(&self.away);
+        away.iter()
+            .filter(|&&(other, from, to)| other == node && from <= now && now < to)
+            .map(|it| it.2)
+            .max()
+    }
+
+    /// When a node could not reach it that felt it at some time from then on.
+    fn was_away(&self, node: usize, from: Time) -> Vec<(Time, Time)> {
+        let away = lock(&self.away);
+        let own = away.iter().filter(|&&(other, _, to)| other == node && to + FETCH_TIMEOUT >= from);
+        own.map(|&(_, from, to)| (from, to)).collect()
+    }
+}
+
+/// The store, as one node asks it.
+struct Source {
+    world: Arc<World>,
+    shelf: Arc<Shelf>,
+    node: usize,
+    /// Delays are drawn from it.
+    seed: AtomicU64,
+}
+
+impl RecordSource for Source {
+    fn get(&self, key: RecordKey) -> RecordAnswer<'_> {
+        Box::pin(async move {
+            let mut random = Random::new(self.seed.fetch_add(1, Relaxed));
+            self.world.until(self.world.now() + random.below(DELAY_MAX)).await;
+            if self.shelf.away_until(self.node, self.world.now()).is_some() {
+                let hangs = random.pick(&[0, 2 * RECORDS_TIMEOUT, 20 * RECORDS_TIMEOUT]);
+                self.world.until(self.world.now() + hangs).await;
+                return Err(NoAnswer);
+            }
+            let terms = counter(&key).and_then(|counter| self.shelf.now(counter));
+            self.world.until(self.world.now() + random.below(DELAY_MAX)).await;
+            Ok(terms.map(record))
+        })
+    }
+}
+
+/// The counter that a record is for.
+fn counter(key: &RecordKey) -> Option<(usize, u64)> {
+    let (_, entries) = key.decode();
+    let [(limit, key)] = &entries[..] else { return None };
+    let place = |names: &[&str], name: &str| names.iter().position(|other| *other == name);
+    Some((place(&LIMITS, limit)?, place(&KEYS, key)? as u64))
+}
+
+fn record((requests, window_secs): Terms) -> Record {
+    let window = window_secs.map(|secs| Window { unit: Unit::Second, multiplier: secs as u32 });
+    Record { window, ..Record::of_requests(requests) }
+}
+
+impl Run {
+    /// The records of a node that starts now, if any limit has some.
+    pub(super) fn records_of(&self, node: usize, runtime: &Node, seed: u64) -> Option<Arc<Records<Node>>> {
+        let Scenario { limits, stale_mode, record_cache, .. } = &self.scenario;
+        if limits.iter().all(|limit| limit.recorded.is_none()) {
+            return None;
+        }
+        let (world, shelf) = (Arc::clone(&self.world), Arc::clone(&self.shelf));
+        let source = Source { world, shelf, node, seed: AtomicU64::new(!seed) };
+        let options = RecordsOptions {
+            cache_entries: *record_cache,
+            timeout: Duration::from_nanos(RECORDS_TIMEOUT),
+            stale_mode: *stale_mode,
+        };
+        let records = Records::on(runtime.clone(), source, KeySecret::new(SECRET), options);
+        // It hears of no changes yet.
+        records.follow(self.shelf.away_until(node, self.world.now()).is_none());
+        Some(Arc::new(records))
+    }
+
+    /// A record is put into the store, or removed. Nodes hear of it one after the other.
+    pub(super) fn record(self: &Arc<Self>, counter: (usize, u64), terms: Option<Terms>, heard_within: Time) {
+        let now = self.world.now();
+        lock(&self.shelf.histories).entry(counter).or_insert_with(|| vec![(0, None)]).push((now, terms));
+        let nodes = self.scenario.clocks.len() as u64;
+        for node in 0..nodes {
+            let place = (node + self.scenario.seed + now) % nodes;
+            let run = Arc::clone(self);
+            self.world
+                .at(now + heard_within * place / nodes, move |_| run.hear_of_record(node as usize, counter));
+        }
+    }
+
+    fn hear_of_record(self: &Arc<Self>, node: usize, (limit, key): (usize, u64)) {
+        if let Some(until) = self.shelf.away_until(node, self.world.now()) {
+            let run = Arc::clone(self);
+            return self.world.at(until, move |_| run.hear_of_record(node, (limit, key)));
+        }
+        let key = RecordKey::of("sim", [(LIMITS[limit], KEYS[key as usize])]).expect("a short key");
+        self.with_records(node, |records| records.forget(&key));
+    }
+
+    /// A node cannot reach the store, for so long.
+    pub(super) fn records_are_away(self: &Arc<Self>, node: usize, lasts: Time) {
+        let now = self.world.now();
+        lock(&self.shelf.away).push((node, now, now + lasts));
+        if lasts > STALE_MAX {
+            let run = Arc::clone(self);
+            self.world.at(now + STALE_MAX, move |_| run.with_records(node, |records| records.doubt(true)));
+        }
+    }
+
+    /// A node reaches the store again. It hears of what changed first.
+    pub(super) fn records_are_back(self: &Arc<Self>, node: usize) {
+        let run = Arc::clone(self);
+        self.world.at(self.world.now() + 1, move |_| run.confirm_records(node));
+    }
+
+    fn confirm_records(&self, node: usize) {
+        if self.shelf.away_until(node, self.world.now()).is_none() {
+            self.with_records(node, |records| {
+                records.follow(true);
+                records.doubt(false);
+            });
+        }
+    }
+
+    fn with_records(&self, node: usize, tell: impl FnOnce(&Records<Node>)) {
+        // When the run is over, nobody is there any more.
+        if let Some(records) = lock(&self.nodes).get(node).and_then(|state| state.records.clone()) {
+            tell(&records);
+        }
+    }
+
+    /// How long an answer may take that needs records too.
+    pub(super) fn waits_for_records(&self, limits: impl IntoIterator<Item = usize>) -> Time {
+        let has_records = limits.into_iter().any(|limit| self.scenario.limits[limit].recorded.is_some());
+        if has_records { RECORDS_TIMEOUT } else { 0 }
+    }
+
+    /// Judges by which limit a request was decided. `noted`: what its rule says. `is_patient`: the client waited.
+    pub(super) fn check_limit(
+        &self,
+        node: usize,
+        noted: &oracle::Record,
+        (requests, window): (u32, Time),
+        is_patient: bool,
+    ) {
+        let limit = &self.scenario.limits[noted.limit];
+        if limit.recorded.is_none() || limit.excepted.is_some() {
+            return;
+        }
+        let (counter, since) = ((noted.limit, noted.key), noted.asked.saturating_sub(IN_FORCE_AFTER));
+        let away = self.shelf.was_away(node, since);
+        // What was known when the store went away holds for a while.
+        let held = away.iter().filter(|(from, _)| noted.asked <= from + STALE_MAX + 4 * DELAY_MAX);
+        let known_since =
+            held.map(|(from, _)| from.saturating_sub(IN_FORCE_AFTER)).min().unwrap_or(since).min(since);
+        let own = (noted.requests, noted.window);
+        let says = |terms: &(Time, Option<Terms>)| {
+            terms.1.map_or(own, |(requests, secs)| (requests, secs.map_or(own.1, |secs| secs * SECOND)))
+        };
+        let mut may: Vec<_> = self.shelf.since(counter, known_since).iter().map(says).collect();
+        let stood_still = lock(&self.pauses).iter().any(|&(other, _, to)| other == node && to >= since);
+        if !is_patient || stood_still || !away.is_empty() {
+            match self.scenario.stale_mode {
+                StaleMode::Rule => may.push(own),
+                StaleMode::Deny => may.push((0, own.1)),
+                StaleMode::Last => may.extend(self.shelf.since(counter, 0).iter().map(says).chain([own])),
+            }
+        }
+        if !may.contains(&(requests, window)) {
+            let what = format!(
+                "request {} was decided by {requests} in {} ms, though one of {may:?} was in force",
+                noted.request,
+                window / MILLI
+            );
+            self.wrong(Kind::WrongLimit, what);
+        }
+    }
+}

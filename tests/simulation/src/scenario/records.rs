@@ -1,0 +1,56 @@
+//! Limits of single keys in a store of records: they come, change and go, and nodes cannot always reach the store.
+//!
+//! In: a scenario that was drawn. Out: a limit with records in it, and more events.
+
+use tidegate::StaleMode;
+
+use super::{ASKED, Fault, Scenario, What};
+use crate::random::Random;
+use crate::world::{MILLI, SECOND, Time};
+
+/// What a record says: N, and W in seconds if it is another than its rule's.
+pub type Terms = (u32, Option<u64>);
+
+/// All nodes hear of a change within so long.
+pub const HEARD_MAX: Time = 500 * MILLI;
+
+/// Some scenarios have records.
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
+    let limit = random.below(scenario.limits.len() as u64) as usize;
+    if scenario.limits[limit].is_override || !random.one_in(6) {
+        return;
+    }
+    scenario.stale_mode = random.pick(&[StaleMode::Rule, StaleMode::Last, StaleMode::Deny]);
+    scenario.record_cache = random.pick(&[1, 2, 100]);
+    scenario.limits[limit].recorded = Some(0);
+    let changes = random.pick(&[1, 3, 10, 30]);
+    (0..changes).for_each(|_| change(random, scenario, limit));
+    if random.one_in(2) {
+        (0..1 + random.below(4)).for_each(|_| away(random, scenario));
+    }
+    scenario.faults.sort_by_key(|fault| fault.at);
+}
+
+/// A record comes, is another one, or goes; often close to what a client asks.
+fn change(random: &mut Random, scenario: &mut Scenario, limit: usize) {
+    let terms = (!random.one_in(4)).then(|| {
+        let requests = random.pick(&[1, 2, 5, 20, 40, 100, 200]);
+        (requests, random.one_in(5).then(|| 1 + random.below(5)))
+    });
+    let most = terms.map_or(0, |(requests, _)| requests);
+    scenario.limits[limit].recorded = scenario.limits[limit].recorded.max(Some(most));
+    let at = match random.one_in(2) {
+        true => SECOND + random.below(ASKED - SECOND),
+        false => random.pick(&scenario.asks).at + random.below(5 * MILLI),
+    };
+    let (key, heard_within) = (random.pick(&[0, 0, 1]), random.pick(&[0, MILLI, 50 * MILLI, HEARD_MAX]));
+    scenario.faults.push(Fault { at, what: What::Record { limit, key, terms, heard_within } });
+}
+
+/// A node does not reach the store.
+fn away(random: &mut Random, scenario: &mut Scenario) {
+    let node = random.below(scenario.clocks.len() as u64) as usize;
+    let lasts = random.pick(&[50 * MILLI, 200 * MILLI, SECOND, 3 * SECOND]);
+    let at = random.below(ASKED - 3 * SECOND);
+    scenario.faults.push(Fault { at, what: What::RecordsAway { node, lasts } });
+}
