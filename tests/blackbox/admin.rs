@@ -272,6 +272,48 @@ fn commands_do_the_same_at_every_limiter_and_say_which_failed() {
 }
 
 #[test]
+fn an_exception_that_changes_nothing_is_made_with_a_warning() {
+    let limiter = setup().start();
+    let warning = |id: &str, body: &Value| -> Value {
+        let answer = call(&limiter, "PUT", &format!("/admin/exceptions/{id}"), body);
+        assert_eq!(answer.status, 201, "{answer:?}");
+        serde_json::from_str::<Value>(&answer.body).expect("JSON")["warning"].clone()
+    };
+    let deny = json!({"deny": true});
+    assert_eq!(warning("a", &exception(Some("alice"), &deny)), Value::Null);
+    assert_eq!(warning("b", &exception(None, &deny)), Value::Null);
+    let unmet = json!({"deny": true, "entries": [{"key": "usr", "value": "alice"}]});
+    assert!(warning("c", &exception(None, &unmet)).to_string().contains("no rule applies"));
+    let nowhere = json!({"deny": true, "domain": "shp"});
+    assert!(warning("d", &exception(None, &nowhere)).to_string().contains("no rules of this domain"));
+}
+
+#[test]
+fn the_audit_may_be_standard_output_and_what_cannot_be_audited_is_not_done() {
+    let limiter = setup().env("AUDIT_LOG", "-").start();
+    put(&limiter, "a", &exception(Some("alice"), &json!({"deny": true})));
+    for line in ["\"does\":\"exception_put\"", "\"outcome\":\"done\""] {
+        eventually_true(line, || limiter.lines_with(line) == 1);
+    }
+    let limiter = setup().env("AUDIT_LOG", "/dev/full").start();
+    let counter = json!([{"key": "user", "value": "alice"}]);
+    let why = json!({"domain": "shop", "entries": counter, "who": "jane", "why": "a test"});
+    assert_eq!(passed(&limiter, "alice"), 3);
+    for (method, path, body) in [
+        ("PUT", "/admin/exceptions/a", exception(Some("alice"), &json!({"unlimited": true}))),
+        ("POST", "/admin/counters/reset", why),
+        ("POST", "/admin/resets", json!({"domain": "shop", "who": "jane", "why": "a test"})),
+    ] {
+        let answer = call(&limiter, method, path, &body);
+        assert!(answer.status == 503 && answer.body.contains("cannot be audited"), "{path}: {answer:?}");
+    }
+    for path in ["/admin/exceptions", "/admin/resets"] {
+        assert_eq!(call(&limiter, "GET", path, &Value::Null).body, "");
+    }
+    assert_eq!((passed(&limiter, "alice"), passed(&limiter, "bob")), (0, 3), "decisions go on");
+}
+
+#[test]
 fn a_start_with_a_broken_file_of_exceptions_fails_and_names_the_line() {
     let setup = setup();
     fs::write(setup.outside().join("exceptions"), "{}\n").expect("writable");

@@ -7,6 +7,7 @@ mod audited;
 mod counters;
 mod records;
 mod resets;
+mod unmet;
 mod wanted;
 
 use std::sync::Arc;
@@ -175,14 +176,15 @@ impl AdminApi {
                 let record = Record::of_client(&id, &asked).map_err(|bad| invalid(&bad))?;
                 let author = Author { who: record.who.clone(), caller };
                 let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
-                self.change(id, move |book, now| book.put(record, may_replace, &author, now)).await
+                let warning = self.service.with_rules(|rules| unmet::warning(&record.exception, rules?));
+                self.change(id, warning, move |book, now| book.put(record, may_replace, &author, now)).await
             }
             Method::DELETE => {
                 let asked = self.read(body).await?;
                 fields(&asked, &["who", "why"])?;
                 let why = asked.get("why").map_or(Ok(String::new()), |_| word(&asked, "why"))?;
                 let (author, of) = (Author { who: word(&asked, "who")?, caller }, id.clone());
-                self.change(id, move |book, now| book.end(&of, &why, &author, now)).await
+                self.change(id, None, move |book, now| book.end(&of, &why, &author, now)).await
             }
             _ => Ok(not_allowed("GET, HEAD, PUT, DELETE")),
         }
@@ -192,6 +194,7 @@ impl AdminApi {
     async fn change(
         &self,
         id: String,
+        warning: Option<&'static str>,
         change: impl FnOnce(&Book, Timestamp) -> Result<Change, ChangeError> + Send + 'static,
     ) -> Answer {
         let book = Arc::clone(&self.book);
@@ -202,7 +205,11 @@ impl AdminApi {
             Change::Unchanged => (StatusCode::OK, "unchanged"),
             Change::Ended => (StatusCode::OK, "ended"),
         };
-        Ok(shown(status, &json!({"id": id, "done": done, "survives_restart": self.book.is_kept()})))
+        let mut answer = json!({"id": id, "done": done, "survives_restart": self.book.is_kept()});
+        if let Some(warning) = warning {
+            answer["warning"] = warning.into();
+        }
+        Ok(shown(status, &answer))
     }
 
     /// Calls `answer` with the JSON of a POST.
