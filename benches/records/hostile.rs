@@ -26,29 +26,20 @@ const KNOWN_MIN: f64 = 0.99;
 /// Measures, and returns what is worse than it should be.
 pub(crate) fn measure(args: &Args, folder: &Path) -> Result<Vec<String>, String> {
     server::pin_self(&args.generator_core)?;
-    // With a small cache only: what is beyond it is what keys in the cache take.
-    let small = start(args, folder, Some("1000"))?;
-    hostile(&small, 0, 2 * SLICE)?;
-    let without = small.server.resident_bytes();
-    drop(small);
-    let limiter = start(args, folder, None)?;
-    let mut resident = Vec::new();
-    let (mut next, mut worst) = (0, 1.0_f64);
+    let limiter = start(args, folder)?;
+    in_use(&limiter)?;
+    let (mut resident, mut worst) = (Vec::new(), 1.0_f64);
     println!("{:>10} {:>12} {:>10} {:>12}", "keys", "resident MiB", "cached", "in use known");
-    while next < args.keys {
-        let known = in_use(&limiter)?;
-        worst = worst.min(if next == 0 { 1.0 } else { known });
-        next = hostile(&limiter, next, SLICE)?;
+    for slice in 0..args.keys / SLICE {
+        limiter.ask_at_a_time(Keys::InTurn(slice * SLICE), SLICE, STREAMS)?;
         let bytes = limiter.server.resident_bytes() as f64;
         resident.push(bytes);
-        let cached = limiter.metric("tidegate_limits_cached ")?;
-        println!("{next:>10} {:>12.1} {cached:>10} {known:>12.4}", bytes / MIB);
+        let (cached, known) = (limiter.metric("tidegate_limits_cached")?, in_use(&limiter)?);
+        worst = worst.min(known);
+        println!("{:>10} {:>12.1} {cached:>10} {known:>12.4}", (slice + 1) * SLICE, bytes / MIB);
     }
-    worst = worst.min(in_use(&limiter)?);
     let full = resident.iter().take(FILLED as usize).copied().fold(0.0, f64::max);
     let most = resident.iter().copied().fold(0.0, f64::max);
-    let cached = limiter.metric("tidegate_limits_cached ")?;
-    println!("{:.0} bytes a key in the cache", (full - without as f64) / cached);
     println!(
         "after {FILLED} million: {:.1} MiB more at most; {worst:.4} of the keys in use known",
         (most - full) / MIB
@@ -57,23 +48,16 @@ pub(crate) fn measure(args: &Args, folder: &Path) -> Result<Vec<String>, String>
     Ok(growth.into_iter().chain(below("the share of keys in use that are known", worst, KNOWN_MIN)).collect())
 }
 
-fn start(args: &Args, folder: &Path, cache: Option<&str>) -> Result<Limiter, String> {
-    let cache = cache.map(|size| ("LIMITS_CACHE_SIZE", size.to_owned()));
-    let variables = [("LIMITS_TIMEOUT", "5s".to_owned())].into_iter().chain(cache).collect();
+fn start(args: &Args, folder: &Path) -> Result<Limiter, String> {
+    let variables = vec![("LIMITS_TIMEOUT", "5s".to_owned())];
     // Counters end within a second, so that they are not what is measured.
     let rate_limit = "{unit: second, requests_per_unit: 1000000}, limits_from: store";
     Limiter::start(args, With { rate_limit, folder, has_records: true, variables })
 }
 
-/// Asks for so many keys that come once. Returns the next one.
-fn hostile(limiter: &Limiter, first: u64, keys: u64) -> Result<u64, String> {
-    limiter.ask_at_a_time(Keys::InTurn(first), keys, STREAMS)?;
-    Ok(first + keys)
-}
-
 /// Asks for the keys in use, and returns the share of them that were known.
 fn in_use(limiter: &Limiter) -> Result<f64, String> {
-    let known = "tidegate_limits_known_total ";
+    let known = "tidegate_limits_known_total";
     let before = limiter.metric(known)?;
     limiter.ask_at_a_time(Keys::InTurn(0), IN_USE, STREAMS)?;
     let found = limiter.metric(known)? - before;

@@ -14,6 +14,8 @@ use super::server::{Server, Setup, Subject, free_port};
 
 /// Long enough for a run that ends by the number of its calls.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
+/// How long it may take until it answers.
+const START_MAX: Duration = Duration::from_secs(120);
 const TOKEN: &str = "a-token-of-the-benchmark";
 
 /// A running limiter.
@@ -49,6 +51,18 @@ impl Limiter {
         let setup = Setup { rate_limit: with.rate_limit.to_owned(), variables, socket: None };
         let server = Server::start_with(Subject::Lane, &args.server_core, &args.tidegate, &setup)?;
         Ok(Self { server, debug, tidegate: args.tidegate.clone() })
+    }
+
+    /// Waits until it has answered a call: it listens before it has read what it needs.
+    pub(crate) fn answered(&self) -> Result<(), String> {
+        let began = Instant::now();
+        loop {
+            match self.ask(Keys::InTurn(0), 1) {
+                Err(why) if began.elapsed() > START_MAX => return Err(why),
+                Err(_) => {}
+                Ok(_) => return Ok(()),
+            }
+        }
     }
 
     /// One call at a time on one connection, so many calls.
@@ -101,14 +115,14 @@ impl Limiter {
         if answer.starts_with("HTTP/1.1 20") { Ok(()) } else { Err(answer) }
     }
 
-    /// The value of a metric without labels.
+    /// The value of a metric without labels; 0 if it is not there yet.
     pub(crate) fn metric(&self, name: &str) -> Result<f64, String> {
         let page = exchange(
             self.server.metrics.port(),
             "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
         )?;
-        let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-        value.ok_or_else(|| format!("no metric {name}"))
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        Ok(value.unwrap_or(0.0))
     }
 }
 

@@ -20,7 +20,7 @@ const NUMBERS: u64 = 10_000_000;
 const OTHER: &str = "other";
 /// Half of what is asked about has to come from the disk in each round.
 const CALLS: u64 = 20_000;
-const ROUNDS: u64 = 5;
+const ROUNDS: u64 = 3;
 /// Keys that are in memory.
 const KNOWN: u64 = 100;
 /// What the cache holds: little, so that each key has to be looked up.
@@ -60,7 +60,7 @@ pub(crate) fn measure(args: &Args, folder: &Path, cap: &Cap) -> Result<Vec<Strin
     drop(limiter);
     let began = Instant::now();
     let limiter = start(args, &path)?;
-    limiter.ask(Keys::Spread { below: KNOWN, times: 2, plus: 0 }, 1)?;
+    limiter.answered()?;
     println!("started and answered within {:.2} s", began.elapsed().as_secs_f64());
     missed.extend(lookups(args, &path, &limiter)?);
     println!(
@@ -153,7 +153,7 @@ fn read(path: &Path, times: &mut Histogram<u64>) -> io::Result<()> {
         let at = random.next() % blocks * BLOCK_BYTES;
         let began = Instant::now();
         file.read_exact_at(&mut block, at)?;
-        times.saturating_record(began.elapsed().as_nanos() as u64);
+        times.record(began.elapsed().as_nanos() as u64).map_err(io::Error::other)?;
     }
     Ok(())
 }
