@@ -64,5 +64,6 @@ fn in_use(limiter: &Limiter) -> Result<f64, String> {
     for _ in 1..TIMES {
         limiter.ask_at_a_time(Keys::InTurn(0), IN_USE, STREAMS)?;
     }
-    Ok(found / IN_USE as f64)
+    // A few more are asked than are counted: those that were under way at the end.
+    Ok((found / IN_USE as f64).min(1.0))
 }

@@ -65,6 +65,15 @@ impl Limiter {
         }
     }
 
+    /// Waits until its background work has ended, as long as may be expected.
+    pub(crate) fn settled(&self) {
+        let (began, mut cpu) = (Instant::now(), Duration::MAX);
+        while cpu != self.server.cpu() && began.elapsed() < START_MAX {
+            cpu = self.server.cpu();
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
     /// One call at a time on one connection, so many calls.
     pub(crate) fn ask(&self, keys: Keys, calls: u64) -> Result<Tally, String> {
         self.ask_at_a_time(keys, calls, 1)

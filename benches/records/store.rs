@@ -62,6 +62,9 @@ pub(crate) fn measure(args: &Args, folder: &Path, cap: &Cap) -> Result<Vec<Strin
     let limiter = start(args, &path)?;
     limiter.answered()?;
     println!("started and answered within {:.2} s", began.elapsed().as_secs_f64());
+    limiter.settled();
+    // What else was written must not be on its way to the disk either.
+    rustix::fs::sync();
     missed.extend(lookups(args, &path, &limiter)?);
     println!(
         "{} MiB resident; {} MiB at most in the cgroup",

@@ -76,9 +76,9 @@ impl FolderStore {
         let mut pause = PAUSE_MIN;
         loop {
             // One that fails at once when it was just opened is no better than before.
-            if timeout(PAUSE_MAX, self.failed.notified()).await.is_err() {
+            if timeout(PAUSE_MAX, self.failure()).await.is_err() {
                 pause = PAUSE_MIN;
-                self.failed.notified().await;
+                self.failure().await;
             }
             loop {
                 sleep(pause).await;
@@ -89,16 +89,29 @@ impl FolderStore {
                 }
             }
             tell();
-            tracing::info!("records: {} can be used again (LIMITS_DIR)", self.path.display());
+        }
+    }
+
+    /// Waits until it is away.
+    async fn failure(&self) {
+        // What failed before it was back is no reason to try again.
+        while self.is_up() {
+            self.failed.notified().await;
         }
     }
 
     async fn mend(&self) -> Result<(), StoreError> {
         let folder = Arc::clone(&self.folder);
         self.writer.call(move || folder.mend()).await??;
-        self.is_up.store(true, Relaxed);
-        self.is_told.store(false, Relaxed);
+        self.is_back();
         Ok(())
+    }
+
+    fn is_back(&self) {
+        self.is_up.store(true, Relaxed);
+        if self.is_told.swap(false, Relaxed) {
+            tracing::info!("records: {} can be used again (LIMITS_DIR)", self.path.display());
+        }
     }
 
     /// Tells it once for each time that it is away.
@@ -144,11 +157,13 @@ impl FolderStore {
     ) -> Result<T, StoreError> {
         let folder = Arc::clone(&self.folder);
         let write = move || match write(&folder) {
-            Err(FolderError::Closed(_)) => folder.mend().and_then(|()| write(&folder)),
-            done => done,
+            Err(FolderError::Closed(_)) => (true, folder.mend().and_then(|()| write(&folder))),
+            done => (false, done),
         };
-        let done = self.writer.call(write).await?.map_err(StoreError::from);
+        let (was_closed, done) = self.writer.call(write).await?;
+        let done = done.map_err(StoreError::from);
         match &done {
+            Ok(_) if was_closed => self.is_back(),
             Err(error) if !self.folder.is_open() => self.is_away(error),
             _ => {}
         }
@@ -208,7 +223,8 @@ mod tests {
         let said = put().await.expect_err("another has it").to_string();
         assert!(said.contains("another process has"), "{said}");
         drop(other);
+        assert!(!store.is_up());
         put().await.expect("written");
-        assert!(store.was_opened());
+        assert!(store.is_up() && store.was_opened());
     }
 }
