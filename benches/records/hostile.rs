@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::limiter::{Limiter, With};
-use super::request::Keys;
+use super::request::{Expected, Keys};
 use super::{Args, above, below, server};
 
 /// Keys that come once, between two looks.
@@ -50,9 +50,11 @@ pub(crate) fn measure(args: &Args, folder: &Path) -> Result<Vec<String>, String>
 
 fn start(args: &Args, folder: &Path) -> Result<Limiter, String> {
     let variables = vec![("LIMITS_TIMEOUT", "5s".to_owned())];
-    // Counters end within a second, so that they are not what is measured.
-    let rate_limit = "{unit: second, requests_per_unit: 1000000}, limits_from: store";
-    Limiter::start(args, With { rate_limit, folder, has_records: true, variables })
+    // What is denied makes no counter, so counters are not what is measured.
+    let rate_limit = "{unit: hour, requests_per_unit: 0}, limits_from: store";
+    let mut limiter = Limiter::start(args, With { rate_limit, folder, has_records: true, variables })?;
+    limiter.server.answers = Expected::Over;
+    Ok(limiter)
 }
 
 /// Asks for the keys in use, and returns the share of them that were known.
