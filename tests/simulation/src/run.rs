@@ -20,8 +20,8 @@ use crate::node::Node;
 use crate::oracle::{Loss, Record};
 use crate::scenario::Scenario;
 use crate::world::{MILLI, SECOND, Time, World, lock};
-use ask::LIMITS;
 use records::Shelf;
+use resets::EpochNumbers;
 use way::Excepted;
 
 /// How much later than its budget an answer may come: a message of the runtime's own.
@@ -99,8 +99,8 @@ struct State {
     version: usize,
     /// The resets that it has heard of. They survive a crash, because they lie in Redis.
     epochs: Epochs,
-    /// The same as a number for each limit.
-    epoch_numbers: [u64; LIMITS.len()],
+    /// The same as a number for each counter.
+    epoch_numbers: EpochNumbers,
     excepted: Excepted,
     starts: u64,
     /// Requests to its store that wait for an answer.

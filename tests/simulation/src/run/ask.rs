@@ -11,6 +11,7 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::Unit;
 
+use super::resets::EpochNumbers;
 use super::way::{Decided, Way};
 use super::{Kind, LATE_MAX, Run};
 use crate::oracle::{Outcome, Record};
@@ -135,7 +136,7 @@ impl Run {
         Some(Box::pin(async move {
             let (asked, _asking) = (run.world.now(), Asking::begin(&way.asking));
             let first = if sign > 0 {
-                run.note(number, (asked, deadline), &items, (version, way.epochs))
+                run.note(number, (asked, deadline), &items, (version, &way.epochs))
             } else {
                 usize::MAX
             };
@@ -224,7 +225,7 @@ impl Run {
         number: usize,
         (asked, deadline): (Time, Option<Time>),
         items: &[Item],
-        (version, epochs): (usize, [u64; LIMITS.len()]),
+        (version, epochs): (usize, &EpochNumbers),
     ) -> usize {
         let timeout = self.scenario.timeout + self.waits_for_records(items.iter().map(|item| item.limit));
         let mut records = lock(&self.records);
@@ -235,7 +236,7 @@ impl Run {
                 request: number,
                 limit: item.limit,
                 key: item.key,
-                epoch: epochs[item.limit],
+                epoch: epochs[item.limit][item.key as usize],
                 hits: item.hits,
                 asked,
                 // A server does nothing after the deadline of a call.

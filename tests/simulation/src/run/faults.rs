@@ -73,7 +73,9 @@ impl Run {
                 later(lasts, Self::heal);
             }
             What::Reset { node, limit, key } => self.reset(node, limit, key),
-            What::ResetAll { limit, epoch, heard_within } => self.reset_all(limit, epoch, heard_within),
+            What::ResetAll { limit, key, epoch, heard_within } => {
+                self.reset_all((limit, key), epoch, heard_within);
+            }
         }
     }
 

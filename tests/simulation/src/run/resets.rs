@@ -1,53 +1,65 @@
-//! Resets of all counters of a limit in a run: who has heard of which, and which counters it asks then.
+//! Resets by epochs in a run, of one counter or of many: who has heard of which, and which counters it asks then.
 
 use std::sync::Arc;
 
 use tidegate_engine::rules::{Epochs, PathNode, PathPrefix, Reach};
 
 use super::Run;
-use super::ask::LIMITS;
+use super::ask::{KEYS, LIMITS};
 use crate::world::{Time, lock};
 
 /// More resets than a scenario has.
 const EPOCHS_MAX: u64 = 1_000;
 
+/// Which counters: of this limit or of all, this one or all.
+type Which = (Option<usize>, Option<u64>);
+
+/// In which epoch each counter of each limit is.
+pub(super) type EpochNumbers = [[u64; KEYS.len()]; LIMITS.len()];
+
 impl Run {
-    /// All counters of this limit, or of all, begin anew. Nodes hear of it one after the other.
-    pub(super) fn reset_all(self: &Arc<Self>, limit: Option<usize>, epoch: u64, heard_within: Time) {
+    /// These counters begin anew: one of this limit, all of it, or of all limits. Nodes hear of it one after the other.
+    pub(super) fn reset_all(self: &Arc<Self>, which: Which, epoch: u64, heard_within: Time) {
         let nodes = self.scenario.clocks.len() as u64;
         for node in 0..nodes {
             // Not always in the same order.
             let place = (node + self.scenario.seed + epoch) % nodes;
             let run = Arc::clone(self);
             let at = self.world.now() + heard_within * place / nodes;
-            self.world.at(at, move |_| run.hear(node as usize, limit, epoch));
+            self.world.at(at, move |_| run.hear(node as usize, which, epoch));
         }
     }
 
-    fn hear(&self, node: usize, limit: Option<usize>, epoch: u64) {
+    fn hear(&self, node: usize, which: Which, epoch: u64) {
         self.world.tell(|| format!("node {node} hears of reset {epoch}"));
         let mut nodes = lock(&self.nodes);
         // When the run is over, nobody is there any more.
         let Some(state) = nodes.get_mut(node) else { return };
-        state.epochs.raise(path(limit), epoch);
+        state.epochs.raise(path(which), epoch);
         state.epoch_numbers = self.epochs_of(&state.epochs);
         state.service.iter().for_each(|service| _ = service.begin_epochs(&state.epochs));
     }
 
-    /// Which of the counters of each limit a node asks that has heard of these resets: another number for each epoch.
-    fn epochs_of(&self, epochs: &Epochs) -> [u64; LIMITS.len()] {
-        let limits = self.scenario.limits.iter().enumerate();
-        let mut numbers = [0; LIMITS.len()];
+    /// Which counters of each limit a node asks that has heard of these resets: another number for each epoch.
+    fn epochs_of(&self, epochs: &Epochs) -> EpochNumbers {
+        let of = |which| epochs.of(&path(which));
+        let mut numbers = EpochNumbers::default();
         // What requests bring along is of no rule.
-        for (number, _) in limits.filter(|(_, limit)| !limit.is_override) {
-            numbers[number] = epochs.of(&path(None)) * EPOCHS_MAX + epochs.of(&path(Some(number)));
+        let limits = self.scenario.limits.iter().enumerate().filter(|(_, limit)| !limit.is_override);
+        for (limit, _) in limits {
+            let all = of((None, None)) * EPOCHS_MAX + of((Some(limit), None));
+            for (key, number) in (0..).zip(&mut numbers[limit]) {
+                *number = all * EPOCHS_MAX + of((Some(limit), Some(key)));
+            }
         }
         numbers
     }
 }
 
-/// The path of a limit; of all of them.
-fn path(limit: Option<usize>) -> PathPrefix {
-    let node = |limit| PathNode { key: format!("l{limit}"), value: None };
-    PathPrefix { domain: "sim".to_owned(), nodes: limit.into_iter().map(node).collect(), reach: Reach::Below }
+/// The path to a counter; to all of a limit, or of all limits.
+fn path((limit, key): Which) -> PathPrefix {
+    let value = key.map(|key| KEYS[key as usize].to_owned());
+    let node = |limit: usize| PathNode { key: LIMITS[limit].to_owned(), value: value.clone() };
+    let reach = if key.is_some() { Reach::Counter } else { Reach::Below };
+    PathPrefix { domain: "sim".to_owned(), nodes: limit.into_iter().map(node).collect(), reach }
 }

@@ -17,6 +17,7 @@ use tidegate_engine::request::Request;
 
 use super::Run;
 use super::ask::{KEYS, LIMITS};
+use super::resets::EpochNumbers;
 use crate::node::Node;
 use crate::world::lock;
 
@@ -25,8 +26,8 @@ pub(super) struct Way {
     service: Arc<Service<Node>>,
     /// Those that were in force when it came.
     rules: Snapshot,
-    /// In which epoch each limit is there.
-    pub(super) epochs: [u64; LIMITS.len()],
+    /// In which epoch each counter is there.
+    pub(super) epochs: EpochNumbers,
     /// Requests to this service that wait for an answer.
     pub(super) asking: Arc<AtomicU64>,
 }

@@ -153,10 +153,12 @@ pub enum What {
         /// Which counter of it.
         key: u64,
     },
-    /// All counters of a limit, or of all limits, begin anew.
+    /// A counter, all counters of a limit, or of all limits, begin anew: they are others.
     ResetAll {
-        /// Which; `None`: all.
+        /// Of which limit; `None`: all.
         limit: Option<usize>,
+        /// Which counter of it; `None`: all.
+        key: Option<u64>,
         /// A later reset has a greater number.
         epoch: u64,
         /// Every node hears of it within so long.

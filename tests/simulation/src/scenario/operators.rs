@@ -60,11 +60,12 @@ fn reset(random: &mut Random, scenario: &mut Scenario) {
     scenario.faults.push(Fault { at, what: What::Reset { node, limit: item.limit, key: item.key } });
 }
 
-/// All counters of one limit begin anew, or of all. Nodes hear of it one after the other. What belongs to an older epoch
+/// A counter begins anew, all counters of one limit, or of all. Nodes hear of it one after the other. What belongs to an older epoch
 /// (leases, hits that go back, denials that are remembered) may touch no newer one: to the judge each is another counter.
 fn reset_all(random: &mut Random, scenario: &mut Scenario, epoch: u64) {
     let limit = Some(random.below(scenario.limits.len() as u64) as usize).filter(|_| !random.one_in(3));
+    let key = limit.filter(|_| random.one_in(2)).map(|_| random.pick(&[0, 0, 1]));
     let at = SECOND + random.below(ASKED - SECOND);
     let heard_within = random.pick(&[0, MILLI, 50 * MILLI, 500 * MILLI]);
-    scenario.faults.push(Fault { at, what: What::ResetAll { limit, epoch, heard_within } });
+    scenario.faults.push(Fault { at, what: What::ResetAll { limit, key, epoch, heard_within } });
 }
