@@ -174,8 +174,8 @@ pub use front::proto;
 /// The way of a request on a runtime of one's own, for clusters that are simulated in one process.
 #[doc(hidden)]
 pub use service::{
-    Batch, NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, Service, ServiceError, Snapshot,
-    StaleMode, fixture::simulated,
+    BATCH_MAX, Batch, NoAnswer, RecordAnswer, RecordSource, Records, RecordsOptions, Service, ServiceError,
+    Snapshot, StaleMode, fixture::simulated,
 };
 /// Counters in files, for the benchmark of them.
 #[doc(hidden)]
