@@ -7,9 +7,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use futures_util::future::FusedFuture;
+use futures_util::FutureExt;
+use futures_util::future::{FusedFuture, Shared};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{Known, NoAnswer};
 use tidegate_engine::key::Key;
@@ -32,7 +33,9 @@ pub(super) struct Fetches {
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     number: u64,
-    answer: watch::Receiver<Option<Answer>>,
+    /// Wakes those that wait in the order in which they came: a channel that wakes them in any order would make runs of the
+    /// simulation differ.
+    answer: Shared<oneshot::Receiver<Answer>>,
 }
 
 /// A fetch, as whoever runs it sees it. Dropping it ends the fetch without an answer.
@@ -40,7 +43,8 @@ pub(super) struct Flight {
 pub(super) struct Landing {
     name: Key,
     number: u64,
-    answer: watch::Sender<Option<Answer>>,
+    /// `None`: it was sent.
+    answer: Option<oneshot::Sender<Answer>>,
     under_way: Arc<Mutex<KeyMap<Flight>>>,
     _room: OwnedSemaphorePermit,
 }
@@ -63,14 +67,14 @@ impl Fetches {
             return Some(flight.clone());
         }
         let room = Arc::clone(&self.room).try_acquire_owned().ok()?;
-        let (answer, receiver) = watch::channel(None);
-        let flight = Flight { number: self.next.fetch_add(1, Relaxed), answer: receiver };
+        let (answer, receiver) = oneshot::channel();
+        let flight = Flight { number: self.next.fetch_add(1, Relaxed), answer: receiver.shared() };
         under_way.insert(name, flight.clone());
         drop(under_way);
         begin(Landing {
             name,
             number: flight.number,
-            answer,
+            answer: Some(answer),
             under_way: Arc::clone(&self.under_way),
             _room: room,
         });
@@ -78,7 +82,7 @@ impl Fetches {
     }
 
     /// Ends a fetch with this answer. `keep` gets an answer that nothing has changed since.
-    pub(super) fn land(&self, landing: Landing, answer: Answer, keep: impl FnOnce(Key, Known)) {
+    pub(super) fn land(&self, mut landing: Landing, answer: Answer, keep: impl FnOnce(Key, Known)) {
         let mut under_way = self.under_way.lock();
         if under_way.get(&landing.name).is_some_and(|flight| flight.number == landing.number) {
             under_way.remove(&landing.name);
@@ -87,7 +91,8 @@ impl Fetches {
             }
         }
         drop(under_way);
-        landing.answer.send_replace(Some(answer));
+        // Nobody may wait for it any more.
+        let _ = landing.answer.take().map(|waiting| waiting.send(answer));
     }
 
     /// The key has changed: the fetch under way is not kept. `forget` forgets what is.
@@ -107,7 +112,7 @@ impl Fetches {
 
 impl Flight {
     /// Waits for the answer until the time is over. After that, only an answer that is there already counts.
-    pub(super) async fn landed(mut self, time_is_over: Pin<&mut impl FusedFuture<Output = ()>>) -> Answer {
+    pub(super) async fn landed(self, time_is_over: Pin<&mut impl FusedFuture<Output = ()>>) -> Answer {
         let time_is_over = async {
             if !time_is_over.is_terminated() {
                 time_is_over.await;
@@ -115,9 +120,7 @@ impl Flight {
         };
         tokio::select! {
             biased;
-            answer = self.answer.wait_for(Option::is_some) => {
-                answer.ok().and_then(|answer| *answer).unwrap_or(Err(NoAnswer))
-            }
+            answer = self.answer => answer.unwrap_or(Err(NoAnswer)),
             () = time_is_over => Err(NoAnswer),
         }
     }

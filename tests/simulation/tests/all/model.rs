@@ -2,7 +2,7 @@
 //! the state of every key afterwards. The model of the scripts is held to the scripts in the same calls.
 
 #[allow(dead_code, reason = "the suite of the scripts needs more of it")]
-#[path = "../../../crates/redis/tests/redis/server.rs"]
+#[path = "../../../../crates/redis/tests/redis/server.rs"]
 mod server;
 
 use redis::{ConnectionLike as _, Value};
