@@ -43,9 +43,9 @@ end
 redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', unpack(names))
 return there";
 
-/// Where a stream has been read up to: the id of an entry.
+/// Where a stream has been read up to: the last entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Position(String);
+pub struct Position(Entry);
 
 /// What has changed since a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,12 +174,13 @@ impl<R: Runtime> Values<R> {
         let mut command = redis::cmd("XREVRANGE");
         command.arg(&self.stream).arg("+").arg("-").arg("COUNT").arg(1);
         let last: Vec<Entry> = self.store.ask(&self.stream, &command).await?;
-        if let Some(Entry(id, _)) = last.into_iter().next() {
-            return Ok(Position(id));
+        if let Some(last) = last.into_iter().next() {
+            return Ok(Position(last));
         }
         let mut command = redis::cmd("XADD");
         command.arg(&self.stream).arg("*").arg("begun").arg(1);
-        Ok(Position(self.store.ask(&self.stream, &command).await?))
+        let id = self.store.ask(&self.stream, &command).await?;
+        Ok(Position(Entry(id, vec![b"begun".to_vec(), b"1".to_vec()])))
     }
 
     /// What has changed since this position. Some of it may be left for the next call.
@@ -188,14 +189,14 @@ impl<R: Runtime> Values<R> {
     /// When the server does not answer.
     pub async fn changes(&self, since: &Position) -> Result<Changes, ConnectError> {
         let mut command = redis::cmd("XRANGE");
-        command.arg(&self.stream).arg(&since.0).arg("+").arg("COUNT").arg(CHANGES_READ);
+        command.arg(&self.stream).arg(&since.0.0).arg("+").arg("COUNT").arg(CHANGES_READ);
         let entries: Vec<Entry> = self.store.ask(&self.stream, &command).await?;
         // The entry at the position is still there, unless the stream was cut, or the server lost what this node has read.
-        let Some((Entry(first, _), new)) = entries.split_first().filter(|(Entry(id, _), _)| *id == since.0)
-        else {
+        // Another one may have its id since, if all of that happened within a millisecond.
+        let Some((first, new)) = entries.split_first().filter(|(first, _)| **first == since.0) else {
             return Ok(Changes { keys: None, position: self.end().await? });
         };
-        let position = Position(new.last().map_or(first, |Entry(id, _)| id).clone());
+        let position = Position(new.last().unwrap_or(first).clone());
         let fields = new.iter().flat_map(|Entry(_, fields)| fields.chunks_exact(2));
         let keys = fields.filter(|field| field[0] == b"k").map(|field| field[1].clone()).collect();
         Ok(Changes { keys: Some(keys), position })
@@ -215,7 +216,7 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 }
 
 /// An entry of a stream: its id, and names and values of its fields.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry(String, Vec<Vec<u8>>);
 
 impl FromRedisValue for Entry {
