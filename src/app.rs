@@ -234,6 +234,10 @@ async fn serve(
     {
         return Ok(());
     }
+    tokio::select! {
+        () = app.resets.hear_first() => {}
+        () = signals.end.received() => return Ok(()),
+    }
     app.announce(&ports);
     if rules.is_ready() {
         app.health.serve();

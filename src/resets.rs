@@ -24,12 +24,14 @@ use tokio::sync::Mutex;
 use crate::service::Service;
 use tidegate_engine::rules::{Epoch, Epochs, PathPrefix, Reach};
 use tidegate_engine::time::Timestamp;
-use tidegate_redis::{ConnectError, Heard, Numbers, SharedStore};
+use tidegate_redis::{ConnectError, Contact, Heard, Numbers, SharedStore};
 
 /// How often Redis is asked for resets of other nodes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// The same until it has answered once.
 const FIRST_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a node that starts waits for its first answer before it serves without.
+const FIRST_HEARD_MAX: Duration = Duration::from_secs(1);
 /// How often a number is tried that another node raises at the same time.
 const TELLS_MAX: usize = 5;
 /// Paths of rules that may have been reset, and as many single counters. One that is there already may be reset again.
@@ -205,6 +207,28 @@ impl Resets {
             }
         }
         Ok(())
+    }
+
+    /// Hears of all resets that Redis knows, if it answers soon. A node that served before would decide by the counters of
+    /// before a reset.
+    pub async fn hear_first(&self) {
+        let Some(shared) = self.shared() else { return };
+        let mut contact = shared.main().contact();
+        let heard = async {
+            // Whoever cannot be reached now is not waited for: requests are not held up by Redis either.
+            let reached = contact.wait_for(|contact| *contact != Contact::Never(None)).await;
+            if !matches!(reached.as_deref(), Ok(Contact::Up)) {
+                return;
+            }
+            while self.look().await.is_err() {
+                tokio::time::sleep(FIRST_LOOK_INTERVAL).await;
+            }
+        };
+        if tokio::time::timeout(FIRST_HEARD_MAX, heard).await.is_err() {
+            tracing::warn!(
+                "Redis has not told of resets within {FIRST_HEARD_MAX:?}: they are heard of later"
+            );
+        }
     }
 
     /// Hears of other nodes' resets, for ever.

@@ -102,12 +102,25 @@ fn nodes_that_share_redis_hear_of_a_reset_and_redis_may_forget_it() {
         assert_eq!(passed(&one, &TENANT), 0);
 
         let three = setup().start();
-        eventually_true("a new node to hear of it", || resets(&three) == resets(&one));
+        assert_eq!(resets(&three), resets(&one), "a new node hears of it");
         assert_eq!(passed(&three, &USER), 0);
         redis.ask::<()>(&["FLUSHALL"]);
         eventually_true("it to be written again", || redis.ask::<u64>(&["HLEN", "tidegate:epochs"]) == 2);
         let four = setup().start();
-        eventually_true("a new node to hear of it", || resets(&four) == resets(&one));
+        assert_eq!(resets(&four), resets(&one), "a new node hears of it");
+    }
+}
+
+#[test]
+fn a_node_that_starts_knows_of_a_reset_at_its_first_decision() {
+    let redis = Redis::start(&[]);
+    let one = with_redis(&redis).start();
+    assert!(ask(&one, &USER), "two hits are left of the epoch before the reset");
+    assert_eq!(reset(&one, &json!([{"key": "user"}]), &json!({})).0, 200);
+    assert_eq!(passed(&one, &USER), 3);
+    for _ in 0..5 {
+        let next = with_redis(&redis).start();
+        assert_eq!(passed(&next, &USER), 0);
     }
 }
 

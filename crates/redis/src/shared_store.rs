@@ -198,7 +198,7 @@ impl<R: Runtime> SharedStore<R> {
     }
 
     /// The store of all counters but those per second.
-    pub(super) fn main(&self) -> &RedisStore<R> {
+    pub fn main(&self) -> &RedisStore<R> {
         &self.main
     }
 

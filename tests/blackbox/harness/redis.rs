@@ -203,11 +203,12 @@ impl Failover {
         (log[log.len() - 1] - log[1]) as usize
     }
 
-    /// A replica is a master now.
+    /// A replica is a master now. A sentinel closes all connections of the one that it promotes, this one too.
     pub fn has_happened(&self) -> bool {
-        self.replicas
-            .iter()
-            .any(|replica| replica.ask::<String>(&["INFO", "replication"]).contains("role:master"))
+        self.replicas.iter().any(|replica| {
+            let told = redis::cmd("INFO").arg("replication").query::<String>(&mut replica.connect());
+            told.is_ok_and(|told| told.contains("role:master"))
+        })
     }
 }
 
