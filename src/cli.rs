@@ -79,7 +79,7 @@ const CHECK_NAME: &str = "ratelimit_config_check";
 type Done = Result<(String, ExitCode), Vec<Problem>>;
 
 /// Runs the program with these arguments (the first is its name) and this environment.
-pub fn main(arguments: impl IntoIterator<Item = OsString>, environment: HashMap<String, String>) -> ExitCode {
+pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> ExitCode {
     let variable = |name: &str| environment.get(name).cloned();
     let mistakes = || misspelt(environment.keys().map(String::as_str), variable);
     let matches = match command().try_get_matches_from(spelled(arguments)) {

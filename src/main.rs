@@ -16,5 +16,5 @@ fn main() -> ExitCode {
     let _ = disable_transparent_huge_pages(true);
     let text = |bytes: OsString| bytes.to_string_lossy().into_owned();
     let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-    tidegate::cli::main(std::env::args_os(), environment.collect())
+    tidegate::cli::main(std::env::args_os().collect(), environment.collect())
 }

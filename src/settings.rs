@@ -63,7 +63,7 @@ impl Settings {
     ) -> Option<Self> {
         problems.extend(refused(&variable));
         let text = |row: &Row| flag(row).or_else(|| variable(row.name));
-        let settings = Self::read_table(text, problems);
+        let settings = Self::read_table(&text, problems);
         problems.extend(lacking(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
         let mut settings = settings?;
         settings.mogrifiers = mogrifiers::read(&settings.use_dog_statsd_mogrifiers.0, &variable, problems);

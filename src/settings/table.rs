@@ -69,14 +69,15 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// Reads all rows. Adds what is wrong to `problems`.
+            /// Reads all rows. Adds what is wrong to `problems`. `dyn`: it is 260 KB of code, which each caller's closure
+            /// would be given a copy of.
             pub(super) fn read_table(
-                text: impl Fn(&Row) -> Option<String>,
+                text: &dyn Fn(&Row) -> Option<String>,
                 problems: &mut Vec<Problem>,
             ) -> Option<Self> {
                 let mut rows = TABLE.iter();
-                $( $( let $field = read_row::<$kind>(rows.next(), &text, problems); )*
-                   $( $( let $ofield = read_row::<$okind>(rows.next(), &text, problems); )+ )? )+
+                $( $( let $field = read_row::<$kind>(rows.next(), text, problems); )*
+                   $( $( let $ofield = read_row::<$okind>(rows.next(), text, problems); )+ )? )+
                 Some(Self { $( $( $field: $field?, )* $( $( $ofield, )+ )? )+ mogrifiers: Vec::new(), warnings: Vec::new() })
             }
         }
@@ -336,7 +337,7 @@ fn are_equal<T: Value + PartialEq>(one: &str, other: &str) -> bool {
 /// Reads one row. `None` if it is unset without a default, or bad: then a problem is added.
 fn read_row<T: Value>(
     row: Option<&Row>,
-    text: &impl Fn(&Row) -> Option<String>,
+    text: &dyn Fn(&Row) -> Option<String>,
     problems: &mut Vec<Problem>,
 ) -> Option<T> {
     let row = row?;
