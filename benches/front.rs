@@ -182,19 +182,19 @@ fn section(args: &Args, scenario: Scenario, servers: &[Server]) -> Result<Sectio
     let note = if open_rate > 0.0 { format!(", {open_rate:.0} calls/s") } else { String::new() };
     section.print(&note);
     if scenario.is_of_few_calls() {
-        by_h2load(args, &run, &servers)?;
+        by_h2load(args, &run, descriptors, &servers)?;
     }
     Ok(section)
 }
 
 /// The same by h2load, which sends one request for one key.
-fn by_h2load(args: &Args, run: &Run, servers: &[&Server]) -> Result<(), String> {
+fn by_h2load(args: &Args, run: &Run, descriptors: Descriptors, servers: &[&Server]) -> Result<(), String> {
     let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let mut runs = vec![Vec::new(); servers.len()];
     for _ in 0..args.rounds {
         for (runs, server) in runs.iter_mut().zip(servers) {
             let body = server.folder().join("request");
-            let mut request = RequestMessage::new(Keys::InTurn(0), Descriptors::Plain);
+            let mut request = RequestMessage::new(Keys::InTurn(0), descriptors);
             let message = request.next(&mut Random(0)).to_vec();
             std::fs::write(&body, message).map_err(|error| error.to_string())?;
             let mut sends = vec![format!("--data={}", body.display())];

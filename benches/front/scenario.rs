@@ -35,6 +35,12 @@ pub(crate) enum Scenario {
     Gateway4,
     /// as batch64, each call with eight descriptors as Envoy Gateway makes them
     Gateway8,
+    /// as batch1, each call with one descriptor as Envoy Gateway makes it
+    FewGateway1,
+    /// as batch1, each call with four descriptors as Envoy Gateway makes them
+    FewGateway4,
+    /// as batch1, each call with eight descriptors as Envoy Gateway makes them
+    FewGateway8,
     /// as batch64, the servers on all cores, which they share with the generator
     TwoCores,
 }
@@ -54,6 +60,9 @@ impl Scenario {
             Scenario::Gateway1 => "8 connections × 64 streams, closed loop, 1 descriptor of Envoy Gateway",
             Scenario::Gateway4 => "8 connections × 64 streams, closed loop, 4 descriptors of Envoy Gateway",
             Scenario::Gateway8 => "8 connections × 64 streams, closed loop, 8 descriptors of Envoy Gateway",
+            Scenario::FewGateway1 => "8 connections × 1 stream, closed loop, 1 descriptor of Envoy Gateway",
+            Scenario::FewGateway4 => "8 connections × 1 stream, closed loop, 4 descriptors of Envoy Gateway",
+            Scenario::FewGateway8 => "8 connections × 1 stream, closed loop, 8 descriptors of Envoy Gateway",
             Scenario::TwoCores => {
                 "8 connections × 64 streams, closed loop, two cores shared with the generator"
             }
@@ -73,15 +82,16 @@ impl Scenario {
     /// Whether there is one call at a time on each connection. Then the generator counts as much as the server, and a
     /// second one measures too.
     pub(crate) fn is_of_few_calls(self) -> bool {
-        matches!(self, Scenario::Batch1 | Scenario::Sixteen1 | Scenario::Single)
+        use Scenario::{Batch1, FewGateway1, FewGateway4, FewGateway8, Single, Sixteen1};
+        matches!(self, Batch1 | Sixteen1 | Single | FewGateway1 | FewGateway4 | FewGateway8)
     }
 
     /// The descriptors of a call.
     pub(crate) fn descriptors(self) -> Descriptors {
         match self {
-            Scenario::Gateway1 => Descriptors::Gateway(1),
-            Scenario::Gateway4 => Descriptors::Gateway(4),
-            Scenario::Gateway8 => Descriptors::Gateway(8),
+            Scenario::Gateway1 | Scenario::FewGateway1 => Descriptors::Gateway(1),
+            Scenario::Gateway4 | Scenario::FewGateway4 => Descriptors::Gateway(4),
+            Scenario::Gateway8 | Scenario::FewGateway8 => Descriptors::Gateway(8),
             _ => Descriptors::Plain,
         }
     }
@@ -110,7 +120,12 @@ impl Scenario {
             | Scenario::Gateway4
             | Scenario::Gateway8 => Pace::Closed { streams: 64 },
             Scenario::Batch8 | Scenario::Many8 => Pace::Closed { streams: 8 },
-            Scenario::Batch1 | Scenario::Sixteen1 | Scenario::Single => Pace::Closed { streams: 1 },
+            Scenario::Batch1
+            | Scenario::Sixteen1
+            | Scenario::Single
+            | Scenario::FewGateway1
+            | Scenario::FewGateway4
+            | Scenario::FewGateway8 => Pace::Closed { streams: 1 },
             Scenario::Open => Pace::Open { per_second: open_rate },
         };
         let measured = Duration::from_secs_f64(args.seconds);
