@@ -30,7 +30,7 @@ use self::fetches::{Fetches, Flight, Landing};
 use tidegate_engine::key::{Key, KeySecret};
 use tidegate_engine::keyed::HighHalf;
 use tidegate_engine::plan::{Check, Origin, Plan, Step};
-use tidegate_engine::records::{Found, Terms};
+use tidegate_engine::records::{Doubt, Found, Terms};
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::Rule;
 use tidegate_records::{Record, RecordKey};
@@ -163,8 +163,9 @@ impl<R: Runtime> Records<R> {
         let (mut found, mut keys) = (Found::default(), 0);
         for Asked { descriptor, rule, name } in asked(request, plan) {
             let known = self.cache.get(&name)?;
-            let known = if self.is_stale.load(Relaxed) { self.without_store(Some(known)) } else { known };
+            let (known, doubt) = self.as_confirmed(known);
             known.into_iter().for_each(|terms| found.add(descriptor, rule, terms));
+            doubt.into_iter().for_each(|doubt| found.doubt(descriptor, doubt));
             keys += 1;
         }
         Some((found, keys))
@@ -189,12 +190,15 @@ impl<R: Runtime> Records<R> {
         let mut found = Found::default();
         for (Asked { descriptor, rule, name }, fetched) in all {
             let known = match fetched {
-                Fetched::Known(known) => Ok(known),
-                Fetched::Flight(flight) => flight.landed(time_is_over.as_mut()).await,
+                Fetched::Known(known) => Ok(self.as_confirmed(known)),
+                Fetched::Flight(flight) => {
+                    flight.landed(time_is_over.as_mut()).await.map(|known| (known, None))
+                }
                 Fetched::Refused => Err(NoAnswer),
             };
-            let known = known.unwrap_or_else(|NoAnswer| self.without_store(self.cache.get(&name)));
+            let (known, doubt) = known.unwrap_or_else(|NoAnswer| self.without_store(self.cache.get(&name)));
             known.into_iter().for_each(|terms| found.add(descriptor, rule, terms));
+            doubt.into_iter().for_each(|doubt| found.doubt(descriptor, doubt));
         }
         found
     }
@@ -202,8 +206,7 @@ impl<R: Runtime> Records<R> {
     /// What is known of a key, or the flight that fetches it.
     fn begin(self: &Arc<Self>, request: &Request<'_>, asked: &Asked<'_>, may_wait: bool) -> Fetched {
         if let Some(known) = self.cache.get(&asked.name) {
-            let is_stale = self.is_stale.load(Relaxed);
-            return Fetched::Known(if is_stale { self.without_store(Some(known)) } else { known });
+            return Fetched::Known(known);
         }
         let entries = request.descriptors().nth(asked.descriptor).map(|descriptor| descriptor.entries);
         let entries = entries.unwrap_or_default().iter().map(|entry| (entry.key, entry.value));
@@ -238,14 +241,20 @@ impl<R: Runtime> Records<R> {
         });
     }
 
+    /// What holds for a key of which this is in the cache.
+    fn as_confirmed(&self, known: Known) -> (Known, Option<Doubt>) {
+        if self.is_stale.load(Relaxed) { self.without_store(Some(known)) } else { (known, None) }
+    }
+
     /// What holds for a key while the store is away, of which this was known last.
-    fn without_store(&self, last: Option<Known>) -> Known {
+    fn without_store(&self, last: Option<Known>) -> (Known, Option<Doubt>) {
         self.stats.stale.fetch_add(1, Relaxed);
-        match self.options.stale_mode {
-            StaleMode::Rule => None,
-            StaleMode::Last => last.flatten(),
-            StaleMode::Deny => Some(Terms::NOTHING_PASSES),
-        }
+        let (known, doubt) = match (self.options.stale_mode, last) {
+            (StaleMode::Last, Some(last)) => (last, Doubt::KnownLast),
+            (StaleMode::Last, None) | (StaleMode::Rule, _) => (None, Doubt::NotKnown),
+            (StaleMode::Deny, _) => (Some(Terms::NOTHING_PASSES), Doubt::NotKnown),
+        };
+        (known, Some(doubt))
     }
 
     /// The record of this key is this one, or it has none.

@@ -47,7 +47,7 @@ fn is_put(limiter: &Tidegate, tenant: &str, says: &Value) -> bool {
     call(limiter, "PUT", "/admin/records", &body).status < 300
 }
 
-fn delete(limiter: &Tidegate, tenant: &str) {
+pub fn delete(limiter: &Tidegate, tenant: &str) {
     let body = json!({
         "domain": "shop", "entries": [{"key": "tenant", "value": tenant}], "who": "jane", "why": "it ended",
     });
@@ -70,6 +70,13 @@ fn passing(client: &Client, tenant: &str, requests: usize) -> usize {
 fn told(client: &Client, tenant: &str) -> u32 {
     let answer = client.ask(question("shop", &[&[("tenant", tenant)]]));
     answer.statuses[0].current_limit.as_ref().expect("a limit").requests_per_unit
+}
+
+/// What `/ask` shows of a key.
+fn asked_of(limiter: &Tidegate, tenant: &str) -> String {
+    let question =
+        json!({"domain": "shop", "descriptors": [{"entries": [{"key": "tenant", "value": tenant}]}]});
+    call(limiter, "POST", "/ask", &question).body
 }
 
 /// The answer to the same question over HTTP.
@@ -108,8 +115,7 @@ fn a_record_with_another_window_is_told_in_answers_and_in_explanations() {
     let client = limiter.client();
     assert_eq!(passing(&client, "acme", 9), 3);
     put(&limiter, "acme", &json!({"requests_per_unit": 4, "unit": "hour"}));
-    let asked = json!({"domain": "shop", "descriptors": [{"entries": [{"key": "tenant", "value": "acme"}]}]});
-    let shown = call(&limiter, "POST", "/ask", &asked).body;
+    let shown = asked_of(&limiter, "acme");
     assert!(shown.contains("record    4 instead of 3, per hour"), "{shown}");
     assert_eq!(passing(&client, "acme", 9), 4, "a counter of its own");
     put(&limiter, "acme", &of(6));
@@ -204,14 +210,24 @@ fn what_was_known_holds_while_redis_is_away_and_then_the_mode_does() {
         let expected = if known == 9 { 9 } else { known };
         eventually_true("what is known to be too old", || told(&client, "acme") == expected);
         assert_eq!(told(&client, "unknown"), unknown, "{mode}");
-        let asked =
-            json!({"domain": "shop", "descriptors": [{"entries": [{"key": "tenant", "value": "unknown"}]}]});
-        let shown = call(&limiter, "POST", "/ask", &asked).body;
-        let not_known = "record    not known: the store of records does not answer, and nothing passes";
-        assert_eq!(shown.contains(not_known), mode == "deny", "{shown}");
+        let instead = if mode == "deny" { "nothing passes" } else { "the rule's limit holds" };
+        let away = "the store of records does not answer";
+        let expected = format!("record    not known: {away}, and {instead} until it does\n");
+        let shown = asked_of(&limiter, "unknown");
+        assert!(shown.contains(&expected), "{mode}: {shown}");
+        let expected = match mode {
+            "last" => format!("record    9 instead of 3, as was known last: {away}\n"),
+            _ => expected,
+        };
+        eventually_true(&expected, || asked_of(&limiter, "acme").contains(&expected));
         assert!(limiter.metric("tidegate_limits_stale_total") > 0.0, "{mode}");
         limits.wake();
         eventually_true("the store to be back", || told(&client, "acme") == 9);
+        for (tenant, expected) in
+            [("acme", "record    9 instead of 3\n"), ("unknown", "record    none: the limit is the rule's\n")]
+        {
+            eventually_true(expected, || asked_of(&limiter, tenant).contains(expected));
+        }
         assert_eq!(told(&client, "unknown"), 3, "{mode}");
     }
 }

@@ -14,7 +14,7 @@ use crate::exceptions::Met;
 use crate::limit::Limit;
 use crate::look::{Look, Looks};
 use crate::plan::{Check, Hits, Origin, Plan, Step};
-use crate::records::{Found, Terms};
+use crate::records::{Doubt, Found, Terms};
 use crate::request::{Entry, Request};
 use crate::rules::{End, NameList, Rule, RuleSet, Walk};
 use crate::settle::settle;
@@ -47,12 +47,21 @@ struct Explained<'a> {
     replaced_by: Option<usize>,
     /// The exception that changed its limit.
     exception: Option<Met>,
-    /// What its record says. `None`: nothing was looked for. `Some(None)`: it has none, and might.
-    record: Option<Option<Terms>>,
+    /// Its record. `None`: nothing was looked for.
+    record: Option<Recorded>,
     /// Its rule's limit on trial, and what that counter says.
     trial: Option<(Trial<'a>, Look)>,
     /// One sentence.
     why: String,
+}
+
+/// What is known of the record of a descriptor.
+#[derive(Clone, Copy, Debug)]
+struct Recorded {
+    /// What holds. `None`: it has no record, as far as is known.
+    terms: Option<Terms>,
+    /// The store did not say it.
+    doubt: Option<Doubt>,
 }
 
 /// Explains what this request would get now. `plan` and `looks` are its own, under `rules`.
@@ -134,7 +143,8 @@ impl<'a> Explanation<'a> {
     pub fn recorded(mut self, found: &Found) -> Self {
         for (index, descriptor) in self.descriptors.iter_mut().enumerate() {
             if descriptor.rule.is_some_and(|rule| rule.records.is_some()) {
-                descriptor.record = Some(found.of(index).copied());
+                descriptor.record =
+                    Some(Recorded { terms: found.of(index).copied(), doubt: found.doubt_of(index) });
             }
         }
         self

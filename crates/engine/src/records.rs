@@ -86,7 +86,20 @@ fn bounded(limit: Limit) -> Limit {
 
 /// The records of a request's descriptors.
 #[derive(Debug, Default)]
-pub struct Found(SmallVec<[OneFound; 1]>);
+pub struct Found {
+    found: SmallVec<[OneFound; 1]>,
+    /// Descriptors of which the store did not say what record they have, by index. It stays empty while it answers.
+    doubts: SmallVec<[(usize, Doubt); 1]>,
+}
+
+/// What holds for a descriptor while the store does not say what record it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// What was known last: that record, or none.
+    KnownLast,
+    /// Something else, because nothing is known: the rule's limit, or [`Terms::NOTHING_PASSES`].
+    NotKnown,
+}
 
 #[derive(Debug)]
 struct OneFound {
@@ -100,23 +113,33 @@ struct OneFound {
 impl Found {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.found.is_empty()
     }
 
     /// Adds the record of a descriptor, which meets this rule.
     pub fn add(&mut self, descriptor: usize, rule: &Rule, terms: Terms) {
-        self.0.push(OneFound { descriptor, terms, stand_in: stand_in(rule, &terms).map(Arc::new) });
+        self.found.push(OneFound { descriptor, terms, stand_in: stand_in(rule, &terms).map(Arc::new) });
+    }
+
+    /// Says of a descriptor that the store did not tell its record. What was added for it, if anything, holds instead.
+    pub fn doubt(&mut self, descriptor: usize, doubt: Doubt) {
+        self.doubts.push((descriptor, doubt));
+    }
+
+    /// Whether the store did not tell the record of a descriptor, by its index.
+    pub fn doubt_of(&self, descriptor: usize) -> Option<Doubt> {
+        self.doubts.iter().find(|(doubted, _)| *doubted == descriptor).map(|&(_, doubt)| doubt)
     }
 
     /// The record of a descriptor, by its index.
     pub fn of(&self, descriptor: usize) -> Option<&Terms> {
-        self.0.iter().find(|found| found.descriptor == descriptor).map(|found| &found.terms)
+        self.found.iter().find(|found| found.descriptor == descriptor).map(|found| &found.terms)
     }
 
     /// Puts a plan of the request under these records. It has to be the plan of the rules that they were added with. A
     /// candidate beside a limit that has other numbers now is not asked.
     pub fn apply<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
-        for found in &self.0 {
+        for found in &self.found {
             let descriptor = request.descriptors().nth(found.descriptor);
             let (Some(Step::Check(check)), Some(descriptor)) =
                 (plan.steps.get_mut(found.descriptor), descriptor)

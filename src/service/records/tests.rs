@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::*;
@@ -101,6 +102,25 @@ impl Shop {
     /// Whether a request of this user passes at this second, and whether it was decided at once.
     pub(super) async fn asks(&self, user: &str, second: u64) -> (bool, bool) {
         decided(&self.service(second), &Request::new("shop", 1).descriptor(&[("user", user)])).await
+    }
+
+    /// What is said to whoever asks why, as text, and what it says of the record as JSON.
+    async fn explains(&self, user: &str, second: u64) -> (String, Value) {
+        let service = self.service(second);
+        let live = service.snapshot().expect("rules");
+        let entries = [("user", user)];
+        let request = Request::new("shop", 1).descriptor(&entries);
+        let shown = service.explain(live.in_force(), &request, |explanation| {
+            (explanation.to_string(), explanation.json()["descriptors"][0]["record"].clone())
+        });
+        shown.await.expect("memory answers")
+    }
+
+    /// The line about the record, and its JSON.
+    async fn explains_record(&self, user: &str) -> (String, Value) {
+        let (text, json) = self.explains(user, 1_000).await;
+        let line = text.lines().find_map(|line| line.strip_prefix("  record    "));
+        (line.expect("a line about the record").to_owned(), json)
     }
 
     /// How many of 10 requests pass.
@@ -267,15 +287,59 @@ async fn a_record_with_another_window_counts_apart_and_an_explanation_says_so() 
     shop.records.forget(&key("alice"));
     assert_eq!(shop.passing("alice", 1_000).await, 4, "it begins empty");
     assert_eq!(shop.passing("alice", 1_100).await, 0);
-    let request = Request::new("shop", 1).descriptor(&[("user", "alice")]);
-    let service = shop.service(1_100);
-    let live = service.snapshot().expect("rules");
-    let text = service
-        .explain(live.in_force(), &request, |explanation| (explanation.to_string(), explanation.json()));
-    let (text, json) = text.await.expect("memory answers");
+    let (text, record) = shop.explains("alice", 1_100).await;
     assert!(text.contains("  limit     4 per hour, sliding_window\n"), "{text}");
     assert!(text.contains("  record    4 instead of 3, per hour\n"), "{text}");
-    assert_eq!(json["descriptors"][0]["record"]["instead_of"]["requests_per_unit"], 3, "{json}");
+    assert_eq!(record["instead_of"]["requests_per_unit"], 3, "{record}");
+}
+
+#[tokio::test]
+async fn an_explanation_says_what_is_not_known_and_what_holds_instead() {
+    let known = json!({"unlimited": false, "shadow_mode": null, "burst": null, "requests_per_unit": 5,
+        "instead_of": {"requests_per_unit": 3, "burst": 3}});
+    let with = |mut record: Value, field: &str| {
+        record[field] = true.into();
+        record
+    };
+    let mut denied = known.clone();
+    (denied["requests_per_unit"], denied["burst"], denied["shadow_mode"]) =
+        (0.into(), 0.into(), false.into());
+    let [none, denied] = [Value::Null, denied].map(|record| with(record, "not_known"));
+    let last = |record| with(record, "known_last");
+    let away = "the store of records does not answer";
+    let rule = format!("not known: {away}, and the rule's limit holds until it does");
+    let denies = format!("not known: {away}, and nothing passes until it does");
+    let fives = format!("5 instead of 3, as was known last: {away}");
+    let nones = format!("none, as was known last: {away}");
+    for (mode, alice, bob, carol) in [
+        (StaleMode::Rule, (&rule, none.clone()), (&rule, none.clone()), (&rule, none.clone())),
+        (StaleMode::Last, (&fives, last(known.clone())), (&nones, last(Value::Null)), (&rule, none.clone())),
+        (StaleMode::Deny, (&denies, denied.clone()), (&denies, denied.clone()), (&denies, denied.clone())),
+    ] {
+        let shop = Shop::with(mode, 100);
+        shop.source.set("alice", of(5));
+        for (user, text, json) in
+            [("alice", "5 instead of 3", &known), ("bob", "none: the limit is the rule's", &Value::Null)]
+        {
+            assert_eq!(shop.explains_record(user).await, (text.to_owned(), json.clone()), "{mode:?} {user}");
+        }
+        shop.source.0.is_away.store(true, Relaxed);
+        shop.records.doubt(true);
+        for (user, (text, json)) in [("alice", alice), ("bob", bob), ("carol", carol)] {
+            assert_eq!(shop.explains_record(user).await, (text.clone(), json), "{mode:?} {user}");
+        }
+    }
+}
+
+/// A record that lets nothing pass is a record.
+#[tokio::test]
+async fn a_record_of_zero_is_told_as_one() {
+    let shop = Shop::with(StaleMode::Deny, 100);
+    let zero = Record { burst: Some(0), shadow: Some(false), ..Record::of_requests(0) };
+    shop.source.set("alice", Some(zero));
+    let (text, json) = shop.explains_record("alice").await;
+    assert_eq!(text, "0 instead of 3, burst 0, shadow_mode false");
+    assert_eq!(json["not_known"], Value::Null, "{json}");
 }
 
 /// Keys that each come once push out few that come again and again.

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::render::limit_of;
-use super::{Explained, Explanation, denying};
+use super::{Explained, Explanation, Recorded, denying};
 use crate::decision::{Limited, Status, Trial};
 use crate::exceptions::Met as Exception;
 use crate::look::Look;
 use crate::plan::Hits;
-use crate::records::Terms;
+use crate::records::{Doubt, Terms};
 use crate::rules::{Fit, Level, Met, Rule, Tried, Written};
 use crate::time::ceil_secs;
 
@@ -50,8 +50,8 @@ impl Explained<'_> {
         if let Some(met) = &self.exception {
             json["exception"] = exception(met, self.rule);
         }
-        if let Some(terms) = &self.record {
-            json["record"] = terms.as_ref().map_or(Value::Null, |terms| record(terms, self.walked_rule()));
+        if let Some(recorded) = &self.record {
+            json["record"] = record(recorded, self.walked_rule());
         }
         if let Some((trial, look)) = &self.trial {
             json["candidate"] = candidate(trial, look);
@@ -155,12 +155,19 @@ fn exception(met: &Exception, rule: Option<&Rule>) -> Value {
     })
 }
 
-/// What a record says, and what the rule would say without it.
-fn record(terms: &Terms, rule: Option<&Rule>) -> Value {
-    let mut json = json!({"unlimited": terms.unlimited, "shadow_mode": terms.shadow, "burst": terms.burst});
-    if *terms == Terms::NOTHING_PASSES {
-        json["not_known"] = true.into();
+/// What a record says, and what the rule would say without it. Null: there is none, and the store says so.
+fn record(Recorded { terms, doubt }: &Recorded, rule: Option<&Rule>) -> Value {
+    let mut json = terms.as_ref().map_or(Value::Null, |terms| says(terms, rule));
+    match doubt {
+        None => {}
+        Some(Doubt::KnownLast) => json["known_last"] = true.into(),
+        Some(Doubt::NotKnown) => json["not_known"] = true.into(),
     }
+    json
+}
+
+fn says(terms: &Terms, rule: Option<&Rule>) -> Value {
+    let mut json = json!({"unlimited": terms.unlimited, "shadow_mode": terms.shadow, "burst": terms.burst});
     if !terms.unlimited {
         json["requests_per_unit"] = terms.requests.into();
     }

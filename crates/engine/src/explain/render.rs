@@ -2,13 +2,13 @@
 
 use std::fmt::{self, Display};
 
-use super::{Explained, Explanation, denying, drawing};
+use super::{Explained, Explanation, Recorded, denying, drawing};
 use crate::decision::{Limited, Status, Trial};
 use crate::exceptions::{Effect, Met as Exception};
 use crate::limit::Limit;
 use crate::look::Look;
 use crate::plan::{Hits, Origin};
-use crate::records::Terms;
+use crate::records::{Doubt, Terms};
 use crate::rules::{Cost, End, Fit, Level, Met, Rule, Tried};
 use crate::text::one_line;
 use crate::time::ceil_secs;
@@ -102,7 +102,7 @@ impl Explained<'_> {
         line(out, format_args!("  limit     {}", limit_text(limited)))?;
         if let Some(record) = &self.record {
             let own = self.walked_rule().and_then(|rule| rule.limit);
-            line(out, format_args!("  record    {}", record_text(record.as_ref(), own.as_ref())))?;
+            line(out, format_args!("  record    {}", record_text(record, own.as_ref())))?;
         }
         if let Some(met) = &self.exception {
             line(out, format_args!("  exception {}", exception_text(met, self.rule)))?;
@@ -130,13 +130,27 @@ impl Explained<'_> {
     }
 }
 
-/// `50 instead of 3, burst 60`.
-fn record_text(record: Option<&Terms>, own: Option<&Limit>) -> String {
-    let Some(record) = record else { return "none: the limit is the rule's".to_owned() };
-    if *record == Terms::NOTHING_PASSES {
-        return "not known: the store of records does not answer, and nothing passes until it does"
-            .to_owned();
+/// What the record of a descriptor says, or what holds because nobody knows.
+fn record_text(Recorded { terms, doubt }: &Recorded, own: Option<&Limit>) -> String {
+    let away = "the store of records does not answer";
+    match (terms, doubt) {
+        (None, None) => "none: the limit is the rule's".to_owned(),
+        (Some(terms), None) => terms_text(terms, own),
+        (None, Some(Doubt::KnownLast)) => format!("none, as was known last: {away}"),
+        (Some(terms), Some(Doubt::KnownLast)) => {
+            format!("{}, as was known last: {away}", terms_text(terms, own))
+        }
+        (None, Some(Doubt::NotKnown)) => {
+            format!("not known: {away}, and the rule's limit holds until it does")
+        }
+        (Some(_), Some(Doubt::NotKnown)) => {
+            format!("not known: {away}, and nothing passes until it does")
+        }
     }
+}
+
+/// `50 instead of 3, burst 60`.
+fn terms_text(record: &Terms, own: Option<&Limit>) -> String {
     if record.unlimited {
         return "unlimited: counted and never denied".to_owned();
     }
