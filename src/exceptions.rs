@@ -44,9 +44,17 @@ pub struct Book {
 
 #[derive(Default)]
 struct Pages {
-    records: BTreeMap<String, Arc<Record>>,
+    records: BTreeMap<String, Page>,
     /// The number of the next record: a later one is newer.
     next: u64,
+}
+
+/// One exception.
+struct Page {
+    record: Arc<Record>,
+    /// Its line in the file; empty without a file. A change writes all lines, and making them takes far longer than
+    /// writing them.
+    line: Box<str>,
 }
 
 /// A state of the book.
@@ -118,10 +126,11 @@ impl Book {
     /// # Errors
     /// When it cannot be read, or does not hold exceptions.
     pub fn open(path: PathBuf, audit: Audit) -> Result<Self, FileError> {
-        let records = file::read(&path)?;
-        let next = records.iter().map(|record| record.number + 1).max().unwrap_or_default();
-        let named = |record: Record| (record.id.clone(), Arc::new(record));
-        let records: BTreeMap<_, _> = records.into_iter().map(named).collect();
+        let read = file::read(&path)?;
+        let next = read.iter().map(|(record, _)| record.number + 1).max().unwrap_or_default();
+        let named =
+            |(record, line): (Record, Box<str>)| (record.id.clone(), Page { record: Arc::new(record), line });
+        let records: BTreeMap<_, _> = read.into_iter().map(named).collect();
         let version = watch::Sender::new(Version { number: 0, count: records.len() as u64 });
         let pages = Mutex::new(Pages { records, next });
         Ok(Self { file: Some(path), audit, pages, version })
@@ -156,7 +165,7 @@ impl Book {
         now: Timestamp,
     ) -> Result<Change, ChangeError> {
         let mut pages = self.pages.lock();
-        let before = pages.records.get(&record.id).cloned();
+        let before = pages.records.get(&record.id).map(|page| Arc::clone(&page.record));
         match &before {
             Some(before) if before.says_the_same(&record) => return Ok(Change::Unchanged),
             Some(_) if !may_replace => return Err(ChangeError::Exists(record.id)),
@@ -180,7 +189,8 @@ impl Book {
     /// When there is none, or it cannot be audited or kept. Nothing has changed then.
     pub fn end(&self, id: &str, why: &str, author: &Author, now: Timestamp) -> Result<Change, ChangeError> {
         let mut pages = self.pages.lock();
-        let before = pages.records.get(id).cloned().ok_or_else(|| ChangeError::Unknown(id.to_owned()))?;
+        let before = pages.records.get(id).map(|page| Arc::clone(&page.record));
+        let before = before.ok_or_else(|| ChangeError::Unknown(id.to_owned()))?;
         let what = Audited { does: "exception_end", id, before: Some(&before), after: None, why };
         self.change(&mut pages, author, now, &what, None)?;
         Ok(Change::Ended)
@@ -197,9 +207,13 @@ impl Book {
         after: Option<Arc<Record>>,
     ) -> Result<(), ChangeError> {
         let intended = self.audit.intend(author, now, what.does, what.json())?;
-        let before = pages.replace(what.id, after);
-        let all = pages.records.values().map(|record| &**record);
-        let kept = self.file.as_deref().map_or(Ok(()), |path| file::write(path, all));
+        let line = |record: &Record| match &self.file {
+            Some(_) => file::line(record),
+            None => Box::default(),
+        };
+        let before = pages.replace(what.id, after.map(|record| Page { line: line(&record), record }));
+        let lines = pages.records.values().map(|page| &*page.line);
+        let kept = self.file.as_deref().map_or(Ok(()), |path| file::write(path, lines));
         self.audit.ended(intended, now, kept.as_ref().map(|()| "done").map_err(ToString::to_string));
         if let Err(error) = kept {
             // Nobody has seen it: the pages are locked.
@@ -218,7 +232,7 @@ impl Book {
 
     /// All of them, by their ids.
     pub fn all(&self) -> Vec<Arc<Record>> {
-        self.pages.lock().records.values().cloned().collect()
+        self.pages.lock().records.values().map(|page| Arc::clone(&page.record)).collect()
     }
 
     /// Those in force.
@@ -234,8 +248,8 @@ impl Book {
 }
 
 impl Pages {
-    /// Puts a record in the place of the one with this id, or removes that. Returns what was there.
-    fn replace(&mut self, id: &str, after: Option<Arc<Record>>) -> Option<Arc<Record>> {
+    /// Puts a page in the place of the one with this id, or removes that. Returns what was there.
+    fn replace(&mut self, id: &str, after: Option<Page>) -> Option<Page> {
         match after {
             Some(after) => self.records.insert(id.to_owned(), after),
             None => self.records.remove(id),
@@ -244,7 +258,7 @@ impl Pages {
 
     fn make_room(&mut self, record: &Record, now: Timestamp) -> Result<(), ChangeError> {
         if self.check_room(record).is_err() {
-            self.records.retain(|_, other| !other.is_over(now));
+            self.records.retain(|_, other| !other.record.is_over(now));
         }
         self.check_room(record)
     }
@@ -255,7 +269,7 @@ impl Pages {
             return Err(ChangeError::Full);
         }
         if !record.exception.is_exact() {
-            let others = self.records.values().filter(|other| other.id != record.id);
+            let others = self.records.values().map(|page| &page.record).filter(|other| other.id != record.id);
             if others.filter(|other| !other.exception.is_exact()).count() >= PATTERNS_MAX {
                 return Err(ChangeError::FullOfPatterns);
             }

@@ -2,7 +2,7 @@
 //! old file or the new one.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -34,8 +34,8 @@ pub enum FileError {
     TooMany(PathBuf),
 }
 
-/// Reads a file. One that is not there holds none.
-pub(super) fn read(path: &Path) -> Result<Vec<Record>, FileError> {
+/// Reads a file: each exception with its line. One that is not there holds none.
+pub(super) fn read(path: &Path) -> Result<Vec<(Record, Box<str>)>, FileError> {
     let failed = |source| DiskError { what: "read", path: path.to_owned(), source };
     let mut text = String::new();
     match File::open(path) {
@@ -46,14 +46,24 @@ pub(super) fn read(path: &Path) -> Result<Vec<Record>, FileError> {
     let record = |(at, line): (usize, &str)| {
         let problem = |problem: String| FileError::Line { path: path.to_owned(), line: at + 1, problem };
         let value: Value = serde_json::from_str(line).map_err(|error| problem(error.to_string()))?;
-        Record::of_file(&value).map_err(|error| problem(error.to_string()))
+        let record = Record::of_file(&value).map_err(|error| problem(error.to_string()))?;
+        Ok((record, line.into()))
     };
-    let records: Vec<_> = text.lines().enumerate().map(record).collect::<Result<_, _>>()?;
+    let records: Vec<_> = text.lines().enumerate().map(record).collect::<Result<_, FileError>>()?;
     if records.len() > EXCEPTIONS_MAX { Err(FileError::TooMany(path.to_owned())) } else { Ok(records) }
 }
 
-/// Writes a file, whole or not at all.
-pub(super) fn write<'r>(path: &Path, mut records: impl Iterator<Item = &'r Record>) -> Result<(), FileError> {
+/// The line of an exception, without its end.
+pub(super) fn line(record: &Record) -> Box<str> {
+    record.file_json().to_string().into()
+}
+
+/// Writes a file of these lines, whole or not at all.
+pub(super) fn write<'l>(path: &Path, mut lines: impl Iterator<Item = &'l str>) -> Result<(), FileError> {
     let disk: &dyn Disk = &SystemDisk;
-    Ok(disk.replace(path, |out| records.try_for_each(|record| writeln!(out, "{}", record.file_json())))?)
+    let write = |line: &str, out: &mut dyn Write| {
+        out.write_all(line.as_bytes())?;
+        out.write_all(b"\n")
+    };
+    Ok(disk.replace(path, |out| lines.try_for_each(|line| write(line, out)))?)
 }

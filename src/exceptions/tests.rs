@@ -129,6 +129,43 @@ fn a_file_keeps_them_and_their_order() {
     assert_eq!(shown(&open())[..2], before[..]);
 }
 
+/// Lines are kept beside exceptions, and read from a file that somebody may have written by hand.
+#[test]
+fn a_file_holds_what_the_book_does_after_every_change() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("exceptions");
+    let by_hand = r#"  {"id": "hand", "domain": "shop", "entries": [{"key": "user"}], "deny": true, "who": "joe", "why": "-"}"#;
+    fs::write(&path, format!("{by_hand}\r\n")).expect("writable");
+    let book = Book::open(path.clone(), audit()).expect("readable");
+    let holds_the_same = |count: usize| {
+        let lines = fs::read_to_string(&path).expect("readable");
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let kept = Book::open(path.clone(), audit()).expect("readable").all();
+        assert_eq!((lines.len(), &kept), (count, &book.all()));
+        lines
+    };
+    let put = |id: &str, requests: u32| {
+        book.put(record(id, json!({"requests_per_unit": requests})), true, &author(), NOW)
+    };
+    put("a", 5).expect("done");
+    put("b", 5).expect("done");
+    holds_the_same(3);
+    put("a", 6).expect("done");
+    assert_eq!(holds_the_same(3)[0]["requests_per_unit"], 6);
+    put("hand", 7).expect("done");
+    assert_eq!(holds_the_same(3)[2]["who"], "jane");
+    book.end("b", "", &author(), NOW).expect("done");
+    holds_the_same(2);
+    // A folder is in the way of the file beside: what was there stays, in memory too, until a change succeeds.
+    let beside = folder.path().join("exceptions.new");
+    fs::create_dir(&beside).expect("a folder");
+    assert!(matches!(put("a", 8), Err(ChangeError::File(_))));
+    assert_eq!(holds_the_same(2)[0]["requests_per_unit"], 6);
+    fs::remove_dir(&beside).expect("empty");
+    put("c", 9).expect("done");
+    assert_eq!(holds_the_same(3)[0]["requests_per_unit"], 6);
+}
+
 #[test]
 fn a_file_that_is_broken_is_refused_with_its_line() {
     let folder = TempDir::new().expect("a folder");
