@@ -37,7 +37,7 @@ fn passed(limiter: &Tidegate, entries: &[(&str, &str)]) -> usize {
     (0..5).filter(|_| ask(limiter, entries)).count()
 }
 
-fn reset(limiter: &Tidegate, entries: &Value, more: &Value) -> (u16, Value) {
+pub fn reset(limiter: &Tidegate, entries: &Value, more: &Value) -> (u16, Value) {
     let mut body = json!({"domain": "shop", "entries": entries, "who": "jane", "why": "a mistake"});
     for (name, value) in more.as_object().expect("an object") {
         body[name] = value.clone();

@@ -11,6 +11,7 @@
 mod harness;
 
 mod admin;
+mod admin_in_force;
 mod admin_load;
 mod admin_resets;
 mod admin_strangers;
