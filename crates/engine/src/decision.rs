@@ -111,17 +111,19 @@ pub fn conclude<'a>(plan: &Plan<'a>, verdicts: &Verdicts) -> Decision<'a> {
 pub fn conclude_into<'a>(plan: &Plan<'a>, verdicts: &Verdicts, decision: &mut Decision<'a>) {
     let verdict_of = |index: usize| verdicts.get(index).copied().flatten();
     let passes = settle(plan, |index| verdict_of(index).is_some_and(|verdict| verdict.over)).passes;
-    let status = |(index, step): (usize, &Step<'a>)| match (step, verdict_of(index)) {
-        (Step::Check(check), Some(verdict)) => Status::Limited(limited(check, verdict, plan.modes.quota)),
-        (Step::Replaced(rule), _) => Status::Replaced(rule),
-        (Step::Unlimited(rule), _) => Status::Unlimited(rule),
-        _ => Status::NoLimit,
-    };
     decision.code = if passes || plan.modes.shadow { Code::Ok } else { Code::OverLimit };
     decision.shadowed = !passes && plan.modes.shadow;
     decision.domain_known = plan.domain_known;
     decision.statuses.clear();
-    decision.statuses.extend(plan.steps.iter().enumerate().map(status));
+    // Each is made in its place: `extend` would make it elsewhere and move it.
+    for (index, step) in plan.steps.iter().enumerate() {
+        decision.statuses.push(match (step, verdict_of(index)) {
+            (Step::Check(check), Some(verdict)) => Status::Limited(limited(check, verdict, plan.modes.quota)),
+            (Step::Replaced(rule), _) => Status::Replaced(rule),
+            (Step::Unlimited(rule), _) => Status::Unlimited(rule),
+            _ => Status::NoLimit,
+        });
+    }
     decision.rare = None;
     if !plan.candidates.is_empty() {
         conclude_trials(plan, verdicts, decision);

@@ -155,11 +155,15 @@ impl MemoryStore {
 
     /// Like [`apply`](Self::apply), but overwrites `verdicts` in place to avoid a large move.
     pub fn apply_into(&self, plan: &Plan<'_>, now: Timestamp, verdicts: &mut Verdicts) {
+        verdicts.clear();
+        // Most requests have one descriptor.
+        if let ([Step::Check(check)], true) = (&plan.steps[..], plan.candidates.is_empty()) {
+            return verdicts.push(Some(self.decide(check, now)));
+        }
         let mut checks = plan.steps.iter().enumerate().filter_map(|(index, step)| match step {
             Step::Check(check) => Some((index, check)),
             _ => None,
         });
-        verdicts.clear();
         verdicts.resize(plan.places(), None);
         match (checks.next(), checks.next()) {
             (None, _) => {}
@@ -189,8 +193,8 @@ impl MemoryStore {
 
     /// Like [`fetch`](Self::fetch), for callers that know which counters will be asked.
     pub fn fetch_counters(&self, counters: impl Iterator<Item = (Algorithm, Key)> + Clone) {
-        counters.clone().for_each(|(algorithm, key)| self.kinds.of(algorithm).fetch_shard(key));
-        counters.for_each(|(algorithm, key)| self.kinds.of(algorithm).fetch_counter(key));
+        counters.clone().for_each(|(algorithm, key)| self.kinds.fetch_shard(algorithm, key));
+        counters.for_each(|(algorithm, key)| self.kinds.fetch_counter(algorithm, key));
     }
 
     /// [`apply`](Self::apply) for a request with one check only: no mode changes what it charges.

@@ -39,6 +39,29 @@ macro_rules! define {
             pub(super) fn all(&self) -> [&dyn AnyKind; Algorithm::ALL.len()] {
                 [$( &self.$module, )+]
             }
+
+            /// The counters of this algorithm.
+            pub(super) fn of(&self, algorithm: Algorithm) -> &dyn AnyKind {
+                match algorithm {
+                    $( Algorithm::$variant => &self.$module, )+
+                }
+            }
+
+            /// Prefetches the shard of this key.
+            #[inline]
+            pub(super) fn fetch_shard(&self, algorithm: Algorithm, key: Key) {
+                match algorithm {
+                    $( Algorithm::$variant => self.$module.fetch_shard(key), )+
+                }
+            }
+
+            /// Prefetches what the shard holds for this key, unless another thread has locked it.
+            #[inline]
+            pub(super) fn fetch_counter(&self, algorithm: Algorithm, key: Key) {
+                match algorithm {
+                    $( Algorithm::$variant => self.$module.fetch_counter(key), )+
+                }
+            }
         }
     };
 }
@@ -52,17 +75,13 @@ pub(super) type Place = (u8, usize);
 pub(super) type Guard<'a> = MappedMutexGuard<'a, dyn ShardOps + 'a>;
 
 impl Kinds {
-    pub(super) fn of(&self, algorithm: Algorithm) -> &dyn AnyKind {
-        self.all()[usize::from(algorithm.number())]
-    }
-
     /// The lock that holds the counter of this check.
     pub(super) fn place(&self, check: &Check<'_>) -> Place {
         (check.limit.algorithm().number(), shard_of(check.key, self.chunk_count))
     }
 
     pub(super) fn lock(&self, (kind, shard): Place) -> (Guard<'_>, &Due) {
-        self.all()[usize::from(kind)].lock_any(shard)
+        self.of(Algorithm::ALL[usize::from(kind)]).lock_any(shard)
     }
 }
 
@@ -70,12 +89,6 @@ impl Kinds {
 pub(super) trait AnyKind {
     /// The shard, locked, and where to note when its counters expire.
     fn lock_any(&self, shard: usize) -> (Guard<'_>, &Due);
-
-    /// Prefetches the shard of this key.
-    fn fetch_shard(&self, key: Key);
-
-    /// Prefetches what the shard holds for this key, unless another thread has locked it.
-    fn fetch_counter(&self, key: Key);
 
     /// Whether a counter of this chunk may have expired at `now`.
     fn is_due(&self, chunk: usize, now: Timestamp) -> bool;
@@ -148,24 +161,26 @@ impl<S: Counter> Kind<S> {
         let shard = shard_of(key, self.chunks.len());
         (self.made(shard / CHUNK_SHARDS), shard % CHUNK_SHARDS)
     }
+
+    #[inline]
+    fn fetch_shard(&self, key: Key) {
+        let (shards, index) = self.made_shard(key);
+        prefetch_index(shards, index);
+    }
+
+    #[inline]
+    fn fetch_counter(&self, key: Key) {
+        let (shards, index) = self.made_shard(key);
+        if let Some(shard) = shards.get(index).and_then(|padded| padded.shard.try_lock()) {
+            shard.fetch(key);
+        }
+    }
 }
 
 impl<S: Counter> AnyKind for Kind<S> {
     fn lock_any(&self, shard: usize) -> (Guard<'_>, &Due) {
         let (shard, due) = self.lock_shard(shard);
         (MutexGuard::map(shard, |shard| shard as &mut dyn ShardOps), due)
-    }
-
-    fn fetch_shard(&self, key: Key) {
-        let (shards, index) = self.made_shard(key);
-        prefetch_index(shards, index);
-    }
-
-    fn fetch_counter(&self, key: Key) {
-        let (shards, index) = self.made_shard(key);
-        if let Some(shard) = shards.get(index).and_then(|padded| padded.shard.try_lock()) {
-            shard.fetch(key);
-        }
     }
 
     fn is_due(&self, chunk: usize, now: Timestamp) -> bool {

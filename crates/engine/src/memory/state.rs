@@ -95,7 +95,7 @@ impl MemoryStore {
     /// # Errors
     /// When the bytes are no counters, or there is no room for them.
     pub fn import(&self, encoded: &Encoded<'_>) -> Result<(), ImportError> {
-        self.kinds.all()[usize::from(encoded.algorithm.number())].import(encoded, &self.budget)
+        self.kinds.of(encoded.algorithm).import(encoded, &self.budget)
     }
 }
 

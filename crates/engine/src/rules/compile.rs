@@ -244,7 +244,7 @@ impl<'f> Compiler<'_, 'f> {
             checked.candidate.map(|limit| Box::new(CandidateLimit { limit, seed: seed(b"candidate") }));
         let seed = seed(b"rule");
         let shared = constant_part(b"rule", domain, limit, &shared.0, |parts| SharedId::of(parts));
-        self.set.has_more |= candidate.is_some();
+        self.set.has_more |= candidate.is_some() || !checked.replaces.is_empty();
         self.set.example.get_or_insert_with(|| example(domain, path));
         // `metrics: aggregate`: a node and those below count in the series of the node above.
         let counted = path.iter().position(|level| level.node.aggregates_metrics).unwrap_or(path.len());

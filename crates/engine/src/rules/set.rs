@@ -26,7 +26,7 @@ pub struct RuleSet {
     pub(super) default_algorithm: Algorithm,
     pub(super) default_cost: Cost,
     pub(super) rules: Vec<Rule>,
-    /// Some rule has a limit on trial, or some counter was reset by itself.
+    /// Some rule replaces another or has a limit on trial, or some counter was reset by itself.
     pub(super) has_more: bool,
     /// Counters that were reset by themselves, by the keys that they had: each with a rule that has other keys.
     pub(super) begun: HashMap<Key, Rule, FixedState>,
@@ -111,15 +111,15 @@ impl RuleSet {
         plan.domain_known = root.is_some();
         plan.steps.clear();
         plan.steps.extend(request.descriptors().map(step));
-        drop_replaced(&mut plan.steps);
         plan.candidates.clear();
         if self.has_more {
             self.plan_more(request, plan);
         }
     }
 
-    #[inline(never)] // Few rules have candidates, few counters were reset: the way of all others stays short.
+    #[inline(never)] // Few sets of rules have any of this: the way of all others stays short.
     fn plan_more<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
+        drop_replaced(&mut plan.steps);
         if !self.begun.is_empty() {
             self.begin_counters(request, plan);
         }
