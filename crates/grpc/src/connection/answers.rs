@@ -56,16 +56,25 @@ impl<S: Serve> Connection<S> {
         self.send(stream, waiting.map_or(Then::Trailers, Then::More), out);
     }
 
+    /// Sends an answer whole, if the client knows the headers and the windows allow it: then its stream has ended.
     #[inline]
-    pub(super) fn succeed(&mut self, mut stream: Stream<S>, message: &[u8], out: &mut Vec<u8>) {
-        self.abuse.answered();
+    pub(super) fn succeed_at_once(&mut self, stream: &Stream<S>, message: &[u8], out: &mut Vec<u8>) -> bool {
         let length = PREFIX_BYTES + message.len();
-        if let Some((head, trailers)) = self.encoder.indexed()
-            && self.windows.allowed(stream.send_window, length) == length
-        {
-            self.windows.send -= length as i64;
-            return write_answer(out, stream.id, head, message, trailers);
+        let Some((head, trailers)) = self.encoder.indexed() else { return false };
+        if self.windows.allowed(stream.send_window, length) < length {
+            return false;
         }
+        self.abuse.answered();
+        self.windows.send -= length as i64;
+        write_answer(out, stream.id, head, message, trailers);
+        true
+    }
+
+    pub(super) fn succeed(&mut self, mut stream: Stream<S>, message: &[u8], out: &mut Vec<u8>) {
+        if self.succeed_at_once(&stream, message, out) {
+            return;
+        }
+        self.abuse.answered();
         frames::headers(out, stream.id, 0, |out| self.encoder.grpc(out));
         frame_message(&mut stream.body, message);
         self.send(stream, Then::Trailers, out);

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::answers::SEND_TIMEOUT;
 use super::streams::{Request, State, Stream};
-use super::{BATCH_MAX, Call, Connection, ErrorCode, Head, Outcome, Serve, Turn, flag, kind};
+use super::{BATCH_MAX, Call, Connection, ErrorCode, Head, Outcome, READ_TIMEOUT, Serve, Turn, flag, kind};
 use crate::hpack::Route;
 
 /// How long a call may wait for its answer, at most. Its `grpc-timeout` may be shorter.
@@ -20,6 +20,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The state of one [`Connection::receive`]: what [`Turn`] holds, and the requests that are ready.
 pub struct Reading<'t, 'i, S: Serve> {
     pub now: Instant,
+    /// Until when a request that begins now has to be complete, at the latest.
+    pub read_due: Instant,
     pub serve: &'t mut S,
     pub out: &'t mut Vec<u8>,
     ready: SmallVec<[Ready<'i>; BATCH_MAX]>,
@@ -38,7 +40,8 @@ struct Ready<'i> {
 impl<'t, S: Serve> Reading<'t, '_, S> {
     pub fn new(turn: &'t mut Turn<'_, S>) -> Self {
         let Turn { now, serve, out } = turn;
-        Self { now: *now, serve, out, ready: SmallVec::new(), streams: SmallVec::new() }
+        let (now, read_due) = (*now, *now + READ_TIMEOUT);
+        Self { now, read_due, serve, out, ready: SmallVec::new(), streams: SmallVec::new() }
     }
 
     /// The number of requests that are ready.
@@ -83,7 +86,7 @@ impl<S: Serve> Connection<S> {
 
     /// Answers all requests that are ready.
     pub(super) fn answer_ready(&mut self, reading: &mut Reading<'_, '_, S>) {
-        let Reading { now, serve, out, ready, streams } = reading;
+        let Reading { now, serve, out, ready, streams, .. } = reading;
         if ready.is_empty() {
             return;
         }
@@ -95,17 +98,34 @@ impl<S: Serve> Connection<S> {
                 call.note = stream.as_mut().and_then(|stream| stream.note.take());
             }
         }
-        serve.answer_batch(&mut calls, |place, outcome| {
-            if let Some(stream) = streams[place].take() {
-                self.answer(stream, outcome, *now, out);
-            }
-        });
+        serve.answer_batch(&mut calls, |place, outcome| self.answer(&mut streams[place], outcome, *now, out));
         drop(calls);
         ready.clear();
         streams.clear();
     }
 
+    /// Answers a request whose stream has this place.
+    #[inline]
     fn answer(
+        &mut self,
+        place: &mut Option<Stream<S>>,
+        outcome: Outcome<'_, S::Waiting>,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) {
+        // A usual answer ends its stream, which then need not be moved.
+        if let (Some(stream), Outcome::Now(Ok(message))) = (&*place, &outcome)
+            && self.succeed_at_once(stream, message, out)
+        {
+            *place = None;
+        } else if let Some(stream) = place.take() {
+            self.answer_other(stream, outcome, now, out);
+        }
+    }
+
+    /// Answers in any other way.
+    #[inline(never)] // The way of usual answers stays short.
+    fn answer_other(
         &mut self,
         mut stream: Stream<S>,
         outcome: Outcome<'_, S::Waiting>,

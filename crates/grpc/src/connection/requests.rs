@@ -7,8 +7,8 @@ use super::ready::Reading;
 use super::streams::{Request, State, Stream, Then};
 use super::windows::STREAM_WINDOW;
 use super::{
-    Connection, ErrorCode, Fatal, Head, READ_TIMEOUT, STREAMS_MAX, Serve, Status, TOO_MUCH_UNFINISHED, Turn,
-    U31_MAX, UNFINISHED_BYTES_MAX, abuse, fatal, flag, frames,
+    Connection, ErrorCode, Fatal, Head, STREAMS_MAX, Serve, Status, TOO_MUCH_UNFINISHED, Turn, U31_MAX,
+    UNFINISHED_BYTES_MAX, abuse, fatal, flag, frames,
 };
 use crate::hpack::{DecodeError, LIST_BYTES_MAX, Method, RequestHead, Route};
 use crate::status::code::RESOURCE_EXHAUSTED;
@@ -134,13 +134,14 @@ impl<S: Serve> Connection<S> {
             Request::Call(route) if self.takes_notes => reading.serve.note(route, self.decoder.kept()),
             _ => None,
         };
+        let deadline = head.timeout.and_then(|timeout| reading.now.checked_add(timeout));
         let stream = Stream {
             id,
             request,
             state: State::Receiving,
             note,
-            deadline: head.timeout.and_then(|timeout| reading.now.checked_add(timeout)),
-            due: Some(reading.now + head.timeout.map_or(READ_TIMEOUT, |timeout| timeout.min(READ_TIMEOUT))),
+            deadline,
+            due: Some(deadline.map_or(reading.read_due, |deadline| deadline.min(reading.read_due))),
             receive_window: STREAM_WINDOW,
             send_window: self.windows.initial_send,
             body_left: content_length,
