@@ -1,8 +1,6 @@
 //! The calls of the lane: decisions by the handler, `grpc.health.v1`, and reflection. Complete requests in, answers out,
 //! now or later; no frames and no sockets.
 
-use std::sync::Arc;
-
 use arrayvec::ArrayVec;
 use bytes::Bytes;
 use prost::Message;
@@ -13,7 +11,7 @@ use tonic_health::pb::HealthCheckRequest;
 use super::{LaneFront, reflection};
 use crate::clock;
 use crate::front::grpc::{QUESTION_BYTES_MAX, SHOULD_RATE_LIMIT, framing, health};
-use crate::front::{Bounds, Refusal};
+use crate::front::{Bounds, Handler, Refusal};
 use crate::health::Status as HealthStatus;
 use crate::metrics::{Front, GrpcMethod};
 use crate::service::BATCH_MAX;
@@ -120,25 +118,6 @@ impl Calls {
         message.map_err(|refusal| self.refuse(call.route, refusal, call.note.take()))
     }
 
-    fn decide_later(
-        &mut self,
-        call: &Call<'_, CallSpan>,
-        message: &[u8],
-        span: Option<CallSpan>,
-    ) -> Outcome<'static, Waiting> {
-        // Cancelled answers count until their tasks have ended.
-        if self.waiting.len() >= STREAMS_MAX {
-            return Outcome::Refused;
-        }
-        let now = clock::timer();
-        let timeout = call.deadline.map(|deadline| deadline.saturating_duration_since(now));
-        // Boxed, because it is moved several times before it runs.
-        let answer = Box::pin(self.front.handler.finish(Front::Grpc, message, timeout, span));
-        Outcome::Later(self.wait(call.stream, async {
-            Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
-        }))
-    }
-
     fn check_health(&self, message: &[u8]) -> Result<Bytes, Status> {
         let began = clock::monotonic();
         let checked = check_name(message).map(|()| report(&self.front.health.status()));
@@ -165,7 +144,7 @@ impl Calls {
         reported: HealthStatus,
         mut watcher: watch::Receiver<HealthStatus>,
     ) -> Waiting {
-        self.wait(stream, async move {
+        wait(&mut self.waiting, stream, async move {
             let differs = |status: &HealthStatus| {
                 *status == HealthStatus::Draining || health::report(status) != health::report(&reported)
             };
@@ -175,10 +154,34 @@ impl Calls {
             Event::Health(status.clone(), has_changed.then(|| report(&status)), watcher)
         })
     }
+}
 
-    fn wait(&mut self, stream: u32, event: impl Future<Output = Event> + Send + 'static) -> Waiting {
-        Waiting(self.waiting.spawn(async move { (stream, event.await) }))
+fn decide_later(
+    handler: &Handler,
+    waiting: &mut JoinSet<(u32, Event)>,
+    call: &Call<'_, CallSpan>,
+    message: &[u8],
+    span: Option<CallSpan>,
+) -> Outcome<'static, Waiting> {
+    // Cancelled answers count until their tasks have ended.
+    if waiting.len() >= STREAMS_MAX {
+        return Outcome::Refused;
     }
+    let now = clock::timer();
+    let timeout = call.deadline.map(|deadline| deadline.saturating_duration_since(now));
+    // Boxed, because it is moved several times before it runs.
+    let answer = Box::pin(handler.finish(Front::Grpc, message, timeout, span));
+    Outcome::Later(wait(waiting, call.stream, async {
+        Event::Answer(answer.await.map(|answer| answer.message).map_err(Status::from))
+    }))
+}
+
+fn wait(
+    waiting: &mut JoinSet<(u32, Event)>,
+    stream: u32,
+    event: impl Future<Output = Event> + Send + 'static,
+) -> Waiting {
+    Waiting(waiting.spawn(async move { (stream, event.await) }))
 }
 
 impl Serve for Calls {
@@ -217,7 +220,8 @@ impl Serve for Calls {
         for (place, call) in calls.iter_mut().enumerate() {
             messages.push(self.for_decision(call, |outcome| answer(place, outcome)));
         }
-        let handler = Arc::clone(&self.front.handler);
+        // Not a clone: all connections of all workers share its reference count.
+        let Self { front: LaneFront { handler, .. }, waiting } = self;
         if handler.is_traced() {
             spans.extend(calls.iter_mut().map(|call| call.note.take()));
         }
@@ -226,7 +230,7 @@ impl Serve for Calls {
                 Some(decided) => Outcome::Now(decided.map_err(Status::from)),
                 None => {
                     let message = messages[place].expect("only places with a message are answered");
-                    self.decide_later(&calls[place], message, span.and_then(Option::take))
+                    decide_later(handler, waiting, &calls[place], message, span.and_then(Option::take))
                 }
             };
             answer(place, outcome);
