@@ -190,7 +190,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             poll_events(&mut self.connection, &mut turn, context);
             // Input before timers: bytes that have arrived are not late.
             let input = self.poll_input(now, &mut buffers.input, output, context)?;
-            self.poll_timer(now, output, context);
+            // After some input there is another round, unless output waits, and while it waits nothing times out.
+            if input != Input::Some {
+                self.poll_timer(now, output, context);
+            }
             self.send(output, context)?;
             match input {
                 Input::End => return Poll::Ready(Ok(())),
@@ -241,10 +244,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Handles timeouts that are due, and sets the timer for the next one.
     fn poll_timer(&mut self, now: Instant, out: &mut Vec<u8>, context: &mut Context<'_>) {
-        if now >= self.connection.deadline() {
+        let mut deadline = self.connection.deadline();
+        if now >= deadline {
             self.connection.tick(&mut Turn { now, serve: &mut self.calls, out });
+            deadline = self.connection.deadline();
         }
-        let deadline = self.connection.deadline();
         // A timer that goes off too early costs less than setting it for every batch.
         if self.armed.is_none_or(|armed| deadline < armed || armed <= now) {
             self.armed = Some(deadline);
