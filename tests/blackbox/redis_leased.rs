@@ -128,7 +128,9 @@ fn a_hot_counter_needs_few_round_trips_and_gives_back_what_it_does_not_spend() {
 #[test]
 fn leases_that_come_due_together_are_asked_for_together() {
     let redis = Redis::start(&[]);
-    let node = setup(&redis.url()).env("REDIS_LEASE_TIME", "500ms").start();
+    // As long as many rounds through all values take on a busy machine: a value that is asked less often than a lease ends
+    // needs a round trip of its own.
+    let node = setup(&redis.url()).env("REDIS_LEASE_TIME", "2s").start();
     let client = node.client();
     let values: Vec<String> = (0..40).map(|value| format!("value-{value}")).collect();
     let so_far = || {
@@ -138,7 +140,7 @@ fn leases_that_come_due_together_are_asked_for_together() {
     // Once the node knows how often they are asked, and nothing keeps it from asking in time.
     eventually_true("leases to need fewer round trips than there are", || {
         let (before, began) = (so_far(), Instant::now());
-        while began.elapsed() < Duration::from_millis(700) {
+        while began.elapsed() < Duration::from_millis(2500) {
             let all = values
                 .iter()
                 .all(|value| client.ask(question("shop", &[&[("day", value)]])).overall_code == OK);
