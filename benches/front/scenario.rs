@@ -112,21 +112,10 @@ impl Scenario {
     /// `open_rate`: calls per second of the open loop.
     pub(crate) fn run(self, args: &Args, open_rate: f64) -> Run {
         let pace = match self {
-            Scenario::Batch64
-            | Scenario::Ids
-            | Scenario::TwoCores
-            | Scenario::Tls
-            | Scenario::Gateway1
-            | Scenario::Gateway4
-            | Scenario::Gateway8 => Pace::Closed { streams: 64 },
+            _ if self.is_of_few_calls() => Pace::Closed { streams: 1 },
             Scenario::Batch8 | Scenario::Many8 => Pace::Closed { streams: 8 },
-            Scenario::Batch1
-            | Scenario::Sixteen1
-            | Scenario::Single
-            | Scenario::FewGateway1
-            | Scenario::FewGateway4
-            | Scenario::FewGateway8 => Pace::Closed { streams: 1 },
             Scenario::Open => Pace::Open { per_second: open_rate },
+            _ => Pace::Closed { streams: 64 },
         };
         let measured = Duration::from_secs_f64(args.seconds);
         Run {
