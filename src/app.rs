@@ -288,7 +288,7 @@ impl App {
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);
         let resets = resets(&service, configuration.state.folder.as_deref())?;
-        let tracer = configuration.tracing.clone().map(spans::start).transpose()?;
+        let tracer = spans::start(configuration.tracing.clone(), &metrics)?;
         Ok(Self {
             configuration,
             clock,

@@ -127,8 +127,9 @@
 //!   measured). Threads of its own wait for its disk, few and with bounded queues, so no worker ever does. A folder that cannot
 //!   be used is a store that is away, at the start too: a limiter that would not start could not even keep the rules' limits.
 //! - **A record changes a plan too** (`records` of the engine, `service/records.rs`). What is known of a key, a record or none,
-//!   is in a cache. What is not goes the way of what waits for Redis; that decision holds the records that it found. The
-//!   name of a record in the cache is made of the entries alone, so a reload of rules drops none. A record with another
+//!   is in a cache (`known` of the engine), which a batch prefetches as it does counters and reads without a lock. What is not goes
+//!   the way of what waits for Redis; that decision holds the records that it found. The name of a record in the cache is made
+//!   of the entries alone, so a reload of rules drops none. A record with another
 //!   window counts apart: a copy of its rule with other keys stands in for the rule, and nothing past the plan knows. Under
 //!   rules without `limits_from` a decision pays one branch.
 //! - **Rules own no counters and no metrics**, so rules can be checked without a server, and a reload swaps one

@@ -10,7 +10,7 @@ mod exceptions;
 mod records;
 pub(crate) mod fixture;
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -251,27 +251,25 @@ impl<R: Runtime> Service<R> {
         lacking
     }
 
-    /// The records of each request of a batch. `None`: one of them is not known here.
+    /// Adds the records of each request of a batch to `found`.
     #[inline(never)]
-    fn look_up(&self, batch: &Batch<'_>, plans: &[Plan<'_>]) -> AllFound {
-        let mut keys = 0;
-        let look = |(request, plan): (&Request<'_>, &Plan<'_>)| {
-            let Some(records) = &self.records else { return Some(Found::default()) };
-            let (found, looked_up) = records.look(request, plan)?;
-            keys += looked_up;
-            Some(found)
-        };
-        let found = batch.places().zip(plans).map(look).collect();
-        self.metrics.records_known(keys);
-        found
+    fn look_up<'b, 'r: 'b, 'p: 'b>(
+        &self,
+        requests: impl Iterator<Item = (&'b Request<'r>, &'b Plan<'p>)> + Clone,
+        found: &mut AllFound,
+    ) {
+        match &self.records {
+            Some(records) => self.metrics.records_known(records.look(requests, found)),
+            None => found.extend(requests.map(|_| Some(Found::default()))),
+        }
     }
 
     /// The records of a request that waits, which keeps little: `Some(None)` if it has none. `None`: one is not known here.
     #[inline(never)]
     fn known(&self, request: &Request<'_>, plan: &Plan<'_>) -> Option<Option<Box<Found>>> {
-        let Some(records) = &self.records else { return Some(None) };
-        let (found, keys) = records.look(request, plan)?;
-        self.metrics.records_known(keys);
+        let mut found = AllFound::new();
+        self.look_up(std::iter::once((request, plan)), &mut found);
+        let found = found.pop().flatten()?;
         Some((!found.is_empty()).then(|| Box::new(found)))
     }
 
@@ -304,7 +302,7 @@ impl<R: Runtime> Service<R> {
             return;
         }
         let began = self.runtime.monotonic();
-        let (has_records, found) = (live.rules().has_records(), OnceCell::new());
+        let (has_records, mut found) = (live.rules().has_records(), AllFound::new());
         // Large values are filled in place.
         let mut plans: ArrayVec<Plan<'_>, BATCH_MAX> = ArrayVec::new();
         let mut applied: ArrayVec<Applied, BATCH_MAX> = ArrayVec::new();
@@ -318,7 +316,8 @@ impl<R: Runtime> Service<R> {
         }
         let mut lacking = Answered::default();
         if has_records {
-            lacking = self.record(batch, found.get_or_init(|| self.look_up(batch, &plans)), &mut plans);
+            self.look_up(batch.places().zip(&plans), &mut found);
+            lacking = self.record(batch, &found, &mut plans);
         }
         let answered = self.counters.begin(&plans, (began, &self.clock), &mut applied).without(lacking);
         let decided = batch.requests().filter(|&(place, _)| answered.has(place)).count();

@@ -5,11 +5,14 @@
 //! is made for it. Without tracing there is no [`Tracer`], and a call only checks an `Option`.
 //!
 //! - `parent`: the caller's trace, from the headers
+//! - `counted`: what becomes of spans
 //! - `export`: the connection to the collector
 
+mod counted;
 mod export;
 mod parent;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::trace::{
@@ -21,6 +24,8 @@ use opentelemetry_sdk::trace::{
     SdkTracerProvider, Span,
 };
 
+use self::counted::Counted;
+pub use self::counted::SpanStats;
 pub use self::export::{Collector, ExportError, Protocol};
 pub use self::parent::HEADERS;
 use self::parent::Parent;
@@ -55,6 +60,7 @@ pub struct Tracer {
     tracer: SdkTracer,
     /// Calls without a traced caller: so many of 2^63 are sampled.
     sampled: u64,
+    stats: Arc<SpanStats>,
 }
 
 /// The span of a traced call. It is boxed because most calls have none, and a waiting call should be small.
@@ -72,8 +78,10 @@ impl Tracer {
             .with_max_export_batch_size(options.batch_max.min(options.queue_max))
             .with_scheduled_delay(options.delay)
             .build();
-        let spans =
-            BatchSpanProcessor::builder(export::exporter(collector)?).with_batch_config(batch).build();
+        let stats = Arc::<SpanStats>::default();
+        let exporter = export::exporter(collector, Arc::clone(&stats))?;
+        let queue = BatchSpanProcessor::builder(exporter).with_batch_config(batch).build();
+        let spans = Counted { queue, queue_max: options.queue_max, stats: Arc::clone(&stats) };
         let attributes = options.resource.into_iter().map(|(name, text)| KeyValue::new(name, text));
         let resource = opentelemetry_sdk::Resource::builder_empty().with_attributes(attributes).build();
         let provider = SdkTracerProvider::builder()
@@ -83,7 +91,12 @@ impl Tracer {
             .with_resource(resource)
             .build();
         let sampled = share_of_draws(options.sampling_rate);
-        Ok(Self { tracer: provider.tracer("tidegate"), provider, sampled })
+        Ok(Self { tracer: provider.tracer("tidegate"), provider, sampled, stats })
+    }
+
+    /// What became of spans.
+    pub fn stats(&self) -> &Arc<SpanStats> {
+        &self.stats
     }
 
     /// Begins the span of a call, whose [`HEADERS`] `header` finds by their names; `None` when the call is not sampled.

@@ -50,6 +50,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                 ],
             ),
             ("keyed", &["key"]),
+            ("known", &["key", "limit", "records", "sync", "unit"]),
             ("sync", &[]),
             ("reported", &["plan", "sync"]),
             (

@@ -2,23 +2,34 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::app::AppError;
 use crate::configuration::Tracing;
+use crate::metrics::{Kind, Metrics};
 use crate::spans::Tracer;
 
 /// The attribute that distinguishes the instances of a service.
 const INSTANCE: &str = "service.instance.id";
 
-/// Starts tracing.
-pub(super) fn start(tracing: Tracing) -> Result<Tracer, AppError> {
-    let Tracing { mut options, instance, mut collector, files } = tracing;
+/// Starts tracing if it is wanted, and shows in metrics what becomes of spans.
+pub(super) fn start(tracing: Option<Tracing>, metrics: &Metrics) -> Result<Option<Tracer>, AppError> {
+    let Some(Tracing { mut options, instance, mut collector, files }) = tracing else { return Ok(None) };
     collector.roots = read(files.roots)?;
     collector.identity = read(files.chain)?.zip(read(files.key)?);
     tracing::info!("tracing: to {} (TRACING_ENABLED)", collector.endpoint);
     options.resource.retain(|(name, _)| name != INSTANCE);
     options.resource.push((INSTANCE.to_owned(), instance.map_or_else(random_uuid, Ok)?));
-    Ok(Tracer::start(options, &collector)?)
+    let tracer = Tracer::start(options, &collector)?;
+    let stats = Arc::clone(tracer.stats());
+    let help = "Spans that the collector took (sent), that it did not take (refused), and for which the queue was full (dropped).";
+    metrics.register("tidegate_spans_total", help, Kind::Counter, move |samples| {
+        samples.push(&[("outcome", "sent")], stats.sent.load(Relaxed));
+        samples.push(&[("outcome", "refused")], stats.refused.load(Relaxed));
+        samples.push(&[("outcome", "dropped")], stats.dropped.load(Relaxed));
+    });
+    Ok(Some(tracer))
 }
 
 /// The contents of the file, if one is named.

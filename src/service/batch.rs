@@ -55,7 +55,7 @@ impl<'r> Batch<'r> {
 
     /// All places. One without a request has an empty one.
     #[inline]
-    pub(super) fn places(&self) -> impl Iterator<Item = &Request<'r>> {
+    pub(super) fn places(&self) -> impl Iterator<Item = &Request<'r>> + Clone {
         self.requests.iter()
     }
 }

@@ -58,12 +58,8 @@ pub(crate) fn recorded(
     service: Service,
     known: impl ExactSizeIterator<Item = (RecordKey, Option<Record>)>,
 ) -> Service {
-    let options = RecordsOptions {
-        // A cache in parts holds less than all of what would fill it.
-        cache_entries: known.len() * 2,
-        timeout: Duration::ZERO,
-        stale_mode: StaleMode::Rule,
-    };
+    let options =
+        RecordsOptions { cache_entries: known.len(), timeout: Duration::ZERO, stale_mode: StaleMode::Rule };
     let records = Records::new(NoStore, KeySecret::new([7; 16]), options);
     known.for_each(|(key, record)| records.know(&key, record));
     service.recorded(Some(Arc::new(records)))

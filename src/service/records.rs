@@ -14,24 +14,22 @@ mod oracle;
 #[cfg(test)]
 mod tests;
 
-use std::hash::BuildHasherDefault;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use quick_cache::UnitWeighter;
-use quick_cache::sync::{Cache, DefaultLifecycle};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
 use self::fetches::{Fetches, Flight, Landing};
-use tidegate_engine::key::{Key, KeySecret};
-use tidegate_engine::keyed::HighHalf;
+use super::{AllFound, BATCH_MAX};
+use tidegate_engine::key::{Key, KeySecret, KeySeed};
+use tidegate_engine::known::Known;
 use tidegate_engine::plan::{Check, Origin, Plan, Step};
 use tidegate_engine::records::{Doubt, Found, Terms};
-use tidegate_engine::request::Request;
+use tidegate_engine::request::{Entry, Request};
 use tidegate_engine::rules::Rule;
 use tidegate_records::{Record, RecordKey};
 use tidegate_redis::runtime::{Runtime, Tokio};
@@ -82,17 +80,13 @@ pub struct RecordsOptions {
     pub stale_mode: StaleMode,
 }
 
-/// What is known of one key.
-type Known = Option<Terms>;
-
 /// Records, as far as they are known here.
 pub struct Records<R: Runtime = Tokio> {
     runtime: R,
     source: Box<dyn RecordSource>,
     secret: KeySecret,
     options: RecordsOptions,
-    /// A scan through many keys pushes out little that is used (S3-FIFO).
-    cache: Cache<Key, Known, UnitWeighter, BuildHasherDefault<HighHalf>>,
+    cache: Known,
     fetches: Fetches,
     waiting: Semaphore,
     /// Changes are heard of, so what is fetched may be kept.
@@ -114,11 +108,20 @@ pub struct RecordStats {
 }
 
 /// A check whose key may have a record.
-struct Asked<'p> {
+struct Asked<'p, 'e> {
     /// The index of its descriptor.
     descriptor: usize,
     rule: &'p Rule,
-    name: Key,
+    /// The constant part of its record's name, and the entries that are the rest.
+    seed: &'p KeySeed,
+    entries: &'e [Entry<'e>],
+}
+
+impl Asked<'_, '_> {
+    #[inline]
+    fn name(&self) -> Key {
+        self.seed.record_name(self.entries.iter().map(|entry| entry.value))
+    }
 }
 
 impl Records {
@@ -131,20 +134,12 @@ impl Records {
 impl<R: Runtime> Records<R> {
     /// The same on this runtime.
     pub fn on(runtime: R, source: impl RecordSource, secret: KeySecret, options: RecordsOptions) -> Self {
-        let entries = options.cache_entries.max(1);
-        let cache = Cache::with(
-            entries,
-            entries as u64,
-            UnitWeighter,
-            BuildHasherDefault::default(),
-            DefaultLifecycle::default(),
-        );
         Self {
             runtime,
             source: Box::new(source),
             secret,
+            cache: Known::new(options.cache_entries),
             options,
-            cache,
             fetches: Fetches::default(),
             waiting: Semaphore::new(WAITING_MAX),
             is_followed: AtomicBool::new(true),
@@ -158,17 +153,35 @@ impl<R: Runtime> Records<R> {
         self.source.attach();
     }
 
-    /// The records of a request, and how many keys were looked up. `None`: one is not known here.
-    pub(super) fn look(&self, request: &Request<'_>, plan: &Plan<'_>) -> Option<(Found, usize)> {
-        let (mut found, mut keys) = (Found::default(), 0);
-        for Asked { descriptor, rule, name } in asked(request, plan) {
-            let known = self.cache.get(&name)?;
-            let (known, doubt) = self.as_confirmed(known);
-            known.into_iter().for_each(|terms| found.add(descriptor, rule, terms));
-            doubt.into_iter().for_each(|doubt| found.doubt(descriptor, doubt));
-            keys += 1;
+    /// Adds the records of each request of a batch to `all`, and returns how many keys were answered for.
+    pub(super) fn look<'b, 'r: 'b, 'p: 'b>(
+        &self,
+        requests: impl Iterator<Item = (&'b Request<'r>, &'b Plan<'p>)> + Clone,
+        all: &mut AllFound,
+    ) -> usize {
+        // The memory of all is asked for before the first is read.
+        let mut names = SmallVec::<[Key; BATCH_MAX]>::new();
+        for (request, plan) in requests.clone() {
+            for asked in asked(request, plan) {
+                let name = asked.name();
+                self.cache.fetch(name);
+                names.push(name);
+            }
         }
-        Some((found, keys))
+        let (mut names, mut keys) = (names.iter(), 0);
+        for (place, (request, plan)) in requests.enumerate() {
+            all.push(Some(Found::default()));
+            let mut looked_up = 0;
+            for (Asked { descriptor, rule, .. }, &name) in asked(request, plan).zip(&mut names) {
+                looked_up += 1;
+                match (self.cache.get(name), &mut all[place]) {
+                    (Some(known), Some(found)) => found.note(descriptor, rule, self.as_confirmed(known)),
+                    (_, found) => *found = None,
+                }
+            }
+            keys += if all[place].is_some() { looked_up } else { 0 };
+        }
+        keys
     }
 
     /// The records of a request, from the store as far as they are not known. The caller waits for `timeout`.
@@ -184,11 +197,12 @@ impl<R: Runtime> Records<R> {
         // All fetches begin before the first is waited for.
         let mut all = SmallVec::<[_; 2]>::new();
         for asked in asked(request, plan) {
-            let fetched = self.begin(request, &asked, waiting.is_ok());
-            all.push((asked, fetched));
+            let name = asked.name();
+            let fetched = self.begin(request.domain(), &asked, name, waiting.is_ok());
+            all.push((asked, name, fetched));
         }
         let mut found = Found::default();
-        for (Asked { descriptor, rule, name }, fetched) in all {
+        for (Asked { descriptor, rule, .. }, name, fetched) in all {
             let known = match fetched {
                 Fetched::Known(known) => Ok(self.as_confirmed(known)),
                 Fetched::Flight(flight) => {
@@ -196,31 +210,28 @@ impl<R: Runtime> Records<R> {
                 }
                 Fetched::Refused => Err(NoAnswer),
             };
-            let (known, doubt) = known.unwrap_or_else(|NoAnswer| self.without_store(self.cache.get(&name)));
-            known.into_iter().for_each(|terms| found.add(descriptor, rule, terms));
-            doubt.into_iter().for_each(|doubt| found.doubt(descriptor, doubt));
+            let known = known.unwrap_or_else(|NoAnswer| self.without_store(self.cache.get(name)));
+            found.note(descriptor, rule, known);
         }
         found
     }
 
     /// What is known of a key, or the flight that fetches it.
-    fn begin(self: &Arc<Self>, request: &Request<'_>, asked: &Asked<'_>, may_wait: bool) -> Fetched {
-        if let Some(known) = self.cache.get(&asked.name) {
+    fn begin(self: &Arc<Self>, domain: &str, asked: &Asked<'_, '_>, name: Key, may_wait: bool) -> Fetched {
+        if let Some(known) = self.cache.get(name) {
             return Fetched::Known(known);
         }
-        let entries = request.descriptors().nth(asked.descriptor).map(|descriptor| descriptor.entries);
-        let entries = entries.unwrap_or_default().iter().map(|entry| (entry.key, entry.value));
-        let Ok(key) = RecordKey::of(request.domain(), entries) else {
+        let entries = asked.entries.iter().map(|entry| (entry.key, entry.value));
+        let Ok(key) = RecordKey::of(domain, entries) else {
             // No record can be for such entries, so there is nothing to hear of either.
-            self.cache.insert(asked.name, None);
+            self.cache.insert(name, None);
             return Fetched::Known(None);
         };
         if !may_wait {
             return Fetched::Refused;
         }
-        self.fetches
-            .join(asked.name, |landing| self.fetch(key, landing))
-            .map_or(Fetched::Refused, Fetched::Flight)
+        let flight = self.fetches.join(name, |landing| self.fetch(key, landing));
+        flight.map_or(Fetched::Refused, Fetched::Flight)
     }
 
     /// Asks the store, on a task of its own: whoever waits may go away.
@@ -242,12 +253,12 @@ impl<R: Runtime> Records<R> {
     }
 
     /// What holds for a key of which this is in the cache.
-    fn as_confirmed(&self, known: Known) -> (Known, Option<Doubt>) {
+    fn as_confirmed(&self, known: Option<Terms>) -> (Option<Terms>, Option<Doubt>) {
         if self.is_stale.load(Relaxed) { self.without_store(Some(known)) } else { (known, None) }
     }
 
     /// What holds for a key while the store is away, of which this was known last.
-    fn without_store(&self, last: Option<Known>) -> (Known, Option<Doubt>) {
+    fn without_store(&self, last: Option<Option<Terms>>) -> (Option<Terms>, Option<Doubt>) {
         self.stats.stale.fetch_add(1, Relaxed);
         let (known, doubt) = match (self.options.stale_mode, last) {
             (StaleMode::Last, Some(last)) => (last, Doubt::KnownLast),
@@ -264,21 +275,23 @@ impl<R: Runtime> Records<R> {
 
     fn name(&self, key: &RecordKey) -> Key {
         let (domain, entries) = key.decode();
-        let entries = entries.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        self.secret.records(&domain).record_name(entries)
+        let keys = entries.iter().map(|(key, _)| key.as_str());
+        self.secret.records(&domain, keys).record_name(entries.iter().map(|(_, value)| value.as_str()))
     }
 
     /// The record of this key has changed: it is asked for again.
     pub fn forget(&self, key: &RecordKey) {
         let name = self.name(key);
         self.fetches.forget(name, || {
-            self.cache.remove(&name);
+            self.cache.remove(name);
         });
     }
 
     /// Any record may have changed.
     pub fn forget_all(&self) {
-        self.fetches.forget_all(|| self.cache.clear());
+        // What was fetched before is not kept from here on, so nothing of before comes after what is cleared.
+        self.fetches.forget_all();
+        self.cache.clear();
     }
 
     /// Whether changes are heard of from now on. Until they are, nothing that is fetched is kept.
@@ -304,18 +317,19 @@ impl<R: Runtime> Records<R> {
 
 /// What is known of a key, or how it will be.
 enum Fetched {
-    Known(Known),
+    Known(Option<Terms>),
     Flight(Flight),
     /// There are too many fetches, or too many that wait.
     Refused,
 }
 
 /// The checks of a plan whose keys may have records.
-fn asked<'p>(request: &Request<'_>, plan: &Plan<'p>) -> impl Iterator<Item = Asked<'p>> {
+#[inline]
+fn asked<'p, 'b>(request: &'b Request<'_>, plan: &'b Plan<'p>) -> impl Iterator<Item = Asked<'p, 'b>> {
     let steps = plan.steps.iter().zip(request.descriptors()).enumerate();
     steps.filter_map(|(descriptor, (step, asked))| match step {
         Step::Check(Check { origin: Origin::Rule(rule), .. }) => {
-            Some(Asked { descriptor, rule, name: rule.record_name(asked.entries)? })
+            Some(Asked { descriptor, rule, seed: rule.records.as_ref()?, entries: asked.entries })
         }
         _ => None,
     })

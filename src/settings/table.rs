@@ -188,7 +188,7 @@ settings! {
         }
     }
     "Records": {
-        "LIMITS_CACHE_SIZE" limits_cache_size: Count = "1000000", "keys whose records are kept in memory, those without one too; about 140 bytes each";
+        "LIMITS_CACHE_SIZE" limits_cache_size: Count = "1000000", "keys whose records are kept in memory, those without one too; about 135 bytes each";
         "LIMITS_TIMEOUT" limits_timeout: Duration = "100ms", "how long one decision may wait for a record that is not in memory; then as if the store were away";
         "LIMITS_STALE_MAX" limits_stale_max: Duration = "60s", "how long what is known of records holds while LIMITS_URL does not answer";
         "LIMITS_STALE_MODE" limits_stale_mode: StaleMode = "rule", "what a key gets then, and one that is not known: rule (its rule's limit), last (what was known last), deny";

@@ -21,6 +21,8 @@ use tokio::runtime::Handle;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
+use super::SpanStats;
+
 /// The collector that gets the spans.
 #[derive(Clone, Debug)]
 pub struct Collector {
@@ -60,12 +62,12 @@ pub enum ExportError {
 }
 
 /// An exporter to `collector`, on the runtime that this is called in.
-pub(super) fn exporter(collector: &Collector) -> Result<OnRuntime, ExportError> {
+pub(super) fn exporter(collector: &Collector, stats: Arc<SpanStats>) -> Result<OnRuntime, ExportError> {
     let exporter = match collector.protocol {
         Protocol::Grpc => grpc(collector),
         Protocol::Http => http(collector),
     };
-    Ok(OnRuntime { runtime: Handle::current(), exporter: Arc::new(exporter?) })
+    Ok(OnRuntime { runtime: Handle::current(), exporter: Arc::new(exporter?), stats })
 }
 
 fn grpc(collector: &Collector) -> Result<opentelemetry_otlp::SpanExporter, ExportError> {
@@ -154,13 +156,16 @@ fn bad_certificate(error: impl std::fmt::Display) -> ExportError {
 pub(super) struct OnRuntime {
     runtime: Handle,
     exporter: Arc<opentelemetry_otlp::SpanExporter>,
+    stats: Arc<SpanStats>,
 }
 
 impl SpanExporter for OnRuntime {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let exporter = Arc::clone(&self.exporter);
+        let (exporter, spans) = (Arc::clone(&self.exporter), batch.len());
+        self.stats.left(spans);
         let exported = self.runtime.spawn(async move { exporter.export(batch).await }).await;
         let result = exported.map_err(|ended| OTelSdkError::InternalFailure(ended.to_string())).flatten();
+        self.stats.ended(spans, &result);
         result.inspect_err(|error| tracing::warn!("tracing: spans were not taken: {error}"))
     }
 

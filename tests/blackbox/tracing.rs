@@ -263,9 +263,19 @@ fn a_collector_that_stalls_or_dies_slows_no_decision_and_takes_no_memory() {
         assert!(grown < 8 << 20, "{grown} bytes");
         drop(deaf);
         let collector = Collector::start_at(protocol, port);
+        let mut asked = 1_500;
         eventually_true("spans to come again", || {
             client.ask(question("shop", &[&[("plan", "free"), ("user", "alice")]]));
+            asked += 1;
             !collector.spans().is_empty()
+        });
+        let spans = |outcome| limiter.scrape().sum("tidegate_spans_total", &[("outcome", outcome)]);
+        eventually_true("every span to be accounted for", || {
+            let [sent, refused, dropped] = ["sent", "refused", "dropped"].map(spans);
+            refused > 0.0
+                && dropped > 0.0
+                && sent == collector.spans().len() as f64
+                && sent + refused + dropped == f64::from(asked)
         });
     }
 }

@@ -52,9 +52,11 @@ impl KeySecret {
         KeySeed(high, low)
     }
 
-    /// The constant part of the names that a domain's records have in caches.
-    pub fn records(&self, domain: &str) -> KeySeed {
-        self.seed([b"records".as_slice(), domain.as_bytes()])
+    /// The constant part of the names that records have in caches whose descriptors have these keys.
+    pub fn records<'a>(&self, domain: &'a str, keys: impl IntoIterator<Item = &'a str>) -> KeySeed {
+        self.seed(
+            [b"records".as_slice(), domain.as_bytes()].into_iter().chain(keys.into_iter().map(str::as_bytes)),
+        )
     }
 }
 
@@ -64,10 +66,10 @@ impl KeySeed {
         (u128::from(self.0) << 64 | u128::from(self.1)).to_le_bytes()
     }
 
-    /// The name of the record of a descriptor with these keys and values. Of a seed of [`KeySecret::records`].
-    #[inline]
-    pub fn record_name<'a>(&self, entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Key {
-        self.key(entries.into_iter().flat_map(|(key, value)| [key, value]))
+    /// The name of the record of a descriptor with these values, of a seed of [`KeySecret::records`].
+    #[inline(always)] // As `key`.
+    pub fn record_name<'a>(&self, values: impl IntoIterator<Item = &'a str>) -> Key {
+        self.key(values)
     }
 
     /// The seed of other counters, which these parts tell apart from its own.

@@ -35,6 +35,7 @@
 //! | add an algorithm | `limit` |
 //! | see what is charged when a request is denied | `settle` |
 //! | see where counters live | `memory` |
+//! | see what records change, and where they are cached | `records`, `known` |
 
 #[doc(hidden)]
 pub mod time;
@@ -61,6 +62,8 @@ pub mod rules;
 pub mod plan;
 #[doc(hidden)]
 pub mod records;
+#[doc(hidden)]
+pub mod known;
 #[doc(hidden)]
 pub mod exceptions;
 #[doc(hidden)]

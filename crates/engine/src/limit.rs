@@ -116,12 +116,19 @@ impl Limit {
 
     /// Other numbers; `None`: its own. A `burst` that is N follows N, and only buckets have another one.
     #[must_use]
-    pub fn with_numbers(self, requests: Option<u32>, burst: Option<u32>) -> Self {
+    pub fn with_numbers(mut self, requests: Option<u32>, burst: Option<u32>) -> Self {
+        self.set_numbers(requests, burst);
+        self
+    }
+
+    /// [`with_numbers`](Self::with_numbers) in place.
+    #[inline]
+    pub(crate) fn set_numbers(&mut self, requests: Option<u32>, burst: Option<u32>) {
         let requests = requests.unwrap_or(self.requests);
         let own_burst = Some(self.burst).filter(|&burst| burst != self.requests);
-        let burst =
+        self.burst =
             if self.algorithm.is_bucket() { burst.or(own_burst).unwrap_or(requests) } else { requests };
-        self.with_requests(requests).with_burst(burst)
+        self.requests = requests;
     }
 
     /// Sets N, and leaves `burst` as it is.

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::key::SharedId;
 use crate::limit::{Algorithm, FILL_NANOS_MAX, LOG_REQUESTS_MAX, Limit};
 use crate::plan::{Check, Origin, Plan, Step};
-use crate::request::{Entry, Request};
+use crate::request::Request;
 use crate::rule::Rule;
 use crate::unit::Unit;
 
@@ -53,34 +53,51 @@ impl Terms {
         Self { requests, burst: None, shadow: None, ..Self::NOTHING_PASSES }
     }
 
-    /// The limit of a rule under the record.
-    fn limit(&self, own: &Limit) -> Limit {
+    /// Whether the record says anything that can make its counter another one than the rule's.
+    #[inline]
+    fn may_count_apart(&self) -> bool {
+        self.window.is_some() || self.algorithm.is_some() || self.granularity_nanos.is_some()
+    }
+
+    /// Puts the limit of a rule under the record.
+    #[inline]
+    fn apply(&self, limit: &mut Limit) {
         if self.unlimited {
-            return *own;
+            return;
         }
+        if self.may_count_apart() {
+            *limit = self.counting_apart(limit);
+        }
+        limit.set_numbers(Some(self.requests), self.burst);
+        bound(limit);
+    }
+
+    /// The limit of a rule with the record's window, algorithm and granularity.
+    #[cold]
+    fn counting_apart(&self, own: &Limit) -> Limit {
         let window = self.window.map(|(multiplier, unit)| unit.nanos().saturating_mul(multiplier.into()));
         let window = window.unwrap_or(own.window_nanos());
         let algorithm = self.algorithm.unwrap_or(own.algorithm());
         let is_same = (algorithm, window) == (own.algorithm(), own.window_nanos());
         let limit = if is_same { *own } else { Limit::new(algorithm, own.requests(), window) };
-        let limit = match self.granularity_nanos {
+        match self.granularity_nanos {
             Some(nanos) if algorithm == Algorithm::SlidingWindow => limit.with_granularity(nanos),
             _ => limit,
-        };
-        bounded(limit.with_numbers(Some(self.requests), self.burst))
+        }
     }
 }
 
 /// What no counter can hold is cut: a record may stand under a rule that it was not made for.
-fn bounded(limit: Limit) -> Limit {
+#[inline]
+fn bound(limit: &mut Limit) {
     match limit.algorithm() {
-        Algorithm::SlidingLog => limit.with_requests(limit.requests().min(LOG_REQUESTS_MAX)),
+        Algorithm::SlidingLog => *limit = limit.with_requests(limit.requests().min(LOG_REQUESTS_MAX)),
         algorithm if algorithm.is_bucket() => {
             let fitting =
                 FILL_NANOS_MAX * u128::from(limit.requests().max(1)) / u128::from(limit.window_nanos());
-            limit.with_burst(limit.burst().min(u32::try_from(fitting).unwrap_or(u32::MAX)))
+            *limit = limit.with_burst(limit.burst().min(u32::try_from(fitting).unwrap_or(u32::MAX)));
         }
-        _ => limit,
+        _ => {}
     }
 }
 
@@ -117,13 +134,21 @@ impl Found {
     }
 
     /// Adds the record of a descriptor, which meets this rule.
+    #[inline]
     pub fn add(&mut self, descriptor: usize, rule: &Rule, terms: Terms) {
-        self.found.push(OneFound { descriptor, terms, stand_in: stand_in(rule, &terms).map(Arc::new) });
+        self.found.push(OneFound { descriptor, terms, stand_in: stand_in(rule, &terms) });
     }
 
     /// Says of a descriptor that the store did not tell its record. What was added for it, if anything, holds instead.
     pub fn doubt(&mut self, descriptor: usize, doubt: Doubt) {
         self.doubts.push((descriptor, doubt));
+    }
+
+    /// Adds what holds for a descriptor, which meets this rule: a record if there is one, and whether the store told it.
+    #[inline]
+    pub fn note(&mut self, descriptor: usize, rule: &Rule, (terms, doubt): (Option<Terms>, Option<Doubt>)) {
+        terms.into_iter().for_each(|terms| self.add(descriptor, rule, terms));
+        doubt.into_iter().for_each(|doubt| self.doubt(descriptor, doubt));
     }
 
     /// Whether the store did not tell the record of a descriptor, by its index.
@@ -138,35 +163,42 @@ impl Found {
 
     /// Puts a plan of the request under these records. It has to be the plan of the rules that they were added with. A
     /// candidate beside a limit that has other numbers now is not asked.
+    #[inline]
     pub fn apply<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         for found in &self.found {
-            let descriptor = request.descriptors().nth(found.descriptor);
-            let (Some(Step::Check(check)), Some(descriptor)) =
-                (plan.steps.get_mut(found.descriptor), descriptor)
-            else {
-                continue;
-            };
-            found.apply(check, descriptor.entries);
-            plan.candidates.retain(|candidate| candidate.step != found.descriptor);
+            let Some(Step::Check(check)) = plan.steps.get_mut(found.descriptor) else { continue };
+            found.terms.apply(&mut check.limit);
+            check.shadow = found.terms.unlimited || found.terms.shadow.unwrap_or(check.shadow);
+            if let Some(rule) = &found.stand_in {
+                found.stand_in(rule, request, check);
+            }
+            if !plan.candidates.is_empty() {
+                plan.candidates.retain(|candidate| candidate.step != found.descriptor);
+            }
         }
     }
 }
 
 impl OneFound {
-    fn apply<'p>(&'p self, check: &mut Check<'p>, entries: &[Entry<'_>]) {
-        check.limit = self.terms.limit(&check.limit);
-        check.shadow = self.terms.unlimited || self.terms.shadow.unwrap_or(check.shadow);
-        if let Some(rule) = &self.stand_in {
-            check.origin = Origin::Rule(rule);
-            check.key = rule.key(entries);
-        }
+    #[cold]
+    fn stand_in<'p>(&self, rule: &'p Rule, request: &Request<'_>, check: &mut Check<'p>) {
+        let Some(descriptor) = request.descriptors().nth(self.descriptor) else { return };
+        check.origin = Origin::Rule(rule);
+        check.key = rule.key(descriptor.entries);
     }
 }
 
 /// The rule under the record, if its counters are others.
-fn stand_in(rule: &Rule, terms: &Terms) -> Option<Rule> {
+#[inline]
+fn stand_in(rule: &Rule, terms: &Terms) -> Option<Arc<Rule>> {
+    if terms.may_count_apart() { rare_stand_in(rule, terms).map(Arc::new) } else { None }
+}
+
+#[cold]
+fn rare_stand_in(rule: &Rule, terms: &Terms) -> Option<Rule> {
     let own = rule.limit?;
-    let limit = terms.limit(&own);
+    let mut limit = own;
+    terms.apply(&mut limit);
     let (algorithm, [window, numerator, denominator]) = &limit.counter_parts();
     if limit.counter_parts() == own.counter_parts() {
         return None;

@@ -162,7 +162,8 @@ pub struct Rule {
     pub shared: SharedId,
     /// The two parts above and that of the candidate as they were loaded, if a reset has replaced them.
     pub loaded: Option<Box<Seeds>>,
-    /// Its keys may have records (`limits_from: store`): the constant part of their names in caches.
+    /// Its keys may have records (`limits_from: store`): the constant part of their names in caches. It depends on the domain
+    /// and the keys of the path alone: a record keeps its name when rules change.
     pub records: Option<KeySeed>,
     /// Which levels' values are part of its counters' keys: those of wildcards without `share_threshold` and of
     /// nodes without a value. Bit i stands for level i (there are at most 32).
@@ -198,13 +199,6 @@ impl Rule {
     pub(crate) fn rare_key(&self, seed: &KeySeed, entries: &[Entry<'_>]) -> Key {
         let values: SmallVec<[&str; 8]> = self.keyed_values(entries).collect();
         seed.key(values)
-    }
-
-    /// The name of a descriptor's record in caches, if it may have one. It depends on all entries of the descriptor, and on
-    /// nothing else of the rules: a record keeps its name when rules change.
-    #[inline]
-    pub fn record_name(&self, entries: &[Entry<'_>]) -> Option<Key> {
-        Some(self.records?.record_name(entries.iter().map(|entry| (entry.key, entry.value))))
     }
 
     /// The values that are part of the counter's key, for a request whose entries matched this rule.

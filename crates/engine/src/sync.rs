@@ -1,6 +1,6 @@
 //! The locks and atomics of stores. They are in one place because `tests/models` compiles the memory store with those
 //! of a scheduler instead, and tries it in thousands of interleavings.
 
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
+pub(crate) use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 pub(crate) use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};

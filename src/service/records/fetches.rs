@@ -12,14 +12,15 @@ use futures_util::future::{FusedFuture, Shared};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{Known, NoAnswer};
+use super::NoAnswer;
 use tidegate_engine::key::Key;
 use tidegate_engine::keyed::KeyMap;
+use tidegate_engine::records::Terms;
 
 /// Fetches under way at a time: as many as one connection to Redis queues.
 const FETCHES_MAX: usize = 1_024;
 
-type Answer = Result<Known, NoAnswer>;
+type Answer = Result<Option<Terms>, NoAnswer>;
 
 /// Fetches under way.
 #[derive(Debug)]
@@ -82,7 +83,7 @@ impl Fetches {
     }
 
     /// Ends a fetch with this answer. `keep` gets an answer that nothing has changed since.
-    pub(super) fn land(&self, mut landing: Landing, answer: Answer, keep: impl FnOnce(Key, Known)) {
+    pub(super) fn land(&self, mut landing: Landing, answer: Answer, keep: impl FnOnce(Key, Option<Terms>)) {
         let mut under_way = self.under_way.lock();
         if under_way.get(&landing.name).is_some_and(|flight| flight.number == landing.number) {
             under_way.remove(&landing.name);
@@ -102,11 +103,9 @@ impl Fetches {
         forget();
     }
 
-    /// Any key may have changed.
-    pub(super) fn forget_all(&self, forget: impl FnOnce()) {
-        let mut under_way = self.under_way.lock();
-        under_way.clear();
-        forget();
+    /// Any key may have changed: no fetch under way is kept.
+    pub(super) fn forget_all(&self) {
+        self.under_way.lock().clear();
     }
 }
 

@@ -346,9 +346,9 @@ async fn a_record_of_zero_is_told_as_one() {
 #[tokio::test]
 async fn a_scan_through_many_keys_leaves_what_is_used() {
     let shop = Shop::with(StaleMode::Rule, 1_000);
-    let name = |user: &str| KeySecret::new([7; 16]).records("shop").record_name([("user", user)]);
+    let name = |user: &str| KeySecret::new([7; 16]).records("shop", ["user"]).record_name([user]);
     let used: Vec<Key> = (0..300).map(|user| name(&format!("used-{user}"))).collect();
-    let known = |key: &Key| shop.records.cache.get(key).is_some();
+    let known = |key: &Key| shop.records.cache.get(*key).is_some();
     for _ in 0..3 {
         used.iter().for_each(|&key| {
             if !known(&key) {

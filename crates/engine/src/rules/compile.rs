@@ -254,7 +254,8 @@ impl<'f> Compiler<'_, 'f> {
             varies: node.varies(),
             value_to_metric: node.value_to_metric,
         });
-        let records = node.limits_from_store.map(|_| self.options.secret.records(domain));
+        let keys = path.iter().map(|level| level.node.key.as_str());
+        let records = node.limits_from_store.map(|_| self.options.secret.records(domain, keys));
         self.set.has_records |= records.is_some();
         let rule = Rule {
             id: self.set.rules.len(),

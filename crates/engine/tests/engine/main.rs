@@ -15,6 +15,7 @@ mod rules_refused;
 mod rules_warned;
 
 mod asking;
+mod known;
 mod limits_examples;
 mod limits_oracle;
 mod limits_reload;

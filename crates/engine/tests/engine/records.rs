@@ -191,11 +191,10 @@ fn an_exception_stands_before_a_record_and_leaves_its_counter() {
 fn the_name_of_a_record_depends_on_the_entries_alone() {
     let other = RULES.replace("3}", "4, algorithm: fixed_window}").replace("unit: minute", "unit: day");
     let (one, other) = (loaded(RULES).rules, loaded(&other).rules);
-    let name = |rules: &RuleSet, value| rules.rules()[0].record_name(&[Entry { key: "user", value }]);
+    let name = |rules: &RuleSet, value| rules.rules()[0].records.map(|seed| seed.record_name([value]));
     assert_eq!(name(&one, "alice"), name(&other, "alice"));
     assert_ne!(name(&one, "alice"), name(&one, "bob"));
-    let entries = [("user", "alice")];
-    assert_eq!(name(&one, "alice"), Some(options().secret.records("shop").record_name(entries)));
+    assert_eq!(name(&one, "alice"), Some(options().secret.records("shop", ["user"]).record_name(["alice"])));
     let mut request = Request::new("shop", 1);
     let limit = Override { requests_per_unit: 4, unit: Unit::Hour, unit_multiplier: 1 };
     let options = DescriptorOptions { limit: Some(limit), ..DescriptorOptions::default() };

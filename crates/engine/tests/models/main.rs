@@ -10,11 +10,13 @@ mod src {
     pub mod decision;
     pub mod exceptions;
     pub mod key;
+    pub mod known;
     pub mod limit;
     pub mod look;
     pub mod memory;
     pub mod metric_name;
     pub mod plan;
+    pub mod records;
     pub mod reported;
     pub mod request;
     pub mod rule;
@@ -27,7 +29,7 @@ mod src {
 }
 
 mod sync {
-    pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64};
+    pub(crate) use shuttle::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
     pub(crate) use shuttle_parking_lot_impl::{MappedMutexGuard, Mutex, MutexGuard};
 }
 
@@ -35,6 +37,6 @@ mod explore;
 mod models;
 
 use src::{
-    decision, exceptions, key, limit, look, memory, metric_name, plan, reported, request, rule, rules,
-    settle, sip, text, time, unit,
+    decision, exceptions, key, known, limit, look, memory, metric_name, plan, records, reported, request,
+    rule, rules, settle, sip, text, time, unit,
 };

@@ -6,9 +6,11 @@ use shuttle::thread;
 
 use crate::explore::explore;
 use crate::key::Key;
+use crate::known::Known;
 use crate::limit::{Algorithm, Limit};
 use crate::memory::{MemoryOptions, MemoryStore};
 use crate::plan::{Check, Hits, Modes, Origin, Plan, Step};
+use crate::records::Terms;
 use crate::rules::Unit;
 use crate::time::{SECOND_NANOS, Timestamp};
 
@@ -135,5 +137,30 @@ fn a_sweep_beside_decisions_lets_nothing_through_twice() {
         let passed = [late, in_time].map(|thread| thread.join().expect("no panic"));
         assert_eq!(passed.into_iter().filter(|&passed| passed).count(), 1, "{passed:?}");
         assert_eq!(store.counters(), 1);
+    });
+}
+
+/// What is known of a key while it is put again and again, moved and pushed out.
+#[test]
+fn nobody_reads_half_of_what_is_known() {
+    fn version(number: u32) -> Terms {
+        let (burst, window) = (Some(number), Some((number, Unit::Hour)));
+        Terms { burst, window, granularity_nanos: Some(number.into()), ..Terms::of(number) }
+    }
+    explore(|| {
+        let known = Arc::new(Known::new(3));
+        let keys = [1_u64, 2, 1 << 63, 3].map(|high| Key(u128::from(high) << 64));
+        known.insert(keys[0], Some(version(1)));
+        let writer = Arc::clone(&known);
+        let puts = thread::spawn(move || {
+            keys.iter().zip(2..).for_each(|(&key, number)| writer.insert(key, Some(version(number))));
+            writer.remove(keys[0]);
+        });
+        for terms in keys.iter().chain(&keys).filter_map(|&key| known.get(key).flatten()) {
+            assert_eq!(terms, version(terms.requests));
+        }
+        puts.join().expect("no panic");
+        assert_eq!(known.get(keys[0]), None);
+        assert_eq!(keys.iter().filter(|&&key| known.get(key).is_some()).count(), known.len());
     });
 }

@@ -1,0 +1,269 @@
+//! What is known of keys: the record of each, or that it has none. A cache that a batch prefetches.
+//!
+//! - **Place.** A set holds four entries on two cache lines of its own; two neighbouring sets are a pair. An entry is in its
+//!   home set, or, if that was full, in the other one of the pair, or, if both were, in a small map that has a lock.
+//! - **Growing.** There is about one set for each entry, so few sets are full. Growing adds one pair, and moves to it what
+//!   belongs there of one other (linear hashing: Litwin, 1980). No insertion moves more than that.
+//! - **Reading** takes no lock. A set has a version, odd while it is written; an entry counts if the version was the same and
+//!   even before and after (a seqlock: Boehm, "Can seqlocks get along with programming language memory models?", 2012). A key
+//!   whose set is being written is not found for a moment. That is allowed: whoever asks goes to the store, as for a key
+//!   that was pushed out.
+//! - **Writing** is for one thread at a time.
+//! - **When it is full**, a hand goes from pair to pair, ages what was not asked for since it came by last, and pushes out
+//!   the first that is as old as it can be (generalised CLOCK: Smith, 1978). So keys that come once push out one another.
+
+mod packed;
+mod set;
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use self::packed::{Packed, pack, unpack};
+use self::set::{Entry, Name, PairImage, Set};
+use crate::key::Key;
+use crate::records::Terms;
+use crate::sync::{AtomicU32, Mutex};
+
+/// Sets that are made together: 64 KiB, less what an allocator needs to align them.
+const CHUNK_SETS: usize = 510;
+/// Sets of a pair.
+const PAIR: usize = 2;
+/// The most entries: about 128 GiB of them.
+const ENTRIES_MAX: usize = 1 << 30;
+/// One of so many entries may be in the overflow.
+const OVERFLOW_SHARE: usize = 64;
+/// Pairs that the hand looks at for one insertion.
+const HAND_PAIRS: usize = 64;
+/// Pairs that are emptied without letting a writer pass.
+const CLEARED_AT_ONCE: usize = 256;
+
+/// What is known of keys.
+#[derive(Debug)]
+pub struct Known {
+    /// Neighbouring sets, made when the first of them is used.
+    chunks: Box<[OnceLock<Box<[Set]>>]>,
+    /// How many pairs are in use: those before this one.
+    pairs: AtomicU32,
+    entries_max: usize,
+    /// Entries whose pairs are full: about one of a thousand.
+    overflow: Mutex<HashMap<Name, Packed>>,
+    writing: Mutex<Writing>,
+}
+
+/// What only writers need.
+#[derive(Debug, Default)]
+struct Writing {
+    len: usize,
+    /// The pair at which the hand stands.
+    hand: usize,
+}
+
+impl Known {
+    /// Memory for an entry: there is about a set for each.
+    pub const BYTES_OF_ENTRY: usize = size_of::<Set>();
+
+    /// Room for this many keys (1 to 2^30). It takes memory as keys come: about 128 bytes each.
+    pub fn new(entries_max: usize) -> Self {
+        let entries_max = entries_max.clamp(1, ENTRIES_MAX);
+        let sets = entries_max.next_multiple_of(PAIR);
+        let chunks = (0..sets.div_ceil(CHUNK_SETS)).map(|_| OnceLock::new()).collect();
+        let (overflow, writing) = Default::default();
+        Self { chunks, pairs: AtomicU32::new(1), entries_max, overflow, writing }
+    }
+
+    /// Prefetches what [`get`](Self::get) reads.
+    #[inline]
+    pub fn fetch(&self, key: Key) {
+        let (pair, home) = place(Name::of(key), self.pairs());
+        let set = pair * PAIR + home;
+        if let Some(sets) = self.chunks[set / CHUNK_SETS].get() {
+            sets[set % CHUNK_SETS].fetch();
+        }
+    }
+
+    /// What is known of a key: its record, or that it has none (`Some(None)`).
+    #[inline(always)] // What it returns is large: as a call of its own it goes through memory, 5 ns.
+    pub fn get(&self, key: Key) -> Option<Option<Terms>> {
+        let name = Name::of(key);
+        let (pair, home) = place(name, self.pairs());
+        let sets = self.made(pair)?;
+        match sets[home].get(name) {
+            Ok(packed) => Some(unpack(packed)),
+            Err(false) => None,
+            Err(true) => self.get_elsewhere(&sets[1 - home], name),
+        }
+    }
+
+    #[cold]
+    fn get_elsewhere(&self, beside: &Set, name: Name) -> Option<Option<Terms>> {
+        let packed = beside.get(name).ok().or_else(|| self.overflow.lock().get(&name).copied());
+        packed.map(unpack)
+    }
+
+    /// From now on this is known of a key.
+    pub fn insert(&self, key: Key, terms: Option<Terms>) {
+        let (mut writing, name, packed) = (self.writing.lock(), Name::of(key), pack(terms));
+        let (pair, home) = place(name, self.pairs());
+        let mut image = self.read(pair);
+        if let Some(known) = image.find(name) {
+            known.packed = packed;
+            return self.write(pair, &image);
+        }
+        if image.has_elsewhere(home)
+            && let Some(known) = self.overflow.lock().get_mut(&name)
+        {
+            *known = packed;
+            return;
+        }
+        writing.len += 1;
+        let put = image.put(Entry::new(name, packed), home);
+        self.write(pair, &image);
+        put.unwrap_or_else(|entry| self.overflow(entry, &mut writing));
+        if writing.len > self.entries_max {
+            self.push_out(&mut writing);
+        }
+        if writing.len > self.pairs() * PAIR {
+            self.add_pair(&mut writing);
+        }
+    }
+
+    /// Nothing is known of a key any more.
+    pub fn remove(&self, key: Key) {
+        let (mut writing, name) = (self.writing.lock(), Name::of(key));
+        let (pair, home) = place(name, self.pairs());
+        self.take_out(pair, name, &mut writing);
+        if self.read(pair).has_elsewhere(home) && self.overflow.lock().remove(&name).is_some() {
+            writing.len -= 1;
+        }
+    }
+
+    /// Nothing is known of any key of before. Others may write meanwhile.
+    pub fn clear(&self) {
+        let mut pair = 0;
+        loop {
+            let mut writing = self.writing.lock();
+            if pair == 0 {
+                writing.len -= self.overflow.lock().drain().count();
+            }
+            // Growing moves entries to pairs behind all others, so none escapes.
+            let end = self.pairs().min(pair + CLEARED_AT_ONCE);
+            if pair == end {
+                return;
+            }
+            while pair < end {
+                writing.len -= self.read(pair).entries().count();
+                self.write(pair, &PairImage::default());
+                pair += 1;
+            }
+        }
+    }
+
+    /// How many keys something is known of.
+    pub fn len(&self) -> usize {
+        self.writing.lock().len
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    fn pairs(&self) -> usize {
+        self.pairs.load(Acquire) as usize
+    }
+
+    /// The sets of a pair. `None`: they are not made yet.
+    #[inline]
+    fn made(&self, pair: usize) -> Option<&[Set; PAIR]> {
+        let sets = self.chunks[pair * PAIR / CHUNK_SETS].get()?;
+        sets[pair * PAIR % CHUNK_SETS..].first_chunk()
+    }
+
+    fn read(&self, pair: usize) -> PairImage {
+        self.made(pair).map(|sets| PairImage(sets.each_ref().map(Set::read))).unwrap_or_default()
+    }
+
+    fn write(&self, pair: usize, image: &PairImage) {
+        let chunk = &self.chunks[pair * PAIR / CHUNK_SETS];
+        let sets = chunk.get_or_init(|| (0..CHUNK_SETS).map(|_| Set::default()).collect());
+        sets[pair * PAIR % CHUNK_SETS..].iter().zip(&image.0).for_each(|(set, image)| set.write(image));
+    }
+
+    fn take_out(&self, pair: usize, name: Name, writing: &mut Writing) {
+        let mut image = self.read(pair);
+        if let Some(known) = image.find(name) {
+            *known = Entry::default();
+            writing.len -= 1;
+            self.write(pair, &image);
+        }
+    }
+
+    /// Keeps an entry whose pair is full. One that was kept so before makes room if it has to.
+    fn overflow(&self, entry: Entry, writing: &mut Writing) {
+        let mut overflow = self.overflow.lock();
+        if overflow.len() * OVERFLOW_SHARE > self.entries_max {
+            let any = overflow.keys().next().copied();
+            writing.len -= any.and_then(|any| overflow.remove(&any)).iter().len();
+        }
+        overflow.insert(entry.name(), entry.packed);
+    }
+
+    /// Adds a pair. Only entries of one other pair have another place then.
+    fn add_pair(&self, writing: &mut Writing) {
+        let new = self.pairs();
+        if new >= self.entries_max.div_ceil(PAIR) {
+            return;
+        }
+        let from = new - (1 << new.ilog2());
+        let before = self.read(from);
+        let mut moving: Vec<Entry> = before.entries().collect();
+        if before.has_elsewhere(0) || before.has_elsewhere(1) {
+            let is_of_pair = |name: &Name, _: &mut Packed| place(*name, new).0 == from;
+            moving.extend(
+                self.overflow.lock().extract_if(is_of_pair).map(|(name, packed)| Entry::new(name, packed)),
+            );
+        }
+        let (mut stay, mut go, mut left) = (PairImage::default(), PairImage::default(), Vec::new());
+        for entry in moving {
+            let (pair, home) = place(entry.name(), new + 1);
+            left.extend(if pair == from { &mut stay } else { &mut go }.put(entry, home).err());
+        }
+        self.write(new, &go);
+        self.pairs.store(new as u32 + 1, Release);
+        self.write(from, &stay);
+        left.into_iter().for_each(|entry| self.overflow(entry, writing));
+    }
+
+    /// Pushes out entries that were not used lately: one at least, and all of its pair that are no better.
+    fn push_out(&self, writing: &mut Writing) {
+        let pairs = self.pairs();
+        let mut least_used = None;
+        for _ in 0..HAND_PAIRS {
+            let pair = writing.hand % pairs;
+            writing.hand = pair + 1;
+            let mut image = self.read(pair);
+            let unused = image.age();
+            writing.len -= unused;
+            self.write(pair, &image);
+            if unused > 0 {
+                return;
+            }
+            let of_pair = image.entries().map(|entry| (pair, entry));
+            least_used = least_used.into_iter().chain(of_pair).min_by_key(|(_, entry)| entry.used());
+        }
+        if let Some((pair, entry)) = least_used {
+            self.take_out(pair, entry.name(), writing);
+        }
+    }
+}
+
+/// The pair of a key among this many, and its home in it.
+#[inline]
+fn place(Name { high, .. }: Name, pairs: usize) -> (usize, usize) {
+    let mask = pairs.next_power_of_two() - 1;
+    let index = high as usize & mask;
+    let pair = if index < pairs { index } else { index & (mask >> 1) };
+    (pair, (high >> 63) as usize)
+}

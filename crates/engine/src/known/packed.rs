@@ -1,0 +1,98 @@
+//! What is known of a key, in three bits, N, and two words for what few records say beside N:
+//!
+//! | word | bits | |
+//! | --- | --- | --- |
+//! | 0 | 0 to 31 | `burst` |
+//! | | 32 to 56 | multiplier of the unit: 366 days are 25 bits of seconds |
+//! | | 57, 58 | it is unlimited; there is a `burst` |
+//! | | 59, 60 | there is a word on shadow mode; shadow mode |
+//! | | 61 to 63 | unit: its place in the list of all, from 1; 0 for none |
+//! | 1 | 0 to 54 | granularity in nanoseconds: 366 days are 55 bits of them; 0 for none |
+//! | | 61 to 63 | algorithm, as the unit |
+
+use crate::limit::Algorithm;
+use crate::records::Terms;
+use crate::unit::Unit;
+
+/// Something is known.
+pub(super) const IS_KNOWN: u32 = 1;
+/// There is a record.
+const HAS_RECORD: u32 = 1 << 1;
+/// It says more than N.
+pub(super) const HAS_MORE: u32 = 1 << 2;
+/// All flags.
+pub(super) const FLAGS: u32 = IS_KNOWN | HAS_RECORD | HAS_MORE;
+
+const MULTIPLIER_AT: u32 = 32;
+const MULTIPLIER_MAX: u64 = (1 << 25) - 1;
+const UNLIMITED: u64 = 1 << 57;
+const HAS_BURST: u64 = 1 << 58;
+const HAS_SHADOW: u64 = 1 << 59;
+const SHADOW: u64 = 1 << 60;
+const PLACE_AT: u32 = 61;
+const GRANULARITY_MAX: u64 = (1 << 55) - 1;
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Packed {
+    /// Other bits of it mean nothing here.
+    pub(super) flags: u32,
+    pub(super) requests: u32,
+    pub(super) more: More,
+}
+
+/// What a record says beside N.
+pub(super) type More = [u64; 2];
+
+/// A record, or that there is none. A window or granularity above 366 days becomes that long at least: limits cut it anyway.
+pub(super) fn pack(terms: Option<Terms>) -> Packed {
+    let Some(terms) = terms else { return Packed { flags: IS_KNOWN, ..Packed::default() } };
+    let more = more(&terms);
+    let flags = IS_KNOWN | HAS_RECORD | if more == More::default() { 0 } else { HAS_MORE };
+    Packed { flags, requests: terms.requests, more }
+}
+
+fn more(terms: &Terms) -> More {
+    let &Terms { requests: _, burst, window, algorithm, granularity_nanos, shadow, unlimited } = terms;
+    let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
+    let (multiplier, unit) =
+        window.map_or((0, 0), |(multiplier, unit)| (multiplier.into(), unit_place(unit)));
+    let first = u64::from(burst.unwrap_or(0))
+        | MULTIPLIER_MAX.min(multiplier) << MULTIPLIER_AT
+        | flag(unlimited, UNLIMITED)
+        | flag(burst.is_some(), HAS_BURST)
+        | flag(shadow.is_some(), HAS_SHADOW)
+        | flag(shadow == Some(true), SHADOW)
+        | unit << PLACE_AT;
+    let algorithm = algorithm.map_or(0, |algorithm| 1 + u64::from(algorithm.number()));
+    [first, GRANULARITY_MAX.min(granularity_nanos.unwrap_or(0)) | algorithm << PLACE_AT]
+}
+
+/// What [`pack`] has packed.
+#[inline]
+pub(super) fn unpack(Packed { flags, requests, more: [first, second] }: Packed) -> Option<Terms> {
+    if flags & HAS_RECORD == 0 {
+        return None;
+    }
+    if flags & HAS_MORE == 0 {
+        return Some(Terms::of(requests));
+    }
+    let has = |flag: u64| first & flag != 0;
+    let place = |word: u64| ((word >> PLACE_AT) as usize).checked_sub(1);
+    let multiplier = (first >> MULTIPLIER_AT & MULTIPLIER_MAX) as u32;
+    let granularity = second & GRANULARITY_MAX;
+    Some(Terms {
+        requests,
+        burst: has(HAS_BURST).then_some(first as u32),
+        window: place(first).and_then(|unit| Some((multiplier, *Unit::ALL.get(unit)?))),
+        algorithm: place(second).and_then(|algorithm| Algorithm::ALL.get(algorithm).copied()),
+        granularity_nanos: (granularity > 0).then_some(granularity),
+        shadow: has(HAS_SHADOW).then_some(has(SHADOW)),
+        unlimited: has(UNLIMITED),
+    })
+}
+
+/// The place of a unit in the list of all, from 1.
+fn unit_place(unit: Unit) -> u64 {
+    1 + Unit::ALL.into_iter().position(|other| other == unit).expect("the list has all units") as u64
+}

@@ -1,0 +1,223 @@
+//! A set of entries: as readers see it ([`Set`]), and as whoever writes does ([`Image`], [`PairImage`]).
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use prefetch_index::prefetch_index;
+
+use super::packed::{FLAGS, HAS_MORE, IS_KNOWN, More, Packed};
+use crate::key::Key;
+use crate::sync::{AtomicU16, AtomicU32, AtomicU64};
+
+/// Entries of a set.
+const SLOTS: usize = 4;
+
+/// What the marks of a set say of each slot, in eight bits: what is known, whether it was used since the hand came by last,
+/// and for how many of its rounds it stays without being used (0 to 7).
+const MARK_BITS: usize = 8;
+const MARK: u32 = (1 << MARK_BITS) - 1;
+const WAS_USED: u32 = 1 << 3;
+const ROUND: u32 = 1 << 4;
+const ROUNDS_MAX: u32 = 7 * ROUND;
+/// What a round adds in which an entry was used.
+const ROUNDS_OF_USE: u32 = 2 * ROUND;
+const USE: u32 = WAS_USED | ROUNDS_MAX;
+/// An entry of this home may be in the other set of the pair, or in the overflow.
+const HAS_ELSEWHERE: u32 = 1 << 31;
+
+/// Four entries on two cache lines. All is on the first but what few records say.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(super) struct Set {
+    /// Odd while it is written.
+    version: AtomicU32,
+    /// Those of each slot, and [`HAS_ELSEWHERE`]. Readers set bits of use, and it does no harm if one is lost.
+    marks: AtomicU32,
+    highs: [AtomicU64; SLOTS],
+    lows: [AtomicU16; SLOTS],
+    requests: [AtomicU32; SLOTS],
+    more: [[AtomicU64; 2]; SLOTS],
+}
+
+/// What a set holds at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Image {
+    slots: [Entry; SLOTS],
+    has_elsewhere: bool,
+}
+
+/// What the two sets of a pair hold.
+#[derive(Debug, Default)]
+pub(super) struct PairImage(pub(super) [Image; 2]);
+
+/// What is known of a key, and how often it was used. A free slot has one that is not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entry {
+    name: Name,
+    pub(super) packed: Packed,
+    used: u32,
+}
+
+/// What is kept of a key: 80 bits of its 128. In a set, another key has the same with a chance of 2^-78.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    pub(super) high: u64,
+    low: u16,
+}
+
+impl Name {
+    #[inline]
+    pub(super) fn of(Key(key): Key) -> Self {
+        Self { high: (key >> 64) as u64, low: key as u16 }
+    }
+}
+
+impl Entry {
+    /// An entry that was not used yet.
+    pub(super) fn new(name: Name, packed: Packed) -> Self {
+        Self { name, packed, used: 0 }
+    }
+
+    /// The name of its key.
+    pub(super) fn name(&self) -> Name {
+        self.name
+    }
+
+    /// How much it was used: 0 for least.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    fn is_known(&self) -> bool {
+        self.packed.flags & IS_KNOWN != 0
+    }
+
+    /// Its use after the hand came by.
+    fn aged(&self) -> u32 {
+        match self.used & WAS_USED {
+            0 => self.used.saturating_sub(ROUND),
+            _ => (self.used - WAS_USED + ROUNDS_OF_USE).min(ROUNDS_MAX),
+        }
+    }
+}
+
+impl Set {
+    /// Prefetches its first cache line.
+    #[inline]
+    pub(super) fn fetch(&self) {
+        prefetch_index(self.highs.as_slice(), 0);
+    }
+
+    /// What is known of a key. `Err`: nothing here; and whether it may be elsewhere.
+    #[inline]
+    pub(super) fn get(&self, name: Name) -> Result<Packed, bool> {
+        // Whoever sees something of a later version here sees that version below: all is written with `Release`.
+        let version = self.version.load(Acquire);
+        let marks = self.marks.load(Acquire);
+        let is_at = |&slot: &usize| {
+            self.highs[slot].load(Acquire) == name.high
+                && self.lows[slot].load(Acquire) == name.low
+                && marks >> (slot * MARK_BITS) & IS_KNOWN != 0
+        };
+        let Some(slot) = (0..SLOTS).find(is_at) else { return Err(marks & HAS_ELSEWHERE != 0) };
+        let flags = marks >> (slot * MARK_BITS);
+        let requests = self.requests[slot].load(Acquire);
+        let more = if flags & HAS_MORE == 0 { More::default() } else { self.more(slot) };
+        if version % 2 == 1 || self.version.load(Relaxed) != version {
+            return Err(false);
+        }
+        if flags & WAS_USED == 0 {
+            self.marks.fetch_or(WAS_USED << (slot * MARK_BITS), Relaxed);
+        }
+        Ok(Packed { flags, requests, more })
+    }
+
+    fn more(&self, slot: usize) -> More {
+        self.more[slot].each_ref().map(|word| word.load(Acquire))
+    }
+
+    /// What it holds, for whoever writes.
+    pub(super) fn read(&self) -> Image {
+        let marks = self.marks.load(Relaxed);
+        let slots = std::array::from_fn(|slot| {
+            let mark = marks >> (slot * MARK_BITS) & MARK;
+            let name = Name { high: self.highs[slot].load(Relaxed), low: self.lows[slot].load(Relaxed) };
+            let requests = self.requests[slot].load(Relaxed);
+            let packed = Packed { flags: mark & FLAGS, requests, more: self.more(slot) };
+            Entry { name, packed, used: mark & USE }
+        });
+        Image { slots, has_elsewhere: marks & HAS_ELSEWHERE != 0 }
+    }
+
+    /// Makes it hold this. One thread at a time.
+    pub(super) fn write(&self, image: &Image) {
+        let version = self.version.load(Relaxed);
+        self.version.store(version.wrapping_add(1), Relaxed);
+        self.marks.store(image.marks(), Release);
+        for (slot, Entry { name, packed, .. }) in image.slots.iter().enumerate() {
+            self.highs[slot].store(name.high, Release);
+            self.lows[slot].store(name.low, Release);
+            self.requests[slot].store(packed.requests, Release);
+            self.more[slot].iter().zip(packed.more).for_each(|(word, to)| word.store(to, Release));
+        }
+        self.version.store(version.wrapping_add(2), Release);
+    }
+}
+
+impl Image {
+    fn marks(&self) -> u32 {
+        let of_slots = self.slots.iter().enumerate();
+        let marks = of_slots.map(|(slot, entry)| (entry.packed.flags | entry.used) << (slot * MARK_BITS));
+        marks.fold(if self.has_elsewhere { HAS_ELSEWHERE } else { 0 }, |all, mark| all | mark)
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.slots.into_iter().filter(Entry::is_known)
+    }
+
+    fn find(&mut self, name: Name) -> Option<&mut Entry> {
+        self.slots.iter_mut().find(|entry| entry.is_known() && entry.name == name)
+    }
+}
+
+impl PairImage {
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.0.iter().flat_map(Image::entries)
+    }
+
+    /// The hand comes by: what was used since it last did counts as used more from now on, and all else as used less. Takes
+    /// out what cannot count as less, and returns how many entries that was.
+    pub(super) fn age(&mut self) -> usize {
+        let mut unused = 0;
+        for entry in self.0.iter_mut().flat_map(|image| &mut image.slots).filter(|entry| entry.is_known()) {
+            if entry.used == 0 {
+                *entry = Entry::default();
+                unused += 1;
+            } else {
+                entry.used = entry.aged();
+            }
+        }
+        unused
+    }
+
+    /// Whether an entry of this home may be elsewhere.
+    pub(super) fn has_elsewhere(&self, home: usize) -> bool {
+        self.0[home].has_elsewhere
+    }
+
+    /// The entry of a key.
+    pub(super) fn find(&mut self, name: Name) -> Option<&mut Entry> {
+        self.0.iter_mut().find_map(|image| image.find(name))
+    }
+
+    /// Puts what is not known yet into a free slot of its home or, if that is full, beside. Gives it back if both are full.
+    pub(super) fn put(&mut self, entry: Entry, home: usize) -> Result<(), Entry> {
+        let is_free = |entry: &&mut Entry| !entry.is_known();
+        if let Some(free) = self.0[home].slots.iter_mut().find(is_free) {
+            *free = entry;
+            return Ok(());
+        }
+        self.0[home].has_elsewhere = true;
+        let free = self.0[1 - home].slots.iter_mut().find(is_free);
+        free.map(|free| *free = entry).ok_or(entry)
+    }
+}

@@ -1,0 +1,151 @@
+//! The cache beside a map that keeps everything: what is found is always what was put last, and what is counted is found.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use proptest::prelude::*;
+
+use tidegate_engine::Algorithm;
+use tidegate_engine::key::{Key, KeySecret};
+use tidegate_engine::known::Known;
+use tidegate_engine::limit::WINDOW_NANOS_MAX;
+use tidegate_engine::records::Terms;
+use tidegate_engine::unit::Unit;
+
+#[derive(Clone, Debug)]
+enum Change {
+    Insert(Key, Option<Terms>),
+    Remove(Key),
+    Get(Key),
+    Clear,
+}
+
+/// Few keys, whose places are often the same.
+fn keys() -> impl Iterator<Item = Key> {
+    let highs = (0..24_u64).flat_map(|high| [high, high | 1 << 63]);
+    highs.flat_map(|high| (1..5_u64).map(move |low| Key(u128::from(high) << 64 | u128::from(low))))
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    let granularity = proptest::option::of(1..=WINDOW_NANOS_MAX);
+    let numbers = (any::<u32>(), any::<Option<u32>>(), granularity);
+    let window = proptest::option::of((1..=366 * 86_400_u32, proptest::sample::select(Unit::ALL.to_vec())));
+    let algorithm = proptest::option::of(proptest::sample::select(Algorithm::ALL.to_vec()));
+    let modes = (any::<Option<bool>>(), any::<bool>());
+    (numbers, window, algorithm, modes).prop_map(
+        |((requests, burst, granularity_nanos), window, algorithm, (shadow, unlimited))| Terms {
+            requests,
+            burst,
+            window,
+            algorithm,
+            granularity_nanos,
+            shadow,
+            unlimited,
+        },
+    )
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let key = proptest::sample::select(keys().collect::<Vec<_>>());
+    prop_oneof![
+        12 => (key.clone(), proptest::option::of(terms())).prop_map(|(key, terms)| Change::Insert(key, terms)),
+        3 => key.clone().prop_map(Change::Remove),
+        6 => key.prop_map(Change::Get),
+        1 => Just(Change::Clear),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_found_was_put_last(entries_max in 1..200_usize, changes in prop::collection::vec(change(), 1..400)) {
+        let (known, mut oracle) = (Known::new(entries_max), HashMap::new());
+        for change in changes {
+            match change {
+                Change::Insert(key, terms) => {
+                    known.insert(key, terms);
+                    oracle.insert(key, terms);
+                }
+                Change::Remove(key) => {
+                    known.remove(key);
+                    oracle.remove(&key);
+                }
+                Change::Get(key) => _ = known.get(key),
+                Change::Clear => {
+                    known.clear();
+                    oracle.clear();
+                }
+            }
+            let mut found = 0;
+            for key in keys() {
+                if let Some(terms) = known.get(key) {
+                    prop_assert_eq!(Some(&terms), oracle.get(&key));
+                    found += 1;
+                }
+            }
+            prop_assert_eq!(found, known.len());
+            prop_assert!(found <= entries_max);
+        }
+    }
+}
+
+fn key(number: u64) -> Key {
+    KeySecret::new([7; 16]).seed([]).key([number.to_string().as_str()])
+}
+
+#[test]
+fn all_that_there_is_room_for_is_found() {
+    const ALL: u64 = 100_000;
+    let known = Known::new(ALL as usize);
+    let found = |of: u64| (0..of).filter(|&number| known.get(key(number)).is_some()).count();
+    for number in 0..ALL {
+        known.insert(key(number), Some(Terms::of(number as u32)));
+        if (number + 1).is_multiple_of(9_973) {
+            assert_eq!((found(number + 1) as u64, known.len() as u64), (number + 1, number + 1));
+        }
+    }
+    (0..ALL).step_by(2).for_each(|number| known.remove(key(number)));
+    assert_eq!((found(ALL) as u64, known.len() as u64), (ALL / 2, ALL / 2));
+    known.clear();
+    assert_eq!((found(ALL), known.len()), (0, 0));
+}
+
+#[test]
+fn an_entry_takes_two_cache_lines_at_most() {
+    assert_eq!(Known::BYTES_OF_ENTRY, 128);
+}
+
+/// Two threads read what a third one puts, moves and takes away.
+#[test]
+fn nobody_reads_half_of_an_entry() {
+    const KEYS: u64 = 64;
+    let (known, is_over) = (&Known::new(KEYS as usize / 2), &AtomicBool::new(false));
+    let version = |number: u32| {
+        let burst = Some(number);
+        Terms {
+            burst,
+            window: Some((number, Unit::Hour)),
+            granularity_nanos: Some(1 + u64::from(number)),
+            ..Terms::of(number)
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(move || {
+                while !is_over.load(Relaxed) {
+                    for terms in (0..KEYS).filter_map(|number| known.get(key(number)).flatten()) {
+                        assert_eq!(terms, version(terms.requests));
+                    }
+                }
+            });
+        }
+        for round in 0..3_000 {
+            (0..KEYS).for_each(|number| known.insert(key(number), Some(version(round))));
+            known.remove(key(u64::from(round) % KEYS));
+            if round % 100 == 0 {
+                known.clear();
+            }
+        }
+        is_over.store(true, Relaxed);
+    });
+}
