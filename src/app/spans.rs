@@ -23,7 +23,7 @@ pub(super) fn start(tracing: Option<Tracing>, metrics: &Metrics) -> Result<Optio
     options.resource.push((INSTANCE.to_owned(), instance.map_or_else(random_uuid, Ok)?));
     let tracer = Tracer::start(options, &collector)?;
     let stats = Arc::clone(tracer.stats());
-    let help = "Spans that the collector took (sent), that it did not take (refused), and for which the queue was full (dropped).";
+    let help = "Spans that were exported (sent), whose export failed (refused), and for which the queue was full (dropped).";
     metrics.register("tidegate_spans_total", help, Kind::Counter, move |samples| {
         samples.push(&[("outcome", "sent")], stats.sent.load(Relaxed));
         samples.push(&[("outcome", "refused")], stats.refused.load(Relaxed));

@@ -17,9 +17,9 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 pub struct SpanStats {
     /// In the queue now.
     queued: AtomicUsize,
-    /// The collector took them.
+    /// Exported without an error.
     pub sent: AtomicU64,
-    /// The collector did not take them.
+    /// Their export failed.
     pub refused: AtomicU64,
     /// The queue was full.
     pub dropped: AtomicU64,

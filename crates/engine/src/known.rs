@@ -4,13 +4,15 @@
 //!   home set, or, if that was full, in the other one of the pair, or, if both were, in a small map that has a lock.
 //! - **Growing.** There is about one set for each entry, so few sets are full. Growing adds one pair, and moves to it what
 //!   belongs there of one other (linear hashing: Litwin, 1980). No insertion moves more than that.
-//! - **Reading** takes no lock. A set has a version, odd while it is written; an entry counts if the version was the same and
+//! - **Reading** takes no lock, but for the few keys in that map. A set has a version, odd while it is written; an entry counts if the version was the same and
 //!   even before and after (a seqlock: Boehm, "Can seqlocks get along with programming language memory models?", 2012). A key
 //!   whose set is being written is not found for a moment. That is allowed: whoever asks goes to the store, as for a key
 //!   that was pushed out.
 //! - **Writing** is for one thread at a time.
 //! - **When it is full**, a hand goes from pair to pair, ages what was not asked for since it came by last, and pushes out
-//!   the first that is as old as it can be (generalised CLOCK: Smith, 1978). So keys that come once push out one another.
+//!   what is as old as it can be, all of the first pair that has any (generalised CLOCK: Smith, 1978). So keys that come once
+//!   push out one another. From then on nothing more is put into the map beside: what finds its pair full takes the place of
+//!   the entry there that was used least.
 
 mod packed;
 mod set;
@@ -18,9 +20,10 @@ mod set;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::thread;
 
 use self::packed::{Packed, pack, unpack};
-use self::set::{Entry, Name, PairImage, Set};
+use self::set::{Elsewhere, Entry, Name, PairImage, Set};
 use crate::key::Key;
 use crate::records::Terms;
 use crate::sync::{AtomicU32, Mutex};
@@ -31,8 +34,6 @@ const CHUNK_SETS: usize = 510;
 const PAIR: usize = 2;
 /// The most entries: about 128 GiB of them.
 const ENTRIES_MAX: usize = 1 << 30;
-/// One of so many entries may be in the overflow.
-const OVERFLOW_SHARE: usize = 64;
 /// Pairs that the hand looks at for one insertion.
 const HAND_PAIRS: usize = 64;
 /// Pairs that are emptied without letting a writer pass.
@@ -46,7 +47,7 @@ pub struct Known {
     /// How many pairs are in use: those before this one.
     pairs: AtomicU32,
     entries_max: usize,
-    /// Entries whose pairs are full: about one of a thousand.
+    /// Entries whose pairs were full when they came, while there was room elsewhere: about one of a thousand.
     overflow: Mutex<HashMap<Name, Packed>>,
     writing: Mutex<Writing>,
 }
@@ -90,15 +91,15 @@ impl Known {
         let sets = self.made(pair)?;
         match sets[home].get(name) {
             Ok(packed) => Some(unpack(packed)),
-            Err(false) => None,
-            Err(true) => self.get_elsewhere(&sets[1 - home], name),
+            Err(Elsewhere { beside: false, overflow: false }) => None,
+            Err(elsewhere) => self.get_elsewhere(elsewhere, &sets[1 - home], name),
         }
     }
 
     #[cold]
-    fn get_elsewhere(&self, beside: &Set, name: Name) -> Option<Option<Terms>> {
-        let packed = beside.get(name).ok().or_else(|| self.overflow.lock().get(&name).copied());
-        packed.map(unpack)
+    fn get_elsewhere(&self, may_be: Elsewhere, beside: &Set, name: Name) -> Option<Option<Terms>> {
+        let in_overflow = || may_be.overflow.then(|| self.overflow.lock().get(&name).copied()).flatten();
+        may_be.beside.then(|| beside.get(name).ok()).flatten().or_else(in_overflow).map(unpack)
     }
 
     /// From now on this is known of a key.
@@ -110,21 +111,27 @@ impl Known {
             known.packed = packed;
             return self.write(pair, &image);
         }
-        if image.has_elsewhere(home)
+        if image.has_overflow(home)
             && let Some(known) = self.overflow.lock().get_mut(&name)
         {
             *known = packed;
             return;
         }
-        writing.len += 1;
-        let put = image.put(Entry::new(name, packed), home);
+        match image.put(Entry::new(name, packed)) {
+            Ok(()) => writing.len += 1,
+            Err(entry) if writing.len < self.entries_max => {
+                self.overflow.lock().insert(name, entry.packed);
+                image.overflows(home);
+                writing.len += 1;
+            }
+            Err(entry) => image.put_instead(entry),
+        }
         self.write(pair, &image);
-        put.unwrap_or_else(|entry| self.overflow(entry, &mut writing));
         if writing.len > self.entries_max {
             self.push_out(&mut writing);
         }
         if writing.len > self.pairs() * PAIR {
-            self.add_pair(&mut writing);
+            self.add_pair();
         }
     }
 
@@ -133,7 +140,7 @@ impl Known {
         let (mut writing, name) = (self.writing.lock(), Name::of(key));
         let (pair, home) = place(name, self.pairs());
         self.take_out(pair, name, &mut writing);
-        if self.read(pair).has_elsewhere(home) && self.overflow.lock().remove(&name).is_some() {
+        if self.read(pair).has_overflow(home) && self.overflow.lock().remove(&name).is_some() {
             writing.len -= 1;
         }
     }
@@ -143,19 +150,20 @@ impl Known {
         let mut pair = 0;
         loop {
             let mut writing = self.writing.lock();
-            if pair == 0 {
-                writing.len -= self.overflow.lock().drain().count();
-            }
             // Growing moves entries to pairs behind all others, so none escapes.
             let end = self.pairs().min(pair + CLEARED_AT_ONCE);
             if pair == end {
                 return;
             }
+            // Pairs that are cleared here may have got some since the step before.
+            writing.len -= self.overflow.lock().drain().count();
             while pair < end {
                 writing.len -= self.read(pair).entries().count();
                 self.write(pair, &PairImage::default());
                 pair += 1;
             }
+            drop(writing);
+            thread::yield_now();
         }
     }
 
@@ -187,8 +195,8 @@ impl Known {
 
     fn write(&self, pair: usize, image: &PairImage) {
         let chunk = &self.chunks[pair * PAIR / CHUNK_SETS];
-        let sets = chunk.get_or_init(|| (0..CHUNK_SETS).map(|_| Set::default()).collect());
-        sets[pair * PAIR % CHUNK_SETS..].iter().zip(&image.0).for_each(|(set, image)| set.write(image));
+        chunk.get_or_init(|| (0..CHUNK_SETS).map(|_| Set::default()).collect());
+        image.write(self.made(pair).expect("the chunk is made, and its sets are in pairs"));
     }
 
     fn take_out(&self, pair: usize, name: Name, writing: &mut Writing) {
@@ -200,18 +208,8 @@ impl Known {
         }
     }
 
-    /// Keeps an entry whose pair is full. One that was kept so before makes room if it has to.
-    fn overflow(&self, entry: Entry, writing: &mut Writing) {
-        let mut overflow = self.overflow.lock();
-        if overflow.len() * OVERFLOW_SHARE > self.entries_max {
-            let any = overflow.keys().next().copied();
-            writing.len -= any.and_then(|any| overflow.remove(&any)).iter().len();
-        }
-        overflow.insert(entry.name(), entry.packed);
-    }
-
     /// Adds a pair. Only entries of one other pair have another place then.
-    fn add_pair(&self, writing: &mut Writing) {
+    fn add_pair(&self) {
         let new = self.pairs();
         if new >= self.entries_max.div_ceil(PAIR) {
             return;
@@ -219,24 +217,26 @@ impl Known {
         let from = new - (1 << new.ilog2());
         let before = self.read(from);
         let mut moving: Vec<Entry> = before.entries().collect();
-        if before.has_elsewhere(0) || before.has_elsewhere(1) {
-            let is_of_pair = |name: &Name, _: &mut Packed| place(*name, new).0 == from;
-            moving.extend(
-                self.overflow.lock().extract_if(is_of_pair).map(|(name, packed)| Entry::new(name, packed)),
-            );
+        let mut overflow = self.overflow.lock();
+        if before.has_overflow(0) || before.has_overflow(1) {
+            let of_pair = overflow.extract_if(|name, _| place(*name, new).0 == from);
+            moving.extend(of_pair.map(|(name, packed)| Entry::new(name, packed)));
         }
-        let (mut stay, mut go, mut left) = (PairImage::default(), PairImage::default(), Vec::new());
+        let (mut stay, mut go) = (PairImage::default(), PairImage::default());
         for entry in moving {
             let (pair, home) = place(entry.name(), new + 1);
-            left.extend(if pair == from { &mut stay } else { &mut go }.put(entry, home).err());
+            let image = if pair == from { &mut stay } else { &mut go };
+            if let Err(entry) = image.put(entry) {
+                image.overflows(home);
+                overflow.insert(entry.name(), entry.packed);
+            }
         }
         self.write(new, &go);
         self.pairs.store(new as u32 + 1, Release);
         self.write(from, &stay);
-        left.into_iter().for_each(|entry| self.overflow(entry, writing));
     }
 
-    /// Pushes out entries that were not used lately: one at least, and all of its pair that are no better.
+    /// Pushes out entries that were not used lately: all of the first pair that has any, else one of those that were used least.
     fn push_out(&self, writing: &mut Writing) {
         let pairs = self.pairs();
         let mut least_used = None;
@@ -261,9 +261,9 @@ impl Known {
 
 /// The pair of a key among this many, and its home in it.
 #[inline]
-fn place(Name { high, .. }: Name, pairs: usize) -> (usize, usize) {
+fn place(name: Name, pairs: usize) -> (usize, usize) {
     let mask = pairs.next_power_of_two() - 1;
-    let index = high as usize & mask;
+    let index = name.high as usize & mask;
     let pair = if index < pairs { index } else { index & (mask >> 1) };
-    (pair, (high >> 63) as usize)
+    (pair, name.home())
 }

@@ -21,8 +21,10 @@ const ROUNDS_MAX: u32 = 7 * ROUND;
 /// What a round adds in which an entry was used.
 const ROUNDS_OF_USE: u32 = 2 * ROUND;
 const USE: u32 = WAS_USED | ROUNDS_MAX;
-/// An entry of this home may be in the other set of the pair, or in the overflow.
-const HAS_ELSEWHERE: u32 = 1 << 31;
+/// An entry of this home is in the other set of the pair.
+const HAS_BESIDE: u32 = 1 << 31;
+/// An entry of this home may be in the overflow.
+const HAS_OVERFLOW: u32 = 1 << 23;
 
 /// Four entries on two cache lines. All is on the first but what few records say.
 #[derive(Debug, Default)]
@@ -30,7 +32,7 @@ const HAS_ELSEWHERE: u32 = 1 << 31;
 pub(super) struct Set {
     /// Odd while it is written.
     version: AtomicU32,
-    /// Those of each slot, and [`HAS_ELSEWHERE`]. Readers set bits of use, and it does no harm if one is lost.
+    /// Those of each slot, [`HAS_BESIDE`] and [`HAS_OVERFLOW`]. Readers set bits of use, and it does no harm if one is lost.
     marks: AtomicU32,
     highs: [AtomicU64; SLOTS],
     lows: [AtomicU16; SLOTS],
@@ -42,7 +44,15 @@ pub(super) struct Set {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Image {
     slots: [Entry; SLOTS],
-    has_elsewhere: bool,
+    /// An entry of this home may be in the overflow.
+    has_overflow: bool,
+}
+
+/// Where else an entry may be that is not in its home.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Elsewhere {
+    pub(super) beside: bool,
+    pub(super) overflow: bool,
 }
 
 /// What the two sets of a pair hold.
@@ -57,7 +67,8 @@ pub(super) struct Entry {
     used: u32,
 }
 
-/// What is kept of a key: 80 bits of its 128. In a set, another key has the same with a chance of 2^-78.
+/// What is kept of a key: 80 bits of its 128, which place it too. A key that is not there has the same as one of a million that
+/// are with a chance of 2^-60.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub(super) high: u64,
@@ -68,6 +79,12 @@ impl Name {
     #[inline]
     pub(super) fn of(Key(key): Key) -> Self {
         Self { high: (key >> 64) as u64, low: key as u16 }
+    }
+
+    /// Its home in a pair.
+    #[inline]
+    pub(super) fn home(self) -> usize {
+        (self.high >> 63) as usize
     }
 }
 
@@ -107,9 +124,9 @@ impl Set {
         prefetch_index(self.highs.as_slice(), 0);
     }
 
-    /// What is known of a key. `Err`: nothing here; and whether it may be elsewhere.
+    /// What is known of a key. `Err`: nothing here.
     #[inline]
-    pub(super) fn get(&self, name: Name) -> Result<Packed, bool> {
+    pub(super) fn get(&self, name: Name) -> Result<Packed, Elsewhere> {
         // Whoever sees something of a later version here sees that version below: all is written with `Release`.
         let version = self.version.load(Acquire);
         let marks = self.marks.load(Acquire);
@@ -118,12 +135,13 @@ impl Set {
                 && self.lows[slot].load(Acquire) == name.low
                 && marks >> (slot * MARK_BITS) & IS_KNOWN != 0
         };
-        let Some(slot) = (0..SLOTS).find(is_at) else { return Err(marks & HAS_ELSEWHERE != 0) };
+        let elsewhere = Elsewhere { beside: marks & HAS_BESIDE != 0, overflow: marks & HAS_OVERFLOW != 0 };
+        let Some(slot) = (0..SLOTS).find(is_at) else { return Err(elsewhere) };
         let flags = marks >> (slot * MARK_BITS);
         let requests = self.requests[slot].load(Acquire);
         let more = if flags & HAS_MORE == 0 { More::default() } else { self.more(slot) };
         if version % 2 == 1 || self.version.load(Relaxed) != version {
-            return Err(false);
+            return Err(Elsewhere { beside: false, overflow: false });
         }
         if flags & WAS_USED == 0 {
             self.marks.fetch_or(WAS_USED << (slot * MARK_BITS), Relaxed);
@@ -145,14 +163,14 @@ impl Set {
             let packed = Packed { flags: mark & FLAGS, requests, more: self.more(slot) };
             Entry { name, packed, used: mark & USE }
         });
-        Image { slots, has_elsewhere: marks & HAS_ELSEWHERE != 0 }
+        Image { slots, has_overflow: marks & HAS_OVERFLOW != 0 }
     }
 
     /// Makes it hold this. One thread at a time.
-    pub(super) fn write(&self, image: &Image) {
+    fn write(&self, image: &Image, has_beside: bool) {
         let version = self.version.load(Relaxed);
         self.version.store(version.wrapping_add(1), Relaxed);
-        self.marks.store(image.marks(), Release);
+        self.marks.store(image.marks(has_beside), Release);
         for (slot, Entry { name, packed, .. }) in image.slots.iter().enumerate() {
             self.highs[slot].store(name.high, Release);
             self.lows[slot].store(name.low, Release);
@@ -164,14 +182,20 @@ impl Set {
 }
 
 impl Image {
-    fn marks(&self) -> u32 {
+    fn marks(&self, has_beside: bool) -> u32 {
         let of_slots = self.slots.iter().enumerate();
         let marks = of_slots.map(|(slot, entry)| (entry.packed.flags | entry.used) << (slot * MARK_BITS));
-        marks.fold(if self.has_elsewhere { HAS_ELSEWHERE } else { 0 }, |all, mark| all | mark)
+        let beside = if has_beside { HAS_BESIDE } else { 0 };
+        let overflow = if self.has_overflow { HAS_OVERFLOW } else { 0 };
+        marks.fold(beside | overflow, |all, mark| all | mark)
     }
 
     fn entries(&self) -> impl Iterator<Item = Entry> {
         self.slots.into_iter().filter(Entry::is_known)
+    }
+
+    fn free(&self) -> Option<usize> {
+        self.slots.iter().position(|entry| !entry.is_known())
     }
 
     fn find(&mut self, name: Name) -> Option<&mut Entry> {
@@ -199,25 +223,39 @@ impl PairImage {
         unused
     }
 
-    /// Whether an entry of this home may be elsewhere.
-    pub(super) fn has_elsewhere(&self, home: usize) -> bool {
-        self.0[home].has_elsewhere
-    }
-
     /// The entry of a key.
     pub(super) fn find(&mut self, name: Name) -> Option<&mut Entry> {
         self.0.iter_mut().find_map(|image| image.find(name))
     }
 
     /// Puts what is not known yet into a free slot of its home or, if that is full, beside. Gives it back if both are full.
-    pub(super) fn put(&mut self, entry: Entry, home: usize) -> Result<(), Entry> {
-        let is_free = |entry: &&mut Entry| !entry.is_known();
-        if let Some(free) = self.0[home].slots.iter_mut().find(is_free) {
-            *free = entry;
-            return Ok(());
+    pub(super) fn put(&mut self, entry: Entry) -> Result<(), Entry> {
+        let home = entry.name.home();
+        let free = [home, 1 - home].into_iter().find_map(|set| Some((set, self.0[set].free()?)));
+        free.map(|(set, slot)| self.0[set].slots[slot] = entry).ok_or(entry)
+    }
+
+    /// Puts what is not known yet into the slot of the entry that was used least.
+    pub(super) fn put_instead(&mut self, entry: Entry) {
+        let slots = self.0.iter_mut().flat_map(|image| &mut image.slots);
+        *slots.min_by_key(|slot| slot.used).expect("there are slots") = entry;
+    }
+
+    /// Whether an entry of this home may be in the overflow.
+    pub(super) fn has_overflow(&self, home: usize) -> bool {
+        self.0[home].has_overflow
+    }
+
+    /// From now on, one may be.
+    pub(super) fn overflows(&mut self, home: usize) {
+        self.0[home].has_overflow = true;
+    }
+
+    /// Makes the sets of a pair hold this. One thread at a time.
+    pub(super) fn write(&self, sets: &[Set; 2]) {
+        for (home, set) in sets.iter().enumerate() {
+            let has_beside = self.0[1 - home].entries().any(|entry| entry.name.home() == home);
+            set.write(&self.0[home], has_beside);
         }
-        self.0[home].has_elsewhere = true;
-        let free = self.0[1 - home].slots.iter_mut().find(is_free);
-        free.map(|free| *free = entry).ok_or(entry)
     }
 }

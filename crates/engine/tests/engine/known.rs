@@ -115,6 +115,27 @@ fn an_entry_takes_two_cache_lines_at_most() {
     assert_eq!(Known::BYTES_OF_ENTRY, 128);
 }
 
+/// While all is cleared, some of the last keys to be cleared are put again and again, more than their pair holds.
+#[test]
+fn what_is_put_while_all_is_cleared_can_be_removed() {
+    const ALL: u64 = 60_000;
+    let known = &Known::new(2 * ALL as usize);
+    let crowded =
+        || (0..12_u64).map(|number| Key(u128::from(number << 40 | 29_999) << 64 | u128::from(number)));
+    for _ in 0..10 {
+        (0..ALL).for_each(|number| known.insert(key(number), None));
+        std::thread::scope(|scope| {
+            scope.spawn(move || (0..300).for_each(|_| crowded().for_each(|key| known.insert(key, None))));
+            known.clear();
+        });
+        crowded().for_each(|key| known.remove(key));
+        known.clear();
+        crowded().for_each(|key| known.insert(key, None));
+        crowded().for_each(|key| known.remove(key));
+        assert_eq!((crowded().find_map(|key| known.get(key)), known.len()), (None, 0));
+    }
+}
+
 /// Two threads read what a third one puts, moves and takes away.
 #[test]
 fn nobody_reads_half_of_an_entry() {

@@ -1,5 +1,5 @@
-//! The memory store's code under a scheduler that decides which thread runs between any two steps of its locks and
-//! atomics: the same requests in thousands of interleavings. A deadlock is a failure.
+//! The code of the memory store, and of the cache of records, under a scheduler that decides which thread runs between any
+//! two steps of its locks and atomics: the same requests in thousands of interleavings. A deadlock is a failure.
 //!
 //! The modules are compiled here a second time, with `shuttle`'s locks and atomics in the place of `src/sync.rs`.
 //! A failure prints the schedule that leads to it, for `shuttle::replay`.

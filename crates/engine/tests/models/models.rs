@@ -164,3 +164,21 @@ fn nobody_reads_half_of_what_is_known() {
         assert_eq!(keys.iter().filter(|&&key| known.get(key).is_some()).count(), known.len());
     });
 }
+
+/// One pair is full, so others of it go elsewhere while all is cleared: none is found or counted after it was removed.
+#[test]
+fn nothing_is_left_of_what_is_removed() {
+    explore(|| {
+        let known = Arc::new(Known::new(16));
+        let keys = || (0..11_u64).map(|number| Key(u128::from(number << 40) << 64 | u128::from(number)));
+        keys().take(8).for_each(|key| known.insert(key, None));
+        let (clearing, writing) = (Arc::clone(&known), Arc::clone(&known));
+        let clears = thread::spawn(move || clearing.clear());
+        let puts = thread::spawn(move || keys().skip(7).for_each(|key| writing.insert(key, None)));
+        clears.join().expect("no panic");
+        puts.join().expect("no panic");
+        assert_eq!(keys().filter(|&key| known.get(key).is_some()).count(), known.len());
+        keys().for_each(|key| known.remove(key));
+        assert!(keys().all(|key| known.get(key).is_none()) && known.is_empty());
+    });
+}
