@@ -20,7 +20,6 @@ mod set;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::thread;
 
 use self::packed::{Packed, pack, unpack};
 use self::set::{Elsewhere, Entry, Name, PairImage, Set};
@@ -36,7 +35,7 @@ const PAIR: usize = 2;
 const ENTRIES_MAX: usize = 1 << 30;
 /// Pairs that the hand looks at for one insertion.
 const HAND_PAIRS: usize = 64;
-/// Pairs that are emptied without letting a writer pass.
+/// Pairs that are emptied before others may write.
 const CLEARED_AT_ONCE: usize = 256;
 
 /// What is known of keys.
@@ -162,8 +161,6 @@ impl Known {
                 self.write(pair, &PairImage::default());
                 pair += 1;
             }
-            drop(writing);
-            thread::yield_now();
         }
     }
 
