@@ -91,6 +91,9 @@ impl Block {
 
     /// The index of the first live stamp such that it and those before it have at least `hits`.
     fn index_through(&self, hits: u64) -> usize {
+        if self.extras == 0 {
+            return (hits.max(1) - 1).min(self.len() as u64) as usize;
+        }
         search(self.live().len(), |index| self.hits_of_first(index + 1) < hits)
     }
 
@@ -104,7 +107,11 @@ impl Block {
     }
 
     /// The hits of all stamps.
+    #[inline]
     pub(super) fn total(&self) -> u64 {
+        if self.extras == 0 {
+            return self.len() as u64;
+        }
         let beyond_first = self.newest_sum().wrapping_sub(self.sum_before(self.head()));
         self.live().len() as u64 + u64::from(beyond_first)
     }
@@ -140,17 +147,49 @@ impl Block {
 
     /// Drops the stamps up to and including `stamp`.
     pub(super) fn drop_through(&mut self, stamp: u64) {
-        if self.live().first().is_none_or(|&oldest| oldest > stamp) {
+        // Usually one stamp goes for each that comes.
+        if self.live().first().is_none_or(|&oldest| oldest > stamp) || self.drop_one_through(stamp).is_some()
+        {
             return;
         }
-        let gone = |&live: &u64| live <= stamp;
-        // Usually one stamp goes for each that comes.
-        let one = self.live().get(1).is_some_and(|second| !gone(second));
-        let dead = if one { 1 } else { self.live().partition_point(gone) };
+        let dead = self.live().partition_point(|&live| live <= stamp);
         self.set_range(self.head() + dead, self.end());
         if self.is_empty() {
             self.clear();
         }
+    }
+
+    /// Drops the oldest stamp if it is not after `stamp` and the second one is. Returns its hits; `None`: it is another case.
+    #[inline]
+    pub(super) fn drop_one_through(&mut self, stamp: u64) -> Option<u64> {
+        let (head, end) = (self.head(), self.end());
+        let &[oldest, second, ..] = self.words.get(1 + head..1 + end)? else { return None };
+        if oldest > stamp || second <= stamp {
+            return None;
+        }
+        let hits = if self.extras == 0 { 1 } else { self.hits_of_first(1) };
+        self.set_range(head + 1, end);
+        Some(hits)
+    }
+
+    /// Adds one hit at `stamp` if that is after all others, there is room, and the block may stay as large as it is. Whether
+    /// it did.
+    #[inline]
+    pub(super) fn push_one(&mut self, stamp: u64) -> bool {
+        let (head, end) = (self.head(), self.end());
+        let may_shrink = head > 0 && (end - head) * 4 < self.words.len();
+        if !self.has_room() || may_shrink || end == head || self.words[end] == stamp {
+            return false;
+        }
+        self.words[1 + end] = stamp;
+        self.set_range(head, end + 1);
+        true
+    }
+
+    /// There is room for the next [`push`](Self::push).
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.free() >= PUSH_WORDS
     }
 
     /// Adds hits at `stamp`, which is not before any other.
@@ -206,7 +245,7 @@ impl Block {
 
     /// Bytes by which the next [`push`](Self::push) grows the block at most.
     pub(super) fn growth_bytes(&self) -> usize {
-        if self.free() >= PUSH_WORDS {
+        if self.has_room() {
             return 0;
         }
         let words = self.words_after(PUSH_WORDS).saturating_sub(self.words.len());
@@ -215,7 +254,7 @@ impl Block {
 
     /// The next [`push`](Self::push) would make the block too large.
     pub(super) fn is_full(&self) -> bool {
-        self.free() < PUSH_WORDS && self.words_after(PUSH_WORDS) > WORDS_MAX
+        !self.has_room() && self.words_after(PUSH_WORDS) > WORDS_MAX
     }
 
     /// Stamps that do not count any more and still take room.
@@ -238,7 +277,8 @@ impl Block {
     fn words_after(&self, more: usize) -> usize {
         let (size, dead) = (self.words.len(), self.head() + self.extras_before(self.head()));
         let used = size - self.free() - dead;
-        if size > WORDS_KEPT && (used + more) * 4 < size {
+        // One that nothing was dropped from is new: its owner made it as large as it is to be.
+        if dead > 0 && size > WORDS_KEPT && (used + more) * 4 < size {
             return (used + more) * 2;
         }
         let rebuild_frees_enough = dead >= more.max(size / 16);

@@ -112,7 +112,11 @@ impl Stamps {
     /// Adds hits at `stamp`, which is not before any other.
     pub(super) fn push(&mut self, stamp: u64, hits: u32) {
         match self {
-            Self::Few(block) if !block.is_full() => block.push(stamp, hits),
+            Self::Few(block) if !block.is_full() => {
+                if hits != 1 || !block.push_one(stamp) {
+                    block.push(stamp, hits);
+                }
+            }
             Self::Few(block) => {
                 let (block, expiry) = (std::mem::take(block), self.expiry());
                 let mut many = Box::new(Many::default());
@@ -174,6 +178,7 @@ impl Stamps {
             Self::Few(block) if !block.is_full() => block.growth_bytes(),
             Self::Few(_) => size_of::<Many>() + parts(PARTS_MORE, WORDS_MAX / 16),
             Self::Many(many, _) => match many.parts.back() {
+                Some(last) if last.block.has_room() => 0,
                 Some(last) if !last.block.is_full() => last.block.growth_bytes(),
                 _ => parts(many.places_more(), many.words_at_once()),
             },
@@ -215,6 +220,17 @@ impl Many {
         if self.oldest > stamp {
             return;
         }
+        // Usually one stamp goes for each that comes.
+        let dead_max = self.dead_max();
+        if let Some(Part { block, .. }) = self.parts.front_mut()
+            && block.dead() < dead_max
+            && let Some(hits) = block.drop_one_through(stamp)
+        {
+            self.len -= 1;
+            self.total -= hits;
+            self.oldest = block.oldest().unwrap_or(u64::MAX);
+            return;
+        }
         while self.parts.front().is_some_and(|part| part.block.last().is_none_or(|last| last <= stamp)) {
             let dropped = self.parts.pop_front();
             self.forget(dropped);
@@ -233,8 +249,7 @@ impl Many {
 
     /// Drops stamps of the first block, but not all.
     fn change_first(&mut self, drop: impl FnOnce(&mut Block)) {
-        // Dead stamps may take a sixteenth of the bytes of all blocks.
-        let dead_max = self.block_bytes / (16 * size_of::<u64>());
+        let dead_max = self.dead_max();
         self.change(0, |block| {
             drop(block);
             if block.dead() > dead_max {
@@ -244,7 +259,17 @@ impl Many {
         self.oldest = self.parts.front().and_then(|part| part.block.oldest()).unwrap_or(u64::MAX);
     }
 
+    /// Dead stamps may take a sixteenth of the bytes of all blocks.
+    fn dead_max(&self) -> usize {
+        self.block_bytes / (16 * size_of::<u64>())
+    }
+
     fn push(&mut self, stamp: u64, hits: u32) {
+        if hits == 1 && self.parts.back_mut().is_some_and(|last| last.block.push_one(stamp)) {
+            self.len += 1;
+            self.total += 1;
+            return;
+        }
         if self.parts.back().is_none_or(|last| last.block.is_full()) {
             let sum = self.parts.back().map_or(0, |last| last.sum.wrapping_add(last.block.total()));
             self.add(Block::with_words(self.words_at_once()), sum);
