@@ -4,10 +4,10 @@
 //!   home set, or, if that was full, in the other one of the pair, or, if both were, in a small map that has a lock.
 //! - **Growing.** There is about one set for each entry, so few sets are full. Growing adds one pair, and moves to it what
 //!   belongs there of one other (linear hashing: Litwin, 1980). No insertion moves more than that.
-//! - **Reading** takes no lock, but for the few keys in that map. A set has a version, odd while it is written; an entry counts if the version was the same and
-//!   even before and after (a seqlock: Boehm, "Can seqlocks get along with programming language memory models?", 2012). A key
-//!   whose set is being written is not found for a moment. That is allowed: whoever asks goes to the store, as for a key
-//!   that was pushed out.
+//! - **Reading** takes no lock, but for the few keys in that map. A set has a version, odd while it is written; an entry
+//!   counts if the version was the same and even before and after (a seqlock: Boehm, "Can seqlocks get along with
+//!   programming language memory models?", 2012). A key whose set is being written is not found for a moment. That is
+//!   allowed: whoever asks goes to the store, as for a key that was pushed out.
 //! - **Writing** is for one thread at a time.
 //! - **When it is full**, a hand goes from pair to pair, ages what was not asked for since it came by last, and pushes out
 //!   what is as old as it can be, all of the first pair that has any (generalised CLOCK: Smith, 1978). So keys that come once
@@ -20,6 +20,8 @@ mod set;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Release};
+
+use foldhash::fast::FixedState;
 
 use self::packed::{Packed, pack, unpack};
 use self::set::{Elsewhere, Entry, Name, PairImage, Set};
@@ -47,9 +49,12 @@ pub struct Known {
     pairs: AtomicU32,
     entries_max: usize,
     /// Entries whose pairs were full when they came, while there was room elsewhere: about one of a thousand.
-    overflow: Mutex<HashMap<Name, Packed>>,
+    overflow: Mutex<Overflow>,
     writing: Mutex<Writing>,
 }
+
+/// Names are hashes already, so nobody can aim at a place. A fixed hash makes runs of the simulation equal.
+type Overflow = HashMap<Name, Packed, FixedState>;
 
 /// What only writers need.
 #[derive(Debug, Default)]
