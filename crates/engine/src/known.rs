@@ -81,9 +81,8 @@ impl Known {
     #[inline]
     pub fn fetch(&self, key: Key) {
         let (pair, home) = place(Name::of(key), self.pairs());
-        let set = pair * PAIR + home;
-        if let Some(sets) = self.chunks[set / CHUNK_SETS].get() {
-            sets[set % CHUNK_SETS].fetch();
+        if let Some(sets) = self.made(pair) {
+            sets[home].fetch();
         }
     }
 
