@@ -2,7 +2,8 @@
 # Its debug symbols, for perf and gdb: `docker build --target symbols --output symbols .`
 #
 # It runs as nobody, with a read-only root and without capabilities, and listens on 8080, 8081, 6070 and 9090.
-# /bin/ratelimit is a second name of the binary: what starts envoyproxy/ratelimit starts it.
+# /bin/ratelimit is a second name of the binary: what starts envoyproxy/ratelimit starts it, as the entry point or as the
+# argument of ours.
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY . .

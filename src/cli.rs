@@ -6,6 +6,7 @@
 mod admin;
 mod answers;
 mod ask;
+mod called;
 mod check;
 mod completions;
 mod debug_port;
@@ -18,8 +19,9 @@ mod state;
 mod suggest;
 mod test;
 
+use std::any::Any;
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -72,17 +74,18 @@ const FIRST: &[(&str, &str)] = &[
 const REST: &str = "\
 Each is an environment variable too (GRPC_PORT is --grpc-port); the flag wins.";
 
-/// The name of the rule checker of `envoyproxy/ratelimit`. Under this name, this program checks rules too.
-const CHECK_NAME: &str = "ratelimit_config_check";
-
 /// The end of a command that does not serve: its output and exit code, or bad settings.
 type Done = Result<(String, ExitCode), Vec<Problem>>;
 
 /// Runs the program with these arguments (the first is its name) and this environment.
 pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> ExitCode {
     let variable = |name: &str| environment.get(name).cloned();
-    let mistakes = || misspelt(environment.keys().map(String::as_str), variable);
-    let matches = match command().try_get_matches_from(spelled(arguments)) {
+    let called = called::read(arguments, called::is_this_program);
+    let mistakes = || {
+        let misspelt = misspelt(environment.keys().map(String::as_str), variable);
+        called.warning.iter().cloned().chain(misspelt).collect::<Vec<_>>()
+    };
+    let matches = match command().try_get_matches_from(&called.words) {
         Ok(matches) => matches,
         Err(error) => return usage(&error),
     };
@@ -258,29 +261,6 @@ fn loaded(path: &Path, configuration: &Configuration) -> Result<RuleSet, RulesEr
     if rules.domains().next().is_none() { Err(RulesError::NoRules(no_rules)) } else { Ok(rules) }
 }
 
-/// Rewrites flags in the Go form of `envoyproxy/ratelimit` (`-config_dir X`) to ours.
-fn spelled(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut words: Vec<_> = arguments.into_iter().collect();
-    let name = words.first().and_then(|path| Path::new(path).file_name());
-    if name == Some(OsStr::new(CHECK_NAME)) {
-        words.insert(1, "check".into());
-    }
-    if words.get(1).is_some_and(|word| word == "check") {
-        words.iter_mut().skip(2).for_each(respell);
-    }
-    words
-}
-
-fn respell(word: &mut OsString) {
-    let flags = [("config_dir", "--config-dir"), ("merge_domain_configs", "--merge-domain-config")];
-    let Some(text) = word.to_str() else { return };
-    let Some(bare) = text.strip_prefix("--").or_else(|| text.strip_prefix('-')) else { return };
-    let (name, value) = bare.split_once('=').map_or((bare, None), |(name, value)| (name, Some(value)));
-    if let Some((_, ours)) = flags.iter().find(|(theirs, _)| *theirs == name) {
-        *word = value.map_or_else(|| (*ours).into(), |value| format!("{ours}={value}").into());
-    }
-}
-
 fn help(row: &Row) -> String {
     let default = match row.default {
         Some("") => " [default: empty]".to_owned(),
@@ -295,9 +275,17 @@ fn flag_of<'a>(own: &'a ArgMatches, before: &'a ArgMatches) -> impl Fn(&Row) -> 
     |row| flag(own, row).or_else(|| flag(before, row))
 }
 
+/// The value of an argument that only some commands have.
+///
+/// `try_get_one` of clap is banned: for an argument that the command does not have, it is an error with debug assertions, and
+/// `None` in release.
+fn given<'a, T: Any + Clone + Send + Sync>(matches: &'a ArgMatches, name: &str) -> Option<&'a T> {
+    matches.ids().any(|id| id == name).then(|| matches.get_one(name))?
+}
+
 /// The value of a setting's flag in these arguments. A command has only some of the flags.
 fn flag(matches: &ArgMatches, row: &Row) -> Option<String> {
-    let text = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
+    let text = |name: &str| given::<String>(matches, name).cloned();
     text(row.name).or_else(|| if row.name == "CONFIG_PATH" { text(RULES) } else { None })
 }
 
@@ -376,17 +364,5 @@ mod tests {
         };
         assert!(read(&["tidegate", "--strict-rules"]));
         assert!(!read(&["tidegate", "--strict-rules=false"]));
-    }
-
-    #[test]
-    fn what_go_spells_is_understood() {
-        let spelled = |words: &[&str]| {
-            let words = spelled(words.iter().map(Into::into));
-            words.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
-        };
-        let ours = "x/ratelimit_config_check check --config-dir a --merge-domain-config";
-        assert_eq!(spelled(&["x/ratelimit_config_check", "-config_dir", "a", "-merge_domain_configs"]), ours);
-        assert_eq!(spelled(&["tidegate", "check", "--config_dir=a"]), "tidegate check --config-dir=a");
-        assert_eq!(spelled(&["tidegate", "-config_dir", "a"]), "tidegate -config_dir a", "only to check");
     }
 }

@@ -651,6 +651,22 @@ fn only_clock_rs_reads_clocks() {
     breaches.check();
 }
 
+/// The one that Cargo built with the tests is not the one that is shipped.
+#[test]
+fn tests_ask_the_harness_which_binary_they_test() {
+    let mut breaches = Breaches::default();
+    let rust = |path: &Path| path.extension().is_some_and(|extension| extension == "rs");
+    for source in files("tests/blackbox", &rust) {
+        let is_harness = source.path.ends_with("harness/tidegate.rs");
+        for (at, line) in source.text.lines().enumerate() {
+            if line.contains("CARGO_BIN_EXE_") && !is_harness {
+                breaches.add(&source.path, at + 1, "`CARGO_BIN_EXE_…`: ask `harness::tidegate::binary`");
+            }
+        }
+    }
+    breaches.check();
+}
+
 #[test]
 fn every_file_says_first_what_it_is() {
     let mut breaches = Breaches::default();

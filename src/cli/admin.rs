@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::answers::{self, Answers};
 use super::debug_port::{self, Call, Limiter, send};
-use super::{Done, arguments_of, flag_of, read_only};
+use super::{Done, arguments_of, flag_of, given, read_only};
 use crate::clock::Clock;
 use crate::resets::id;
 use crate::settings::Row;
@@ -192,12 +192,12 @@ pub(super) fn encoded(text: &str) -> String {
 
 /// The value of an argument that only some of these commands have.
 pub(super) fn text(own: &ArgMatches, name: &str) -> Option<String> {
-    own.try_get_one(name).ok().flatten().cloned()
+    given(own, name).cloned()
 }
 
 /// The body of a request: what the command line says, by the names of the API.
 pub(super) fn fields(own: &ArgMatches) -> Map<String, Value> {
-    let number = |name: &str| own.try_get_one::<u32>(name).ok().flatten().copied();
+    let number = |name: &str| given::<u32>(own, name).copied();
     let mut fields = Map::new();
     for name in ["domain", "who", "why", "from", "until"] {
         fields.extend(text(own, name).map(|text| (name.to_owned(), text.into())));
@@ -206,14 +206,15 @@ pub(super) fn fields(own: &ArgMatches) -> Map<String, Value> {
         fields.extend(number(option).map(|number| (name.to_owned(), number.into())));
     }
     for name in ["unlimited", "deny"] {
-        let is_set = own.try_get_one::<bool>(name).ok().flatten().copied().unwrap_or_default();
+        let is_set = given(own, name) == Some(&true);
         fields.extend(is_set.then(|| (name.to_owned(), true.into())));
     }
     let entry = |word: &String| match word.split_once('=') {
         Some((key, value)) => json!({"key": key, "value": value}),
         None => json!({"key": word}),
     };
-    if let Ok(Some(words)) = own.try_get_many::<String>("entries") {
+    if given::<String>(own, "entries").is_some() {
+        let words = own.get_many::<String>("entries").into_iter().flatten();
         fields.insert("entries".to_owned(), words.map(entry).collect());
     }
     fields

@@ -35,7 +35,7 @@ pub(super) struct Answers {
 impl Answers {
     /// As the option says, for so many limiters.
     pub(super) fn of(matches: &ArgMatches, limiters: usize) -> Self {
-        let format = matches.try_get_one::<String>(FORMAT).ok().flatten();
+        let format = matches.get_one::<String>(FORMAT);
         Self { as_json: format.is_some_and(|format| format == JSON), ..Self::text(limiters) }
     }
 

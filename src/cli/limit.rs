@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::admin::{self, SETTINGS, TEXTS, everywhere, path};
 use super::answers::{self, Answers};
 use super::debug_port::{Call, Limiter};
-use super::{Done, flag_of, read_only};
+use super::{Done, flag_of, given, read_only};
 use crate::configuration::Configuration;
 use crate::settings::Row;
 
@@ -82,19 +82,20 @@ pub(super) fn run(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
     match matches.subcommand() {
-        Some(("list" | "export" | "load", own)) => {
+        Some((command @ ("list" | "export" | "load"), own)) => {
             let given = flag_of(own, own);
             let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
             let limiters = Limiter::named(own, &configuration.listeners)?;
+            let is_load = command == "load";
             // `--format` of a load is that of its file.
-            let answers = match own.try_contains_id("file") {
-                Ok(_) => Answers::text(limiters.len()),
-                Err(_) => Answers::of(own, limiters.len()),
+            let answers = match is_load {
+                true => Answers::text(limiters.len()),
+                false => Answers::of(own, limiters.len()),
             };
             let asking = Asking { limiters, configuration, answers };
-            match own.try_contains_id("file") {
-                Ok(_) => load::run(own, &asking),
-                Err(_) => Ok((String::new(), list(own, &asking))),
+            match is_load {
+                true => load::run(own, &asking),
+                false => Ok((String::new(), list(own, &asking))),
             }
         }
         _ => admin::run(matches, flag, variable, |command, own| {
@@ -136,16 +137,16 @@ fn fields(own: &ArgMatches) -> Map<String, Value> {
     for (name, ..) in WORDS {
         fields.extend(admin::text(own, name).map(|text| (name.to_owned(), text.into())));
     }
-    let multiplier = own.try_get_one::<u32>("unit-multiplier").ok().flatten();
+    let multiplier = given::<u32>(own, "unit-multiplier");
     fields.extend(multiplier.map(|number| ("unit_multiplier".to_owned(), (*number).into())));
-    let shadow = own.try_get_one::<bool>("shadow-mode").ok().flatten();
+    let shadow = given::<bool>(own, "shadow-mode");
     fields.extend(shadow.map(|flag| ("shadow_mode".to_owned(), (*flag).into())));
     fields
 }
 
 /// Prints records page by page, as many as there are or as are asked for.
 fn list(own: &ArgMatches, asking: &Asking) -> ExitCode {
-    let most = own.try_get_one::<u32>("most").ok().flatten().map_or(u64::MAX, |most| u64::from(*most));
+    let most = given::<u32>(own, "most").map_or(u64::MAX, |most| u64::from(*most));
     let all = asking.limiters.iter().map(|limiter| list_one(admin::fields(own), most, asking, limiter));
     match all.fold(true, |all, one| all & one.is_some()) {
         true => ExitCode::SUCCESS,

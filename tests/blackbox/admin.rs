@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::http::{Answer, Client};
 use crate::harness::programs::{installed, succeed};
 use crate::harness::redis::Redis;
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::{eventually_true, grpc};
 
 const RULES: &str = "
@@ -223,7 +223,7 @@ fn a_counter_is_shown_and_reset_in_memory_and_in_redis() {
 fn commands_do_the_same_at_every_limiter_and_say_which_failed() {
     let (one, two) = (setup().start(), setup().start());
     let tidegate = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let mut command = Command::new(binary());
         command.env_clear().env("ADMIN_TOKEN", TOKEN).args(words).output().expect("it runs")
     };
     let [first, second] = [&one, &two].map(|limiter| format!("127.0.0.1:{}", limiter.ports().debug));

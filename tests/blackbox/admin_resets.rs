@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::admin::{TOKEN, call};
 use crate::harness::redis::Redis;
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::{eventually_true, grpc};
 
 const RULES: &str = "
@@ -218,7 +218,7 @@ fn the_command_resets_below_a_path_at_every_limiter_once() {
     let (one, two) = (setup().start(), setup().start());
     let both = format!("127.0.0.1:{},127.0.0.1:{}", one.ports().debug, two.ports().debug);
     let tidegate = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let mut command = Command::new(binary());
         let done = command.env_clear().env("ADMIN_TOKEN", TOKEN).args(words).args(["--to", &both]).output();
         done.expect("it runs")
     };
@@ -270,7 +270,7 @@ fn the_fullest_and_the_most_denied_counters_of_a_rule_are_shown() {
         let bad = json!({"domain": "shop", "entries": [{"key": "user"}], "most": -1});
         assert_eq!(top(&bad).status, 400);
         let to = format!("127.0.0.1:{}", limiter.ports().debug);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let mut command = Command::new(binary());
         command.env_clear().env("ADMIN_TOKEN", TOKEN).args(["counter", "top", "shop", "user", "--most", "1"]);
         let done = command.args(["--to", &to]).output().expect("it runs");
         let told: Value = serde_json::from_slice(&done.stdout).expect("JSON");

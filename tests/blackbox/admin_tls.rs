@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::admin::{TOKEN, exception};
 use crate::harness::pki::{Authority, Identity, write};
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::tls::Connection;
 use crate::harness::traffic::RULES;
 use crate::harness::{eventually_true, http};
@@ -67,7 +67,7 @@ impl World {
     /// `tidegate` with this certificate.
     fn command(&self, identity: &Identity, limiter: &Tidegate, words: &[&str]) -> Output {
         let files = identity.write(&self.folder.path().join("client"));
-        Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        Command::new(binary())
             .env_clear()
             .args(words)
             .args(["--to", &format!("https://localhost:{}", limiter.ports().debug)])
@@ -166,7 +166,7 @@ fn commands_speak_tls_and_name_the_file_that_is_no_good() {
     // In plain it says what is wrong; by the settings of the limiter it speaks TLS without being told.
     let port = limiter.ports().debug.to_string();
     let bare = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let mut command = Command::new(binary());
         command.env_clear().args([
             "ask",
             "edge",

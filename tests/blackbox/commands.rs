@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Output};
 
 use crate::harness::grpc;
-use crate::harness::tidegate::Setup;
+use crate::harness::tidegate::{Setup, binary};
 
 const GOOD: &str = "
 domain: shop
@@ -36,7 +36,7 @@ fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (i32, S
 }
 
 pub fn tidegate(arguments: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
-    run(env!("CARGO_BIN_EXE_tidegate"), arguments, variables)
+    run(binary(), arguments, variables)
 }
 
 /// A folder with these files, and its path.
@@ -74,7 +74,7 @@ fn check_tells_every_problem_with_its_place() {
 
 /// Runs the program on a terminal, with these variables: what it showed there.
 fn on_a_terminal(arguments: &str, variables: &str) -> String {
-    let program = env!("CARGO_BIN_EXE_tidegate");
+    let program = binary();
     let command = format!("env -i TERM=xterm {variables} {program} {arguments}");
     let output =
         Command::new("script").args(["-qec", &command, "/dev/null"]).output().expect("script starts");
@@ -196,7 +196,7 @@ fn check_takes_what_scripts_for_the_go_program_say() {
     assert_eq!(tidegate(&["check", &config_dir, "-merge_domain_configs"], &[]).0, 0);
     let (_bin, bin) = folder(&[]);
     let program = format!("{bin}/ratelimit_config_check");
-    symlink(env!("CARGO_BIN_EXE_tidegate"), &program).expect("the folder is ours");
+    symlink(binary(), &program).expect("the folder is ours");
     let (code, text, _) = run(&program, &[&config_dir, "-merge_domain_configs=true"], &[]);
     assert!(code == 0 && text.contains("files 2, domains 1, limits 4"), "{text}");
 }
@@ -358,8 +358,7 @@ fn a_path_instead_of_a_command_is_served() {
 /// Runs the program with its output going where `redirected` says. Exit code, and what it complained of.
 fn with_output(words: &str, redirected: &str) -> (i32, String) {
     let script = format!("\"$0\" {words} {redirected}");
-    let (code, _, complaints) =
-        run("/bin/bash", &["-c", &script, env!("CARGO_BIN_EXE_tidegate")], &[("PATH", "/usr/bin:/bin")]);
+    let (code, _, complaints) = run("/bin/bash", &["-c", &script, binary()], &[("PATH", "/usr/bin:/bin")]);
     (code, complaints)
 }
 

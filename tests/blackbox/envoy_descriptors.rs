@@ -19,7 +19,7 @@ use crate::harness::envoy::binary;
 use crate::harness::grpc::{Descriptor, LimitOverride, RateLimitRequest};
 use crate::harness::http::{self, Client};
 use crate::harness::process::Process;
-use crate::harness::tidegate::Setup;
+use crate::harness::tidegate::{self, Setup};
 use crate::harness::{eventually_true, free_port};
 
 /// The configurations are always the same; other seeds make others.
@@ -57,7 +57,7 @@ fn told(descriptor: &Descriptor) -> Told {
 
 /// The command about a request of a client.
 fn ask(file: &Path, request: &Request) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut command = Command::new(tidegate::binary());
     command.args(["ask", "--listener", "edge", "--envoy"]).arg(file);
     command.args(["--request", &format!("{} {}", request.method, request.path)]);
     command.args(["--from", &format!("127.0.0.{}", request.from)]);

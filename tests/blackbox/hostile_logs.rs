@@ -9,6 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::commands::folder;
+use crate::harness::tidegate::binary;
 
 /// The most memory that any log may take here, in MiB: of counters up to 1 GiB, of everything else far less.
 const MIB_MAX: u64 = 256;
@@ -34,7 +35,7 @@ fn replayed(write: impl FnOnce(&mut dyn Write)) -> (i32, String, String) {
     let (_folder, path) = folder(&[("rules.yaml", RULES)]);
     let rules = format!("{path}/rules.yaml");
     let arguments = ["replay", "--rules", &rules, "--map", "remote_address=$remote_addr", "-"];
-    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+    let mut child = Command::new(binary())
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

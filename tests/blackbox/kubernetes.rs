@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::harness::envoy;
 use crate::harness::grpc::question;
 use crate::harness::programs::{run, succeed};
-use crate::harness::tidegate::Setup;
+use crate::harness::tidegate::{Setup, binary};
 
 /// Each file of Kubernetes' own kinds, and how many documents it has.
 const MANIFESTS: [(&str, usize); 3] = [("tidegate.yaml", 5), ("stateful.yaml", 7), ("autoscaling.yaml", 2)];
@@ -177,12 +177,12 @@ fn the_stateful_set_starts_as_it_is_configured() {
     limiter.signal(rustix::process::Signal::TERM);
     assert_eq!(limiter.exit_code(), 0);
 
-    let defaults = succeed(Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("settings").env_clear());
+    let defaults = succeed(Command::new(binary()).arg("settings").env_clear());
     for port in list(&container(workload)["ports"]) {
         let number = port["containerPort"].to_string();
         assert!(defaults.contains(&number), "{number}: {defaults}");
     }
-    let mut check = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut check = Command::new(binary());
     succeed(check.args(["check", "--shard-key", "user"]).arg(example("sharded/rules")).env_clear());
 }
 
@@ -259,7 +259,7 @@ cases:
       - {at: 62s, request: {remote_address: 10.0.0.1}, expect: OK}
 ";
     fs::write(&cases, steps).expect("ours");
-    succeed(Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("test").arg(cases).env_clear());
+    succeed(Command::new(binary()).arg("test").arg(cases).env_clear());
 }
 
 /// Each metric that replicas are scaled by is made of one that the program has, by a query that Prometheus can read.

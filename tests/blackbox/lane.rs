@@ -1,6 +1,6 @@
 //! The lane as clients see it that others have written: h2spec, grpcio (gRPC's C core), grpc-go (by grpcurl), nghttp2
-//! (by h2load and curl). `clients` has them mix calls of every kind. The rest of this suite runs on it too, and on tonic
-//! with TIDEGATE_TEST_FRONT=tonic.
+//! (by h2load and curl). `clients` has them mix calls of every kind. The rest of this suite runs on it too, and the
+//! modules about the gRPC port also on tonic, with TIDEGATE_TEST_FRONT=tonic.
 
 use std::io::Write;
 use std::process::Command;

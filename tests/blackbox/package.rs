@@ -10,7 +10,7 @@ use std::process::Command;
 
 use crate::harness::grpc::question;
 use crate::harness::process::Process;
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{CHECKED_BINARY, Setup, Tidegate, binary};
 
 const USER: &[(&str, &str)] = &[("user", "alice")];
 const RULES: &str =
@@ -75,7 +75,7 @@ fn asserted_to_be_nobody(limiter: &Tidegate) {
 #[test]
 fn it_runs_as_nobody_with_a_read_only_root_and_no_capabilities() {
     let setup = Setup::new().rules("shop.yaml", RULES);
-    let limiter = start(setup, "", env!("CARGO_BIN_EXE_tidegate"));
+    let limiter = start(setup, "", binary());
     asserted_to_be_nobody(&limiter);
     let root = fs::read_to_string(format!("/proc/{}/mounts", limiter.id())).expect("it runs");
     let root = root.lines().find(|line| line.split(' ').nth(1) == Some("/")).expect("there is a root");
@@ -84,7 +84,7 @@ fn it_runs_as_nobody_with_a_read_only_root_and_no_capabilities() {
 
 /// Builds the package around the binary under test.
 fn package(folder: &Path) -> PathBuf {
-    let binary = Path::new(env!("CARGO_BIN_EXE_tidegate"));
+    let binary = Path::new(CHECKED_BINARY);
     let profile = binary.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let profile = match profile.expect("a binary lies in the folder of its profile") {
         "debug" => "dev",

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::harness::tidegate::Setup;
+use crate::harness::tidegate::{Setup, binary};
 use crate::harness::{eventually, grpc, http};
 
 const README: &str = include_str!("../../README.md");
@@ -77,11 +77,8 @@ fn the_error_that_is_shown_is_what_a_typo_gets() {
     let shown = block(RULES, "config/shop.yaml:").trim_end().strip_prefix("config/").expect("it begins so");
     let first = shown.lines().next().expect("three lines");
     assert_eq!(process.lines_with(first), 1, "{first}\n{:#?}", process.output());
-    let checked = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .arg("check")
-        .arg(setup.folder())
-        .output()
-        .expect("it starts");
+    let checked =
+        std::process::Command::new(binary()).arg("check").arg(setup.folder()).output().expect("it starts");
     let printed = String::from_utf8(checked.stdout).expect("UTF-8");
     assert!(printed.contains(shown), "{shown}\n{printed}");
 }
@@ -92,7 +89,7 @@ fn what_is_asked_gets_the_explanation_that_is_shown() {
     let client = limiter.client();
     (0..100).for_each(|_| drop(client.ask(grpc::question("shop", &[&[("user", "alice")]]))));
     let words = block(RULES, "tidegate ask ").split_whitespace().skip(1);
-    let asked = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
+    let asked = std::process::Command::new(binary())
         .args(words)
         .args(["--debug-host=127.0.0.1", &format!("--debug-port={}", limiter.ports().debug)])
         .output()

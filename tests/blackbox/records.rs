@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::admin::{TOKEN, call};
 use crate::harness::http::{Answer, Client};
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Setup, Tidegate, binary};
 
 const RULES: &str = "
 domain: shop
@@ -166,7 +166,7 @@ fn what_is_no_record_is_refused_and_hostile_names_stay_text() {
 }
 
 fn tidegate(words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut command = Command::new(binary());
     command.env_clear().env("ADMIN_TOKEN", TOKEN).args(words).output().expect("it runs")
 }
 

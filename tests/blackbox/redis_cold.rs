@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::harness::admissions::Admissions;
 use crate::harness::grpc::{Client, OK, ask_only, question};
 use crate::harness::redis::{Failover, Redis, cluster};
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::{StopOnDrop, eventually, eventually_true, free_port, http};
 use crate::status_page;
 
@@ -263,7 +263,7 @@ fn a_server_of_a_cluster_that_was_flushed_denies_for_a_window() {
 
 /// `tidegate state init` with these settings: the exit code, and what it says.
 fn init(settings: &[(&str, &str)]) -> (Option<i32>, String) {
-    let mut tidegate = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut tidegate = Command::new(binary());
     tidegate.args(["state", "init"]).env_clear().envs(settings.iter().copied());
     let output = tidegate.output().expect("it runs");
     let said = [output.stdout, output.stderr].concat();

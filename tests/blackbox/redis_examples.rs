@@ -1,10 +1,11 @@
 //! The examples with Redis, run as they are but for ports.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::harness::free_port;
 use crate::harness::redis::Redis;
+use crate::harness::tidegate::{CHECKED_BINARY, binary};
 
 /// The commands of an example's README, on ports that are free: `(as written, the one instead)`.
 fn run_readme(name: &str, ports: &[(u16, u16)]) -> String {
@@ -16,7 +17,7 @@ fn run_readme(name: &str, ports: &[(u16, u16)]) -> String {
         text.replace(&written.to_string(), &free.to_string())
     });
     let script = script.replace("PROMETHEUS_ADDR=:", "PROMETHEUS_ADDR=127.0.0.1:");
-    let path = format!("{}:{}", binary_folder().display(), std::env::var("PATH").unwrap_or_default());
+    let path = format!("{}:{}", folder_of(binary()).display(), std::env::var("PATH").unwrap_or_default());
     // Who started servers by hand ends them by hand.
     let script = format!("trap 'kill $(jobs -p); wait' EXIT\n{script}");
     let mut command = Command::new("timeout");
@@ -25,8 +26,8 @@ fn run_readme(name: &str, ports: &[(u16, u16)]) -> String {
     shown(&command.output().expect("bash is there"))
 }
 
-fn binary_folder() -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().expect("a folder").to_owned()
+fn folder_of(binary: &str) -> &Path {
+    Path::new(binary).parent().expect("a folder")
 }
 
 fn shown(output: &Output) -> String {
@@ -64,7 +65,7 @@ fn two_nodes_share_one_limit_in_a_cluster() {
 #[test]
 fn another_program_shares_it_as_a_library() {
     let redis = Redis::start(&[]);
-    let program = binary_folder().join("examples/embed_redis");
+    let program = folder_of(CHECKED_BINARY).join("examples/embed_redis");
     assert!(program.exists(), "cargo test builds the examples, but not with --test: {}", program.display());
     let run = || shown(&Command::new(&program).arg(redis.url()).output().expect("it starts"));
     let shown = run() + &run();

@@ -13,7 +13,7 @@ use crate::harness::eventually_true;
 use crate::harness::faulty::{Faulty, Wire};
 use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
 use crate::harness::redis::{Redis, cluster, cluster_behind};
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Setup, Tidegate, binary};
 
 /// Windows far longer than a test.
 const RULES: &str = "
@@ -331,7 +331,7 @@ fn a_question_of_an_operator_is_answered_by_what_all_nodes_counted() {
     let nodes = [(); 2].map(|()| setup(&redis.url()).start());
     assert_eq!(passed(&nodes[0].client(), "user", "x", 20), 20);
     let ask = |node: &Tidegate, value: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        let output = Command::new(binary())
             .args(["ask", "shop", &format!("user={value}"), "--debug-host", "127.0.0.1"])
             .args(["--debug-port", &node.ports().debug.to_string()])
             .output();
@@ -348,7 +348,7 @@ fn a_question_of_an_operator_is_answered_by_what_all_nodes_counted() {
     assert_eq!(redis.ask::<Vec<String>>(&["KEYS", "shop*"]).len(), 1, "a question creates no counter");
     drop(redis);
     let (node, shown) = (&nodes[0], "the shared store does not answer");
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+    let output = Command::new(binary())
         .args(["ask", "shop", "user=x", "--debug-host", "127.0.0.1"])
         .args(["--debug-port", &node.ports().debug.to_string()])
         .output()

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::harness::crowd::{Asked, CONNECTIONS, Crowd, admitted, ask_while, name};
 use crate::harness::envoy::Envoy;
 use crate::harness::ring::{self, Moving, POINTS};
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::{eventually_true, grpc};
 use envoys_ring::Ring;
 
@@ -39,7 +39,7 @@ fn first_nodes(rules: &str, members: usize) -> Vec<Tidegate> {
 
 fn without_history(setup: Setup) -> Tidegate {
     let folder = setup.variables()["STATE_DIR"].clone();
-    let mut init = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    let mut init = std::process::Command::new(binary());
     init.args([
         "state",
         "init",

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Setup, Tidegate, binary};
 use crate::harness::{eventually_true, grpc, http};
 
 const RULES: &str = "
@@ -337,7 +337,7 @@ fn the_folder_is_shown_checked_and_begun() {
     let mut limiter = setup().start();
     let path = folder(&limiter.setup).display().to_string();
     let state = |command: &str, path: &str| {
-        let mut tidegate = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let mut tidegate = Command::new(binary());
         let output =
             tidegate.args(["state", command, "--state-dir", path]).env_clear().output().expect("it runs");
         let said = [output.stdout, output.stderr].concat();

@@ -4,11 +4,12 @@ use std::io::{BufRead, BufReader, PipeWriter};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::harness::tidegate::binary;
 use crate::harness::{eventually, free_port, http};
 
 /// A limiter with the rules of this folder, whose logs go to `stderr`.
 fn start(folder: &Path, http: u16, metrics: u16, stderr: impl Into<Stdio>) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_tidegate"))
+    Command::new(binary())
         .env_clear()
         .env("CONFIG_PATH", folder)
         .env("RULES_MAY_BE_EMPTY", "true")

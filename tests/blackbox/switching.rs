@@ -22,7 +22,7 @@ use crate::harness::mount::Mount;
 use crate::harness::pki::Authority;
 use crate::harness::process::Process;
 use crate::harness::redis::Redis;
-use crate::harness::tidegate::{Ports, Setup};
+use crate::harness::tidegate::{Ports, Setup, binary};
 use crate::harness::{eventually_true, free_port, http};
 use crate::mapping::LIKE_ENVOY_GATEWAY;
 
@@ -74,11 +74,11 @@ struct Container {
 }
 
 impl Container {
-    /// Starts it with its files below `root`, and with these variables moved.
-    fn start(root: TempDir, manifest: &str, moved: &[(&str, String)]) -> Self {
+    /// Starts it with its files below `root`, with these arguments, and with these variables moved.
+    fn start(root: TempDir, words: &[&str], manifest: &str, moved: &[(&str, String)]) -> Self {
         let program = at(root.path(), "/bin/ratelimit");
         fs::create_dir(at(root.path(), "/bin")).expect("the folder is ours");
-        symlink(env!("CARGO_BIN_EXE_tidegate"), &program).expect("the folder is ours");
+        symlink(binary(), &program).expect("the folder is ours");
         let ports = Ports { grpc: free_port(), http: free_port(), debug: free_port(), metrics: free_port() };
         let said = manifest.lines().filter_map(|line| line.trim().split_once('='));
         let said = said.map(|(name, value)| match value.starts_with('/') {
@@ -100,7 +100,8 @@ impl Container {
         ]);
         variables.extend(moved.iter().cloned());
         let mut command = Command::new(program);
-        let process = Process::spawn(command.env_clear().envs(variables).current_dir(root.path()));
+        let process =
+            Process::spawn(command.args(words).env_clear().envs(variables).current_dir(root.path()));
         let container = Self { process, ports, redis, _root: root };
         eventually_true("the probe of its health", || {
             http::get(ports.http, "/healthcheck").is_ok_and(|answer| answer.status == 200)
@@ -150,7 +151,7 @@ fn envoy_gateway_finds_what_it_expects_of_its_limiter() {
         ("GRPC_HOST", "127.0.0.1".to_owned()),
         ("HOST", "127.0.0.1".to_owned()),
     ];
-    let container = Container::start(root, ENVOY_GATEWAY, &moved);
+    let container = Container::start(root, &["--quotaRateLimitServiceAddr=ai:1063"], ENVOY_GATEWAY, &moved);
     // Envoy shows no certificate: GRPC_SERVER_TLS_CA_CERT demands none.
     let client = Client::with_tls(container.ports.grpc, &authority);
     let domain = "default/eg/http";
@@ -163,6 +164,13 @@ fn envoy_gateway_finds_what_it_expects_of_its_limiter() {
 
     plane.event(0, "stream");
     assert_eq!(plane.event(0, "request").pointer("/node/id"), Some(&json!("envoy-ratelimit")));
+    // AI Gateway's manifest passes it to the same image.
+    assert_eq!(
+        container.process.lines_with("quotaRateLimitServiceAddr"),
+        1,
+        "{:?}",
+        container.process.output()
+    );
     plane.send("1", "n1", &route(domain));
     plane.event(1, "request");
     let codes = [(); 3].map(|()| client.ask(question(domain, descriptor)).overall_code);
@@ -181,6 +189,23 @@ fn envoy_gateway_finds_what_it_expects_of_its_limiter() {
     container.end();
 }
 
+/// `command: /bin/ratelimit`, as the compose files of `envoyproxy/ratelimit` have it, is an argument of our entry point.
+#[test]
+fn a_manifest_that_names_the_command_starts_the_image() {
+    let bin = tempfile::tempdir().expect("a folder can be made");
+    let [entry, command] = ["tidegate", "ratelimit"].map(|name| bin.path().join(name));
+    [&entry, &command].into_iter().for_each(|name| symlink(binary(), name).expect("the folder is ours"));
+    for word in [&entry, &command] {
+        let setup = Setup::new().rules("edge.yaml", RULES).arg(&word.display().to_string());
+        let limiter = setup.program(&entry).start();
+        assert_eq!(limiter.lines_with("WARN"), 0, "{:?}", limiter.output());
+    }
+    let more =
+        Setup::new().rules("edge.yaml", RULES).arg(&command.display().to_string()).arg("--grpc-port=1");
+    let limiter = more.program(&entry).start();
+    assert_eq!(limiter.lines_with("arguments are ignored"), 1, "{:?}", limiter.output());
+}
+
 /// Istio's rules, with so many requests a minute for the product page.
 fn product_page(requests: u32) -> [(&'static str, String); 1] {
     let text = format!(
@@ -195,7 +220,7 @@ fn product_page(requests: u32) -> [(&'static str, String); 1] {
 fn istios_sample_runs_with_its_mounted_rules() {
     let root = tempfile::tempdir().expect("a folder can be made");
     let mut rules = Mount::new(&root.path().join("data/ratelimit/config"), &product_page(1));
-    let container = Container::start(root, ISTIO, &[]);
+    let container = Container::start(root, &[], ISTIO, &[]);
     let client = Client::new(container.ports.grpc);
     let ask = |path| client.ask(question("ratelimit", &[&[("PATH", path)]]));
     assert_eq!([ask("/productpage"), ask("/productpage")].map(|shown| shown.overall_code), [OK, OVER_LIMIT]);

@@ -5,6 +5,7 @@ use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
@@ -18,6 +19,7 @@ pub struct Setup {
     env: BTreeMap<String, String>,
     args: Vec<String>,
     directory: PathBuf,
+    program: PathBuf,
     /// What a shell does before it becomes the limiter.
     shell: Option<String>,
     pub ports: Ports,
@@ -54,7 +56,8 @@ impl Setup {
         fs::create_dir(&rules).expect("a folder can be made");
         let ports = Ports { grpc: free_port(), http: free_port(), debug: free_port(), metrics: free_port() };
         let directory = folder.path().to_owned();
-        let setup = Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, shell: None, ports };
+        let (program, shell) = (binary().into(), None);
+        let setup = Self { folder, env: BTreeMap::new(), args: Vec::new(), directory, program, shell, ports };
         setup
             .env("CONFIG_PATH", &rules.display().to_string())
             .env("RULES_MAY_BE_EMPTY", "true")
@@ -125,6 +128,12 @@ impl Setup {
         self
     }
 
+    /// Under another name: a link to the binary.
+    pub fn program(mut self, link: &Path) -> Self {
+        self.program = link.to_owned();
+        self
+    }
+
     /// The folder of rules.
     pub fn folder(&self) -> PathBuf {
         self.folder.path().join("rules")
@@ -148,10 +157,10 @@ impl Setup {
 
     /// Starts the binary and does not wait.
     pub fn spawn(&self) -> Process {
-        let binary = env!("CARGO_BIN_EXE_tidegate");
-        let mut command = Command::new(if self.shell.is_some() { "/bin/sh" } else { binary });
+        let mut command =
+            Command::new(if self.shell.is_some() { Path::new("/bin/sh") } else { &self.program });
         if let Some(first) = &self.shell {
-            command.args(["-c", &format!("{first} && exec \"$0\" \"$@\""), binary]);
+            command.args(["-c", &format!("{first} && exec \"$0\" \"$@\"")]).arg(&self.program);
         }
         // Only what a test says: the settings of whoever runs the tests stay outside.
         command.args(&self.args).env_clear().envs(&self.env).current_dir(&self.directory);
@@ -164,8 +173,18 @@ impl Setup {
     }
 }
 
-/// Which of the two serves the gRPC port: every test holds on both, so the whole suite runs once with each. Unless said,
-/// what users get who say nothing.
+/// The program that Cargo built with these tests: with assertions and overflow checks.
+pub const CHECKED_BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// The program under test: TIDEGATE_TEST_BINARY, or the checked one. The shipped one behaves differently where code asks for
+/// debug assertions, as clap does.
+pub fn binary() -> &'static str {
+    static BINARY: LazyLock<String> =
+        LazyLock::new(|| std::env::var("TIDEGATE_TEST_BINARY").unwrap_or_else(|_| CHECKED_BINARY.to_owned()));
+    &BINARY
+}
+
+/// Which server serves the gRPC port. `tests/run` runs the modules about the port on both.
 pub fn grpc_front() -> String {
     std::env::var("TIDEGATE_TEST_FRONT").unwrap_or_else(|_| "lane".to_owned())
 }
