@@ -31,6 +31,10 @@ use tidegate_yaml::Place;
 use self::http::HttpRequest;
 pub use self::output::{github, json, junit, text};
 
+/// Why cases prove nothing.
+const NOTHING_MET: &str = "not one request of its cases met a rule, so they say nothing about the rules (expected the domain \
+                           and the entries of a rule; --allow-unmatched to pass)";
+
 /// What a file says.
 #[derive(Debug)]
 struct CaseFile {
@@ -96,7 +100,7 @@ struct Expected {
 pub struct FileResult {
     /// The file, as it was named.
     pub file: String,
-    /// What is wrong with the file itself, or with its rules. Then no case was run.
+    /// What is wrong with the file itself, or with its rules: then no case was run. Or its cases prove nothing.
     pub problems: Vec<Problem>,
     /// What came of its cases.
     pub cases: Vec<CaseResult>,
@@ -120,6 +124,8 @@ pub struct CaseResult {
     pub line: u32,
     /// Requests that were decided.
     pub requests: u64,
+    /// One of them met a rule.
+    pub met_a_rule: bool,
     /// The first answer that was not as expected. The steps after it are not run.
     pub failure: Option<Failure>,
 }
@@ -143,10 +149,12 @@ pub struct Failure {
     pub explanation: String,
 }
 
-/// Runs the cases of a file. `load` loads the rules at a path; its errors say what is wrong with them.
+/// Runs the cases of a file. `load` loads the rules at a path; its errors say what is wrong with them. Cases of which no
+/// request meets a rule prove nothing: that is a problem of the file, unless `allow_unmatched`.
 pub fn run(
     path: &Path,
     modes: Modes,
+    allow_unmatched: bool,
     load: impl FnOnce(&Path) -> Result<RuleSet, Vec<Problem>>,
 ) -> FileResult {
     let file = path.display().to_string();
@@ -161,8 +169,10 @@ pub fn run(
             return refused(among_rules(path, &parsed.rules).into_iter().chain(problems).collect());
         }
     };
-    let cases = parsed.cases.iter().map(|case| run::run(case, &rules, modes)).collect();
-    FileResult { file, problems: Vec::new(), cases }
+    let cases: Vec<_> = parsed.cases.iter().map(|case| run::run(case, &rules, modes)).collect();
+    let proves = allow_unmatched || cases.iter().any(|case| case.met_a_rule);
+    let unmatched = (!proves).then(|| Problem { at: None, what: format!("{file}: {NOTHING_MET}") });
+    FileResult { file, problems: unmatched.into_iter().collect(), cases }
 }
 
 /// The problem of a file that lies in the folder of its rules, where it is loaded as rules.

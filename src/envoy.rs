@@ -1,8 +1,8 @@
-//! The descriptors that Envoy would make of a request, from its static configuration alone.
+//! The descriptors that Envoy would make of a request, from its configuration alone.
 //!
-//! In: the text of a bootstrap, and a request. Out: what each rate limit filter would ask. Nothing is guessed: what needs
-//! more than the file and the request (metadata that filters set, weighted clusters, routes from a control plane) is an
-//! error that names it.
+//! In: the text of a bootstrap or of a `/config_dump`, and a request. Out: what each rate limit filter would ask. Nothing is
+//! guessed: what needs more than the file and the request (metadata that filters set, weighted clusters, routes that the file
+//! lacks) is an error that names it.
 
 mod actions;
 mod call;
@@ -10,6 +10,7 @@ mod matchers;
 mod route;
 mod seen;
 mod tree;
+mod whole;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use self::actions::Facts;
 use self::call::Filter;
 use self::seen::Seen;
 use self::tree::Node;
+use self::whole::Whole;
 
 /// The type of the filter for HTTP connections, behind the last dot.
 const MANAGER: &str = "HttpConnectionManager";
@@ -55,6 +57,17 @@ pub struct Asked {
     pub headers: Vec<(String, String)>,
     /// The address that Envoy takes for the client's.
     pub address: IpAddr,
+    /// Whether Envoy takes it for one from outside; `None`: nobody said it. `request_type` of a filter asks for it.
+    pub is_external: Option<bool>,
+}
+
+/// What is known of an Envoy beside its configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Instance {
+    /// The listener that the request comes to, or `LISTENER/CHAIN`; `None`: the only one with a rate limit filter.
+    pub listener: Option<String>,
+    /// Its argument `--service-cluster`, which is stronger than `node.cluster`.
+    pub service_cluster: Option<String>,
 }
 
 impl Default for Asked {
@@ -66,6 +79,7 @@ impl Default for Asked {
             host: "localhost".to_owned(),
             headers: Vec::new(),
             address: Ipv4Addr::LOCALHOST.into(),
+            is_external: None,
         }
     }
 }
@@ -124,22 +138,22 @@ pub enum EnvoyError {
     },
 }
 
-/// The descriptors that the configuration in `text` makes of a request that comes to `listener` (`None`: the only one
-/// with a rate limit filter).
+/// The descriptors that the configuration in `text` makes of a request to this Envoy.
 ///
 /// # Errors
 /// When the text is no configuration of Envoy, or the descriptors need more than it holds.
-pub fn describe(text: &str, asked: &Asked, listener: Option<&str>) -> Result<Described, EnvoyError> {
+pub fn describe(text: &str, asked: &Asked, instance: &Instance) -> Result<Described, EnvoyError> {
     let mut budget = Budget::of_set(text.len());
     let document = Document::parse(text, &mut budget).map_err(|(at, what)| EnvoyError::Bad { at, what })?;
-    let root = Node::root(&document)?;
-    untouched_by_runtime(root)?;
-    let cluster = root.get("node").and_then(|node| node.text("cluster")).unwrap_or_default();
-    let (listener, manager) = manager(root, listener)?;
+    let whole = Whole::of(Node::root(&document)?)?;
+    untouched_by_runtime(whole.bootstrap)?;
+    let configured = whole.bootstrap.get("node").and_then(|node| node.text("cluster"));
+    let node_cluster = instance.service_cluster.clone().or(configured).filter(|name| !name.is_empty());
+    let (listener, manager) = manager(&whole, instance.listener.as_deref())?;
     let seen = Seen::of(manager, asked)?;
     let (filters, filters_before) = filters(manager);
     let mut described = Described { listener, filters_before, ..Described::default() };
-    let Some(found) = route::find(manager, &seen)? else {
+    let Some(found) = route::find(&whole, manager, &seen)? else {
         described.notes.push("no route matches, so nothing is asked".to_owned());
         return Ok(described);
     };
@@ -152,7 +166,7 @@ pub fn describe(text: &str, asked: &Asked, listener: Option<&str>) -> Result<Des
         return Err(header.needs("a header names the cluster, and without a cluster nothing is asked"));
     }
     for filter in &filters {
-        let facts = Facts { seen: &seen, node_cluster: &cluster, found: &found, action };
+        let facts = Facts { seen: &seen, node_cluster: node_cluster.as_deref(), found: &found, action };
         let call = filter.call(facts, &mut described.notes)?;
         described.calls.extend(call.filter(|call| !call.descriptors.is_empty()));
     }
@@ -170,37 +184,42 @@ fn untouched_by_runtime(root: Node<'_, '_>) -> Result<(), EnvoyError> {
 }
 
 /// The listener and its HTTP connection manager.
-fn manager<'n, 't>(root: Node<'n, 't>, wanted: Option<&str>) -> Result<(String, Node<'n, 't>), EnvoyError> {
-    let listeners = root.get("static_resources").map(|it| it.items("listeners")).unwrap_or_default();
+fn manager<'n, 't>(
+    whole: &Whole<'n, 't>,
+    wanted: Option<&str>,
+) -> Result<(String, Node<'n, 't>), EnvoyError> {
     let mut found = Vec::new();
-    for listener in listeners {
+    for listener in &whole.listeners {
         let name = listener.text("name").unwrap_or_default();
         let chains = listener.items("filter_chains").into_iter().chain(listener.get("default_filter_chain"));
-        for filter in chains.flat_map(|chain| chain.items("filters")) {
+        for (chain, filter) in
+            chains.flat_map(|chain| chain.items("filters").into_iter().map(move |it| (chain, it)))
+        {
             let Some(config) = filter.get("typed_config") else { continue };
             if config.is_of_type(MANAGER) && config.items("http_filters").iter().any(is_rate_limit) {
-                found.push((name.clone(), config));
+                let chain = chain.text("name").map(|chain| format!("{name}/{chain}"));
+                found.push((name.clone(), chain.unwrap_or_else(|| name.clone()), config));
             }
         }
     }
-    found.retain(|(name, _)| wanted.is_none_or(|wanted| wanted == name));
-    match &found[..] {
-        [only] => Ok(only.clone()),
-        [] => Err(match root.get("dynamic_resources").and_then(|it| it.get("lds_config")) {
-            Some(remote) => remote.needs("listeners come from a control plane"),
-            None => {
-                let named = wanted.map(|name| format!(" {name:?}")).unwrap_or_default();
-                root.bad(format!(
-                    "no listener{named} with the filter envoy.filters.http.ratelimit (expected one)"
-                ))
-            }
-        }),
-        several => {
-            let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
-            Err(root.bad(format!(
+    found.retain(|(name, chain, _)| wanted.is_none_or(|wanted| wanted == name || wanted == chain));
+    let bad = |what: String| Err(whole.bootstrap.bad(what));
+    let remote = whole.bootstrap.get("dynamic_resources").and_then(|it| it.get("lds_config"));
+    match (&found[..], remote) {
+        ([(name, _, only)], _) => Ok((name.clone(), *only)),
+        ([], Some(remote)) if whole.routes.is_none() => {
+            Err(remote.needs("listeners come from a control plane (expected a /config_dump)"))
+        }
+        ([], _) => {
+            let named = wanted.map(|name| format!(" {name:?}")).unwrap_or_default();
+            bad(format!("no listener{named} with the filter envoy.filters.http.ratelimit (expected one)"))
+        }
+        (several, _) => {
+            let names: Vec<_> = several.iter().map(|(_, chain, _)| chain.as_str()).collect();
+            bad(format!(
                 "several connection managers have the filter: {} (expected one, or --listener NAME)",
                 names.join(", ")
-            )))
+            ))
         }
     }
 }

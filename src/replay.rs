@@ -35,16 +35,20 @@ use tidegate_engine::decision::Code;
 use tidegate_engine::plan::Modes;
 use tidegate_engine::request::Request;
 use tidegate_engine::rules::RuleSet;
+use tidegate_engine::text::{cut, one_line};
 
 pub use self::condition::Condition;
 use self::format::{FormatError, UnknownVariable};
 use self::map::MapError;
 use self::order::Turn;
 use self::read::{Counts, Decider, Reader};
-pub use self::report::Report;
+pub use self::report::{About, Report};
 use self::side::{Asked, Side};
 pub use self::suggest::{Limited, Promise, suggest};
 use self::timeline::Timeline;
+
+/// How many characters of a list of domains are shown.
+const DOMAINS_CHARS_MAX: usize = 200;
 
 /// How logs are read and decided.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +61,8 @@ pub struct Options {
     pub map: Option<String>,
     /// The domain that requests ask about. `None`: the only one that the rules have.
     pub domain: Option<String>,
+    /// Rules to compare with may lack the domain: then all of its denials are new ones.
+    pub allow_unmatched: bool,
     /// Lines with one of these statuses are left out.
     pub without_status: Vec<String>,
     /// By how much lines may be out of order, in nanoseconds.
@@ -86,6 +92,17 @@ pub enum ReplayError {
     /// The domain is not in the rules.
     #[error("the rules have no domain {0}")]
     NoDomain(String),
+    /// The rules to compare with know nothing of the domain, so the comparison says nothing.
+    #[error(
+        "the rules of --against have no domain {domain}, only {others} (expected rules of the same domain; \
+         --allow-unmatched takes every denial as a new one)"
+    )]
+    NotCompared {
+        /// The domain that requests ask about.
+        domain: String,
+        /// The domains that they have.
+        others: String,
+    },
     /// A log cannot be read.
     #[error("{}: {error}", path.display())]
     Io {
@@ -130,6 +147,8 @@ pub struct Totals {
     pub requests: u64,
     /// Of these, those that met no limit.
     pub unlimited: u64,
+    /// Of these, those that met no rule at all.
+    pub unmatched: u64,
     /// Of these, the denied ones.
     pub denied: u64,
     /// Lines that were out of order by more than the bound.
@@ -148,7 +167,8 @@ pub fn bytes_of(logs: &[PathBuf]) -> Option<u64> {
 /// Replays logs, one after the other, under `rules`, and under `against` to compare with.
 ///
 /// # Errors
-/// When the options do not fit the rules or the format, when a log cannot be read, or when none of its lines can.
+/// When the options do not fit the rules or the format, when the two sets of rules have nothing in common, when a log
+/// cannot be read, or when none of its lines can.
 pub fn replay(
     rules: &RuleSet,
     against: Option<&RuleSet>,
@@ -157,6 +177,9 @@ pub fn replay(
     progress: impl FnMut(Progress),
 ) -> Result<Report, ReplayError> {
     let reader = reader(rules, options)?;
+    if let Some(against) = against.filter(|_| !options.allow_unmatched) {
+        is_comparable(reader.domain(), against)?;
+    }
     let mut replay = Replay::new(rules, against, options.modes);
     let counts = reader.read(logs, &mut replay, progress)?;
     Ok(replay.finish(counts))
@@ -243,10 +266,21 @@ impl<'r> Decider for Replay<'r> {
         totals.denied += u64::from(is_denied);
         totals.late += u64::from(is_late);
         totals.unlimited += u64::from(!asked.met_a_limit());
+        totals.unmatched += u64::from(!asked.met_a_rule());
         totals.newly_denied += u64::from(is_denied && other == Some(Code::Ok));
         totals.newly_admitted += u64::from(!is_denied && other == Some(Code::OverLimit));
         ControlFlow::Continue(())
     }
+}
+
+/// Refuses rules to compare with that lack the domain.
+fn is_comparable(domain: &str, against: &RuleSet) -> Result<(), ReplayError> {
+    let others: Vec<_> = against.domains().collect();
+    if others.contains(&domain) {
+        return Ok(());
+    }
+    let others = cut(&one_line(&others.join(", ")), DOMAINS_CHARS_MAX).into_owned();
+    Err(ReplayError::NotCompared { domain: domain.to_owned(), others })
 }
 
 /// The domain that requests ask about.

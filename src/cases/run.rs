@@ -7,7 +7,7 @@ use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Decision, conclude};
 use tidegate_engine::explain::explain;
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
-use tidegate_engine::plan::{Modes, Origin};
+use tidegate_engine::plan::{self, Modes, Origin};
 use tidegate_engine::request::RequestBuf;
 use tidegate_engine::rules::RuleSet;
 
@@ -29,7 +29,8 @@ pub(super) fn run(case: &Case, rules: &RuleSet, modes: Modes) -> CaseResult {
     if let (Some(failure), true) = (&mut failure, run.is_unmet) {
         failure.explanation = explained(case, rules, modes, run.requests);
     }
-    CaseResult { name: case.name.clone(), line: case.at.line, requests: run.requests, failure }
+    let Run { requests, met_a_rule, .. } = run;
+    CaseResult { name: case.name.clone(), line: case.at.line, requests, met_a_rule, failure }
 }
 
 /// Explains what this request of the case met: the same case once more, up to the moment before it.
@@ -44,6 +45,7 @@ struct Run<'r> {
     modes: Modes,
     store: MemoryStore,
     requests: u64,
+    met_a_rule: bool,
     /// The last request was decided, and not as expected.
     is_unmet: bool,
     /// The number of the request that is explained instead of decided. The case ends there.
@@ -53,7 +55,7 @@ struct Run<'r> {
 impl<'r> Run<'r> {
     fn new(rules: &'r RuleSet, modes: Modes) -> Self {
         let store = MemoryStore::new(MemoryOptions::new(COUNTER_BYTES_MAX));
-        Self { rules, modes, store, requests: 0, is_unmet: false, explains: None }
+        Self { rules, modes, store, requests: 0, met_a_rule: false, is_unmet: false, explains: None }
     }
 
     /// Runs all steps, up to the first failure.
@@ -83,6 +85,7 @@ impl<'r> Run<'r> {
             self.requests += 1;
             let at = START.plus(*now);
             let plan = self.rules.plan(&request, self.modes);
+            self.met_a_rule |= plan.steps.iter().any(|step| !matches!(step, plan::Step::Unmatched));
             if self.explains == Some(self.requests) {
                 let explanation =
                     explain(self.rules, &request, &plan, self.store.look(&plan, at)).to_string();

@@ -27,7 +27,7 @@ fn ran(cases: &str) -> FileResult {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let path = folder.path().join("cases.yaml");
     fs::write(&path, cases).expect("the folder is ours");
-    let result = run(&path, Modes::default(), |_| Ok(rules(RULES.as_bytes(), "rules.yaml")));
+    let result = run(&path, Modes::default(), false, |_| Ok(rules(RULES.as_bytes(), "rules.yaml")));
     FileResult { file: "cases.yaml".to_owned(), ..result }
 }
 
@@ -41,7 +41,7 @@ fn what_the_repository_ships_does_what_its_cases_say() {
     let files = fs::read_dir(root.join("tests/cases")).expect("it is there");
     let results: Vec<_> = files
         .map(|file| {
-            run(&file.expect("a file").path(), Modes::default(), |path| {
+            run(&file.expect("a file").path(), Modes::default(), false, |path| {
                 let file = fs::read_dir(path).expect("rules").next().expect("one").expect("a file").path();
                 Ok(rules(&fs::read(&file).expect("it can be read"), "rules.yaml"))
             })
@@ -178,7 +178,7 @@ fn what_is_wrong_with_a_file_is_reported_with_its_place() {
     assert!(problem("rules: r\ncases: [{name: a, steps: []}]\n").contains("2:26: there is no step"));
     let several = one_case("      - {expect: OK}\n      - {request: {user: a}}\n");
     assert_eq!(several.problems.len(), 2, "{:?}", several.problems);
-    let missing = run(Path::new("/nowhere"), Modes::default(), |_| Err(Vec::new()));
+    let missing = run(Path::new("/nowhere"), Modes::default(), false, |_| Err(Vec::new()));
     assert!(missing.problems[0].what.starts_with("/nowhere: No such file"), "{:?}", missing.problems);
 }
 
@@ -201,7 +201,7 @@ fn a_file_among_its_rules_is_told_so() {
             format!("rules: {rules}\ncases: [{{name: a, steps: [{{request: {{a: b}}, expect: OK}}]}}]\n");
         fs::write(&path, cases).expect("the folder is ours");
         let unknown = || Problem { at: None, what: "unknown key `cases`".to_owned() };
-        let problems = run(&path, Modes::default(), |_| Err(vec![unknown()])).problems;
+        let problems = run(&path, Modes::default(), false, |_| Err(vec![unknown()])).problems;
         assert_eq!(problems.len() == 2, is_among, "{rules}: {problems:?}");
         assert_eq!(problems[0].what.contains("the file lies among its rules"), is_among, "{problems:?}");
     }

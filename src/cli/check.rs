@@ -1,10 +1,12 @@
 //! `tidegate check`: checks rules without a server, and shows every problem with its place.
 //!
-//! In: folders and files, each a set of its own (none: what the settings name). Out: findings as text, as JSON or as
-//! annotations of a GitHub workflow, and whether all sets are good.
+//! In: folders and files, each a set of its own (none: what the settings name), and files of records. Out: findings as text,
+//! as JSON or as annotations of a GitHub workflow, and whether all of it is good.
+
+mod records;
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
@@ -15,7 +17,7 @@ use super::{Done, arguments_of, read_only};
 use crate::configuration::{RuleFiles, Rules, no_rules};
 use crate::settings::Row;
 use crate::source::file::{FileSource, Layout};
-use tidegate_engine::rules::{Diagnostic, Excerpt, Ink, Loaded, SourceFile, excerpts, load};
+use tidegate_engine::rules::{Diagnostic, Excerpt, Ink, Loaded, RuleSet, SourceFile, excerpts, load};
 
 /// The settings that name the rules and say how to read them.
 const SETTINGS: &[&str] = &[
@@ -34,6 +36,9 @@ const SETTINGS: &[&str] = &[
     "SHARD_KEY",
 ];
 
+/// The option that names files of records.
+const RECORDS: &str = "records";
+
 /// The command.
 pub(super) fn command() -> Command {
     Command::new("check")
@@ -51,6 +56,14 @@ pub(super) fn command() -> Command {
                 .num_args(1)
                 .action(clap::ArgAction::Append)
                 .help("a folder of which every file is rules, at any depth, as with RUNTIME_ROOT; also -config_dir"),
+        )
+        .arg(
+            Arg::new(RECORDS)
+                .long(RECORDS)
+                .value_name("FILE")
+                .num_args(1)
+                .action(clap::ArgAction::Append)
+                .help("records, as JSON lines or CSV: each has to be good, and read by one of these rules"),
         )
         .arg(
             Arg::new("format")
@@ -85,6 +98,8 @@ struct Report {
     files: usize,
     limits: usize,
     domains: usize,
+    /// The sets that are good.
+    sets: Vec<RuleSet>,
 }
 
 /// Checks all sets.
@@ -103,6 +118,9 @@ pub(super) fn run(
     }
     for layout in named {
         report.check(layout, &rules, None);
+    }
+    for file in matches.get_many::<String>(RECORDS).into_iter().flatten() {
+        report.records(file);
     }
     let text = match matches.get_one::<String>("format").map(String::as_str) {
         Some("json") => report.json(),
@@ -149,9 +167,27 @@ impl Report {
                 }
                 self.limits += rules.rules().len();
                 self.domains += rules.domains().count();
+                self.sets.push(rules);
                 self.diagnostics(false, warnings, &contents.files);
             }
             Err(errors) => self.diagnostics(true, errors, &contents.files),
+        }
+    }
+
+    /// Checks a file of records beside all sets that are good.
+    fn records(&mut self, file: &str) {
+        self.files += 1;
+        let problems = match records::check(Path::new(file), &self.sets) {
+            Ok(problems) => problems,
+            Err(error) => return self.add(true, format!("{file}: {error}")),
+        };
+        let left = problems.all - problems.shown.len() as u64;
+        for (line, message) in problems.shown {
+            let at = Some((file.to_owned(), u32::try_from(line).unwrap_or(u32::MAX), 1));
+            self.findings.push(Finding { is_error: true, at, message, excerpt: None });
+        }
+        if left > 0 {
+            self.add(true, format!("{file}: {left} more records are bad or are read by no rule"));
         }
     }
 

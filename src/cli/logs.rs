@@ -22,6 +22,14 @@ pub(super) fn option(name: &'static str, value: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(value)
 }
 
+/// The flag by which a gate passes though it has proved nothing.
+pub(super) const ALLOW_UNMATCHED: &str = "allow-unmatched";
+
+/// The argument of [`ALLOW_UNMATCHED`].
+pub(super) fn allow_unmatched(help: &'static str) -> Arg {
+    Arg::new(ALLOW_UNMATCHED).long(ALLOW_UNMATCHED).action(ArgAction::SetTrue).help(help)
+}
+
 /// The arguments that say which logs are read, and how.
 pub(super) fn arguments() -> [Arg; 7] {
     [
@@ -38,7 +46,7 @@ pub(super) fn arguments() -> [Arg; 7] {
             "the descriptors of a line, such as 'user=$http_x_user,path=/$path[0]; remote_address=$remote_addr' \
              [default: the domain's own `rate_limits`]",
         ),
-        option("domain", "NAME").help("the domain to ask [default: the only one in the rules]"),
+        option("domain", "NAME").help("the domain to ask, as the proxy does [default: the only one in the rules]"),
         option("without-status", "STATUS")
             .action(ArgAction::Append)
             .value_delimiter(',')
@@ -64,6 +72,7 @@ pub(super) fn options(matches: &ArgMatches, modes: Modes, problems: &mut Vec<Pro
         time: text(matches, "time"),
         map: text(matches, "map"),
         domain: text(matches, "domain"),
+        allow_unmatched: false,
         without_status: texts(matches, "without-status"),
         out_of_order_nanos,
         modes,

@@ -9,14 +9,19 @@ use std::process::ExitCode;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, ArgMatches, Command};
 
-use super::logs::{self, failed, option, text, texts, with_progress};
+use super::logs::{self, ALLOW_UNMATCHED, allow_unmatched, failed, option, text, texts, with_progress};
 use super::{DECIDING, Done, arguments_of, loaded, print_error, read_only};
+use crate::clock::Clock;
 use crate::configuration::Configuration;
-use crate::replay::{Condition, Options, Report, replay};
+use crate::replay::{About, Condition, Options, Report, replay};
 use crate::settings::{Problem, Row};
 
 /// The exit code when a condition of `--fail-if` holds.
 const EXIT_CONDITION: u8 = 2;
+
+/// Why a report says nothing about the rules.
+const NOTHING_MET: &str = "not one request met a rule, so the report says nothing about these rules (expected --map, \
+                           --domain and --format to make descriptors that the rules know; --allow-unmatched to pass)";
 
 /// The command.
 pub(super) fn command() -> Command {
@@ -33,6 +38,7 @@ pub(super) fn command() -> Command {
                 .action(ArgAction::Append)
                 .help("exit with 2 if this holds, such as 'newly_denied > 0' or 'denied_keys > 0.1 %'"),
         )
+        .arg(allow_unmatched("pass too where no request meets a rule, and where --against lacks the domain"))
         .arg(
             option("report", "FORM")
                 .value_parser(PossibleValuesParser::new(["text", "json", "html"]))
@@ -42,8 +48,8 @@ pub(super) fn command() -> Command {
         .arg(option("html", "FILE").help("also write the report to this file, as a page"))
         .args(arguments_of(DECIDING))
         .after_help(
-            "Exit code: 0 done, 1 a log or rules that cannot be read, 2 a condition of --fail-if holds, \
-             64 a bad command line.",
+            "Exit code: 0 done, 1 a log or rules that cannot be read, or no request met a rule, \
+             2 a condition of --fail-if holds, 64 a bad command line.",
         )
 }
 
@@ -64,26 +70,38 @@ pub(super) fn run(
             }
         }
     }
-    let options = logs::options(matches, configuration.modes, &mut problems);
+    let allow_unmatched = matches.get_flag(ALLOW_UNMATCHED);
+    let options = Options { allow_unmatched, ..logs::options(matches, configuration.modes, &mut problems) };
     if !problems.is_empty() {
         return Err(problems);
     }
     let rules = ["rules", "against"].map(|name| text(matches, name).map(PathBuf::from));
-    let report = match reported(&rules, &configuration, &options, &logs::logs(matches)) {
+    let logs = logs::logs(matches);
+    let report = match reported(&rules, &configuration, &options, &logs) {
         Ok(report) => report,
         Err(failed) => return Ok(failed),
     };
+    let page = || {
+        let [rules, against] = rules.each_ref().map(Option::as_deref);
+        let rules = rules.expect("clap demands it");
+        let made = Clock::start().now();
+        report.html(&About { logs: &logs, options: &options, rules, against, made })
+    };
     if let Some(file) = text(matches, "html")
-        && let Err(error) = fs::write(&file, report.html())
+        && let Err(error) = fs::write(&file, page())
     {
         print_error(format_args!("{file}: {error}"));
         return Ok((String::new(), ExitCode::FAILURE));
     }
     let output = match text(matches, "report").as_deref() {
         Some("json") => report.json(),
-        Some("html") => report.html(),
+        Some("html") => page(),
         _ => report.to_string(),
     };
+    if !report.met_a_rule() && !allow_unmatched {
+        print_error(format_args!("{NOTHING_MET}"));
+        return Ok((output, ExitCode::FAILURE));
+    }
     Ok((output, judged(&conditions, &report)))
 }
 

@@ -9,6 +9,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
 
 use super::check::workflow_command;
+use super::logs::{ALLOW_UNMATCHED, allow_unmatched};
 use super::{DECIDING, Done, RulesError, arguments_of, loaded, read_only};
 use crate::cases::{self, FileResult, Problem};
 use crate::settings::Row;
@@ -31,8 +32,11 @@ pub(super) fn command() -> Command {
                 .default_value("text")
                 .help("the form of the results; github: annotations of a workflow"),
         )
+        .arg(allow_unmatched("pass too where no request of a file meets a rule"))
         .args(arguments_of(DECIDING))
-        .after_help("Exit code: 0 all as expected, 1 not, 64 a bad command line.")
+        .after_help(
+            "Exit code: 0 all as expected, 1 not, or no request of a file met a rule, 64 a bad command line.",
+        )
 }
 
 /// Runs the command.
@@ -44,7 +48,9 @@ pub(super) fn run(
     let configuration = read_only(DECIDING, flag, variable)?;
     let files = matches.get_many::<String>("files").into_iter().flatten();
     let load = |path: &Path| loaded(path, &configuration).map_err(problems);
-    let results: Vec<_> = files.map(|file| cases::run(Path::new(file), configuration.modes, load)).collect();
+    let allow_unmatched = matches.get_flag(ALLOW_UNMATCHED);
+    let run = |file: &String| cases::run(Path::new(file), configuration.modes, allow_unmatched, load);
+    let results: Vec<_> = files.map(run).collect();
     let text = match matches.get_one::<String>("format").map(String::as_str) {
         Some("junit") => cases::junit(&results),
         Some("json") => cases::json(&results),

@@ -22,8 +22,8 @@ const FIELDS: [&str; 6] =
 #[derive(Clone, Copy)]
 pub(super) struct Facts<'f, 'n, 't> {
     pub(super) seen: &'f Seen<'f>,
-    /// `node.cluster` of the bootstrap.
-    pub(super) node_cluster: &'f str,
+    /// The name of the cluster that this Envoy belongs to, if that is known.
+    pub(super) node_cluster: Option<&'f str>,
     pub(super) found: &'f Found<'n, 't>,
     /// Where the route leads.
     pub(super) action: Node<'n, 't>,
@@ -63,7 +63,11 @@ impl<'n, 't> Facts<'_, 'n, 't> {
             of.text("descriptor_key").filter(|key| !key.is_empty()).unwrap_or_else(|| default.to_owned())
         };
         Ok(match kind.as_str() {
-            "source_cluster" => Added::Entry(kind.clone(), self.node_cluster.to_owned()),
+            "source_cluster" => {
+                let what = "`source_cluster` without `node.cluster` (expected it, or --service-cluster)";
+                let name = self.node_cluster.ok_or_else(|| action.needs(what))?;
+                Added::Entry(kind.clone(), name.to_owned())
+            }
             "destination_cluster" => Added::Entry(kind.clone(), self.cluster(action)?),
             "remote_address" => Added::Entry(kind.clone(), self.seen.address().to_string()),
             "masked_remote_address" => Added::Entry(kind.clone(), self.network(of)?),

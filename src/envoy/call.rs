@@ -61,7 +61,14 @@ impl<'n, 't> Filter<'n, 't> {
             it.knows(&FIELDS_OF_ROUTE, "what the filter asks depends on")?;
         }
         if let Some(kind) = self.config.text("request_type").filter(|it| !matches!(&**it, "" | "both")) {
-            return Err(self.config.needs(format!("the filter asks only about {kind} requests")));
+            let what = format!("{} asks only about {kind} requests", self.name);
+            let is_external = facts.seen.is_external();
+            let is_external = is_external
+                .ok_or_else(|| self.config.needs(format!("{what} (expected --external or --internal)")))?;
+            if is_external != (kind == "external") {
+                notes.push(what);
+                return Ok(None);
+            }
         }
         let domain = per_route.and_then(|it| it.text("domain")).filter(|domain| !domain.is_empty());
         let domain = domain.or_else(|| self.config.text("domain")).unwrap_or_default();

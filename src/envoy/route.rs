@@ -6,6 +6,7 @@ use super::EnvoyError;
 use super::matchers::{headers_hold, parameters_hold, whole};
 use super::seen::{Seen, split_port};
 use super::tree::Node;
+use super::whole::Whole;
 
 /// The conditions of a route that are understood.
 const CONDITIONS: [&str; 9] = [
@@ -44,16 +45,17 @@ impl Found<'_, '_> {
 
 /// The route of a request, if there is one.
 pub(super) fn find<'n, 't>(
+    whole: &Whole<'n, 't>,
     manager: Node<'n, 't>,
     seen: &Seen<'_>,
 ) -> Result<Option<Found<'n, 't>>, EnvoyError> {
-    for name in ["rds", "scoped_routes"] {
-        if let Some(remote) = manager.get(name) {
-            return Err(remote.needs(format!("`{name}`: routes come from a control plane")));
-        }
+    if let Some(scoped) = manager.get("scoped_routes") {
+        return Err(scoped.needs("`scoped_routes` decide which routes hold"));
     }
-    let config =
-        manager.get("route_config").ok_or_else(|| manager.bad("no `route_config` (expected one)"))?;
+    let config = match manager.get("rds") {
+        Some(rds) => whole.routes_of(rds)?,
+        None => manager.get("route_config").ok_or_else(|| manager.bad("no `route_config` (expected one)"))?,
+    };
     without(config, &["vhds", "vhost_header", "route_specifiers"])?;
     if seen.path().contains(';') {
         without(config, &["ignore_path_parameters_in_path_matching"])?;

@@ -92,6 +92,11 @@ impl<'a> Seen<'a> {
         self.asked.address
     }
 
+    /// Whether Envoy takes it for a request from outside, if that is known.
+    pub(super) fn is_external(&self) -> Option<bool> {
+        self.asked.is_external
+    }
+
     /// The host in small letters, with its port if the client said one.
     pub(super) fn host(&self) -> String {
         self.asked.host.to_ascii_lowercase()

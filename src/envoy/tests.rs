@@ -49,7 +49,8 @@ const TO_CLUSTER: &str = "route:\n                  cluster: cart";
 /// The entries of the only descriptor that this action makes, or what it needs.
 fn made(action: &str) -> Result<Vec<(String, String)>, String> {
     let text = bootstrap("", TO_CLUSTER, &format!("[{{actions: [{action}]}}]"));
-    let described = describe(&text, &asked("/cart?q=7"), None).map_err(|error| error.to_string())?;
+    let described =
+        describe(&text, &asked("/cart?q=7"), &Instance::default()).map_err(|error| error.to_string())?;
     let descriptor = described.calls.first().and_then(|call| call.descriptors.first());
     Ok(descriptor.map(|descriptor| descriptor.entries.clone()).unwrap_or_default())
 }
@@ -129,31 +130,41 @@ fn what_needs_more_is_named_with_its_place() {
     ] {
         let text = bootstrap(options, route, rate_limits);
         let asked = Asked { host: "localhost:80".to_owned(), ..asked(path) };
-        let error = describe(&text, &asked, None).expect_err(named);
+        let error = describe(&text, &asked, &Instance::default()).expect_err(named);
         assert!(matches!(error, EnvoyError::Needs { .. }), "{error}");
         assert!(error.to_string().contains(named), "{error}");
     }
     let runtime = "layered_runtime: {layers: [{name: a, static_layer: {ratelimit.http_filter_enabled: 0}}]}";
     let runtime = bootstrap("", TO_CLUSTER, address) + runtime;
-    assert!(matches!(describe(&runtime, &asked("/"), None), Err(EnvoyError::Needs { .. })));
+    assert!(matches!(describe(&runtime, &asked("/"), &Instance::default()), Err(EnvoyError::Needs { .. })));
     let normal = bootstrap("normalize_path: true", TO_CLUSTER, address);
-    assert!(describe(&normal, &asked("/a/b?c=/../"), None).is_ok());
+    assert!(describe(&normal, &asked("/a/b?c=/../"), &Instance::default()).is_ok());
 }
 
 #[test]
 fn filters_before_that_may_change_the_request_are_listed() {
     let text = bootstrap("", TO_CLUSTER, "[{actions: [{remote_address: {}}]}]");
-    let described = describe(&text, &asked("/"), None).expect("a good configuration");
+    let described = describe(&text, &asked("/"), &Instance::default()).expect("a good configuration");
     assert_eq!(
         (described.listener.as_str(), &described.filters_before[..]),
         ("ingress", &["early".to_owned()][..])
     );
-    assert!(describe(&text, &asked("/"), Some("egress")).is_err());
+    assert!(
+        describe(
+            &text,
+            &asked("/"),
+            &Instance { listener: Some("egress".to_owned()), ..Instance::default() }
+        )
+        .is_err()
+    );
 }
 
 #[test]
 fn a_file_that_is_no_configuration_is_refused() {
     for text in ["", "[]", "domain: shop", "a: [", "static_resources: {listeners: 5}"] {
-        assert!(matches!(describe(text, &asked("/"), None), Err(EnvoyError::Bad { .. })), "{text}");
+        assert!(
+            matches!(describe(text, &asked("/"), &Instance::default()), Err(EnvoyError::Bad { .. })),
+            "{text}"
+        );
     }
 }

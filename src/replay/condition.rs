@@ -13,6 +13,7 @@ const QUANTITIES: &[(&str, Quantity, Quantity)] = &[
     ("newly_denied", |report| report.totals.newly_denied, |report| report.totals.requests),
     ("newly_admitted", |report| report.totals.newly_admitted, |report| report.totals.requests),
     ("denied_keys", Report::denied_keys, Report::keys_total),
+    ("unmatched", |report| report.totals.unmatched, |report| report.totals.requests),
     ("keys", Report::keys_total, Report::keys_total),
     ("unreadable", |report| report.totals.unreadable, |report| report.totals.lines),
     ("late", |report| report.totals.late, |report| report.totals.requests),

@@ -107,6 +107,11 @@ struct Stamps {
 }
 
 impl<'r, A> Reader<'r, A> {
+    /// The domain that requests ask about.
+    pub(super) fn domain(&self) -> &str {
+        &self.domain
+    }
+
     /// A reader of requests in this domain. `actions` make the descriptors if the options have no map.
     pub(super) fn new(
         domain: String,

@@ -7,6 +7,8 @@ mod html;
 mod json;
 mod text;
 
+pub use self::html::About;
+
 use std::collections::BTreeSet;
 
 use tidegate_engine::Timestamp;
@@ -100,6 +102,11 @@ impl Report {
             totals,
             notes,
         }
+    }
+
+    /// Whether any request met a rule. If none did, the numbers say nothing about the rules.
+    pub fn met_a_rule(&self) -> bool {
+        self.totals.unmatched < self.totals.requests
     }
 
     /// Keys that were met.
@@ -230,7 +237,7 @@ fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {
             RESOLUTIONS_MIN as f64 * seconds,
         ));
     }
-    let Totals { late, not_asked, unlimited, .. } = replay.totals;
+    let Totals { late, not_asked, unlimited, unmatched, .. } = replay.totals;
     let counted = [
         (
             late,
@@ -240,7 +247,8 @@ fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {
             not_asked,
             "requests got no descriptor: a value that the map needs was missing. A proxy would not have asked.",
         ),
-        (unlimited, "requests met no limit."),
+        (unmatched, "requests met no rule."),
+        (unlimited - unmatched, "requests met a rule without a limit."),
         (
             sides.iter().flatten().map(|side| side.uncounted()).sum(),
             "decisions counted nothing, because there was no memory for more counters.",
@@ -249,6 +257,13 @@ fn notes(replay: &Replay<'_>, resolution: u64) -> Vec<String> {
     notes.extend(
         counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
     );
+    let met_a_limit = |side: &Side<'_>| side.numbers.iter().any(|numbers| numbers.requests > 0);
+    if replay.against.as_ref().is_some_and(|side| !met_a_limit(side)) {
+        notes.push(
+            "No request met a limit of the rules that are compared with: every denial is a new one."
+                .to_owned(),
+        );
+    }
     if sides.iter().flatten().any(|side| side.keys.weight() > 1) {
         notes.push(
             "There were too many keys for numbers of each: counts of keys are estimates from a sample, \

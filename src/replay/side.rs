@@ -159,6 +159,15 @@ impl Asked<'_> {
         }
     }
 
+    /// Whether it met a rule at all, also one without a limit.
+    #[inline]
+    pub(super) fn met_a_rule(&self) -> bool {
+        match self {
+            Self::Usual(..) => true,
+            Self::Other(other) => other.steps.iter().any(|step| !matches!(step, Step::Unmatched)),
+        }
+    }
+
     /// Where the key of a step has its numbers, if that is known; or its name, if it has none.
     #[inline]
     fn named(&self, step: usize) -> (Option<Place>, Option<&str>) {

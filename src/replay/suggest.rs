@@ -158,6 +158,7 @@ pub fn suggest(
     }
     let (name, text) = rule_file(limited, options, load_options.default_algorithm)?;
     let rules = loaded(&name, &text, load_options)?;
+    let is_domain_named = options.domain.is_some();
     let options = match limited {
         Limited::Rules(_) => options.clone(),
         Limited::Map { .. } => Options { domain: Some(domain(options).to_owned()), ..options.clone() },
@@ -173,7 +174,12 @@ pub fn suggest(
     if findings.iter().all(|finding| finding.limit.is_none()) {
         return Err(SuggestError::NoRequests(crate::stamp::show(halves.middle)));
     }
-    let suggestion = output::suggestion(&text, promise, &halves, &findings)?;
+    let mut suggestion = output::suggestion(&text, promise, &halves, &findings)?;
+    if matches!(limited, Limited::Map { .. }) && !is_domain_named {
+        suggestion.warnings.push(format!(
+            "the rules are of the domain `{DOMAIN}`, which no proxy asks about (expected --domain NAME)"
+        ));
+    }
     loaded("the suggestion", &suggestion.text, load_options).map(|_| suggestion)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Each Envoy has all routes of its seed. A server of the test's own takes what they ask.
 
+mod dump;
 mod random;
 
 use std::fs;
@@ -68,8 +69,9 @@ fn ask(file: &Path, request: &Request) -> Command {
 }
 
 /// What the command says that Envoy asks, and all that it says.
-fn of_command(file: &Path, request: &Request) -> (Question, Value) {
-    let output = ask(file, request).args(["--describe", "--format", "json"]).output().expect("it runs");
+fn of_command(file: &Path, request: &Request, more: &[&str]) -> (Question, Value) {
+    let output =
+        ask(file, request).args(more).args(["--describe", "--format", "json"]).output().expect("it runs");
     assert!(output.status.success(), "{request:?}: {}", text(&output));
     let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let call = shown["calls"].as_array().expect("a list").first();
@@ -131,7 +133,7 @@ fn compare(random: &mut Random, port: u16, file: &Path, taken: &Receiver<RateLim
     let (mut asked, mut entries) = (0, 0);
     for _ in 0..REQUESTS {
         let request = request(random);
-        let (told, (command, shown)) = (of_envoy(port, &request, taken), of_command(file, &request));
+        let (told, (command, shown)) = (of_envoy(port, &request, taken), of_command(file, &request, &[]));
         let route = shown["route"].as_str().expect("a text");
         assert_eq!(
             command,

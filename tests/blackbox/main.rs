@@ -34,6 +34,7 @@ mod events;
 mod explained;
 mod footprint;
 mod fronts;
+mod gates;
 mod h2spec;
 mod hostile_logs;
 mod kubernetes;

@@ -24,6 +24,7 @@ mod scalar;
 mod set;
 mod text;
 mod tree;
+mod unmet;
 mod walk;
 mod wildcard;
 

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use tidegate_engine::request::Entry;
+
 /// The longest key, in bytes. Longer ones have no record.
 pub const KEY_BYTES_MAX: usize = 4_096;
 
@@ -80,6 +82,13 @@ impl RecordKey {
     /// Its domain, and its entries as keys and values.
     pub fn decode(&self) -> (String, Vec<(String, String)>) {
         self.texts().expect("only `of` and `from_bytes` make keys")
+    }
+
+    /// Calls `take` with the domain and the entries.
+    pub fn with_entries<T>(&self, take: impl FnOnce(&str, &[Entry<'_>]) -> T) -> T {
+        let (domain, entries) = self.decode();
+        let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        take(&domain, &entries)
     }
 
     fn texts(&self) -> Option<(String, Vec<(String, String)>)> {

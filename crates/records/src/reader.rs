@@ -4,6 +4,7 @@
 //! line. One bad line spoils no other. Memory is bounded by the longest line that is read.
 
 use std::mem;
+use std::path::Path;
 
 use csv_core::ReadRecordResult;
 use serde_json::{Map, Value, json};
@@ -30,6 +31,12 @@ pub enum Format {
 impl Format {
     /// Both.
     pub const ALL: [Self; 2] = [Self::JsonLines, Self::Csv];
+
+    /// That of a file, as its name ends: CSV, else JSON.
+    pub fn of_file(path: &Path) -> Self {
+        let is_csv = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"));
+        if is_csv { Self::Csv } else { Self::JsonLines }
+    }
 
     /// Its name.
     pub const fn name(self) -> &'static str {

@@ -1,4 +1,5 @@
 //! `tidegate ask --envoy`: the request is one of a client, and a configuration of Envoy says what is asked about it.
+//! The configuration is a bootstrap, or what `/config_dump` of Envoy's admin port shows.
 //!
 //! In: arguments. Out: the calls that Envoy would make, and how they are shown.
 
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use serde_json::{Value, json};
 
-use crate::envoy::{Asked, Call, Described, Descriptor, EnvoyError, describe};
+use crate::envoy::{Asked, Call, Described, Descriptor, EnvoyError, Instance, describe};
 use crate::settings::Problem;
 use tidegate_engine::request::DescriptorOptions;
 use tidegate_engine::text::one_line;
@@ -19,12 +20,12 @@ use tidegate_engine::text::one_line;
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
 /// The arguments.
-pub(super) fn arguments() -> [Arg; 6] {
+pub(super) fn arguments() -> [Arg; 9] {
     let with_envoy = |name: &'static str| Arg::new(name).long(name).requires("envoy");
     [
-        Arg::new("envoy").long("envoy").value_name("BOOTSTRAP").value_parser(value_parser!(PathBuf)).help(
-            "make the descriptors of a client's request, as this configuration of Envoy would; exit code 2 if they need \
-             more than the configuration and the request",
+        Arg::new("envoy").long("envoy").value_name("FILE").value_parser(value_parser!(PathBuf)).help(
+            "make the descriptors of a client's request, as this configuration of Envoy would: a bootstrap, or a \
+             /config_dump; exit code 2 if they need more than the configuration and the request",
         ),
         with_envoy("request").value_name("METHOD PATH").default_value("GET /").help("the client's request"),
         with_envoy("header")
@@ -36,7 +37,17 @@ pub(super) fn arguments() -> [Arg; 6] {
             .default_value("127.0.0.1")
             .value_parser(value_parser!(IpAddr))
             .help("the address that Envoy takes for the client's"),
-        with_envoy("listener").value_name("NAME").help("the listener that it comes to, if several have rate limits"),
+        with_envoy("external")
+            .action(ArgAction::SetTrue)
+            .conflicts_with("internal")
+            .help("Envoy takes it for a request from outside; filters with a `request_type` ask for that"),
+        with_envoy("internal").action(ArgAction::SetTrue).help("Envoy takes it for a request from inside"),
+        with_envoy("listener")
+            .value_name("NAME[/CHAIN]")
+            .help("the listener that it comes to, and its filter chain, if several have rate limits"),
+        with_envoy("service-cluster")
+            .value_name("NAME")
+            .help("the argument of that name that Envoy was started with [default: node.cluster]"),
         with_envoy("describe").action(ArgAction::SetTrue).help("only show the descriptors, and ask nobody"),
     ]
 }
@@ -44,7 +55,7 @@ pub(super) fn arguments() -> [Arg; 6] {
 /// A client's request, and the configuration.
 pub(super) struct Source {
     file: PathBuf,
-    listener: Option<String>,
+    instance: Instance,
     asked: Asked,
     /// Nobody is asked.
     pub(super) only_describes: bool,
@@ -90,8 +101,11 @@ pub(super) fn source(matches: &ArgMatches) -> Result<Option<Source>, Problem> {
         }
     }
     asked.address = matches.get_one::<IpAddr>("from").copied().unwrap_or(asked.address);
-    let listener = matches.get_one::<String>("listener").cloned();
-    Ok(Some(Source { file, listener, asked, only_describes: matches.get_flag("describe") }))
+    let said = |name: &str| matches.get_flag(name);
+    asked.is_external = (said("external") || said("internal")).then(|| said("external"));
+    let text = |name: &str| matches.get_one::<String>(name).cloned();
+    let instance = Instance { listener: text("listener"), service_cluster: text("service-cluster") };
+    Ok(Some(Source { file, instance, asked, only_describes: matches.get_flag("describe") }))
 }
 
 impl Source {
@@ -99,7 +113,7 @@ impl Source {
     pub(super) fn described(&self) -> Result<Described, SourceError> {
         let file = || self.file.clone();
         let text = read(&self.file).map_err(|error| SourceError::Read { file: file(), error })?;
-        let described = describe(&text, &self.asked, self.listener.as_deref());
+        let described = describe(&text, &self.asked, &self.instance);
         described.map_err(|error| SourceError::Envoy { file: file(), error })
     }
 }

@@ -23,6 +23,8 @@ use tidegate_records::{Format, LINE_BYTES_MAX, Reader};
 const PIECE_BYTES: usize = 4 << 20;
 /// Bad lines that are told. All are counted.
 const PROBLEMS_MAX: usize = 100;
+/// Warnings that are shown.
+const WARNINGS_MAX: usize = 10;
 const STANDARD_INPUT: &str = "-";
 
 /// The command.
@@ -41,9 +43,9 @@ pub(super) fn command() -> Command {
 /// Runs it.
 pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
     let path = PathBuf::from(admin::text(own, "file").unwrap_or_default());
-    let is_csv = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"));
-    let named = admin::text(own, "format").unwrap_or_else(|| if is_csv { "csv" } else { "json" }.to_owned());
-    let format = Format::ALL.into_iter().find(|format| format.name() == named).unwrap_or(Format::JsonLines);
+    let named = admin::text(own, "format");
+    let named = Format::ALL.into_iter().find(|format| named.as_deref() == Some(format.name()));
+    let format = named.unwrap_or_else(|| Format::of_file(&path));
     let problem = |what: String| vec![Problem { name: path.display().to_string(), what }];
     if path == Path::new(STANDARD_INPUT) {
         if asking.limiters.len() > 1 {
@@ -54,7 +56,8 @@ pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
     }
     let who = |name: &str| admin::text(own, name).unwrap_or_default();
     let to = format!(
-        "/admin/records/load?format={named}&who={}&why={}",
+        "/admin/records/load?format={}&who={}&why={}",
+        format.name(),
         encoded(&who("who")),
         encoded(&who("why"))
     );
@@ -62,8 +65,9 @@ pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
     for limiter in &asking.limiters {
         let mut send = |piece: String| Loaded::of(&asking.post(limiter, to.clone(), piece)?);
         match sent(&path, format, &mut send).map_err(|error| problem(error.to_string()))? {
-            Some(Loaded(records)) => {
-                out += &asking.answers.line(limiter, &json!({"loaded": records}).to_string());
+            Some(loaded) => {
+                loaded.warn(&path);
+                out += &asking.answers.line(limiter, &json!({"loaded": loaded.records}).to_string());
             }
             None => code = ExitCode::FAILURE,
         }
@@ -72,12 +76,41 @@ pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
 }
 
 /// How many records a limiter has taken.
-#[derive(Clone, Copy, Default)]
-struct Loaded(u64);
+#[derive(Default)]
+struct Loaded {
+    records: u64,
+    /// Of these, those that no rule reads.
+    unread: u64,
+    /// Why the first of them are not.
+    warnings: Vec<String>,
+}
 
 impl Loaded {
     fn of(answer: &str) -> Option<Self> {
-        serde_json::from_str::<Value>(answer).ok()?["loaded"].as_u64().map(Self)
+        let answer: Value = serde_json::from_str(answer).ok()?;
+        let records = answer["loaded"].as_u64()?;
+        let warnings = answer["warnings"].as_array().into_iter().flatten();
+        let warnings = warnings.filter_map(|it| it["warning"].as_str().map(str::to_owned)).collect();
+        Some(Self { records, unread: answer["unread"].as_u64().unwrap_or_default(), warnings })
+    }
+
+    fn add(&mut self, piece: Self) {
+        self.records += piece.records;
+        self.unread += piece.unread;
+        let room = WARNINGS_MAX.saturating_sub(self.warnings.len());
+        self.warnings.extend(piece.warnings.into_iter().take(room));
+    }
+
+    /// Warns of records that no rule reads.
+    fn warn(&self, path: &Path) {
+        let path = path.display();
+        for warning in &self.warnings {
+            print_error(format_args!("warning: {path}: {}", one_line(warning)));
+        }
+        if self.unread > 0 {
+            let Self { unread, records, .. } = self;
+            print_error(format_args!("warning: {path}: no rule reads {unread} of {records} records"));
+        }
     }
 }
 
@@ -126,9 +159,9 @@ fn sent(
         let (mut all, mut bytes) = (Loaded::default(), 0);
         while let Some(piece) = pieces.next()? {
             bytes += piece.len() as u64;
-            let Some(Loaded(records)) = send(piece) else { return Ok(None) };
-            all.0 += records;
-            progress(Progress { bytes, lines: all.0 });
+            let Some(loaded) = send(piece) else { return Ok(None) };
+            all.add(loaded);
+            progress(Progress { bytes, lines: all.records });
         }
         Ok(Some(all))
     })

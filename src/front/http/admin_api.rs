@@ -176,7 +176,7 @@ impl AdminApi {
                 let record = Record::of_client(&id, &asked).map_err(|bad| invalid(&bad))?;
                 let author = Author { who: record.who.clone(), caller };
                 let may_replace = head.headers.get(IF_NONE_MATCH).is_none_or(|known| known != "*");
-                let warning = self.service.with_rules(|rules| unmet::warning(&record.exception, rules?));
+                let warning = self.service.with_rules(|rules| unmet::of_exception(&record.exception, rules?));
                 self.change(id, warning, move |book, now| book.put(record, may_replace, &author, now)).await
             }
             Method::DELETE => {
@@ -194,7 +194,7 @@ impl AdminApi {
     async fn change(
         &self,
         id: String,
-        warning: Option<&'static str>,
+        warning: Option<String>,
         change: impl FnOnce(&Book, Timestamp) -> Result<Change, ChangeError> + Send + 'static,
     ) -> Answer {
         let book = Arc::clone(&self.book);

@@ -5,17 +5,23 @@
 mod plot;
 mod table;
 
+use std::path::{Path, PathBuf};
+
 use tidegate_engine::Timestamp;
 use tidegate_engine::text::one_line;
 
 use self::plot::plot;
 use self::table::{Cell, Table};
 use super::{KeyReport, Report, RuleReport, SideReport};
+use crate::replay::Options;
 use crate::replay::keys::Numbers;
 use crate::stamp;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
+
+/// Logs that a page names.
+const LOGS_SHOWN: usize = 20;
 
 /// A number that a rule and a key have, with the name of its column.
 type Column = (&'static str, fn(&Numbers) -> Cell);
@@ -41,9 +47,48 @@ const DENIALS: &[Column] = &[
     ("Longest wait", |it| wait(it.worst.map_or(0, |(_, wait)| wait))),
 ];
 
+/// Where a report comes from: who finds the page later reads it there.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// The logs, in order.
+    pub logs: &'a [PathBuf],
+    /// How they were read.
+    pub options: &'a Options,
+    /// The rules that were tried.
+    pub rules: &'a Path,
+    /// The rules that they are compared with.
+    pub against: Option<&'a Path>,
+    /// When the page was made.
+    pub made: Timestamp,
+}
+
+impl About<'_> {
+    fn html(&self) -> String {
+        let Self { logs, options, rules, against, made } = self;
+        let path = |path: &Path| path.display().to_string();
+        let mut named: Vec<_> = logs.iter().take(LOGS_SHOWN).map(|log| path(log)).collect();
+        named.extend((logs.len() > LOGS_SHOWN).then(|| format!("and {} more", logs.len() - LOGS_SHOWN)));
+        let without = (!options.without_status.is_empty()).then(|| options.without_status.join(", "));
+        let rows = [
+            ("Log", Some(named.join(", "))),
+            ("Format", Some(options.format.clone())),
+            ("Without status", without),
+            ("Map", Some(options.map.clone().unwrap_or_else(|| "the rate_limits of the rules".to_owned()))),
+            ("Rules", Some(path(rules))),
+            ("Compared with", against.map(path)),
+            ("Made", Some(format!("{} UTC, by tidegate {}", moment(*made), env!("CARGO_PKG_VERSION")))),
+        ];
+        let row = |(name, value): (&str, Option<String>)| {
+            value.map(|value| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escaped(&value)))
+        };
+        let rows: String = rows.into_iter().filter_map(row).collect();
+        format!("<dl class=\"about\">\n{rows}</dl>\n")
+    }
+}
+
 impl Report {
-    /// The report as a page.
-    pub fn html(&self) -> String {
+    /// The report as a page, which says where it comes from.
+    pub fn html(&self, about: &About<'_>) -> String {
         let compared = self.against.iter().flat_map(|against| {
             [
                 section(
@@ -72,9 +117,10 @@ impl Report {
         format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <title>Replay</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{}{}</main>\n\
+             <title>Replay</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{}{}{}</main>\n\
              <script>\n{SCRIPT}</script>\n</body>\n</html>\n",
             self.head_section(),
+            about.html(),
             sections.collect::<String>(),
         )
     }

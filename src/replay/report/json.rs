@@ -22,6 +22,7 @@ impl Report {
             "requests": totals.requests,
             "denied": totals.denied,
             "unlimited": totals.unlimited,
+            "unmatched": totals.unmatched,
             "from": self.span.map(|(first, _)| stamp::show(first)),
             "to": self.span.map(|(_, last)| stamp::show(last)),
             "rules": side(&self.side),

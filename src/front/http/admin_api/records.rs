@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use self::load::Load;
 use super::super::page::not_allowed;
 use super::audited::{DONE, Made};
+use super::unmet::of_record;
 use super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, fields, invalid, shown};
 use crate::exceptions::{Author, Caller};
 use crate::records::{Records, StoreError};
@@ -79,9 +80,17 @@ impl AdminApi {
         }
         let (key, record) = read(&record)?;
         let before = records.get(key.clone()).await?;
+        let warning = self.service.with_rules(|rules| of_record(&key, rules?));
+        let answer = |done: &str| {
+            let mut answer = json!({"done": done});
+            if let Some(warning) = &warning {
+                answer["warning"] = warning.as_str().into();
+            }
+            answer
+        };
         let change = Change { key, before, after: Some(record) };
         let (status, done) = match before {
-            Some(same) if same == record => return Ok(shown(StatusCode::OK, &json!({"done": "unchanged"}))),
+            Some(same) if same == record => return Ok(shown(StatusCode::OK, &answer("unchanged"))),
             Some(_) => (StatusCode::OK, "replaced"),
             None => (StatusCode::CREATED, "made"),
         };
@@ -89,7 +98,7 @@ impl AdminApi {
         let records = Arc::clone(records);
         let put = async move { records.put(key, record).await.map(|()| ((), DONE.to_owned())) };
         self.change_records(who, "record_put", change.json(), put).await?;
-        Ok(shown(status, &json!({"done": done})))
+        Ok(shown(status, &answer(done)))
     }
 
     async fn delete_record(&self, records: &Arc<Records>, asked: &Value, caller: Caller) -> Answer {

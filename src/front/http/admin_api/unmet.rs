@@ -1,22 +1,29 @@
-//! Warns of an exception that changes nothing under the rules in force: a name in it may be misspelt.
+//! Warns of an exception or a record that changes nothing under the rules in force: a name in it may be misspelt.
 //!
-//! In: an exception and the rules. Out: a sentence, or nothing. One with a pattern is only compared by its domain.
+//! In: what was made, and the rules. Out: a sentence, or nothing. An exception with a pattern is only compared by its domain.
 
 use tidegate_engine::exceptions::{Exception, Level};
-use tidegate_engine::plan::{Modes, Step};
-use tidegate_engine::request::{DescriptorOptions, Entry, Request};
+use tidegate_engine::request::Entry;
 use tidegate_engine::rules::RuleSet;
+use tidegate_records::RecordKey;
 
 /// Why an exception changes nothing now, if that is so.
-pub(super) fn warning(exception: &Exception, rules: &RuleSet) -> Option<&'static str> {
-    if rules.actions(&exception.domain).is_none() {
-        return Some("no rules of this domain are in force, so nothing changes");
-    }
-    let mut request = Request::new(&exception.domain, 1);
-    request.push(exception.entries.iter().map(entry_of), DescriptorOptions::default());
-    let plan = rules.plan(&request, Modes::default());
-    let is_unmet = exception.is_exact() && matches!(plan.steps[..], [Step::Unmatched]);
-    is_unmet.then_some("no rule applies to these entries, so nothing changes")
+pub(super) fn of_exception(exception: &Exception, rules: &RuleSet) -> Option<String> {
+    let is_compared = exception.is_exact() || rules.actions(&exception.domain).is_none();
+    let entries: Vec<_> = exception.entries.iter().map(entry_of).collect();
+    let why = rules.why_unmet(&exception.domain, &entries).filter(|_| is_compared)?;
+    Some(format!("{why}, so nothing changes"))
+}
+
+/// Why a record changes nothing now, if that is so.
+pub(super) fn of_record(key: &RecordKey, rules: &RuleSet) -> Option<String> {
+    let why = key.with_entries(|domain, entries| rules.why_unread(domain, entries))?;
+    Some(format!("{why}, so nothing changes"))
+}
+
+/// Whether a record changes anything now. It is cheap, so it may be asked of millions.
+pub(super) fn is_read(key: &RecordKey, rules: &RuleSet) -> bool {
+    key.with_entries(|domain, entries| rules.reads_record(domain, entries))
 }
 
 /// The entry that a level fits, if it names its value.

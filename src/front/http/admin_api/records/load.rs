@@ -14,10 +14,13 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::super::super::page::parameter;
+use super::super::unmet::{is_read, of_record};
 use super::super::{AdminApi, Answer, Problem, TEXT_BYTES_MAX, blocking, invalid, shown};
 use super::Asked;
 use crate::exceptions::Caller;
 use crate::records::{Records, StoreError};
+use crate::service::Service;
+use tidegate_engine::rules::RuleSet;
 use tidegate_engine::text::query_decoded;
 use tidegate_records::{Format, Line, Reader, Record, RecordKey};
 
@@ -31,6 +34,8 @@ const BODY_BYTES_MAX: u64 = 32 << 30;
 const PIECE_BYTES: usize = 256 << 10;
 /// Bad lines that are told. All are counted.
 const PROBLEMS_MAX: usize = 100;
+/// Records that no rule reads, with why. All are counted.
+const WARNINGS_MAX: usize = 10;
 
 /// A load that somebody asks for.
 pub(super) struct Load {
@@ -40,6 +45,7 @@ pub(super) struct Load {
 
 /// How far a load has come.
 struct Progress {
+    service: Arc<Service>,
     reader: Option<Reader>,
     batch: Batch,
     /// Batches that are full, and not stored yet.
@@ -62,6 +68,9 @@ struct Report {
     not_loaded: u64,
     bad: u64,
     problems: Vec<Value>,
+    /// Good records that no rule reads.
+    unread: u64,
+    warnings: Vec<Value>,
 }
 
 impl Load {
@@ -86,10 +95,10 @@ impl Load {
                 "another load runs (expected it to end first)".to_owned(),
             ));
         };
-        let format = self.format;
+        let (format, service) = (self.format, Arc::clone(&api.service));
         let load = async move {
             let _only = only;
-            let mut progress = Progress::new(format);
+            let mut progress = Progress::new(format, service);
             let ended = progress.read(&records, body).await;
             let stopped = ended.as_ref().err().map(|Problem(_, why)| format!("; stopped: {why}"));
             let Report { loaded, not_loaded, bad, .. } = &progress.report;
@@ -109,9 +118,9 @@ impl Load {
 }
 
 impl Progress {
-    fn new(format: Format) -> Self {
+    fn new(format: Format, service: Arc<Service>) -> Self {
         let reader = Some(Reader::new(format));
-        Self { reader, batch: Batch::default(), full: Vec::new(), report: Report::default() }
+        Self { service, reader, batch: Batch::default(), full: Vec::new(), report: Report::default() }
     }
 
     async fn read(&mut self, records: &Records, mut body: Incoming) -> Result<(), Problem> {
@@ -155,14 +164,24 @@ impl Progress {
         };
         let (reader, lines) = blocking(look).await?;
         self.reader = reader;
-        lines.into_iter().for_each(|line| self.take(line));
+        let service = Arc::clone(&self.service);
+        service.with_rules(|rules| lines.into_iter().for_each(|line| self.take(line, rules)));
         Ok(())
     }
 
-    fn take(&mut self, line: Line) {
+    fn take(&mut self, line: Line, rules: Option<&RuleSet>) {
         self.batch.lines += 1;
         match line.read {
-            Ok(record) => self.batch.records.push(record),
+            Ok((key, record)) => {
+                if let Some(rules) = rules.filter(|rules| !is_read(&key, rules)) {
+                    self.report.unread += 1;
+                    if self.report.warnings.len() < WARNINGS_MAX {
+                        let warning = of_record(&key, rules);
+                        self.report.warnings.push(json!({"line": line.number, "warning": warning}));
+                    }
+                }
+                self.batch.records.push((key, record));
+            }
             Err(error) => {
                 self.batch.has_bad = true;
                 self.report.bad += 1;
@@ -196,9 +215,13 @@ impl Progress {
 impl Report {
     /// `stopped`: why it did not come to the end.
     fn json(&self, stopped: Option<String>) -> Value {
-        let Self { loaded, not_loaded, bad, problems } = self;
+        let Self { loaded, not_loaded, bad, problems, unread, warnings } = self;
         let mut report =
             json!({"loaded": loaded, "not_loaded": not_loaded, "bad": bad, "problems": problems});
+        if *unread > 0 {
+            report["unread"] = (*unread).into();
+            report["warnings"] = warnings.clone().into();
+        }
         if let Some(why) = stopped {
             report["error"] = why.into();
         }

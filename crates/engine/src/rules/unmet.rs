@@ -1,0 +1,117 @@
+//! Why an exception or a record for these entries changes nothing: a name in it may be misspelt.
+//!
+//! In: a domain and entries. Out: a sentence with the most similar name that the rules have, or nothing.
+
+use crate::request::Entry;
+use crate::rules::hint::closest;
+use crate::rules::{Rule, RuleSet};
+use crate::text::one_line;
+
+/// The most nodes of a level that are compared. Nobody misspells a name so that it is the like of more.
+const COMPARED_MAX: usize = 10_000;
+
+impl RuleSet {
+    /// Why no rule applies to these entries; `None`: one does.
+    pub fn why_unmet(&self, domain: &str, entries: &[Entry<'_>]) -> Option<String> {
+        let Some(domain_of) = self.domains.get(domain) else {
+            let known: Vec<_> = self.domains().take(COMPARED_MAX).collect();
+            return Some(format!("no rules of this domain are in force{}", like(domain, &known)));
+        };
+        let mut node = domain_of.root;
+        for entry in entries {
+            let Some(next) = self.tree.choices(node, entry).and_then(|choices| choices.taken) else {
+                let written = format!("{}={}", entry.key, entry.value);
+                let below = || self.tree.children(node).take(COMPARED_MAX);
+                let known: Vec<_> = match below().any(|(key, _)| key == entry.key) {
+                    true => below().filter_map(|(key, value)| Some(format!("{key}={}", value?))).collect(),
+                    false => below().map(|(key, _)| key.to_owned()).collect(),
+                };
+                let known: Vec<_> = known.iter().map(String::as_str).collect();
+                let wrong = if known.iter().any(|name| name.contains('=')) { &written } else { entry.key };
+                return Some(format!("no rule applies to {}{}", one_line(&written), like(wrong, &known)));
+            };
+            node = next;
+        }
+        match self.tree.rule(node) {
+            Some(_) => None,
+            None => Some("no rule applies to these entries: the path ends where no limit is set".to_owned()),
+        }
+    }
+
+    /// Why no rule reads a record for these entries; `None`: one does.
+    pub fn why_unread(&self, domain: &str, entries: &[Entry<'_>]) -> Option<String> {
+        match self.rule_of(domain, entries) {
+            Some(rule) if rule.records.is_some() => None,
+            Some(rule) => {
+                let at = &rule.written;
+                Some(format!("the rule at {at} reads no records (expected `limits_from: store`)"))
+            }
+            None => self.why_unmet(domain, entries),
+        }
+    }
+
+    /// Whether a rule reads a record for these entries.
+    pub fn reads_record(&self, domain: &str, entries: &[Entry<'_>]) -> bool {
+        self.rule_of(domain, entries).is_some_and(|rule| rule.records.is_some())
+    }
+
+    fn rule_of(&self, domain: &str, entries: &[Entry<'_>]) -> Option<&Rule> {
+        let root = self.domains.get(domain)?.root;
+        self.rule(self.tree.find(root, entries)? as usize)
+    }
+}
+
+/// The most similar name, if one is similar enough.
+fn like(name: &str, known: &[&str]) -> String {
+    closest(name, known).map(|known| format!(" (the closest is {})", one_line(known))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::KeySecret;
+    use crate::rules::{LoadOptions, SourceFile, load};
+
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limit: {unit: hour, requests_per_unit: 5}
+  - key: plan
+    value: gold
+    descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 5}}]
+";
+
+    #[test]
+    fn the_closest_name_of_the_level_is_named() {
+        let file = SourceFile { name: "a.yaml".to_owned(), bytes: RULES.into(), presumed: false };
+        let rules = load(&[file], &LoadOptions::new(KeySecret::new([0; 16]))).expect("good rules").rules;
+        let why = |domain: &str, entries: &[(&str, &str)]| {
+            let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
+            rules.why_unmet(domain, &entries)
+        };
+        assert_eq!(why("shop", &[("tenant", "acme")]), None);
+        assert_eq!(why("shop", &[("plan", "gold"), ("user", "a")]), None);
+        for (domain, entries, expected) in [
+            ("shpo", &[("tenant", "acme")][..], "no rules of this domain are in force (the closest is shop)"),
+            ("shop", &[("tennant", "acme")], "no rule applies to tennant=acme (the closest is tenant)"),
+            (
+                "shop",
+                &[("plan", "glod"), ("user", "a")],
+                "no rule applies to plan=glod (the closest is plan=gold)",
+            ),
+            ("shop", &[("plan", "gold"), ("uesr", "a")], "no rule applies to uesr=a (the closest is user)"),
+            (
+                "shop",
+                &[("plan", "gold")],
+                "no rule applies to these entries: the path ends where no limit is set",
+            ),
+            ("shop", &[("zzz", "\u{1b}")], "no rule applies to zzz=\\u{1b}"),
+        ] {
+            assert_eq!(why(domain, entries).as_deref(), Some(expected));
+        }
+        let unread = rules.why_unread("shop", &[Entry { key: "tenant", value: "acme" }]);
+        let expected = "the rule at a.yaml:4:10 reads no records (expected `limits_from: store`)";
+        assert_eq!(unread.as_deref(), Some(expected));
+    }
+}
