@@ -28,6 +28,10 @@ const HOST: &str = "            - name: all
                   - actions: [{request_headers: {header_name: foo, descriptor_key: foo}}]
 ";
 
+/// Clients on this machine are inside.
+const INTERNAL: &str =
+    "          internal_address_config: {cidr_ranges: [{address_prefix: 127.0.0.0, prefix_len: 8}]}";
+
 /// An Envoy whose listeners and routes are in files beside its bootstrap, which it reads as it would ask a control plane.
 struct Remote {
     folder: tempfile::TempDir,
@@ -37,12 +41,12 @@ struct Remote {
 }
 
 impl Remote {
-    /// With this request type of its filter, and this `--service-cluster`.
-    fn start(limiter: u16, request_type: &str, arguments: &[&str]) -> Self {
+    /// With this request type of its filter, this `node`, and `--service-cluster proxy`.
+    fn start(limiter: u16, request_type: &str, node: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let (port, admin) = (free_port(), free_port());
         let file = |name: &str| folder.path().join(name);
-        let whole = envoy_of(port, limiter, "", HOST);
+        let whole = envoy_of(port, limiter, INTERNAL, HOST);
         let whole = whole.replace(
             "domain: edge\n",
             &format!("domain: edge\n              request_type: {request_type}\n"),
@@ -71,7 +75,7 @@ impl Remote {
             "admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {admin}}}}}}}\n\
              dynamic_resources: {{lds_config: {{{}}}}}\n{}  clusters:\n{clusters}",
             remote("lds.yaml"),
-            head.replace("node: {id: test, cluster: edge-nodes}\n", "node: {id: test}\n"),
+            head.replace("node: {id: test, cluster: edge-nodes}\n", node),
         );
         for (name, content) in
             [("lds.yaml", format!("resources:\n{listeners}")), ("rds.yaml", rds), ("boot.yaml", boot)]
@@ -79,7 +83,7 @@ impl Remote {
             fs::write(file(name), content).expect("the folder is ours");
         }
         let mut command = Command::new(binary());
-        command.arg("-c").arg(file("boot.yaml")).args(arguments);
+        command.arg("-c").arg(file("boot.yaml")).args(["--service-cluster", "proxy"]);
         command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]);
         let mut envoy = Self { process: Process::spawn(&mut command), folder, port, admin };
         eventually_true("Envoy to listen", || {
@@ -121,7 +125,7 @@ fn a_config_dump_says_what_came_from_a_control_plane() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a thread can be had");
     let (port, taken) = limiter(&runtime);
-    let envoy = Remote::start(port, "both", &["--service-cluster", "proxy"]);
+    let envoy = Remote::start(port, "both", "node: {id: test, cluster: edge-nodes}\n");
     let dump = envoy.dump();
     let with_name =
         |dump: &Path, request: &Request| of_command(dump, request, &["--service-cluster", "proxy"]);
@@ -147,7 +151,7 @@ fn a_filter_that_asks_about_external_requests_only_needs_to_know_which_it_is() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a thread can be had");
     let (port, taken) = limiter(&runtime);
-    let envoy = Remote::start(port, "external", &["--service-cluster", "proxy"]);
+    let envoy = Remote::start(port, "external", "node: {id: test}\n");
     let dump = envoy.dump();
     // With this header, a client of Envoy's own machine is one from outside.
     let (inside, outside) =
