@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::commands::{folder, tidegate};
-use crate::harness::tidegate::Setup;
+use crate::harness::tidegate::{Setup, binary};
 
 const RULES: &str =
     "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: minute, requests_per_unit: 2}\n";
@@ -138,7 +138,7 @@ fn what_readme_suggests_can_be_replayed_against_what_is_in_force() {
     let log: String = lines.map(|(second, line)| line.repeat(if second < 1_500 { 2 } else { 1 })).collect();
     let (_folder, path) = folder(&[("access.log", &log)]);
     let root = env!("CARGO_MANIFEST_DIR");
-    let program = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().expect("a folder");
+    let program = Path::new(binary()).parent().expect("a folder");
     fs::create_dir(format!("{path}/config")).expect("the folder is ours");
     fs::copy(format!("{root}/config/shop.yaml"), format!("{path}/config/shop.yaml"))
         .expect("both can be had");
