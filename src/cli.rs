@@ -81,15 +81,22 @@ type Done = Result<(String, ExitCode), Vec<Problem>>;
 pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> ExitCode {
     let variable = |name: &str| environment.get(name).cloned();
     let called = called::read(arguments, called::is_this_program);
+    let first = called.words.get(1).and_then(|word| word.to_str()).map(str::to_owned);
     let mistakes = || {
         let misspelt = misspelt(environment.keys().map(String::as_str), variable);
         called.warning.iter().cloned().chain(misspelt).collect::<Vec<_>>()
     };
     let matches = match command().try_get_matches_from(&called.words) {
         Ok(matches) => matches,
-        Err(error) => return usage(&error),
+        Err(error) => {
+            // Of a misspelt command, clap would blame what follows it.
+            let first = first.as_deref().filter(|word| !word.starts_with('-'));
+            let Some(problem) = first.and_then(no_rules_at) else { return usage(&error) };
+            print_error(format_args!("{problem}"));
+            return ExitCode::from(EXIT_USAGE);
+        }
     };
-    if let Some(problem) = no_rules_there(&matches) {
+    if let Some(problem) = matches.get_one::<String>(RULES).and_then(|path| no_rules_at(path)) {
         print_error(format_args!("{problem}"));
         return ExitCode::from(EXIT_USAGE);
     }
@@ -104,7 +111,7 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
         Some(("counter", own)) => admin::counter(own, flag_of(own, &matches), variable),
         Some(("limit", own)) => limit::run(own, flag_of(own, &matches), variable),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
-        Some(("man", own)) => Ok((man::run(own), ExitCode::SUCCESS)),
+        Some(("man", own)) => man::run(own),
         Some(("state", own)) => state::run(own, flag_of(own, &matches), variable),
         Some((_, own)) => {
             mistakes().iter().for_each(|mistake| print_error(format_args!("warning: {mistake}")));
@@ -132,11 +139,13 @@ fn written(written: io::Result<()>, code: ExitCode) -> ExitCode {
     }
 }
 
-/// The error when the path of rules does not exist. It may be a misspelt command.
-fn no_rules_there(matches: &ArgMatches) -> Option<String> {
-    let path = matches.get_one::<String>(RULES).filter(|path| !Path::new(path).exists())?;
+/// The error when a path of rules does not exist. It may be a misspelt command. `None`: it exists, or is a command.
+fn no_rules_at(path: &str) -> Option<String> {
     let known = command();
-    let names = known.get_subcommands().map(Command::get_name);
+    let names = known.get_subcommands().map(Command::get_name).chain(["help"]);
+    if Path::new(path).exists() || names.clone().any(|name| name == path) {
+        return None;
+    }
     let near = names.map(|name| (osa_distance(name, path), name)).filter(|(wrong, _)| *wrong <= 2).min();
     let closest = near.map(|(_, name)| format!("; the closest command is {name}")).unwrap_or_default();
     Some(format!(
@@ -171,7 +180,7 @@ fn serve(
 
 /// The command line, made from the table of settings.
 fn command() -> Command {
-    let mut commands = vec![
+    let commands = [
         check::command(),
         ask::command(),
         replay::command(),
@@ -183,8 +192,8 @@ fn command() -> Command {
         admin::counter_command(),
         limit::command(),
         completions::command(),
+        man::command(),
     ];
-    commands.push(man::command(&commands));
     Command::new(NAME)
         .version(env!("CARGO_PKG_VERSION"))
         .about("Decides for a proxy whether a request may pass")
@@ -346,7 +355,7 @@ mod tests {
         let path = |arguments: &[&str]| {
             let matches = command().try_get_matches_from(arguments).expect("good");
             let row = TABLE.iter().find(|row| row.name == "CONFIG_PATH").expect("a setting");
-            (flag(&matches, row), no_rules_there(&matches))
+            (flag(&matches, row), matches.get_one::<String>(RULES).and_then(|path| no_rules_at(path)))
         };
         assert_eq!(path(&["tidegate", "src/"]), (Some("src/".to_owned()), None));
         assert_eq!(path(&["tidegate", "--config", "nowhere"]), (Some("nowhere".to_owned()), None));

@@ -77,7 +77,7 @@ impl Limiter {
 
     /// Its name for people.
     pub(super) fn name(&self) -> String {
-        format!("{}:{}", self.at.host, self.at.port)
+        format!("{}:{}", self.host(), self.at.port)
     }
 
     /// The host to connect to.

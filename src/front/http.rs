@@ -33,6 +33,14 @@ use crate::front::{Bounds, Handler, Refusal, RefusalCode, trace};
 use crate::health::Health;
 use crate::metrics::Front;
 
+/// What the port speaks, for people who look.
+const SPOKEN: &str = "This is Tidegate, a rate limiter. This port decides over HTTP:
+  GET  /check/DOMAIN?KEY=VALUE   200, or 429 with Retry-After
+  POST /json                     a question and its answer in JSON
+  GET  /healthcheck, /readyz, /livez
+Envoy asks over gRPC, on GRPC_PORT (8081). The status page is on DEBUG_PORT (6070).
+";
+
 /// How long a client may take to send one body.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -87,7 +95,9 @@ impl Respond for HttpFront {
             }
             ("/livez", true) => probes::live(),
             ("/healthcheck" | "/readyz" | "/livez", false) => not_allowed("GET, HEAD"),
-            _ => text(StatusCode::NOT_FOUND, "not found\n"),
+            // Not 200: whoever asks here by mistake for a decision must not take this for an answer.
+            ("/", true) => text(StatusCode::NOT_FOUND, SPOKEN),
+            _ => text(StatusCode::NOT_FOUND, "not found; / says what this port speaks\n"),
         }
     }
 }

@@ -40,6 +40,31 @@ const READ_BY_LIBRARIES: &[&str] = &[
     "OTEL_BLRP_*",
 ];
 
+/// Names that are usual elsewhere, and what says the same here.
+const USUAL: &[(&[&str], &str)] = &[
+    (
+        &[
+            "REDIS_HOST",
+            "REDIS_HOSTNAME",
+            "REDIS_SERVER",
+            "REDIS_ADDR",
+            "REDIS_ADDRESS",
+            "REDIS_PORT",
+            "REDIS_URI",
+        ],
+        "has no effect (expected REDIS_URL=HOST:PORT; without it, counters are not in this Redis)",
+    ),
+    (
+        &["REDIS_PASSWORD", "REDIS_PASS", "REDIS_USER", "REDIS_USERNAME"],
+        "has no effect (expected REDIS_AUTH=PASSWORD, or REDIS_AUTH=USER:PASSWORD)",
+    ),
+    (
+        &["MEMCACHE_HOST", "MEMCACHE_URL", "MEMCACHED_HOST", "MEMCACHED_URL"],
+        "has no effect: there is no memcache here, because its increments race (expected REDIS_URL for counters that nodes \
+         share)",
+    ),
+];
+
 /// Names of at most this many letters have to match exactly: they are too close to everything.
 const EXACT_LETTERS_MAX: usize = 4;
 /// In names of at least this many letters two may be wrong, in shorter ones one.
@@ -65,6 +90,10 @@ pub fn misspelt<'a>(
 
 /// What is wrong with a name, if it looks like a mistake.
 fn mistake(name: &str, is_set_to_an_address: impl Fn(&str) -> bool) -> Option<Problem> {
+    if let Some((_, what)) = USUAL.iter().find(|(names, _)| names.contains(&name)) {
+        let is_meant = !name.ends_with("_PORT") || !is_set_to_an_address(name);
+        return is_meant.then(|| Problem { name: name.to_owned(), what: (*what).to_owned() });
+    }
     if is_read(name) || is_of_a_service(name) {
         return None;
     }
@@ -184,7 +213,19 @@ mod tests {
         for name in read.chain(known).chain(others).chain(service).chain(ports) {
             assert!(found(&[(name, "tcp://10.0.0.1:6379")]).is_empty(), "{name}");
         }
-        assert!(found(&[("REDIS_PORT", "6379")]).is_empty());
+    }
+
+    #[test]
+    fn what_is_usual_elsewhere_is_reported_with_what_says_it_here() {
+        for (name, expected) in [
+            ("REDIS_HOST", "expected REDIS_URL=HOST:PORT"),
+            ("REDIS_PORT", "expected REDIS_URL=HOST:PORT"),
+            ("REDIS_PASSWORD", "expected REDIS_AUTH="),
+            ("MEMCACHED_HOST", "there is no memcache here"),
+        ] {
+            let found = found(&[(name, "6379")]);
+            assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
+        }
     }
 
     #[test]

@@ -48,6 +48,7 @@ mod metered;
 mod metrics;
 mod nginx;
 mod observability;
+mod operators;
 mod package;
 mod paths;
 mod promtool;

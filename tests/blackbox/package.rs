@@ -116,7 +116,7 @@ fn the_debian_package_installs_and_its_service_starts() {
              test -x root/usr/bin/tidegate; test -f root/etc/tidegate/shop.yaml
              test \"$(readlink root/usr/bin/ratelimit)\" = tidegate
              test \"$(readelf --sections root/usr/bin/tidegate | grep -c -e debug_info -e symtab)\" = 0
-             for page in tidegate tidegate-check tidegate-ask; do test -f root/usr/share/man/man1/$page.1.gz; done
+             for page in tidegate tidegate-check tidegate-ask tidegate-replay tidegate-exception tidegate-exception-put; do test -f root/usr/share/man/man1/$page.1.gz; done
              test -f root/usr/share/bash-completion/completions/tidegate
              test -f root/usr/share/zsh/vendor-completions/_tidegate
              test -f root/usr/share/fish/vendor_completions.d/tidegate.fish

@@ -112,7 +112,7 @@ impl AdminApi {
             return Problem(StatusCode::TOO_MANY_REQUESTS, why.to_string()).page();
         }
         let mut page = Problem(StatusCode::FORBIDDEN, why.to_string()).page();
-        if why == NoBearer::Stranger {
+        if matches!(why, NoBearer::Stranger | NoBearer::WrongToken) {
             tokio::time::sleep(STRANGER_DELAY).await;
             page.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }

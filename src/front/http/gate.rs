@@ -31,12 +31,15 @@ pub enum NoBearer {
     /// There is no token that anybody could bear, and no name that a certificate could carry.
     #[error("the admin API needs ADMIN_TOKEN or ADMIN_TLS_SAN, and neither is set")]
     NoToken,
-    /// It bears no token, or another one, and shows no certificate with the right name.
+    /// It bears no token, and shows no certificate with the right name.
     #[error(
-        "only with the admin token (expected `Authorization: Bearer` and ADMIN_TOKEN), or with a certificate of \
-         ADMIN_TLS_SAN"
+        "only with the admin token, and none came (expected `Authorization: Bearer` and ADMIN_TOKEN), or with a certificate \
+         of ADMIN_TLS_SAN"
     )]
     Stranger,
+    /// It bears another token.
+    #[error("only with the admin token, and another one came (expected the ADMIN_TOKEN of this limiter)")]
+    WrongToken,
     /// Its address has sent too many wrong tokens.
     #[error("too many wrong tokens came from this address (expected a few seconds without one)")]
     Guesses,
@@ -146,7 +149,8 @@ impl Gate {
             // A wrong token is no way in, whatever else there is: its sender is mistaken about something.
             (Borne::Nothing, Some(name)) => Some(name),
             (Borne::Unseen, _) => return Err(NoBearer::Guesses),
-            (Borne::Nothing | Borne::Wrong, _) => return Err(NoBearer::Stranger),
+            (Borne::Wrong, _) => return Err(NoBearer::WrongToken),
+            (Borne::Nothing, None) => return Err(NoBearer::Stranger),
         };
         let is_own = if name.is_some() { is_own_page(uri, headers) } else { is_same_origin(uri, headers) };
         if is_own { Ok(name) } else { Err(NoBearer::OtherOrigin) }

@@ -1,0 +1,87 @@
+//! What operators type, and what they get: mistakes are named, and answers are for people.
+
+use std::fs;
+
+use crate::commands::{folder, tidegate};
+use crate::harness::http;
+use crate::harness::tidegate::Setup;
+
+const RULES: &str =
+    "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: hour, requests_per_unit: 2}\n";
+
+#[test]
+fn a_misspelt_command_is_blamed_and_not_what_follows_it() {
+    for wrong in [&["chekc", "rules"][..], &["chekc", "--strict", "rules"], &["excepton", "put", "x"]] {
+        let (code, _, complaint) = tidegate(wrong, &[]);
+        assert_eq!(code, 64);
+        let expected = format!("tidegate: {:?} is neither a command nor a file or folder of rules", wrong[0]);
+        assert!(
+            complaint.starts_with(&expected) && complaint.contains("the closest command is"),
+            "{complaint}"
+        );
+    }
+    let (code, _, complaint) = tidegate(&["check", "--strcit"], &[]);
+    assert!(code == 64 && complaint.contains("'--strcit'"), "{complaint}");
+    assert_eq!(tidegate(&["help", "check"], &[]).0, 0);
+}
+
+#[test]
+fn a_wrong_token_and_none_are_told_apart() {
+    let limiter = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", "right").start();
+    let port = limiter.ports().debug.to_string();
+    let list = |token: &[(&str, &str)]| {
+        let variables = [&[("DEBUG_HOST", "127.0.0.1"), ("DEBUG_PORT", port.as_str())], token].concat();
+        let (code, _, complaint) = tidegate(&["exception", "list"], &variables);
+        (code, complaint)
+    };
+    let (code, complaint) = list(&[]);
+    assert!(code == 1 && complaint.contains("and none came"), "{complaint}");
+    let (code, complaint) = list(&[("ADMIN_TOKEN", "wrong")]);
+    assert!(code == 1 && complaint.contains("and another one came"), "{complaint}");
+    assert!(!complaint.contains("right") && !complaint.contains("wrong"), "{complaint}");
+    assert_eq!(list(&[("ADMIN_TOKEN", "right")]).0, 0);
+}
+
+#[test]
+fn what_is_set_elsewhere_for_redis_and_memcache_gets_the_setting_that_is_meant() {
+    let (_, _, complaint) =
+        tidegate(&["settings"], &[("REDIS_HOST", "hunter2"), ("REDIS_PASSWORD", "hunter2")]);
+    assert!(complaint.contains("REDIS_HOST: has no effect (expected REDIS_URL=HOST:PORT"), "{complaint}");
+    assert!(complaint.contains("REDIS_PASSWORD: has no effect (expected REDIS_AUTH="), "{complaint}");
+    assert!(!complaint.contains("hunter2"), "{complaint}");
+    let (code, _, complaint) = tidegate(&["settings"], &[("BACKEND_TYPE", "memcache")]);
+    assert!(code == 64 && complaint.contains("increments race (expected REDIS_URL"), "{complaint}");
+}
+
+#[test]
+fn the_http_port_says_what_it_speaks_and_admits_nobody_by_that() {
+    let limiter = Setup::new().rules("shop.yaml", RULES).start();
+    let answer = http::Client::new(limiter.ports().http).get("/");
+    assert_eq!(answer.status, 404, "it is no answer to a question about a request");
+    for word in ["Tidegate", "/check/DOMAIN", "POST /json", "GRPC_PORT", "DEBUG_PORT"] {
+        assert!(answer.body.contains(word), "{word}: {}", answer.body);
+    }
+}
+
+#[test]
+fn the_manual_has_a_page_for_each_command_of_a_command() {
+    let (_folder, path) = folder(&[]);
+    let (code, _, complaint) = tidegate(&["man", "--all", &path], &[]);
+    assert_eq!((code, complaint.as_str()), (0, ""));
+    let page = |name: &str| fs::read_to_string(format!("{path}/{name}.1")).expect(name);
+    let whole = page("tidegate");
+    let commands = whole.split("\ntidegate\\-").skip(1).map(|rest| rest.split('(').next().expect("a name"));
+    let commands: Vec<_> = commands.map(|name| name.replace('\\', "")).collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for command in commands.iter().filter(|name| *name != "help") {
+        assert!(
+            page(&format!("tidegate-{command}")).contains(&format!(".TH tidegate-{command} 1")),
+            "{command}"
+        );
+    }
+    assert!(page("tidegate-counter-reset-all").contains("tidegate counter reset\\-all"));
+    assert_eq!(tidegate(&["man", "exception", "put"], &[]).1, page("tidegate-exception-put"));
+    let (code, _, complaint) = tidegate(&["man", "excepton"], &[]);
+    assert!(code == 64 && complaint.contains("expected one of check, "), "{complaint}");
+    assert_eq!(tidegate(&["man", "--all", "/nowhere"], &[]).0, 1);
+}
