@@ -142,11 +142,12 @@ fn written(written: io::Result<()>, code: ExitCode) -> ExitCode {
 /// The error when a path of rules does not exist. It may be a misspelt command. `None`: it exists, or is a command.
 fn no_rules_at(path: &str) -> Option<String> {
     let known = command();
-    let names = known.get_subcommands().map(Command::get_name).chain(["help"]);
-    if Path::new(path).exists() || names.clone().any(|name| name == path) {
+    let names: Vec<_> = known.get_subcommands().map(Command::get_name).chain(["help"]).collect();
+    if Path::new(path).exists() || names.contains(&path) {
         return None;
     }
-    let near = names.map(|name| (osa_distance(name, path), name)).filter(|(wrong, _)| *wrong <= 2).min();
+    let near =
+        names.into_iter().map(|name| (osa_distance(name, path), name)).filter(|(wrong, _)| *wrong <= 2).min();
     let closest = near.map(|(_, name)| format!("; the closest command is {name}")).unwrap_or_default();
     Some(format!(
         "{path:?} is neither a command nor a file or folder of rules{closest} (expected one; see -h)"
