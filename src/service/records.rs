@@ -16,7 +16,8 @@ mod tests;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -159,6 +160,7 @@ impl<R: Runtime> Records<R> {
         requests: impl Iterator<Item = (&'b Request<'r>, &'b Plan<'p>)> + Clone,
         all: &mut AllFound,
     ) -> usize {
+        let is_confirmed = self.is_confirmed();
         // The memory of all is asked for before the first is read.
         let mut names = SmallVec::<[Key; BATCH_MAX]>::new();
         for (request, plan) in requests.clone() {
@@ -175,7 +177,9 @@ impl<R: Runtime> Records<R> {
             for (Asked { descriptor, rule, .. }, &name) in asked(request, plan).zip(&mut names) {
                 looked_up += 1;
                 match (self.cache.get(name), &mut all[place]) {
-                    (Some(known), Some(found)) => found.note(descriptor, rule, self.as_confirmed(known)),
+                    (Some(known), Some(found)) => {
+                        found.note(descriptor, rule, self.as_known(known, is_confirmed));
+                    }
                     (_, found) => *found = None,
                 }
             }
@@ -191,6 +195,7 @@ impl<R: Runtime> Records<R> {
         plan: &Plan<'_>,
         timeout: Option<Duration>,
     ) -> Found {
+        let is_confirmed = self.is_confirmed();
         let waiting = self.waiting.try_acquire();
         let time = timeout.unwrap_or(Duration::MAX).min(self.options.timeout);
         let mut time_is_over = pin!(self.runtime.sleep(time).fuse());
@@ -204,7 +209,7 @@ impl<R: Runtime> Records<R> {
         let mut found = Found::default();
         for (Asked { descriptor, rule, .. }, name, fetched) in all {
             let known = match fetched {
-                Fetched::Known(known) => Ok(self.as_confirmed(known)),
+                Fetched::Known(known) => Ok(self.as_known(known, is_confirmed)),
                 Fetched::Flight(flight) => {
                     flight.landed(time_is_over.as_mut()).await.map(|known| (known, None))
                 }
@@ -252,9 +257,15 @@ impl<R: Runtime> Records<R> {
         });
     }
 
+    /// Whether what the cache knows is confirmed. Ask before reading the cache, and never again for what was read: when
+    /// the store comes back, changes are removed from the cache first and the rest is confirmed afterwards.
+    fn is_confirmed(&self) -> bool {
+        !self.is_stale.load(Acquire)
+    }
+
     /// What holds for a key of which this is in the cache.
-    fn as_confirmed(&self, known: Option<Terms>) -> (Option<Terms>, Option<Doubt>) {
-        if self.is_stale.load(Relaxed) { self.without_store(Some(known)) } else { (known, None) }
+    fn as_known(&self, known: Option<Terms>, is_confirmed: bool) -> (Option<Terms>, Option<Doubt>) {
+        if is_confirmed { (known, None) } else { self.without_store(Some(known)) }
     }
 
     /// What holds for a key while the store is away, of which this was known last.
@@ -301,7 +312,7 @@ impl<R: Runtime> Records<R> {
 
     /// Whether changes were not heard of for so long that what is known counts as confirmed no more.
     pub fn doubt(&self, is_stale: bool) {
-        self.is_stale.store(is_stale, Relaxed);
+        self.is_stale.store(is_stale, Release);
     }
 
     /// What was done to find records.

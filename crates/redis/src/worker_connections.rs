@@ -26,7 +26,7 @@ use crate::topology::{Master, check_role, masters};
 
 /// How often connections are probed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// The first and the longest pause between attempts after the first contact.
+/// The first and the longest pause between attempts once a server was connected.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// One worker's connections.
@@ -66,15 +66,17 @@ impl<R: Runtime> WorkerConnections<R> {
         let runtime = &self.shared.runtime;
         let mut pauses = Pauses::new(self.shared.options.startup_pauses);
         let (mut generation, mut is_up, mut failures) = (Generation::default(), false, 0);
-        let mut was_ever_up = false;
+        let mut was_connected = false;
         loop {
-            match self.look_again(&mut generation, failures).await {
+            let looked = self.look_again(&mut generation, failures).await;
+            // Requests are served from the first connection on, even while looks fail at a later step.
+            if !was_connected && !self.routes.lock().connections.is_empty() {
+                (was_connected, pauses) = (true, Pauses::new(PAUSES));
+            }
+            match looked {
                 Ok(()) => {
                     self.shared.reached(is_up);
                     is_up = true;
-                    if !std::mem::replace(&mut was_ever_up, true) {
-                        pauses = Pauses::new(PAUSES);
-                    }
                     let changed = runtime.timeout(PROBE_INTERVAL, self.changed.notified()).await;
                     if changed.is_none() {
                         // Failures are forgotten only after a whole interval: a replica answers every probe and no

@@ -15,6 +15,7 @@ use tidegate_engine::Timestamp;
 use tidegate_engine::decision::{Code, Decision};
 use tidegate_engine::memory::{MemoryOptions, MemoryStore};
 use tidegate_engine::plan::Modes;
+use tidegate_engine::request::DescriptorOptions;
 
 const RULES: &str = "
 domain: shop
@@ -264,6 +265,34 @@ async fn what_was_known_last_holds_until_it_is_too_old() {
         shop.records.doubt(false);
         assert_eq!(shop.passing("alice", 4_000).await, 5);
         assert_eq!(shop.passing("bob", 4_000).await, 3, "{mode:?}");
+    }
+}
+
+/// A store that comes back confirms what it did not change. A request that read the cache before must not take the old
+/// value for a confirmed one, however long it waits for another key.
+#[tokio::test(start_paused = true)]
+async fn what_was_read_in_an_outage_is_not_confirmed_later() {
+    for (mode, passes) in [(StaleMode::Rule, false), (StaleMode::Last, true), (StaleMode::Deny, false)] {
+        let shop = Shop::with(mode, 100);
+        shop.source.set("alice", of(5));
+        assert!(shop.asks("alice", 1_000).await.0, "her record is known from here on");
+        shop.records.doubt(true);
+        shop.source.0.is_held.store(true, Relaxed);
+        let comes_back = async {
+            tokio::task::yield_now().await;
+            shop.source.set("alice", of(0));
+            shop.records.forget(&key("alice"));
+            shop.records.doubt(false);
+            shop.source.0.is_held.store(false, Relaxed);
+            shop.source.0.released.notify_waiters();
+        };
+        // What is waited for comes first, and what was known is looked at after it.
+        let mut request = Request::new("shop", 1).descriptor(&[("user", "bob")]);
+        let four = DescriptorOptions { hits_addend: Some(4), ..DescriptorOptions::default() };
+        request.push([Entry { key: "user", value: "alice" }], four);
+        let service = shop.service(2_000);
+        let (decided, ()) = futures_util::future::join(decided(&service, &request), comes_back).await;
+        assert_eq!(decided, (passes, false), "{mode:?}");
     }
 }
 

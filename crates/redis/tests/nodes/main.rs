@@ -111,3 +111,24 @@ fn two_nodes_share_a_limit_and_a_seed_gives_the_same_run() {
     );
     assert_eq!(run(7), first);
 }
+
+/// A node serves from its first connection on. What fails then is tried again as by a running node, not after the pauses of
+/// the start, which grow to half a minute.
+#[test]
+fn a_node_that_serves_waits_no_longer_than_a_second_between_looks() {
+    let world = Arc::new(World::default());
+    let (node, clock) = (Node::new(&world, 7, Duration::ZERO), Arc::clone(&world));
+    let (answer, waited) = world.run(async move {
+        let (store, rules) = (store(&node, 1_000_000), rules());
+        clock.refuse_reads(true);
+        store.attach();
+        node.sleep(Duration::from_secs(60)).await;
+        let answer = ask(&store, &rules, "a", 1).await;
+        clock.refuse_reads(false);
+        let since = clock.now();
+        until_up(&store).await;
+        (answer, clock.now() - since)
+    });
+    assert_eq!(answer, (Code::Ok, 2));
+    assert!(waited <= Duration::from_millis(1_100), "{waited:?}");
+}

@@ -54,6 +54,11 @@ impl Spawned {
 }
 
 impl World {
+    /// Redis refuses GET, so no look at it succeeds, though it decides.
+    pub(crate) fn refuse_reads(&self, refuses: bool) {
+        self.redis.lock().expect("no panic").refuses_reads = refuses;
+    }
+
     pub(crate) fn now(&self) -> Duration {
         *self.now.lock().expect("no panic")
     }
@@ -212,6 +217,7 @@ impl Transport for Wire {
 struct Redis {
     texts: BTreeMap<Vec<u8>, Vec<u8>>,
     hits: BTreeMap<Vec<u8>, u64>,
+    refuses_reads: bool,
 }
 
 impl Redis {
@@ -229,6 +235,9 @@ impl Redis {
             [b"PING"] => Value::SimpleString("PONG".to_owned()),
             [b"CONFIG", ..] => Value::Array(vec![text("maxmemory-policy"), text("noeviction")]),
             [b"EXPIRE", key, _] => Value::Int(self.texts.contains_key(key).into()),
+            [b"GET", _] if self.refuses_reads => {
+                redis::parse_redis_value(b"-LOADING it takes a while\r\n").expect("an error")
+            }
             [b"GET", key] => self.texts.get(key).map_or(Value::Nil, |text| Value::BulkString(text.clone())),
             [b"SET", key, value, b"NX", ..] => {
                 self.texts.entry(key.to_vec()).or_insert_with(|| value.to_vec());

@@ -10,24 +10,31 @@ use tidegate_simulation::scenario::Scenario;
 const SEEDS: Range<u64> = 0..1_000;
 /// Of these the scripts run too.
 const SEEDS_OF_BOTH: Range<u64> = 1_000..1_100;
+/// Each found a fault that no longer is: a record that was read in an outage and confirmed after it; looks at Redis that
+/// were half a minute apart while requests were served.
+const REGRESSIONS: [u64; 2] = [5736012772374845830, 6455210636559670481];
 
 #[test]
 fn nothing_goes_wrong() {
-    judge(SEEDS, RunBy::Model);
+    judge(&SEEDS.collect::<Vec<_>>(), RunBy::Model);
+}
+
+#[test]
+fn what_went_wrong_before_does_not() {
+    judge(&REGRESSIONS, RunBy::Model);
 }
 
 #[test]
 fn the_model_and_the_scripts_agree_in_every_call() {
-    judge(SEEDS_OF_BOTH, RunBy::Both);
+    judge(&SEEDS_OF_BOTH.collect::<Vec<_>>(), RunBy::Both);
 }
 
 /// On two threads, as each world has one.
-fn judge(seeds: Range<u64>, scripts_run_by: RunBy) {
+fn judge(seeds: &[u64], scripts_run_by: RunBy) {
     std::thread::scope(|scope| {
         for first in 0..2 {
-            let seeds = seeds.clone().skip(first).step_by(2);
             scope.spawn(move || {
-                for seed in seeds {
+                for &seed in seeds.iter().skip(first).step_by(2) {
                     let scenario = Scenario { scripts_run_by, ..Scenario::new(seed, None) };
                     let violation = run(&scenario, false).violation;
                     assert_eq!(violation, None, "seed {seed}: run tidegate-simulation --seed {seed}");
