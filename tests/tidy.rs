@@ -601,8 +601,10 @@ fn the_shared_store_and_the_service_ask_their_runtime() {
         "clock" | "runtime" => false,
         room => source.house() == store || source.house() == program && room == "service",
     };
-    // A judge of tests.
-    let is_driven = |source: &&Source| is_driven(source) && !source.path.ends_with("records/oracle.rs");
+    // Judges of tests.
+    let is_judge =
+        |path: &Path| ["records/oracle.rs", "records/batches.rs"].iter().any(|it| path.ends_with(it));
+    let is_driven = |source: &&Source| is_driven(source) && !is_judge(&source.path);
     for source in sources().iter().filter(is_driven) {
         for line in numbered(&source.production()) {
             // Each thread reads the rules in force through a cache of its own.

@@ -10,6 +10,8 @@
 
 mod fetches;
 #[cfg(test)]
+mod batches;
+#[cfg(test)]
 mod oracle;
 #[cfg(test)]
 mod tests;

@@ -89,7 +89,7 @@ impl Shop {
     }
 
     /// The service at this second. All share the counters.
-    fn service(&self, second: u64) -> Service {
+    pub(super) fn service(&self, second: u64) -> Service {
         // It begins later than the test ends, so it stands still.
         let begins = monotonic() + Duration::from_secs(86_400);
         let clock = Clock::new(begins, Timestamp::from_secs(second));

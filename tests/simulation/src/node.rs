@@ -83,7 +83,7 @@ impl Runtime for Node {
     }
 
     fn worker(&self) -> usize {
-        0
+        self.world.worker()
     }
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {

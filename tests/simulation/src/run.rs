@@ -1,6 +1,7 @@
 //! One run: a scenario is played, and judged.
 
 mod ask;
+mod batch;
 mod checks;
 mod cluster;
 mod faults;
@@ -8,7 +9,7 @@ mod records;
 mod resets;
 mod way;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use tidegate::{Records, Service};
@@ -66,6 +67,8 @@ pub enum Kind {
     NotRecovered,
     /// A request was decided by a limit that was not in force.
     WrongLimit,
+    /// An answer is none to its request.
+    WrongAnswer,
     /// Leased hits are neither spent nor given back.
     Unaccounted,
 }
@@ -94,8 +97,8 @@ struct Run {
 struct State {
     service: Option<Arc<Service<Node>>>,
     records: Option<Arc<Records<Node>>>,
-    /// Told when the node stops.
-    stopping: Arc<Notify>,
+    /// Told when the node stops: one for each worker.
+    stopping: Vec<Arc<Notify>>,
     version: usize,
     /// The resets that it has heard of. They survive a crash, because they lie in Redis.
     epochs: Epochs,
@@ -186,26 +189,33 @@ impl Run {
         service.except(state.excepted.all());
         service.install(self.rules[state.version].clone());
         state.service = Some(Arc::clone(&service));
-        (state.stopping, state.asking) = Default::default();
-        let (run, stopping, asking) =
-            (Arc::clone(self), Arc::clone(&state.stopping), Arc::clone(&state.asking));
+        state.asking = Arc::default();
+        state.stopping = (0..self.scenario.workers).map(|_| Arc::default()).collect();
+        let (stopping, asking) = (state.stopping.clone(), Arc::clone(&state.asking));
         drop(nodes);
         self.world.tell(|| format!("node {number} starts"));
-        self.world.spawn(number, async move {
-            service.work(stopping.notified()).await;
-            // A request that still waits may hold leased hits. All of them end within their budgets.
-            while asking.load(Relaxed) > 0 {
-                run.world.until(run.world.now() + MILLI).await;
-            }
-            run.check_accounts(number, &service);
-        });
+        let working = Arc::new(AtomicUsize::new(stopping.len()));
+        for (worker, stopping) in stopping.into_iter().enumerate() {
+            let (run, service, working) = (Arc::clone(self), Arc::clone(&service), Arc::clone(&working));
+            let asking = Arc::clone(&asking);
+            self.world.spawn_on((number, worker), async move {
+                service.work(stopping.notified()).await;
+                // A request that still waits may hold leased hits. All of them end within their budgets.
+                while asking.load(Relaxed) > 0 {
+                    run.world.until(run.world.now() + MILLI).await;
+                }
+                if working.fetch_sub(1, Relaxed) == 1 {
+                    run.check_accounts(number, &service);
+                }
+            });
+        }
     }
 
     /// A node serves nobody any more, and gives back what it has of leases.
     fn stop_node(&self, node: usize) {
         let state = &mut lock(&self.nodes)[node];
         state.service = None;
-        state.stopping.notify_one();
+        state.stopping.iter().for_each(|worker| worker.notify_one());
     }
 
     fn wrong(&self, kind: Kind, what: String) {

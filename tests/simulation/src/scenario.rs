@@ -2,6 +2,7 @@
 //!
 //! A scenario is plain data, so that parts of it can be left out: that is how a failing run is made short.
 
+mod batches;
 mod drawn;
 mod fault;
 mod operators;
@@ -48,6 +49,10 @@ pub struct Scenario {
     pub deny_cache_bytes: usize,
     /// COLD_START=deny.
     pub denies_cold: bool,
+    /// How many workers a node has.
+    pub workers: usize,
+    /// REDIS_POOL_SIZE: workers beyond share connections.
+    pub pool_size: usize,
     /// Once in so many messages one takes much longer.
     pub slow_one_in: u64,
     /// How much longer each message of a node takes, to servers and back.
@@ -135,6 +140,38 @@ pub struct Ask {
     pub cancelled: Option<Cancelled>,
     /// How much later it gives back what it was admitted, at another node perhaps.
     pub refunded: Option<(Time, usize)>,
+    /// The worker that reads it.
+    pub worker: usize,
+    /// A worker reads requests of the same batch together, up to eight. `None`: it comes alone.
+    pub batch: Option<u32>,
+    /// What is unusual about it.
+    pub form: Form,
+}
+
+impl Ask {
+    /// A request that comes alone, of a client that waits for its answer.
+    pub fn new(at: Time, node: usize, items: Vec<Item>) -> Self {
+        let (deadline, cancelled, refunded, batch) = (None, None, None, None);
+        Self { at, node, items, deadline, cancelled, refunded, worker: 0, batch, form: Form::Usual }
+    }
+
+    /// Whether a worker reads this request together with another.
+    pub fn is_read_with(&self, other: &Self) -> bool {
+        self.batch.is_some() && (self.at, self.node, self.batch) == (other.at, other.node, other.batch)
+    }
+}
+
+/// What a front makes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A request that is decided.
+    Usual,
+    /// A request of another domain, which has no rules.
+    Elsewhere,
+    /// A request that is refused when a part of it was read.
+    Refused,
+    /// Nothing: its client went away, or its message is not there yet.
+    Nothing,
 }
 
 /// When a client goes away.
@@ -191,6 +228,7 @@ impl Display for Scenario {
             if self.denies_cold { "COLD_START=deny" } else { "COLD_START=allow" }
         )?;
         let far: Vec<_> = self.far.iter().map(|way| way.map(|more| more / MILLI)).collect();
+        writeln!(formatter, "{} workers a node, REDIS_POOL_SIZE {}", self.workers, self.pool_size)?;
         writeln!(
             formatter,
             "messages of nodes take {far:?} ms longer there and back, one in {} long",

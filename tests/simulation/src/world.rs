@@ -6,7 +6,7 @@
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt::Write as _;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -29,6 +29,8 @@ pub struct World {
     ready: Mutex<VecDeque<Arc<Running>>>,
     /// All tasks that may still run.
     tasks: Mutex<Vec<Weak<Running>>>,
+    /// The worker whose task runs now.
+    worker: AtomicUsize,
     /// Groups of tasks that stand still, and what waits there.
     frozen: Mutex<Vec<(usize, Vec<Arc<Running>>)>>,
     /// What happened, if somebody wants to read it.
@@ -79,6 +81,8 @@ struct Running {
     world: Weak<World>,
     /// The node that it belongs to.
     group: usize,
+    /// Which worker of the node runs it.
+    worker: usize,
     future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
     is_ready: AtomicBool,
     is_aborted: AtomicBool,
@@ -131,11 +135,21 @@ impl World {
         self.now.load(Relaxed)
     }
 
-    /// Starts a task of a group.
+    /// Starts a task of a group, on the worker whose task runs now.
     pub fn spawn(self: &Arc<Self>, group: usize, task: impl Future<Output = ()> + Send + 'static) -> Handle {
+        self.spawn_on((group, self.worker()), task)
+    }
+
+    /// Starts a task of a group, on a worker.
+    pub fn spawn_on(
+        self: &Arc<Self>,
+        (group, worker): (usize, usize),
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Handle {
         let task = Arc::new(Running {
             world: Arc::downgrade(self),
             group,
+            worker,
             future: Mutex::new(Some(Box::pin(task))),
             is_ready: AtomicBool::new(true),
             is_aborted: AtomicBool::new(false),
@@ -149,6 +163,11 @@ impl World {
         // Whoever waits for something is kept by the waker that it left there.
         lock(&self.ready).push_back(task);
         handle
+    }
+
+    /// The worker whose task runs now. What happens outside of tasks is the first one's.
+    pub fn worker(&self) -> usize {
+        self.worker.load(Relaxed)
     }
 
     /// Does something at a time.
@@ -196,8 +215,10 @@ impl World {
     pub fn run_until(self: &Arc<Self>, end: Time) {
         loop {
             while let Some(task) = self.next_ready() {
+                self.worker.store(task.worker, Relaxed);
                 task.poll();
             }
+            self.worker.store(0, Relaxed);
             let event = {
                 let mut events = lock(&self.events);
                 if events.peek().is_none_or(|event| event.at > end) { None } else { events.pop() }

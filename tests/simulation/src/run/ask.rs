@@ -1,8 +1,9 @@
 //! What clients do in a run: they ask, go away, and give hits back; and what they were answered.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,12 +12,13 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::request::{DescriptorOptions, Entry, Override, Request};
 use tidegate_engine::rules::Unit;
 
+use super::batch::{Asked, Together};
 use super::resets::EpochNumbers;
 use super::way::{Decided, Way};
 use super::{Kind, LATE_MAX, Run};
 use crate::oracle::{Outcome, Record};
 use crate::redis::server::EPOCH_MICROS;
-use crate::scenario::{Ask, Cancelled, Item};
+use crate::scenario::{Ask, Cancelled, Form, Item};
 use crate::world::{MICRO, MILLI, SECOND, Time, lock};
 
 /// The keys of limits in requests, and the values of counters.
@@ -42,23 +44,43 @@ impl Drop for Asking {
 impl Run {
     /// Clients ask one after the other, from this request on.
     pub(super) fn ask_from(self: &Arc<Self>, number: usize) {
-        let Some(ask) = self.scenario.asks.get(number) else { return };
-        let run = Arc::clone(self);
+        let asks = &self.scenario.asks[number..];
+        let Some(ask) = asks.first() else { return };
+        let (run, more) = (Arc::clone(self), asks[1..].iter().take_while(|it| it.is_read_with(ask)).count());
         self.world.at(ask.at, move |_| {
-            run.ask(number, &run.scenario.asks[number]);
-            run.ask_from(number + 1);
+            run.ask_together(number..number + 1 + more);
+            run.ask_from(number + 1 + more);
         });
     }
 
+    /// Clients ask, and a worker reads all of it at once.
+    fn ask_together(self: &Arc<Self>, numbers: Range<usize>) {
+        let asks = &self.scenario.asks[numbers.clone()];
+        let Some(way) = Way::through(self, asks[0].node) else { return };
+        let asked = |(number, ask): (usize, &Ask)| Asked {
+            number,
+            items: ask.items.clone(),
+            gives: false,
+            form: ask.form,
+            is_gone: AtomicBool::new(false),
+        };
+        let together = Together::new(way, numbers.clone().zip(asks).map(asked).collect());
+        for (place, (number, ask)) in numbers.zip(asks).enumerate() {
+            if matches!(ask.form, Form::Usual | Form::Elsewhere) {
+                self.ask(number, ask, (Arc::clone(&together), place));
+            }
+        }
+    }
+
     /// A client asks.
-    fn ask(self: &Arc<Self>, number: usize, ask: &Ask) {
-        let Some(task) = self.request(number, ask.node, ask.items.clone(), 1, ask.deadline) else { return };
+    fn ask(self: &Arc<Self>, number: usize, ask: &Ask, (together, place): (Arc<Together>, usize)) {
+        let task = self.answer(Arc::clone(&together), place, ask.node, ask.deadline);
         let (run, node, cancelled) = (Arc::clone(self), ask.node, ask.cancelled);
         let waits_max = match cancelled {
             Some(Cancelled::Waiting(times)) => times,
             _ => u32::MAX,
         };
-        let asking = self.world.spawn(node, async move {
+        let asking = self.world.spawn_on((node, ask.worker), async move {
             let admitted = waiting_at_most(waits_max, task).await.flatten();
             let ask = &run.scenario.asks[number];
             let refunded = ask.refunded.filter(|&(after, _)| run.still_counts(ask, run.world.now() + after));
@@ -74,7 +96,10 @@ impl Run {
             }
         });
         if let Some(Cancelled::After(after)) = cancelled {
-            self.world.at(self.world.now() + after, move |_| asking.abort());
+            self.world.at(self.world.now() + after, move |_| {
+                together.asked(place).is_gone.store(true, Relaxed);
+                asking.abort();
+            });
         }
     }
 
@@ -130,23 +155,41 @@ impl Run {
         sign: i8,
         deadline: Option<Time>,
     ) -> Option<Pin<Box<impl Future<Output = Option<bool>> + Send + use<>>>> {
-        let way = Way::through(self, node)?;
-        let (run, version) = (Arc::clone(self), lock(&self.nodes)[node].version);
+        let (form, is_gone) = (Form::Usual, AtomicBool::new(false));
+        let asked = Asked { number, items, gives: sign < 0, form, is_gone };
+        Some(self.answer(Together::new(Way::through(self, node)?, vec![asked]), 0, node, deadline))
+    }
+
+    /// The answer to a request of a batch, as of [`request`](Self::request).
+    fn answer(
+        self: &Arc<Self>,
+        together: Arc<Together>,
+        place: usize,
+        node: usize,
+        deadline: Option<Time>,
+    ) -> Pin<Box<impl Future<Output = Option<bool>> + Send + use<>>> {
+        let run = Arc::clone(self);
         // Boxed, because it is large and handed on.
-        Some(Box::pin(async move {
+        Box::pin(async move {
+            let (way, it) = (&together.way, together.asked(place));
             let (asked, _asking) = (run.world.now(), Asking::begin(&way.asking));
+            // Elsewhere there are no limits.
+            let items = if it.form == Form::Elsewhere { &[][..] } else { &it.items };
+            let (number, sign) = (it.number, if it.gives { -1 } else { 1 });
             let first = if sign > 0 {
-                run.note(number, (asked, deadline), &items, (version, &way.epochs))
+                run.note(number, (asked, deadline), items, (way.version, &way.epochs))
             } else {
                 usize::MAX
             };
-            let read = |request: &mut Request<'static>| {
-                request.begin("sim", 1);
-                items.iter().for_each(|item| run.push(request, item, version, sign < 0));
+            let answered = match together.take(&run, place) {
+                Some(decided) => Ok(decided),
+                None => {
+                    let read = |request: &mut Request<'static>| together.read(&run, place, request);
+                    way.finish(read, deadline.map(Duration::from_nanos)).await
+                }
             };
-            let answered = way.decide(read, deadline.map(Duration::from_nanos)).await;
-            run.answered((number, first), node, (asked, deadline), &items, sign, answered)
-        }))
+            run.answered((number, first), node, (asked, deadline), items, sign, answered)
+        })
     }
 
     /// Adds a descriptor to a request. `gives`: its hits go back.
@@ -189,7 +232,12 @@ impl Run {
             );
         }
         let Decided { is_ok, counters } = match answered {
-            Ok(answered) => answered,
+            Ok(answered) if answered.counters.len() == items.len() => answered,
+            Ok(answered) => {
+                let what = format!("request {number} has an answer of {} limits", answered.counters.len());
+                self.wrong(Kind::WrongAnswer, what);
+                return None;
+            }
             Err(error) => {
                 lock(&self.codes)[2] += 1;
                 self.world.tell(|| format!("node {node}: request {number} {what} {items:?}: {error}"));

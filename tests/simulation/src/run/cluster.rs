@@ -91,7 +91,8 @@ pub(super) fn service(
             let lease_time = Duration::from_nanos(scenario.lease_time);
             options = options.deny_cold(DenyCold { window_max: Duration::from_secs(3_600), lease_time });
         }
-        RedisStore::on(node.clone(), options.wait_replicas(scenario.wait_replicas))
+        options = options.wait_replicas(scenario.wait_replicas).workers(scenario.workers);
+        RedisStore::on(node.clone(), options.pool_size(scenario.pool_size))
     };
     let (main, per_second) = match scenario.layout {
         Layout::Single => (on(Kind::Single(host("main"))), None),

@@ -1,9 +1,8 @@
-//! The way of a request through a node: the program's own `Service`, called as its fronts do. First it decides what the node
+//! The way of requests through a node: the program's own `Service`, called as its fronts do. First it decides what the node
 //! can decide by itself. If Redis has to be asked, the front goes on with other requests before it waits.
 //!
-//! In: a request. Out: what its client is told, and under which limits that was decided.
+//! In: requests. Out: what its client is told, and under which limits that was decided.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::Poll;
@@ -28,6 +27,8 @@ pub(super) struct Way {
     rules: Snapshot,
     /// In which epoch each counter is there.
     pub(super) epochs: EpochNumbers,
+    /// Which rules these are.
+    pub(super) version: usize,
     /// Requests to this service that wait for an answer.
     pub(super) asking: Arc<AtomicU64>,
 }
@@ -35,7 +36,7 @@ pub(super) struct Way {
 /// What was decided.
 pub(super) struct Decided {
     pub(super) is_ok: bool,
-    /// Of each descriptor.
+    /// Of each descriptor that meets a limit.
     pub(super) counters: SmallVec<[Counter; 4]>,
 }
 
@@ -50,19 +51,19 @@ pub(super) struct Counter {
 }
 
 impl Decided {
-    fn of(decision: &Decision<'_>) -> Self {
+    pub(super) fn of(decision: &Decision<'_>) -> Self {
         let counter = |status: &Status<'_>| match status {
-            Status::Limited(limited) => Counter {
+            Status::Limited(limited) => Some(Counter {
                 over: limited.verdict.over,
                 requests: limited.limit.requests(),
                 window_nanos: limited.limit.window_nanos(),
                 is_shadow: limited.shadow,
-            },
-            Status::NoLimit | Status::Replaced(_) | Status::Unlimited(_) => {
-                panic!("every item meets a limit")
-            }
+            }),
+            Status::NoLimit => None,
+            Status::Replaced(_) | Status::Unlimited(_) => panic!("no rule is of this kind"),
         };
-        Self { is_ok: decision.code == Code::Ok, counters: decision.statuses.iter().map(counter).collect() }
+        let counters = decision.statuses.iter().filter_map(counter).collect();
+        Self { is_ok: decision.code == Code::Ok, counters }
     }
 }
 
@@ -73,18 +74,24 @@ impl Way {
         let service = Arc::clone(state.service.as_ref()?);
         let rules = service.snapshot().ok()?;
         let (epochs, asking) = (state.epoch_numbers, Arc::clone(&state.asking));
-        Some(Self { service, rules, epochs, asking })
+        Some(Self { service, rules, epochs, version: state.version, asking })
     }
 
-    /// Decides the request that `read` fills in, whose client waits for `timeout`.
-    pub(super) async fn decide(
+    /// Decides those requests of a batch that the node can decide by itself.
+    pub(super) fn decide(
+        &self,
+        batch: &Batch<'_>,
+        render: impl FnMut(usize, &Request<'_>, Option<&Decision<'_>>),
+    ) {
+        self.service.decide(self.rules.in_force(), batch, render);
+    }
+
+    /// Decides the request that `read` fills in, whose client waits for `timeout`, with Redis.
+    pub(super) async fn finish(
         &self,
         read: impl Fn(&mut Request<'static>),
         timeout: Option<Duration>,
     ) -> Result<Decided, ServiceError> {
-        if let Some(decided) = self.decide_now(&read) {
-            return Ok(decided);
-        }
         // A front goes on with other requests first.
         give_way().await;
         let read = |request: &mut Request<'static>| {
@@ -93,17 +100,6 @@ impl Way {
         };
         let decided = |_: &Request<'_>, decision: &Decision<'_>| Decided::of(decision);
         self.service.finish(self.rules.in_force(), read, timeout, decided).await
-    }
-
-    fn decide_now(&self, read: impl Fn(&mut Request<'static>)) -> Option<Decided> {
-        let (mut batch, mut decided) = (Batch::default(), None);
-        let Ok(()) = batch.read(|request| {
-            read(request);
-            Ok::<_, Infallible>(())
-        });
-        let live = self.rules.in_force();
-        self.service.decide(live, &batch, |_, _, decision| decided = decision.map(Decided::of));
-        decided
     }
 
     /// Gives all hits of the counters of a request back.

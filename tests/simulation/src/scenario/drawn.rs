@@ -9,7 +9,8 @@ use tidegate_engine::limit::Algorithm;
 use tidegate_engine::rules::StoreFailure;
 
 use super::{
-    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, operators, plots, records, stage,
+    ASKED, Ask, Cancelled, Fault, Item, Layout, LimitSpec, Scenario, What, batches, operators, plots,
+    records, stage,
 };
 use crate::node::NodeClock;
 use crate::random::Random;
@@ -51,6 +52,8 @@ impl Scenario {
             wait_replicas: random.pick(&[0, 0, 0, 1]),
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),
             denies_cold: random.one_in(3),
+            workers: 1,
+            pool_size: 10,
             slow_one_in: random.pick(&[50, 500, 1 << 40, 1 << 40]),
             far: (0..nodes).map(|_| far(&mut random, timeout)).collect(),
             stale_mode: StaleMode::Rule,
@@ -68,6 +71,8 @@ impl Scenario {
         if staged.is_none() {
             records::add(&mut random.fork(), &mut scenario);
         }
+        // What is added later draws from generators of its own: so older seeds mean the same runs where it adds nothing.
+        batches::add(&mut Random::new(seed ^ batches::OWN), &mut scenario);
         scenario
     }
 }
@@ -145,10 +150,9 @@ fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
         };
         burst = burst.saturating_sub(1);
         let count = if random.one_in(several) { 1 + random.below(3) } else { 1 };
+        let items = (0..count).map(|_| item(random, &scenario.limits, keys)).collect();
+        let node = random.below(scenario.clocks.len() as u64) as usize;
         asks.push(Ask {
-            items: (0..count).map(|_| item(random, &scenario.limits, keys)).collect(),
-            at: now,
-            node: random.below(scenario.clocks.len() as u64) as usize,
             deadline: random.one_in(4).then(|| random.pick(&[1, 5, 20, 50]) * MILLI),
             cancelled: random.one_in(20).then(|| match random.one_in(2) {
                 true => Cancelled::After(random.below(3 * MILLI)),
@@ -157,12 +161,13 @@ fn asks(random: &mut Random, scenario: &Scenario) -> Vec<Ask> {
             refunded: random
                 .one_in(refunds)
                 .then(|| (random.below(SECOND), random.below(scenario.clocks.len() as u64) as usize)),
+            ..Ask::new(now, node, items)
         });
     }
     asks
 }
 
-fn item(random: &mut Random, limits: &[LimitSpec], keys: u64) -> Item {
+pub(super) fn item(random: &mut Random, limits: &[LimitSpec], keys: u64) -> Item {
     let limit = random.below(limits.len() as u64) as usize;
     let most = u64::from(limits[limit].requests[0]);
     let hits = random.pick(&[0, 1, 1, 1, 1, 1, 2, most / 3 + 1, most]);

@@ -212,5 +212,5 @@ fn take_all(scenario: &mut Scenario, from: Time, node: usize, (limit, hits): (us
 fn ask(scenario: &mut Scenario, at: Time, node: usize, items: &[(usize, u64)]) {
     let item = |&(limit, hits): &(usize, u64)| Item { limit, key: KEY, hits };
     let items = items.iter().map(item).collect();
-    scenario.asks.push(Ask { at, node, items, deadline: None, cancelled: None, refunded: None });
+    scenario.asks.push(Ask::new(at, node, items));
 }

@@ -38,6 +38,8 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         wait_replicas: 0,
         deny_cache_bytes: 0,
         denies_cold: false,
+        workers: 1,
+        pool_size: 10,
         slow_one_in: 1 << 40,
         far: vec![[0, 0]; 2],
         stale_mode: StaleMode::Rule,
@@ -50,7 +52,7 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
 /// A request for so many hits of each of these limits.
 fn ask(at: Time, node: usize, items: &[(usize, u64)]) -> Ask {
     let item = |&(limit, hits): &(usize, u64)| Item { limit, key: 0, hits };
-    Ask { at, node, items: items.iter().map(item).collect(), deadline: None, cancelled: None, refunded: None }
+    Ask::new(at, node, items.iter().map(item).collect())
 }
 
 /// A failover keeps the generation of a server but loses what was charged last. Hits of a request that another server

@@ -1,0 +1,53 @@
+//! Requests that a worker reads together, and nodes of several workers.
+//!
+//! In: a scenario that was drawn. Out: more requests in it, at the times of others: for the same counters and for others, with
+//! several descriptors, refused ones and missing ones in between. What belongs to one request of a batch and is given to
+//! another shows where they ask different counters.
+
+use super::{Ask, Form, Scenario, drawn};
+use crate::random::Random;
+
+/// Makes the draws of batches others than those of the rest.
+pub(super) const OWN: u64 = 0x6261_7463_6865_7336;
+/// Counters of each limit that are asked for together. Two of them may have records and exceptions of their own.
+const KEYS: u64 = 3;
+/// Requests that come together with another one at most: all of them are one batch.
+const MORE_MAX: u64 = 7;
+
+/// Half of all scenarios have batches.
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
+    if random.one_in(2) {
+        return;
+    }
+    (scenario.workers, scenario.pool_size) = (random.pick(&[1, 1, 2, 3]), random.pick(&[1, 10]));
+    let (seldom, unusual) = (random.pick(&[4, 20, 100]), random.pick(&[3, 6, 1_000]));
+    let workers = scenario.workers as u64;
+    let mut asks = Vec::with_capacity(2 * scenario.asks.len());
+    for (number, mut ask) in (0..).zip(std::mem::take(&mut scenario.asks)) {
+        ask.worker = random.below(workers) as usize;
+        if !random.one_in(seldom) {
+            asks.push(ask);
+            continue;
+        }
+        ask.batch = Some(number);
+        let (first, more) = (asks.len(), 1 + random.below(MORE_MAX));
+        asks.extend((0..more).map(|_| another(random, scenario, &ask, unusual)));
+        asks.insert(first + random.below(more + 1) as usize, ask);
+    }
+    scenario.asks = asks;
+}
+
+/// Another request of the same batch.
+fn another(random: &mut Random, scenario: &Scenario, ask: &Ask, unusual: u64) -> Ask {
+    let count = random.pick(&[1, 1, 1, 2, 3]);
+    let items = match random.one_in(4) {
+        // The same counter twice.
+        true => ask.items.clone(),
+        false => (0..count).map(|_| drawn::item(random, &scenario.limits, KEYS)).collect(),
+    };
+    let form = match random.one_in(unusual) {
+        true => random.pick(&[Form::Elsewhere, Form::Refused, Form::Nothing]),
+        false => Form::Usual,
+    };
+    Ask { worker: ask.worker, batch: ask.batch, form, ..Ask::new(ask.at, ask.node, items) }
+}
