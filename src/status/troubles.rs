@@ -22,8 +22,11 @@ pub(super) fn troubles<'s>(
 ) -> Vec<Value> {
     let reloads = parts.reloads.refused();
     let found = [not_serving(parts), redis(parts), failing(last)];
-    let found =
-        found.into_iter().chain(reloads.iter().map(refused)).chain([full(parts, store_bytes), cold(parts)]);
+    let found = found.into_iter().chain(reloads.iter().map(refused)).chain([
+        full(parts, store_bytes),
+        cold(parts),
+        lease_times(parts),
+    ]);
     found.flatten().collect()
 }
 
@@ -102,6 +105,13 @@ fn cold(parts: &Parts) -> Option<Value> {
             warning("cold", &format!("{lost} count as full for {seconds} s more at most (COLD_START=deny)."))
         }
     }
+}
+
+fn lease_times(parts: &Parts) -> Option<Value> {
+    let [own, longest] = parts.shared.as_ref()?.0.lease_times_differ()?;
+    let differ = format!("Nodes differ in REDIS_LEASE_TIME: {own:?} here, {longest:?} is the longest.");
+    let then = "Set the same on all: after a loss, counters count as full for the longest (COLD_START=deny).";
+    warning("cold", &format!("{differ} {then}"))
 }
 
 #[cfg(test)]

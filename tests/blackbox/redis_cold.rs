@@ -25,6 +25,10 @@ descriptors:
 const WINDOW: Duration = Duration::from_secs(2);
 /// The limits of that window, and their N.
 const LIMITS: [(&str, usize); 2] = [("strict", 20), ("leased", 200)];
+/// REDIS_LEASE_TIME.
+const LEASE_TIME: Duration = Duration::from_millis(100);
+/// What a busy machine may add to a time.
+const SLACK: Duration = Duration::from_millis(1_500);
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn setup(url: &str) -> Setup {
@@ -123,12 +127,20 @@ fn is_noticed_at_once((logs, lost): &([Log; 2], Range<u64>)) {
     assert_eq!(logs[0].asked_within(lost.end..lost.start + window), 0);
 }
 
+/// One loss costs one window.
+fn is_over_after_a_window((logs, lost): &([Log; 2], Range<u64>)) {
+    let longest = u64::try_from((WINDOW + LEASE_TIME + SLACK).as_micros()).expect("a few seconds");
+    let admitted = [0, 1].map(|limit| logs[limit].asked_within(lost.end..lost.end + longest));
+    assert!(admitted.iter().all(|&hits| hits > 0), "{admitted:?}");
+}
+
 #[test]
 fn a_server_that_was_flushed_denies_for_a_window() {
     let redis = Redis::start(&[]);
     let nodes = [(); 2].map(|()| setup(&redis.url()).start());
     let seen = lose_under_load(&nodes, ["x", "x"], || redis.ask::<()>(&["FLUSHALL"]));
     is_noticed_at_once(&seen);
+    is_over_after_a_window(&seen);
     for node in nodes {
         // The first line is of the start.
         eventually_true("it to be logged", || node.lines_with("cold: redis: ") == 2);
@@ -161,6 +173,65 @@ fn a_server_that_comes_back_with_old_data_denies_for_a_window() {
         assert!(redis.ask::<Vec<String>>(&["KEYS", "*tidegate:mark:*"]).len() <= 2);
     });
     is_noticed_at_once(&seen);
+}
+
+/// The mark of a server, and its value: four numbers.
+fn mark(redis: &Redis) -> (String, [f64; 4]) {
+    let key = redis.ask::<Vec<String>>(&["KEYS", "tidegate:mark:*"]).remove(0);
+    let value: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut redis.connect()).expect("it is there");
+    (key, std::array::from_fn(|at| f64::from_le_bytes(value[8 * at..][..8].try_into().expect("eight bytes"))))
+}
+
+/// Changes the numbers of the mark, as if a node had written it so.
+fn change_mark(redis: &Redis, change: impl FnOnce(&mut [f64; 4])) {
+    let (key, mut numbers) = mark(redis);
+    change(&mut numbers);
+    let numbers = numbers.map(f64::to_le_bytes);
+    redis::cmd("SETRANGE")
+        .arg(key)
+        .arg(0)
+        .arg(numbers.as_flattened())
+        .exec(&mut redis.connect())
+        .expect("it is");
+}
+
+/// A mark is later than the clock after a loss, when the clock was set back.
+#[test]
+fn a_clock_that_is_set_back_an_hour_costs_one_window() {
+    let redis = Redis::start(&[]);
+    let node = setup(&redis.url()).start();
+    let client = node.client();
+    eventually_true("what was unknown at the start to be over", || passes(&client, "strict", "a"));
+    change_mark(&redis, |[since, _, longest_at, _]| {
+        *since += 3_600e6;
+        *longest_at += 3_600e6;
+    });
+    let began = Instant::now();
+    assert!(!passes(&client, "strict", "b"));
+    eventually_true("an admission", || passes(&client, "strict", "b"));
+    let denied = began.elapsed();
+    assert!(denied >= WINDOW && denied < WINDOW + LEASE_TIME + SLACK, "{denied:?}");
+    eventually_true("the end on the page", || node.metric("tidegate_cold_seconds") <= 3_600.0);
+}
+
+/// The one with the shorter one would write marks that are over too early.
+#[test]
+fn nodes_agree_on_the_longest_lease_time() {
+    let redis = Redis::start(&[]);
+    let [short, long] = ["100ms", "3s"].map(|time| setup(&redis.url()).env("REDIS_LEASE_TIME", time).start());
+    let differ = |node: &Tidegate| status_page::troubles(node).contains("Nodes differ in REDIS_LEASE_TIME: ");
+    eventually_true("both to know", || differ(&short) && differ(&long));
+    assert!(status_page::troubles(&short).contains("100ms here, 3s is the longest."));
+    assert_eq!(short.lines_with("nodes differ in REDIS_LEASE_TIME"), 1, "{:#?}", short.output());
+    drop(long);
+    // The one that is left notices the loss.
+    redis.ask::<()>(&["FLUSHALL"]);
+    assert!(!passes(&short.client(), "strict", "x"));
+    assert_eq!(mark(&redis).1[1], 3e6);
+    // A minute later nobody has it any more.
+    change_mark(&redis, |mark| mark[2] -= 64e6);
+    eventually_true("the longest lease time to be forgotten", || mark(&redis).1[1] == 100e3);
+    eventually_true("the page to know", || !differ(&short));
 }
 
 fn passes_sometime(node: &Tidegate) -> bool {

@@ -7,6 +7,7 @@
 //! and writes one if it is not there: from then on nothing is missing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,6 +24,8 @@ pub(super) struct Mark {
     pub(super) told: Vec<u8>,
     /// Since when nothing is missing, in microseconds of the server's clock.
     pub(super) since_micros: u64,
+    /// The longest lease time of nodes.
+    pub(super) lease_micros: u64,
     /// Whether calls name it among their keys. In a Cluster it is in another slot than their counters.
     is_named: bool,
 }
@@ -40,9 +43,7 @@ impl Marked {
     /// Keeps a mark that was read. Returns whether it is another one.
     pub(super) fn set(&self, mark: Mark) -> bool {
         let mut known = self.0.lock();
-        let is_other = known
-            .as_ref()
-            .is_none_or(|known| (&known.key, known.since_micros) != (&mark.key, mark.since_micros));
+        let is_other = known.as_ref().is_none_or(|known| known.told != mark.told);
         if is_other {
             *known = Some(Arc::new(mark));
         }
@@ -53,8 +54,42 @@ impl Marked {
     pub(super) fn begins(&self, begins: Begins, deny: &DenyCold) -> bool {
         let known = self.get().filter(|known| known.since_micros < begins.since_micros);
         known.is_some_and(|known| {
-            self.set(Mark::new(known.key.clone(), begins.since_micros, deny, known.is_named))
+            let said = (begins.since_micros, known.lease_micros);
+            self.set(Mark::new(known.key.clone(), said, deny, known.is_named))
         })
+    }
+}
+
+/// The lease times of all nodes that share the servers of one store, as a mark last had them.
+#[derive(Debug, Default)]
+pub(super) struct LeaseTimes {
+    longest_micros: AtomicU64,
+    differ: AtomicBool,
+}
+
+impl LeaseTimes {
+    /// The longest, in microseconds.
+    pub(super) fn longest(&self, deny: &DenyCold) -> u64 {
+        self.longest_micros.load(Relaxed).max(micros(deny.lease_time))
+    }
+
+    /// Notes what a mark says, and logs when lease times begin to differ.
+    pub(super) fn read(&self, longest_micros: u64, differ: bool, deny: &DenyCold) {
+        self.longest_micros.store(longest_micros, Relaxed);
+        if differ && !self.differ.swap(differ, Relaxed) {
+            tracing::warn!(
+                "redis: nodes differ in REDIS_LEASE_TIME: {:?} here, {:?} is the longest (COLD_START=deny needs the same \
+                 on all)",
+                deny.lease_time,
+                Duration::from_micros(longest_micros)
+            );
+        }
+        self.differ.store(differ, Relaxed);
+    }
+
+    /// Whether nodes differ.
+    pub(super) fn differ(&self) -> bool {
+        self.differ.load(Relaxed)
     }
 }
 
@@ -78,9 +113,14 @@ impl Mark {
         Memory { key: self.key.clone(), generation, connection: 0 }
     }
 
-    pub(super) fn new(key: Vec<u8>, since_micros: u64, deny: &DenyCold, is_named: bool) -> Self {
-        let told = told_cold(micros(deny.window_max), micros(deny.lease_time), since_micros, &key);
-        Self { key, told, since_micros, is_named }
+    pub(super) fn new(
+        key: Vec<u8>,
+        (since_micros, lease_micros): (u64, u64),
+        deny: &DenyCold,
+        is_named: bool,
+    ) -> Self {
+        let told = told_cold(micros(deny.window_max), lease_micros, since_micros, &key);
+        Self { key, told, since_micros, lease_micros, is_named }
     }
 }
 
@@ -96,8 +136,9 @@ mod tests {
     #[test]
     fn a_mark_that_did_not_change_is_kept() {
         let deny = DenyCold { window_max: Duration::from_secs(60), lease_time: Duration::ZERO };
-        let (marked, mark) = (Marked::default(), |since| Mark::new(b"m".to_vec(), since, &deny, true));
+        let (marked, mark) = (Marked::default(), |said| Mark::new(b"m".to_vec(), said, &deny, true));
         assert!(marked.get().is_none());
-        assert_eq!([5, 5, 6].map(|since| marked.set(mark(since))), [true, false, true]);
+        let said = [(5, 0), (5, 0), (6, 0), (6, 1)];
+        assert_eq!(said.map(|said| marked.set(mark(said))), [true, false, true, true]);
     }
 }

@@ -40,7 +40,7 @@ pub struct RedisOptions {
 pub struct DenyCold {
     /// Those of limits whose hits count no longer than this.
     pub window_max: Duration,
-    /// How long a lease lasts: its hits may be spent so long after a loss.
+    /// How long a lease of this node lasts: its hits may be spent so long after a loss.
     pub lease_time: Duration,
 }
 

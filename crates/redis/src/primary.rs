@@ -3,9 +3,9 @@
 //! In: what a server says of itself (INFO), on every new connection before it is used, and once a second. Out: the mark
 //! of the connection.
 //!
-//! A script sees that a mark is not there. Two things it cannot see: that the process was a replica meanwhile (then its
-//! data have another history), and that this node used another primary until just now. These are written into the
-//! mark here.
+//! A script sees that a mark is not there. Three things it cannot see: that the process was a replica meanwhile (then
+//! its data have another history), that this node used another primary until just now, and how long leases of other
+//! nodes last. These are written into the mark here.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ pub(super) async fn look<R: Runtime>(
     // Without a key in its slots a server has no counters either.
     let Some(key) = key(shared, &primary.run_id, holds) else { return Ok(()) };
     let before = connection.marked.get();
-    let known = before.filter(|before| before.key != key).map_or(0, |before| before.since_micros);
+    let longest = before.as_ref().map_or_else(|| shared.lease_times.longest(deny), |it| it.lease_micros);
     // A call may still be on its way for as long as a decision takes.
     let used_ago = last_use.and_then(|last_use| last_use.ago(&primary, sent));
     let used_ago = used_ago.map(|ago| ago.saturating_sub(shared.options.timeout));
@@ -113,16 +113,21 @@ pub(super) async fn look<R: Runtime>(
         .arg(&key)
         .arg(&primary.history)
         .arg(u8::from(primary.took_over));
-    command.arg(micros(deny.lease_time)).arg(known);
-    command.arg(used_ago.map_or(-1, |ago| i64::try_from(micros(ago)).unwrap_or(i64::MAX)));
+    let signed = |micros: u64| i64::try_from(micros).unwrap_or(i64::MAX);
+    command.arg(micros(deny.lease_time)).arg(longest);
+    command.arg(before.as_ref().map_or(-1, |before| signed(before.since_micros)));
+    command.arg(u8::from(before.is_some_and(|before| before.key != key)));
+    command.arg(used_ago.map_or(-1, |ago| signed(micros(ago))));
     command.arg(if last_use.is_some() { MARK_LIFE } else { 0 });
     let reply: Vec<u8> = connection.ask(shared, &command).await?;
-    let Some(&[now, since]) = script::numbers(&reply).as_deref() else {
+    let Some(&[now, since, lease, differ]) = script::numbers(&reply).as_deref() else {
         return Err(ConnectError::Unmarked(connection.wire.address.clone()));
     };
-    let (now_micros, since_micros) = (now.unsigned_abs(), since.unsigned_abs());
+    let (now_micros, since_micros, lease_micros) =
+        (now.unsigned_abs(), since.unsigned_abs(), lease.unsigned_abs());
+    shared.lease_times.read(lease_micros, differ == 1, deny);
     let is_named = !matches!(shared.options.kind, Kind::Cluster(_));
-    let is_other = connection.marked.set(Mark::new(key, since_micros, deny, is_named));
+    let is_other = connection.marked.set(Mark::new(key, (since_micros, lease_micros), deny, is_named));
     if is_other {
         shared.note_cold(&connection.wire.address, Begins { since_micros, now_micros });
     }
@@ -139,7 +144,7 @@ pub(super) async fn mark_whole<R: Runtime>(
 ) -> Result<u64, ConnectError> {
     let primary = ask_primary(shared, connection).await?;
     let Some(key) = key(shared, &primary.run_id, holds) else { return Ok(0) };
-    let mark = [0_f64.to_le_bytes().as_slice(), primary.history.as_bytes()].concat();
+    let mark = script::mark_value(0, 0, 0, &primary.history);
     let mut set = redis::cmd("SET");
     set.arg(&key).arg(mark).arg("NX").arg("EX").arg(MARK_LIFE);
     if connection.ask::<Option<String>>(shared, &set).await?.is_some() {

@@ -62,17 +62,19 @@ fn mark_life() -> String {
     format!("local MARK_LIFE = {MARK_LIFE}\n")
 }
 
-/// The last argument of a call with [`Lost::Deny`]: the longest that hits may count in a limit that is held, how long
-/// after a loss hits of leases may still be spent, since when nothing is missing as the node knows it, all in
-/// microseconds; and the key of the mark.
-pub fn told_cold(
-    held_micros_max: u64,
-    spent_late_micros: u64,
-    whole_since_micros: u64,
-    mark: &[u8],
-) -> Vec<u8> {
-    let numbers = [held_micros_max, spent_late_micros, whole_since_micros].map(double);
+/// The last argument of a call with [`Lost::Deny`]: the longest that hits may count in a limit that is held, the longest
+/// lease time that the node has read, since when nothing is missing as the node knows it, all in microseconds; and the
+/// key of the mark.
+pub fn told_cold(held_micros_max: u64, lease_micros: u64, whole_since_micros: u64, mark: &[u8]) -> Vec<u8> {
+    let numbers = [held_micros_max, lease_micros, whole_since_micros].map(double);
     [numbers.as_flattened(), mark].concat()
+}
+
+/// The value of a mark: since when nothing is missing, the longest lease time of nodes, and when a node had it, all in
+/// microseconds; and the history of the server's data.
+pub fn mark_value(since_micros: u64, lease_micros: u64, at_micros: u64, history: &str) -> Vec<u8> {
+    let numbers = [since_micros, lease_micros, at_micros, 0].map(double);
+    [numbers.as_flattened(), history.as_bytes()].concat()
 }
 
 /// The text of a script.

@@ -237,6 +237,12 @@ impl<R: Runtime> SharedStore<R> {
         })
     }
 
+    /// The lease time of this node and the longest of the nodes that share Redis, if they differ. It is noticed with
+    /// [`deny_cold`](crate::RedisOptions::deny_cold) only: after a loss, counters count as full for the longest.
+    pub fn lease_times_differ(&self) -> Option<[Duration; 2]> {
+        self.stores().find_map(|(_, store)| store.lease_times_differ())
+    }
+
     /// Reported hits that did not fit, by the counters in Redis.
     pub fn reported_total(&self) -> ReportedTotal {
         self.reported.total()

@@ -12,7 +12,7 @@ use crate::address::Address;
 use crate::cold::ColdSince;
 use crate::connect_error::ConnectError;
 use crate::failure::Failure;
-use crate::mark::Begins;
+use crate::mark::{Begins, LeaseTimes};
 use crate::options::RedisOptions;
 use crate::runtime::Runtime;
 use crate::script::{Clock, Lost, Purpose, source};
@@ -60,6 +60,8 @@ pub(super) struct Shared<R: Runtime> {
     pub(super) memory_lost: Notify,
     /// Since when counters are cold.
     pub(super) cold: ColdSince,
+    /// How long leases of all nodes last. With `deny_cold` only.
+    pub(super) lease_times: LeaseTimes,
     /// The workers that all servers answer.
     workers_up: AtomicUsize,
     /// The number of give-backs on their way.
@@ -161,6 +163,7 @@ impl<R: Runtime> Shared<R> {
             servers: Mutex::default(),
             memory_lost: Notify::new(),
             cold: ColdSince::default(),
+            lease_times: LeaseTimes::default(),
             workers_up: AtomicUsize::new(0),
             giving_back: watch::Sender::new(0),
             stats: Stats::default(),

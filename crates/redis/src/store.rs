@@ -183,6 +183,13 @@ impl<R: Runtime> RedisStore<R> {
         Some((self.shared.cold.get()?, self.shared.options.deny_cold?.window_max))
     }
 
+    /// The lease time of this node and the longest of all nodes, if they differ. With `deny_cold` only.
+    pub(super) fn lease_times_differ(&self) -> Option<[Duration; 2]> {
+        let (deny, lease_times) = (self.shared.options.deny_cold?, &self.shared.lease_times);
+        let longest = Duration::from_micros(lease_times.longest(&deny));
+        lease_times.differ().then_some([deny.lease_time, longest])
+    }
+
     /// Waits until a server loses its memory, or has since the last call.
     pub(super) async fn memory_lost(&self) {
         self.shared.memory_lost.notified().await;

@@ -184,7 +184,8 @@ impl Run {
         let node = Node::new(&self.world, &self.network, number, self.scenario.clocks[number], seed);
         state.records = self.records_of(number, &node, seed);
         let records = state.records.clone();
-        let service = Arc::new(cluster::service(&self.scenario, self.world.now(), &node, records));
+        let times = (self.world.now(), self.scenario.lease_time_of(number));
+        let service = Arc::new(cluster::service(&self.scenario, times, &node, records));
         service.begin_epochs(&state.epochs);
         service.except(state.excepted.all());
         service.install(self.rules[state.version].clone());

@@ -41,6 +41,8 @@ pub struct Scenario {
     pub limits: Vec<LimitSpec>,
     /// How long leases last.
     pub lease_time: Time,
+    /// A node whose leases do not last as long, and how long they do.
+    pub short_leases: Option<(usize, Time)>,
     /// REDIS_TIMEOUT.
     pub timeout: Time,
     /// REDIS_WAIT_REPLICAS.
@@ -195,6 +197,11 @@ pub struct Item {
 }
 
 impl Scenario {
+    /// How long leases of a node last.
+    pub fn lease_time_of(&self, node: usize) -> Time {
+        self.short_leases.filter(|(short, _)| *short == node).map_or(self.lease_time, |(_, time)| time)
+    }
+
     /// When clients have asked everything.
     pub fn asked_until(&self) -> Time {
         ASKED
@@ -218,10 +225,13 @@ impl Display for Scenario {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "{} nodes, {:?}, leases of {} ms, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache, {}",
+            "{} nodes, {:?}, leases of {} ms{}, REDIS_TIMEOUT {} ms, {} replicas, {} bytes of deny cache, {}",
             self.clocks.len(),
             self.layout,
             self.lease_time / MILLI,
+            self.short_leases
+                .map(|(node, time)| format!(" ({} ms at node {node})", time / MILLI))
+                .unwrap_or_default(),
             self.timeout / MILLI,
             self.wait_replicas,
             self.deny_cache_bytes,

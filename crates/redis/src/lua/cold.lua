@@ -1,19 +1,24 @@
 -- COLD_START=deny: a counter whose hits may have been lost counts as full until they would be over.
 --
--- The last argument: the longest that hits may count in a limit that is held, how long after a loss hits of leases may
--- still be spent, since when nothing is missing as the node knows it; all in microseconds. Then the key of the server's
--- mark, which is the last key too unless it is in another slot. The mark says since when nothing is missing. Without
--- it everything may be.
+-- The last argument: the longest that hits may count in a limit that is held, the longest lease time that the node has
+-- read, since when nothing is missing as the node knows it; all in microseconds. Then the key of the server's mark,
+-- which is the last key too unless it is in another slot. The mark says since when nothing is missing (see mark.lua).
+-- Without it everything may be.
 local told_cold = table.remove(ARGV)
-local held_max, spent_late, whole_since, mark = struct.unpack('<ddd', told_cold)
+local held_max, lease, whole_since, mark = struct.unpack('<ddd', told_cold)
 mark = told_cold:sub(mark)
 if KEYS[#KEYS] == mark then table.remove(KEYS) end
 local marked = redis.pcall('GET', mark)
 if not marked then
-  whole_since = now + spent_late
-  redis.call('SET', mark, struct.pack('<d', whole_since), 'EX', MARK_LIFE)
+  whole_since = now + lease
+  redis.call('SET', mark, struct.pack('<dddd', whole_since, lease, now, 0), 'EX', MARK_LIFE)
 elseif type(marked) == 'string' then
-  whole_since = struct.unpack('<d', marked)
+  whole_since, lease = struct.unpack('<dd', marked)
+  -- This server's clock was set back. Whatever was lost was lost before now.
+  if whole_since > now + lease then
+    whole_since = now + lease
+    redis.call('SET', mark, struct.pack('<d', whole_since) .. marked:sub(9), 'KEEPTTL')
+  end
 end
 -- Otherwise the mark's slot is on its way to another server of a Cluster: what the node knows has to do.
 

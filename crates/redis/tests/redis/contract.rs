@@ -83,14 +83,15 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         .collect();
     let window = limits[0].1;
     let mut now = begin(&mut random, limits.iter().map(|limit| limit.1).min().unwrap());
-    let cold = asked.denies().then(|| lose(asked, &mut random, seed, now, window));
-    let memory = cold.as_ref().unwrap_or(memory);
+    let mut lost = asked.denies().then(|| Lost::new(asked, &mut random, seed, now, window));
     let mut steps = Vec::new();
     for step in 0..1 + random.below(20) {
         // What is lost is lost when it is asked for first.
-        if step > 0 || cold.is_none() {
+        if step > 0 || lost.is_none() {
             now = next_time(&mut random, now, window);
         }
+        lost = lost.map(|lost| lost.at(now));
+        let memory = lost.as_ref().map_or(memory, |lost| &lost.memory);
         if random.one_in(10) && !limits[0].0.algorithm().is_bucket() {
             limits[0].0 = with_requests(&limits[0].0, random.below(12) as u32);
         }
@@ -115,13 +116,27 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
     }
 }
 
-/// All counters are lost. Returns a memory in which they are too.
-fn lose(asked: &mut Asked, random: &mut Random, seed: u64, now: u64, window: u64) -> MemoryStore {
-    let since = random.one_in(2).then(|| now.saturating_sub(random.below(window)));
-    let held_max = random.pick(&[window / 2, window, window + 1, 10 * window, 100 * YEAR]);
-    asked.lose(&format!("{{{seed}}}:mark"), since, held_max);
-    let since = Timestamp::from_nanos(since.unwrap_or(now) * 1_000);
-    store().cold(Cold::since(since, held_max * 1_000))
+/// All counters are lost in Redis, and in this memory too.
+struct Lost {
+    memory: MemoryStore,
+    since: u64,
+    held_max: u64,
+}
+
+impl Lost {
+    fn new(asked: &mut Asked, random: &mut Random, seed: u64, now: u64, window: u64) -> Self {
+        let since = random.one_in(2).then(|| now.saturating_sub(random.below(window)));
+        let held_max = random.pick(&[window / 2, window, window + 1, 10 * window, 100 * YEAR]);
+        asked.lose(&format!("{{{seed}}}:mark"), since, held_max);
+        Self { memory: store(), since: since.unwrap_or(now), held_max }
+    }
+
+    /// The clock of Redis may have been set back. What was lost was lost before it shows this time.
+    fn at(self, now: u64) -> Self {
+        let since = self.since.min(now);
+        let cold = Cold::since(Timestamp::from_nanos(since * 1_000), self.held_max * 1_000);
+        Self { memory: self.memory.cold(cold), since, ..self }
+    }
 }
 
 /// Candidates for some of the counters. Each has always the same limit: half of the numbers, and one more.
@@ -220,6 +235,35 @@ fn the_buckets_are_the_same_in_redis() {
 #[test]
 fn requests_of_several_descriptors_are_the_same_in_redis() {
     run_all(&Algorithm::ALL, 10_000..13_000, false);
+}
+
+/// With COLD_START=deny: counters were full until the clock showed the time of the loss again.
+#[test]
+fn a_clock_that_is_set_back_an_hour_costs_one_window() {
+    const WINDOW: u64 = 60 * SECOND;
+    const SET_BACK: u64 = TODAY - 3_600 * SECOND;
+    for server in [Server::start(&[]), Server::valkey()] {
+        let mut asked = Asked::denying(vec![server.connect()]);
+        for algorithm in Algorithm::ALL {
+            let (limit, name) = (Limit::new(algorithm, 10, WINDOW * 1_000), algorithm.name());
+            asked.lose(&format!("{name}:mark"), None, WINDOW);
+            let mut over = |counter: &str, now: u64| {
+                let plan = plan([check(limit, key(1), Hits::Take(1))]);
+                let verdicts = asked.apply(&plan, |_| format!("{name}:{counter}"), now);
+                verdicts[0].expect("a verdict of the only check").over
+            };
+            let asks = [
+                ("a", TODAY),
+                ("b", SET_BACK),
+                ("b", SET_BACK + WINDOW - 1),
+                ("b", SET_BACK + WINDOW),
+                ("c", SET_BACK + 2 * WINDOW),
+                ("c", TODAY + 1),
+            ];
+            let is_over = asks.map(|(counter, now)| over(counter, now));
+            assert_eq!(is_over, [true, true, true, false, false, false], "{name}");
+        }
+    }
 }
 
 /// With COLD_START=deny.

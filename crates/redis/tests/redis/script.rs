@@ -3,7 +3,9 @@
 use redis::{Connection, ConnectionLike, RedisResult, Script};
 use tidegate_engine::decision::Verdicts;
 use tidegate_engine::plan::{Check, Plan, Step};
-use tidegate_redis::script::{Answered, Call, Clock, Lost, Purpose, Whole, numbers, source, told_cold};
+use tidegate_redis::script::{
+    Answered, Call, Clock, Lost, Purpose, Whole, mark_value, numbers, source, told_cold,
+};
 
 /// How far expiry is moved: no key expires while a test runs, at any time of the test's clock.
 pub(crate) const SHIFT_MILLIS: i64 = 3_600_000;
@@ -43,7 +45,7 @@ impl Asked {
     pub(crate) fn lose(&mut self, mark: &str, since: Option<u64>, held_micros_max: u64) {
         if let Some(since) = since {
             let mut set = redis::cmd("SET");
-            set.arg(mark).arg(&(since as f64).to_le_bytes()).arg("EX").arg(3_600);
+            set.arg(mark).arg(mark_value(since, 0, since, "")).arg("EX").arg(3_600);
             set.exec(self.connection()).expect("Redis answers");
         }
         self.cold = Some(ToldCold { mark: mark.as_bytes().to_vec(), held_micros_max });

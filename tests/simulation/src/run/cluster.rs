@@ -77,10 +77,10 @@ fn rule(number: usize, limit: &LimitSpec, version: usize) -> String {
     )
 }
 
-/// The service of a node that starts now, without rules.
+/// The service of a node that starts now, without rules. Its leases last for `lease_time`.
 pub(super) fn service(
     scenario: &Scenario,
-    now: Time,
+    (now, lease_time): (Time, Time),
     node: &Node,
     records: Option<Arc<Records<Node>>>,
 ) -> Service<Node> {
@@ -88,7 +88,7 @@ pub(super) fn service(
     let on = |kind| {
         let mut options = RedisOptions::new(kind).timeout(Duration::from_nanos(scenario.timeout));
         if scenario.denies_cold {
-            let lease_time = Duration::from_nanos(scenario.lease_time);
+            let lease_time = Duration::from_nanos(lease_time);
             options = options.deny_cold(DenyCold { window_max: Duration::from_secs(3_600), lease_time });
         }
         options = options.wait_replicas(scenario.wait_replicas).workers(scenario.workers);
@@ -104,7 +104,7 @@ pub(super) fn service(
     let clock = Clock::new(node.monotonic(), Timestamp::from_nanos(EPOCH_MICROS * 1_000 + now));
     let options = SharedStoreOptions::default()
         .deny_cache_bytes(scenario.deny_cache_bytes)
-        .lease_time(Duration::from_nanos(scenario.lease_time));
+        .lease_time(Duration::from_nanos(lease_time));
     let store = SharedStore::new(main, per_second, Arc::new(local), clock, options);
     simulated(node.clone(), Arc::new(store), clock).recorded(records)
 }

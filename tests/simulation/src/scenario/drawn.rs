@@ -48,6 +48,7 @@ impl Scenario {
             scripts_run_by: RunBy::Model,
             limits,
             lease_time: random.pick(&[50, 100, 100, 200]) * MILLI,
+            short_leases: None,
             timeout,
             wait_replicas: random.pick(&[0, 0, 0, 1]),
             deny_cache_bytes: random.pick(&[0, 0, 1 << 20]),

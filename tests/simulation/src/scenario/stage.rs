@@ -57,7 +57,11 @@ pub(super) fn stage(random: &mut Random, scenario: &mut Scenario) -> Option<Plot
             // Connections that broke are there again before the late answer is.
             scenario.timeout = 100 * MILLI;
         }
-        Plot::LostLease => scenario.denies_cold = true,
+        Plot::LostLease => {
+            scenario.denies_cold = true;
+            let node = random.below(scenario.clocks.len() as u64) as usize;
+            scenario.short_leases = random.one_in(2).then_some((node, scenario.lease_time / 10));
+        }
         Plot::TwoMasters => (scenario.layout, scenario.denies_cold) = (Layout::Sentinel, true),
     }
     // While counters are cold, a denial needs no reason.

@@ -154,6 +154,10 @@ fn sequence(both: &mut Both, seed: u64) {
     for _ in 0..1 + random.below(30) {
         let window = random.pick(&counters).1.window_nanos() / 1_000;
         now += random.pick(&[0, 1, window / 10, window, 2 * window]);
+        // A mark may be later than a clock that is set back.
+        if both.cold.is_some() && random.one_in(5) {
+            now -= random.below(SECOND);
+        }
         let late = random.one_in(20);
         let deadline = if late { now - 1 } else { now + SECOND };
         match random.below(8) {
@@ -219,6 +223,9 @@ fn sequence(both: &mut Both, seed: u64) {
         }
     }
     counters.iter().for_each(|(key, _)| both.same_state(key));
+    if let Some(Cold { mark, .. }) = both.cold.take() {
+        both.same(&[b"GET", &mark]);
+    }
 }
 
 fn arguments(call: &Call, deadline: u64) -> Vec<Vec<u8>> {

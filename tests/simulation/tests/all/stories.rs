@@ -34,6 +34,7 @@ fn scenario(limits: Vec<LimitSpec>, asks: Vec<Ask>, faults: Vec<Fault>) -> Scena
         scripts_run_by: RunBy::Lua,
         limits,
         lease_time: 100 * MILLI,
+        short_leases: None,
         timeout: 100 * MILLI,
         wait_replicas: 0,
         deny_cache_bytes: 0,
@@ -132,4 +133,29 @@ fn records_are_obeyed() {
     let outcome = run(&scenario(limits, (1..7).map(asked).collect(), faults), true);
     assert_eq!(outcome.violation, None, "{}", outcome.story);
     assert_eq!(outcome.codes, [3 + 1, 3, 0], "{}", outcome.story);
+}
+
+/// A node with short leases notices a loss first, and another spends a lease of before that is longer. Then counters were
+/// full for too short a time: 428 of 400 were admitted.
+#[test]
+fn a_loss_is_over_when_the_longest_leases_are() {
+    let (lost, window) = (17 * SECOND, 12 * SECOND);
+    let limits = vec![LimitSpec { is_leased: true, ..limit(Algorithm::SlidingWindow, 400, window / SECOND) }];
+    let each = |from: Time, every: Time, count: Time| (0..count).map(move |number| from + number * every);
+    // Counters are cold at first, as long as they are after the loss.
+    let mut asks: Vec<Ask> = each(16 * SECOND, 20 * MILLI, 50).map(|at| ask(at, 0, &[(0, 1)])).collect();
+    asks.extend(each(lost + MILLI, 50 * MILLI, 1).map(|at| ask(at, 1, &[(0, 1)])));
+    asks.extend(each(lost + 2 * SECOND, MILLI, 30).map(|at| ask(at, 0, &[(0, 1)])));
+    asks.extend(each(lost + window, 10 * MILLI, 310).map(|at| ask(at, 1, &[(0, 20)])));
+    let story = Scenario {
+        layout: Layout::Single,
+        lease_time: 3 * SECOND,
+        short_leases: Some((1, 100 * MILLI)),
+        denies_cold: true,
+        ..scenario(limits, asks, vec![Fault { at: lost, what: What::Flush { server: 0 } }])
+    };
+    let outcome = run(&story, true);
+    assert_eq!(outcome.violation, None, "{}", outcome.story);
+    // Of node 0: 50, and 13 of its lease. Of node 1: 20 requests for 20 hits, as soon as 15 s are over.
+    assert_eq!(outcome.codes, [50 + 13 + 20 + 1, 17 + 1 + 290, 0], "{}", outcome.story);
 }

@@ -16,15 +16,26 @@ impl Coldness {
     /// What the last argument of a call says, and the mark of the server. Without one, it makes one.
     pub(super) fn read(told: &[u8], now: i64, database: &mut Database) -> Self {
         let mut from = Reader::new(told);
-        let [held_max, spent_late, known] = [(); 3].map(|()| from.double());
+        let [held_max, longest, known] = [(); 3].map(|()| from.double());
         let mark = told[24..].to_vec();
-        let whole_since = match database.run(now as u64, &[b"GET", &mark]) {
-            Reply::Bulk(marked) => Reader::new(&marked).double(),
+        let marked = database.run(now as u64, &[b"GET", &mark]);
+        let mut set = |value: &[u8], life: &[&[u8]]| {
+            database.run(now as u64, &[&[b"SET", &mark[..], value], life].concat());
+        };
+        let whole_since = match marked {
+            Reply::Bulk(marked) => {
+                let mut from = Reader::new(&marked);
+                let (since, lease) = (from.double(), from.double());
+                // The server's clock was set back.
+                if since > now + lease {
+                    set(&[&doubles([now + lease]), &marked[8..]].concat(), &[b"KEEPTTL"]);
+                }
+                since.min(now + lease)
+            }
             Reply::Nil => {
-                let (since, life) = (now + spent_late, tidegate_redis::script::MARK_LIFE.to_string());
-                let value = doubles([since]);
-                database.run(now as u64, &[b"SET", &mark, &value, b"EX", life.as_bytes()]);
-                since
+                let life = tidegate_redis::script::MARK_LIFE.to_string();
+                set(&doubles([now + longest, longest, now, 0]), &[b"EX", life.as_bytes()]);
+                now + longest
             }
             _ => known,
         };
