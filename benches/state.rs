@@ -79,7 +79,6 @@ fn options() -> StartOptions {
     StartOptions {
         own_secret: None,
         skew: Duration::from_secs(2),
-        takes_checkpoint: false,
         members: 0,
         grew_from: 0,
         name: ShardName::default(),

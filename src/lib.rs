@@ -105,7 +105,8 @@
 //!   a hash, so the file holds the secret too (or a fingerprint of the one in KEY_SECRET_FILE). The file is written
 //!   beside, synced and renamed; at the start it is renamed again, and synced, before the first answer. So a file of the
 //!   name `counters` was always written after the last decision of a process and read by none since. A process that was
-//!   killed leaves none, and the next one is cold: COLD_START says what that means.
+//!   killed leaves none. The next one takes the checkpoint, which lacks what was admitted since, and so is cold on top:
+//!   COLD_START says what that means.
 //! - **The clock of decisions goes on where it was** when counters are taken back. On the same boot of the same machine
 //!   it goes on exactly, by the time since the boot, whatever the wall clock did. On another machine it begins
 //!   STATE_SKEW behind: then every hit counts longer, never shorter, by every algorithm. Shifting counters instead could

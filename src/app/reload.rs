@@ -52,7 +52,7 @@ pub(super) struct Installer {
     clock: Clock,
     /// Learns whether there is a domain, if health depends on that.
     health: Option<Arc<Health>>,
-    /// Lost counters of longer windows begin anew, where others count as full.
+    /// Lost counters of longer windows do not count as full, as others do.
     cold_window_max: Option<Duration>,
     /// Told of each set that is refused.
     events: Option<Arc<Events>>,
@@ -319,7 +319,7 @@ fn warn_of_exempt(rules: &[Rule], window_max: Duration) {
         tracing::warn!(
             target: REPORT,
             "{}: hits of {} count longer than COLD_START_MAX_WINDOW ({window_max:?}): counters of it that are lost \
-             begin anew",
+             do not count as full",
             rule.written,
             rule.path()
         );

@@ -13,7 +13,7 @@ use crate::state::{
     begin as begin_with,
 };
 use tidegate_engine::memory::Cold;
-use tidegate_engine::time::{Timestamp, ceil_secs};
+use tidegate_engine::time::ceil_secs;
 
 /// What the process began with, and what it writes.
 pub(super) struct State {
@@ -33,7 +33,6 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
         let options = StartOptions {
             own_secret: state.secret_file.as_deref().map(KeySource::of_file).transpose()?,
             skew: state.skew,
-            takes_checkpoint: state.deny_cold.is_none(),
             members: state.members,
             grew_from: state.grew_from,
             name: ShardName::of(state.name.as_deref()),
@@ -47,7 +46,7 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
         if let (Some(window_max), Some(lost_since)) = (deny_cold, begun.author.lost_since) {
             let nanos = u64::try_from(window_max.as_nanos()).unwrap_or(u64::MAX);
             let cold = Cold::since(lost_since, nanos);
-            report_cold(&cold, window_max, begun.clock.now());
+            report_cold(&cold, window_max, &begun);
             begun.store = begun.store.cold(cold);
         }
         Ok((folder, begun))
@@ -57,12 +56,17 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
 }
 
 /// Logs for how long lost counters count as full.
-fn report_cold(cold: &Cold, window_max: Duration, now: Timestamp) {
-    let left = ceil_secs(cold.until().nanos_since(now));
+fn report_cold(cold: &Cold, window_max: Duration, begun: &Begun) {
+    let left = ceil_secs(cold.until().nanos_since(begun.clock.now()));
     if left > 0 {
+        let longer = match (begun.outcome, &begun.taken) {
+            (Outcome::Unclean, Some(_)) => "go on from the checkpoint",
+            (Outcome::Clean, _) => "go on",
+            _ => "begin at 0",
+        };
         tracing::warn!(
             "cold: counters were lost, so each counts as full until its window has passed since, for {left} s at most; \
-             windows longer than {window_max:?} begin anew (COLD_START=deny, COLD_START_MAX_WINDOW)"
+             windows longer than {window_max:?} {longer} (COLD_START=deny, COLD_START_MAX_WINDOW)"
         );
     }
 }

@@ -1,5 +1,8 @@
 //! What a process begins with: the counters, the clock and the secret of the process before, or new ones.
 //!
+//! After a kill these are the counters of the last checkpoint, which lack what was admitted since. Where that would be too much,
+//! the store is made cold on top: counters then count as full, whatever they hold.
+//!
 //! In: the folder. Out: a [`Begun`]. Nothing in the folder has changed then but files that were put aside, so a start
 //! that fails later loses nothing. [`mark`](crate::state::Checkpoints::mark)
 //! follows, right before the first answer.
@@ -25,8 +28,6 @@ pub struct StartOptions {
     pub own_secret: Option<KeySource>,
     /// By how much clocks of two machines may differ.
     pub skew: Duration,
-    /// A checkpoint of a process that was killed is better than nothing.
-    pub takes_checkpoint: bool,
     /// SHARD_MEMBERS; 0: not set.
     pub members: u32,
     /// SHARD_GREW_FROM; 0: not set.
@@ -108,13 +109,11 @@ pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, S
     let (mut taken, mut refused, mut outcome) = (None, None, Outcome::None);
     if let Some((folder, file)) = found {
         outcome = if file == File::Counters { Outcome::Clean } else { Outcome::Unclean };
-        if file == File::Counters || options.takes_checkpoint {
-            match take(folder, file, options) {
-                Ok(it) => taken = Some(it),
-                Err(distrust) => {
-                    outcome = if file == File::Counters { distrust.outcome() } else { outcome };
-                    refused = Some((distrust, folder.put_aside(file)?));
-                }
+        match take(folder, file, options) {
+            Ok(it) => taken = Some(it),
+            Err(distrust) => {
+                outcome = if file == File::Counters { distrust.outcome() } else { outcome };
+                refused = Some((distrust, folder.put_aside(file)?));
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::state::{
 };
 use tidegate_engine::key::Key;
 use tidegate_engine::limit::{Algorithm, Limit};
-use tidegate_engine::memory::{MemoryOptions, MemoryStore};
+use tidegate_engine::memory::{Cold, MemoryOptions, MemoryStore};
 use tidegate_engine::time::{SECOND_NANOS, Timestamp};
 
 const HOUR: u64 = 3_600 * SECOND_NANOS;
@@ -31,7 +31,6 @@ fn options() -> StartOptions {
     StartOptions {
         own_secret: None,
         skew: Duration::from_secs(2),
-        takes_checkpoint: false,
         members: 0,
         grew_from: 0,
         name: ShardName::default(),
@@ -186,13 +185,7 @@ fn a_clean_end_is_taken_once() {
     assert_eq!(begun.outcome, Outcome::Clean);
     checkpoints.mark(begun.outcome).expect("it can be marked");
     drop(checkpoints);
-    assert_eq!(
-        found(folder.path(), &options()),
-        (Outcome::Unclean, 10),
-        "it was taken, and the process died"
-    );
-    let lenient = StartOptions { takes_checkpoint: true, ..options() };
-    assert_eq!(found(folder.path(), &lenient), (Outcome::Unclean, 6), "better than nothing");
+    assert_eq!(found(folder.path(), &options()), (Outcome::Unclean, 6), "it was taken, and the process died");
 }
 
 #[test]
@@ -254,12 +247,12 @@ fn a_crash_at_any_step_is_told_from_a_clean_end() {
     let cases: [Left<'_>; 8] = [
         ("nothing was ever here", &[], Outcome::None, 10),
         ("the first start was not marked yet", &[("checkpoint.new", cut)], Outcome::None, 10),
-        ("killed while it served", &[("checkpoint", &old)], Outcome::Unclean, 10),
-        ("killed while it wrote", &[("checkpoint", &old), ("counters.new", cut)], Outcome::Unclean, 10),
-        ("killed before the name", &[("checkpoint", &old), ("counters.new", &new)], Outcome::Unclean, 10),
+        ("killed while it served", &[("checkpoint", &old)], Outcome::Unclean, 7),
+        ("killed while it wrote", &[("checkpoint", &old), ("counters.new", cut)], Outcome::Unclean, 7),
+        ("killed before the name", &[("checkpoint", &old), ("counters.new", &new)], Outcome::Unclean, 7),
         ("ended", &[("checkpoint", &old), ("counters", &new)], Outcome::Clean, 5),
         ("killed before it was marked", &[("counters", &new)], Outcome::Clean, 5),
-        ("killed after it was marked", &[("checkpoint", &new)], Outcome::Unclean, 10),
+        ("killed after it was marked", &[("checkpoint", &new)], Outcome::Unclean, 5),
     ];
     for (what, files, outcome, left) in cases {
         let folder = folder();
@@ -286,9 +279,32 @@ fn what_is_not_believed_is_kept_under_another_name_and_at_most_eight_times() {
 fn a_bad_checkpoint_leaves_the_end_unclean() {
     let folder = folder();
     fs::write(folder.path().join("checkpoint"), "no counters").expect("ours");
-    let lenient = StartOptions { takes_checkpoint: true, ..options() };
-    assert_eq!(found(folder.path(), &lenient), (Outcome::Unclean, 10));
+    assert_eq!(found(folder.path(), &options()), (Outcome::Unclean, 10));
     assert!(folder.path().join("refused-1").exists());
+}
+
+/// After a kill a store is cold, and holds the checkpoint: a limit that is exempt goes on from it, and one that is not counts
+/// as full, whatever the checkpoint says.
+#[test]
+fn after_a_kill_limits_that_are_exempt_from_cold_go_on_from_the_checkpoint() {
+    let left = |window_max: u64, loses: bool| {
+        let folder = folder();
+        end(folder.path(), 4);
+        let (begun, checkpoints) = process(folder.path(), &options());
+        checkpoints.mark(begun.outcome).expect("it can be marked");
+        drop(checkpoints);
+        if loses {
+            fs::write(folder.path().join("checkpoint"), "no counters").expect("ours");
+        }
+        let folder = Folder::lock(folder.path()).expect("a folder of ours");
+        let begun = begin(Some(&folder), &options()).expect("it can begin");
+        assert_eq!(begun.outcome, Outcome::Unclean);
+        let since = begun.author.lost_since.expect("hits since the checkpoint are lost");
+        let store = begun.store.cold(Cold::since(since, window_max));
+        (0..20).filter(|_| take(&store, &begun.clock)).count()
+    };
+    assert_eq!([left(HOUR - 1, false), left(HOUR, false)], [6, 0]);
+    assert_eq!([left(HOUR - 1, true), left(HOUR, true)], [10, 0]);
 }
 
 #[test]
@@ -413,6 +429,5 @@ fn checkpoints_are_written_while_it_serves() {
     drop(checkpoints);
     assert_eq!(found(folder.path(), &options()), (Outcome::Clean, 6));
     fs::remove_file(folder.path().join("counters")).expect("ours");
-    let lenient = StartOptions { takes_checkpoint: true, ..options() };
-    assert_eq!(found(folder.path(), &lenient), (Outcome::Unclean, 6));
+    assert_eq!(found(folder.path(), &options()), (Outcome::Unclean, 6));
 }

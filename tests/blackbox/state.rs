@@ -45,6 +45,13 @@ fn end(limiter: &mut Tidegate) {
     assert_eq!(limiter.exit_code(), 0, "{:#?}", limiter.output());
 }
 
+/// Waits until one that was begun from now on is written.
+fn wait_for_checkpoints(limiter: &Tidegate) {
+    let written = || limiter.scrape().sum("tidegate_state_checkpoints_total", &[("outcome", "written")]);
+    let before = written();
+    eventually_true("two more checkpoints", || written() >= before + 2.0);
+}
+
 /// What the start of this limiter found.
 fn found(limiter: &Tidegate) -> String {
     let names = [
@@ -135,6 +142,27 @@ fn a_killed_process_is_cold_and_says_for_how_long() {
     assert_eq!((found(&limiter).as_str(), passed(&limiter, 3, ("hour", "alice"))), ("clean", 0));
 }
 
+/// A day's budget is not less safe with `deny` than with `allow`, and an hour's is as strict as ever.
+#[test]
+fn after_a_kill_a_long_window_goes_on_from_the_checkpoint_and_a_short_one_is_cold() {
+    let mut limiter = setup().env("COLD_START", "deny").env("STATE_INTERVAL", "50ms").start();
+    // The first start is cold too.
+    assert_eq!((passed(&limiter, 7, DAY), passed(&limiter, 1, ("hour", "alice"))), (7, 0));
+    wait_for_checkpoints(&limiter);
+    limiter.kill();
+    let mut limiter = limiter.restart();
+    assert_eq!(found(&limiter), "unclean");
+    assert_eq!(limiter.lines_with("go on from the checkpoint"), 1, "{:#?}", limiter.output());
+    assert_eq!((passed(&limiter, 20, DAY), passed(&limiter, 3, ("hour", "alice"))), (3, 0));
+    // A checkpoint that was changed is not believed, and the end stays unclean.
+    limiter.kill();
+    let setup = limiter.into_setup();
+    fs::write(folder(&setup).join("checkpoint"), "no counters").expect("ours");
+    let limiter = setup.start();
+    assert_eq!(found(&limiter), "unclean");
+    assert_eq!((passed(&limiter, 20, DAY), passed(&limiter, 3, ("hour", "alice"))), (10, 0));
+}
+
 #[test]
 fn a_second_process_on_the_folder_ends_before_it_serves() {
     let first = setup().start();
@@ -185,11 +213,7 @@ fn a_disk_that_hangs_keeps_no_process_beyond_its_grace() {
 fn a_checkpoint_is_taken_where_a_cold_start_allows() {
     let mut limiter = setup().env("STATE_INTERVAL", "50ms").env("COLD_START", "allow").start();
     assert_eq!(passed(&limiter, 4, DAY), 4);
-    let written = |limiter: &Tidegate| {
-        limiter.scrape().sum("tidegate_state_checkpoints_total", &[("outcome", "written")])
-    };
-    let before = written(&limiter);
-    eventually_true("two more checkpoints", || written(&limiter) >= before + 2.0);
+    wait_for_checkpoints(&limiter);
     limiter.kill();
     let limiter = limiter.restart();
     assert_eq!(found(&limiter), "unclean");

@@ -21,8 +21,9 @@ const N: u32 = 1_000_000;
 
 /// What the oracle knows of the folder.
 struct Truth {
-    /// Hits since the last loss.
+    /// Hits that count now, and those with which this process began: what is left of them after a kill.
     admitted: u32,
+    begun: u32,
     /// How many starts found a clean end, and how many a killed process.
     clean: usize,
     killed: usize,
@@ -35,9 +36,10 @@ impl Truth {
         let found = |outcome| scrape.sum("tidegate_state_start_total", &[("outcome", outcome)]) == 1.0;
         match (found("clean"), found("unclean")) {
             (true, false) => self.clean += 1,
-            (false, true) => (self.killed, self.admitted) = (self.killed + 1, 0),
+            (false, true) => (self.killed, self.admitted) = (self.killed + 1, self.begun),
             _ => panic!("neither clean nor killed: {:#?}", limiter.output()),
         }
+        self.begun = self.admitted;
         self.admitted += 1;
         let answer = limiter.client().ask(grpc::question("shop", &[&[("user", "alice")]]));
         assert_eq!(answer.statuses[0].limit_remaining, N - self.admitted, "{:#?}", limiter.output());
@@ -83,12 +85,12 @@ fn a_kill_at_any_moment_leaves_all_hits_or_a_known_loss() {
     let mut limiter = Setup::new()
         .rules("shop.yaml", RULES)
         .keeping_counters()
-        // Lost counters begin anew, so that the next count tells what was found.
+        // Lost counters do not count as full, so that the next count shows what was found.
         .env("COLD_START", "deny")
         .env("COLD_START_MAX_WINDOW", "0s")
         .start();
     limiter.client().ask(grpc::question("shop", &[&[("user", "alice")]]));
-    let mut truth = Truth { admitted: 1, clean: 0, killed: 0 };
+    let mut truth = Truth { admitted: 1, begun: 0, clean: 0, killed: 0 };
     let ends = end(&mut limiter);
     let began = Instant::now();
     limiter = limiter.restart();
@@ -98,6 +100,8 @@ fn a_kill_at_any_moment_leaves_all_hits_or_a_known_loss() {
         let setup = if round % 2 == 0 {
             killed_in_its_end(limiter, ends)
         } else {
+            // It begins with all of them.
+            truth.begun = truth.admitted;
             killed_in_its_start(limiter, starts)
         };
         limiter = setup.start();
