@@ -11,8 +11,9 @@
 //! - **Writing** is for one thread at a time.
 //! - **When it is full**, a hand goes from pair to pair, ages what was not asked for since it came by last, and pushes out
 //!   what is as old as it can be, all of the first pair that has any (generalised CLOCK: Smith, 1978). So keys that come once
-//!   push out one another. From then on nothing more is put into the map beside: what finds its pair full takes the place of
-//!   the entry there that was used least.
+//!   push out one another.
+//! - **The map is only for growing.** The hand does not reach it, so entries there would never age. Once the cache is full,
+//!   they are moved to their pairs, and an entry whose pair is full replaces the one there that was used least.
 
 mod packed;
 mod set;
@@ -48,7 +49,7 @@ pub struct Known {
     /// How many pairs are in use: those before this one.
     pairs: AtomicU32,
     entries_max: usize,
-    /// Entries whose pairs were full when they came, while there was room elsewhere: about one of a thousand.
+    /// Entries whose pairs were full when they came: about one of a thousand. Empty once the cache has been full.
     overflow: Mutex<Overflow>,
     writing: Mutex<Writing>,
 }
@@ -62,6 +63,8 @@ struct Writing {
     len: usize,
     /// The pair at which the hand stands.
     hand: usize,
+    /// Nothing goes into the overflow any more.
+    has_been_full: bool,
 }
 
 impl Known {
@@ -122,7 +125,7 @@ impl Known {
         }
         match image.put(Entry::new(name, packed)) {
             Ok(()) => writing.len += 1,
-            Err(entry) if writing.len < self.entries_max => {
+            Err(entry) if !writing.has_been_full => {
                 self.overflow.lock().insert(name, entry.packed);
                 image.overflows(home);
                 writing.len += 1;
@@ -131,6 +134,9 @@ impl Known {
         }
         self.write(pair, &image);
         if writing.len > self.entries_max {
+            if !writing.has_been_full {
+                self.empty_overflow(&mut writing);
+            }
             self.push_out(&mut writing);
         }
         if writing.len > self.pairs() * PAIR {
@@ -156,6 +162,7 @@ impl Known {
             // Growing moves entries to pairs behind all others, so none escapes.
             let end = self.pairs().min(pair + CLEARED_AT_ONCE);
             if pair == end {
+                writing.has_been_full = false;
                 return;
             }
             // Pairs that are cleared here may have got some since the step before.
@@ -235,6 +242,23 @@ impl Known {
         self.write(new, &go);
         self.pairs.store(new as u32 + 1, Release);
         self.write(from, &stay);
+    }
+
+    /// Moves what is in the overflow to its pairs, where it replaces what was used least, and closes it.
+    fn empty_overflow(&self, writing: &mut Writing) {
+        writing.has_been_full = true;
+        let overflow = std::mem::take(&mut *self.overflow.lock());
+        writing.len -= overflow.len();
+        for (name, packed) in overflow {
+            let (pair, _) = place(name, self.pairs());
+            let mut image = self.read(pair);
+            image.overflows_no_more();
+            match image.put(Entry::new(name, packed)) {
+                Ok(()) => writing.len += 1,
+                Err(entry) => image.put_instead(entry),
+            }
+            self.write(pair, &image);
+        }
     }
 
     /// Pushes out entries that were not used lately: all of the first pair that has any, else one of those that were used least.

@@ -209,8 +209,9 @@ impl PairImage {
     }
 
     /// The hand comes by: what was used since it last did counts as used more from now on, and all else as used less. Takes
-    /// out what cannot count as less, and returns how many entries that was.
+    /// out what cannot count as less, and returns how many entries that was. The overflow is empty by then.
     pub(super) fn age(&mut self) -> usize {
+        self.overflows_no_more();
         let mut unused = 0;
         for entry in self.0.iter_mut().flat_map(|image| &mut image.slots).filter(|entry| entry.is_known()) {
             if entry.used == 0 {
@@ -249,6 +250,11 @@ impl PairImage {
     /// From now on, one may be.
     pub(super) fn overflows(&mut self, home: usize) {
         self.0[home].has_overflow = true;
+    }
+
+    /// The overflow has no entry of this pair any more.
+    pub(super) fn overflows_no_more(&mut self) {
+        self.0.iter_mut().for_each(|image| image.has_overflow = false);
     }
 
     /// Makes the sets of a pair hold this. One thread at a time.

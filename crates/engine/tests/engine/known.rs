@@ -170,3 +170,40 @@ fn nobody_reads_half_of_an_entry() {
         is_over.store(true, Relaxed);
     });
 }
+
+/// A splitmix64 sequence, so that one seed repeats a run.
+fn draw(number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// A thousand entries, five hundred keys that are asked for again and again, and far more that come once.
+/// TIDEGATE_ONE_TIME_KEYS says how many more.
+#[test]
+fn keys_that_come_once_do_not_wear_the_cache_out() {
+    const HOT: u64 = 500;
+    /// Keys that come once, between two rounds of the others.
+    const SLICE: u64 = 3_000;
+    let set = std::env::var("TIDEGATE_ONE_TIME_KEYS");
+    let one_time = set.map_or(300_000, |keys| keys.parse::<u64>().expect("a number"));
+    let known = Known::new(1_000);
+    let is_known = |number: u64| {
+        let key = Key(u128::from(draw(number)) << 64 | u128::from(draw(!number)));
+        let is_known = known.get(key).is_some();
+        if !is_known {
+            known.insert(key, None);
+        }
+        is_known
+    };
+    let hot_known = || (0..HOT).filter(|&number| is_known(number)).count() as u64;
+    hot_known();
+    for slice in 0..one_time / SLICE {
+        (0..2).for_each(|_| _ = hot_known());
+        (0..SLICE).for_each(|number| _ = is_known(HOT + slice * SLICE + number));
+        let found = hot_known();
+        assert!(found * 100 >= HOT * 99, "{found} of {HOT} after {slice} times {SLICE} others");
+        assert!(known.len() <= 1_000);
+    }
+}

@@ -182,3 +182,25 @@ fn nothing_is_left_of_what_is_removed() {
         assert!(keys().all(|key| known.get(key).is_none()) && known.is_empty());
     });
 }
+
+/// Entries beyond their pair go to the map, which is emptied when the cache is full, while another thread reads.
+#[test]
+fn what_is_known_is_whole_while_the_map_is_emptied() {
+    explore(|| {
+        let known = Arc::new(Known::new(11));
+        let keys = || (0..13_u64).map(|number| Key(u128::from(number << 40) << 64 | u128::from(number)));
+        let terms = |number: u64| Some(Terms::of(number as u32));
+        keys().zip(0..).take(10).for_each(|(key, number)| known.insert(key, terms(number)));
+        let writer = Arc::clone(&known);
+        let puts = thread::spawn(move || {
+            keys().zip(0..).skip(10).for_each(|(key, number)| writer.insert(key, terms(number)));
+        });
+        for (key, number) in keys().zip(0..) {
+            assert!(known.get(key).is_none_or(|found| found == terms(number)));
+        }
+        puts.join().expect("no panic");
+        assert_eq!(keys().filter(|&key| known.get(key).is_some()).count(), known.len());
+        keys().for_each(|key| known.remove(key));
+        assert!(keys().all(|key| known.get(key).is_none()) && known.is_empty());
+    });
+}
