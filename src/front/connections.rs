@@ -13,6 +13,7 @@
 //! (GOAWAY, `connection: close`) once it is old or draining has begun. A stream of HTTP/2 also ends when its peer takes
 //! nothing of it for long.
 
+mod calm;
 mod drain;
 mod life;
 mod listener;
@@ -39,6 +40,7 @@ use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{AbortHandle, JoinSet};
 
+use self::calm::Calm;
 pub use self::drain::{Drain, DrainSwitch};
 pub use self::life::{Life, MaxAge};
 pub use self::listener::{Arrival, Listener, Session};
@@ -141,7 +143,7 @@ async fn serve_tonic(
     // Serves clients that do not speak HTTP/2 as well, to answer them with an error.
     // Streams may stand still: a Watch of health sends nothing for days.
     let mut http2 = http2(TokioExecutor::new(), GRPC_STREAMS_MAX);
-    let connection = http2.auto_date_header(false).serve_connection(TokioIo::new(stream), service);
+    let connection = http2.auto_date_header(false).serve_connection(TokioIo::new(Calm::new(stream)), service);
     run_to_end(connection, life).await;
 }
 
@@ -162,10 +164,12 @@ async fn serve_streams(arrival: Arrival, front: impl Respond, streams_max: u32, 
             Ok::<_, Infallible>(front.respond(request, peer).await)
         }
     });
-    let stream = TokioIo::new(stream);
     match protocol {
-        Protocol::Http1 => run_to_end(http1().serve_connection(stream, service), life).await,
+        Protocol::Http1 => {
+            run_to_end(http1().serve_connection(TokioIo::new(stream), service), life).await;
+        }
         Protocol::Http2 => {
+            let stream = TokioIo::new(Calm::new(stream));
             run_to_end(http2(StreamTasks, streams_max).serve_connection(stream, service), life).await;
         }
     }

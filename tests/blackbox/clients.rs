@@ -9,14 +9,18 @@ use crate::harness::programs::{installed, run, succeed};
 use crate::harness::tidegate::{Setup, Tidegate};
 
 /// One worker, so that what comes in comes in at one time; users from u1 to u7, each with a limit of its own.
-fn limiter() -> Tidegate {
+fn setup() -> Setup {
     let limit = |user: u32| {
         format!(
             "  - {{key: user, value: u{user}, rate_limit: {{unit: day, requests_per_unit: {user}000000}}}}\n"
         )
     };
     let rules = format!("domain: shop\ndescriptors:\n{}", (1..8).map(limit).collect::<String>());
-    Setup::new().env("WORKER_THREADS", "1").rules("shop.yaml", &rules).start()
+    Setup::new().env("WORKER_THREADS", "1").rules("shop.yaml", &rules)
+}
+
+fn limiter() -> Tidegate {
+    setup().start()
 }
 
 fn file(path: &str) -> String {
@@ -34,6 +38,14 @@ fn every_call_is_answered(client: &mut Command) {
 #[test]
 fn grpc_go_mixes_calls() {
     every_call_is_answered(&mut installed("mixed_go"));
+}
+
+/// It pings, to measure its connection, and updates windows: hyper's front counts these too.
+#[test]
+fn grpc_go_mixes_calls_on_the_other_front() {
+    let limiter = setup().env("GRPC_FRONT", "tonic").start();
+    let said = succeed(installed("mixed_go").arg(limiter.ports().grpc.to_string()));
+    assert!(said.ends_with("ok\n"), "{said}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! - `streams`: the state of a stream, and the table of streams; `windows`: flow control, in both directions
 //! - `dialogs`: calls of several messages, each of which is answered
 //! - `control`: SETTINGS, PING, RST_STREAM and the like; `abuse`: the abuse score of a peer; `ending`: how it ends
+//! - `passing`: the same score for a connection that another server serves
 //!
 //! Bounds: streams, their bodies, header blocks, unsent answers, the time for each of these, and useless frames. It has
 //! no server push, ignores priorities, and sends no trailers but those of gRPC.
@@ -17,6 +18,7 @@ mod answers;
 mod control;
 mod dialogs;
 mod ending;
+mod passing;
 mod ready;
 mod requests;
 mod streams;
@@ -32,6 +34,7 @@ use bytes::Bytes;
 use self::abuse::AbuseScore;
 pub use self::ending::Ended;
 use self::ending::Ending;
+pub use self::passing::PassingFrames;
 use self::ready::Reading;
 use self::requests::Block;
 use self::streams::Streams;

@@ -1,13 +1,17 @@
 //! Frames without an end, of every kind that costs the sender less than the receiver.
 
+use std::io::Write as _;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::grpc;
 use crate::harness::h2::{
-    ACK, Attacker, END_HEADERS, END_STREAM, call, call_body, call_head, field, frame, greeting, kind, number,
-    settings, streams,
+    ACK, Attacker, END_HEADERS, END_STREAM, PREFACE, call, call_body, call_head, field, frame, greeting,
+    kind, number, settings, streams,
 };
+use crate::harness::programs::succeed;
 use crate::harness::siege::{Front, MIB, Siege, attack, question};
+use crate::harness::tidegate::{Ports, Setup};
 
 /// How long a flood lasts, if the server lets it.
 const FLOOD: Duration = Duration::from_millis(800);
@@ -121,7 +125,32 @@ fn frames_that_mean_nothing_without_an_end() {
     is_kept_within_bounds(&frame(99, 0, 0, &[0; 100]));
 }
 
-/// Frames on a stream, or about one, that needs none of them. hyper takes most of them for as long as they come.
+/// Every port: the ones that hyper serves too. An attacker of any of them is cut off within the same bound.
+#[test]
+fn frames_that_ask_for_nothing_end_the_connection_on_every_port() {
+    let floods = [
+        frame(kind::PING, 0, 0, b"12345678"),
+        settings(&[]),
+        number(kind::WINDOW_UPDATE, 0, 1),
+        frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 0, 16]),
+        frame(99, 0, 0, &[0; 100]),
+    ];
+    attack(4 * MIB, |siege| {
+        let Ports { grpc, http, debug, metrics } = siege.limiter.ports();
+        for port in [grpc, http, debug, metrics] {
+            for flood in &floods {
+                let mut attacker = Attacker::connect(port);
+                // Windows stay small, so that updates do not make them overflow.
+                attacker.send(&[PREFACE, &settings(&[])].concat());
+                let sent = attacker.flood(flood, FLOOD);
+                assert!(sent <= SMALL_BYTES_MAX, "{sent} bytes of {:?}", &flood[..9]);
+                attacker.is_closed();
+            }
+        }
+    });
+}
+
+/// Frames on a stream, or about one, that needs none of them. hyper takes large ones for as long as they come.
 #[test]
 fn frames_that_nobody_needs_end_the_connection() {
     let posts = [0x83, 0x86];
@@ -145,11 +174,13 @@ fn frames_that_nobody_needs_end_the_connection() {
             let mut attacker = Attacker::greeted(siege.grpc_port());
             attacker.send(&opening);
             let sent = attacker.flood(&flood, FLOOD / 2);
-            if let Front::Lane = siege.front {
-                let most = if flood.len() < 1024 { SMALL_BYTES_MAX } else { LARGE_BYTES_MAX };
+            let is_small = flood.len() < 1024;
+            if matches!(siege.front, Front::Lane) || is_small {
+                let most = if is_small { SMALL_BYTES_MAX } else { LARGE_BYTES_MAX };
                 assert!(sent <= most, "{sent} bytes of {:?}", &flood[..9]);
                 let goaway = attacker.is_closed().goaway;
-                assert!([Some(ENHANCE_YOUR_CALM), Some(PROTOCOL_ERROR)].contains(&goaway), "{goaway:?}");
+                let codes = [Some(ENHANCE_YOUR_CALM), Some(PROTOCOL_ERROR)];
+                assert!(matches!(siege.front, Front::Tonic) || codes.contains(&goaway), "{goaway:?}");
             }
         }
     });
@@ -216,4 +247,47 @@ fn calls_of_which_nobody_reads_the_answers() {
         });
         assert!(stopped, "the server has read it all");
     });
+}
+
+/// What ordinary clients send that asks for nothing: pings to keep a connection, updates of small windows by the thousand.
+#[test]
+fn ordinary_clients_are_not_cut_off() {
+    let rules: String = (0..20_000)
+        .map(|user| {
+            format!("  - {{key: user, value: u{user}, rate_limit: {{unit: day, requests_per_unit: 9}}}}\n")
+        })
+        .collect();
+    let rules = format!("domain: shop\ndescriptors:\n{rules}");
+    let limiter = Setup::new().env("GRPC_FRONT", "tonic").rules("shop.yaml", &rules).start();
+    let Ports { grpc, http, debug, .. } = limiter.ports();
+
+    let mut pinging = Attacker::greeted(grpc);
+    for stream in streams().take(200) {
+        pinging.send(&[frame(kind::PING, 0, 0, b"12345678"), call(stream, &question())].concat());
+        pinging.hears("the answer", |heard| heard.ended == u64::from(stream / 2 + 1));
+    }
+    assert!(!pinging.heard().closed);
+
+    let mut question_file = tempfile::NamedTempFile::new().expect("a file can be made");
+    question_file.write_all(&call_body(&question())).expect("it is ours");
+    let asks =
+        format!("-d {} -H content-type:application/grpc -H te:trailers", question_file.path().display());
+    let call = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    for (calls, arguments, url) in [
+        (20_000, asks.as_str(), format!("http://127.0.0.1:{grpc}/{call}")),
+        (20_000, "", format!("http://127.0.0.1:{http}/livez")),
+        // Pages of megabytes through windows of 4 KiB.
+        (20, "-w 12 -W 12", format!("http://127.0.0.1:{debug}/rlconfig")),
+    ] {
+        let mut h2load = Command::new("h2load");
+        h2load.args(["-n", &calls.to_string(), "-c", "2", "-m", "8"]);
+        let said = succeed(h2load.args(arguments.split_whitespace()).arg(&url));
+        assert!(
+            said.contains(&format!("{calls} succeeded, 0 failed, 0 errored, 0 timeout")),
+            "{url}: {said}"
+        );
+    }
+    let page = format!("http://127.0.0.1:{debug}/rlconfig");
+    let shown = succeed(Command::new("curl").args(["-sS", "--http2-prior-knowledge", &page]));
+    assert!(shown.contains("u19999"), "{} bytes", shown.len());
 }
