@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream, lookup_host};
 
 use super::life::Life;
 use super::peer::{Certificate, Peer};
@@ -17,6 +17,9 @@ use super::socket::Detached;
 use super::stream::{Protocol, Stream, Transport};
 use super::tls::Tls;
 
+/// Connections that may wait to be accepted. The system cuts this to its own bound (net.core.somaxconn). With too few, a
+/// client whose SYN is dropped tries again after a second, and all proxies come back at once after a restart.
+const BACKLOG: u32 = i32::MAX as u32;
 /// A pause after an error of `accept`. Mostly file descriptors have run out, and a moment later they still have.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a client may take to send the bytes that show its protocol, TLS included.
@@ -64,7 +67,14 @@ impl Listener {
     /// # Errors
     /// The system's error.
     pub async fn tcp(host: &str, port: u16) -> io::Result<Self> {
-        TcpListener::bind((host, port)).await.map(Self::from)
+        let mut refused = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in lookup_host((host, port)).await? {
+            match listen_at(address) {
+                Ok(listener) => return Ok(listener.into()),
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
     }
 
     /// Listens on a unix socket. Removes a stale one first.
@@ -72,10 +82,10 @@ impl Listener {
     /// # Errors
     /// The system's error: `AddrInUse` when somebody listens there, or when the path is no socket.
     pub async fn unix(path: &Path) -> io::Result<Self> {
-        let listener = match UnixListener::bind(path) {
+        let listener = match listen_on(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path).await => {
                 fs::remove_file(path)?;
-                UnixListener::bind(path)?
+                listen_on(path)?
             }
             bound => bound?,
         };
@@ -201,6 +211,20 @@ impl Arrival {
     }
 }
 
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // The connections of a process before this one, which are closed, do not keep the port.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn listen_on(path: &Path) -> io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    socket.listen(BACKLOG)
+}
+
 /// The file of a unix socket. It is removed with its listener, unless another socket has taken its name.
 #[derive(Debug)]
 struct SocketFile {
@@ -237,4 +261,32 @@ async fn is_stale(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     is_socket && UnixStream::connect(path).await.is_err_and(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than the 128 that most programs ask for, and fewer than a process may have open files.
+    const CROWD: usize = 400;
+
+    #[tokio::test]
+    async fn a_crowd_waits_to_be_accepted_and_is_not_turned_away() {
+        let listener = Listener::tcp("127.0.0.1", 0).await.expect("a free port");
+        let address = listener.address().expect("it is bound");
+        let somaxconn = fs::read_to_string("/proc/sys/net/core/somaxconn").expect("Linux has it");
+        let allowed: usize = somaxconn.trim().parse().expect("a number");
+        // A connection that is turned away is tried again after a second.
+        let connect = |_| std::net::TcpStream::connect_timeout(&address, Duration::from_millis(900));
+        let crowd: Result<Vec<_>, _> = (0..CROWD.min(allowed)).map(connect).collect();
+        crowd.expect("nobody is turned away");
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let _listener = Listener::unix(&path).await.expect("a free name");
+        let mut crowd = Vec::new();
+        for _ in 0..CROWD.min(allowed) {
+            crowd.push(UnixStream::connect(&path).await.expect("nobody is turned away"));
+        }
+    }
 }
