@@ -3,8 +3,21 @@
 //! A bucket has a level of at most `burst` hits and drains continuously at N hits per W. The level is kept in units: a
 //! hit is W units, and a nanosecond drains N. So every N is exact, in integers, and nothing is lost to rounding.
 //!
-//! - **Invariant:** `level` is the level at `latest` in those units, for the N in `requests`. It is at most `burst` ×
-//!   W, plus what drains in [`DEBT_WINDOWS`] × W where costs are reported: less than 2^96.
+//! # When N or `burst` changes
+//! The level is hits, so it needs no limit to be read: what was spent stays spent, and the capacity is the `burst` in
+//! force. (Another W is another counter: W is part of its key.) Two rules say how fast the level drains:
+//!
+//! - **The N in force.** A counter learns of another N when it is asked. What drained since it was asked last is
+//!   computed with the smaller of the two. So a bucket that nobody asks refills by neither more than the old limit nor
+//!   more than the new one would allow.
+//! - **What lies above `burst`** drains by the largest N since the level was last within `burst`. Nothing is admitted
+//!   until it has drained, so this admits nothing more. By the N in force, a key that has spent 10,000 a day and is
+//!   lowered to 100 a day would be locked for 99 days. So it is locked for less than one, as by a window.
+//!
+//! N = 0 changes nothing here: it admits nothing, and the bucket drains by the N before it.
+//!
+//! - **Invariant:** `level` is the level at `latest` in units. It is at most `burst` × W, plus what drains in
+//!   [`DEBT_WINDOWS`] × W where costs are reported, by the largest limit so far: less than 2^95.
 //! - **Source:** ITU-T I.371, in its continuous-state leaky bucket form: the level instead of the theoretical arrival
 //!   time, which is `latest` + level / N.
 
@@ -13,18 +26,26 @@ use crate::limit::counter::{Counter, Pending};
 use crate::limit::{Limit, Preview};
 use crate::time::Timestamp;
 
-/// The state: 24 bytes.
+/// The state: 28 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(Rust, packed(4))]
 pub(crate) struct Gcra {
     latest: Timestamp,
     level_low: u64,
     level_high: u32,
-    /// The N that `level` is for.
+    /// The N by which the level drains: the last that was in force and not 0.
     requests: u32,
+    /// The larger N by which what is above `burst` drains; 0: there is none.
+    requests_above: u32,
 }
 
-const LEVEL_MAX: u128 = (1 << 96) - 1;
+/// Files hold [`Gcra::requests_above`] only if this bit of the level says so. No level is so high.
+const HAS_REQUESTS_ABOVE: u32 = 1 << 31;
+
+/// Redis counts in these. Only the end of the time above `burst` is rounded to them: all else is exact in both.
+const MICRO_NANOS: u64 = 1_000;
+
+const LEVEL_MAX: u128 = (1 << 95) - 1;
 
 /// A reported cost raises the level above `burst` by what drains in this many windows at most. More is dropped: a cost
 /// that was reported by mistake could take a lifetime to drain.
@@ -49,16 +70,52 @@ impl Gcra {
         (self.level_low, self.level_high) = (level as u64, (level >> 64) as u32);
     }
 
-    /// Adopts a changed N: the time until the bucket is empty stays the same (rounded up, by less than a unit).
-    #[inline]
-    fn rescale(&mut self, requests: u32) {
-        if self.requests != requests && requests > 0 {
-            if self.requests > 0 {
-                let scaled = (self.level() * u128::from(requests)).div_ceil(u128::from(self.requests));
-                self.set_level(scaled);
+    /// Drains by another N than before, or from above `burst`, and adopts the N of the limit.
+    #[cold]
+    fn advance_changed(&mut self, limit: &Limit, now: Timestamp) {
+        let (requests, capacity) = (limit.requests(), capacity(limit));
+        let mut nanos = now.nanos_since(self.latest);
+        if requests == 0 || self.requests == 0 {
+            self.drain(self.requests, nanos);
+        } else {
+            let above_nanos = self.above_nanos(capacity);
+            if nanos < above_nanos {
+                self.drain(self.requests_above(), nanos);
+                self.set_level(self.level().max(capacity + 1));
+            } else {
+                if above_nanos > 0 {
+                    self.set_level(capacity);
+                    nanos -= above_nanos;
+                }
+                self.drain(requests.min(self.requests), nanos);
             }
+        }
+        self.latest = now.max(self.latest);
+        if requests > 0 {
+            let largest = self.requests_above().max(requests);
+            self.requests_above = if self.level() > capacity && largest > requests { largest } else { 0 };
             self.requests = requests;
         }
+    }
+
+    #[inline]
+    fn drain(&mut self, requests: u32, nanos: u64) {
+        self.set_level(self.level().saturating_sub(u128::from(nanos) * u128::from(requests)));
+    }
+
+    /// The N by which what is above `burst` drains.
+    fn requests_above(&self) -> u32 {
+        self.requests.max(self.requests_above)
+    }
+
+    /// How long it takes until nothing is above this capacity: it ends with a microsecond.
+    fn above_nanos(&self, capacity: u128) -> u64 {
+        let above = self.level().saturating_sub(capacity);
+        if above == 0 {
+            return 0;
+        }
+        let ends = { self.latest }.plus(div_ceil(above, self.requests_above().max(1).into()));
+        ends.as_nanos().div_ceil(MICRO_NANOS).saturating_mul(MICRO_NANOS) - { self.latest }.as_nanos()
     }
 
     /// The level after the pending hits, in units.
@@ -73,13 +130,14 @@ impl Gcra {
 impl Counter for Gcra {
     #[inline]
     fn advance(&mut self, limit: &Limit, now: Timestamp) {
-        self.rescale(limit.requests());
+        if self.requests != limit.requests() || self.requests_above > 0 {
+            return self.advance_changed(limit, now);
+        }
         let latest = self.latest;
         if now <= latest {
             return;
         }
-        let drained = u128::from(now.nanos_since(latest)) * u128::from(self.requests);
-        self.set_level(self.level().saturating_sub(drained));
+        self.drain(self.requests, now.nanos_since(latest));
         self.latest = now;
     }
 
@@ -113,6 +171,9 @@ impl Counter for Gcra {
 
     fn refund(&mut self, limit: &Limit, hits: u64) {
         self.set_level(self.level().saturating_sub(u128::from(hits) * u128::from(limit.window_nanos())));
+        if self.level() <= capacity(limit) {
+            self.requests_above = 0;
+        }
     }
 
     #[inline]
@@ -121,10 +182,16 @@ impl Counter for Gcra {
             return limit.window_nanos();
         }
         let wanted = u128::from(hits) * u128::from(limit.window_nanos());
-        let too_much = (self.level() + wanted).saturating_sub(capacity(limit));
+        let capacity = capacity(limit);
+        if self.requests_above > 0 && self.level() > capacity {
+            let nanos = div_ceil(wanted, u64::from(limit.requests()));
+            return nanos.saturating_add(self.above_nanos(capacity));
+        }
+        let too_much = (self.level() + wanted).saturating_sub(capacity);
         div_ceil(too_much, u64::from(limit.requests()))
     }
 
+    /// Later than the trait says while something is above `burst`, because the counter does not know `burst`.
     fn expires_at(&self) -> Timestamp {
         let nanos = div_ceil(self.level(), u64::from({ self.requests }.max(1)));
         if nanos == 0 { Timestamp::default() } else { { self.latest }.plus(nanos) }
@@ -137,19 +204,33 @@ impl Counter for Gcra {
     fn encode(&self, out: &mut Vec<u8>) {
         out.u64({ self.latest }.as_nanos());
         out.u64(self.level_low);
-        out.u32(self.level_high);
+        let is_above = self.requests_above > 0;
+        out.u32(self.level_high | if is_above { HAS_REQUESTS_ABOVE } else { 0 });
         out.u32(self.requests);
+        if is_above {
+            out.u32(self.requests_above);
+        }
     }
 
     fn decode(bytes: &mut Reader<'_>) -> Result<Self, Damage> {
         let latest = Timestamp::from_nanos(bytes.u64()?);
         let (level_low, level_high, requests) = (bytes.u64()?, bytes.u32()?, bytes.u32()?);
-        let counter = Self { latest, level_low, level_high, requests };
+        let is_above = level_high & HAS_REQUESTS_ABOVE > 0;
+        let requests_above = if is_above { bytes.u32()? } else { 0 };
+        let level_high = level_high & !HAS_REQUESTS_ABOVE;
+        let counter = Self { latest, level_low, level_high, requests, requests_above };
         match (counter.level(), requests) {
             (0, _) => Err("an empty bucket"),
             (_, 0) => Err("a bucket that never drains"),
+            _ if is_above && requests_above <= requests => Err("a bucket that drains slower above its burst"),
             _ => Ok(counter),
         }
+    }
+
+    fn invariants(&self, _limit: &Limit) -> Result<(), &'static str> {
+        let requests_above = self.requests_above;
+        let is_larger = requests_above == 0 || requests_above > self.requests;
+        if is_larger { Ok(()) } else { Err("what is above burst drains slower than the rest") }
     }
 }
 

@@ -39,7 +39,8 @@ pub enum RemoteState {
         /// Of the window before; 0 for `fixed_window`.
         previous: u32,
     },
-    /// The bucket algorithms: the level, in units. A hit is W (in nanoseconds) units, and a nanosecond drains N.
+    /// The bucket algorithms: the level, in units. A hit is W (in nanoseconds) units, and a nanosecond drains N. What
+    /// is above `burst` is as much as drains by N in its time.
     Level(u128),
 }
 

@@ -112,6 +112,19 @@ fn a_burst_of_its_own_stays_and_one_that_is_n_follows_n() {
     assert_eq!(passing_anew(&[burst], ("tokens", "x")), 9);
 }
 
+/// Seven of seven are spent, and none comes back by a change of N: see `limits_changed`.
+#[test]
+fn an_exception_of_a_bucket_leaves_what_was_spent() {
+    let (rules, store) = (rules(), MemoryStore::new(MemoryOptions::new(1 << 20)));
+    let under = |effect: Option<Effect>| {
+        let all: Vec<_> = effect.map(|effect| exception(&[("tokens", None)], effect)).into_iter().collect();
+        passing(&Exceptions::new(&all), (&rules, &store), ("tokens", "x"))
+    };
+    let numbers = |requests, burst| Some(Effect::Limit { requests: Some(requests), burst });
+    assert_eq!([under(None), under(numbers(1, None)), under(numbers(60, None))], [7, 0, 0]);
+    assert_eq!([under(numbers(1, Some(2))), under(numbers(1, Some(9))), under(None)], [0, 2, 0]);
+}
+
 #[test]
 fn a_limit_that_a_request_brings_yields_to_a_denial_alone() {
     let rules = rules();

@@ -16,6 +16,7 @@ mod rules_warned;
 
 mod asking;
 mod known;
+mod limits_changed;
 mod limits_examples;
 mod limits_oracle;
 mod limits_reload;

@@ -98,6 +98,16 @@ fn a_burst_of_its_own_stays_unless_the_record_has_one() {
     );
 }
 
+/// Seven of seven are spent, and none comes back by a change of N: see `limits_changed`.
+#[test]
+fn a_record_of_a_bucket_leaves_what_was_spent() {
+    let shop = Shop::open();
+    let passing = |terms| shop.passing(("tokens", "x"), terms, 1_000);
+    assert_eq!([passing(None), passing(Some(Terms::of(1))), passing(Some(Terms::of(60)))], [7, 0, 0]);
+    let burst = |requests, burst| Some(Terms { burst: Some(burst), ..Terms::of(requests) });
+    assert_eq!([passing(burst(1, 2)), passing(burst(1, 9)), passing(None)], [0, 2, 0]);
+}
+
 #[test]
 fn unlimited_and_shadow_count_and_never_deny() {
     let shop = Shop::open();

@@ -62,17 +62,22 @@ local function place_state(s, c, hits, over, reaching)
   return reaching(s, through), s.newest
 end
 
--- A state in one short string: `format` packs these fields. `kept` is set when its expiry moves.
-local function packed(format, fields)
+-- A state in one short string: `format` packs these fields. `kept` is set when its expiry moves. `rare`, if there is
+-- such a field, is a number of four bytes behind them, which is left out when it is 0.
+local function packed(format, fields, rare)
   local kind = {}
   function kind.open(key)
     local s = { key = key, latest = 0 }
     for _, field in ipairs(fields) do s[field] = 0 end
+    if rare then s[rare] = 0 end
     local text = redis.call('GET', key)
     if text then
       s.exists = true
       local values = { struct.unpack(format, text) }
       for i, field in ipairs(fields) do s[field] = values[i] end
+      -- Behind the values, unpack returns where the next one would be.
+      local at = values[#values]
+      if rare and at <= #text then s[rare] = struct.unpack('<I4', text, at) end
     end
     return s
   end
@@ -80,7 +85,9 @@ local function packed(format, fields)
     if not (s.exists and s.dirty) then return end
     local values = {}
     for i, field in ipairs(fields) do values[i] = s[field] end
-    redis.call('SET', s.key, struct.pack(format, unpack(values)), 'KEEPTTL')
+    local text = struct.pack(format, unpack(values))
+    if rare and s[rare] > 0 then text = text .. struct.pack('<I4', s[rare]) end
+    redis.call('SET', s.key, text, 'KEEPTTL')
     if s.kept then expire(s.key, s.kept) end
   end
   return kind

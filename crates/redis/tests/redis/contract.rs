@@ -92,8 +92,9 @@ fn run(memory: &MemoryStore, asked: &mut Asked, seed: u64, algorithms: &[Algorit
         }
         lost = lost.map(|lost| lost.at(now));
         let memory = lost.as_ref().map_or(memory, |lost| &lost.memory);
-        if random.one_in(10) && !limits[0].0.algorithm().is_bucket() {
-            limits[0].0 = with_requests(&limits[0].0, random.below(12) as u32);
+        if random.one_in(if limits[0].0.algorithm().is_bucket() { 3 } else { 10 }) {
+            let burst = random.pick(&[None, Some(1), Some(7), Some(97)]);
+            limits[0].0 = limits[0].0.with_numbers(Some(random.below(12) as u32), burst);
         }
         let asks = if single { 1 } else { 1 + random.below(5) };
         let counters: Vec<u64> = (0..asks).map(|_| random.below(count)).collect();
@@ -161,16 +162,6 @@ fn candidates(
         is_chosen.then_some(Candidate { step, rule, check: Check { limit, key, ..check } })
     };
     counters.iter().enumerate().filter_map(candidate).collect()
-}
-
-fn with_requests(limit: &Limit, requests: u32) -> Limit {
-    let new = Limit::new(limit.algorithm(), requests, limit.window_nanos());
-    match limit.buckets() {
-        (1, granularity) if limit.algorithm() == Algorithm::SlidingWindow => {
-            new.with_granularity(granularity)
-        }
-        _ => new,
-    }
 }
 
 fn short(plan: &Plan<'_>) -> String {
@@ -508,7 +499,15 @@ fn a_bucket_never_gets_back_hits_of_other_requests() {
                     back.push_give_back(name.clone().into_bytes(), &limit, charged.stamp, charged.charged);
                     asked.give_back(&back, now);
                 }
-                2 if random.one_in(8) => limit = changed,
+                // Both are asked before it and after: since it was asked last, a bucket drains by the smaller N.
+                2 if random.one_in(8) => {
+                    for limit in [limit, changed] {
+                        let asks = plan([check(limit, counter, Hits::Take(0))]);
+                        asked.apply(&asks, |_| name.clone(), now);
+                        memory.apply(&asks, Timestamp::from_nanos(now * 1_000));
+                    }
+                    limit = changed;
+                }
                 // Other requests. Memory sees what they were charged, and nothing of what was denied elsewhere.
                 _ => {
                     let hits = random.below(4);

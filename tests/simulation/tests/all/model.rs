@@ -125,6 +125,13 @@ fn check(random: &mut Random, limit: Limit) -> Check<'static> {
     }
 }
 
+/// Other numbers for one of the counters.
+fn change(random: &mut Random, counters: &mut [(Vec<u8>, Limit)]) {
+    let place = random.below(counters.len() as u64) as usize;
+    let (requests, burst) = (random.pick(&[0, 1, 5, 20, 1_000]), random.pick(&[None, Some(1), Some(9)]));
+    counters[place].1 = counters[place].1.with_numbers(Some(requests), burst);
+}
+
 /// A check that takes nothing.
 fn asks(limit: Limit) -> Check<'static> {
     let origin = Origin::Override { unit: Unit::Second, unit_multiplier: 1 };
@@ -142,7 +149,7 @@ fn cold(random: &mut Random, seed: u64, now: u64) -> Cold {
 /// Calls of all four scripts on a few counters.
 fn sequence(both: &mut Both, seed: u64) {
     let mut random = Random::new(seed);
-    let counters: Vec<(Vec<u8>, Limit)> = (0..1 + random.below(3))
+    let mut counters: Vec<(Vec<u8>, Limit)> = (0..1 + random.below(3))
         .map(|number| (format!("{seed}:{number}").into_bytes(), limit(&mut random)))
         .collect();
     let mut now = TODAY + random.below(SECOND);
@@ -157,6 +164,9 @@ fn sequence(both: &mut Both, seed: u64) {
         // A mark may be later than a clock that is set back.
         if both.cold.is_some() && random.one_in(5) {
             now -= random.below(SECOND);
+        }
+        if random.one_in(6) {
+            change(&mut random, &mut counters);
         }
         let late = random.one_in(20);
         let deadline = if late { now - 1 } else { now + SECOND };

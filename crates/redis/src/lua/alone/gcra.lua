@@ -1,7 +1,8 @@
 if (alone == TOKEN_BUCKET or alone == LEAKY_BUCKET) and requests > 0 and window * requests < MOST then
   local text, latest, level, rest, stored_requests, taken_back = call('GET', KEYS[1]), 0, 0, 0, requests, 0
   if text then latest, level, rest, stored_requests, taken_back = struct.unpack('<dddI4d', text) end
-  if stored_requests == requests and (level + hits) * window < MOST then
+  -- A longer text has something above burst.
+  if stored_requests == requests and not (text and #text > 36) and (level + hits) * window < MOST then
     local saved = text and now > latest
     if now > latest then
       local windows = floor((now - latest) / window)

@@ -14,9 +14,11 @@ pub struct Bucket {
     pub(super) latest: i64,
     pub(super) hits: i64,
     pub(super) rest: i64,
-    /// The N that the level is computed for.
+    /// The N that was in force last.
     pub(super) requests: i64,
     pub(super) taken_back: i64,
+    /// The larger N by which what is above `burst` drains; 0: there is none.
+    pub(super) requests_above: i64,
 }
 
 impl Bucket {
@@ -24,32 +26,58 @@ impl Bucket {
         self.taken_back = (self.taken_back + hits.min(ROUND / 2)) % ROUND;
     }
 
-    /// N has changed: the time until the bucket is empty stays the same, rounded up.
-    fn follow(&mut self, check: &Check<'_>) {
-        if self.requests == check.requests || check.requests == 0 {
-            return;
+    /// Adopts N. No stamp knows how much has drained meanwhile, so none of the hits in it can go back any more.
+    fn adopt(&mut self, check: &Check<'_>) -> Option<i64> {
+        if check.requests == 0 {
+            return None;
         }
-        if self.requests > 0 {
-            let (hits, hits_left) = muldiv(self.hits, check.requests, self.requests);
-            let (units, units_left) = muldiv(check.window, hits_left, self.requests);
-            let (more, more_left) = muldiv(self.rest, check.requests, self.requests);
-            let units = units + more + div_ceil(units_left + more_left, self.requests);
-            self.hits = (hits + units / check.window).min(MOST);
-            self.rest = units % check.window;
+        let largest = self.requests.max(self.requests_above).max(check.requests);
+        let is_larger = self.is_above(check) && largest > check.requests;
+        self.requests_above = if is_larger { largest } else { 0 };
+        if self.requests != check.requests && self.requests > 0 {
             self.count_taken_back(self.hits + 1);
         }
         self.requests = check.requests;
+        if self.is_empty() { None } else { self.kept(check) }
     }
 
-    fn drain(&mut self, check: &Check<'_>, micros: i64) {
+    fn drain(&mut self, check: &Check<'_>, requests: i64, micros: i64) {
         let windows = micros / check.window;
-        let (hits, rest) = muldiv(micros % check.window, self.requests, check.window);
-        let all = i128::from(windows) * i128::from(self.requests) + i128::from(hits);
+        let (hits, rest) = muldiv(micros % check.window, requests, check.window);
+        let all = i128::from(windows) * i128::from(requests) + i128::from(hits);
         let (mut left, mut units) = (i128::from(self.hits) - all, self.rest);
         if rest > units {
             (left, units) = (left - 1, units + check.window);
         }
         (self.hits, self.rest) = if left < 0 { (0, 0) } else { (left as i64, units - rest) };
+    }
+
+    /// N has changed, or something may be above `burst`.
+    fn drain_changed(&mut self, check: &Check<'_>, micros: i64) {
+        if check.requests == 0 || self.requests == 0 {
+            return self.drain(check, self.requests, micros);
+        }
+        let (requests, above_micros) = self.above(check);
+        if micros < above_micros {
+            return self.drain(check, requests, micros);
+        }
+        if above_micros > 0 {
+            (self.hits, self.rest) = (check.burst, 0);
+        }
+        self.drain(check, check.requests.min(self.requests), micros - above_micros);
+    }
+
+    fn is_above(&self, check: &Check<'_>) -> bool {
+        (self.hits, self.rest) > (check.burst, 0)
+    }
+
+    /// The N by which what is above `burst` drains, and how long that takes.
+    fn above(&self, check: &Check<'_>) -> (i64, i64) {
+        let requests = self.requests.max(self.requests_above);
+        if !self.is_above(check) || requests == 0 {
+            return (requests, 0);
+        }
+        (requests, micros_of((self.hits - check.burst, self.rest), check, requests))
     }
 
     fn without(&self, hits: i64) -> (i64, i64) {
@@ -60,9 +88,14 @@ impl Bucket {
         if self.requests == 0 {
             return None;
         }
-        let (micros, rest) = muldiv(self.hits, check.window, self.requests);
-        Some(self.latest + micros + div_ceil(rest + self.rest, self.requests))
+        Some(self.latest + micros_of((self.hits, self.rest), check, self.requests))
     }
+}
+
+/// How long these hits and this rest take to drain, rounded up.
+fn micros_of((hits, rest): (i64, i64), check: &Check<'_>, requests: i64) -> i64 {
+    let (micros, left) = muldiv(hits, check.window, requests);
+    micros + div_ceil(left + rest, requests)
 }
 
 impl Kind for Bucket {
@@ -74,12 +107,16 @@ impl Kind for Bucket {
         self.hits == 0 && self.rest == 0
     }
 
-    fn advance(&mut self, check: &Check<'_>, now: i64) {
-        self.follow(check);
-        if now > self.latest {
-            self.drain(check, now - self.latest);
-            self.latest = now;
+    fn advance(&mut self, check: &Check<'_>, now: i64) -> Option<i64> {
+        let micros = (now - self.latest).max(0);
+        let is_changed = self.requests != check.requests || self.requests_above > 0;
+        if is_changed {
+            self.drain_changed(check, micros);
+        } else {
+            self.drain(check, self.requests, micros);
         }
+        self.latest = self.latest.max(now);
+        if is_changed { self.adopt(check) } else { None }
     }
 
     fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look {
@@ -111,16 +148,19 @@ impl Kind for Bucket {
     fn refund(&mut self, check: &Check<'_>, hits: i64) -> Option<i64> {
         self.count_taken_back(hits.min(self.hits + 1));
         (self.hits, self.rest) = self.without(hits);
+        if !self.is_above(check) {
+            self.requests_above = 0;
+        }
         self.kept(check)
     }
 
     /// All of the hits go back, unless less than that is left of the level that they brought about.
     fn give_back(&mut self, check: &Check<'_>, stamp: Stamp) -> Option<i64> {
-        if self.requests != check.requests {
+        if self.requests != check.requests || self.requests_above > 0 {
             return None;
         }
         let mut left = Self { hits: stamp.level, rest: stamp.rest, ..self.clone() };
-        left.drain(check, (self.latest - stamp.at).max(0));
+        left.drain(check, self.requests, (self.latest - stamp.at).max(0));
         left.hits -= (self.taken_back - stamp.taken_back).rem_euclid(ROUND);
         if left.hits < 0 {
             return None;
@@ -137,7 +177,14 @@ impl Kind for Bucket {
         self.kept(check)
     }
 
-    fn state(&self, _: &Check<'_>, _: i64, _: bool) -> [Option<i64>; 3] {
-        [Some(self.hits), Some(self.rest), Some(self.taken_back)]
+    /// What is above `burst` is reported as the level that drains by N in the same time.
+    fn state(&self, check: &Check<'_>, _: i64, _: bool) -> [Option<i64>; 3] {
+        let (mut hits, mut rest) = (self.hits, self.rest);
+        let (_, micros) = self.above(check);
+        if self.requests_above > 0 && check.requests > 0 && micros > 0 {
+            let (more, units) = muldiv(micros, check.requests, check.window);
+            (hits, rest) = ((check.burst + more).min(MOST), units);
+        }
+        [Some(hits), Some(rest), Some(self.taken_back)]
     }
 }

@@ -84,7 +84,7 @@ impl<'a> Check<'a> {
     /// Microseconds since hits were admitted, and how many.
     pub(super) fn unsynced(&self) -> impl Iterator<Item = (i64, i64)> + use<'a> {
         let mut from = Reader::new(self.unsynced);
-        std::iter::from_fn(move || (!from.0.is_empty()).then(|| (from.double(), from.double())))
+        std::iter::from_fn(move || (!from.is_empty()).then(|| (from.double(), from.double())))
     }
 
     fn has(&self, flag: u8) -> bool {
@@ -162,6 +162,10 @@ pub(super) struct Reader<'a>(&'a [u8]);
 impl<'a> Reader<'a> {
     pub(super) fn new(packed: &'a [u8]) -> Self {
         Self(packed)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     fn take<const N: usize>(&mut self) -> [u8; N] {

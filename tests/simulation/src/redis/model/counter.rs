@@ -61,7 +61,7 @@ pub(super) fn room_of_count(count: i64) -> i64 {
 pub(super) trait Kind {
     fn latest(&self) -> i64;
     fn is_empty(&self) -> bool;
-    fn advance(&mut self, check: &Check<'_>, now: i64);
+    fn advance(&mut self, check: &Check<'_>, now: i64) -> Option<i64>;
     fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look;
     /// The most hits that a reported cost adds.
     fn report_max(&self, check: &Check<'_>, ahead: Ahead) -> i64;
@@ -119,7 +119,8 @@ pub fn of_value(algorithm: Algorithm, value: &Value) -> Counter {
             let mut from = Reader::new(text);
             let (latest, hits, rest) = (from.double(), from.double(), from.double());
             let (requests, taken_back) = (from.four(), from.double());
-            Counter::Bucket(Bucket { latest, hits, rest, requests, taken_back })
+            let requests_above = if from.is_empty() { 0 } else { from.four() };
+            Counter::Bucket(Bucket { latest, hits, rest, requests, taken_back, requests_above })
         }
         _ => panic!("no counter of {algorithm:?}: {value:?}"),
     }

@@ -119,7 +119,8 @@ impl Open {
 }
 
 fn look<'a>(moment: &Moment, check: Check<'a>, open: &mut Open) -> Looked<'a> {
-    open.kind().advance(&check, moment.now);
+    let kept = open.kind().advance(&check, moment.now);
+    open.kept = kept.or(open.kept);
     for (age, hits) in check.unsynced() {
         let ahead = open.ahead;
         let kept = open.kind().charge_at(&check, moment.now - age, hits, ahead);

@@ -78,15 +78,16 @@ impl Kind for Entries {
         self.entries.is_empty()
     }
 
-    fn advance(&mut self, check: &Check<'_>, now: i64) {
+    fn advance(&mut self, check: &Check<'_>, now: i64) -> Option<i64> {
         if now <= self.latest {
-            return;
+            return None;
         }
         self.latest = now;
         let gone = check.gone_at(now);
         while self.entries.front().is_some_and(|entry| entry.place <= gone) {
             self.drop_oldest();
         }
+        None
     }
 
     fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look {

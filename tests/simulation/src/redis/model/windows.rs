@@ -25,14 +25,15 @@ impl Kind for Fixed {
         self.count == 0
     }
 
-    fn advance(&mut self, check: &Check<'_>, now: i64) {
+    fn advance(&mut self, check: &Check<'_>, now: i64) -> Option<i64> {
         if now <= self.latest {
-            return;
+            return None;
         }
         if self.window_end(check) <= now {
             self.count = 0;
         }
         self.latest = now;
+        None
     }
 
     fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look {
@@ -99,9 +100,9 @@ impl Kind for Weighted {
         self.current + self.previous == 0
     }
 
-    fn advance(&mut self, check: &Check<'_>, now: i64) {
+    fn advance(&mut self, check: &Check<'_>, now: i64) -> Option<i64> {
         if now <= self.latest {
-            return;
+            return None;
         }
         let into = now - self.latest + self.latest % check.window;
         self.latest = now;
@@ -109,6 +110,7 @@ impl Kind for Weighted {
             self.previous = if into < 2 * check.window { self.current } else { 0 };
             self.current = 0;
         }
+        None
     }
 
     fn look(&self, check: &Check<'_>, hits: i64, ahead: Ahead) -> Look {
