@@ -44,8 +44,13 @@ fn main() -> io::Result<()> {
     let folder = tempfile::tempdir_in(&args.folder)?;
     let clock = Clock::start();
     let store = Arc::new(filled(args.counters, &clock));
-    let author =
-        Author { secret: KeySource::random()?, members: 0, name: ShardName::default(), lost_since: None };
+    let author = Author {
+        secret: KeySource::random()?,
+        members: 0,
+        name: ShardName::default(),
+        lost_since: None,
+        sequence: 1,
+    };
     let counts = folder.path().join("state");
     println!(
         "{:>8} {:>12} {:>8} {:>8} {:>8} {:>8}",

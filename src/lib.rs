@@ -104,7 +104,8 @@
 //!   file, and the next process takes them back before its first answer. A counter is known by its key alone, which is
 //!   a hash, so the file holds the secret too (or a fingerprint of the one in KEY_SECRET_FILE). The file is written
 //!   beside, synced and renamed; at the start it is renamed again, and synced, before the first answer. So a file of the
-//!   name `counters` was always written after the last decision of a process and read by none since. A process that was
+//!   name `counters` was always written after the last decision of a process and read by none since, unless somebody put a
+//!   copy there: that is found out where starts are counted outside of the folder (STATE_SEQUENCE_FILE). A process that was
 //!   killed leaves none. The next one takes the checkpoint, which lacks what was admitted since, and so is cold on top:
 //!   COLD_START says what that means.
 //! - **The clock of decisions goes on where it was** when counters are taken back. On the same boot of the same machine

@@ -13,6 +13,7 @@
 //! - `folder`: the names, the lock, and the order of renaming and syncing
 //! - `moment`: how the clock of decisions goes on
 //! - `secret`: the secret of keys
+//! - `sequence`: the number of the last start, outside of the folder
 //! - `start`: what a process begins with
 //! - `checkpoints`: the thread that writes while the process serves
 
@@ -23,6 +24,7 @@ mod folder;
 mod moment;
 mod outcome;
 mod secret;
+mod sequence;
 mod start;
 mod checkpoints;
 
@@ -33,6 +35,7 @@ pub use self::moment::Moment;
 pub use self::outcome::{Distrust, Outcome};
 pub use self::reader::{StateReader, Totals};
 pub use self::secret::{KeySource, SecretError};
+pub use self::sequence::{Sequence, SequenceError};
 pub use self::start::{Author, Begun, StartError, StartOptions, begin, init};
 
 #[cfg(test)]

@@ -29,7 +29,8 @@ pub(super) async fn begin(configuration: &Configuration) -> Result<(Option<Folde
     // Counters of its own are the fallback's there, and begin with each outage.
     let counts_in_redis = configuration.redis.is_some();
     let begin = move || -> Result<_, AppError> {
-        let folder = state.folder.as_deref().map(Folder::lock).transpose()?;
+        let lock = |path| Folder::lock(path)?.counted_in(state.sequence_file.as_deref());
+        let folder = state.folder.as_deref().map(lock).transpose()?;
         let options = StartOptions {
             own_secret: state.secret_file.as_deref().map(KeySource::of_file).transpose()?,
             skew: state.skew,

@@ -15,19 +15,21 @@ use crate::clock::Clock;
 use crate::configuration::{Configuration, Redis, State};
 use crate::settings::Row;
 use crate::state::{
-    Distrust, File, Folder, FolderError, Header, KeySource, Moment, SecretError, ShardName, StartError,
-    StateReader, Totals, init,
+    Distrust, File, Folder, FolderError, Header, KeySource, Moment, SecretError, Sequence, SequenceError,
+    ShardName, StartError, StateReader, Totals, init,
 };
 use tidegate_engine::limit::Algorithm;
 use tidegate_engine::time::SECOND_NANOS;
 use tidegate_redis::address::Address;
 
 /// The settings that say where a state is.
-const SETTINGS: &[&str] = &["STATE_DIR", "KEY_SECRET_FILE", "SHARD_MEMBERS", "SHARD_NAME"];
+const SETTINGS: &[&str] =
+    &["STATE_DIR", "STATE_SEQUENCE_FILE", "KEY_SECRET_FILE", "SHARD_MEMBERS", "SHARD_NAME"];
 
 /// Those that say where Redis is, and how the keys are called there. `init` takes both.
 const SETTINGS_OF_INIT: &[&str] = &[
     "STATE_DIR",
+    "STATE_SEQUENCE_FILE",
     "KEY_SECRET_FILE",
     "SHARD_MEMBERS",
     "SHARD_NAME",
@@ -103,6 +105,8 @@ enum StateError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     #[error(transparent)]
+    Sequence(#[from] SequenceError),
+    #[error(transparent)]
     Secret(#[from] SecretError),
     #[error(transparent)]
     Start(#[from] StartError),
@@ -144,7 +148,7 @@ fn own_secret(state: &State) -> Result<Option<KeySource>, SecretError> {
 
 fn begin_without(state: &State) -> Result<String, StateError> {
     let folder = state.folder.as_deref().ok_or(StateError::Nowhere)?;
-    let folder = Folder::lock(folder)?;
+    let folder = Folder::lock(folder)?.counted_in(state.sequence_file.as_deref())?;
     init(&folder, own_secret(state)?, state.members, ShardName::of(state.name.as_deref()))?;
     Ok(format!("{}: there is no history\n", folder.path().display()))
 }
@@ -190,6 +194,10 @@ fn verify(state: &State) -> Result<String, StateError> {
     };
     let (header, totals) = read(&path).map_err(distrusted)?;
     KeySource::of_state(&header, own_secret(state)?).map_err(distrusted)?;
+    let last = state.sequence_file.as_deref().map(Sequence::read).transpose()?.map_or(0, |it| it.seen);
+    if header.sequence < last {
+        return Err(distrusted(Distrust::Restored { written: header.sequence, last }));
+    }
     Ok(format!("{}: good, counters {}\n", path.display(), totals.all()))
 }
 
@@ -223,6 +231,7 @@ fn describe(
     }
     let secret = if header.holds_secret() { "in the file" } else { "in KEY_SECRET_FILE" };
     writeln!(text, "  secret    {secret}")?;
+    writeln!(text, "  start     {}", header.sequence)?;
     if let Some(lost_since) = header.lost_since {
         let ago = header.moment.clock.nanos_since(lost_since) / SECOND_NANOS;
         writeln!(text, "  lost      counters were lost {ago} s before that")?;

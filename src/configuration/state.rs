@@ -11,6 +11,8 @@ use crate::settings::{Problem, Settings};
 pub struct State {
     /// The folder that holds them. `None`: they end with the process.
     pub folder: Option<PathBuf>,
+    /// Where starts are counted outside of the folder.
+    pub sequence_file: Option<PathBuf>,
     /// The file of the secret of keys.
     pub secret_file: Option<PathBuf>,
     /// How often they are written while the process serves.
@@ -48,8 +50,19 @@ pub(super) fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> State
             what: format!("{grew_from} is not the smaller number (expected less than SHARD_MEMBERS)"),
         });
     }
+    let folder = settings.state_dir.as_ref().map(|path| path.0.clone());
+    let sequence_file = settings.state_sequence_file.as_ref().map(|path| path.0.clone());
+    if let (Some(folder), Some(file)) = (&folder, &sequence_file)
+        && file.starts_with(folder)
+    {
+        problems.push(Problem {
+            name: "STATE_SEQUENCE_FILE".to_owned(),
+            what: format!("{} is in STATE_DIR (expected a file outside of it)", file.display()),
+        });
+    }
     State {
-        folder: settings.state_dir.as_ref().map(|path| path.0.clone()),
+        folder,
+        sequence_file,
         secret_file: settings.key_secret_file.as_ref().map(|path| path.0.clone()),
         interval: super::unless_0(settings.state_interval),
         skew: settings.state_skew,
@@ -75,6 +88,14 @@ mod tests {
         let names: Vec<_> = problems.iter().map(|problem| problem.name.as_str()).collect();
         assert_eq!(names, ["STATE_DIR"]);
         assert!(configured(&[folder]).is_ok());
+    }
+
+    #[test]
+    fn starts_are_not_counted_in_the_folder_itself() {
+        let with = |file| configured(&[("STATE_DIR", "/state"), ("STATE_SEQUENCE_FILE", file)]).err();
+        assert_eq!(with("/other/starts"), None);
+        assert!(with("/state/starts").is_some());
+        assert!(configured(&[("STATE_SEQUENCE_FILE", "/starts")]).is_err());
     }
 
     #[test]

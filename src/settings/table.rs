@@ -181,6 +181,7 @@ settings! {
         "COLD_START_MAX_WINDOW" cold_start_max_window: Duration = "1h", "limits with longer windows begin anew even with COLD_START=deny";
         optional {
             "STATE_DIR" state_dir: FilePath, "a folder of this process alone, in which counters in memory survive restarts; made if it is not there";
+            "STATE_SEQUENCE_FILE" state_sequence_file: FilePath, "a file outside of STATE_DIR, best on another volume, in which starts are counted: counters of an earlier start, from a backup, are not taken; made if it is not there";
             "SHARD_MEMBERS" shard_members: Members, "over how many nodes a proxy divides the keys; counters that were written under another number are not taken";
             "SHARD_GREW_FROM" shard_grew_from: Members, "SHARD_MEMBERS before nodes were added to a ring that only took keys from the others: counters that were written under it are taken too";
             "SHARD_NAME" shard_name: String, "the name of this node among them; counters that were written under another name are not taken";

@@ -61,12 +61,13 @@ impl Checkpoints {
     }
 
     /// Marks the folder as that of a process that runs, which began with this outcome: if it is killed, the next one
-    /// finds that out.
+    /// finds that out. The start is counted first: if that fails, counters that were not taken stay where they are.
     ///
     /// # Errors
     /// Those of the system.
     pub fn mark(&self, outcome: Outcome) -> Result<(), FolderError> {
         let Saved { folder, clock, author, .. } = &*self.state;
+        folder.note_start(author.sequence)?;
         match outcome {
             Outcome::Clean => folder.consume(),
             // The killed process' checkpoint. After any other outcome one is older than what was not believed.

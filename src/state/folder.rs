@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::disk::{Disk, DiskError, SystemDisk, beside};
+use crate::state::sequence::{Sequence, SequenceError};
 use crate::state::writer::Writing;
 
 /// A file of the folder.
@@ -49,6 +50,9 @@ pub enum FolderError {
     /// The system refuses.
     #[error("STATE_DIR: {0} (expected a folder that may be written to)")]
     Io(#[from] DiskError),
+    /// Starts cannot be counted.
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
 }
 
 /// The folder of this process, as long as it lives.
@@ -56,6 +60,8 @@ pub enum FolderError {
 pub struct Folder {
     path: PathBuf,
     disk: Arc<dyn Disk>,
+    /// Where starts are counted outside of it.
+    sequence: Option<Sequence>,
     /// The system unlocks it when the process ends, however that happens.
     _lock: fs::File,
 }
@@ -80,7 +86,7 @@ impl Folder {
         let lock = lock_file(&lock_path).map_err(failed("open", &lock_path))?;
         match lock.try_lock() {
             Ok(()) => {
-                let folder = Self { path: path.to_owned(), disk, _lock: lock };
+                let folder = Self { path: path.to_owned(), disk, sequence: None, _lock: lock };
                 // A process that was killed while it wrote leaves half of a file, which only takes room.
                 for file in [File::Counters, File::Checkpoint] {
                     let _ = folder.disk.remove(&beside(&folder.file(file)));
@@ -90,6 +96,26 @@ impl Folder {
             Err(TryLockError::WouldBlock) => Err(FolderError::InUse(path.to_owned())),
             Err(TryLockError::Error(source)) => Err(failed("lock", &lock_path)(source).into()),
         }
+    }
+
+    /// Counts starts in a file outside of the folder too, if there is to be one.
+    ///
+    /// # Errors
+    /// When that file cannot be read, or holds something else.
+    pub fn counted_in(mut self, file: Option<&Path>) -> Result<Self, FolderError> {
+        self.sequence = file.map(Sequence::read).transpose()?;
+        Ok(self)
+    }
+
+    /// The number of the last start, as far as a file outside of the folder says it.
+    pub(super) fn last_start(&self) -> u64 {
+        self.sequence.as_ref().map_or(0, |sequence| sequence.seen)
+    }
+
+    /// Writes the number of this start into that file.
+    pub(super) fn note_start(&self, number: u64) -> Result<(), FolderError> {
+        let written = self.sequence.as_ref().map(|sequence| sequence.write(&*self.disk, number));
+        Ok(written.transpose().map(drop)?)
     }
 
     /// Where it is.

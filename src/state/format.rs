@@ -1,7 +1,7 @@
 //! The bytes of a state file, in little-endian order:
 //!
 //! ```text
-//! header    128 bytes  "TIDEGATE", version, whether it is clean, secret, clocks, shards, losses; CRC-32
+//! header    128 bytes  "TIDEGATE", version, whether it is clean, secret, clocks, shards, losses, start; CRC-32
 //! blocks     24 bytes  length, algorithm, a checksum of this line, time of the copy, number of counters; CRC-32 of all
 //!           and counters of one algorithm, about 64 KiB
 //! trailer    24 bytes  the number of all counters, a checksum of all blocks' checksums; CRC-32
@@ -52,6 +52,8 @@ pub struct Header {
     pub name: ShardName,
     /// When counters were last lost, by the clock of decisions: a clean end does not bring them back.
     pub lost_since: Option<Timestamp>,
+    /// Of all starts with this folder, the number of the one that wrote this; 0: an earlier version did.
+    pub sequence: u64,
 }
 
 /// A hash of SHARD_NAME; zeros: not set.
@@ -103,6 +105,7 @@ impl Header {
         bytes.extend_from_slice(&self.members.to_le_bytes());
         bytes.extend_from_slice(&self.lost_since.map_or(0, Timestamp::as_nanos).to_le_bytes());
         bytes.extend_from_slice(&self.name.0);
+        bytes.extend_from_slice(&self.sequence.to_le_bytes());
         let mut header = [0; HEADER_BYTES];
         header[..bytes.len()].copy_from_slice(&bytes);
         let (checked, checksum) = header.split_at_mut(HEADER_BYTES - 4);
@@ -130,20 +133,21 @@ impl Header {
             _ => return damaged("the header makes no sense"),
         };
         let secret: SecretBytes = array(bytes, 32);
-        let nanos = |at| u64::from_le_bytes(array(bytes, at));
+        let number = |at| u64::from_le_bytes(array(bytes, at));
         Ok(Self {
             is_clean,
             fingerprint: array(bytes, 16),
             secret: (secret != [0; 16]).then_some(secret),
             moment: Moment {
                 boot_id: array(bytes, 48),
-                boot_nanos: nanos(64),
-                clock: Timestamp::from_nanos(nanos(72)),
-                wall: Timestamp::from_nanos(nanos(80)),
+                boot_nanos: number(64),
+                clock: Timestamp::from_nanos(number(72)),
+                wall: Timestamp::from_nanos(number(80)),
             },
             members: u32::from_le_bytes(array(bytes, 88)),
             name: ShardName(array(bytes, 100)),
-            lost_since: Some(nanos(92)).filter(|nanos| *nanos > 0).map(Timestamp::from_nanos),
+            lost_since: Some(number(92)).filter(|nanos| *nanos > 0).map(Timestamp::from_nanos),
+            sequence: number(116),
         })
     }
 }

@@ -28,13 +28,15 @@ pub enum Outcome {
     OtherMembers,
     /// The file was written under another SHARD_NAME.
     OtherName,
+    /// The file is of an earlier start than the last one.
+    Restored,
     /// The counters do not fit MAX_COUNTER_BYTES.
     TooLarge,
 }
 
 impl Outcome {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Clean,
         Self::None,
         Self::Unclean,
@@ -46,6 +48,7 @@ impl Outcome {
         Self::Ahead,
         Self::OtherMembers,
         Self::OtherName,
+        Self::Restored,
         Self::TooLarge,
     ];
 
@@ -63,6 +66,7 @@ impl Outcome {
             Self::Ahead => "ahead",
             Self::OtherMembers => "other_members",
             Self::OtherName => "other_name",
+            Self::Restored => "restored",
             Self::TooLarge => "too_large",
         }
     }
@@ -113,6 +117,14 @@ pub enum Distrust {
     /// Another node wrote it.
     #[error("it was written under another SHARD_NAME, or without one (expected the name of this node)")]
     OtherName,
+    /// Others were written since.
+    #[error("start {written} wrote it (expected {last}, by STATE_SEQUENCE_FILE): it is from a backup")]
+    Restored {
+        /// The start that wrote it.
+        written: u64,
+        /// The last start.
+        last: u64,
+    },
     /// There is no room.
     #[error("its counters do not fit MAX_COUNTER_BYTES")]
     TooLarge,
@@ -132,6 +144,7 @@ impl Distrust {
             Self::Ahead(_) => Outcome::Ahead,
             Self::OtherMembers { .. } => Outcome::OtherMembers,
             Self::OtherName => Outcome::OtherName,
+            Self::Restored { .. } => Outcome::Restored,
             Self::TooLarge => Outcome::TooLarge,
             Self::Unreadable(_) => Outcome::Unreadable,
         }

@@ -75,6 +75,8 @@ pub struct Author {
     pub name: ShardName,
     /// When counters were last lost, by the clock of decisions. A clean end in between does not bring them back.
     pub lost_since: Option<Timestamp>,
+    /// The number of this start.
+    pub sequence: u64,
 }
 
 /// Why a process cannot begin.
@@ -117,8 +119,10 @@ pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, S
             }
         }
     }
+    let mut last_start = folder.map_or(0, Folder::last_start);
     let (store, clock, secret, before, taken) = match taken {
         Some(Taken { store, clock, secret, totals, header }) => {
+            last_start = last_start.max(header.sequence);
             (store, clock, secret, header.lost_since, Some((totals, header.moment)))
         }
         None => {
@@ -127,7 +131,8 @@ pub fn begin(folder: Option<&Folder>, options: &StartOptions) -> Result<Begun, S
         }
     };
     let lost_since = if outcome == Outcome::Clean { before } else { Some(clock.now()) };
-    let author = Author { secret, members: options.members, name: options.name, lost_since };
+    let sequence = last_start.saturating_add(1);
+    let author = Author { secret, members: options.members, name: options.name, lost_since, sequence };
     Ok(Begun { store, clock, author, outcome, taken, refused })
 }
 
@@ -146,7 +151,7 @@ pub fn init(
         return Err(StartError::History(folder.file(file)));
     }
     let secret = own_secret.map_or_else(KeySource::random, Ok)?;
-    let author = Author { secret, members, name, lost_since: None };
+    let author = Author { secret, members, name, lost_since: None, sequence: folder.last_start() };
     write_nothing(folder, File::Counters, author, &Clock::start())?;
     Ok(())
 }
@@ -161,6 +166,10 @@ fn take(folder: &Folder, file: File, options: &StartOptions) -> Result<Taken, Di
     let header = reader.header.clone();
     if file == File::Counters && !header.is_clean {
         return Err(Distrust::Damaged { at: 0, what: "it is a checkpoint" });
+    }
+    // A checkpoint may be older than the last start. It lacks what was admitted since in any case.
+    if file == File::Counters && header.sequence < folder.last_start() {
+        return Err(Distrust::Restored { written: header.sequence, last: folder.last_start() });
     }
     if !options.takes_members(header.members) {
         return Err(Distrust::OtherMembers { written: header.members, now: options.members });
@@ -205,5 +214,6 @@ pub(super) fn header(author: Author, clock: &Clock, is_clean: bool) -> Header {
         members: author.members,
         name: author.name,
         lost_since: author.lost_since,
+        sequence: author.sequence,
     }
 }

@@ -40,7 +40,7 @@ fn options() -> StartOptions {
 
 fn author() -> Author {
     let secret = KeySource::random().expect("random bytes");
-    Author { secret, members: 0, name: ShardName::default(), lost_since: None }
+    Author { secret, members: 0, name: ShardName::default(), lost_since: None, sequence: 1 }
 }
 
 fn limit() -> Limit {
@@ -305,6 +305,52 @@ fn after_a_kill_limits_that_are_exempt_from_cold_go_on_from_the_checkpoint() {
     };
     assert_eq!([left(HOUR - 1, false), left(HOUR, false)], [6, 0]);
     assert_eq!([left(HOUR - 1, true), left(HOUR, true)], [10, 0]);
+}
+
+/// Four hits, a clean end, a backup; one more, a clean end; and the backup comes back.
+#[test]
+fn a_backup_is_believed_only_where_starts_are_not_counted() {
+    for counts in [false, true] {
+        let (folder, elsewhere) = (folder(), folder());
+        let file = elsewhere.path().join("starts");
+        let file = counts.then_some(file.as_path());
+        let lock = || Folder::lock(folder.path()).and_then(|folder| folder.counted_in(file)).expect("ours");
+        let process = |hits: usize| {
+            let held = lock();
+            let begun = begin(Some(&held), &options()).expect("it can begin");
+            let (store, clock) = (Arc::new(begun.store), begun.clock);
+            let checkpoints = Checkpoints::new(held, begun.author, Arc::clone(&store), clock);
+            checkpoints.mark(begun.outcome).expect("it is marked");
+            let passed = (0..hits).filter(|_| take(&store, &clock)).count();
+            checkpoints.finish().expect("it is written");
+            (begun.outcome, passed)
+        };
+        init(&lock(), None, 0, ShardName::default()).expect("there is no history");
+        assert_eq!(process(4), (Outcome::Clean, 4));
+        let counters = folder.path().join("counters");
+        let backup = fs::read(&counters).expect("it ended");
+        assert_eq!([process(0), process(1)], [(Outcome::Clean, 0), (Outcome::Clean, 1)]);
+        fs::write(&counters, backup).expect("ours");
+        let restored = if counts { (Outcome::Restored, 10) } else { (Outcome::Clean, 6) };
+        assert_eq!(process(20), restored);
+        assert_eq!(process(20), (Outcome::Clean, 0), "the next one goes on from there");
+    }
+}
+
+#[test]
+fn what_is_no_number_of_a_start_is_refused() {
+    let (folder, elsewhere) = (folder(), folder());
+    let file = elsewhere.path().join("starts");
+    let counted = |text: &[u8]| {
+        fs::write(&file, text).expect("ours");
+        Folder::lock(folder.path()).expect("ours").counted_in(Some(&file)).map(|folder| folder.last_start())
+    };
+    assert_eq!(counted(b"17\n").expect("a number"), 17);
+    for text in [b"".as_slice(), b"x", b"-1", b"1 2", b"\xff", b"99999999999999999999", &[b'1'; 4_000]] {
+        assert!(counted(text).is_err(), "{text:?}");
+    }
+    let nowhere = Folder::lock(folder.path()).expect("ours").counted_in(Some(folder.path()));
+    assert!(nowhere.is_err_and(|error| error.to_string().starts_with("STATE_SEQUENCE_FILE: cannot read ")));
 }
 
 #[test]

@@ -64,6 +64,7 @@ fn found(limiter: &Tidegate) -> String {
         "other_secret",
         "other_members",
         "other_name",
+        "restored",
         "ahead",
     ];
     let scrape = limiter.scrape();
@@ -340,6 +341,26 @@ fn counters_of_another_node_are_not_taken() {
     let limiter = limiter.into_setup().env("SHARD_NAME", "tidegate-1").start();
     assert_eq!((found(&limiter).as_str(), passed(&limiter, 20, DAY)), ("other_name", 10));
     assert_eq!(limiter.lines_with("another SHARD_NAME"), 1, "{:#?}", limiter.output());
+}
+
+#[test]
+fn counters_from_a_backup_are_not_taken_where_starts_are_counted() {
+    let setup = setup();
+    let (counters, starts) = (folder(&setup).join("counters"), setup.outside().join("starts"));
+    let mut limiter = setup.env("STATE_SEQUENCE_FILE", &starts.display().to_string()).start();
+    assert_eq!((found(&limiter).as_str(), passed(&limiter, 4, DAY)), ("none", 4));
+    end(&mut limiter);
+    let backup = fs::read(&counters).expect("it ended");
+    limiter = limiter.restart();
+    assert_eq!((found(&limiter).as_str(), passed(&limiter, 6, DAY)), ("clean", 6));
+    end(&mut limiter);
+    fs::write(&counters, backup).expect("ours");
+    let mut limiter = limiter.into_setup().env("COLD_START", "deny").start();
+    assert_eq!(found(&limiter), "restored");
+    assert_eq!(passed(&limiter, 1, ("hour", "alice")), 0, "it is cold");
+    assert_eq!(limiter.lines_with("it is from a backup"), 1, "{:#?}", limiter.output());
+    end(&mut limiter);
+    assert_eq!(found(&limiter.restart()), "clean");
 }
 
 /// A ring that grew gave this node no key: its counters count under the new number, and under that alone from then on.
