@@ -18,6 +18,7 @@ mod state;
 mod statsd;
 mod status;
 mod tls;
+mod token;
 
 use std::convert::Infallible;
 use std::io;
@@ -36,6 +37,8 @@ pub use crate::app::shared::declare_whole;
 use crate::app::state::State;
 use crate::app::statsd::Sending;
 use crate::app::tls::PortsTls;
+use crate::app::token::GuardedAdmin;
+pub use crate::app::token::token_header;
 use crate::clock::{Clock, monotonic};
 use crate::configuration::Configuration;
 use crate::decisions::DecisionLog;
@@ -80,9 +83,9 @@ pub enum AppError {
     /// Every socket that cannot be bound, one per line.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Listen(Vec<NoSocket>),
-    /// A TLS file that cannot be used.
+    /// A file that cannot be used.
     #[error("{setting}: {problem}")]
-    Tls {
+    BadFile {
         /// The setting that names it.
         setting: &'static str,
         /// The file, and what is wrong with it.
@@ -408,11 +411,13 @@ impl App {
         (workers, handler): (Arc<Workers>, Arc<Handler>),
         rules: Following,
         tls: PortsTls,
-        signals: Signals,
+        Signals { mut end, hangup }: Signals,
     ) -> Result<(), AppError> {
         let mut accepting = accept(&workers, ports.decisions);
         let switch = DrainSwitch::new();
-        let mut control = self.serve_pages((ports.metrics, ports.debug), (&workers, handler), &switch);
+        let admin = GuardedAdmin::open(&self.configuration)?;
+        let pages = (ports.metrics, ports.debug, admin.gate());
+        let mut control = self.serve_pages(pages, (&workers, handler), &switch);
         let sent = &self.configuration.metrics;
         let mut sending = Sending::start(sent.receivers.clone(), &self.metrics, sent.flush);
         let sweeping = control::sweep(Arc::clone(&self.store), Arc::clone(&self.service), self.clock);
@@ -433,7 +438,7 @@ impl App {
             control.spawn(shared::watch(shared, health, events, options));
         }
         files.extend(tls.watch(&mut control, &self.reloads, self.clock)?);
-        let Signals { mut end, hangup } = signals;
+        files.extend(admin.watch(&mut control, &self.reloads, self.clock)?);
         control.spawn(async move { match reread_on_hangup(files, hangup).await {} });
         tokio::select! {
             dead = first_dead(&mut accepting) => return Err(dead),
@@ -465,7 +470,7 @@ impl App {
     /// Serves metrics and debug pages on the control thread.
     fn serve_pages(
         &self,
-        (metrics, debug): (Option<Listener>, Option<Listener>),
+        (metrics, debug, gate): (Option<Listener>, Option<Listener>, Gate),
         (workers, handler): (&Arc<Workers>, Arc<Handler>),
         switch: &DrainSwitch,
     ) -> Essential {
@@ -477,9 +482,6 @@ impl App {
             tasks.spawn(async move { match serving.await {} });
         }
         if let Some(listener) = debug {
-            let (admin, host) = (&self.configuration.admin, &self.configuration.listeners.debug.host);
-            let token = admin.token.as_ref().map(|token| token.0.as_str());
-            let gate = Gate::new(host, token).with_names(&admin.certificate_names);
             let service = Arc::clone(&self.service);
             let changed = (Arc::clone(&self.exceptions), Arc::clone(&self.resets));
             let api = AdminApi::new(changed, Arc::clone(&service), Arc::clone(&handler), gate.clone())

@@ -45,10 +45,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::front::connections::{GrpcFrontKind, MaxAge, WorkerOptions};
-use crate::front::http::CheckOptions;
+use crate::front::http::{AdminToken, CheckOptions};
 use crate::front::{AnswerOptions, Bounds, LimitHeaders};
 use crate::logging::LogLevel;
-use crate::settings::value::{Backend, Secret};
+use crate::settings::value::{Backend, FilePath};
 use crate::settings::{Problem, Row, Settings};
 use tidegate_engine::memory::MemoryOptions;
 use tidegate_engine::plan::Modes;
@@ -104,7 +104,9 @@ pub struct Configuration {
 #[derive(Clone)]
 pub struct Admin {
     /// The token that allows changes of state on the debug port from anywhere.
-    pub token: Option<Secret>,
+    pub token: Option<AdminToken>,
+    /// The file that holds the token, unless there is one in the settings.
+    pub token_file: Option<PathBuf>,
     /// Certificates of clients that carry one of these names may do the same.
     pub certificate_names: Vec<String>,
     /// The file that keeps exceptions.
@@ -209,16 +211,7 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
             deny_status: settings.check_deny_status.0,
             trusted_hops: settings.xff_num_trusted_hops.0,
         },
-        admin: Admin {
-            token: settings.admin_token.clone(),
-            certificate_names: settings
-                .admin_tls_san
-                .as_ref()
-                .map(|names| names.0.clone())
-                .unwrap_or_default(),
-            exceptions_file: settings.exceptions_file.as_ref().map(|path| path.0.clone()),
-            audit_log: settings.audit_log.as_ref().map(|path| path.0.clone()),
-        },
+        admin: admin(settings),
         limits: limits::resolve(settings, workers, problems),
         rules: rules::resolve(settings),
         modes: Modes {
@@ -247,6 +240,17 @@ fn resolve(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Configura
         changed: Vec::new(),
         warnings: settings.warnings.clone(),
     })
+}
+
+fn admin(settings: &Settings) -> Admin {
+    let path = |path: &Option<FilePath>| path.as_ref().map(|path| path.0.clone());
+    Admin {
+        token: settings.admin_token.clone(),
+        token_file: path(&settings.admin_token_file),
+        certificate_names: settings.admin_tls_san.as_ref().map(|names| names.0.clone()).unwrap_or_default(),
+        exceptions_file: path(&settings.exceptions_file),
+        audit_log: path(&settings.audit_log),
+    }
 }
 
 fn answer_options(settings: &Settings) -> AnswerOptions {

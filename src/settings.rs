@@ -21,7 +21,7 @@ pub use page::markdown;
 pub use table::{Row, Settings, TABLE};
 
 use crate::settings::refused::refused;
-use crate::settings::together::{ignored, lacking};
+use crate::settings::together::{ignored, lacking, token_twice};
 
 /// Something wrong with one setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +69,7 @@ impl Settings {
         settings.mogrifiers = mogrifiers::read(&settings.use_dog_statsd_mogrifiers.0, &variable, problems);
         settings.backend_type = settings.backend_type.or_else(|| backend::backend(text, &variable));
         settings.warnings = ignored(&settings, &variable);
+        settings.warnings.extend(token_twice(&settings));
         Some(settings)
     }
 }
@@ -148,10 +149,17 @@ mod tests {
     fn a_secret_is_in_no_debug_output_of_the_settings() {
         for name in ["ADMIN_TOKEN", "REDIS_AUTH"] {
             let settings = read(&[(name, "hunter2")]).expect("good");
-            let token = settings.admin_token.as_ref().unwrap_or(&settings.redis_auth);
-            assert_eq!(token.0, "hunter2", "{name}");
+            let token = settings.admin_token.as_ref().map_or(&*settings.redis_auth.0, |token| token.as_str());
+            assert_eq!(token, "hunter2", "{name}");
             assert!(!format!("{settings:?}").contains("hunter2"), "{name}");
         }
+        let [problem] = &read(&[("ADMIN_TOKEN", "hunter2\n")]).expect_err("it could never match")[..] else {
+            panic!("one problem")
+        };
+        assert!(
+            problem.what.contains("control characters") && !problem.what.contains("hunter2"),
+            "{problem}"
+        );
     }
 
     #[test]

@@ -276,6 +276,7 @@ const MAY_IMPORT: &[(&str, Rooms)] = &[
                     "events",
                     "service",
                     "denied",
+                    "disk",
                     "state",
                     "exceptions",
                     "resets",

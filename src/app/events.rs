@@ -93,7 +93,7 @@ fn webhook(settings: &WebhookSettings, wall: Clock) -> Result<Webhook, AppError>
     tracing::info!("events: sent to {} (EVENTS_WEBHOOK_URL){unsigned}", endpoint.place());
     let secret = settings.secret.as_ref().map(|secret| secret.0.as_bytes());
     Webhook::new(endpoint, secret, wall, settings.retry_time)
-        .map_err(|error| AppError::Tls { setting: "EVENTS_WEBHOOK_CACERT", problem: error.to_string() })
+        .map_err(|error| AppError::BadFile { setting: "EVENTS_WEBHOOK_CACERT", problem: error.to_string() })
 }
 
 /// Shows events in metrics.

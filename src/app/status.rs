@@ -24,7 +24,7 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>, refused: Arc<AtomicU64>) -> 
         |InForce { name, value, origin, .. }: &InForce| Setting { name, value: value.clone(), origin };
     let mode = configuration.redis.as_ref().map(|redis| redis.failover.mode);
     let workers = Arc::clone(workers);
-    let has_token = configuration.admin.token.as_ref().is_some_and(|token| !token.0.is_empty());
+    let has_token = configuration.admin.token.is_some() || configuration.admin.token_file.is_some();
     Status::new(Parts {
         about: About {
             started: monotonic(),

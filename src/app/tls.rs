@@ -190,7 +190,7 @@ impl TlsFiles {
 
     fn unreadable(&self, error: &SourceError) -> AppError {
         let file = self.all().find(|file| file.path == error.path()).unwrap_or(&self.chain);
-        AppError::Tls { setting: file.setting, problem: error.to_string() }
+        AppError::BadFile { setting: file.setting, problem: error.to_string() }
     }
 
     fn refused(&self, error: &TlsError) -> AppError {
@@ -205,6 +205,6 @@ impl TlsFiles {
 
 impl TlsFile {
     fn bad(&self, why: impl std::fmt::Display) -> AppError {
-        AppError::Tls { setting: self.setting, problem: format!("{}: {why}", self.path.display()) }
+        AppError::BadFile { setting: self.setting, problem: format!("{}: {why}", self.path.display()) }
     }
 }

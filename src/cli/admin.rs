@@ -6,22 +6,30 @@
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use http::Method;
+use http::{HeaderValue, Method};
 use serde_json::{Map, Value, json};
 
 use super::answers::{self, Answers};
 use super::debug_port::{self, Call, Limiter, send};
 use super::{Done, arguments_of, flag_of, given, read_only};
+use crate::app::token_header;
 use crate::clock::Clock;
+use crate::configuration::Configuration;
 use crate::resets::id;
-use crate::settings::Row;
+use crate::settings::{Problem, Row};
 
 /// The option, and the field, of the number of a reset.
 const ID: &str = "id";
 
 /// The settings that say where the limiter is, and the token.
-pub(super) const SETTINGS: &[&str] =
-    &["DEBUG_HOST", "DEBUG_PORT", "DEBUG_SERVER_TLS_CERT", "DEBUG_SERVER_TLS_KEY", "ADMIN_TOKEN"];
+pub(super) const SETTINGS: &[&str] = &[
+    "DEBUG_HOST",
+    "DEBUG_PORT",
+    "DEBUG_SERVER_TLS_CERT",
+    "DEBUG_SERVER_TLS_KEY",
+    "ADMIN_TOKEN",
+    "ADMIN_TOKEN_FILE",
+];
 
 /// The fields of an exception that are options of the command, as texts.
 pub(super) const TEXTS: [(&str, &str, &str); 4] = [
@@ -155,9 +163,9 @@ pub(super) fn run(
     let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
     let limiters = Limiter::named(own, &configuration.listeners)?;
     let (method, path, body) = request(command, own);
-    let token = configuration.admin.token.as_ref().map(|token| token.0.as_str());
+    let token = token(&configuration)?;
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let call = Call { method, path, body, token };
+    let call = Call { method, path, body, token: token.as_ref() };
     let answers = Answers::of(own, limiters.len());
     let (mut out, mut code) = (String::new(), ExitCode::SUCCESS);
     for limiter in &limiters {
@@ -170,6 +178,12 @@ pub(super) fn run(
         }
     }
     Ok((out, code))
+}
+
+/// The header with the token of the settings, if they have one.
+pub(super) fn token(configuration: &Configuration) -> Result<Option<HeaderValue>, Vec<Problem>> {
+    let problem = |what| vec![Problem { name: "ADMIN_TOKEN_FILE".to_owned(), what }];
+    token_header(&configuration.admin).map_err(problem)
 }
 
 /// The answer of one limiter, or why there is none.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::ArgMatches;
 use http::header::{AUTHORIZATION, HOST};
-use http::{Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -39,7 +39,8 @@ pub(super) struct Call<'a> {
     pub(super) path: String,
     /// JSON.
     pub(super) body: String,
-    pub(super) token: Option<&'a str>,
+    /// As the header that shows it.
+    pub(super) token: Option<&'a HeaderValue>,
 }
 
 impl Limiter {
@@ -115,7 +116,7 @@ async fn exchange(
     let host = if bare.contains(':') { format!("[{bare}]:{}", to.at.port) } else { to.name() };
     let mut request = Request::builder().method(call.method.clone()).uri(&call.path).header(HOST, host);
     if let Some(token) = call.token {
-        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        request = request.header(AUTHORIZATION, token);
     }
     let request = request.body(Full::new(Bytes::from(call.body.clone()))).map_err(io::Error::other)?;
     let unanswered = |error: hyper::Error| match to.trust {

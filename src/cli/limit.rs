@@ -9,14 +9,13 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use http::Method;
+use http::{HeaderValue, Method};
 use serde_json::{Map, Value};
 
 use super::admin::{self, SETTINGS, TEXTS, everywhere, path};
 use super::answers::{self, Answers};
 use super::debug_port::{Call, Limiter};
 use super::{Done, flag_of, given, read_only};
-use crate::configuration::Configuration;
 use crate::settings::Row;
 
 /// Records of a page that is fetched.
@@ -92,7 +91,7 @@ pub(super) fn run(
                 true => Answers::text(limiters.len()),
                 false => Answers::of(own, limiters.len()),
             };
-            let asking = Asking { limiters, configuration, answers };
+            let asking = Asking { limiters, token: admin::token(&configuration)?, answers };
             match is_load {
                 true => load::run(own, &asking),
                 false => Ok((String::new(), list(own, &asking))),
@@ -112,15 +111,15 @@ pub(super) fn run(
 /// Limiters that are asked several times.
 struct Asking {
     limiters: Vec<Limiter>,
-    configuration: Configuration,
+    token: Option<HeaderValue>,
     answers: Answers,
 }
 
 impl Asking {
     /// The answer of one limiter. `None`: it did not, or refused, as was said on standard error.
     fn post(&self, limiter: &Limiter, path: String, body: String) -> Option<String> {
-        let token = self.configuration.admin.token.as_ref().map(|token| token.0.as_str());
-        match admin::ask(limiter, &Call { method: Method::POST, path, body, token }) {
+        let call = Call { method: Method::POST, path, body, token: self.token.as_ref() };
+        match admin::ask(limiter, &call) {
             Ok(body) => Some(body),
             Err(why) => {
                 // Whoever reads may have seen enough.

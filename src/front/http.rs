@@ -12,6 +12,7 @@ mod page;
 mod probes;
 mod rlconfig;
 mod status;
+mod token;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub use self::admin_api::AdminApi;
 pub use self::check::{CheckOptions, Proxy};
 pub use self::gate::Gate;
 pub use self::page::Page;
+pub use self::token::{AdminToken, TokenError};
 
 use self::page::{not_allowed, text};
 use crate::front::connections::Peer;

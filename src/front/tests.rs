@@ -21,7 +21,7 @@ use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, WorkerOptions, Workers,
     serve_pages,
 };
-use crate::front::http::{AdminFront, CheckOptions, Gate, HttpFront, MetricsFront, Proxy};
+use crate::front::http::{AdminFront, AdminToken, CheckOptions, Gate, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, Handler};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -111,7 +111,7 @@ impl Server {
             service,
             handler,
             crate::status::fixture::status(&metrics),
-            Gate::new("0.0.0.0", Some("let me in")),
+            Gate::new("0.0.0.0", AdminToken::parse("let me in").ok()),
         );
         let serving = serve_pages(listener, front, 4, pages.drain());
         tasks.spawn(async move { match serving.await {} });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::events::Kinds;
 use crate::front::connections::GrpcFrontKind;
-use crate::front::http::Proxy;
+use crate::front::http::{AdminToken, Proxy};
 use crate::logging::LogLevel;
 use crate::service::StaleMode;
 use crate::settings::Problem;
@@ -104,7 +104,8 @@ settings! {
             "DEBUG_SERVER_TLS_KEY" debug_server_tls_key: FilePath, "debug: PEM file of the certificate's key";
             "DEBUG_SERVER_TLS_CLIENT_CACERT" debug_server_tls_client_cacert: FilePath, "debug: PEM file of the authority that clients' certificates have to come from; unset: clients need none";
             "WORKER_THREADS" worker_threads: Threads, "threads that answer; unset: one a core that the process may use";
-            "ADMIN_TOKEN" admin_token: Secret, "bearer token of the admin API on the debug port; callers that are not on loopback need it for whatever changes state";
+            "ADMIN_TOKEN" admin_token: AdminToken, "bearer token of the admin API on the debug port; callers that are not on loopback need it for whatever changes state";
+            "ADMIN_TOKEN_FILE" admin_token_file: FilePath, "file that holds the token instead of ADMIN_TOKEN; read again when it changes, made with a random token if it is not there";
             "ADMIN_TLS_SAN" admin_tls_san: Sans, "names (DNS or URI), separated by commas: a client of the debug port whose certificate carries one of them may do what a bearer of ADMIN_TOKEN may";
             "EXCEPTIONS_FILE" exceptions_file: FilePath, "file that keeps the exceptions of the admin API; unset: they end with the process";
             "AUDIT_LOG" audit_log: FilePath, "file that every change by the admin API is written to, before and after, as lines of JSON; -: standard output";
@@ -174,11 +175,11 @@ settings! {
         }
     }
     "State": {
-        "STATE_INTERVAL" state_interval: Duration = "0", "how often counters are written to STATE_DIR while the process runs, for COLD_START=allow after a kill; 0: never";
+        "STATE_INTERVAL" state_interval: Duration = "0", "how often counters are written to STATE_DIR while the process runs; after a kill they count with COLD_START=allow, and with deny those of windows longer than COLD_START_MAX_WINDOW; 0: never";
         "STATE_GRACE" state_grace: Duration = "60s", "how long writing all counters to STATE_DIR may take at the end, after DRAIN_GRACE and the last calls; then they are given up";
         "STATE_SKEW" state_skew: Duration = "2s", "by how much the wall clocks of two machines may differ: counters that come from another one count so much longer";
         "COLD_START" cold_start: ColdStart = "allow", "counters that were lost (in memory: no state, or none to be believed; in Redis: it was flushed, restarted, or another primary took over): allow (every limit begins anew) or deny (each counts as full for one window)";
-        "COLD_START_MAX_WINDOW" cold_start_max_window: Duration = "1h", "limits with longer windows begin anew even with COLD_START=deny";
+        "COLD_START_MAX_WINDOW" cold_start_max_window: Duration = "1h", "limits with longer windows do not count as full: after a kill they go on from the last checkpoint (STATE_INTERVAL), else at 0";
         optional {
             "STATE_DIR" state_dir: FilePath, "a folder of this process alone, in which counters in memory survive restarts; made if it is not there";
             "STATE_SEQUENCE_FILE" state_sequence_file: FilePath, "a file outside of STATE_DIR, best on another volume, in which starts are counted: counters of an earlier start, from a backup, are not taken; made if it is not there";
@@ -346,7 +347,10 @@ fn read_row<T: Value>(
     let written = given.as_deref().or(row.default)?;
     let value = T::parse(written);
     if value.is_none() {
-        problems.push(Problem { name: row.name.to_owned(), what: bad_value::<T>(written) });
+        // What is no good may be nearly the secret.
+        let what =
+            if row.is_secret() { format!("it is not {}", T::EXPECTED) } else { bad_value::<T>(written) };
+        problems.push(Problem { name: row.name.to_owned(), what });
     }
     value
 }

@@ -44,6 +44,14 @@ pub(super) fn lacking(text: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
         .collect()
 }
 
+/// A warning for a file of the token that is not read, because the settings hold the token itself.
+pub(super) fn token_twice(settings: &Settings) -> Option<Problem> {
+    settings.admin_token.as_ref().and(settings.admin_token_file.as_ref()).map(|_| Problem {
+        name: "ADMIN_TOKEN_FILE".to_owned(),
+        what: "has no effect, because ADMIN_TOKEN is set (expected one of them)".to_owned(),
+    })
+}
+
 /// Variables that name a proxy for connections of other programs.
 const PROXIES: &[&str] = &["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 

@@ -36,12 +36,15 @@ pub enum Subject {
     HttpTls,
     /// Those of the debug port.
     DebugTls,
+    /// The file of the admin token.
+    AdminToken,
     /// The mapping of metrics. It is read at the start only.
     Mapping,
 }
 
 impl Subject {
-    const ALL: [Self; 5] = [Self::Rules, Self::GrpcTls, Self::HttpTls, Self::DebugTls, Self::Mapping];
+    const ALL: [Self; 6] =
+        [Self::Rules, Self::GrpcTls, Self::HttpTls, Self::DebugTls, Self::AdminToken, Self::Mapping];
 
     /// As people call it.
     pub(super) fn name(self) -> &'static str {
@@ -50,6 +53,7 @@ impl Subject {
             Self::GrpcTls => "TLS files of the gRPC port",
             Self::HttpTls => "TLS files of the HTTP port",
             Self::DebugTls => "TLS files of the debug port",
+            Self::AdminToken => "file of the admin token",
             Self::Mapping => "mapping of metrics",
         }
     }

@@ -81,6 +81,9 @@ fn refused(Reload { subject, what, problems, .. }: &Reload) -> Option<Value> {
         Subject::GrpcTls | Subject::HttpTls | Subject::DebugTls => {
             bad("tls", &format!("The last change of the {} was refused. {why}", subject.name()))
         }
+        Subject::AdminToken => {
+            bad("token", &format!("The last change of the admin token was refused. {why}"))
+        }
         // The start went on without it.
         Subject::Mapping => warning("mapping", &format!("Metrics have their built-in names. {why}")),
     }

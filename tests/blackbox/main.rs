@@ -16,6 +16,7 @@ mod admin_load;
 mod admin_resets;
 mod admin_strangers;
 mod admin_tls;
+mod admin_token;
 mod answers;
 mod attacks;
 mod browser;

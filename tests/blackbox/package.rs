@@ -114,6 +114,7 @@ fn the_debian_package_installs_and_its_service_starts() {
         &format!(
             "chroot root dpkg --install '{package}' >dpkg.log 2>&1 || {{ cat dpkg.log; exit 1; }}
              test -x root/usr/bin/tidegate; test -f root/etc/tidegate/shop.yaml
+             test \"$(stat -c %a root/etc/default/tidegate)\" = 640
              test \"$(readlink root/usr/bin/ratelimit)\" = tidegate
              test \"$(readelf --sections root/usr/bin/tidegate | grep -c -e debug_info -e symtab)\" = 0
              for page in tidegate tidegate-check tidegate-ask tidegate-replay tidegate-exception tidegate-exception-put; do test -f root/usr/share/man/man1/$page.1.gz; done
@@ -128,6 +129,7 @@ fn the_debian_package_installs_and_its_service_starts() {
     .env("DEBIAN_FRONTEND", "noninteractive"));
     assert!(unit.contains("ExecStart=/usr/bin/tidegate\n"), "{unit}");
     assert!(unit.contains("\nCONFIG_PATH=/etc/tidegate\n"), "{unit}");
+    assert!(unit.contains("\nEnvironment=ADMIN_TOKEN_FILE=%S/tidegate/admin-token\n"), "{unit}");
 
     let install = format!(
         "chroot root dpkg --install '{package}' >dpkg.log 2>&1; cp '{rules}' root/etc/tidegate/shop.yaml",

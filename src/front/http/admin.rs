@@ -221,6 +221,7 @@ mod tests {
     use http::header::AUTHORIZATION;
 
     use super::*;
+    use crate::front::http::AdminToken;
 
     #[test]
     fn the_log_level_is_state() {
@@ -229,7 +230,12 @@ mod tests {
         let handler =
             Handler::new(Arc::clone(&service), Arc::clone(&metrics), crate::front::Bounds::default());
         let status = crate::status::fixture::status(&metrics);
-        let front = AdminFront::new(service, Arc::new(handler), status, Gate::new("::", Some("open")));
+        let front = AdminFront::new(
+            service,
+            Arc::new(handler),
+            status,
+            Gate::new("::", AdminToken::parse("open").ok()),
+        );
         let stranger = Peer::at("10.0.0.1:1".parse().expect("an address"));
         // A bad level, so that the test does not change the level of the process.
         let set = |request: Request<()>| {

@@ -205,7 +205,12 @@ impl AdminApi {
             Change::Unchanged => (StatusCode::OK, "unchanged"),
             Change::Ended => (StatusCode::OK, "ended"),
         };
-        let mut answer = json!({"id": id, "done": done, "survives_restart": self.book.is_kept()});
+        let mut answer = json!({
+            "id": id,
+            "done": done,
+            "survives_restart": self.book.is_kept(),
+            "holds_for": "this process",
+        });
         if let Some(warning) = warning {
             answer["warning"] = warning.into();
         }

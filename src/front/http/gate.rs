@@ -10,17 +10,22 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, Uri};
 
 use super::guesses::Guesses;
+use super::token::AdminToken;
 use crate::clock::monotonic;
 use crate::front::connections::Peer;
 
 const STRANGER: &str = "only from loopback, or with the admin token\n";
 const OTHER_HOST: &str = "the Host is neither an address, localhost, nor DEBUG_HOST\n";
 const OTHER_ORIGIN: &str = "the Origin is another than this host\n";
+
+/// The scheme of the token, and what follows it.
+const BEARER: &[u8] = b"Bearer ";
 
 /// The header in which browsers tell where a request comes from.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -29,16 +34,20 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoBearer {
     /// There is no token that anybody could bear, and no name that a certificate could carry.
-    #[error("the admin API needs ADMIN_TOKEN or ADMIN_TLS_SAN, and neither is set")]
+    #[error(
+        "the admin API needs ADMIN_TOKEN, ADMIN_TOKEN_FILE or ADMIN_TLS_SAN, and there is no token and no name"
+    )]
     NoToken,
     /// It bears no token, and shows no certificate with the right name.
     #[error(
-        "only with the admin token, and none came (expected `Authorization: Bearer` and ADMIN_TOKEN), or with a certificate \
-         of ADMIN_TLS_SAN"
+        "only with the admin token, and none came (expected `Authorization: Bearer` and ADMIN_TOKEN, or what is in \
+         ADMIN_TOKEN_FILE), or with a certificate of ADMIN_TLS_SAN"
     )]
     Stranger,
     /// It bears another token.
-    #[error("only with the admin token, and another one came (expected the ADMIN_TOKEN of this limiter)")]
+    #[error(
+        "only with the admin token, and another one came (expected the one in ADMIN_TOKEN or ADMIN_TOKEN_FILE of this limiter)"
+    )]
     WrongToken,
     /// Its address has sent too many wrong tokens.
     #[error("too many wrong tokens came from this address (expected a few seconds without one)")]
@@ -53,7 +62,7 @@ pub enum NoBearer {
 pub struct Gate {
     /// The host that the port listens on, which may be a name.
     host: Arc<str>,
-    token: Option<Arc<str>>,
+    token: Arc<ArcSwapOption<AdminToken>>,
     /// What certificates of clients may carry that are as good as the token.
     names: Arc<[String]>,
     guesses: Arc<Guesses>,
@@ -73,9 +82,14 @@ enum Borne {
 impl Gate {
     /// A gate for a port that listens on `host`. Bearers of `token` may pass from anywhere.
     #[must_use]
-    pub fn new(host: &str, token: Option<&str>) -> Self {
-        let token = token.filter(|token| !token.is_empty()).map(Arc::from);
+    pub fn new(host: &str, token: Option<AdminToken>) -> Self {
+        let token = Arc::new(ArcSwapOption::from_pointee(token));
         Self { host: host.into(), token, names: Arc::default(), guesses: Arc::default() }
+    }
+
+    /// From now on, bearers of this token may pass and those of the one before may not. Holds for all clones.
+    pub fn replace_token(&self, token: AdminToken) {
+        self.token.store(Some(Arc::new(token)));
     }
 
     /// Clients whose certificate carries one of these names may do the same as bearers of the token.
@@ -141,7 +155,7 @@ impl Gate {
         uri: &Uri,
         headers: &HeaderMap,
     ) -> Result<Option<&str>, NoBearer> {
-        if self.token.is_none() && self.names.is_empty() {
+        if self.token.load().is_none() && self.names.is_empty() {
             return Err(NoBearer::NoToken);
         }
         let name = match (self.borne(peer, headers), self.name_of(peer)) {
@@ -159,11 +173,11 @@ impl Gate {
     /// What a request says of the token. A wrong one is remembered, so this is asked once for each request.
     fn borne(&self, peer: &Peer, headers: &HeaderMap) -> Borne {
         // Whoever proves to a proxy who they are, by another scheme, guesses nothing.
-        let (Some(token), Some(_)) = (self.token.as_deref(), borne_by(headers)) else {
+        let (Some(token), Some(_)) = (&*self.token.load(), borne_by(headers)) else {
             return Borne::Nothing;
         };
         let (from, now) = (peer.address.map(|address| address.ip()), monotonic());
-        match self.guesses.may(from, now).then(|| bears(headers, token)) {
+        match self.guesses.may(from, now).then(|| bears(headers, token.as_str())) {
             Some(true) => Borne::Right,
             Some(false) => {
                 self.guesses.note(from, now);
@@ -212,16 +226,17 @@ fn is_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
     is_same_origin(uri, headers) && headers.get_all(SEC_FETCH_SITE).iter().all(|site| is_own(site.as_bytes()))
 }
 
-/// The token of a request, right or wrong.
+/// The token of a request, right or wrong. The name of the scheme may be in lower case.
 fn borne_by(headers: &HeaderMap) -> Option<&[u8]> {
-    headers.get(AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(BEARER.len())?;
+    scheme.eq_ignore_ascii_case(BEARER).then_some(token)
 }
 
 /// Compares all bytes, whatever they are, so that the time it takes reveals nothing of the token.
 fn bears(headers: &HeaderMap, token: &str) -> bool {
     borne_by(headers).is_some_and(|borne| {
         let differing = borne.iter().zip(token.as_bytes()).fold(0, |all, (a, b)| all | (a ^ b));
-        !token.is_empty() && borne.len() == token.len() && differing == 0
+        borne.len() == token.len() && differing == 0
     })
 }
 
@@ -232,6 +247,10 @@ mod tests {
     use super::*;
 
     const LOOPBACK: &str = "127.0.0.1:1";
+
+    fn gate(host: &str, token: Option<&str>) -> Gate {
+        Gate::new(host, token.map(|token| AdminToken::parse(token).expect("a token")))
+    }
 
     fn peer(address: &str) -> Peer {
         Peer::at(address.parse().expect("an address"))
@@ -244,7 +263,7 @@ mod tests {
 
     fn may(peer: &str, authorization: Option<&'static str>, token: Option<&str>) -> bool {
         let headers: Vec<_> = authorization.map(|value| (AUTHORIZATION, value)).into_iter().collect();
-        admit(&Gate::new("0.0.0.0", token), peer, &headers).is_ok()
+        admit(&gate("0.0.0.0", token), peer, &headers).is_ok()
     }
 
     #[test]
@@ -262,14 +281,28 @@ mod tests {
             {
                 assert!(!may(peer, wrong, Some("open")), "{peer} {wrong:?}");
             }
-            assert!(!may(peer, Some("Bearer "), Some("")), "{peer}");
+            assert!(!may(peer, Some("Bearer "), Some("open")), "{peer}");
+            for scheme in ["bearer open", "BEARER open"] {
+                assert!(may(peer, Some(scheme), Some("open")), "{peer} {scheme}");
+            }
             assert!(!may(peer, Some("Bearer open"), None), "{peer}");
         }
     }
 
     #[test]
+    fn a_new_token_is_in_force_for_all_clones() {
+        let gate = gate("0.0.0.0", None);
+        let clone = gate.clone();
+        let may = |token| admit(&clone, "10.0.0.1:1", &[(AUTHORIZATION, token)]).is_ok();
+        for (new, other) in [("Bearer one", "Bearer two"), ("Bearer two", "Bearer one")] {
+            gate.replace_token(AdminToken::parse(&new[7..]).expect("a token"));
+            assert!(may(new) && !may(other), "{new}");
+        }
+    }
+
+    #[test]
     fn a_web_page_may_not_change_state() {
-        let gate = Gate::new("limiter.internal", Some("open"));
+        let gate = gate("limiter.internal", Some("open"));
         let page = |host, origin| admit(&gate, LOOPBACK, &[(HOST, host), (ORIGIN, origin)]);
         for host in ["127.0.0.1:6070", "[::1]:6070", "localhost:6070", "LocalHost", "limiter.internal:6070"] {
             assert_eq!(admit(&gate, LOOPBACK, &[(HOST, host)]), Ok(()), "{host}");
@@ -293,7 +326,7 @@ mod tests {
 
     #[test]
     fn http_2_has_its_host_in_the_uri() {
-        let (gate, peer) = (Gate::new("0.0.0.0", None), peer(LOOPBACK));
+        let (gate, peer) = (gate("0.0.0.0", None), peer(LOOPBACK));
         let admit = |uri| gate.admit(&peer, &Uri::from_static(uri), &HeaderMap::new());
         assert_eq!(admit("http://localhost:6070/logging"), Ok(()));
         assert_eq!(admit("http://evil.example:6070/logging"), Err(OTHER_HOST));
@@ -301,7 +334,7 @@ mod tests {
 
     #[test]
     fn only_a_page_of_this_port_may_show_the_state() {
-        let gate = Gate::new("limiter.internal", Some("open"));
+        let gate = gate("limiter.internal", Some("open"));
         let read = |headers: &[(HeaderName, &'static str)]| {
             let headers = headers.iter().cloned();
             let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value))).collect();
@@ -323,7 +356,7 @@ mod tests {
 
     #[test]
     fn after_many_wrong_tokens_not_even_the_right_one_is_looked_at() {
-        let gate = Gate::new("0.0.0.0", Some("open"));
+        let gate = gate("0.0.0.0", Some("open"));
         let from = |address: &str, token| admit(&gate, address, &[(AUTHORIZATION, token)]);
         for _ in 0..20 {
             assert_eq!(from("10.0.0.1:1", "Bearer shut"), Err(STRANGER));

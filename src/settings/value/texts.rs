@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::front::http::AdminToken;
 use crate::settings::value::Value;
 use crate::settings::value::numbers::decimal;
 
@@ -33,6 +34,16 @@ impl Value for Secret {
 
     fn parse(text: &str) -> Option<Self> {
         Some(Self(text.to_owned()))
+    }
+}
+
+impl Value for AdminToken {
+    const NAME: &'static str = "TEXT";
+    const EXPECTED: &'static str =
+        "a token (expected one line without control characters, and without white space at its ends)";
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::parse(text).ok()
     }
 }
 
