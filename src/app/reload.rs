@@ -6,9 +6,12 @@
 mod control_plane;
 mod files;
 
+use std::collections::HashSet;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use self::control_plane::ControlPlane;
 use self::files::Reloader;
@@ -69,6 +72,8 @@ struct Offer<'a> {
     empty_refused: Option<&'a str>,
     /// Shows the lines that problems are about, if they are to be shown.
     lines: Option<Ink>,
+    /// Warnings of the set before, which are not logged again. `None`: all are logged.
+    warned: Option<&'a Mutex<HashSet<String>>>,
 }
 
 /// Messages about a set, and the lines that they are about.
@@ -221,7 +226,14 @@ impl Installer {
         };
         let skipped = if self.options.strict { &mut problems } else { &mut warnings };
         skipped.messages.extend_from_slice(offer.skipped);
-        warnings.log(offer.lines, WARNING_COLOUR, |warning| tracing::warn!(target: REPORT, "{warning}"));
+        let before = offer.warned.map(|warned| {
+            std::mem::replace(&mut *warned.lock(), warnings.messages.iter().cloned().collect())
+        });
+        warnings.log(offer.lines, WARNING_COLOUR, |warning| {
+            if before.as_ref().is_none_or(|before| !before.contains(warning)) {
+                tracing::warn!(target: REPORT, "{warning}");
+            }
+        });
         match loaded {
             Some(rules) if problems.messages.is_empty() => {
                 self.install(rules, &warnings, offer.files.len());

@@ -3,12 +3,13 @@
 //! In: the control plane's address, and a function that takes its resources. Each response is a whole state of the
 //! world: all resources become files ([`Resources`]), and the function either puts them in force (ACK) or returns all
 //! their problems (NACK). A lost stream is opened again after a pause, with the version in force. The rules in force
-//! stay meanwhile.
+//! stay meanwhile. Some control planes send a refused state again at once, so the next NACK is held back for a moment.
 //!
 //! Deliberately not here: incremental updates, other types of resources, the meaning of rules.
 
 mod backoff;
 mod proto;
+mod refusal;
 mod resource;
 
 use std::convert::Infallible;
@@ -30,6 +31,7 @@ use self::proto::envoy::config::core::v3::Node;
 use self::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use self::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use self::proto::google::rpc;
+use self::refusal::Refusals;
 use self::resource::TYPE_URL;
 
 /// How long one attempt to connect may take.
@@ -53,7 +55,8 @@ pub struct XdsOptions {
     pub headers: Vec<(String, String)>,
     /// TLS; `None`: plain.
     pub tls: Option<XdsTls>,
-    /// Pauses between attempts.
+    /// Pauses before a lost stream is opened again. Those before a control plane that could not be reached is tried
+    /// again are [`Backoff::of_connections`].
     pub backoff: Backoff,
     /// The most bytes of a message; gRPC's own default is 4 MiB.
     pub message_bytes_max: Option<usize>,
@@ -76,7 +79,11 @@ pub struct XdsSource {
     options: XdsOptions,
     /// The version in force; empty before the first.
     version: String,
-    attempt: u32,
+    /// Streams in a row that brought nothing.
+    lost_streams: u32,
+    /// Attempts in a row that did not reach the control plane.
+    failed_connects: u32,
+    refusals: Refusals,
 }
 
 /// Why a stream could not be opened, or ended.
@@ -101,19 +108,26 @@ struct Requests {
 impl XdsSource {
     /// A subscription that has not started yet.
     pub fn new(options: XdsOptions) -> Self {
-        Self { options, version: String::new(), attempt: 0 }
+        Self {
+            options,
+            version: String::new(),
+            lost_streams: 0,
+            failed_connects: 0,
+            refusals: Refusals::default(),
+        }
     }
 
     /// Follows the control plane and never ends. `take` puts a state of the world in force, or refuses it with all its
-    /// problems. `take` gets the errors of one that cannot be decoded.
+    /// problems. `take` gets the errors of one that cannot be decoded. A state with the content that was refused last is
+    /// not taken again: `refuse_again` is called instead.
     pub async fn follow<F: Future<Output = Result<(), Vec<String>>>>(
         mut self,
         mut take: impl FnMut(Result<Resources, Vec<ResourceError>>) -> F,
+        refuse_again: impl Fn(),
     ) -> Infallible {
         loop {
-            let Err(error) = self.stream(&mut take).await;
-            let pause = self.options.backoff.pause(self.attempt, random());
-            self.attempt = self.attempt.saturating_add(1);
+            let Err(error) = self.stream(&mut take, &refuse_again).await;
+            let pause = self.pause_after(&error);
             tracing::warn!(
                 "rules: no stream from {} (next attempt in {pause:?}): {error}",
                 self.options.server
@@ -122,12 +136,26 @@ impl XdsSource {
         }
     }
 
+    fn pause_after(&mut self, error: &StreamError) -> Duration {
+        let (backoff, attempts) = match error {
+            StreamError::File(..) | StreamError::Transport(_) => {
+                (self.options.backoff.of_connections(), &mut self.failed_connects)
+            }
+            StreamError::Status(_) | StreamError::Ended => (self.options.backoff, &mut self.lost_streams),
+        };
+        let pause = backoff.pause(*attempts, random());
+        *attempts = attempts.saturating_add(1);
+        pause
+    }
+
     /// Follows one stream until it is lost.
     async fn stream<F: Future<Output = Result<(), Vec<String>>>>(
         &mut self,
         take: &mut impl FnMut(Result<Resources, Vec<ResourceError>>) -> F,
+        refuse_again: &impl Fn(),
     ) -> Result<Infallible, StreamError> {
         let mut client = AggregatedDiscoveryServiceClient::new(self.connect().await?);
+        self.failed_connects = 0;
         if let Some(bytes_max) = self.options.message_bytes_max {
             client = client.max_decoding_message_size(bytes_max);
         }
@@ -140,11 +168,20 @@ impl XdsSource {
         tracing::info!("rules: following {}", self.options.server);
         loop {
             let response = responses.message().await?.ok_or(StreamError::Ended)?;
-            self.attempt = 0;
-            let taken = take(Resources::decode(&response.resources)).await;
-            let problems = taken.err().unwrap_or_default();
+            self.lost_streams = 0;
+            let problems = match self.refusals.of(&response.resources) {
+                Some(problems) => {
+                    refuse_again();
+                    problems
+                }
+                None => take(Resources::decode(&response.resources)).await.err().unwrap_or_default(),
+            };
             if problems.is_empty() {
                 self.version.clone_from(&response.version_info);
+                self.refusals = Refusals::default();
+            } else {
+                let pause = self.refusals.add(&response.resources, &problems);
+                tokio::time::sleep(pause).await;
             }
             requests.acknowledge(&self.version, &response, &problems).await?;
         }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustix::process::Signal;
@@ -220,25 +221,97 @@ fn a_silent_or_absent_control_plane_keeps_nobody_from_ending_it() {
     assert_eq!(refused.code(), tonic::Code::Unavailable);
 }
 
+/// The pauses that a limiter has logged, in milliseconds.
+fn pauses(process: &Process) -> Vec<f64> {
+    let pause = |line: &String| {
+        let pause = line.split_once("next attempt in ")?.1.split_once(')')?.0;
+        let millis = pause.strip_suffix("ms").map(|millis| millis.parse());
+        let seconds = || pause.strip_suffix('s').map(|secs| secs.parse().map(|secs: f64| secs * 1_000.0));
+        Some(millis.or_else(seconds)?.expect("a number"))
+    };
+    process.output().iter().filter_map(pause).collect()
+}
+
 #[test]
-fn pauses_between_attempts_grow_by_the_factor_and_are_drawn_with_jitter() {
+fn pauses_before_a_lost_stream_is_opened_again_grow_by_the_factor_and_are_drawn_with_jitter() {
     let pauses = |jitter: &str| {
-        let setup = follower(crate::harness::free_port())
+        let mut plane = ControlPlane::start();
+        let setup = follower(plane.port)
             .env("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "1.5")
             .env("XDS_CLIENT_BACKOFF_JITTER", jitter);
         let process = setup.spawn();
-        eventually_true("five attempts", || process.lines_with("next attempt in") >= 5);
-        let pause = |line: &String| {
-            Some(
-                line.split_once("next attempt in ")?.1.split_once("ms)")?.0.parse::<f64>().expect("a number"),
-            )
-        };
-        process.output().iter().filter_map(pause).take(5).collect::<Vec<_>>()
+        for stream in 0..5 {
+            plane.event(stream, "stream");
+            plane.end_stream();
+            eventually_true("the loss", || pauses(&process).len() > stream);
+        }
+        pauses(&process)
     };
     assert_eq!(pauses("false"), [50.0, 75.0, 100.0, 100.0, 100.0]);
     let drawn = pauses("true");
     assert!(drawn.iter().all(|pause| (50.0..=100.0).contains(pause)), "{drawn:?}");
     assert!(drawn[3] != drawn[4] && drawn[3] != 100.0, "{drawn:?}");
+}
+
+/// With the default settings: a lost stream waits 10 s, a control plane that was never there does not.
+#[test]
+fn a_control_plane_that_starts_later_is_tried_again_after_a_second() {
+    let port = crate::harness::free_port();
+    let setup = Setup::new()
+        .env("CONFIG_TYPE", "GRPC_XDS_SOTW")
+        .env("CONFIG_GRPC_XDS_SERVER_URL", &format!("127.0.0.1:{port}"));
+    let process = setup.spawn();
+    eventually_true("the second attempt", || pauses(&process).len() >= 2);
+    let tried = pauses(&process);
+    assert_eq!(tried[0], 1_000.0);
+    assert!((1_000.0..=1_600.0).contains(&tried[1]), "{tried:?}");
+    let mut plane = ControlPlane::on(port, &[]);
+    plane.event(0, "stream");
+    plane.send("1", "n1", &json!([config("gateway", "shop", 2)]));
+    let limiter = Tidegate::of(process, setup);
+    assert_eq!(limiter.client().ask(ask_only("shop", &[USER])).statuses[0].limit_remaining, 2);
+}
+
+#[test]
+fn a_warning_of_a_control_planes_rules_is_logged_once() {
+    let warned = |requests: u32| {
+        json!([{"name": "gateway", "domain": "shop", "descriptors": [
+            {"key": "user", "rate_limit": {"unit": "DAY", "requests_per_unit": requests}},
+            {"key": "a*", "rate_limit": {"unit": "DAY", "requests_per_unit": 1}},
+        ]}])
+    };
+    let (mut plane, limiter) = following(&warned(1));
+    for version in 2..=3_u32 {
+        plane.send(&version.to_string(), &format!("n{version}"), &warned(version));
+        plane.event(version as usize, "request");
+    }
+    assert_eq!(limiter.client().ask(ask_only("shop", &[USER])).statuses[0].limit_remaining, 3);
+    assert_eq!(limiter.lines_with("in the key `a*` is an ordinary character"), 1, "{:?}", limiter.output());
+}
+
+/// The server of most control planes answers a refusal with the same state at once, for ever.
+#[test]
+fn go_control_plane_is_refused_a_few_times_a_second_and_its_correction_is_taken() {
+    let port = crate::harness::free_port();
+    let mut plane = Process::spawn_with_input(Command::new("plane").arg(port.to_string()));
+    eventually_true("the control plane", || plane.lines_with("listening") == 1);
+    let setup = follower(port);
+    let process = setup.spawn();
+    plane.input("1 2");
+    let limiter = Tidegate::of(process, setup);
+    plane.input("2 none");
+    // Held back for 0, 100, 200, 400 and 800 ms. Without pauses there are thousands of them after 1.5 s.
+    let refused = || plane.lines_with("refused");
+    eventually_true("five refusals", || refused() >= 5);
+    assert!(refused() <= 7, "{} refusals", refused());
+    assert_eq!(limiter.lines_with("descriptors[0]: no window"), 1, "logged once");
+    eventually_true("all of them to be counted", || {
+        limiter.metric("ratelimit_service_config_load_error") >= 5.0
+    });
+    plane.input("3 9");
+    eventually_true("the correction", || {
+        limiter.client().ask(ask_only("shop", &[USER])).statuses[0].limit_remaining == 9
+    });
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Puts the rules that a control plane sends in force.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::{Installer, Offer, Report};
 use crate::health::Health;
-use crate::source::xds::{XdsOptions, XdsSource};
+use crate::source::xds::{ResourceError, Resources, XdsOptions, XdsSource};
 
 /// A control plane whose sets are put in force.
 pub(in crate::app) struct ControlPlane {
@@ -25,31 +28,39 @@ impl ControlPlane {
     /// Follows it for ever.
     pub(super) async fn follow(self) -> Infallible {
         let Self { source, installer, health, .. } = self;
+        // A control plane sends all of its resources at each change, so most warnings come again.
+        let warned = Arc::new(Mutex::new(HashSet::new()));
         let installer = Arc::new(installer);
-        source
-            .follow(|state| {
-                let (installer, health) = (Arc::clone(&installer), Arc::clone(&health));
-                // Loading many rules takes a while, and this thread has other work.
-                let taken = tokio::task::spawn_blocking(move || match state {
-                    Ok(state) => {
-                        // No resources mean no domains, because the control plane says so.
-                        let offer =
-                            Offer { files: &state.files, skipped: &[], empty_refused: None, lines: None };
-                        installer.take(&offer, |problem| state.problem(problem))
-                    }
-                    Err(problems) => {
-                        let messages = problems.iter().map(ToString::to_string).collect();
-                        let report = Report { messages, ..Report::default() };
-                        installer.refuse(&report, None);
-                        Err(report.messages)
-                    }
-                });
-                async move {
-                    taken.await.unwrap_or_else(|_| Err(vec!["loading broke off".to_owned()]))?;
-                    health.serve();
-                    Ok(())
+        let metrics = Arc::clone(&installer.metrics);
+        let take = |state: Result<Resources, Vec<ResourceError>>| {
+            let (installer, health) = (Arc::clone(&installer), Arc::clone(&health));
+            let warned = Arc::clone(&warned);
+            // Loading many rules takes a while, and this thread has other work.
+            let taken = tokio::task::spawn_blocking(move || match state {
+                Ok(state) => {
+                    // No resources mean no domains, because the control plane says so.
+                    let offer = Offer {
+                        files: &state.files,
+                        skipped: &[],
+                        empty_refused: None,
+                        lines: None,
+                        warned: Some(&warned),
+                    };
+                    installer.take(&offer, |problem| state.problem(problem))
                 }
-            })
-            .await
+                Err(problems) => {
+                    let messages = problems.iter().map(ToString::to_string).collect();
+                    let report = Report { messages, ..Report::default() };
+                    installer.refuse(&report, None);
+                    Err(report.messages)
+                }
+            });
+            async move {
+                taken.await.unwrap_or_else(|_| Err(vec!["loading broke off".to_owned()]))?;
+                health.serve();
+                Ok(())
+            }
+        };
+        source.follow(take, || metrics.config_failed()).await
     }
 }

@@ -73,8 +73,13 @@ impl Reloader {
     /// Takes these files. A set without any is refused: removing the last file is not meant to lift every limit.
     fn take(&self, contents: &Contents, forced: bool) -> Result<(), Vec<String>> {
         let empty_refused = (!self.may_be_empty && !forced).then_some(&*self.no_rules);
-        let offer =
-            Offer { files: &contents.files, skipped: &contents.warnings, empty_refused, lines: self.lines };
+        let offer = Offer {
+            files: &contents.files,
+            skipped: &contents.warnings,
+            empty_refused,
+            lines: self.lines,
+            warned: None,
+        };
         self.installer.take(&offer, ToString::to_string)
     }
 }

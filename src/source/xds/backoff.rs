@@ -8,6 +8,10 @@ use std::time::Duration;
 /// The factor when the configured one is 0 or less.
 const FACTOR_DEFAULT: f64 = 2.0;
 
+/// How gRPC's own clients pace their connections, that of `envoyproxy/ratelimit` too.
+const CONNECT_INITIAL: Duration = Duration::from_secs(1);
+const CONNECT_FACTOR: f64 = 1.6;
+
 /// Pauses between attempts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
@@ -22,6 +26,11 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// Pauses between attempts to connect: 1 s, 1.6 s and so on, never longer than these.
+    pub fn of_connections(self) -> Self {
+        Self { initial: self.initial.min(CONNECT_INITIAL), factor: CONNECT_FACTOR, ..self }
+    }
+
     /// The pause before attempt `attempt`, for a `random` number from 0 to 1.
     pub fn pause(&self, attempt: u32, random: f64) -> Duration {
         let factor = if self.factor > 0.0 { self.factor } else { FACTOR_DEFAULT };
@@ -68,6 +77,17 @@ mod tests {
         assert_eq!(pauses(jitter), [10, 15, 25, 35, 35]);
         assert_eq!(jitter.pause(2, 0.0), jitter.initial);
         assert_eq!(jitter.pause(2, 1.0), Duration::from_secs(40));
+    }
+
+    #[test]
+    fn connections_are_tried_sooner_than_streams() {
+        let millis = |backoff: Backoff| {
+            [0, 1, 2, 20].map(|attempt| backoff.of_connections().pause(attempt, 0.5).as_millis())
+        };
+        assert_eq!(millis(EXAMPLE), [1_000, 1_600, 2_560, 60_000]);
+        let short =
+            Backoff { initial: Duration::from_millis(50), max: Duration::from_millis(100), ..EXAMPLE };
+        assert_eq!(millis(short), [50, 80, 100, 100]);
     }
 
     #[test]
