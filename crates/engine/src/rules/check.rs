@@ -198,7 +198,9 @@ impl Checker<'_, '_> {
         let (value_at, value) = self.reader.text(&fields, "value").unzip();
         let value = ValueMatcher::new(value);
         let share_threshold = self.share_threshold(&fields, &value);
-        if let Some((at, key)) = key.as_ref().filter(|(_, key)| key.contains('*')) {
+        // Control planes name a node by one text, `*` included, as key and value.
+        let is_name = |key: &str| value.text() == Some(key);
+        if let Some((at, key)) = key.as_ref().filter(|(_, key)| key.contains('*') && !is_name(key)) {
             self.reader.warning(*at, || {
                 format!(
                     "`*` in the key {} is an ordinary character (expected wildcards in `value`)",

@@ -93,30 +93,36 @@ pub(super) fn without_effect(files: &[CheckedFile<'_>], warnings: &mut Diagnosti
     }
 }
 
-/// Warns of what belongs to a limit, where there is none.
+/// Warns of what belongs to a limit, where there is none. Where all limits below have it too, it is superfluous and
+/// means what it seems to mean: Envoy Gateway writes it so.
 fn flags_without_limit(file: &str, node: &CheckedNode, warnings: &mut Diagnostics) {
     // A node without both gets one warning as a whole.
     if node.limit.is_some() || node.children.is_empty() {
         return;
     }
-    let flags = [
-        ("shadow_mode", node.shadow_mode),
-        ("quota_mode", node.quota_mode),
-        // With `metrics: aggregate`, nodes below count in this node's series.
-        (
-            "detailed_metric",
-            node.detailed_metric && !node.children.iter().any(|child| child.aggregates_metrics),
-        ),
-        ("metadata", !node.metadata.is_null()),
+    // With `metrics: aggregate`, nodes below count in this node's series.
+    let detailed = node.detailed_metric && !node.children.iter().any(|child| child.aggregates_metrics);
+    let flags: [(_, _, &dyn Fn(&CheckedNode) -> bool); 4] = [
+        ("shadow_mode", node.shadow_mode, &|below| below.shadow_mode),
+        ("quota_mode", node.quota_mode, &|below| below.quota_mode),
+        ("detailed_metric", detailed, &|below| below.detailed_metric),
+        ("metadata", !node.metadata.is_null(), &|below| below.metadata == node.metadata),
     ];
-    for (name, _) in flags.into_iter().filter(|(_, given)| *given) {
-        warnings.add(file, node.at, || {
-            format!(
-                "`{name}` has no effect beside a key without `rate_limit`: the nodes below do not inherit it \
-                 (expected beside each `rate_limit` that it is for)"
-            )
-        });
+    for (name, given, is_of) in flags {
+        if given && !every_limit(&node.children, is_of) {
+            warnings.add(file, node.at, || {
+                format!(
+                    "`{name}` has no effect beside a key without `rate_limit`: the nodes below do not inherit it \
+                     (expected beside each `rate_limit` that it is for)"
+                )
+            });
+        }
     }
+}
+
+/// Whether all nodes with a limit, at these and below, satisfy `is_so`.
+fn every_limit(nodes: &[CheckedNode], is_so: &dyn Fn(&CheckedNode) -> bool) -> bool {
+    nodes.iter().all(|node| (node.limit.is_none() || is_so(node)) && every_limit(&node.children, is_so))
 }
 
 fn no_descriptors(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {

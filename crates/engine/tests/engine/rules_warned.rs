@@ -129,6 +129,14 @@ fn nodes_that_no_value_leads_to_are_warned_of() {
     check(&nodes("key: k, value: 'a*a', LIMIT\nkey: k, value: 'a*', LIMIT\nkey: k, value: '*a', LIMIT"), &[]);
 }
 
+/// Envoy Gateway's names end in the host, which is `*` where a route has none.
+#[test]
+fn a_star_in_a_key_that_is_its_value_too_is_a_name() {
+    check(&nodes("key: 'route/0/*', value: 'route/0/*', LIMIT"), &[]);
+    let star = "3:14: `*` in the key `route/0/*` is an ordinary character (expected wildcards in `value`)";
+    check(&nodes("key: 'route/0/*', value: 'route/*', LIMIT"), &[star]);
+}
+
 #[test]
 fn nodes_without_effect_are_warned_of_and_exceptions_are_not() {
     check(&nodes("key: k"), &[&format!("3:9: {IDLE}")]);
@@ -143,6 +151,20 @@ fn nodes_without_effect_are_warned_of_and_exceptions_are_not() {
              (expected beside each `rate_limit` that it is for)",
             "3:9: `shadow_mode` has no effect beside a key without `rate_limit`: the nodes below do not inherit it \
              (expected beside each `rate_limit` that it is for)",
+        ],
+    );
+    // What Envoy Gateway sends: a flag on each level.
+    check(
+        &nodes(
+            "key: k, shadow_mode: true, descriptors: [{key: l, descriptors: [{key: m, LIMIT, shadow_mode: true}]}]",
+        ),
+        &[],
+    );
+    check(
+        &nodes("key: k, quota_mode: true, descriptors: [{key: l, LIMIT, quota_mode: true}, {key: m, LIMIT}]"),
+        &[
+            "3:9: `quota_mode` has no effect beside a key without `rate_limit`: the nodes below do not inherit it \
+           (expected beside each `rate_limit` that it is for)",
         ],
     );
     check("domain: d\n", &["1:9: the domain `d` limits nothing (expected `descriptors`)"]);
