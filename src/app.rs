@@ -290,6 +290,7 @@ impl App {
         let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
         exceptions::install(&exceptions, &service);
         exceptions::register(&metrics, &exceptions, &service);
+        control::register_costs(&metrics, &service);
         let resets = resets(&service, configuration.state.folder.as_deref())?;
         let tracer = spans::start(configuration.tracing.clone(), &metrics)?;
         Ok(Self {

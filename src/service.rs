@@ -361,9 +361,11 @@ impl<R: Runtime> Service<R> {
             }
             found.iter().for_each(|found| found.apply(&request, &mut plan));
             exceptions.iter().for_each(|all| all.apply(&request, &mut plan));
-            shared.and_then(|shared| Some((shared, shared.question(&request, &plan, timeout)?)))
+            let question =
+                shared.and_then(|shared| Some((shared, shared.question(&request, &plan, timeout)?)));
+            question.map(|(shared, question)| (shared, question, plan.has_reports()))
         };
-        let Some((shared, question)) = question else {
+        let Some((shared, question, has_reports)) = question else {
             return Box::pin(self.finish_any(live, read, timeout, render)).await;
         };
         let asked = self.nanos_since(began);
@@ -374,6 +376,7 @@ impl<R: Runtime> Service<R> {
         let mut plan = live.rules().plan(&request, self.modes);
         found.iter().for_each(|found| found.apply(&request, &mut plan));
         exceptions.iter().for_each(|all| all.apply(&request, &mut plan));
+        plan.keep_report(has_reports);
         let applied = shared.answered(&plan, question, reply).map_err(ServiceError::from)?;
         self.metrics.decisions_took(asked + self.nanos_since(answered), 1);
         let render = |decision: &Decision<'_>| render(&request, decision);
@@ -451,6 +454,9 @@ impl<R: Runtime> Service<R> {
         let mut decision = Decision::empty();
         conclude_into(plan, verdicts, &mut decision);
         let Loaded { rules, handles, denials, told, watches, .. } = live.loaded;
+        if plan.learns_costs {
+            rules.observe_costs(request, plan);
+        }
         self.metrics.observe(handles, request, &decision);
         self.exceptions.tell(request, plan, &mut decision);
         if DecisionLog::is_on() {
@@ -472,8 +478,11 @@ impl<R: Runtime> Service<R> {
 
     /// Puts these rules in force. Requests that have begun keep the set that they began with. Returns for how many
     /// rules there is no room for metric series of their own.
-    pub fn install(&self, rules: RuleSet) -> usize {
+    pub fn install(&self, mut rules: RuleSet) -> usize {
         let epochs = self.epochs.lock();
+        if let Ok(live) = self.snapshot() {
+            rules.keep_learnt(live.rules());
+        }
         self.put_in_force(rules.in_epochs(&epochs))
     }
 

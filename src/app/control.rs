@@ -10,6 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::clock::Clock;
 use crate::metrics::{Kind, Metrics};
 use crate::service::Service;
+use tidegate_engine::cost::Cost;
 use tidegate_engine::memory::MemoryStore;
 
 /// How often expired counters are looked for, while there are such and after a while without any: a process that nobody
@@ -97,6 +98,29 @@ pub(super) fn register_store(metrics: &Metrics, store: &Arc<MemoryStore>, bytes_
             let full = store.full_total();
             samples.push(&[("answer", "deny")], full.deny);
             samples.push(&[("answer", "allow")], full.allow);
+        },
+    );
+}
+
+/// Shows what rules take descriptors' own costs for.
+pub(super) fn register_costs(metrics: &Metrics, service: &Arc<Service>) {
+    let service = Arc::clone(service);
+    metrics.register(
+        "tidegate_rule_costs",
+        "Rules by what they take descriptors' own costs for, and whether they say so or have learnt it.",
+        Kind::Gauge,
+        move |samples| {
+            let mut counts = [0_u64; 4];
+            service.with_rules(|rules| {
+                for rule in rules.iter().flat_map(|rules| rules.rules()) {
+                    let learnt = usize::from(rule.cost.said() == Cost::Auto);
+                    counts[2 * learnt + usize::from(!rule.cost.is_reported())] += 1;
+                }
+            });
+            for (cost, count) in ["reported", "asked", "auto_reported", "auto_asked"].into_iter().zip(counts)
+            {
+                samples.push(&[("cost", cost)], count);
+            }
         },
     );
 }

@@ -131,7 +131,7 @@ settings! {
         "FORCE_START_WITHOUT_INITIAL_CONFIG" force_start_without_initial_config: bool = "false", "start although the rules are missing or bad; every request is an error until good ones come";
         "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" healthy_with_at_least_one_config_loaded: bool = "false", "unhealthy until at least one domain is loaded, and again when none is left";
         "DEFAULT_ALGORITHM" default_algorithm: Algorithm = "sliding_window", "for rules that name none; fixed_window is what envoyproxy/ratelimit does";
-        "DEFAULT_COST" default_cost: Cost = "reported", "what a descriptor's own hits_addend above 0 means to rules that do not say `cost`: reported (spent already: charged in full, whatever the answer) or asked (charged if it fits)";
+        "DEFAULT_COST" default_cost: Cost = "auto", "what a descriptor's own hits_addend above 0 means to rules that do not say `cost`: reported (spent already: charged in full, whatever the answer), asked (charged if it fits), or auto (reported, until 100 descriptors brought one and none came without)";
         "STRICT_RULES" strict_rules: bool = "false", "warnings about rules refuse the set";
         optional {
             "CONFIG_PATH" config_path: String, "a file or folder of rules; wins over RUNTIME_*; neither set nor there: ./config";

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::grpc::{Client, OVER_LIMIT, ask_only, question};
+use crate::harness::grpc::{Client, OK, OVER_LIMIT, ask_only, question};
 use crate::harness::http;
 use crate::harness::tidegate::Setup;
 
@@ -102,7 +102,7 @@ fn what_a_descriptors_own_cost_means_is_said_by_its_rule_or_by_the_default() {
     let rule =
         |key, cost| format!("  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 3{cost}}}}}\n");
     let said = rule("asked", ", cost: asked") + &rule("reported", ", cost: reported");
-    for (default_cost, left_of_unsaid) in [("reported", 0), ("asked", 2)] {
+    for (default_cost, left_of_unsaid) in [("auto", 0), ("reported", 0), ("asked", 2)] {
         let limiter = Setup::new()
             .rules("shop.yaml", &(rules("shop", 3) + &said))
             .env("DEFAULT_COST", default_cost)
@@ -116,7 +116,7 @@ fn what_a_descriptors_own_cost_means_is_said_by_its_rule_or_by_the_default() {
             client.ask(question("shop", &[entries])).statuses[0].limit_remaining
         });
         assert_eq!(shown, [left_of_unsaid, 2, 0], "DEFAULT_COST={default_cost}");
-        let beyond = if default_cost == "reported" { 4.0 } else { 2.0 };
+        let beyond = if default_cost == "asked" { 2.0 } else { 4.0 };
         let scrape = limiter.scrape();
         assert_eq!(scrape.sum("tidegate_reported_beyond_limit_hits_total", &[]), beyond);
         assert_eq!(scrape.sum("tidegate_reported_dropped_hits_total", &[]), 0.0);
@@ -194,4 +194,34 @@ fn a_proxy_that_is_not_heeded_is_told_and_its_password_is_not() {
     let endpoint = "http://127.0.0.1:9";
     let tracing = Setup::new().env("TRACING_ENABLED", "true").env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
     assert_eq!(shown(tracing), 1);
+}
+
+/// Envoy Gateway's `cost.request` puts the cost on the question. As a report, each denied one would be charged in full.
+#[test]
+fn costs_that_always_come_with_the_question_are_learnt_to_be_asked() {
+    let limiter = Setup::new().rules("shop.yaml", &rules("shop", 1_000)).start();
+    let client = limiter.client();
+    let ask = |hits: Option<u64>| {
+        let mut request = question("shop", &[&[("user", "alice")]]);
+        request.descriptors[0].hits_addend = hits;
+        let answer = client.ask(request);
+        (answer.overall_code, answer.statuses[0].limit_remaining)
+    };
+    let learnt = |cost: &str| limiter.scrape().sum("tidegate_rule_costs", &[("cost", cost)]);
+    for asked in 1..=100 {
+        assert_eq!(ask(Some(7)), (OK, 1_000 - 7 * asked), "a report");
+    }
+    assert_eq!(learnt("auto_asked"), 1.0);
+    for asked in 101..=142 {
+        assert_eq!(ask(Some(7)), (OK, 1_000 - 7 * asked));
+    }
+    for _ in 0..3 {
+        assert_eq!(ask(Some(7)), (OVER_LIMIT, 6), "a question that is denied is not charged");
+    }
+    let page = http::get(limiter.ports().debug, "/rlconfig").expect("a page").body;
+    assert!(page.contains("algorithm: sliding_window, cost: asked\n"), "{page}");
+
+    assert_eq!(ask(Some(0)), (OK, 6), "whoever reports asks without a cost");
+    assert_eq!(learnt("auto_reported"), 1.0);
+    assert_eq!(ask(Some(7)), (OVER_LIMIT, 0), "charged in full, for good");
 }

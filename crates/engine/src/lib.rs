@@ -55,6 +55,8 @@ pub mod text;
 #[doc(hidden)]
 pub mod metric_name;
 #[doc(hidden)]
+pub mod cost;
+#[doc(hidden)]
 pub mod rule;
 #[doc(hidden)]
 pub mod rules;

@@ -97,7 +97,11 @@ impl Limiter {
     ) -> T {
         let rules = self.rules();
         let plan = rules.plan(request, Modes::default());
-        render(&conclude(&plan, &self.store.apply(&plan, now)))
+        let decision = conclude(&plan, &self.store.apply(&plan, now));
+        if plan.learns_costs {
+            rules.observe_costs(request, &plan);
+        }
+        render(&decision)
     }
 
     /// Says, for people, what the request would be answered now, and why. It charges nothing.
@@ -116,7 +120,9 @@ impl Limiter {
         files: impl IntoIterator<Item = (N, T)>,
     ) -> Result<(), Vec<Diagnostic>> {
         let files: Vec<_> = files.into_iter().map(|(name, text)| source(name, text)).collect();
-        let rules = Arc::new(load(&files, &self.options)?.rules);
+        let mut rules = load(&files, &self.options)?.rules;
+        rules.keep_learnt(&self.rules());
+        let rules = Arc::new(rules);
         let old = std::mem::replace(&mut *self.rules.write(), rules);
         // Freeing many rules takes a while, so the lock is released first.
         drop(old);

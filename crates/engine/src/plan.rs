@@ -17,6 +17,9 @@ pub struct Plan<'a> {
     pub candidates: Vec<Candidate<'a>>,
     /// The request's domain has rules.
     pub domain_known: bool,
+    /// Some rule has not yet learnt for good what own costs mean
+    /// ([`observe_costs`](crate::rules::RuleSet::observe_costs)).
+    pub learns_costs: bool,
     /// How the whole process treats requests.
     pub modes: Modes,
 }
@@ -25,7 +28,28 @@ impl<'a> Plan<'a> {
     /// The plan of a request without descriptors.
     #[inline]
     pub fn empty(modes: Modes) -> Self {
-        Self { steps: SmallVec::new(), candidates: Vec::new(), domain_known: false, modes }
+        Self {
+            steps: SmallVec::new(),
+            candidates: Vec::new(),
+            domain_known: false,
+            learns_costs: false,
+            modes,
+        }
+    }
+
+    /// Whether any cost is taken as reported.
+    pub fn has_reports(&self) -> bool {
+        self.checks().any(|(_, check)| check.reported)
+    }
+
+    /// Takes the cost of the only check as in an earlier plan of the same request: its rule may have learnt otherwise
+    /// in between.
+    pub fn keep_report(&mut self, reported: bool) {
+        for step in &mut self.steps {
+            if let Step::Check(check) = step {
+                check.reported = reported;
+            }
+        }
     }
 
     /// How many places for verdicts the plan has: first those of the steps, then those of the candidates.

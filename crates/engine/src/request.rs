@@ -43,6 +43,14 @@ pub struct DescriptorOptions {
     pub is_negative_hits: bool,
 }
 
+impl DescriptorOptions {
+    /// Whether it brings a cost: hits of its own, to be taken.
+    #[inline]
+    pub fn has_own_cost(&self) -> bool {
+        self.hits_addend.is_some_and(|hits| hits > 0) && !self.is_negative_hits
+    }
+}
+
 /// A request: may these hits pass?
 #[derive(Clone, Debug)]
 pub struct Request<'a> {

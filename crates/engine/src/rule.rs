@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::cost::CostUse;
 use crate::key::{Key, KeySeed, SharedId};
 use crate::limit::Limit;
 use crate::metric_name::MetricName;
@@ -29,29 +30,6 @@ impl Sync {
         match self {
             Self::Strict => "strict",
             Self::Leased => "leased",
-        }
-    }
-}
-
-/// What a descriptor's own cost (its `hits_addend`, above 0) means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cost {
-    /// It is already spent: charged in full, whatever the answer.
-    #[default]
-    Reported,
-    /// It is asked for: charged if it fits and the request passes.
-    Asked,
-}
-
-impl Cost {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Reported, Self::Asked];
-
-    /// Its name in rule files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Reported => "reported",
-            Self::Asked => "asked",
         }
     }
 }
@@ -151,7 +129,7 @@ pub struct Rule {
     /// `sync`, if the rule sets it.
     pub sync: Option<Sync>,
     /// What a descriptor's own cost means.
-    pub cost: Cost,
+    pub cost: CostUse,
     /// `on_store_failure`, if the rule sets it.
     pub on_store_failure: Option<StoreFailure>,
     /// `near`, if the rule sets it: from this share of the limit on, a key is near it. Above 0, and 1 at most.

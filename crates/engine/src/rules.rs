@@ -38,8 +38,9 @@ pub use set::{Example, RuleSet};
 pub use walk::{End, Fit, Level, Met, NameList, Tried, Walk};
 pub(crate) use wildcard::Pattern;
 
+pub use crate::cost::Cost;
 pub use crate::metric_name::{MetricName, MetricPath};
-pub use crate::rule::{Cost, Rule, StoreFailure, Sync, Written};
+pub use crate::rule::{Rule, StoreFailure, Sync, Written};
 pub use crate::unit::Unit;
 
 use std::sync::Arc;
@@ -113,7 +114,7 @@ impl Default for OptionNames {
 
 impl LoadOptions {
     /// One file a domain, of 32 MiB at most; warnings refuse nothing. Rules that do not say it count by a sliding window,
-    /// and take descriptors' own costs as reported. Keys of counters are made under `secret`.
+    /// and learn what descriptors' own costs mean. Keys of counters are made under `secret`.
     pub fn new(secret: KeySecret) -> Self {
         Self {
             default_algorithm: Algorithm::default(),

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use crate::service::Snapshot;
-use tidegate_engine::rules::Rule;
+use tidegate_engine::rules::{Cost, Rule};
 use tidegate_engine::text::{json_line, one_line};
 
 /// A piece ends with the limit that reaches this length.
@@ -83,9 +83,10 @@ fn line(path: &str, rule: &Rule) -> String {
         }
         None => ("UNKNOWN".to_owned(), 0, "unlimited: true".to_owned()),
     };
+    let cost = if rule.cost.is_reported() { "" } else { ", cost: asked" };
     format!(
         "{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow_mode}, \
-         quota_mode: {quota_mode}, {own}\n"
+         quota_mode: {quota_mode}, {own}{cost}\n"
     )
 }
 
@@ -110,6 +111,8 @@ fn limit(path: &str, rule: &Rule) -> Value {
         shown["requests_per_unit"] = limit.requests().into();
         shown["burst"] = limit.burst().into();
         shown["algorithm"] = limit.algorithm().name().into();
+        let cost = if rule.cost.is_reported() { Cost::Reported } else { Cost::Asked };
+        shown["cost"] = json!({"said": rule.cost.said().name(), "means": cost.name()});
     }
     if let Some(near) = rule.near {
         shown["near"] = near.into();

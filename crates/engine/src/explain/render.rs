@@ -277,8 +277,10 @@ fn limit_text(limited: &Limited<'_>) -> String {
         if limited.limit.algorithm().is_bucket() { format!(", burst {burst}") } else { String::new() };
     let algorithm = limited.limit.algorithm().name();
     let cost = match limited.origin {
-        Origin::Rule(rule) if rule.cost == Cost::Asked => ", cost asked",
-        _ => "",
+        Origin::Rule(rule) if rule.cost.is_reported() => "",
+        Origin::Rule(rule) if rule.cost.said() == Cost::Auto => ", costs asked as learnt",
+        Origin::Rule(_) => ", cost asked",
+        Origin::Override { .. } => "",
     };
     format!("{requests} per {window}, {algorithm}{burst}{cost}{name}")
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use foldhash::quality::FixedState;
 
+use crate::cost::CostUse;
 use crate::key::{Key, SharedId};
 use crate::limit::Limit;
 use crate::metric_name::{NamedNode, name_of_node};
@@ -47,7 +48,7 @@ pub(super) fn empty(options: &LoadOptions) -> RuleSet {
     let seed = random as u64;
     RuleSet {
         default_algorithm: options.default_algorithm,
-        default_cost: options.default_cost,
+        cost_of_overrides: CostUse::new(options.default_cost),
         rules: Vec::new(),
         has_more: false,
         begun: hashbrown::HashMap::default(),
@@ -272,7 +273,7 @@ impl<'f> Compiler<'_, 'f> {
             metric_name: MetricName::of_path(named, counted, detailed),
             metadata: node.metadata.clone(),
             sync: checked.sync,
-            cost: checked.cost,
+            cost: CostUse::new(checked.cost),
             on_store_failure: checked.on_store_failure,
             near: checked.near,
             seed,

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 
+use crate::cost::{Cost, CostUse};
 use crate::key::{Key, KeySecret};
 use crate::limit::{Algorithm, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Override, Request};
 use crate::rules::actions::Actions;
 use crate::rules::tree::{NodeId, Tree};
-use crate::rules::{Cost, LoadOptions, Rule, compile};
+use crate::rules::{LoadOptions, Rule, compile};
 
 /// Separates the counters of overrides from those of rules.
 const OVERRIDE_TAG: &[u8] = b"override";
@@ -24,7 +25,8 @@ const OVERRIDE_WINDOW_MAX_NANOS: u64 = 500 * 365 * 86_400 * 1_000_000_000;
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     pub(super) default_algorithm: Algorithm,
-    pub(super) default_cost: Cost,
+    /// What the costs of descriptors mean that bring their own limit.
+    pub(super) cost_of_overrides: CostUse,
     pub(super) rules: Vec<Rule>,
     /// Some rule replaces another or has a limit on trial, or some counter was reset by itself.
     pub(super) has_more: bool,
@@ -105,12 +107,14 @@ impl RuleSet {
     /// Like [`plan`](Self::plan), but overwrites `plan` in place to avoid a large move. Its modes stay.
     pub fn plan_into<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         let root = self.domains.get(request.domain()).map(|domain| domain.root);
+        let mut learns_costs = false;
         let step = |descriptor: Descriptor<'_, '_>| {
-            root.map_or(Step::Unmatched, |root| self.step(root, request, &descriptor))
+            root.map_or(Step::Unmatched, |root| self.step(root, request, &descriptor, &mut learns_costs))
         };
         plan.domain_known = root.is_some();
         plan.steps.clear();
         plan.steps.extend(request.descriptors().map(step));
+        plan.learns_costs = learns_costs;
         plan.candidates.clear();
         if self.has_more {
             self.plan_more(request, plan);
@@ -126,18 +130,52 @@ impl RuleSet {
         add_candidates(request, plan);
     }
 
-    fn step<'p>(&'p self, root: NodeId, request: &Request<'_>, descriptor: &Descriptor<'_, '_>) -> Step<'p> {
+    /// Learns from a request that was decided by this plan what own costs mean, where no rule says it.
+    #[cold]
+    pub fn observe_costs(&self, request: &Request<'_>, plan: &Plan<'_>) {
+        for (step, descriptor) in plan.steps.iter().zip(request.descriptors()) {
+            let Step::Check(Check { origin, hits: Hits::Take(_), .. }) = step else { continue };
+            let cost = match origin {
+                Origin::Rule(rule) => &rule.cost,
+                Origin::Override { .. } => &self.cost_of_overrides,
+            };
+            cost.observe(descriptor.options.has_own_cost());
+        }
+    }
+
+    /// Goes on with what the rules in force have learnt about costs.
+    pub fn keep_learnt(&mut self, before: &Self) {
+        let name = |rule: &Rule| rule.loaded_seeds().seed.key([]);
+        let learning = before.rules.iter().filter(|rule| rule.cost.said() == Cost::Auto);
+        let learnt: HashMap<Key, &CostUse, FixedState> =
+            learning.map(|rule| (name(rule), &rule.cost)).collect();
+        for rule in &mut self.rules {
+            if let Some(before) = learnt.get(&name(rule)) {
+                rule.cost.go_on_from(before);
+            }
+        }
+        self.cost_of_overrides.go_on_from(&before.cost_of_overrides);
+    }
+
+    fn step<'p>(
+        &'p self,
+        root: NodeId,
+        request: &Request<'_>,
+        descriptor: &Descriptor<'_, '_>,
+        learns_costs: &mut bool,
+    ) -> Step<'p> {
         let Descriptor { entries, options } = descriptor;
-        let hits = request.hits_of(options);
-        let own_cost = options.hits_addend.is_some_and(|hits| hits > 0) && !options.is_negative_hits;
+        let (hits, own_cost) = (request.hits_of(options), options.has_own_cost());
         let hits = if options.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) };
         if let Some(limit) = &options.limit {
+            *learns_costs |= !self.cost_of_overrides.is_settled();
             return Step::Check(self.check_of_override(request.domain(), entries, limit, hits, own_cost));
         }
         let rule = self.tree.find(root, entries).and_then(|rule| self.rules.get(rule as usize));
         let Some(rule) = rule else { return Step::Unmatched };
         let Some(limit) = rule.limit else { return Step::Unlimited(rule) };
-        let reported = own_cost && rule.cost == Cost::Reported;
+        *learns_costs |= !rule.cost.is_settled();
+        let reported = own_cost && rule.cost.is_reported();
         Step::Check(Check { reported, ..Check::of(rule, limit, rule.key(entries), hits) })
     }
 
@@ -159,7 +197,7 @@ impl RuleSet {
             limit: Limit::new(self.default_algorithm, requests_per_unit, window),
             key,
             hits,
-            reported: own_cost && self.default_cost == Cost::Reported,
+            reported: own_cost && self.cost_of_overrides.is_reported(),
             shadow: false,
             quota: false,
         }
