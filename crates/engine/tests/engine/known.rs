@@ -186,8 +186,8 @@ fn keys_that_come_once_do_not_wear_the_cache_out() {
     const HOT: u64 = 500;
     /// Keys that come once, between two rounds of the others.
     const SLICE: u64 = 3_000;
-    let set = std::env::var("TIDEGATE_ONE_TIME_KEYS");
-    let one_time = set.map_or(300_000, |keys| keys.parse::<u64>().expect("a number"));
+    let set = std::env::var_os("TIDEGATE_ONE_TIME_KEYS");
+    let one_time = set.map_or(300_000, |keys| keys.to_string_lossy().parse::<u64>().expect("a number"));
     let known = Known::new(1_000);
     let is_known = |number: u64| {
         let key = Key(u128::from(draw(number)) << 64 | u128::from(draw(!number)));
