@@ -87,7 +87,7 @@ impl CostUse {
             return;
         }
         if own_cost {
-            let count = |learnt| (learnt < ASKED_AFTER).then_some(learnt + 1);
+            let count = |learnt| (learnt < ASKED_AFTER).then(|| learnt + 1);
             // What is not below stays.
             let _ = self.learnt.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
         } else {
