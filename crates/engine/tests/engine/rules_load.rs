@@ -55,7 +55,7 @@ descriptors:
     assert_eq!(&*rule.name, "per_user");
     assert_eq!(rule.replaces.iter().map(|name| &**name).collect::<Vec<_>>(), ["other", "third"]);
     assert_eq!((rule.sync, rule.on_store_failure), (Some(Sync::Leased), Some(StoreFailure::Allow)));
-    assert_eq!((rule.cost, rule.near), (Cost::Asked, Some(0.75)));
+    assert_eq!((rule.cost.said(), rule.near), (Cost::Asked, Some(0.75)));
     assert!(rule.shadow_mode && rule.quota_mode);
     assert_eq!(rule.metadata, json!({"any": ["yaml", 16, false, null, 1.5], "1": {"a": "b"}}));
     assert_eq!((rule.keyed_levels, rule.metric_name.is_dynamic()), (0, false));
@@ -84,7 +84,7 @@ descriptors:
 - {key: reported, rate_limit: {unit: second, requests_per_unit: 1, cost: reported}}
 ";
     let limit = Some(Override { requests_per_unit: 1, unit: Unit::Second, unit_multiplier: 1 });
-    for (default_cost, unsaid) in [(Cost::Reported, true), (Cost::Asked, false)] {
+    for (default_cost, unsaid) in [(Cost::Auto, true), (Cost::Reported, true), (Cost::Asked, false)] {
         let rules = load(&[file("a.yaml", text)], &options().default_cost(default_cost)).unwrap().rules;
         let reported = |key, options| {
             let mut request = Request::new("d", 7);
@@ -365,4 +365,25 @@ fn the_example_is_a_question_for_the_first_rule() {
     let request = Request::new(&example.domain, 1).descriptor(&entries);
     assert!(matches!(rules.plan(&request, Modes::default()).steps[0], Step::Check(_)));
     assert_eq!(loaded("domain: shop\n").rules.example(), None);
+}
+
+#[test]
+fn what_was_learnt_of_costs_outlives_a_reload() {
+    let text = |requests| {
+        format!(
+            "domain: d\ndescriptors: [{{key: k, rate_limit: {{unit: day, requests_per_unit: {requests}}}}}]\n"
+        )
+    };
+    let (first, mut second) = (loaded(&text(1)).rules, loaded(&text(2)).rules);
+    let mut request = Request::new("d", 0);
+    let own = DescriptorOptions { hits_addend: Some(5), ..DescriptorOptions::default() };
+    request.push([Entry { key: "k", value: "" }], own);
+    for _ in 0..100 {
+        let plan = first.plan(&request, Modes::default());
+        assert!(plan.has_reports() && plan.learns_costs);
+        first.observe_costs(&request, &plan);
+    }
+    assert!(second.plan(&request, Modes::default()).has_reports());
+    second.keep_learnt(&first);
+    assert!(!second.plan(&request, Modes::default()).has_reports());
 }

@@ -133,7 +133,7 @@ fn nodes_that_no_value_leads_to_are_warned_of() {
 #[test]
 fn a_star_in_a_key_that_is_its_value_too_is_a_name() {
     check(&nodes("key: 'route/0/*', value: 'route/0/*', LIMIT"), &[]);
-    let star = "3:14: `*` in the key `route/0/*` is an ordinary character (expected wildcards in `value`)";
+    let star = "3:9: `*` in the key `route/0/*` is an ordinary character (expected wildcards in `value`)";
     check(&nodes("key: 'route/0/*', value: 'route/*', LIMIT"), &[star]);
 }
 
