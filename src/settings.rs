@@ -21,7 +21,7 @@ pub use page::markdown;
 pub use table::{Row, Settings, TABLE};
 
 use crate::settings::refused::refused;
-use crate::settings::together::{ignored, lacking, token_twice};
+use crate::settings::together::{authorities_refused, ignored, lacking, token_twice};
 
 /// Something wrong with one setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,6 +70,7 @@ impl Settings {
         settings.backend_type = settings.backend_type.or_else(|| backend::backend(text, &variable));
         settings.warnings = ignored(&settings, &variable);
         settings.warnings.extend(token_twice(&settings));
+        settings.warnings.extend(authorities_refused(&settings));
         Some(settings)
     }
 }

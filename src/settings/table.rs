@@ -88,7 +88,7 @@ settings! {
     "Listeners": {
         "GRPC_HOST" grpc_host: String = "0.0.0.0", "gRPC: the address to listen on; IPv6 without brackets, :: is both families";
         "GRPC_PORT" grpc_port: u16 = "8081", "gRPC: the port";
-        "GRPC_FRONT" grpc_front: GrpcFrontKind = "lane", "gRPC: what speaks HTTP/2: lane (ours, faster) or tonic";
+        "GRPC_FRONT" grpc_front: GrpcFrontKind = "lane", "gRPC: what speaks HTTP/2: lane (ours, faster) or tonic, which resets calls whose :authority is no host name, as names of clusters in Envoy and Istio may be";
         "HOST" host: String = "0.0.0.0", "HTTP (/json, health): the address to listen on";
         "PORT" port: u16 = "8080", "HTTP: the port";
         "DEBUG_HOST" debug_host: String = "0.0.0.0", "debug: the address to listen on";

@@ -1,5 +1,6 @@
 //! Settings that have no effect without another one, and variables of a proxy that have no effect here.
 
+use crate::front::connections::GrpcFrontKind;
 use crate::settings::value::{ConfigType, Value};
 use crate::settings::{Problem, Settings};
 
@@ -49,6 +50,17 @@ pub(super) fn token_twice(settings: &Settings) -> Option<Problem> {
     settings.admin_token.as_ref().and(settings.admin_token_file.as_ref()).map(|_| Problem {
         name: "ADMIN_TOKEN_FILE".to_owned(),
         what: "has no effect, because ADMIN_TOKEN is set (expected one of them)".to_owned(),
+    })
+}
+
+/// A warning for the gRPC server that resets calls with the names of clusters that Istio and Envoy send.
+pub(super) fn authorities_refused(settings: &Settings) -> Option<Problem> {
+    (settings.grpc_front == GrpcFrontKind::Tonic).then(|| Problem {
+        name: "GRPC_FRONT".to_owned(),
+        what:
+            "tonic resets calls whose :authority has `|` or `/`, as names of clusters in Envoy and Istio may \
+               (expected lane, or an `authority` in the proxy's grpc_service)"
+                .to_owned(),
     })
 }
 
@@ -112,6 +124,12 @@ mod tests {
             assert_eq!(warnings(&[&proxies[..], &[uses]].concat()), ["HTTPS_PROXY", "all_proxy"]);
             assert!(warnings(&[uses, ("HTTPS_PROXY", "")]).is_empty());
         }
+    }
+
+    #[test]
+    fn the_front_that_resets_names_of_clusters_is_warned_of() {
+        let warned = |front| read(&[("GRPC_FRONT", front)]).expect("good").warnings.len();
+        assert_eq!(["lane", "tonic"].map(warned), [0, 1]);
     }
 
     #[test]
