@@ -238,7 +238,7 @@ async fn serve(
         return Ok(());
     }
     tokio::select! {
-        () = app.resets.hear_first() => {}
+        () = app.resets.read_first() => {}
         () = signals.end.received() => return Ok(()),
     }
     app.announce(&ports);
@@ -426,8 +426,8 @@ impl App {
         let following = exceptions::follow(Arc::clone(&self.exceptions), Arc::clone(&self.service));
         control.spawn(async move { match following.await {} });
         if self.service.counters().shared().is_some() {
-            let following = Arc::clone(&self.resets).follow();
-            control.spawn(async move { match following.await {} });
+            let resets = Arc::clone(&self.resets);
+            control.spawn(async move { match resets.follow().await {} });
         }
         records::follow(&mut control, self.records.clone(), self.follower.take());
         let mut files: Vec<_> = rules.reread().into_iter().collect();

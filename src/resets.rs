@@ -17,6 +17,7 @@ pub use self::text::{counter, id, path, path_json, read_id};
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -24,38 +25,28 @@ use tokio::sync::Mutex;
 use crate::service::Service;
 use tidegate_engine::rules::{Epoch, Epochs, PathPrefix, Reach};
 use tidegate_engine::time::Timestamp;
-use tidegate_redis::{ConnectError, Contact, Heard, Numbers, SharedStore};
+use tidegate_redis::{Agreed, ConnectError, Contact, Numbers, Raised, SharedStore};
 
-/// How often Redis is asked for resets of other nodes. A node is to hear of one within half a second: the pause, the call,
-/// and what a busy machine adds to both.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// The same until it has answered once.
-const FIRST_LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a node that starts waits for its first answer before it serves without.
-const FIRST_HEARD_MAX: Duration = Duration::from_secs(1);
+/// How often a node that starts looks whether it has read all resets, and how long it waits for that before it serves.
+const FIRST_READ: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 /// How often a number is tried that another node raises at the same time.
-const TELLS_MAX: usize = 5;
+const TRIES_MAX: usize = 5;
 /// Paths of rules that may have been reset, and as many single counters. One that is there already may be reset again.
 pub const PATHS_MAX: usize = 10_000;
 /// By how much the clock of whoever chooses a number may be ahead of ours. A number of the far future would be the last
 /// one of its path.
 const AHEAD_NANOS_MAX: u64 = 3_600 * 1_000_000_000;
+/// Characters of a field that cannot be read, in the log and on the page.
+const FIELD_CHARS: usize = 64;
 
 /// All resets, and where they are kept.
 pub struct Resets {
     service: Arc<Service>,
     file: Option<PathBuf>,
-    /// One at a time.
-    heard: Mutex<Known>,
-}
-
-/// What this node has heard of in Redis.
-#[derive(Default)]
-struct Known {
-    /// The state of all numbers; `None`: it has not heard of any.
-    state: Option<String>,
+    /// Held while the file is written, so that none of two resets is lost.
+    one_at_a_time: Mutex<()>,
     /// The last reset of a counter without an epoch of its own.
-    counter: Epoch,
+    counter: Arc<AtomicU64>,
 }
 
 /// Where Redis has the number of the last reset of a counter without an epoch of its own. No path is written so.
@@ -94,14 +85,36 @@ pub enum ResetError {
     /// The number is of the future.
     #[error("the id is of the future (expected the nanoseconds since 1970 in hex, at most an hour ahead)")]
     Future,
-    /// It could not be kept.
+    /// No server keeps it.
     #[error("not done, because Redis does not take it: {0}")]
-    Redis(#[from] ConnectError),
+    Redis(ConnectError),
+    /// It may be done or not.
+    #[error(
+        "it is not known whether the reset {} is done (expected to be sent again with this id): {servers}",
+        id(*.epoch)
+    )]
+    Unknown {
+        /// Its number.
+        epoch: Epoch,
+        /// The servers that did not answer, and why.
+        servers: String,
+    },
+    /// Some servers keep it, and some may not.
+    #[error(
+        "the reset {} is in force, and not kept by all servers of Redis (expected to be sent again with this id): {servers}",
+        id(*.epoch)
+    )]
+    Lacking {
+        /// Its number.
+        epoch: Epoch,
+        /// The servers that may not have it, and why.
+        servers: String,
+    },
     /// A counter was reset, and other nodes may not know.
     #[error(
         "the counter is reset, and nodes that remember it as full may not know (expected to be sent again): {0}"
     )]
-    Untold(ConnectError),
+    Unsent(String),
     /// It could not be kept.
     #[error("not done, because it cannot be kept: {0}")]
     File(#[from] FileError),
@@ -113,7 +126,7 @@ pub enum ResetError {
 impl Resets {
     /// Resets of `service`, which begin with the process.
     pub fn new(service: Arc<Service>) -> Self {
-        Self { service, file: None, heard: Mutex::default() }
+        Self { service, file: None, one_at_a_time: Mutex::default(), counter: Arc::default() }
     }
 
     /// With those in this file, which need not be there yet. To be called before rules are put in force.
@@ -134,22 +147,17 @@ impl Resets {
     ///
     /// # Errors
     /// When it would do nothing, or may not be done.
-    pub async fn plan(
-        &self,
-        path: PathPrefix,
-        epoch: Option<Epoch>,
-        now: Timestamp,
-    ) -> Result<Wanted, ResetError> {
+    pub fn plan(&self, path: PathPrefix, epoch: Option<Epoch>, now: Timestamp) -> Result<Wanted, ResetError> {
         let rules = self.service.with_rules(|rules| rules?.rules_below(&path));
         let rules = rules.ok_or(match path.reach {
             Reach::Below => ResetError::NoRule,
             Reach::Counter => ResetError::NoCounter,
         })?;
-        self.look().await?;
         let (known, now) = (self.service.epochs(), now.as_nanos());
         let last = known.of(&path);
-        let epoch = epoch.unwrap_or_else(|| now.max(last + 1));
-        if epoch > now.saturating_add(AHEAD_NANOS_MAX) && epoch != last + 1 {
+        let next = last.saturating_add(1);
+        let epoch = epoch.unwrap_or_else(|| now.max(next));
+        if epoch > now.saturating_add(AHEAD_NANOS_MAX) && epoch != next {
             return Err(ResetError::Future);
         }
         if epoch < last {
@@ -161,117 +169,125 @@ impl Resets {
         Ok(Wanted { path, epoch, rules, is_done: epoch == last })
     }
 
-    /// Keeps a reset, and puts it in force at this node.
+    /// Keeps a reset, and puts it in force at this node. One that is done already is kept where it is not.
     ///
     /// # Errors
-    /// When it cannot be kept. Then it is not in force here; other nodes may hear of it nevertheless if Redis did not
-    /// answer.
+    /// When it cannot be kept at all, or not by all servers. It is in force if one of them keeps it.
     pub async fn begin(&self, wanted: &Wanted) -> Result<(), ResetError> {
         let mut one = Epochs::default();
         one.raise(wanted.path.clone(), wanted.epoch);
-        if let Some(shared) = self.shared() {
-            shared.raise_epochs(&numbers(&one)).await?;
-        }
-        // Held for as long as the file is written, so that none of two is lost.
-        let _one_at_a_time = self.heard.lock().await;
-        let (service, file) = (Arc::clone(&self.service), self.file.clone());
-        let begun = move || {
-            if let Some(path) = file {
-                let mut all = service.epochs();
-                all.merge(&one);
-                file::write(&path, &all)?;
-            }
-            service.begin_epochs(&one);
-            Ok(())
+        let lacking = match self.shared() {
+            Some(shared) => self.keep(shared, &one, wanted.epoch).await?,
+            None => None,
         };
-        tokio::task::spawn_blocking(begun).await?
+        if !wanted.is_done {
+            let _one_at_a_time = self.one_at_a_time.lock().await;
+            let (service, file) = (Arc::clone(&self.service), self.file.clone());
+            tokio::task::spawn_blocking(move || put_in_force(&service, file, &one)).await??;
+        }
+        match lacking {
+            None => Ok(()),
+            Some(servers) => Err(ResetError::Lacking { epoch: wanted.epoch, servers }),
+        }
     }
 
-    /// Tells all nodes that some counter was reset that has no epoch of its own, so that none of them denies from memory
-    /// what Redis would admit.
+    /// Keeps a reset at all servers of Redis. Returns those that may not have it.
+    async fn keep(
+        &self,
+        shared: &SharedStore,
+        one: &Epochs,
+        epoch: Epoch,
+    ) -> Result<Option<String>, ResetError> {
+        let all = || {
+            let mut all = self.service.epochs();
+            all.merge(one);
+            all_numbers(&all, self.counter.load(Relaxed))
+        };
+        let Raised { kept, refused, mut lacking, .. } = shared.raise_epochs(&numbers(one), &all).await;
+        match refused.iter().map(|(_, number)| read_id(number)).max() {
+            Some(Some(later)) => return Err(ResetError::Older(later)),
+            Some(None) => return Err(ResetError::Future),
+            None => {}
+        }
+        let servers = (!lacking.is_empty()).then(|| shown(&lacking));
+        match servers {
+            Some(servers) if kept == 0 => Err(match lacking.iter().any(|(_, why)| why.may_be_done()) {
+                true => ResetError::Unknown { epoch, servers },
+                false => ResetError::Redis(lacking.swap_remove(0).1),
+            }),
+            servers => Ok(servers),
+        }
+    }
+
+    /// Lets all nodes know that some counter was reset that has no epoch of its own, so that none of them denies from
+    /// memory what Redis would admit.
     ///
     /// # Errors
-    /// When Redis does not take it.
-    pub async fn tell_of_counter(&self, now: Timestamp) -> Result<(), ResetError> {
+    /// When a server does not take it.
+    pub async fn publish_counter(&self, now: Timestamp) -> Result<(), ResetError> {
         let Some(shared) = self.shared() else { return Ok(()) };
-        let untold = |error| match error {
-            ResetError::Redis(error) => ResetError::Untold(error),
-            other => other,
-        };
-        // Another node may have told of one meanwhile, with a clock that is ahead.
-        for _ in 0..TELLS_MAX {
-            self.look().await.map_err(untold)?;
-            let number = now.as_nanos().max(self.heard.lock().await.counter + 1);
-            let told = shared.raise_epochs(&vec![(COUNTER.to_owned(), id(number))]).await;
-            if told.map_err(ResetError::Untold)? {
-                break;
+        // Another node may have done so meanwhile, with a clock that is ahead.
+        for _ in 0..TRIES_MAX {
+            let number = now.as_nanos().max(self.counter.load(Relaxed).saturating_add(1));
+            let one = vec![(COUNTER.to_owned(), id(number))];
+            let all = || all_numbers(&self.service.epochs(), number);
+            let Raised { refused, lacking, .. } = shared.raise_epochs(&one, &all).await;
+            if !lacking.is_empty() {
+                return Err(ResetError::Unsent(shown(&lacking)));
+            }
+            match refused.iter().map(|(_, number)| read_id(number)).max() {
+                None => break,
+                Some(None) => return Err(ResetError::Future),
+                Some(Some(later)) => _ = self.counter.fetch_max(later, Relaxed),
             }
         }
         Ok(())
     }
 
-    /// Hears of all resets that Redis knows, if it answers soon. A node that served before would decide by the counters of
-    /// before a reset.
-    pub async fn hear_first(&self) {
+    /// Reads all resets that Redis knows, if it answers soon: until then its servers decide nothing.
+    pub async fn read_first(&self) {
         let Some(shared) = self.shared() else { return };
         let mut contact = shared.main().contact();
-        let heard = async {
-            // Whoever cannot be reached now is not waited for: requests are not held up by Redis either.
-            let reached = contact.wait_for(|contact| *contact != Contact::Never(None)).await;
-            if !matches!(reached.as_deref(), Ok(Contact::Up)) {
-                return;
-            }
-            while self.look().await.is_err() {
-                tokio::time::sleep(FIRST_LOOK_INTERVAL).await;
+        let read = async {
+            // A server that cannot be reached now is not waited for: requests are not held up by it either.
+            let _ = contact.wait_for(|contact| *contact != Contact::Never(None)).await;
+            while !shared.has_read_epochs() {
+                tokio::time::sleep(FIRST_READ.0).await;
             }
         };
-        if tokio::time::timeout(FIRST_HEARD_MAX, heard).await.is_err() {
-            tracing::warn!(
-                "Redis has not told of resets within {FIRST_HEARD_MAX:?}: they are heard of later"
-            );
+        tokio::select! {
+            never = self.follow() => match never {},
+            read = tokio::time::timeout(FIRST_READ.1, read) => if read.is_err() {
+                tracing::warn!("resets not read from Redis within {:?}; will retry", FIRST_READ.1);
+            },
         }
     }
 
-    /// Hears of other nodes' resets, for ever.
-    pub async fn follow(self: Arc<Self>) -> Infallible {
-        let (mut pause, mut is_told) = (FIRST_LOOK_INTERVAL, false);
-        loop {
-            match self.look().await {
-                Ok(()) => (pause, is_told) = (LOOK_INTERVAL, false),
-                // Whether it answers at all is logged elsewhere.
-                Err(ResetError::Redis(ConnectError::NoConnection)) => {}
-                Err(error) if !std::mem::replace(&mut is_told, true) => {
-                    tracing::warn!("resets of other nodes are not heard of: {error}");
-                }
-                Err(_) => {}
-            }
-            tokio::time::sleep(pause).await;
+    /// Puts the resets of other nodes in force, for ever.
+    pub async fn follow(&self) -> Infallible {
+        match self.shared() {
+            Some(shared) => shared.follow_epochs(|numbers, now| self.agree(numbers, now)).await,
+            None => std::future::pending().await,
         }
     }
 
-    /// Hears of resets in Redis, if counters live there, and writes those that it has lost.
-    async fn look(&self) -> Result<(), ResetError> {
-        let Some(shared) = self.shared() else { return Ok(()) };
-        let mut known = self.heard.lock().await;
-        let Some(Heard { state, mut numbers }) = shared.epochs(known.state.as_deref()).await? else {
-            return Ok(());
+    /// Puts the resets of a server in force, whose time this is, and says what it lacks.
+    async fn agree(&self, theirs: Numbers, now_micros: u64) -> Option<Agreed> {
+        let (service, counter) = (Arc::clone(&self.service), Arc::clone(&self.counter));
+        let agreeing = move || {
+            let latest = now_micros.saturating_mul(1_000).saturating_add(AHEAD_NANOS_MAX);
+            let Theirs { epochs, counter: last, left_out } = read_numbers(&theirs, latest);
+            service.begin_epochs(&epochs);
+            let own = counter.fetch_max(last, Relaxed);
+            if last > own
+                && let Some(shared) = service.counters().shared()
+            {
+                shared.clear_deny_cache();
+            }
+            let lacks = all_numbers(&greater(&service.epochs(), &epochs), if own > last { own } else { 0 });
+            Agreed { lacks, trouble: left_out }
         };
-        let counters =
-            numbers.extract_if(.., |(field, _)| field == COUNTER).filter_map(|(_, it)| read_id(&it));
-        let counter = counters.max().unwrap_or_default();
-        if counter > known.counter {
-            known.counter = counter;
-            shared.clear_deny_cache();
-        }
-        let theirs = read_numbers(&numbers);
-        let lost = self::numbers(&greater(&self.service.epochs(), &theirs));
-        if !lost.is_empty() {
-            shared.raise_epochs(&lost).await?;
-        }
-        let service = Arc::clone(&self.service);
-        tokio::task::spawn_blocking(move || service.begin_epochs(&theirs)).await?;
-        known.state = Some(state);
-        Ok(())
+        tokio::task::spawn_blocking(agreeing).await.ok()
     }
 
     fn shared(&self) -> Option<&Arc<SharedStore>> {
@@ -293,17 +309,58 @@ fn numbers(epochs: &Epochs) -> Numbers {
     epochs.iter().map(|(at, epoch)| (path_json(at).to_string(), id(epoch))).collect()
 }
 
-/// What Redis has. Others may have written there too: what is none of ours is left out.
-fn read_numbers(numbers: &Numbers) -> Epochs {
-    let mut epochs = Epochs::default();
+/// The same, with the last reset of a counter without an epoch of its own. 0: there was none.
+fn all_numbers(epochs: &Epochs, counter: Epoch) -> Numbers {
+    let counter = (counter > 0).then(|| (COUNTER.to_owned(), id(counter)));
+    numbers(epochs).into_iter().chain(counter).collect()
+}
+
+/// What a server has.
+#[derive(Debug, Default)]
+struct Theirs {
+    epochs: Epochs,
+    /// The last reset of a counter without an epoch of its own.
+    counter: Epoch,
+    /// What cannot be read, or is too late.
+    left_out: Option<String>,
+}
+
+/// What a server has, up to this number. Others may have written there too: what is none of ours is left out, and so are
+/// numbers of the far future, which would be the last ones of their paths.
+fn read_numbers(numbers: &Numbers, latest: Epoch) -> Theirs {
+    let (mut theirs, mut left_out) = (Theirs::default(), Vec::new());
     for (field, number) in numbers {
-        let read = serde_json::from_str(field).ok().and_then(|value| path(&value).ok());
-        match read.zip(read_id(number)) {
-            Some((at, epoch)) => _ = epochs.raise(at, epoch),
-            None => tracing::warn!("redis: a reset that cannot be read is left out: {field:?} {number:?}"),
+        let epoch = read_id(number).filter(|&epoch| epoch <= latest);
+        let at = || path(&serde_json::from_str(field).ok()?).ok();
+        match (epoch, at()) {
+            (Some(epoch), _) if field == COUNTER => theirs.counter = epoch,
+            (Some(epoch), Some(at)) => _ = theirs.epochs.raise(at, epoch),
+            _ => left_out.push((field, number)),
         }
     }
-    epochs
+    theirs.left_out = left_out.first().map(|(field, number)| {
+        let (field, count) = (field.chars().take(FIELD_CHARS).collect::<String>(), left_out.len());
+        format!(
+            "{count} that cannot be read, or are more than an hour ahead, are left out, such as {field:?} {number:?}"
+        )
+    });
+    theirs
+}
+
+/// Puts a reset in force once it is in the file, if there is one.
+fn put_in_force(service: &Service, file: Option<PathBuf>, one: &Epochs) -> Result<(), FileError> {
+    if let Some(path) = file {
+        let mut all = service.epochs();
+        all.merge(one);
+        file::write(&path, &all)?;
+    }
+    service.begin_epochs(one);
+    Ok(())
+}
+
+/// Servers, and why they may not have a reset.
+fn shown(lacking: &[(String, ConnectError)]) -> String {
+    lacking.iter().map(|(server, why)| format!("{server}: {why}")).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -37,7 +37,10 @@ pub(super) fn store(
 /// How the servers are reached and used: all of them, and those of limits whose unit is a second if they are others.
 fn options(redis: Redis) -> Result<(RedisOptions, Option<RedisOptions>), AppError> {
     let Redis { main, per_second, tls: files, tls_any_name, .. } = redis;
-    let options = |server| server_options(server, &files, tls_any_name);
+    let options = |server| {
+        let options = server_options(server, &files, tls_any_name);
+        options.map(RedisOptions::following_epochs)
+    };
     Ok((options(main)?, per_second.map(options).transpose()?))
 }
 
@@ -165,6 +168,15 @@ fn register_trouble(metrics: &Metrics, shared: &Arc<SharedStore>) {
         for (store, redis) in breaker.stores() {
             let open = *redis.contact().borrow() != Contact::Up;
             samples.push(&[("store", store)], u64::from(open));
+        }
+    });
+    let resets = Arc::clone(shared);
+    let help = "Servers of Redis whose resets of counters are not read, not kept, or left out in part.";
+    metrics.register("tidegate_redis_reset_troubles", help, Kind::Gauge, move |samples| {
+        let troubles = resets.epoch_troubles();
+        for (store, _) in resets.stores() {
+            let count = troubles.iter().filter(|(name, _)| *name == store).count();
+            samples.push(&[("store", store)], count as u64);
         }
     });
     let (hits, entries) = (Arc::clone(shared), Arc::clone(shared));

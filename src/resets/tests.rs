@@ -63,20 +63,20 @@ fn a_path_is_read_as_it_is_written() {
 #[tokio::test]
 async fn a_later_reset_takes_the_place_of_one_before_and_the_same_one_changes_nothing() {
     let resets = resets();
-    let first = resets.plan(user(), None, NOW).await.expect("it may be done");
+    let first = resets.plan(user(), None, NOW).expect("it may be done");
     assert_eq!((first.epoch, first.rules, first.is_done), (NOW.as_nanos(), 1, false));
     resets.begin(&first).await.expect("nothing keeps it");
-    let again = resets.plan(user(), Some(first.epoch), NOW).await.expect("it is done");
+    let again = resets.plan(user(), Some(first.epoch), NOW).expect("it is done");
     assert!(again.is_done);
-    let next = resets.plan(user(), None, NOW).await.expect("it may be done");
+    let next = resets.plan(user(), None, NOW).expect("it may be done");
     assert_eq!(next.epoch, first.epoch + 1, "the clock stands still");
-    let older = resets.plan(user(), Some(first.epoch - 1), NOW).await;
+    let older = resets.plan(user(), Some(first.epoch - 1), NOW);
     assert!(matches!(older, Err(ResetError::Older(last)) if last == first.epoch));
-    let future = resets.plan(user(), Some(u64::MAX), NOW).await;
+    let future = resets.plan(user(), Some(u64::MAX), NOW);
     assert!(matches!(future, Err(ResetError::Future)));
     let nowhere = at(json!({"domain": "shop", "entries": [{"key": "user", "value": "alice"}]}));
-    assert!(matches!(resets.plan(nowhere, None, NOW).await, Err(ResetError::NoRule)));
-    assert_eq!(resets.plan(at(json!({"domain": "shop"})), None, NOW).await.expect("all of it").rules, 2);
+    assert!(matches!(resets.plan(nowhere, None, NOW), Err(ResetError::NoRule)));
+    assert_eq!(resets.plan(at(json!({"domain": "shop"})), None, NOW).expect("all of it").rules, 2);
 }
 
 #[tokio::test]
@@ -88,11 +88,11 @@ async fn counters_and_paths_have_bounds_of_their_own() {
     let mut many = Epochs::default();
     (0..PATHS_MAX).for_each(|number| _ = many.raise(one(&number.to_string()), 1));
     resets.service.begin_epochs(&many);
-    assert!(matches!(resets.plan(one("new"), None, NOW).await, Err(ResetError::Full)));
-    assert!(!resets.plan(one("7"), None, NOW).await.expect("it is there").is_done);
-    assert_eq!(resets.plan(user(), None, NOW).await.expect("there are none").rules, 1);
+    assert!(matches!(resets.plan(one("new"), None, NOW), Err(ResetError::Full)));
+    assert!(!resets.plan(one("7"), None, NOW).expect("it is there").is_done);
+    assert_eq!(resets.plan(user(), None, NOW).expect("there are none").rules, 1);
     let unknown = counter(&json!({"domain": "shop", "entries": [{"key": "other", "value": "x"}]}));
-    let nowhere = resets.plan(unknown.expect("good"), None, NOW).await;
+    let nowhere = resets.plan(unknown.expect("good"), None, NOW);
     assert!(matches!(nowhere, Err(ResetError::NoCounter)));
 }
 
@@ -102,13 +102,13 @@ async fn resets_are_in_the_file_before_they_are_in_force() {
     let file = folder.path().join("resets");
     let first = resets().kept_in(file.clone()).expect("it is not there");
     for path in [user(), at(json!({"domain": "shop"}))] {
-        let wanted = first.plan(path, None, NOW).await.expect("it may be done");
+        let wanted = first.plan(path, None, NOW).expect("it may be done");
         first.begin(&wanted).await.expect("it can be written");
     }
     let second = resets().kept_in(file.clone()).expect("a good file");
     assert_eq!((second.all(), second.all().len()), (first.all(), 2));
     fs::remove_dir_all(folder.path()).expect("it is ours");
-    let wanted = second.plan(user(), None, NOW).await.expect("it may be done");
+    let wanted = second.plan(user(), None, NOW).expect("it may be done");
     let refused = second.begin(&wanted).await.expect_err("there is no folder");
     assert!(matches!(refused, ResetError::File(_)));
     assert_eq!(second.all(), first.all(), "it is not in force");
@@ -130,8 +130,12 @@ fn a_broken_file_is_named_with_its_line() {
 fn what_redis_has_and_is_none_of_ours_is_left_out() {
     let field = path_json(&user()).to_string();
     let numbers = [(field.as_str(), "0000000000000007"), ("x", "0000000000000007"), (&field, "7")];
-    let read = read_numbers(&numbers.map(|(field, number)| (field.to_owned(), number.to_owned())).to_vec());
+    let numbers = numbers.map(|(field, number)| (field.to_owned(), number.to_owned())).to_vec();
+    let Theirs { epochs: read, left_out, .. } = read_numbers(&numbers, 7);
     assert_eq!((read.len(), read.of(&user())), (1, 7));
+    assert!(left_out.is_some_and(|it| it.starts_with("2 that cannot be read")));
+    let early = read_numbers(&numbers, 6);
+    assert!(early.epochs.is_empty() && early.left_out.is_some_and(|it| it.starts_with("3 ")));
     assert_eq!(greater(&read, &Epochs::default()), read);
     assert!(greater(&read, &read).is_empty());
 }

@@ -23,6 +23,7 @@ pub(super) fn troubles<'s>(
     let reloads = parts.reloads.refused();
     let found = [not_serving(parts), redis(parts), failing(last)];
     let found = found.into_iter().chain(reloads.iter().map(refused)).chain([
+        resets(parts),
         full(parts, store_bytes),
         cold(parts),
         lease_times(parts),
@@ -58,6 +59,17 @@ fn redis(parts: &Parts) -> Option<Value> {
         StoreFailure::Local => "this node decides alone, with its share of each limit",
     };
     bad("redis", &format!("No answer from {trouble}. Meanwhile {gets}, unless their rule says otherwise."))
+}
+
+fn resets(parts: &Parts) -> Option<Value> {
+    let (shared, _) = parts.shared.as_ref()?;
+    let troubles = shared.epoch_troubles();
+    let (_, first) = troubles.first()?;
+    let more = match troubles.len() {
+        1 => String::new(),
+        count => format!(" So it is with {} more servers.", count - 1),
+    };
+    warning("resets", &format!("Resets of counters in Redis: {first}.{more}"))
 }
 
 fn failing<'s>(last: impl Iterator<Item = &'s Sample>) -> Option<Value> {

@@ -69,6 +69,7 @@ mod redis_shared;
 mod redis_strict;
 mod reload;
 mod reload_under_load;
+mod resets_redis;
 mod rollouts;
 mod settings;
 mod sharded;

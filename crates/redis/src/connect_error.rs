@@ -57,6 +57,12 @@ pub enum ConnectError {
     /// The server does not say which process it is, or does not answer as Redis does.
     #[error("{0} does not say its run_id (INFO), without which lost counters are not noticed")]
     Unmarked(Address),
+    /// The server has no epochs, and no other server shows whether there were any.
+    #[error("{0} has no resets, and not all other servers answer that may have some")]
+    NoEpochs(Address),
+    /// The server's key of epochs was written by somebody else.
+    #[error("{0} has a key of epochs with {1} fields")]
+    TooManyEpochs(Address, usize),
     /// The Cluster serves no slots.
     #[error("the cluster serves no slots")]
     NoSlots,
@@ -75,6 +81,15 @@ impl ConnectError {
             Self::Redis(error) => Self::Sentinel(error),
             Self::AuthenticationRefused(error) => Self::SentinelAuthenticationRefused(error),
             other => other,
+        }
+    }
+
+    /// Whether a command may have been done although there is no answer to it.
+    pub fn may_be_done(&self) -> bool {
+        match self {
+            Self::Redis(error) => error.code().is_none(),
+            Self::Timeout(_) | Self::Unreplicated(..) => true,
+            _ => false,
         }
     }
 

@@ -3,6 +3,7 @@
 //! In: calls of a script, each with a deadline. Out: the numbers of a reply, or why there is none.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -33,6 +34,9 @@ pub(super) struct Connection<R: Runtime> {
     server: Arc<Server<R>>,
     /// Since when nothing that was counted is missing.
     pub(super) marked: Arc<Marked>,
+    /// Until when the server may decide because its epochs were read, in nanoseconds since the boot. 0: they were not
+    /// read on this connection yet.
+    epochs_until: AtomicU64,
 }
 
 impl<R: Runtime> Connection<R> {
@@ -55,9 +59,25 @@ impl<R: Runtime> Connection<R> {
             let marked = Arc::<Marked>::default();
             let of_wire = (Arc::clone(&wire), Arc::clone(&server), Arc::clone(&marked));
             let batches = CallBatches::new(of_wire, Arc::clone(shared));
-            Ok(Arc::new(Self { wire, batches, clock, server, marked }))
+            let epochs_until = AtomicU64::new(0);
+            Ok(Arc::new(Self { wire, batches, clock, server, marked, epochs_until }))
         };
         runtime.timeout(budget, opening).await.unwrap_or(Err(ConnectError::Timeout(budget)))
+    }
+
+    /// Whether the server may decide: this node knows its epochs, and has read them a short while ago.
+    pub(super) fn may_decide(&self, shared: &Shared<R>) -> bool {
+        !shared.options.follows_epochs || nanos(shared.runtime.since_boot()) < self.epochs_until.load(Relaxed)
+    }
+
+    /// Whether the server's epochs were read on this connection.
+    pub(super) fn has_read_epochs(&self) -> bool {
+        self.epochs_until.load(Relaxed) > 0
+    }
+
+    /// Lets the server decide until this time since the boot. Zero: not before its epochs are read on this connection.
+    pub(super) fn let_decide_until(&self, until: Duration) {
+        self.epochs_until.store(nanos(until), Relaxed);
     }
 
     /// The server's memory, as it was last read.
@@ -249,7 +269,7 @@ impl<R: Runtime> Connection<R> {
     }
 
     /// The server's time at this moment. It is never earlier than the real one.
-    fn time_at(&self, moment: Instant) -> u64 {
+    pub(super) fn time_at(&self, moment: Instant) -> u64 {
         self.clock.lock().at(moment)
     }
 
@@ -325,6 +345,10 @@ async fn server_clock<R: Runtime>(
         clock.get_or_insert_with(|| ServerClock::new(sent, micros)).note((sent, runtime.monotonic()), micros);
     }
     clock.ok_or(ConnectError::Timeout(budget))
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn numbers(value: Value) -> RedisResult<Vec<i64>> {

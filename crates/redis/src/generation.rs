@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::address::Kind;
 use crate::connect_error::ConnectError;
 use crate::connection::Connection;
 use crate::routes::Routes;
 use crate::runtime::Runtime;
 use crate::state::Shared;
-use crate::topology::slot_of;
+use crate::topology::names_on;
 
 /// How long a generation lives: twice the longest window. Every node that connects prolongs it.
 const LIFE: Duration = Duration::from_secs(3 * 366 * 86_400);
@@ -139,13 +138,7 @@ async fn read<R: Runtime>(
 /// The key of the generation of a server that holds these slots. All nodes find the same one.
 fn key<R: Runtime>(shared: &Shared<R>, holds: impl Fn(u16) -> bool) -> Option<String> {
     let name = format!("{}tidegate:generation", shared.options.keys.prefix);
-    match shared.options.kind {
-        Kind::Cluster(_) => {
-            let mut names = (0..NAMES_MAX).map(|number| format!("{name}:{number}"));
-            names.find(|name| holds(slot_of(name.as_bytes())))
-        }
-        _ => Some(name),
-    }
+    names_on(&shared.options.kind, name, NAMES_MAX, holds).next()
 }
 
 /// Warns when the server may evict counters: it would lose hits.

@@ -19,7 +19,7 @@
 //!   `server_clock`: a server's time
 //! - [`values`]: values that are no counters, and which of them changed
 //! - `lease`: hits that a node spends alone; `shared_store`: a request's verdicts, with Redis or without
-//! - `epochs`: which counters nodes agree to have begun anew
+//! - `shared_store/epochs`: which counters nodes agree were reset
 
 mod store;
 mod failure;
@@ -48,16 +48,16 @@ mod whole;
 mod server_clock;
 mod lease;
 mod shared_store;
-mod epochs;
 pub mod values;
 mod sync;
 
 pub use address::Access;
 pub use connect_error::ConnectError;
-pub use epochs::{Heard, Numbers};
 pub use failure::{Failure, StoreError};
 pub use options::{DenyCold, RedisOptions};
-pub use shared_store::{Applied, LeaseTotals, Moment, Question, SharedStore, SharedStoreOptions};
+pub use shared_store::{
+    Agreed, Applied, LeaseTotals, Moment, Numbers, Question, Raised, SharedStore, SharedStoreOptions,
+};
 pub use state::{Contact, RoundTrips, Stats};
 pub use store::RedisStore;
 pub use whole::{Declared, declare_whole};

@@ -33,6 +33,9 @@ pub struct RedisOptions {
     pub deny_cold: Option<DenyCold>,
     /// There are counters in this store, so it is noticed when they are lost.
     pub holds_counters: bool,
+    /// Numbers that all nodes agree on are read ([`SharedStore::follow_epochs`](crate::SharedStore::follow_epochs)): no
+    /// server decides before.
+    pub follows_epochs: bool,
 }
 
 /// Which counters count as full while their hits may be lost.
@@ -61,6 +64,7 @@ impl RedisOptions {
             startup_pauses: (Duration::from_secs(1), Duration::from_secs(30)),
             deny_cold: None,
             holds_counters: true,
+            follows_epochs: false,
         }
     }
 
@@ -122,6 +126,12 @@ impl RedisOptions {
     #[must_use]
     pub fn without_counters(self) -> Self {
         Self { holds_counters: false, ..self }
+    }
+
+    /// Has no server decide before its epochs are read, and again and again since.
+    #[must_use]
+    pub fn following_epochs(self) -> Self {
+        Self { follows_epochs: true, ..self }
     }
 
     /// Has counters whose hits may be lost count as full.

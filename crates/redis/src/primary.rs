@@ -19,7 +19,7 @@ use crate::mark::{Begins, Mark, micros};
 use crate::runtime::Runtime;
 use crate::script::{self, MARK_LIFE};
 use crate::state::Shared;
-use crate::topology::slot_of;
+use crate::topology::names_on;
 
 /// How many names are tried to find one in a slot of the server: enough for a server of a single slot.
 const NAMES_MAX: usize = 1 << 18;
@@ -167,13 +167,7 @@ async fn ask_primary<R: Runtime>(
 /// The key of a primary's mark. All nodes find the same one.
 fn key<R: Runtime>(shared: &Shared<R>, run_id: &str, holds: impl Fn(u16) -> bool) -> Option<Vec<u8>> {
     let name = format!("{}tidegate:mark:{run_id}", shared.options.keys.prefix);
-    match shared.options.kind {
-        Kind::Cluster(_) => {
-            let mut names = (0..NAMES_MAX).map(|number| format!("{name}:{number}").into_bytes());
-            names.find(|name| holds(slot_of(name)))
-        }
-        _ => Some(name.into_bytes()),
-    }
+    names_on(&shared.options.kind, name, NAMES_MAX, holds).next().map(String::into_bytes)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod look;
 mod deny_cache;
 mod part;
 mod question;
+mod epochs;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -29,6 +30,8 @@ use crate::runtime::{Runtime, Tokio};
 use crate::script::{Answered, Call, CounterAnswered};
 use crate::store::{GIVE_BACK_TIMEOUT, RedisStore};
 use deny_cache::{DenyCache, Refunds};
+use epochs::EpochServers;
+pub use epochs::{Agreed, Numbers, Raised};
 pub use known::Moment;
 pub use leased::LeaseTotals;
 use part::Part;
@@ -142,6 +145,8 @@ pub struct SharedStore<R: Runtime = Tokio> {
     /// Reported hits that did not fit, by the counters in Redis.
     reported: Reported,
     leases: Leases,
+    /// What was read of the epochs of each server.
+    epoch_servers: EpochServers,
     /// The number of attached workers.
     workers: watch::Sender<usize>,
     sweeping: AtomicBool,
@@ -186,6 +191,7 @@ impl<R: Runtime> SharedStore<R> {
             unsynced: UnsyncedHits::default(),
             reported: Reported::default(),
             leases: Leases::new(options.lease_time),
+            epoch_servers: EpochServers::default(),
             workers: watch::Sender::new(0),
             sweeping: AtomicBool::new(false),
         }

@@ -58,6 +58,10 @@ pub(super) struct Shared<R: Runtime> {
     servers: Mutex<HashMap<Address, Arc<Server<R>>>>,
     /// Notified when a server has lost its memory.
     pub(super) memory_lost: Notify,
+    /// Notified when connections were opened, whose servers' epochs are to be read.
+    pub(super) opened: Notify,
+    /// The masters, as they were looked up last.
+    pub(super) masters: Mutex<Vec<Address>>,
     /// Since when counters are cold.
     pub(super) cold: ColdSince,
     /// How long leases of all nodes last. With `deny_cold` only.
@@ -162,6 +166,8 @@ impl<R: Runtime> Shared<R> {
             connection: AtomicU64::new(0),
             servers: Mutex::default(),
             memory_lost: Notify::new(),
+            opened: Notify::new(),
+            masters: Mutex::default(),
             cold: ColdSince::default(),
             lease_times: LeaseTimes::default(),
             workers_up: AtomicUsize::new(0),
@@ -186,6 +192,17 @@ impl<R: Runtime> Shared<R> {
             servers.retain(|_, server| Arc::strong_count(server) > 1);
         }
         Arc::clone(servers.entry(address.clone()).or_default())
+    }
+
+    /// Notes the masters. Each is there once for every range of its slots.
+    pub(super) fn note_masters<'m>(&self, found: impl Iterator<Item = &'m Address>) {
+        let mut masters = self.masters.lock();
+        masters.clear();
+        for address in found {
+            if !masters.contains(address) {
+                masters.push(address.clone());
+            }
+        }
     }
 
     /// Notes where the memory of a server begins, and tells when counters are cold because of that.

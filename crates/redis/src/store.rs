@@ -14,6 +14,7 @@ use crate::connect_error::ConnectError;
 use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::options::RedisOptions;
+use crate::routes::Routes;
 use crate::runtime::{Runtime, Tokio};
 use crate::script::{Call, Memory, Purpose};
 use crate::state::{Contact, Shared, Stats};
@@ -139,7 +140,8 @@ impl<R: Runtime> RedisStore<R> {
     /// Asks the server of this slot to decide.
     pub(super) async fn decide(&self, slot: u16, call: &Call, until: Instant) -> Result<Reply<R>, Failure> {
         let connections = self.worker_connections().ok_or(Failure::Down)?;
-        let connection = connections.route(slot).ok_or(Failure::Down)?;
+        let may_decide = |connection: &Arc<Connection<R>>| connection.may_decide(&self.shared);
+        let connection = connections.route(slot).filter(may_decide).ok_or(Failure::Down)?;
         let purpose = if call.only_renews() { Purpose::Renew } else { Purpose::Decide };
         let error = match connection.call(&self.shared, purpose, (slot, call), until).await {
             Ok(numbers) => return Ok(Reply { numbers, connection }),
@@ -147,7 +149,7 @@ impl<R: Runtime> RedisStore<R> {
         };
         // The slot is moving to another server, which is asked once.
         let to = error.to.and_then(|(address, asking)| Some((connections.connection_to(&address)?, asking)));
-        let (connection, asking) = to.ok_or(error.failure)?;
+        let (connection, asking) = to.filter(|(to, _)| may_decide(to)).ok_or(error.failure)?;
         let asked = Box::pin(connection.call_alone(&self.shared, purpose, call, until, asking)).await;
         asked.map(|numbers| Reply { numbers, connection }).map_err(|error| error.failure)
     }
@@ -188,6 +190,17 @@ impl<R: Runtime> RedisStore<R> {
         let (deny, lease_times) = (self.shared.options.deny_cold?, &self.shared.lease_times);
         let longest = Duration::from_micros(lease_times.longest(&deny));
         lease_times.differ().then_some([deny.lease_time, longest])
+    }
+
+    /// What all connections of this store share.
+    pub(super) fn shared(&self) -> &Shared<R> {
+        &self.shared
+    }
+
+    /// The connections of all workers.
+    pub(super) fn routes(&self) -> impl Iterator<Item = Arc<Routes<R>>> {
+        let own = self.attached.iter().take(self.shared.options.pool_size.max(1));
+        own.filter_map(OnceLock::get).map(|attached| attached.connections.routes())
     }
 
     /// Waits until a server loses its memory, or has since the last call.

@@ -29,12 +29,14 @@ impl Master {
 
 /// The slot of a key. Keys of this crate have no braces, which would limit it to a part of the key.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
-    let open = key.iter().position(|&byte| byte == b'{');
-    let tagged = open.and_then(|open| {
-        let close = key[open..].iter().position(|&byte| byte == b'}')?;
-        Some(&key[open + 1..open + close]).filter(|tag| !tag.is_empty())
-    });
-    crc16(tagged.unwrap_or(key)) % SLOTS
+    crc16(tag(key).unwrap_or(key)) % SLOTS
+}
+
+/// The part of a key in braces, if its slot follows from that alone.
+fn tag(key: &[u8]) -> Option<&[u8]> {
+    let open = key.iter().position(|&byte| byte == b'{')?;
+    let close = key[open..].iter().position(|&byte| byte == b'}')?;
+    Some(&key[open + 1..open + close]).filter(|tag| !tag.is_empty())
 }
 
 /// CRC-16/XMODEM, as in the Cluster specification.
@@ -47,6 +49,22 @@ fn crc16(bytes: &[u8]) -> u16 {
             },
         )
     })
+}
+
+/// Names for a key that has to be on one server, the first ones first: of `most` names those in slots that `holds` says
+/// the server has. All nodes find the same ones. Outside of a Cluster there is one server, and one name.
+pub(super) fn names_on<'k>(
+    kind: &Kind,
+    name: String,
+    most: usize,
+    holds: impl Fn(u16) -> bool + 'k,
+) -> impl Iterator<Item = String> + 'k {
+    let is_cluster = matches!(kind, Kind::Cluster(_));
+    // All keys are in one slot then.
+    let is_tagged = tag(name.as_bytes()).is_some();
+    let nth = move |number| if is_cluster { format!("{name}:{number}") } else { name.clone() };
+    let most = if is_cluster && !is_tagged { most } else { 1 };
+    (0..most).map(nth).filter(move |name| !is_cluster || holds(slot_of(name.as_bytes())))
 }
 
 /// The masters now. Asks the `known` connections first, then the configured addresses.

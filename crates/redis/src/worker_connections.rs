@@ -51,6 +51,11 @@ impl<R: Runtime> WorkerConnections<R> {
         self.routes.lock().of(slot).cloned()
     }
 
+    /// The connection for each slot.
+    pub(super) fn routes(&self) -> Arc<Routes<R>> {
+        Arc::clone(&self.routes.lock())
+    }
+
     /// Whether any connection is open.
     pub(super) fn reaches_any(&self) -> bool {
         self.routes.lock().reach_any()
@@ -126,6 +131,7 @@ impl<R: Runtime> WorkerConnections<R> {
         };
         let mut failed = None;
         if let Some(masters) = masters {
+            self.shared.note_masters(masters.iter().map(|master| &master.address));
             if self.shared.options.deny_cold.is_some() {
                 self.leave(&old, &masters);
             }
@@ -222,6 +228,9 @@ impl<R: Runtime> WorkerConnections<R> {
         stats.connections.fetch_sub(had, Relaxed);
         stats.connections_closed.fetch_add((had as u64 + opened).saturating_sub(has as u64), Relaxed);
         *self.routes.lock() = Arc::new(routes);
+        if opened > 0 {
+            self.shared.opened.notify_one();
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! all resets.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
@@ -168,13 +169,19 @@ impl RuleSet {
     fn counters_in<'e>(
         &self,
         epochs: impl Iterator<Item = (&'e PathPrefix, Epoch)>,
-    ) -> HashMap<Key, Rule, FixedState> {
+    ) -> HashMap<Key, Arc<Begun>, FixedState> {
         let mut begun: BTreeMap<Key, (&Rule, Vec<Epoch>)> = BTreeMap::new();
         for (path, epoch) in epochs {
             let Some((rule, key)) = self.counter_of(path) else { continue };
             begun.entry(key).or_insert((rule, Vec::new())).1.push(epoch);
         }
-        begun.into_iter().map(|(key, (rule, epochs))| (key, begun_anew(rule, &epochs))).collect()
+        let stands_in = |(key, (rule, epochs)): (Key, (&Rule, Vec<Epoch>))| {
+            // Sets of rules share what is the same in them: each reset makes another set.
+            let known = self.begun.get(&key).filter(|known| known.epochs == epochs);
+            let made = || Arc::new(Begun { rule: begun_anew(rule, &epochs), epochs: epochs.clone() });
+            (key, known.map_or_else(made, Arc::clone))
+        };
+        begun.into_iter().map(stands_in).collect()
     }
 
     /// The rule and the key of the counter that a path leads to.
@@ -191,7 +198,7 @@ impl RuleSet {
     pub(super) fn begin_counters<'p>(&'p self, request: &Request<'_>, plan: &mut Plan<'p>) {
         for (step, descriptor) in plan.steps.iter_mut().zip(request.descriptors()) {
             let Step::Check(check) = step else { continue };
-            if let Some(rule) = self.begun.get(&check.key) {
+            if let Some(Begun { rule, .. }) = self.begun.get(&check.key).map(Arc::as_ref) {
                 check.origin = Origin::Rule(rule);
                 check.key = rule.rare_key(&rule.seed, descriptor.entries);
             }
@@ -202,6 +209,14 @@ impl RuleSet {
         let root = self.domains.get(path.domain.as_str())?.root;
         self.tree.node(root, path.nodes.iter().map(|node| (node.key.as_str(), node.value.as_deref())))
     }
+}
+
+/// What stands in for the rule of a counter that was reset by itself.
+#[derive(Clone, Debug)]
+pub(super) struct Begun {
+    rule: Rule,
+    /// The last reset of each path that leads to the counter.
+    epochs: Vec<Epoch>,
 }
 
 /// What a node hands to those below.

@@ -12,6 +12,7 @@ use crate::limit::{Algorithm, Limit};
 use crate::plan::{Candidate, Check, Hits, Modes, Origin, Plan, Step};
 use crate::request::{Descriptor, Entry, Override, Request};
 use crate::rules::actions::Actions;
+use crate::rules::epochs::Begun;
 use crate::rules::tree::{NodeId, Tree};
 use crate::rules::{LoadOptions, Rule, compile};
 
@@ -31,7 +32,7 @@ pub struct RuleSet {
     /// Some rule replaces another or has a limit on trial, or some counter was reset by itself.
     pub(super) has_more: bool,
     /// Counters that were reset by themselves, by the keys that they had: each with a rule that has other keys.
-    pub(super) begun: HashMap<Key, Rule, FixedState>,
+    pub(super) begun: HashMap<Key, Arc<Begun>, FixedState>,
     /// The keys of some rule may have records.
     pub(super) has_records: bool,
     pub(super) tree: Tree,

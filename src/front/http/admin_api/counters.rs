@@ -31,8 +31,8 @@ impl AdminApi {
         let counter = Counter::of(asked, &["domain", "entries", "id", "who", "why"])?;
         let (author, why) = (Author { who: word(asked, "who")?, caller }, word(asked, "why")?);
         let path = counter_path(asked)?;
-        let before = self.look(&counter).await?;
-        let wanted = self.resets.plan(path, number(asked)?, Clock::start().now()).await;
+        let before = self.look_or_say_why(&counter).await;
+        let wanted = self.resets.plan(path, number(asked)?, Clock::start().now());
         let Done { id, done, .. } = match wanted {
             Err(ResetError::Full) => self.give_back(&counter, author, &why, &before).await?,
             wanted => {
@@ -40,7 +40,8 @@ impl AdminApi {
                 self.begin(wanted?, author, "counter_reset", what).await?
             }
         };
-        let after = self.look(&counter).await?;
+        // It is done, whether the counter can be looked at or not.
+        let after = self.look_or_say_why(&counter).await;
         Ok(shown(StatusCode::OK, &json!({"id": id, "done": done, "before": before, "after": after})))
     }
 
@@ -60,8 +61,8 @@ impl AdminApi {
         let give = async move {
             let live = api.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
             let given = api.service.reset(live.in_force(), &counter.request()).await;
-            given.map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
-            api.resets.tell_of_counter(Clock::start().now()).await?;
+            given.map_err(Refusal::from).map_err(|refusal| unknown_whether_done(&refusal))?;
+            api.resets.publish_counter(Clock::start().now()).await?;
             Ok::<_, Problem>(((), DONE.to_owned()))
         };
         self.audited(author, "counter_reset", what, give).await?;
@@ -103,11 +104,21 @@ impl AdminApi {
         Ok(shown(StatusCode::OK, &told))
     }
 
+    /// What a counter holds, or why that is not known.
+    async fn look_or_say_why(&self, counter: &Counter) -> Value {
+        self.look(counter).await.unwrap_or_else(|Problem(_, why)| json!({"error": why}))
+    }
+
     async fn look(&self, counter: &Counter) -> Result<Value, Problem> {
         let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
         let explained = self.service.explain(live.in_force(), &counter.request(), |shown| shown.json()).await;
         explained.map_err(Refusal::from).map_err(|refusal| refused(&refusal))
     }
+}
+
+fn unknown_whether_done(refusal: &Refusal) -> Problem {
+    let told = format!("it is not known whether the counter is reset (expected to be sent again): {refusal}");
+    Problem(StatusCode::SERVICE_UNAVAILABLE, told)
 }
 
 /// A key, which tells counters apart where their names are not kept.

@@ -32,7 +32,7 @@ impl AdminApi {
         fields(asked, &["domain", "entries", "id", "who", "why"])?;
         let (author, why) = (Author { who: word(asked, "who")?, caller }, word(asked, "why")?);
         let path = path(asked).map_err(|error| invalid(&error))?;
-        let wanted = self.resets.plan(path, number(asked)?, Clock::start().now()).await?;
+        let wanted = self.resets.plan(path, number(asked)?, Clock::start().now())?;
         let what = json!({"why": why, "rules": wanted.rules});
         let Done { id, done, rules } = self.begin(wanted, author, "reset_below", what).await?;
         Ok(shown(StatusCode::OK, &json!({"id": id, "done": done, "rules": rules})))
@@ -48,6 +48,7 @@ impl AdminApi {
     ) -> Result<Done, Problem> {
         let (number, rules) = (id(wanted.epoch), wanted.rules);
         if wanted.is_done {
+            self.resets.begin(&wanted).await?;
             return Ok(Done { id: Some(number), done: "unchanged", rules });
         }
         let mut shown = path_json(&wanted.path);
@@ -86,9 +87,10 @@ impl From<ResetError> for Problem {
             ResetError::NoRule | ResetError::NoCounter => StatusCode::NOT_FOUND,
             ResetError::Full | ResetError::Older(_) => StatusCode::CONFLICT,
             ResetError::Future => StatusCode::BAD_REQUEST,
-            ResetError::Redis(_) | ResetError::Untold(_) | ResetError::File(_) => {
+            ResetError::Redis(_) | ResetError::Unknown { .. } | ResetError::Lacking { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
+            ResetError::Unsent(_) | ResetError::File(_) => StatusCode::SERVICE_UNAVAILABLE,
             ResetError::Thread(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(status, error.to_string())

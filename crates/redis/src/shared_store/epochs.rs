@@ -1,0 +1,565 @@
+//! Epochs: numbers that all nodes agree on, because each only grows. Every server that decides has all of them.
+//!
+//! In: numbers, from the node where somebody reset counters. Out: the numbers of every server, to the program, which puts
+//! them in force. What fields mean, the program knows.
+//!
+//! A server decides for this node only after its numbers were read and put in force: on every new connection, and four
+//! times a second since. When reading takes too long, or the node itself stood still, it does not decide until they are
+//! read again. So a node that was cut off while counters were reset never decides by the counters of before. A script
+//! could compare a number in every call instead; in a Cluster it would have to read a key that it may not name, each
+//! call would cost Redis one command more, and a request would have to be planned again whenever something was reset.
+//!
+//! A server without numbers has lost them, or is new. It decides when another server shows what there was, or when all
+//! servers show that there was nothing; then they are written there. A server that refuses to show them is a trouble that
+//! people hear of, and decides by the numbers that the node knows.
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::{join_all, select_all};
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use redis::{FromRedisValue, Value};
+
+use super::SharedStore;
+use crate::address::Address;
+use crate::connect_error::ConnectError;
+use crate::connection::Connection;
+use crate::routes::Routes;
+use crate::runtime::Runtime;
+use crate::store::RedisStore;
+use crate::topology::{names_on, slot_of};
+
+const RAISE: &str = include_str!("../lua/epochs.lua");
+
+/// The field that has another text after every change.
+const CHANGED: &str = "";
+/// How often a server is asked for its numbers. A node is to know of a reset within half a second: the pause, the call,
+/// and what a busy machine adds to both.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// The same while there are connections on which they were not read.
+const UNREAD_INTERVAL: Duration = Duration::from_millis(50);
+/// How often numbers are read again of which some are left out: what is too far ahead today is not tomorrow.
+const AGAIN_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a server may have no numbers before people hear of it: at the first start of all none has any.
+const MISSING_MAX: Duration = Duration::from_secs(1);
+/// For how many connect timeouts (a second, or REDIS_TIMEOUT if that is longer) after a server was asked for its numbers
+/// it may decide.
+const DECIDES_FOR: u32 = 5;
+/// How many names are tried to find one in a slot of the server: enough for a server of a single slot.
+const NAMES_MAX: usize = 1 << 18;
+/// How many of the names in its slots are tried while slots move.
+const KEYS_MAX: usize = 3;
+/// How often numbers are read and written until they stay.
+const READS_MAX: usize = 3;
+/// More fields than nodes write.
+const FIELDS_MAX: usize = 100_000;
+/// At this number of servers, what was read is forgotten, because addresses change.
+const SERVERS_MAX: usize = 1_024;
+
+/// Fields, each with its number as sixteen hex digits.
+pub type Numbers = Vec<(String, String)>;
+
+/// What a node says to the numbers of a server, which are in force there now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agreed {
+    /// The numbers that the node has and the server has not, or not so great.
+    pub lacks: Numbers,
+    /// What is wrong with the numbers, if some are left out.
+    pub trouble: Option<String>,
+}
+
+/// What became of numbers that all servers should keep.
+#[derive(Debug, Default)]
+pub struct Raised {
+    /// How many servers have them now.
+    pub kept: usize,
+    /// Whether one had them not before.
+    pub changed: bool,
+    /// Those that a server refused: it has this greater one, or, with an empty text, it is too far ahead of its clock.
+    pub refused: Numbers,
+    /// The servers that may not have them, and why.
+    pub lacking: Vec<(String, ConnectError)>,
+}
+
+/// What was read of each server's numbers.
+#[derive(Debug, Default)]
+pub(super) struct EpochServers(Mutex<HashMap<Place, Known>>);
+
+/// Whether it is the store of limits per second, and the server.
+type Place = (bool, Address);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// When the numbers that are in force were asked for, as time since the boot.
+    read: Duration,
+    /// The same for all of them, which are read only when something has changed.
+    all_read: Duration,
+    /// The text of the field of changes then.
+    state: Option<Vec<u8>>,
+    /// Since when the server has no numbers.
+    missing_since: Option<Duration>,
+    /// What people should hear of.
+    trouble: Option<String>,
+}
+
+/// A connection of a server, and the slots of the server.
+type Line<R> = (Arc<Routes<R>>, Arc<Connection<R>>);
+
+/// A server, and the open connections to it.
+struct Server<'s, R: Runtime> {
+    store: &'s RedisStore<R>,
+    place: Place,
+    lines: Vec<Line<R>>,
+}
+
+/// What a server has.
+enum Found {
+    Nothing,
+    /// What it had when it was asked before.
+    Same,
+    Numbers {
+        /// The text of the field of changes.
+        state: Vec<u8>,
+        numbers: Numbers,
+        /// Fields besides that are no text.
+        unreadable: usize,
+    },
+}
+
+/// What a server said to numbers that are to be raised.
+enum Raise {
+    /// It has none, and this call may not be the first.
+    Nothing,
+    Done {
+        changed: bool,
+        refused: Numbers,
+    },
+}
+
+impl<R: Runtime> SharedStore<R> {
+    /// Reads the numbers of all servers, for ever. `put_in_force` gets those of one server, and its time in microseconds
+    /// since 1970; when it answers, they are in force. `None`: they could not be put in force.
+    pub async fn follow_epochs<F, A>(&self, put_in_force: F) -> Infallible
+    where
+        F: Fn(Numbers, u64) -> A,
+        A: Future<Output = Option<Agreed>>,
+    {
+        let mut under_way = FuturesUnordered::new();
+        let mut asked = HashSet::<Place>::new();
+        loop {
+            let mut pause = LOOK_INTERVAL;
+            for server in self.epoch_servers() {
+                if server.lines.iter().any(|(_, connection)| !connection.has_read_epochs()) {
+                    pause = UNREAD_INTERVAL;
+                }
+                if asked.insert(server.place.clone()) {
+                    under_way.push(self.read_server(server, &put_in_force));
+                }
+            }
+            let mut paused = pin!(self.runtime.sleep(pause));
+            loop {
+                // A server that hangs holds up no other.
+                tokio::select! {
+                    biased;
+                    Some(place) = under_way.next() => drop(asked.take(&place)),
+                    () = self.connections_opened() => break,
+                    () = &mut paused => break,
+                }
+            }
+        }
+    }
+
+    /// Raises these numbers at all servers that decide. Where there is none yet, `all` are written that this node knows,
+    /// these among them.
+    pub async fn raise_epochs(&self, numbers: &Numbers, all: &(dyn Fn() -> Numbers + Sync)) -> Raised {
+        let mut raised = Raised::default();
+        let (mut open, mut asking) = (self.epoch_servers(), Vec::new());
+        for (per_second, store) in self.stores_by_unit() {
+            let masters = store.shared().masters.lock().clone();
+            if masters.is_empty() {
+                raised.lacking.push((store.options().kind.to_string(), ConnectError::NoConnection));
+            }
+            for address in masters {
+                let place = (per_second, address);
+                match open.iter().position(|server| server.place == place) {
+                    Some(at) => asking.push(self.raise_at(open.swap_remove(at), numbers, all)),
+                    None => raised.lacking.push((place.1.to_string(), ConnectError::NoConnection)),
+                }
+            }
+        }
+        for (place, outcome) in join_all(asking).await {
+            match outcome {
+                Ok((changed, refused)) => {
+                    raised.kept += usize::from(refused.is_empty());
+                    raised.changed |= changed;
+                    raised.refused.extend(refused);
+                }
+                Err(error) => raised.lacking.push((place.1.to_string(), error)),
+            }
+        }
+        raised
+    }
+
+    /// Whether this node has read the numbers of all servers that it is connected to.
+    pub fn has_read_epochs(&self) -> bool {
+        self.epoch_servers()
+            .iter()
+            .all(|Server { store, lines, .. }| lines.iter().all(|(_, line)| line.may_decide(store.shared())))
+    }
+
+    /// What is wrong with the numbers of servers, each with the name of its store.
+    pub fn epoch_troubles(&self) -> Vec<(&'static str, String)> {
+        let servers = self.epoch_servers.0.lock();
+        let mut troubles: Vec<_> = servers
+            .iter()
+            .filter_map(|((per_second, address), known)| {
+                let name = if *per_second { "per_second" } else { "main" };
+                Some((name, format!("{address}: {}", known.trouble.as_ref()?)))
+            })
+            .collect();
+        troubles.sort();
+        troubles
+    }
+
+    fn stores_by_unit(&self) -> impl Iterator<Item = (bool, &RedisStore<R>)> {
+        std::iter::once((false, &self.main)).chain(self.per_second.iter().map(|store| (true, store)))
+    }
+
+    /// The servers with open connections.
+    fn epoch_servers(&self) -> Vec<Server<'_, R>> {
+        let mut servers: Vec<Server<'_, R>> = Vec::new();
+        for (per_second, store) in self.stores_by_unit() {
+            for routes in store.routes() {
+                for connection in routes.connections.iter().filter(|it| !it.wire.is_broken()) {
+                    let place = (per_second, connection.wire.address.clone());
+                    let line = (Arc::clone(&routes), Arc::clone(connection));
+                    match servers.iter_mut().find(|server| server.place == place) {
+                        Some(server) => server.lines.push(line),
+                        None => servers.push(Server { store, place, lines: vec![line] }),
+                    }
+                }
+            }
+        }
+        servers
+    }
+
+    async fn connections_opened(&self) {
+        let opened = self.stores().map(|(_, store)| Box::pin(store.shared().opened.notified()));
+        select_all(opened).await;
+    }
+
+    /// Reads a server's numbers: on all connections on which they were not read yet, or else on one.
+    async fn read_server<F, A>(&self, server: Server<'_, R>, put_in_force: &F) -> Place
+    where
+        F: Fn(Numbers, u64) -> A,
+        A: Future<Output = Option<Agreed>>,
+    {
+        let Server { store, place, lines } = &server;
+        let mut asked: Vec<_> = lines.iter().filter(|(_, line)| !line.has_read_epochs()).collect();
+        if asked.is_empty() {
+            asked.extend(lines.first());
+        }
+        for line in asked {
+            let sent = self.runtime.since_boot();
+            let until = sent + store.shared().connect_timeout() * DECIDES_FOR;
+            match self.read_on(&server, (line, sent), put_in_force).await {
+                Ok(()) => {
+                    line.1.let_decide_until(until);
+                    let read = lines.iter().filter(|(_, line)| line.has_read_epochs());
+                    read.for_each(|(_, line)| line.let_decide_until(until));
+                }
+                // The node may be cut off from the server.
+                Err(ConnectError::Timeout(_)) => {
+                    lines.iter().for_each(|(_, line)| line.let_decide_until(Duration::ZERO));
+                }
+                Err(error) => {
+                    if let ConnectError::NoEpochs(_) = error
+                        && self.epoch_servers.is_missing_long(place, sent)
+                    {
+                        self.epoch_servers.trouble(place, Some(error.to_string()));
+                    }
+                    tracing::debug!(address = %place.1, %error, "epochs are not read");
+                }
+            }
+        }
+        server.place
+    }
+
+    /// Reads a server's numbers on one connection at `sent`, and puts them in force.
+    async fn read_on<F, A>(
+        &self,
+        Server { store, place, .. }: &Server<'_, R>,
+        (line, sent): (&Line<R>, Duration),
+        put_in_force: &F,
+    ) -> Result<(), ConnectError>
+    where
+        F: Fn(Numbers, u64) -> A,
+        A: Future<Output = Option<Agreed>>,
+    {
+        let known = &self.epoch_servers;
+        let (unknown, now) =
+            (|| ConnectError::NoEpochs(place.1.clone()), || line.1.time_at(self.runtime.monotonic()));
+        for _ in 0..READS_MAX {
+            let found = match find(store, line, known.state(place, sent)).await {
+                Err(error) if is_refusal(&error) => {
+                    known.note(place, sent, None, Some(error.to_string()));
+                    return Ok(());
+                }
+                found => found?,
+            };
+            match found {
+                Found::Same => {
+                    known.note_same(place, sent);
+                    return Ok(());
+                }
+                Found::Numbers { state, numbers, unreadable } => {
+                    let agreed = put_in_force(numbers, now()).await.ok_or_else(unknown)?;
+                    let kept = raise(store, line, &agreed.lacks, false).await;
+                    let left_out = (unreadable > 0).then(|| format!("{unreadable} fields are no text"));
+                    let refused = kept.as_ref().err().map(ToString::to_string);
+                    let state = refused.is_none().then_some(state);
+                    known.note(place, sent, state, agreed.trouble.or(left_out).or(refused));
+                    return Ok(());
+                }
+                Found::Nothing if !self.shows_all(place, sent) => return Err(unknown()),
+                Found::Nothing => {
+                    let Agreed { lacks, .. } =
+                        put_in_force(Numbers::new(), now()).await.ok_or_else(unknown)?;
+                    match raise(store, line, &lacks, true).await {
+                        Err(error) if is_refusal(&error) => {
+                            known.note(place, sent, None, Some(error.to_string()));
+                            return Ok(());
+                        }
+                        made => _ = made?,
+                    }
+                }
+            }
+        }
+        Err(unknown())
+    }
+
+    /// Whether this node knows which numbers there are, although this server had none at `sent`: others show it, who were
+    /// asked since the server was found to have none.
+    fn shows_all(&self, place: &Place, sent: Duration) -> bool {
+        let mut servers = self.epoch_servers.0.lock();
+        let own = servers.entry(place.clone()).or_default();
+        let since = *own.missing_since.get_or_insert(sent);
+        own.read = sent;
+        let is_read = |known: &Known| known.read >= since;
+        let has_some = |(other, known): (&Place, &Known)| {
+            other != place && is_read(known) && known.missing_since.is_none() && known.state.is_some()
+        };
+        servers.iter().any(has_some)
+            || self.stores_by_unit().all(|(per_second, store)| {
+                let masters = store.shared().masters.lock();
+                let read =
+                    |address: &Address| servers.get(&(per_second, address.clone())).is_some_and(is_read);
+                !masters.is_empty() && masters.iter().all(read)
+            })
+    }
+
+    /// Raises numbers at one server. Returns whether it had them not before, and those that it refused.
+    async fn raise_at(
+        &self,
+        Server { store, place, lines }: Server<'_, R>,
+        numbers: &Numbers,
+        all: &(dyn Fn() -> Numbers + Sync),
+    ) -> (Place, Result<(bool, Numbers), ConnectError>) {
+        let raising = async {
+            let line = lines.first().ok_or(ConnectError::NoConnection)?;
+            let sent = self.runtime.since_boot();
+            let mut done = raise(store, line, numbers, false).await?;
+            if let Raise::Nothing = done {
+                if !self.shows_all(&place, sent) {
+                    return Err(ConnectError::NoEpochs(place.1.clone()));
+                }
+                done = raise(store, line, &all(), true).await?;
+            }
+            let (replicas, shared) = (store.options().wait_replicas, store.shared());
+            let until = self.runtime.monotonic() + store.options().timeout;
+            if replicas > 0 && line.1.replicate(shared, until).await.is_err() {
+                return Err(ConnectError::Unreplicated(replicas, place.1.clone()));
+            }
+            Ok(match done {
+                Raise::Nothing => (false, Numbers::new()),
+                Raise::Done { changed, refused } => {
+                    let asked = |(field, _): &(String, String)| numbers.iter().any(|(own, _)| own == field);
+                    (changed, refused.into_iter().filter(asked).collect())
+                }
+            })
+        };
+        let raised = raising.await;
+        (place, raised)
+    }
+}
+
+impl EpochServers {
+    /// The text of changes of the numbers that are in force, if it is enough to compare that.
+    fn state(&self, place: &Place, now: Duration) -> Option<Vec<u8>> {
+        let servers = self.0.lock();
+        let known = servers.get(place)?;
+        let is_enough = known.trouble.is_none() || now < known.all_read + AGAIN_INTERVAL;
+        known.state.clone().filter(|_| is_enough)
+    }
+
+    /// Whether the server has had no numbers for longer than a start takes.
+    fn is_missing_long(&self, place: &Place, now: Duration) -> bool {
+        let since = self.0.lock().get(place).and_then(|known| known.missing_since);
+        since.is_some_and(|since| now >= since + MISSING_MAX)
+    }
+
+    fn note_same(&self, place: &Place, sent: Duration) {
+        self.0.lock().entry(place.clone()).or_default().read = sent;
+    }
+
+    fn note(&self, place: &Place, sent: Duration, state: Option<Vec<u8>>, trouble: Option<String>) {
+        let mut servers = self.0.lock();
+        if servers.len() >= SERVERS_MAX {
+            servers.clear();
+        }
+        let known = servers.entry(place.clone()).or_default();
+        (known.read, known.all_read, known.state, known.missing_since) = (sent, sent, state, None);
+        drop(servers);
+        self.trouble(place, trouble);
+    }
+
+    /// Keeps what is wrong, and logs it when it is something else than before.
+    fn trouble(&self, place: &Place, trouble: Option<String>) {
+        let mut servers = self.0.lock();
+        let known = servers.entry(place.clone()).or_default();
+        if known.trouble == trouble {
+            return;
+        }
+        known.trouble.clone_from(&trouble);
+        drop(servers);
+        match trouble {
+            Some(trouble) => tracing::warn!("redis: {}: resets: {trouble}", place.1),
+            None => tracing::info!("redis: {}: resets are read", place.1),
+        }
+    }
+}
+
+/// Reads a server's numbers, unless their text of changes is this one still.
+async fn find<R: Runtime>(
+    store: &RedisStore<R>,
+    line: &Line<R>,
+    known: Option<Vec<u8>>,
+) -> Result<Found, ConnectError> {
+    let mut keys = Keys::of(store, line);
+    while let Some(key) = keys.next() {
+        let found = find_under(store, &line.1, key, known.as_deref()).await;
+        if !keys.goes_on(&found) {
+            return found;
+        }
+    }
+    keys.end(Found::Same)
+}
+
+async fn find_under<R: Runtime>(
+    store: &RedisStore<R>,
+    connection: &Connection<R>,
+    key: String,
+    known: Option<&[u8]>,
+) -> Result<Found, ConnectError> {
+    let shared = store.shared();
+    let state: Option<Vec<u8>> = connection.ask(shared, redis::cmd("HGET").arg(&key).arg(CHANGED)).await?;
+    let Some(state) = state else { return Ok(Found::Nothing) };
+    if known == Some(&state[..]) {
+        return Ok(Found::Same);
+    }
+    let fields: usize = connection.ask(shared, redis::cmd("HLEN").arg(&key)).await?;
+    if fields > FIELDS_MAX {
+        return Err(ConnectError::TooManyEpochs(connection.wire.address.clone(), fields));
+    }
+    let mut all: HashMap<Vec<u8>, Vec<u8>> = connection.ask(shared, redis::cmd("HGETALL").arg(&key)).await?;
+    // It may have changed since: this is the text of these numbers.
+    let state = all.remove(CHANGED.as_bytes()).unwrap_or(state);
+    let fields = all.len();
+    let text = |bytes| String::from_utf8(bytes).ok();
+    let numbers = all.into_iter().filter_map(|(field, number)| Some((text(field)?, text(number)?)));
+    let numbers: Numbers = numbers.collect();
+    let unreadable = fields - numbers.len();
+    Ok(Found::Numbers { state, numbers, unreadable })
+}
+
+/// Raises numbers at a server, for which the hash may be made if it is not there.
+async fn raise<R: Runtime>(
+    store: &RedisStore<R>,
+    line: &Line<R>,
+    numbers: &Numbers,
+    may_make: bool,
+) -> Result<Raise, ConnectError> {
+    let nothing_to_do = Raise::Done { changed: false, refused: Numbers::new() };
+    if numbers.is_empty() && !may_make {
+        return Ok(nothing_to_do);
+    }
+    let (runtime, mut keys) = (store.runtime(), Keys::of(store, line));
+    let changed = format!("{:016x}{:016x}", runtime.random(), runtime.random());
+    while let Some(key) = keys.next() {
+        let mut command = redis::cmd("EVAL");
+        command.arg(RAISE).arg(1).arg(key).arg(&changed).arg(u8::from(may_make));
+        numbers.iter().for_each(|(field, number)| _ = command.arg(field).arg(number));
+        let raised = line.1.ask(store.shared(), &command).await;
+        if !keys.goes_on(&raised) {
+            return raised;
+        }
+    }
+    keys.end(nothing_to_do)
+}
+
+/// The keys under which a server may have its numbers: while the slot of the first one moves, it is the next one. A server
+/// without a slot that any of them may be in has no counters either.
+struct Keys<'l> {
+    names: Box<dyn Iterator<Item = String> + Send + 'l>,
+    moving: Option<ConnectError>,
+}
+
+impl<'l> Keys<'l> {
+    fn of<R: Runtime>(store: &'l RedisStore<R>, (routes, connection): &'l Line<R>) -> Self {
+        let (options, holds) = (store.options(), move |slot| routes.holds(connection, slot));
+        // The first name is that of versions that had one key for all servers.
+        let name = format!("{}tidegate:epochs", options.keys.prefix);
+        let first = Some(name.clone()).filter(|name| holds(slot_of(name.as_bytes())));
+        let names = first.into_iter().chain(names_on(&options.kind, name, NAMES_MAX, holds));
+        Self { names: Box::new(names.take(KEYS_MAX)), moving: None }
+    }
+
+    fn next(&mut self) -> Option<String> {
+        self.names.next()
+    }
+
+    /// Whether the slot of the key that this is about moves.
+    fn goes_on<T>(&mut self, answer: &Result<T, ConnectError>) -> bool {
+        let moves = |error: &&ConnectError| matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"));
+        self.moving = answer.as_ref().err().filter(moves).cloned();
+        self.moving.is_some()
+    }
+
+    /// What to answer when no key is left; `without`: if there was none.
+    fn end<T>(self, without: T) -> Result<T, ConnectError> {
+        self.moving.map_or(Ok(without), Err)
+    }
+}
+
+/// Whether the server answers, and does not show its numbers or take any: the login may not, or the key is somebody
+/// else's.
+fn is_refusal(error: &ConnectError) -> bool {
+    const NOT_YET: [&str; 7] = ["MOVED", "ASK", "TRYAGAIN", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOAUTH"];
+    let refuses = error.code().is_some_and(|code| !NOT_YET.contains(&code));
+    refuses || matches!(error, ConnectError::TooManyEpochs(..))
+}
+
+impl FromRedisValue for Raise {
+    fn from_redis_value(value: Value) -> Result<Self, redis::ParsingError> {
+        let Some(mut reply) = Option::<Vec<Value>>::from_redis_value(value)? else {
+            return Ok(Self::Nothing);
+        };
+        let refused = redis::from_redis_value(Value::Array(reply.split_off(reply.len().min(1))))?;
+        Ok(Self::Done { changed: reply.first() == Some(&Value::Int(1)), refused })
+    }
+}
