@@ -27,5 +27,7 @@ end
 if raised then
   reply[1] = 1
   redis.call('HSET', KEYS[1], '', ARGV[1])
+  -- Twice the longest window. If nobody changes it for so long, nodes that run write it again.
+  redis.call('EXPIRE', KEYS[1], 3 * 366 * 86400)
 end
 return reply
