@@ -102,14 +102,15 @@ fn flags_without_limit(file: &str, node: &CheckedNode, warnings: &mut Diagnostic
     }
     // With `metrics: aggregate`, nodes below count in this node's series.
     let detailed = node.detailed_metric && !node.children.iter().any(|child| child.aggregates_metrics);
-    let flags: [(_, _, &dyn Fn(&CheckedNode) -> bool); 4] = [
-        ("shadow_mode", node.shadow_mode, &|below| below.shadow_mode),
-        ("quota_mode", node.quota_mode, &|below| below.quota_mode),
-        ("detailed_metric", detailed, &|below| below.detailed_metric),
-        ("metadata", !node.metadata.is_null(), &|below| below.metadata == node.metadata),
+    let metadata = !node.metadata.is_null();
+    let flags = [
+        ("shadow_mode", node.shadow_mode && !every_limit(node, |below| below.shadow_mode)),
+        ("quota_mode", node.quota_mode && !every_limit(node, |below| below.quota_mode)),
+        ("detailed_metric", detailed && !every_limit(node, |below| below.detailed_metric)),
+        ("metadata", metadata && !every_limit(node, |below| below.metadata == node.metadata)),
     ];
-    for (name, given, is_of) in flags {
-        if given && !every_limit(&node.children, is_of) {
+    for (name, has_no_effect) in flags {
+        if has_no_effect {
             warnings.add(file, node.at, || {
                 format!(
                     "`{name}` has no effect beside a key without `rate_limit`: the nodes below do not inherit it \
@@ -120,9 +121,11 @@ fn flags_without_limit(file: &str, node: &CheckedNode, warnings: &mut Diagnostic
     }
 }
 
-/// Whether all nodes with a limit, at these and below, satisfy `is_so`.
-fn every_limit(nodes: &[CheckedNode], is_so: &dyn Fn(&CheckedNode) -> bool) -> bool {
-    nodes.iter().all(|node| (node.limit.is_none() || is_so(node)) && every_limit(&node.children, is_so))
+/// Whether all nodes with a limit below this one satisfy `is_so`.
+fn every_limit(node: &CheckedNode, is_so: impl Fn(&CheckedNode) -> bool) -> bool {
+    let mut holds = true;
+    every_node(&node.children, &mut |below| holds &= below.limit.is_none() || is_so(below));
+    holds
 }
 
 fn no_descriptors(files: &[&CheckedFile<'_>], warnings: &mut Diagnostics) {
