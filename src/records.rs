@@ -171,30 +171,30 @@ impl Records {
         }
     }
 
-    /// Makes a record, or replaces the one of its key.
-    ///
-    /// # Errors
-    /// When the store did not take it.
-    pub async fn put(&self, key: RecordKey, record: Record) -> Result<(), StoreError> {
-        self.load(vec![(key, record)]).await
-    }
-
-    /// Removes a record. Returns whether there was one.
+    /// Makes, replaces or removes a record if what is there is `before`. Returns whether it was: somebody else may have
+    /// changed it since.
     ///
     /// # Errors
     /// When the store did not do it.
-    pub async fn delete(&self, key: RecordKey) -> Result<bool, StoreError> {
-        let removed = key.clone();
-        let was_there = match &self.store {
+    pub async fn exchange(
+        &self,
+        key: RecordKey,
+        before: Option<Record>,
+        after: Option<Record>,
+    ) -> Result<bool, StoreError> {
+        let changed = key.clone();
+        let was_before = match &self.store {
             Store::Folder(store) => {
-                let done = store.write(move |folder| folder.delete(&removed)).await;
+                let done = store.write(move |folder| folder.exchange(&key, before, after)).await;
                 self.tell_if_opened(store);
                 done?
             }
-            Store::Redis(redis) => redis.delete(&removed).await?,
+            Store::Redis(redis) => redis.exchange(&key, before, after).await?,
         };
-        self.changed(Some(&key));
-        Ok(was_there)
+        if was_before {
+            self.changed(Some(&changed));
+        }
+        Ok(was_before)
     }
 
     /// Makes or replaces all of these, or none.
@@ -247,9 +247,10 @@ mod tests {
         let key = |tenant: &str| RecordKey::of("d", [("tenant", tenant)]).expect("a key");
         let record = Record::of_requests(5);
         records.load(vec![(key("a"), record), (key("b"), record)]).await.expect("written");
-        records.put(key("c"), record).await.expect("written");
+        assert!(records.exchange(key("c"), None, Some(record)).await.expect("written"));
+        assert!(!records.exchange(key("c"), None, Some(record)).await.expect("read"));
         assert_eq!(records.get(key("c")).await.expect("read"), Some(record));
-        assert!(records.delete(key("c")).await.expect("written"));
+        assert!(records.exchange(key("c"), Some(record), None).await.expect("written"));
         assert_eq!(records.get(key("c")).await.expect("read"), None);
         let page = records.page(KeyPrefix::everything(), None, 10).await.expect("read");
         assert_eq!(page, [(key("a"), record), (key("b"), record)]);

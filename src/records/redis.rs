@@ -74,12 +74,23 @@ impl InRedis {
         Ok(())
     }
 
-    /// Removes a record. Returns whether there was one.
+    /// Makes, replaces or removes a record if what is there is `before`. Returns whether it was.
     ///
     /// # Errors
     /// When Redis does not answer, or refuses.
-    pub async fn delete(&self, key: &RecordKey) -> Result<bool, RedisError> {
-        Ok(self.values.change(&[(key.as_bytes(), None)]).await? > 0)
+    pub async fn exchange(
+        &self,
+        key: &RecordKey,
+        before: Option<Record>,
+        after: Option<Record>,
+    ) -> Result<bool, RedisError> {
+        // Another version of this program may have written the same record in other bytes.
+        let value = self.values.get(key.as_bytes()).await?;
+        if value.as_deref().map(|value| read(key, value)).transpose()? != before {
+            return Ok(false);
+        }
+        let after = after.map(|record| record.encode());
+        Ok(self.values.exchange(key.as_bytes(), value.as_deref(), after.as_deref()).await?)
     }
 
     /// The first `most` records after `after` whose keys begin with `prefix`, in the order of their keys.

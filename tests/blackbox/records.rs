@@ -223,3 +223,65 @@ fn commands_do_the_same_and_what_is_exported_can_be_loaded() {
     );
     assert_eq!(tidegate(&["limit", "get", "shop", "tenant=a", "--to", &first]).status.code(), Some(1));
 }
+
+/// Many change one record at a time. What the audit says was there before is what the change before it left: a number that
+/// is unlike all others is replaced once.
+#[test]
+fn the_audit_of_changes_that_meet_says_what_was_there() {
+    const CALLERS: u64 = 6;
+    const CHANGES: u64 = 15;
+    let limiter = setup().start();
+    let delete = json!({"domain": "shop", "entries": [{"key": "tenant", "value": "t"}], "who": "jane"});
+    let (limiter, delete) = (&limiter, &delete);
+    let deleted: usize = std::thread::scope(|scope| {
+        let caller = |caller: u64| {
+            let change = move |number: u64| {
+                if number % 5 == 4 {
+                    return call(limiter, "DELETE", "/admin/records", delete);
+                }
+                put(limiter, &record("t", caller * CHANGES + number + 1))
+            };
+            let changes = move || (0..CHANGES).map(change).map(|answer| answer.status).collect::<Vec<_>>();
+            scope.spawn(changes)
+        };
+        let callers: Vec<_> = (0..CALLERS).map(caller).collect();
+        let statuses = callers.into_iter().flat_map(|caller| caller.join().expect("no panic"));
+        let statuses: Vec<u16> = statuses.collect();
+        assert!(statuses.iter().all(|status| [200, 201, 404].contains(status)), "{statuses:?}");
+        (CALLERS * CHANGES) as usize / 5 - statuses.iter().filter(|status| **status == 404).count()
+    });
+    let audit = fs::read_to_string(limiter.setup.outside().join("audit")).expect("the audit");
+    let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let is_done = |id: &Value| lines.iter().any(|line| line["id"] == *id && line["outcome"] == "done");
+    let done: Vec<_> =
+        lines.iter().filter(|line| line.get("does").is_some() && is_done(&line["id"])).collect();
+    let numbers = |side: &str| -> Vec<u64> {
+        let numbers = done.iter().filter_map(|line| line["what"][side]["requests_per_unit"].as_u64());
+        let mut numbers: Vec<_> = numbers.collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    let (before, after) = (numbers("before"), numbers("after"));
+    let mut replaced = before.clone();
+    replaced.dedup();
+    assert_eq!(before, replaced, "replaced twice");
+    assert!(before.iter().all(|number| after.contains(number)), "{before:?} of {after:?}");
+    let removed = done.iter().filter(|line| line["does"] == "record_delete");
+    assert_eq!(removed.count(), deleted, "each answer is true");
+}
+
+/// A client that changes only what it has read must not think that it did.
+#[test]
+fn a_change_on_a_condition_that_cannot_be_checked_is_refused() {
+    let limiter = setup().start();
+    let bearer = format!("Bearer {TOKEN}");
+    let mut body = record("t", 5);
+    (body["who"], body["why"]) = ("jane".into(), "a contract".into());
+    for (name, value) in [("if-match", "\"1\""), ("if-match", "*"), ("if-unmodified-since", "yesterday")] {
+        let headers = [("host", "limiter"), ("authorization", bearer.as_str()), (name, value)];
+        let mut client = Client::new(limiter.ports().debug);
+        let put = client.send("PUT", "/admin/records", &headers, &body.to_string()).expect("an answer");
+        assert!(put.status == 412 && put.body.contains("ETag"), "{put:?}");
+    }
+    assert_eq!(get(&limiter, "t").status, 404);
+}

@@ -175,6 +175,24 @@ impl Folder {
         self.write([(key, None)]).map(|()| true)
     }
 
+    /// Makes, replaces or removes a record if what is there is `before`. Returns whether it was. It is on the disk when this
+    /// returns.
+    ///
+    /// # Errors
+    /// As those of [`load`](Self::load).
+    pub fn exchange(
+        &self,
+        key: &RecordKey,
+        before: Option<Record>,
+        after: Option<Record>,
+    ) -> Result<bool, FolderError> {
+        let _one = self.writing.lock();
+        if self.get(key)? != before {
+            return Ok(false);
+        }
+        self.write([(key, after.as_ref())]).map(|()| true)
+    }
+
     /// The first `most` records after `after` whose keys begin with `prefix`, in the order of their keys.
     ///
     /// # Errors

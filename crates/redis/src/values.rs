@@ -43,6 +43,18 @@ end
 redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', unpack(names))
 return there";
 
+/// Before a change of one key: ends with -1 unless its value is the last argument, which is empty for none.
+const COMPARE: &str = "if (redis.call('GET', KEYS[#KEYS]) or '') ~= ARGV[#ARGV] then return -1 end
+";
+
+/// Sets the value of a key, or removes it. KEYS: the key. ARGV: the value, or nothing.
+const CHANGE_ONE: &str = "if ARGV[1] == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], ARGV[1])
+end
+return 0";
+
 /// Where a stream has been read up to: the last entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position(Entry);
@@ -108,6 +120,32 @@ impl<R: Runtime> Values<R> {
         self.store.ask(&self.stream, &command).await
     }
 
+    /// Sets the value of a key, or removes it, if its value is `before`, and announces it. Returns whether it was.
+    ///
+    /// # Errors
+    /// As those of [`change`](Self::change).
+    pub async fn exchange(
+        &self,
+        name: &[u8],
+        before: Option<&[u8]>,
+        after: Option<&[u8]>,
+    ) -> Result<bool, ConnectError> {
+        let (key, before, value) = (self.key(name), before.unwrap_or_default(), after.unwrap_or_default());
+        let mut command = redis::cmd("EVAL");
+        if let Kind::Cluster(_) = self.store.options().kind {
+            command.arg([COMPARE, CHANGE_ONE].concat()).arg(1).arg(&key).arg(value).arg(before);
+            let is_done = self.store.ask::<i64>(&key, &command).await? >= 0;
+            if is_done {
+                self.list(name, after.is_some()).await?;
+                self.announce(&[(name, after)]).await?;
+            }
+            return Ok(is_done);
+        }
+        command.arg([COMPARE, CHANGE].concat()).arg(3).arg(&self.stream).arg(&self.index).arg(&key);
+        command.arg(CHANGES_KEPT).arg(self.prefix.len()).arg(value).arg(before);
+        Ok(self.store.ask::<i64>(&self.stream, &command).await? >= 0)
+    }
+
     async fn change_each(
         &self,
         changes: &[(&[u8], Option<&[u8]>)],
@@ -116,21 +154,29 @@ impl<R: Runtime> Values<R> {
         let mut there = 0;
         for ((name, value), key) in changes.iter().zip(keys) {
             there += self.store.ask::<usize>(key, redis::cmd("EXISTS").arg(key)).await?;
-            let (mut write, mut index) = match value {
-                Some(_) => (redis::cmd("SET"), redis::cmd("ZADD")),
-                None => (redis::cmd("DEL"), redis::cmd("ZREM")),
-            };
+            let mut write = redis::cmd(if value.is_some() { "SET" } else { "DEL" });
             self.store.ask::<Value>(key, write.arg(key).arg(*value)).await?;
-            index.arg(&self.index).arg(value.map(|_| 0)).arg(name);
-            self.store.ask::<Value>(&self.index, &index).await?;
+            self.list(name, value.is_some()).await?;
         }
+        self.announce(changes).await?;
+        Ok(there)
+    }
+
+    /// Adds a key to the index, or removes it.
+    async fn list(&self, name: &[u8], has_value: bool) -> Result<(), ConnectError> {
+        let mut index = redis::cmd(if has_value { "ZADD" } else { "ZREM" });
+        index.arg(&self.index).arg(has_value.then_some(0)).arg(name);
+        self.store.ask::<Value>(&self.index, &index).await.map(drop)
+    }
+
+    /// Adds these keys to the stream, as one entry.
+    async fn announce(&self, changes: &[(&[u8], Option<&[u8]>)]) -> Result<(), ConnectError> {
         let mut command = redis::cmd("XADD");
         command.arg(&self.stream).arg("MAXLEN").arg("~").arg(CHANGES_KEPT).arg("*");
         changes.iter().for_each(|(name, _)| {
             command.arg("k").arg(name);
         });
-        self.store.ask::<Value>(&self.stream, &command).await?;
-        Ok(there)
+        self.store.ask::<Value>(&self.stream, &command).await.map(drop)
     }
 
     /// The first `most` keys after `after` that begin with `prefix`, in the order of their bytes, as `read` reads them with

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, IF_NONE_MATCH, WWW_AUTHENTICATE};
+use http::header::{CACHE_CONTROL, IF_MATCH, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
@@ -121,6 +121,13 @@ impl AdminApi {
 
     async fn answer(&self, head: &Parts, body: Incoming, caller: Caller) -> Answer {
         let (path, method) = (head.uri.path(), &head.method);
+        if let Some(name) =
+            [IF_MATCH, IF_UNMODIFIED_SINCE].iter().find(|name| head.headers.contains_key(*name))
+        {
+            // Nothing here has a version that a client could name, and it asks for no change without one.
+            let what = format!("{name}: nothing here has an ETag or a date (expected a request without it)");
+            return Err(Problem(StatusCode::PRECONDITION_FAILED, what));
+        }
         match path {
             "/admin/openapi.json" => reading(method, || page(StatusCode::OK, JSON, OPENAPI)),
             "/admin/audit" => reading(method, || lines(self.book.audit().recent())),

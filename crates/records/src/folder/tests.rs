@@ -158,3 +158,16 @@ fn copy(from: &Path, to: &Path) {
         fs::copy(from.join(&file), to.join(&file)).expect("copied");
     }
 }
+
+#[test]
+fn a_record_is_exchanged_only_if_it_is_the_one_that_is_known() {
+    let temporary = temporary();
+    let folder = open(temporary.path());
+    let [one, two] = [1, 2].map(|requests| Some(Record::of_requests(requests)));
+    let exchange = |before, after| folder.exchange(&key("a"), before, after).expect("it is open");
+    assert!(!exchange(one, two));
+    assert!(exchange(None, one) && !exchange(None, two) && !exchange(two, None));
+    assert_eq!(folder.get(&key("a")).expect("it is open"), one);
+    assert!(exchange(one, two) && exchange(two, None));
+    assert_eq!(folder.get(&key("a")).expect("it is open"), None);
+}

@@ -83,7 +83,18 @@ async fn behaves(kind: Kind) {
     change(&values, &mut expected, &[(b"b", None), (hostile, Some(b"9"))]).await;
     let changes = values.changes(&now).await.expect("an answer");
     assert_eq!(changes.keys, Some(vec![b"b".to_vec(), hostile.to_vec()]));
-    assert_eq!(values.changes(&changes.position).await.expect("an answer").position, changes.position);
+    let now = changes.position;
+    assert_eq!(values.changes(&now).await.expect("an answer").position, now);
+
+    let exchange = async |before, after| values.exchange(hostile, before, after).await.expect("an answer");
+    assert!(!exchange(None, Some(b"x")).await && !exchange(Some(b"8"), None).await);
+    assert_eq!(values.changes(&now).await.expect("an answer").keys, Some(Vec::new()));
+    assert!(exchange(Some(b"9"), Some(b"\0\xff")).await && !exchange(Some(b"9"), None).await);
+    assert_eq!(values.get(hostile).await, Ok(Some(b"\0\xff".to_vec())));
+    assert!(exchange(Some(b"\0\xff"), None).await && exchange(None, Some(b"9")).await);
+    assert_eq!(values.changes(&now).await.expect("an answer").keys, Some(vec![hostile.to_vec(); 3]));
+    let all: Vec<_> = expected.into_iter().collect();
+    assert_eq!(pages(&values, b"").await, all);
 }
 
 #[tokio::test]

@@ -27,7 +27,13 @@ pub(super) const RECORDS: &str = "/admin/records";
 const PAGE_MAX: u64 = 10_000;
 const PAGE: u64 = 1_000;
 
+/// How often a change of one record is tried while others change it too. One of those that meet is always done.
+const TRIES_MAX: usize = 50;
+/// The outcome of a change that others were faster than.
+const OVERTAKEN: &str = "not done: it has changed meanwhile, and is tried again";
+
 /// Who asks for a change, and why.
+#[derive(Clone)]
 struct Asked {
     author: Author,
     why: String,
@@ -79,37 +85,57 @@ impl AdminApi {
             fields.retain(|name, _| name != "who" && name != "why");
         }
         let (key, record) = read(&record)?;
-        let before = records.get(key.clone()).await?;
         let warning = self.service.with_rules(|rules| of_record(&key, rules?));
-        let answer = |done: &str| {
-            let mut answer = json!({"done": done});
-            if let Some(warning) = &warning {
-                answer["warning"] = warning.as_str().into();
-            }
-            answer
-        };
-        let change = Change { key, before, after: Some(record) };
+        let before = self.exchange(records, who, "record_put", &key, |_| Ok(Some(record))).await?;
         let (status, done) = match before {
-            Some(same) if same == record => return Ok(shown(StatusCode::OK, &answer("unchanged"))),
+            Some(same) if same == record => (StatusCode::OK, "unchanged"),
             Some(_) => (StatusCode::OK, "replaced"),
             None => (StatusCode::CREATED, "made"),
         };
-        let key = change.key.clone();
-        let records = Arc::clone(records);
-        let put = async move { records.put(key, record).await.map(|()| ((), DONE.to_owned())) };
-        self.change_records(who, "record_put", change.json(), put).await?;
-        Ok(shown(status, &answer(done)))
+        let mut answer = json!({"done": done});
+        if let Some(warning) = warning {
+            answer["warning"] = warning.into();
+        }
+        Ok(shown(status, &answer))
     }
 
     async fn delete_record(&self, records: &Arc<Records>, asked: &Value, caller: Caller) -> Answer {
         fields(asked, &["domain", "entries", "who", "why"])?;
         let (who, key) = (Asked::of(asked, false, caller)?, key_of(asked)?);
-        let before = records.get(key.clone()).await?.ok_or_else(|| unknown(&key))?;
-        let change = Change { key: key.clone(), before: Some(before), after: None };
-        let records = Arc::clone(records);
-        let delete = async move { records.delete(key).await.map(|_| ((), DONE.to_owned())) };
-        self.change_records(who, "record_delete", change.json(), delete).await?;
+        let none = |before: Option<Record>| before.map_or_else(|| Err(unknown(&key)), |_| Ok(None));
+        self.exchange(records, who, "record_delete", &key, none).await?;
         Ok(shown(StatusCode::OK, &json!({"done": "deleted"})))
+    }
+
+    /// Replaces a record by what `after` makes of it, and returns the one before. If somebody else changes it between the
+    /// first line of the audit and the change, nothing is done, and it begins again: each `before` in the audit is what was
+    /// there.
+    async fn exchange(
+        &self,
+        records: &Arc<Records>,
+        who: Asked,
+        does: &'static str,
+        key: &RecordKey,
+        after: impl Fn(Option<Record>) -> Result<Option<Record>, Problem>,
+    ) -> Result<Option<Record>, Problem> {
+        for _ in 0..TRIES_MAX {
+            let before = records.get(key.clone()).await?;
+            let after = after(before)?;
+            if before == after {
+                return Ok(before);
+            }
+            let change = Change { key: key.clone(), before, after };
+            let (records, key) = (Arc::clone(records), key.clone());
+            let exchange = async move {
+                let is_done = records.exchange(key, before, after).await?;
+                Ok::<_, StoreError>((is_done, if is_done { DONE } else { OVERTAKEN }.to_owned()))
+            };
+            if self.change_records(who.clone(), does, change.json(), exchange).await? {
+                return Ok(before);
+            }
+        }
+        let what = format!("others changed it {TRIES_MAX} times meanwhile (expected it to be left alone)");
+        Err(Problem(StatusCode::CONFLICT, what))
     }
 
     /// Makes a change of records, with why in its audit.
