@@ -48,7 +48,7 @@ use crate::front::Handler;
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcFrontKind, GrpcServer, Listener, Port, Workers, serve_pages,
 };
-use crate::front::http::{AdminApi, AdminFront, Gate, HttpFront, MetricsFront};
+use crate::front::http::{AdminApi, AdminFront, Gate, Hosts, HttpFront, MetricsFront};
 use crate::health::Health;
 use crate::logging::{self, REPORT};
 use crate::metrics::Metrics;
@@ -476,9 +476,11 @@ impl App {
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
+        let (listeners, names) = (&self.configuration.listeners, &self.configuration.admin.page_hosts);
         if let Some(listener) = metrics {
             let path = self.configuration.metrics.path.as_str();
-            let front = MetricsFront::new(path, Arc::clone(&self.metrics));
+            let host = listeners.metrics.as_ref().map_or("", |address| &address.host);
+            let front = MetricsFront::new(path, Hosts::new(host, names), Arc::clone(&self.metrics));
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }

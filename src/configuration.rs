@@ -109,6 +109,8 @@ pub struct Admin {
     pub token_file: Option<PathBuf>,
     /// Certificates of clients that carry one of these names may do the same.
     pub certificate_names: Vec<String>,
+    /// Names by which browsers may open the pages of the debug and metrics ports.
+    pub page_hosts: Vec<String>,
     /// The file that keeps exceptions.
     pub exceptions_file: Option<PathBuf>,
     /// The file that changes are audited in.
@@ -248,6 +250,7 @@ fn admin(settings: &Settings) -> Admin {
         token: settings.admin_token.clone(),
         token_file: path(&settings.admin_token_file),
         certificate_names: settings.admin_tls_san.as_ref().map(|names| names.0.clone()).unwrap_or_default(),
+        page_hosts: settings.page_hosts.as_ref().map(|names| names.0.clone()).unwrap_or_default(),
         exceptions_file: path(&settings.exceptions_file),
         audit_log: path(&settings.audit_log),
     }

@@ -52,7 +52,8 @@ impl GuardedAdmin {
     ///
     /// A file that is missing and cannot be made may come later, as a Kubernetes secret does. Until then there is no token.
     pub(super) fn open(configuration: &Configuration) -> Result<Self, AppError> {
-        let (admin, host) = (&configuration.admin, &configuration.listeners.debug.host);
+        let admin = &configuration.admin;
+        let hosts = Hosts::new(&configuration.listeners.debug.host, &admin.page_hosts);
         let path = admin.token_file.as_deref().filter(|_| admin.token.is_none());
         let file = path.map(TokenFile::read_or_made);
         let token = match &file {
@@ -63,7 +64,7 @@ impl GuardedAdmin {
             }
             None => admin.token.clone(),
         };
-        Ok(Self { gate: Gate::new(host, token).with_names(&admin.certificate_names), file })
+        Ok(Self { gate: Gate::new(hosts, token).with_names(&admin.certificate_names), file })
     }
 
     /// The gate. Clones share the token.

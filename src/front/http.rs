@@ -7,6 +7,7 @@ mod admin_api;
 mod check;
 mod gate;
 mod guesses;
+mod hosts;
 mod json;
 mod page;
 mod probes;
@@ -26,6 +27,7 @@ pub use self::admin::{AdminFront, MetricsFront};
 pub use self::admin_api::AdminApi;
 pub use self::check::{CheckOptions, Proxy};
 pub use self::gate::Gate;
+pub use self::hosts::Hosts;
 pub use self::page::Page;
 pub use self::token::{AdminToken, TokenError};
 

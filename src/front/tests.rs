@@ -21,7 +21,7 @@ use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcServer, Listener, MaxAge, Port, WorkerOptions, Workers,
     serve_pages,
 };
-use crate::front::http::{AdminFront, AdminToken, CheckOptions, Gate, HttpFront, MetricsFront, Proxy};
+use crate::front::http::{AdminFront, AdminToken, CheckOptions, Gate, Hosts, HttpFront, MetricsFront, Proxy};
 use crate::front::{Bounds, Handler};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -111,12 +111,13 @@ impl Server {
             service,
             handler,
             crate::status::fixture::status(&metrics),
-            Gate::new("0.0.0.0", AdminToken::parse("let me in").ok()),
+            Gate::new(Hosts::new("0.0.0.0", &[]), AdminToken::parse("let me in").ok()),
         );
         let serving = serve_pages(listener, front, 4, pages.drain());
         tasks.spawn(async move { match serving.await {} });
         let (listener, metrics_page) = bind().await;
-        let serving = serve_pages(listener, MetricsFront::new("/prometheus", metrics), 4, pages.drain());
+        let front = MetricsFront::new("/prometheus", Hosts::new("", &[]), metrics);
+        let serving = serve_pages(listener, front, 4, pages.drain());
         tasks.spawn(async move { match serving.await {} });
         Self { grpc, http, admin, metrics_page, health, workers, tasks, _pages: pages }
     }

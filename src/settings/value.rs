@@ -14,7 +14,7 @@ pub use self::lists::{List, Map, NodeMetadata, OtelPairs};
 pub use self::numbers::{
     ByteSize, Count, DenyStatus, Hops, Members, Number, Queue, Replicas, RequestBytes, Series, Share, Threads,
 };
-pub use self::texts::{DnsName, FilePath, HeaderName, HostPort, Sans, Secret, UrlPath};
+pub use self::texts::{DnsName, DnsNames, FilePath, HeaderName, HostPort, Sans, Secret, UrlPath};
 pub use self::words::{Backend, ColdStart, Compression, ConfigType};
 
 /// A kind of value.

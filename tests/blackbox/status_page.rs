@@ -1,10 +1,14 @@
 //! The status page, in a real Chromium.
 
+use std::process::Command;
+
 use crate::harness::browser::{Browser, Look};
-use crate::harness::grpc;
 use crate::harness::http::{Client, get};
+use crate::harness::programs::succeed;
+use crate::harness::prometheus::Prometheus;
 use crate::harness::redis::Redis;
-use crate::harness::tidegate::{Setup, Tidegate};
+use crate::harness::tidegate::{Ports, Setup, Tidegate};
+use crate::harness::{eventually_true, grpc};
 
 const RULES: &str = "
 domain: shop
@@ -196,6 +200,50 @@ fn other_origins_and_other_names_get_nothing() {
         );
         assert_eq!(browser.eval(&opaque), "", "{url}");
     }
+}
+
+/// A page whose name was made to lead here. Chromium resolves every name below `localhost` to loopback by itself.
+#[test]
+fn a_page_that_was_rebound_reads_nothing() {
+    let limiter = Setup::new().rules("shop.yaml", RULES).env("PAGE_HOSTS", "limiter.localhost").start();
+    let Ports { debug, metrics, .. } = limiter.ports();
+    let mut browser = Browser::start();
+    let mut status = |url: &str| browser.open(url);
+    for page in ["rlconfig", "stats", "metrics", "status", "logging", ""] {
+        assert_eq!(status(&format!("http://evil.localhost:{debug}/{page}")), 403, "{page}");
+        assert_eq!(status(&format!("http://limiter.localhost:{debug}/{page}")), 200, "{page}");
+        assert_eq!(status(&format!("http://localhost:{debug}/{page}")), 200, "{page}");
+    }
+    assert_eq!(status(&format!("http://evil.localhost:{metrics}/metrics")), 403);
+    assert_eq!(status(&format!("http://localhost:{metrics}/metrics")), 200);
+    browser.open(&format!("http://evil.localhost:{debug}/rlconfig"));
+    let question = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}"#;
+    let asked =
+        format!("fetch('/ask', {{method: 'POST', body: '{question}'}}).then((answer) => answer.status)");
+    assert_eq!(browser.eval(&asked), 403);
+    browser.open(&format!("http://localhost:{debug}/rlconfig"));
+    assert_eq!(browser.eval(&asked), 200);
+}
+
+/// Programs use the names of services, which nobody lists.
+#[test]
+fn programs_read_by_any_name() {
+    let limiter = Setup::new().rules("shop.yaml", RULES).start();
+    let Ports { debug, metrics, .. } = limiter.ports();
+    let resolved = format!("limiter.monitoring.svc:{debug}:127.0.0.1");
+    for page in ["rlconfig", "stats", "metrics", ""] {
+        let url = format!("http://limiter.monitoring.svc:{debug}/{page}");
+        succeed(Command::new("curl").args(["-sSf", "--noproxy", "*", "--resolve", &resolved, &url]));
+    }
+    // It calls the limiter by the name of the target, through what it takes for a proxy.
+    let through = format!("http://127.0.0.1:{metrics}");
+    let prometheus = Prometheus::start_through(&through, "limiter.monitoring.svc:9090");
+    eventually_true("a scrape", || prometheus.query("up") == [1.0]);
+    // `--to` sends what a program sends: no name of an agent, and the Host as it was written.
+    let mut client = Client::new(debug);
+    let question = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}"#;
+    let asked = client.send("POST", "/ask", &[("host", "limiter:6070")], question).expect("an answer");
+    assert_eq!(asked.status, 200);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Pages for operators: metrics on their own port, and the debug port.
 //!
-//! Pages that only read answer everybody who reaches the port. A page that changes state (the log level) asks [`Gate`]
-//! first. There are no profiles: an in-process profiler unwinds stacks inside a signal handler, and `perf` does the
+//! Pages that only read answer everybody who reaches the port, and browsers by names that are ours ([`Hosts`]). A page that
+//! changes state (the log level) asks [`Gate`] first. There are no profiles: an in-process profiler unwinds stacks inside a signal handler, and `perf` does the
 //! same from outside without that risk.
 
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 
 use super::admin_api::{self, AdminApi};
 use super::gate::Gate;
+use super::hosts::Hosts;
 use super::page::{JSON, Page, TEXT, not_allowed, page, parameter, pieces, text};
 use super::rlconfig::{Format, Listing};
 use super::status;
@@ -69,19 +70,23 @@ const ENDPOINTS: [Endpoint; 7] = [
 #[derive(Clone)]
 pub struct MetricsFront {
     path: Arc<str>,
+    hosts: Hosts,
     metrics: Arc<Metrics>,
 }
 
 impl MetricsFront {
-    /// Serves `metrics` at `path`.
+    /// Serves `metrics` at `path`, to browsers by these names.
     #[must_use]
-    pub fn new(path: impl Into<Arc<str>>, metrics: Arc<Metrics>) -> Self {
-        Self { path: path.into(), metrics }
+    pub fn new(path: impl Into<Arc<str>>, hosts: Hosts, metrics: Arc<Metrics>) -> Self {
+        Self { path: path.into(), hosts, metrics }
     }
 }
 
 impl Respond for MetricsFront {
     async fn respond(&self, request: Request<Incoming>, _peer: &Peer) -> Page {
+        if let Err(why) = self.hosts.admit_browser(request.uri(), request.headers()) {
+            return text(StatusCode::FORBIDDEN, why);
+        }
         match (reads(request.method()), request.uri().path() == &*self.path) {
             (true, true) => scrape(&self.metrics),
             (false, true) => not_allowed("GET, HEAD"),
@@ -142,7 +147,7 @@ impl AdminFront {
     fn index(&self, head: &Parts) -> Page {
         match status::takes_html(&head.headers) {
             false => text(StatusCode::OK, self.list()),
-            true => match self.gate.admit_host(&head.uri, &head.headers) {
+            true => match self.gate.hosts().admit(&head.uri, &head.headers) {
                 Ok(()) => status::page(),
                 Err(why) => text(StatusCode::FORBIDDEN, why),
             },
@@ -189,6 +194,9 @@ impl Respond for AdminFront {
         if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(admin_api::PREFIX)) {
             return api.respond(&head, body, peer).await;
         }
+        if let Err(why) = self.gate.hosts().admit_browser(&head.uri, &head.headers) {
+            return text(StatusCode::FORBIDDEN, why);
+        }
         let endpoint = ENDPOINTS.iter().find(|endpoint| endpoint.path == path);
         let allow = endpoint.map_or(READS, |endpoint| endpoint.allow);
         if !allow.split(", ").any(|method| head.method == method) {
@@ -234,7 +242,7 @@ mod tests {
             service,
             Arc::new(handler),
             status,
-            Gate::new("::", AdminToken::parse("open").ok()),
+            Gate::new(Hosts::new("::", &[]), AdminToken::parse("open").ok()),
         );
         let stranger = Peer::at("10.0.0.1:1".parse().expect("an address"));
         // A bad level, so that the test does not change the level of the process.

@@ -7,21 +7,19 @@
 //! needs no such check, because no page has it. A browser shows a certificate for every page, so the origin has to be
 //! ours; the name of the host was compared with our own certificate by the browser.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use http::header::{AUTHORIZATION, HOST, ORIGIN};
-use http::uri::Authority;
+use http::header::{AUTHORIZATION, ORIGIN};
 use http::{HeaderMap, HeaderName, Uri};
 
 use super::guesses::Guesses;
+use super::hosts::{Hosts, hosts};
 use super::token::AdminToken;
 use crate::clock::monotonic;
 use crate::front::connections::Peer;
 
 const STRANGER: &str = "only from loopback, or with the admin token\n";
-const OTHER_HOST: &str = "the Host is neither an address, localhost, nor DEBUG_HOST\n";
 const OTHER_ORIGIN: &str = "the Origin is another than this host\n";
 
 /// The scheme of the token, and what follows it.
@@ -60,8 +58,7 @@ pub enum NoBearer {
 /// Admits requests that may change state. Clones share everything.
 #[derive(Clone)]
 pub struct Gate {
-    /// The host that the port listens on, which may be a name.
-    host: Arc<str>,
+    hosts: Hosts,
     token: Arc<ArcSwapOption<AdminToken>>,
     /// What certificates of clients may carry that are as good as the token.
     names: Arc<[String]>,
@@ -80,11 +77,11 @@ enum Borne {
 }
 
 impl Gate {
-    /// A gate for a port that listens on `host`. Bearers of `token` may pass from anywhere.
+    /// A gate for a port with these names. Bearers of `token` may pass from anywhere.
     #[must_use]
-    pub fn new(host: &str, token: Option<AdminToken>) -> Self {
+    pub fn new(hosts: Hosts, token: Option<AdminToken>) -> Self {
         let token = Arc::new(ArcSwapOption::from_pointee(token));
-        Self { host: host.into(), token, names: Arc::default(), guesses: Arc::default() }
+        Self { hosts, token, names: Arc::default(), guesses: Arc::default() }
     }
 
     /// From now on, bearers of this token may pass and those of the one before may not. Holds for all clones.
@@ -130,17 +127,14 @@ impl Gate {
         if is_own_page(uri, headers) { Ok(()) } else { Err(OTHER_ORIGIN) }
     }
 
-    /// Whether a request calls this port by a name that cannot be somebody else's.
-    ///
-    /// # Errors
-    /// A line of text, if not.
-    pub fn admit_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
-        if hosts(uri, headers).all(|host| self.is_own(host)) { Ok(()) } else { Err(OTHER_HOST) }
+    /// By which names browsers may open the pages.
+    pub fn hosts(&self) -> &Hosts {
+        &self.hosts
     }
 
     /// Whether the page that makes a request, if one does, is of this port.
     fn admit_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), &'static str> {
-        self.admit_host(uri, headers)?;
+        self.hosts.admit(uri, headers)?;
         if is_same_origin(uri, headers) { Ok(()) } else { Err(OTHER_ORIGIN) }
     }
 
@@ -192,22 +186,6 @@ impl Gate {
         let certificate = peer.certificate.as_ref()?;
         self.names.iter().map(String::as_str).find(|name| certificate.carries(name))
     }
-
-    /// Whether nobody else's name server can make this name point here.
-    fn is_own(&self, host: &[u8]) -> bool {
-        let Ok(authority) = Authority::try_from(host) else { return false };
-        let name = authority.host();
-        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-        address.parse::<IpAddr>().is_ok()
-            || name.eq_ignore_ascii_case("localhost")
-            || name.eq_ignore_ascii_case(&self.host)
-    }
-}
-
-/// The hosts that a request names. HTTP/2 has the host in the URI.
-fn hosts<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> impl Iterator<Item = &'r [u8]> {
-    let host = uri.authority().map(|authority| authority.as_str().as_bytes());
-    host.into_iter().chain(headers.get_all(HOST).iter().map(|host| host.as_bytes()))
 }
 
 /// Whether a request comes from no page of another origin.
@@ -243,13 +221,16 @@ fn bears(headers: &HeaderMap, token: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use http::header::HOST;
 
+    use super::super::hosts::OTHER_HOST;
     use super::*;
 
     const LOOPBACK: &str = "127.0.0.1:1";
 
     fn gate(host: &str, token: Option<&str>) -> Gate {
-        Gate::new(host, token.map(|token| AdminToken::parse(token).expect("a token")))
+        let token = token.map(|token| AdminToken::parse(token).expect("a token"));
+        Gate::new(Hosts::new(host, &[]), token)
     }
 
     fn peer(address: &str) -> Peer {

@@ -17,7 +17,7 @@ use crate::clock;
 use crate::front::connections::{
     DrainSwitch, GrpcServer, Life, Listener, serve_grpc, serve_http, serve_pages,
 };
-use crate::front::http::{AdminFront, Gate};
+use crate::front::http::{AdminFront, Gate, Hosts};
 use crate::front::{Bounds, Handler};
 use crate::health::Health;
 use tidegate_grpc::frames::{self, flag};
@@ -251,7 +251,7 @@ async fn a_page_that_nobody_takes_is_not_kept() {
     let service = Arc::new(service(Some(RULES), &metrics));
     let handler = Arc::new(Handler::new(Arc::clone(&service), Arc::clone(&metrics), Bounds::default()));
     let status = crate::status::fixture::status(&metrics);
-    let front = AdminFront::new(service, handler, status, Gate::new("::", None));
+    let front = AdminFront::new(service, handler, status, Gate::new(Hosts::new("::", &[]), None));
     let serving = tokio::spawn(serve_pages(listener, front, 4, switch.drain()));
     // The window lets nothing of the answer be sent, or only its beginning.
     for window in [0, 100] {

@@ -124,6 +124,21 @@ impl Value for DnsName {
     }
 }
 
+/// Names in DNS, in lower case or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsNames(pub Vec<String>);
+
+impl Value for DnsNames {
+    const NAME: &'static str = "NAMES";
+    const EXPECTED: &'static str =
+        "DNS names without a port (expected for example limiter.example.com,limiter)";
+
+    fn parse(text: &str) -> Option<Self> {
+        let name = |name: &str| DnsName::parse(name.trim()).map(|DnsName(name)| name);
+        text.split(',').map(name).collect::<Option<_>>().map(Self)
+    }
+}
+
 /// Names that certificates carry: names in DNS, and URIs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sans(pub Vec<String>);
@@ -182,6 +197,13 @@ mod tests {
         }
         let names = ["ops.example", "spiffe://example/ops"].map(str::to_owned).to_vec();
         assert_eq!(Sans::parse("ops.example, spiffe://example/ops"), Some(Sans(names)));
+        assert_eq!(
+            DnsNames::parse("a.example, b"),
+            Some(DnsNames(["a.example", "b"].map(str::to_owned).to_vec()))
+        );
+        for bad in ["", ",", "a,", "a b", "*.example", "http://a", "a:6070"] {
+            assert_eq!(DnsNames::parse(bad), None, "{bad}");
+        }
         for bad in ["", ",", "a,", "a b", "*.example", "spiffe://a b", "10.0.0.1"] {
             assert_eq!(Sans::parse(bad), None, "{bad}");
         }

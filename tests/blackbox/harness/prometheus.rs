@@ -23,15 +23,27 @@ const INTERVAL: &str = "500ms";
 impl Prometheus {
     /// Starts one that scrapes these ports of loopback and evaluates these rules.
     pub fn start(targets: &[u16], rules: &Path) -> Self {
-        let (folder, port) = (tempfile::tempdir().expect("a folder can be made"), free_port());
-        let config = folder.path().join("prometheus.yml");
         let targets: Vec<_> = targets.iter().map(|port| format!("'127.0.0.1:{port}'")).collect();
-        let text = format!(
-            "global: {{scrape_interval: {INTERVAL}, evaluation_interval: {INTERVAL}}}\n\
-             rule_files: ['{}']\n\
+        Self::with(&format!(
+            "rule_files: ['{}']\n\
              scrape_configs: [{{job_name: tidegate, static_configs: [{{targets: [{}]}}]}}]\n",
             rules.display(),
             targets.join(", ")
+        ))
+    }
+
+    /// Starts one that scrapes this target through a proxy.
+    pub fn start_through(proxy: &str, target: &str) -> Self {
+        Self::with(&format!(
+            "scrape_configs: [{{job_name: tidegate, proxy_url: '{proxy}', static_configs: [{{targets: ['{target}']}}]}}]\n"
+        ))
+    }
+
+    fn with(config_text: &str) -> Self {
+        let (folder, port) = (tempfile::tempdir().expect("a folder can be made"), free_port());
+        let config = folder.path().join("prometheus.yml");
+        let text = format!(
+            "global: {{scrape_interval: {INTERVAL}, evaluation_interval: {INTERVAL}}}\n{config_text}"
         );
         fs::write(&config, text).expect("the folder is ours");
         let mut command = Command::new("prometheus");
