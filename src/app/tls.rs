@@ -15,6 +15,7 @@ use crate::front::connections::{Identity, Port, Tls, TlsError};
 use crate::metrics::{Kind, Metrics};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
 use crate::status::{Reload, ReloadLog, Subject};
+use tidegate_engine::time::SECOND_NANOS;
 
 /// The largest file that is read. A bundle of every public authority has a quarter of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -110,7 +111,7 @@ impl PortsTls {
             let reloads = Arc::clone(reloads);
             let remember =
                 move |in_force, what| reloads.add(Reload::new(subject, clock.now(), in_force, what));
-            let mut watching = port.watch(remember)?;
+            let mut watching = port.watch(clock, remember)?;
             rereads.push(watching.reread());
             tasks.spawn(async move {
                 watching.died().await;
@@ -136,14 +137,15 @@ impl PortTls {
     }
 
     /// Calls `remember` with what became of each change, and whether it is in force.
-    fn watch(self, remember: impl Fn(bool, String) + Send + 'static) -> io::Result<Watching> {
+    fn watch(self, clock: Clock, remember: impl Fn(bool, String) + Send + 'static) -> io::Result<Watching> {
         let Self { tls, files, known, reloads_failed } = self;
         let source = files.source();
         Watching::start(source, Ok(&known), move |read| {
             let taken = match &read {
-                Ok(contents) => files
-                    .identity(contents)
-                    .and_then(|identity| tls.replace(&identity).map_err(|error| files.refused(&error))),
+                Ok(contents) => files.identity(contents).and_then(|identity| {
+                    let now = clock.now().as_nanos() / SECOND_NANOS;
+                    tls.replace(&identity, now).map_err(|error| files.refused(&error))
+                }),
                 Err(error) => Err(files.unreadable(error)),
             };
             match taken {

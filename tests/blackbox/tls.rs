@@ -125,6 +125,12 @@ fn certificates_change_under_load_and_no_call_fails() {
     eventually_true("the bad key to be logged", || limiter.lines_with("not the key of the certificate") == 1);
     assert!(shows(&server, &old, &old_client), "what is in force stays");
     assert_eq!(limiter.scrape().sum("tidegate_tls_reloads_failed_total", &[("port", "grpc")]), 1.0);
+    let expired = old.issue_expired("localhost");
+    mount.swap(&secret(&expired, &both));
+    eventually_true("the expired one to be refused", || limiter.lines_with("that is expired") == 1);
+    assert!(shows(&server, &old, &old_client), "what is in force stays");
+    mount.swap(&secret(&torn, &both));
+    eventually_true("the bad key again", || limiter.lines_with("not the key of the certificate") == 2);
     let shown = "The last change of the TLS files of the gRPC port was refused. GRPC_SERVER_TLS_KEY: ";
     let troubles = status_page::troubles(&limiter);
     assert!(troubles.contains(shown), "{troubles}");

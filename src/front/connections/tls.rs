@@ -65,6 +65,8 @@ pub enum PartError {
     NoKey(pem::Error),
     #[error("is not the key of the certificate")]
     OtherKey,
+    #[error("holds a certificate that is expired, and the one in force is not")]
+    Expired,
     #[error(transparent)]
     Refused(#[from] rustls::Error),
     #[error(transparent)]
@@ -79,6 +81,8 @@ pub struct Tls {
     failed: AtomicU64,
     /// When the chain in force ends, in seconds of unix time; 0 if it cannot be read.
     not_after: AtomicU64,
+    /// The same of our own certificate, the first of the chain.
+    own_not_after: AtomicU64,
 }
 
 impl Tls {
@@ -92,17 +96,24 @@ impl Tls {
             Port::Http => &[b"h2", b"http/1.1"],
         };
         let config = ArcSwap::from_pointee(config(identity, protocols)?);
-        let not_after = AtomicU64::new(not_after_unix_secs(identity.chain));
-        Ok(Self { config, protocols, failed: AtomicU64::new(0), not_after })
+        let (not_after, own_not_after) = not_after_unix_secs(identity.chain);
+        let (not_after, own_not_after) = (AtomicU64::new(not_after), AtomicU64::new(own_not_after));
+        Ok(Self { config, protocols, failed: AtomicU64::new(0), not_after, own_not_after })
     }
 
-    /// New connections get this identity from now on.
+    /// New connections get this identity from now on. It is `now_unix_secs`.
     ///
     /// # Errors
-    /// When it cannot be used. Then the one before stays.
-    pub fn replace(&self, identity: &Identity<'_>) -> Result<(), TlsError> {
-        self.config.store(Arc::new(config(identity, self.protocols)?));
-        self.not_after.store(not_after_unix_secs(identity.chain), Ordering::Relaxed);
+    /// When it cannot be used, or is expired while the one before is not. Then the one before stays.
+    pub fn replace(&self, identity: &Identity<'_>, now_unix_secs: u64) -> Result<(), TlsError> {
+        let config = config(identity, self.protocols)?;
+        let (not_after, own_not_after) = not_after_unix_secs(identity.chain);
+        if own_not_after < now_unix_secs && now_unix_secs <= self.own_not_after.load(Ordering::Relaxed) {
+            return Err(TlsError::Chain(PartError::Expired));
+        }
+        self.config.store(Arc::new(config));
+        self.not_after.store(not_after, Ordering::Relaxed);
+        self.own_not_after.store(own_not_after, Ordering::Relaxed);
         Ok(())
     }
 
@@ -173,14 +184,16 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, PartError> {
     if certificates.is_empty() { Err(PartError::NoCertificate) } else { Ok(certificates) }
 }
 
-/// When the first certificate of this chain ends, in seconds of unix time; 0 if none can be read. rustls has accepted
-/// the chain without looking at that.
-fn not_after_unix_secs(chain: &[u8]) -> u64 {
+/// When the first certificate of this chain to end does so, and when the one at its front does, in seconds of unix time; 0
+/// if none can be read. rustls has accepted the chain without looking at that. A chain may carry an old certificate of an
+/// authority on purpose, for clients that are old too.
+fn not_after_unix_secs(chain: &[u8]) -> (u64, u64) {
     let ends = certificates(chain).unwrap_or_default().into_iter().filter_map(|certificate| {
         let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).ok()?;
         u64::try_from(parsed.validity().not_after.timestamp()).ok()
     });
-    ends.min().unwrap_or(0)
+    let ends: Vec<u64> = ends.collect();
+    (ends.iter().min().copied().unwrap_or(0), ends.first().copied().unwrap_or(0))
 }
 
 /// Accepts certificates of this authority that carry this name, if there is one.

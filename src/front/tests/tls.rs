@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::generate_simple_self_signed;
+use rcgen::{CertificateParams, KeyPair, date_time_ymd, generate_simple_self_signed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{TIMEOUT, bind};
 use crate::front::connections::{DrainSwitch, Identity, Life, Port, Tls, TlsError};
+
+/// In 2026, in seconds of unix time.
+const NOW: u64 = 1_780_000_000;
 
 /// A certificate and its key.
 fn pem() -> (String, String) {
@@ -26,7 +29,7 @@ fn what_is_wrong_with_an_identity_is_reported_for_its_part() {
         client_name: Some("a.example"),
     };
     let tls = Tls::new(Port::Grpc, &identity).expect("good");
-    let part = |identity: &Identity<'_>| match tls.replace(identity) {
+    let part = |identity: &Identity<'_>| match tls.replace(identity, NOW) {
         Ok(()) => "none",
         Err(TlsError::Chain(_)) => "chain",
         Err(TlsError::Key(_)) => "key",
@@ -47,6 +50,37 @@ fn what_is_wrong_with_an_identity_is_reported_for_its_part() {
     let both = format!("{chain}{key}");
     let in_one_file = Identity { chain: both.as_bytes(), key: both.as_bytes(), ..identity };
     assert_eq!(part(&in_one_file), "none");
+}
+
+#[test]
+fn an_expired_certificate_replaces_only_one_that_is_expired_too() {
+    let until = |year| {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        params.not_after = date_time_ymd(year, 1, 1);
+        let key = KeyPair::generate().expect("randomness");
+        (params.self_signed(&key).expect("sound parameters").pem(), key.serialize_pem())
+    };
+    let (good, expired, chained) = (until(2040), until(2020), until(2041));
+    // An old certificate of an authority at the end of a chain is no reason.
+    let chained = (chained.0 + &expired.0, chained.1);
+    let of = |(chain, key): &(String, String)| {
+        let (chain, key) = (chain.clone(), key.clone());
+        move |tls: Option<&Tls>| {
+            let identity =
+                Identity { chain: chain.as_bytes(), key: key.as_bytes(), client_ca: None, client_name: None };
+            match tls {
+                None => Tls::new(Port::Grpc, &identity).map(Some),
+                Some(tls) => tls.replace(&identity, NOW).map(|()| None),
+            }
+        }
+    };
+    let (good, expired, chained) = (of(&good), of(&expired), of(&chained));
+    let tls = good(None).expect("good").expect("made");
+    let refused = expired(Some(&tls)).expect_err("expired").to_string();
+    assert!(refused.contains("expired"), "{refused}");
+    assert!(chained(Some(&tls)).is_ok() && good(Some(&tls)).is_ok());
+    let tls = expired(None).expect("nothing better is known").expect("made");
+    assert!(expired(Some(&tls)).is_ok() && good(Some(&tls)).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
