@@ -35,6 +35,7 @@ use crate::logging::REPORT;
 use crate::settings::{Problem, Row, TABLE, misspelt};
 use crate::source::file::{FileSource, Layout, SourceError};
 use tidegate_engine::rules::{Diagnostic, Ink, RuleSet, load};
+use tidegate_engine::text::lines;
 
 /// A bad setting or a bad command line (EX_USAGE).
 const EXIT_USAGE: u8 = 64;
@@ -100,6 +101,7 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
         print_error(format_args!("{problem}"));
         return ExitCode::from(EXIT_USAGE);
     }
+    let is_coloured_or_rules = matches!(matches.subcommand_name(), Some("check" | "suggest"));
     let done: Done = match matches.subcommand() {
         None => return serve(&matches, variable, mistakes()),
         Some(("check", own)) => check::run(own, flag_of(own, &matches), variable),
@@ -120,6 +122,8 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
     };
     match done {
         Ok((text, code)) => {
+            // `check` has escaped its texts and may colour them; what `suggest` prints is rules, for programs.
+            let text = if is_coloured_or_rules { text.into() } else { lines(&text) };
             let mut out = io::stdout().lock();
             written(out.write_all(text.as_bytes()).and_then(|()| out.flush()), code)
         }
@@ -316,7 +320,7 @@ fn bad_settings(problems: &[Problem]) -> ExitCode {
 /// Prints a problem for people.
 fn print_error(what: std::fmt::Arguments<'_>) {
     // If the terminal is gone, nobody can read it.
-    let _ = writeln!(io::stderr(), "tidegate: {what}");
+    let _ = writeln!(io::stderr(), "tidegate: {}", lines(&what.to_string()));
 }
 
 #[cfg(test)]

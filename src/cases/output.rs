@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::json;
-use tidegate_engine::text::one_line;
+use tidegate_engine::text::{json_line, one_line};
 
 use super::{CaseResult, Failure, FileResult};
 
@@ -24,16 +24,17 @@ fn failures(files: &[FileResult]) -> impl Iterator<Item = (&FileResult, &CaseRes
 pub fn text(files: &[FileResult]) -> String {
     let mut text = String::new();
     for problem in files.iter().flat_map(|file| &file.problems) {
-        let _ = writeln!(text, "{problem}");
+        let _ = writeln!(text, "{}", one_line(&problem.to_string()));
     }
     for (file, case, failure) in failures(files) {
         let Failure { line, column, expected, got, .. } = failure;
         let _ = write!(
             text,
-            "{}:{line}:{column}: {} failed at {}\n  expected: {expected}\n  got:      {}\n",
-            file.file,
+            "{}:{line}:{column}: {} failed at {}\n  expected: {}\n  got:      {}\n",
+            one_line(&file.file),
             one_line(&case.name),
             moment(failure),
+            one_line(expected),
             one_line(got),
         );
         failure.explanation.lines().for_each(|line| text.extend(["  | ", line, "\n"]));
@@ -126,7 +127,8 @@ pub fn json(files: &[FileResult]) -> String {
     };
     let (cases, failed) = counts(files);
     let files: Vec<_> = files.iter().map(file).collect();
-    format!("{}\n", json!({"good": failed == 0, "cases": cases, "failed": failed, "files": files}))
+    let report = json!({"good": failed == 0, "cases": cases, "failed": failed, "files": files});
+    format!("{}\n", json_line(&report.to_string()))
 }
 
 /// Workflow commands, one on each line, made by `annotation` of a place and a message.

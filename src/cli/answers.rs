@@ -46,6 +46,7 @@ impl Answers {
 
     /// A line of a limiter, with its end.
     pub(super) fn line(self, limiter: &Limiter, line: &str) -> String {
+        let line = &*json_line(line);
         let name = limiter.name();
         match (self.are_several, self.as_json) {
             (false, _) => format!("{line}\n"),

@@ -18,6 +18,7 @@ use crate::configuration::{RuleFiles, Rules, no_rules};
 use crate::settings::Row;
 use crate::source::file::{FileSource, Layout};
 use tidegate_engine::rules::{Diagnostic, Excerpt, Ink, Loaded, RuleSet, SourceFile, excerpts, load};
+use tidegate_engine::text::{json_line, one_line};
 
 /// The settings that name the rules and say how to read them.
 const SETTINGS: &[&str] = &[
@@ -209,13 +210,16 @@ impl Report {
 
     fn text(&self, ink: Ink) -> String {
         let line = |finding: &Finding| {
-            let place = finding.at.as_ref().map(|(file, line, column)| format!("{file}:{line}:{column}: "));
+            let place = finding
+                .at
+                .as_ref()
+                .map(|(file, line, column)| format!("{}:{line}:{column}: ", one_line(file)));
             let place = place.map(|place| ink.paint("1", &place)).unwrap_or_default();
             let colour = if finding.is_error { ERROR_COLOUR } else { WARNING_COLOUR };
             let kind = if finding.is_error { String::new() } else { ink.paint(colour, "warning: ") };
             let excerpt =
                 finding.excerpt.as_ref().map(|excerpt| excerpt.draw(ink, colour)).unwrap_or_default();
-            format!("{place}{kind}{}\n{excerpt}", finding.message)
+            format!("{place}{kind}{}\n{excerpt}", one_line(&finding.message))
         };
         let lines: String = self.findings.iter().map(line).collect();
         let (errors, warnings) = (self.errors(), self.findings.len() - self.errors());
@@ -243,7 +247,7 @@ impl Report {
         let report = json!({
             "good": self.errors() == 0, "files": files, "domains": domains, "limits": limits, "findings": findings,
         });
-        format!("{report}\n")
+        format!("{}\n", json_line(&report.to_string()))
     }
 
     /// The findings as workflow commands, one per line.
@@ -266,7 +270,7 @@ pub(super) fn workflow_command(kind: &str, at: Option<(&str, u32, u32)>, message
 
 /// Escapes text for a workflow command, which is one line.
 fn escape_data(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+    one_line(&text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")).into_owned()
 }
 
 /// Escapes a property of a workflow command, which ends at a comma or a colon.

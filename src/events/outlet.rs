@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::{mpsc, watch};
 
 use super::event::{Event, KeyNames};
+use tidegate_engine::text::json_line;
 
 /// The end of a queue that events are put into.
 pub struct Outlet {
@@ -69,7 +70,7 @@ impl Outlet {
 }
 
 impl Queue {
-    /// Takes the events that wait, so many at most, as JSON. Waits for one. None: there are no more, for ever.
+    /// Takes the events that wait, so many at most, as lines of JSON. Waits for one. None: there are no more, for ever.
     pub(super) async fn take(&mut self, count_max: usize) -> Vec<String> {
         let mut taken = Vec::new();
         loop {
@@ -80,7 +81,8 @@ impl Queue {
                     self.events.close();
                 }
                 _ = self.events.recv_many(&mut taken, count_max) => {
-                    return taken.iter().map(|event| event.to_json(&self.names)).collect();
+                    let json = |event: &Arc<Event>| event.to_json(&self.names);
+                    return taken.iter().map(|event| json_line(&json(event)).into_owned()).collect();
                 }
             }
         }

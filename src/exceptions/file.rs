@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{EXCEPTIONS_MAX, Record};
 use crate::disk::{Disk, DiskError, SystemDisk};
+use tidegate_engine::text::json_line;
 
 /// The most bytes that a file may have: as many as all exceptions take at their longest, and some.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -55,7 +56,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<(Record, Box<str>)>, FileError> {
 
 /// The line of an exception, without its end.
 pub(super) fn line(record: &Record) -> Box<str> {
-    record.file_json().to_string().into()
+    json_line(&record.file_json().to_string()).into()
 }
 
 /// Writes a file of these lines, whole or not at all.

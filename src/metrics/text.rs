@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 
+use tidegate_engine::text::lines;
+
 /// The type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -190,8 +192,11 @@ pub(super) fn header(page: &mut Page, family: &str, help: &str, kind: &str) {
     page.text.extend(["# HELP ", family, " ", help, "\n# TYPE ", family, " ", kind, "\n"]);
 }
 
-/// Writes a label's value: `\`, `"` and the line feed are escaped, everything else stands for itself.
-fn escape(out: &mut String, mut value: &str) {
+/// Writes a label's value: `\`, `"` and the line feed are escaped, as the format wants it. Characters that could steer a
+/// terminal or reorder a line are written as logs do, because people read this page too.
+fn escape(out: &mut String, value: &str) {
+    let value = lines(value);
+    let mut value = &*value;
     while let Some(at) = value.find(['\\', '"', '\n']) {
         let (plain, rest) = value.split_at(at);
         out.push_str(plain);
@@ -216,10 +221,12 @@ mod tests {
         samples.push(&[], 1_u64);
         samples.push(&[("domain", "a\\b\"c\nd"), ("key1", "")], 0.5);
         samples.push_parts([("rule", ["a", ".", "\"b"])], 3);
+        samples.push(&[("key1", "a\u{1b}[2J\u{202e}")], 7);
         let expected = "# HELP hits What was hit.\n# TYPE hits counter\n\
                         hits 1\n\
                         hits{domain=\"a\\\\b\\\"c\\nd\",key1=\"\"} 0.5\n\
-                        hits{rule=\"a.\\\"b\"} 3\n";
+                        hits{rule=\"a.\\\"b\"} 3\n\
+                        hits{key1=\"a\\\\u{1b}[2J\\\\u{202e}\"} 7\n";
         assert_eq!(page.text, expected);
     }
 

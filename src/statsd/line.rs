@@ -5,6 +5,7 @@
 use std::fmt::{Display, Write};
 
 use regex::Regex;
+use tidegate_engine::text::is_unsafe;
 
 /// The format of lines, and the tags on every line.
 #[derive(Clone, Debug)]
@@ -95,7 +96,7 @@ fn tag(name: &str, value: &str) -> String {
 
 /// The text with `_` for these characters and for control characters.
 fn clean(text: &str, marks: &[char]) -> String {
-    text.replace(|char: char| char.is_control() || marks.contains(&char), "_")
+    text.replace(|char: char| is_unsafe(char) || marks.contains(&char), "_")
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ mod fronts;
 mod gates;
 mod h2spec;
 mod hostile_logs;
+mod hostile_text;
 mod kubernetes;
 mod lane;
 mod lifecycle;

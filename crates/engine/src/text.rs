@@ -2,19 +2,25 @@
 //!
 //! Values, keys and domains come from anybody's requests. Where people see them (logs, pages, messages) they go
 //! through [`one_line`] or [`json_line`]: a value must not begin a second line, move a terminal's cursor, or reverse
-//! text.
+//! text. A text of many lines, whose values went through these, goes through [`lines`] where it leaves the program.
 
 use std::borrow::Cow;
 
 /// The text as one line: control characters, and what breaks or reorders lines, as Rust writes them (`\n`, `\u{1b}`).
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    replaced(text, |line, char| line.extend(char.escape_default()))
+    replaced(text, is_unsafe, |line, char| line.extend(char.escape_default()))
+}
+
+/// Like [`one_line`], for a text of several lines: the ends of lines and tabs stay.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    let is_unsafe = |char| !matches!(char, '\n' | '\t') && is_unsafe(char);
+    replaced(text, is_unsafe, |lines, char| lines.extend(char.escape_default()))
 }
 
 /// Like [`one_line`], for JSON: a parser reads the same value from it.
 pub fn json_line(json: &str) -> Cow<'_, str> {
     // All of these characters have four hexadecimal digits at most, and only occur within strings.
-    replaced(json, |line, char| line.push_str(&format!("\\u{:04x}", u32::from(char))))
+    replaced(json, is_unsafe, |line, char| line.push_str(&format!("\\u{:04x}", u32::from(char))))
 }
 
 /// The first `chars_max` characters of the text, with `…` in place of the rest.
@@ -25,8 +31,12 @@ pub fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
     }
 }
 
-fn replaced(text: &str, replace: impl Fn(&mut String, char)) -> Cow<'_, str> {
-    if !text.contains(is_unsafe) {
+fn replaced(
+    text: &str,
+    is_unsafe: impl Fn(char) -> bool,
+    replace: impl Fn(&mut String, char),
+) -> Cow<'_, str> {
+    if !text.contains(&is_unsafe) {
         return Cow::Borrowed(text);
     }
     let mut line = String::with_capacity(text.len() + 8);
@@ -41,7 +51,7 @@ fn replaced(text: &str, replace: impl Fn(&mut String, char)) -> Cow<'_, str> {
 
 /// Control characters (U+0085, a line's end, is one), the separators of lines and paragraphs, the marks that change
 /// the direction of writing, and the byte order mark, which is invisible.
-fn is_unsafe(char: char) -> bool {
+pub fn is_unsafe(char: char) -> bool {
     matches!(
         char,
         '\u{61c}'
@@ -137,6 +147,7 @@ mod tests {
         assert_eq!(one_line("a\r\n2026 ERROR b\u{1b}[2K\u{9b}1A"), "a\\r\\n2026 ERROR b\\u{1b}[2K\\u{9b}1A");
         assert_eq!(one_line("a\u{85}b\u{2028}c\u{202e}d"), "a\\u{85}b\\u{2028}c\\u{202e}d");
         assert_eq!(one_line("\"schön\" \\ …"), "\"schön\" \\ …");
+        assert_eq!(lines("a\tb\r\n\u{1b}[2K\u{202e}\n"), "a\tb\\r\n\\u{1b}[2K\\u{202e}\n");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use super::page::{JSON, Page, page as page_of, parameter, text};
 use crate::service::Snapshot;
 use crate::status::{Order, Rows, Status, View};
-use tidegate_engine::text::query_decoded;
+use tidegate_engine::text::{json_line, query_decoded};
 
 const HTML: &str = "text/html; charset=utf-8";
 
@@ -90,7 +90,7 @@ pub(super) async fn data(status: &Arc<Status>, rules: Option<Snapshot>, query: &
         None => view(query).map(|view| status.view(&view, rules.as_ref(), status.now_millis())),
     };
     match found {
-        Ok(value) => guarded(page_of(StatusCode::OK, JSON, value.to_string())),
+        Ok(value) => guarded(page_of(StatusCode::OK, JSON, json_line(&value.to_string()).into_owned())),
         Err(expected) => text(StatusCode::BAD_REQUEST, expected),
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{KeyReport, Report, RuleReport, SideReport};
 use crate::replay::keys::Numbers;
 use crate::stamp;
+use tidegate_engine::text::json_line;
 
 impl Report {
     /// The report as JSON, on one line.
@@ -40,7 +41,7 @@ impl Report {
             report["newly_admitted"] = totals.newly_admitted.into();
             report["against"] = side(against);
         }
-        format!("{report}\n")
+        format!("{}\n", json_line(&report.to_string()))
     }
 
     /// The classes of bursts up to the last one that occurred.
