@@ -3,7 +3,8 @@
 //! Counters are known by keys, which are hashes under this secret. So a state is of use only with it: the state holds
 //! it, or, if it comes from a file, a fingerprint.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::state::format::Header;
@@ -15,8 +16,10 @@ pub(super) type SecretBytes = [u8; 16];
 /// A hash of the secret, from which nobody can compute it.
 pub(super) type Fingerprint = [u8; 16];
 
-/// The longest file of a secret, in bytes.
+/// The longest secret in a file, in bytes.
 const FILE_BYTES_MAX: usize = 4 << 10;
+/// So much of a file is read: white space at its ends does not count.
+const FILE_READ_MAX: u64 = 16 << 10;
 /// The shortest, without white space at its ends.
 const FILE_BYTES_MIN: usize = 16;
 
@@ -64,7 +67,10 @@ impl KeySource {
     /// # Errors
     /// When it cannot be read, or is too short or too long.
     pub fn of_file(path: &Path) -> Result<Self, SecretError> {
-        let text = std::fs::read(path).map_err(|source| SecretError::Io { path: path.to_owned(), source })?;
+        let mut text = Vec::new();
+        // A device or a log has no end.
+        let read = File::open(path).and_then(|file| file.take(FILE_READ_MAX).read_to_end(&mut text));
+        read.map_err(|source| SecretError::Io { path: path.to_owned(), source })?;
         let text = text.trim_ascii();
         if !(FILE_BYTES_MIN..=FILE_BYTES_MAX).contains(&text.len()) {
             return Err(SecretError::Length { path: path.to_owned(), length: text.len() });
@@ -109,5 +115,16 @@ impl KeySource {
 impl std::fmt::Debug for KeySource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeySource(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_no_secret() {
+        let refused = KeySource::of_file(Path::new("/dev/zero")).expect_err("far too long").to_string();
+        assert!(refused.contains("(expected 16 to 4096)"), "{refused}");
     }
 }

@@ -18,6 +18,7 @@ mod folder;
 mod json;
 mod key;
 mod reader;
+mod unique_keys;
 mod record;
 mod value;
 #[cfg(test)]
@@ -28,4 +29,5 @@ pub use json::{key_of, read, show};
 pub use key::{KEY_BYTES_MAX, KeyError, KeyPrefix, LEVELS_MAX, RecordKey};
 pub use reader::{Format, LINE_BYTES_MAX, Line, Reader};
 pub use record::{BadRecord, Record, Window};
+pub use unique_keys::UniqueKeys;
 pub use value::BadValue;

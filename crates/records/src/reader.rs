@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::json::{self, FIELDS};
 use crate::key::{LEVELS_MAX, RecordKey};
 use crate::record::{BadRecord, Record, bad};
+use crate::unique_keys::UniqueKeys;
 
 /// The longest line, in bytes.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
@@ -162,7 +163,9 @@ impl Reader {
     /// The record of a line. `None`: it is the heading.
     fn read(&mut self, line: &[u8]) -> Result<Option<(RecordKey, Record)>, BadRecord> {
         if self.format == Format::JsonLines {
-            let value = serde_json::from_slice(line).map_err(|error| BadRecord(error.to_string()))?;
+            let value = serde_json::from_slice(line);
+            let value = value.and_then(|value| serde_json::from_slice(line).map(|UniqueKeys| value));
+            let value = value.map_err(|error| BadRecord(error.to_string()))?;
             return json::read(&value).map(Some);
         }
         let cells = self.cells.of(line)?;
@@ -229,6 +232,10 @@ fn columns(cells: Vec<String>) -> Result<Vec<Column>, BadRecord> {
             )),
         },
     };
+    let twice = |(at, cell): &(usize, &String)| cells[..*at].contains(cell);
+    if let Some((_, cell)) = cells.iter().enumerate().find(twice) {
+        return bad(format!("{cell:?} is the name of two columns (expected each once)"));
+    }
     cells.iter().map(column).collect()
 }
 
@@ -330,6 +337,19 @@ mod tests {
         );
         let unknown = said(Format::Csv, "domain,tenant\nshop,a\n");
         assert!(unknown[0].starts_with("1! \"tenant\" is no column") && unknown.len() == 2, "{unknown:?}");
+    }
+
+    #[test]
+    fn what_stands_twice_is_refused() {
+        for twice in ["requests_per_unit", "entry.tenant", "domain"] {
+            let heading = format!("domain,entry.tenant,requests_per_unit,{twice}\nshop,a,1,2\n");
+            let said = said(Format::Csv, &heading);
+            let expected = format!("1! {twice:?} is the name of two columns (expected each once)");
+            assert!(said[0] == expected && said.len() == 2, "{said:?}");
+        }
+        let line = r#"{"domain":"d","entries":[{"key":"a","value":"b"}],"requests_per_unit":5,"requests_per_unit":6}"#;
+        let said = said(Format::JsonLines, line);
+        assert!(said[0].contains("duplicate field \"requests_per_unit\""), "{said:?}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! [`Tokio`] serves production. A simulation passes its own [`Runtime`] and runs many nodes in one thread under one
 //! seed. Nothing else in this crate reads a clock, starts a task or opens a socket.
 
+mod bounded;
 mod on_tokio;
 
 use std::time::{Duration, Instant};

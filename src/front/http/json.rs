@@ -5,21 +5,19 @@
 //! unknown field is refused by its name, because ignoring it would hide a typo. Works on descriptors at run time, which
 //! is slower than generated code, so nothing else does.
 
-mod keys;
-
 use std::sync::LazyLock;
 
 use http::StatusCode;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
-use self::keys::UniqueKeys;
 use super::page::{JSON, Page, page};
 use super::refused;
 use crate::front::{Handler, Refusal, proto};
 use crate::metrics::Front;
 use crate::spans::CallSpan;
 use tidegate_engine::decision::Code;
+use tidegate_records::UniqueKeys;
 
 struct Messages {
     request: MessageDescriptor,

@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
+use super::bounded::{Bounded, Unanswered};
 use super::{Runtime, Task, Transport};
 use crate::address::{Access, Address};
 use crate::clock;
@@ -31,6 +32,7 @@ pub struct Tokio;
 /// A socket to one server, and the task that drives it.
 pub struct TokioTransport {
     connection: MultiplexedConnection,
+    unanswered: Unanswered,
     driver: AbortHandle,
 }
 
@@ -112,20 +114,25 @@ where
         .set_response_timeout(None)
         .set_pipeline_buffer_size(CALLS_QUEUED_MAX)
         .set_write_backpressure_boundary(64 << 10);
+    let unanswered = Unanswered::default();
+    let stream = Bounded::new(stream, unanswered.clone());
     let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-    Ok(TokioTransport { connection, driver: tokio::spawn(driver).abort_handle() })
+    Ok(TokioTransport { connection, unanswered, driver: tokio::spawn(driver).abort_handle() })
 }
 
 impl Transport for TokioTransport {
     async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        self.connection.clone().send_packed_command(command).await
+        let reply = self.connection.clone().send_packed_command(command).await;
+        self.unanswered.answered();
+        reply
     }
 
     async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(command.clone());
-        let replies = self.connection.clone().send_packed_commands(&both, 1, 1).await?;
-        Ok(replies.into_iter().next_back().unwrap_or(Value::Nil))
+        let replies = self.connection.clone().send_packed_commands(&both, 1, 1).await;
+        self.unanswered.answered();
+        Ok(replies?.into_iter().next_back().unwrap_or(Value::Nil))
     }
 
     fn close(&self) {
