@@ -35,7 +35,7 @@ use crate::logging::REPORT;
 use crate::settings::{Problem, Row, TABLE, misspelt};
 use crate::source::file::{FileSource, Layout, SourceError};
 use tidegate_engine::rules::{Diagnostic, Ink, RuleSet, load};
-use tidegate_engine::text::{lines, one_line};
+use tidegate_engine::text::lines;
 
 /// A bad setting or a bad command line (EX_USAGE).
 const EXIT_USAGE: u8 = 64;
@@ -320,7 +320,7 @@ fn bad_settings(problems: &[Problem]) -> ExitCode {
 /// Prints a problem for people.
 fn print_error(what: std::fmt::Arguments<'_>) {
     // If the terminal is gone, nobody can read it.
-    let _ = writeln!(io::stderr(), "tidegate: {}", one_line(&what.to_string()));
+    let _ = writeln!(io::stderr(), "tidegate: {}", lines(&what.to_string()));
 }
 
 #[cfg(test)]

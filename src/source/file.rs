@@ -23,6 +23,7 @@ pub use self::watch::{Reread, Watch};
 
 use self::walk::{Found, Observer, walk};
 use tidegate_engine::rules::SourceFile;
+use tidegate_engine::text::one_line;
 
 /// The most files in one rule set. A folder with more is certainly not one of rules.
 const FILES_MAX: usize = 10_000;
@@ -79,7 +80,7 @@ pub struct Contents {
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The system returned an error.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}", shown(path))]
     Io {
         /// The path that could not be read.
         path: PathBuf,
@@ -88,13 +89,13 @@ pub enum SourceError {
         error: io::Error,
     },
     /// It is a fifo, a socket or a device. Reading it could block.
-    #[error("{}: neither a file nor a folder", path.display())]
+    #[error("{}: neither a file nor a folder", shown(path))]
     NotAFile {
         /// Its path.
         path: PathBuf,
     },
     /// The folder holds more than rules would.
-    #[error("{}: more than {max} {what}", path.display())]
+    #[error("{}: more than {max} {what}", shown(path))]
     TooMuch {
         /// The folder.
         path: PathBuf,
@@ -103,6 +104,11 @@ pub enum SourceError {
         /// The things that are bounded, such as files.
         what: &'static str,
     },
+}
+
+/// A path on one line: whoever may write into a folder chooses the names in it.
+fn shown(path: &Path) -> String {
+    one_line(&path.display().to_string()).into_owned()
 }
 
 impl SourceError {

@@ -182,6 +182,7 @@ fn draw(number: u64) -> u64 {
 /// A thousand entries, five hundred keys that are asked for again and again, and far more that come once.
 /// TIDEGATE_ONE_TIME_KEYS says how many more.
 #[test]
+#[allow(clippy::disallowed_methods, reason = "a soak says how many keys come")]
 fn keys_that_come_once_do_not_wear_the_cache_out() {
     const HOT: u64 = 500;
     /// Keys that come once, between two rounds of the others.
