@@ -13,7 +13,7 @@ use crate::app::{AppError, Essential, dead};
 use crate::clock::Clock;
 use crate::configuration::{Admin, Configuration};
 use crate::disk::{Disk, SystemDisk};
-use crate::front::http::{AdminToken, Gate, TokenError};
+use crate::front::http::{AdminToken, Gate, Hosts, TokenError};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
 use crate::status::{Reload, ReloadLog, Subject};
 
