@@ -7,6 +7,7 @@
 #[path = "../../src"]
 #[allow(dead_code, unused_imports, reason = "the models ask less than the crate has")]
 mod src {
+    pub mod cost;
     pub mod decision;
     pub mod exceptions;
     pub mod key;
@@ -37,6 +38,6 @@ mod explore;
 mod models;
 
 use src::{
-    decision, exceptions, key, known, limit, look, memory, metric_name, plan, records, reported, request,
-    rule, rules, settle, sip, text, time, unit,
+    cost, decision, exceptions, key, known, limit, look, memory, metric_name, plan, records, reported,
+    request, rule, rules, settle, sip, text, time, unit,
 };
