@@ -4,7 +4,7 @@
 //! several descriptors, refused ones and missing ones in between. What belongs to one request of a batch and is given to
 //! another shows where they ask different counters.
 
-use super::{Ask, Form, Scenario, drawn};
+use super::{Ask, Form, LimitSpec, Scenario, drawn, operators, records};
 use crate::random::Random;
 
 /// Makes the draws of batches others than those of the rest.
@@ -15,7 +15,7 @@ const KEYS: u64 = 3;
 const MORE_MAX: u64 = 7;
 
 /// Half of all scenarios have batches.
-pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
+pub(super) fn add(random: &mut Random, scenario: &mut Scenario, is_staged: bool) {
     if random.one_in(2) {
         return;
     }
@@ -35,6 +35,23 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
         asks.insert(first + random.below(more + 1) as usize, ask);
     }
     scenario.asks = asks;
+    if !is_staged && random.one_in(2) {
+        set_apart(random, scenario);
+    }
+}
+
+/// Counters of a limit get records or exceptions of their own. Those of another request show where a node decides by a lease:
+/// a limit that has leases is chosen, if there is one.
+fn set_apart(random: &mut Random, scenario: &mut Scenario) {
+    let (limits, is_free) =
+        (&scenario.limits, |limit: &LimitSpec| !limit.is_override && limit.recorded.is_none());
+    let leased = limits.iter().position(|limit| limit.is_leased && is_free(limit));
+    let Some(limit) = leased.or_else(|| limits.iter().position(is_free)) else { return };
+    match random.one_in(2) {
+        true => records::of_limit(random, scenario, limit),
+        false => (0..2).for_each(|_| operators::except_of_limit(random, scenario, limit)),
+    }
+    scenario.faults.sort_by_key(|fault| fault.at);
 }
 
 /// Another request of the same batch.

@@ -73,7 +73,7 @@ impl Scenario {
             records::add(&mut random.fork(), &mut scenario);
         }
         // What is added later draws from generators of its own: so older seeds mean the same runs where it adds nothing.
-        batches::add(&mut Random::new(seed ^ batches::OWN), &mut scenario);
+        batches::add(&mut Random::new(seed ^ batches::OWN), &mut scenario, staged.is_some());
         scenario
     }
 }

@@ -32,6 +32,11 @@ pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
 /// An exception, made at each node, and ended there.
 fn except(random: &mut Random, scenario: &mut Scenario) {
     let number = random.below(scenario.limits.len() as u64) as usize;
+    except_of_limit(random, scenario, number);
+}
+
+/// The same of this limit.
+pub(super) fn except_of_limit(random: &mut Random, scenario: &mut Scenario, number: usize) {
     let key = random.pick(&[None, Some(0), Some(1)]);
     let requests = Some(random.pick(&[1, 5, 20, 40, 200]));
     let effect = random.pick(&[

@@ -17,9 +17,13 @@ pub const HEARD_MAX: Time = 500 * MILLI;
 /// Some scenarios have records.
 pub(super) fn add(random: &mut Random, scenario: &mut Scenario) {
     let limit = random.below(scenario.limits.len() as u64) as usize;
-    if scenario.limits[limit].is_override || !random.one_in(6) {
-        return;
+    if !scenario.limits[limit].is_override && random.one_in(6) {
+        of_limit(random, scenario, limit);
     }
+}
+
+/// This limit has records.
+pub(super) fn of_limit(random: &mut Random, scenario: &mut Scenario, limit: usize) {
     scenario.stale_mode = random.pick(&[StaleMode::Rule, StaleMode::Last, StaleMode::Deny]);
     scenario.record_cache = random.pick(&[1, 2, 100]);
     scenario.limits[limit].recorded = Some(0);
