@@ -15,9 +15,11 @@ mod logs;
 mod man;
 mod replay;
 mod settings;
+mod shown;
 mod state;
 mod suggest;
 mod test;
+mod times;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -111,6 +113,7 @@ pub fn main(arguments: Vec<OsString>, environment: HashMap<String, String>) -> E
         Some(("test", own)) => test::run(own, flag_of(own, &matches), variable),
         Some(("exception", own)) => admin::exception(own, flag_of(own, &matches), variable),
         Some(("counter", own)) => admin::counter(own, flag_of(own, &matches), variable),
+        Some(("audit", own)) => admin::audit(own, flag_of(own, &matches), variable),
         Some(("limit", own)) => limit::run(own, flag_of(own, &matches), variable),
         Some(("completions", own)) => Ok((completions::run(own), ExitCode::SUCCESS)),
         Some(("man", own)) => man::run(own),
@@ -196,6 +199,7 @@ fn command() -> Command {
         admin::exception_command(),
         admin::counter_command(),
         limit::command(),
+        admin::audit_command(),
         completions::command(),
         man::command(),
     ];

@@ -1,17 +1,18 @@
-//! `tidegate exception` and `tidegate counter`: the admin API of running limiters, as commands.
+//! `tidegate exception`, `tidegate counter` and `tidegate audit`: the admin API of running limiters, as commands.
 //!
 //! In: one change or question, and the limiters that it goes to. Out: the answer of each. A change names an id, so that
 //! sending it again to those that failed changes nothing at the others.
 
 use std::process::ExitCode;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 use http::{HeaderValue, Method};
 use serde_json::{Map, Value, json};
 
 use super::answers::{self, Answers};
 use super::debug_port::{self, Call, Limiter, send};
-use super::{Done, arguments_of, flag_of, given, read_only};
+use super::shown::{self, Form};
+use super::{Done, arguments_of, flag_of, given, read_only, times};
 use crate::app::token_header;
 use crate::clock::Clock;
 use crate::configuration::Configuration;
@@ -31,13 +32,14 @@ pub(super) const SETTINGS: &[&str] = &[
     "ADMIN_TOKEN_FILE",
 ];
 
-/// The fields of an exception that are options of the command, as texts.
-pub(super) const TEXTS: [(&str, &str, &str); 4] = [
-    ("who", "NAME", "who makes it"),
-    ("why", "TEXT", "why"),
-    ("from", "TIME", "when it begins, such as 2026-11-30T08:00:00Z; else at once"),
-    ("until", "TIME", "when it ends; else when somebody ends it"),
-];
+/// Who makes a change, and why: the audit has both.
+pub(super) fn author(needs_why: bool) -> [Arg; 2] {
+    let text = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
+    [
+        text("who", "NAME").required(true).help("who makes the change, for the audit"),
+        text("why", "TEXT").required(needs_why).help("why, for the audit"),
+    ]
+}
 
 /// The command of exceptions.
 pub(super) fn exception_command() -> Command {
@@ -48,7 +50,6 @@ pub(super) fn exception_command() -> Command {
     let switch = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
     };
-    let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
     let put = Command::new("put")
         .about("Makes an exception, or replaces the one with this id")
         .arg(id())
@@ -57,9 +58,11 @@ pub(super) fn exception_command() -> Command {
         .arg(number("burst", "another burst"))
         .arg(switch("unlimited", "counted, and never denied"))
         .arg(switch("deny", "nothing passes"))
-        .args(TEXTS.map(text));
-    let end = Command::new("end").about("Ends an exception").arg(id()).args([TEXTS[0], TEXTS[1]].map(text));
-    let list = Command::new("list").about("Lists all exceptions, a line of JSON each");
+        .group(effect(&["requests-per-unit", "burst", "unlimited", "deny"]))
+        .args(times::arguments())
+        .args(author(true));
+    let end = Command::new("end").about("Ends an exception").arg(id()).args(author(false));
+    let list = Command::new("list").about("Lists all exceptions");
     Command::new("exception")
         .about("Makes, ends or lists other limits for some, while it runs")
         .subcommand_required(true)
@@ -69,31 +72,44 @@ pub(super) fn exception_command() -> Command {
 /// The command of counters.
 pub(super) fn counter_command() -> Command {
     let peek = Command::new("peek").about("Shows what a counter holds").args(path());
-    let text = |(name, value, help)| Arg::new(name).long(name).value_name(value).help(help);
     let id =
         "its number, the nanoseconds since 1970 in 16 digits of hex; else now. Sent again it changes nothing";
     let id = || Arg::new(ID).long(ID).value_name("HEX").help(id);
     let reset = Command::new("reset").about("Begins a counter anew").args(path());
-    let reset = reset.args([TEXTS[0], TEXTS[1]].map(text)).arg(id());
+    let reset = reset.args(author(true)).arg(id());
     let [domain, entries] = path();
     let help = "the first entries of rules, as the rules have them; none: all rules of the domain";
     let reset_all = Command::new("reset-all")
         .about("Begins all counters of the rules at and below a path anew")
         .args([domain, entries.num_args(0..).required(false).help(help)])
-        .args([TEXTS[0], TEXTS[1]].map(text))
+        .args(author(true))
         .arg(id());
     let [domain, entries] = path();
+    let entries =
+        entries.num_args(0..).help("the entries of the rule, as the rules have them; none: the first rules");
     let top = Command::new("top")
-        .about("Shows the fullest counters of a rule, and those that deny most, since the first question about it")
-        .args([domain, entries.help("the entries of the rule, as the rules have them")])
+        .about("Shows the fullest counters of rules, and those that deny most, since the first question about them")
+        .args([domain, entries].map(|argument| argument.required(false)))
         .arg(Arg::new("most").long("most").value_name("N").value_parser(value_parser!(u32)).help("so many at most"));
-    let resets = Command::new("resets").about("Lists the last reset of each path, a line of JSON each");
+    let resets = Command::new("resets").about("Lists the last reset of each path");
     Command::new("counter")
         .about("Shows or resets counters of running limiters")
         .subcommand_required(true)
         .subcommands(
             [peek, top, reset, reset_all, resets].map(|command| everywhere(command).arg(answers::argument())),
         )
+}
+
+/// The command of the audit.
+pub(super) fn audit_command() -> Command {
+    let audit =
+        Command::new("audit").about("Lists who changed what since the limiter started, the newest last");
+    everywhere(audit).arg(answers::argument())
+}
+
+/// At least one of these options has to be given.
+pub(super) fn effect(options: &'static [&'static str]) -> ArgGroup {
+    ArgGroup::new("effect").args(options).required(true).multiple(true)
 }
 
 /// The entries of a descriptor.
@@ -121,12 +137,12 @@ pub(super) fn exception(
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Done {
-    run(matches, flag, variable, |command, own| {
+    run(matches.subcommand(), flag, variable, |command, own| {
         let path = || format!("/admin/exceptions/{}", encoded(&text(own, "id").unwrap_or_default()));
         match command {
-            "put" => (Method::PUT, path(), Value::Object(fields(own))),
-            "end" => (Method::DELETE, path(), Value::Object(fields(own))),
-            _ => (Method::GET, "/admin/exceptions".to_owned(), Value::Null),
+            "put" => (Method::PUT, path(), Value::Object(fields(own)), shown::change),
+            "end" => (Method::DELETE, path(), Value::Object(fields(own)), shown::change),
+            _ => (Method::GET, "/admin/exceptions".to_owned(), Value::Null, shown::exceptions),
         }
     })
 }
@@ -139,38 +155,53 @@ pub(super) fn counter(
 ) -> Done {
     // One number for all limiters, so that sending it again to those that failed changes nothing at the others.
     let now = id(Clock::start().now().as_nanos());
-    run(matches, flag, variable, |command, own| match command {
-        "resets" => (Method::GET, "/admin/resets".to_owned(), Value::Null),
+    run(matches.subcommand(), flag, variable, |command, own| match command {
+        "resets" => (Method::GET, "/admin/resets".to_owned(), Value::Null, shown::resets),
         "reset" | "reset-all" => {
             let mut fields = fields(own);
             fields.insert(ID.to_owned(), text(own, ID).unwrap_or_else(|| now.clone()).into());
             let path = if command == "reset" { "/admin/counters/reset" } else { "/admin/resets" };
-            (Method::POST, path.to_owned(), Value::Object(fields))
+            (Method::POST, path.to_owned(), Value::Object(fields), shown::change)
         }
-        _ => (Method::POST, format!("/admin/counters/{command}"), Value::Object(fields(own))),
+        "peek" => (Method::POST, "/admin/counters/peek".to_owned(), Value::Object(fields(own)), shown::peek),
+        _ => (Method::POST, "/admin/counters/top".to_owned(), Value::Object(fields(own)), shown::top),
     })
+}
+
+/// Runs `tidegate audit`.
+pub(super) fn audit(
+    matches: &ArgMatches,
+    flag: impl Fn(&Row) -> Option<String>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Done {
+    let asked =
+        |_: &str, _: &ArgMatches| (Method::GET, "/admin/audit".to_owned(), Value::Null, shown::audit as Form);
+    run(Some(("audit", matches)), flag, variable, asked)
 }
 
 /// Sends one request to every limiter, and shows what each answers.
 pub(super) fn run(
-    matches: &ArgMatches,
+    command: Option<(&str, &ArgMatches)>,
     flag: impl Fn(&Row) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
-    request: impl Fn(&str, &ArgMatches) -> (Method, String, Value),
+    request: impl Fn(&str, &ArgMatches) -> (Method, String, Value, Form),
 ) -> Done {
-    let Some((command, own)) = matches.subcommand() else { return Ok((String::new(), ExitCode::FAILURE)) };
+    let Some((command, own)) = command else { return Ok((String::new(), ExitCode::FAILURE)) };
     let given = flag_of(own, own);
     let configuration = read_only(SETTINGS, |row| given(row).or_else(|| flag(row)), variable)?;
     let limiters = Limiter::named(own, &configuration.listeners)?;
-    let (method, path, body) = request(command, own);
+    let (method, path, mut sent, form) = request(command, own);
+    for (name, at) in times::fields(own, Clock::start().now())? {
+        sent[name] = at.into();
+    }
     let token = token(&configuration)?;
-    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let body = if sent.is_null() { String::new() } else { sent.to_string() };
     let call = Call { method, path, body, token: token.as_ref() };
     let answers = Answers::of(own, limiters.len());
     let (mut out, mut code) = (String::new(), ExitCode::SUCCESS);
     for limiter in &limiters {
         match ask(limiter, &call) {
-            Ok(body) => out.extend(body.lines().map(|line| answers.line(limiter, line))),
+            Ok(body) => out += &answers.lines(limiter, &sent, &body, form),
             Err(why) => {
                 out += &answers.failure(limiter, &why);
                 code = ExitCode::FAILURE;
@@ -213,7 +244,7 @@ pub(super) fn text(own: &ArgMatches, name: &str) -> Option<String> {
 pub(super) fn fields(own: &ArgMatches) -> Map<String, Value> {
     let number = |name: &str| given::<u32>(own, name).copied();
     let mut fields = Map::new();
-    for name in ["domain", "who", "why", "from", "until"] {
+    for name in ["domain", "who", "why"] {
         fields.extend(text(own, name).map(|text| (name.to_owned(), text.into())));
     }
     for (option, name) in [("requests-per-unit", "requests_per_unit"), ("burst", "burst"), ("most", "most")] {

@@ -1,7 +1,7 @@
-//! The answers of limiters, as commands print them.
+//! The answers of limiters, as commands print them: text for people, or with `--format json` the lines that came.
 //!
-//! In: lines that limiters answered, and why some did not. Out: the same lines. With several limiters each says whose it is: a
-//! name before it, or, with `--format json`, a field in it. There what failed is a line of JSON too.
+//! In: lines of JSON that limiters answered, and why some did not. Out: text as `shown` makes it, after the name of the limiter
+//! if there are several; or the same lines, each with a field for whose it is. There what failed is a line of JSON too.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches};
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::debug_port::Limiter;
 use super::print_error;
+use super::shown::Form;
 use tidegate_engine::text::{json_line, one_line};
 
 const FORMAT: &str = "format";
@@ -22,13 +23,13 @@ pub(super) fn argument() -> Arg {
         .long(FORMAT)
         .value_parser(PossibleValuesParser::new(["text", JSON]))
         .default_value("text")
-        .help("json: what fails is a line of JSON too, and each line has a field for whose it is if there are several")
+        .help("text for people; json for programs: a line each, also of what fails, with a field for whose it is if there are several")
 }
 
 /// How answers are printed.
 #[derive(Clone, Copy)]
 pub(super) struct Answers {
-    as_json: bool,
+    pub(super) as_json: bool,
     are_several: bool,
 }
 
@@ -44,24 +45,39 @@ impl Answers {
         Self { as_json: false, are_several: limiters > 1 }
     }
 
-    /// A line of a limiter, with its end.
-    pub(super) fn line(self, limiter: &Limiter, line: &str) -> String {
-        let line = &*json_line(line);
-        let name = limiter.name();
-        match (self.are_several, self.as_json) {
-            (false, _) => format!("{line}\n"),
-            (true, false) => format!("{name}\t{line}\n"),
-            (true, true) => match serde_json::from_str(line) {
-                Ok(Value::Object(mut fields)) => {
-                    fields.insert(LIMITER.to_owned(), name.into());
-                    format!("{}\n", json_line(&Value::Object(fields).to_string()))
-                }
-                _ => format!("{}\n", json!({LIMITER: name, "answer": line})),
-            },
+    /// The lines of a limiter that answered what was sent.
+    pub(super) fn lines(self, limiter: &Limiter, sent: &Value, lines: &str, form: Form) -> String {
+        if self.as_json {
+            return lines.lines().map(|line| self.json_line(limiter, line)).collect();
+        }
+        let read = |line: &str| serde_json::from_str(line).unwrap_or_else(|_| Value::from(line));
+        let text = form(sent, &lines.lines().map(read).collect::<Vec<_>>());
+        self.text_of(limiter, &text)
+    }
+
+    /// A text of a limiter.
+    pub(super) fn text_of(self, limiter: &Limiter, text: &str) -> String {
+        match (self.are_several, text.lines().count()) {
+            (false, _) => text.to_owned(),
+            (true, 1) => format!("{}: {text}", limiter.name()),
+            (true, _) => format!("{}:\n{text}\n", limiter.name()),
         }
     }
 
-    /// Tells people why a limiter did not answer. Returns what programs are told.
+    /// A line of a limiter as JSON, with its end.
+    pub(super) fn json_line(self, limiter: &Limiter, line: &str) -> String {
+        let line = &*json_line(line);
+        match serde_json::from_str(line) {
+            _ if !self.are_several => format!("{line}\n"),
+            Ok(Value::Object(mut fields)) => {
+                fields.insert(LIMITER.to_owned(), limiter.name().into());
+                format!("{}\n", json_line(&Value::Object(fields).to_string()))
+            }
+            _ => format!("{}\n", json!({LIMITER: limiter.name(), "answer": line})),
+        }
+    }
+
+    /// Reports to people why a limiter did not answer. Returns the line for programs.
     pub(super) fn failure(self, limiter: &Limiter, why: &str) -> String {
         let (name, why) = (limiter.name(), one_line(why));
         print_error(format_args!("{name}: {why}"));

@@ -12,10 +12,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use http::{HeaderValue, Method};
 use serde_json::{Map, Value};
 
-use super::admin::{self, SETTINGS, TEXTS, everywhere, path};
+use super::admin::{self, SETTINGS, author, effect, everywhere, path};
 use super::answers::{self, Answers};
 use super::debug_port::{Call, Limiter};
-use super::{Done, flag_of, given, read_only};
+use super::{Done, flag_of, given, read_only, shown};
 use crate::settings::Row;
 
 /// Records of a page that is fetched.
@@ -53,12 +53,13 @@ pub(super) fn command() -> Command {
                 .help("counted, and never denied"),
         )
         .arg(shadow.value_parser(value_parser!(bool)).help("whether it only counts and reports"))
-        .args([TEXTS[0], TEXTS[1]].map(text));
+        .group(effect(&["requests-per-unit", "unlimited"]))
+        .args(author(true));
     let get = Command::new("get").about("Shows the record of a key").args(path());
     let delete = Command::new("delete").about("Removes the record of a key").args(path());
-    let delete = delete.args([TEXTS[0], TEXTS[1]].map(text));
+    let delete = delete.args(author(false));
     let most = number(("most", "only the first so many")).default_value("1000");
-    let list = Command::new("list").about("Lists records, a line of JSON each").args(prefix()).arg(most);
+    let list = Command::new("list").about("Lists records").args(prefix()).arg(most);
     let export = Command::new("export").about("Writes all records, as `load` reads them").args(prefix());
     Command::new("limit")
         .about("Limits for single keys of running limiters: one, or millions")
@@ -91,18 +92,19 @@ pub(super) fn run(
                 true => Answers::text(limiters.len()),
                 false => Answers::of(own, limiters.len()),
             };
-            let asking = Asking { limiters, token: admin::token(&configuration)?, answers };
+            let is_export = command == "export";
+            let asking = Asking { limiters, token: admin::token(&configuration)?, answers, is_export };
             match is_load {
                 true => load::run(own, &asking),
                 false => Ok((String::new(), list(own, &asking))),
             }
         }
-        _ => admin::run(matches, flag, variable, |command, own| {
+        _ => admin::run(matches.subcommand(), flag, variable, |command, own| {
             let body = Value::Object(fields(own));
             match command {
-                "put" => (Method::PUT, "/admin/records".to_owned(), body),
-                "delete" => (Method::DELETE, "/admin/records".to_owned(), body),
-                _ => (Method::POST, "/admin/records/get".to_owned(), body),
+                "put" => (Method::PUT, "/admin/records".to_owned(), body, shown::change),
+                "delete" => (Method::DELETE, "/admin/records".to_owned(), body, shown::change),
+                _ => (Method::POST, "/admin/records/get".to_owned(), body, shown::records),
             }
         }),
     }
@@ -113,6 +115,7 @@ struct Asking {
     limiters: Vec<Limiter>,
     token: Option<HeaderValue>,
     answers: Answers,
+    is_export: bool,
 }
 
 impl Asking {
@@ -143,7 +146,7 @@ fn fields(own: &ArgMatches) -> Map<String, Value> {
     fields
 }
 
-/// Prints records page by page, as many as there are or as are asked for.
+/// Prints records page by page, as many as there are or as are asked for. An export is always lines that `load` reads.
 fn list(own: &ArgMatches, asking: &Asking) -> ExitCode {
     let most = given::<u32>(own, "most").map_or(u64::MAX, |most| u64::from(*most));
     let all = asking.limiters.iter().map(|limiter| list_one(admin::fields(own), most, asking, limiter));
@@ -161,9 +164,13 @@ fn list_one(mut asked: Map<String, Value>, most: u64, asking: &Asking, limiter: 
         let page = asking.post(limiter, "/admin/records/list".to_owned(), body)?;
         let page: Value = serde_json::from_str(&page).unwrap_or_default();
         let records = page["records"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
+        let lines = match asking.is_export {
+            true => lines.lines().map(|line| asking.answers.json_line(limiter, line)).collect(),
+            false => asking.answers.lines(limiter, &Value::Null, &lines, shown::records),
+        };
         // Whoever reads may have seen enough.
-        let line = |record: &Value| asking.answers.line(limiter, &record.to_string());
-        records.iter().try_for_each(|record| out.write_all(line(record).as_bytes())).ok()?;
+        out.write_all(lines.as_bytes()).ok()?;
         left -= (records.len() as u64).min(left);
         match &page["next"] {
             Value::Null => break,

@@ -232,7 +232,8 @@ fn the_command_resets_below_a_path_at_every_limiter_once() {
     for limiter in [&one, &two] {
         assert_eq!(all_passed(limiter), [0, 3, 0]);
     }
-    let listed = String::from_utf8_lossy(&tidegate(&["counter", "resets"]).stdout).into_owned();
+    let listed =
+        String::from_utf8_lossy(&tidegate(&["counter", "resets", "--format", "json"]).stdout).into_owned();
     let ids: Vec<_> = listed.lines().filter_map(|line| line.split("\"id\":").nth(1)).collect();
     assert!(ids.len() == 2 && ids[0] == ids[1], "{listed}");
     let id = ids[0].trim_matches(|char| "\"}".contains(char));
@@ -273,7 +274,7 @@ fn the_fullest_and_the_most_denied_counters_of_a_rule_are_shown() {
         let to = format!("127.0.0.1:{}", limiter.ports().debug);
         let mut command = Command::new(binary());
         command.env_clear().env("ADMIN_TOKEN", TOKEN).args(["counter", "top", "shop", "user", "--most", "1"]);
-        let done = command.args(["--to", &to]).output().expect("it runs");
+        let done = command.args(["--format", "json", "--to", &to]).output().expect("it runs");
         let told: Value = serde_json::from_slice(&done.stdout).expect("JSON");
         assert_eq!(told["fullest"].as_array().map(Vec::len), Some(1), "{told}");
     }

@@ -3,8 +3,8 @@
 use std::fs;
 
 use crate::commands::{folder, tidegate};
-use crate::harness::http;
 use crate::harness::tidegate::Setup;
+use crate::harness::{grpc, http};
 
 const RULES: &str =
     "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: hour, requests_per_unit: 2}\n";
@@ -84,4 +84,93 @@ fn the_manual_has_a_page_for_each_command_of_a_command() {
     let (code, _, complaint) = tidegate(&["man", "excepton"], &[]);
     assert!(code == 64 && complaint.contains("expected one of check, "), "{complaint}");
     assert_eq!(tidegate(&["man", "--all", "/nowhere"], &[]).0, 1);
+}
+
+/// A limiter with a token, and what commands get from it. Their zone is five hours behind.
+fn operated(setup: Setup) -> (crate::harness::tidegate::Tidegate, impl Fn(&[&str]) -> (i32, String, String)) {
+    let limiter = setup.rules("shop.yaml", RULES).env("ADMIN_TOKEN", "t").start();
+    let port = limiter.ports().debug.to_string();
+    let run = move |words: &[&str]| {
+        let variables = [
+            ("DEBUG_HOST", "127.0.0.1"),
+            ("DEBUG_PORT", port.as_str()),
+            ("ADMIN_TOKEN", "t"),
+            ("TZ", "EST5"),
+        ];
+        tidegate(words, &variables)
+    };
+    (limiter, run)
+}
+
+const BY: [&str; 4] = ["--who", "jane", "--why", "a test"];
+
+#[test]
+fn times_are_typed_as_people_say_them_and_said_back_with_their_zone() {
+    let (_limiter, run) = operated(Setup::new());
+    let put = |more: &[&str]| {
+        run(&[&["exception", "put", "x", "shop", "user=a", "--deny"], &BY[..], more].concat())
+    };
+    let (code, text, complaint) = put(&["--until", "2126-11-30 08:00"]);
+    assert_eq!(code, 0, "{complaint}");
+    assert!(
+        text.starts_with("x: made, until Saturday 2126-11-30 08:00:00 EST (2126-11-30T13:00:00Z)\n"),
+        "{text}"
+    );
+    let (_, text, _) = put(&["--until", "Monday"]);
+    assert!(text.starts_with("x: replaced, until Monday 20") && text.contains(" 00:00:00 EST ("), "{text}");
+    assert!(put(&["--for", "2h"]).1.contains(" EST ("));
+    let (_, listed, _) = run(&["exception", "list"]);
+    let lines: Vec<_> = listed.lines().collect();
+    assert!(lines[0].starts_with("ID  PATH         LIMIT           IN FORCE  UNTIL"), "{listed}");
+    assert!(
+        lines[1].starts_with("x   shop user=a  nothing passes  yes       20")
+            && lines[1].ends_with("jane  a test"),
+        "{listed}"
+    );
+    for (option, wrong) in [("--until", "someday"), ("--from", "25:00"), ("--for", "ages")] {
+        let (code, _, complaint) = put(&[option, wrong]);
+        assert!(
+            code == 64 && complaint.starts_with(&format!("tidegate: {option}: {wrong:?} is no ")),
+            "{complaint}"
+        );
+    }
+    assert_eq!(put(&["--for", "1h", "--until", "Monday"]).0, 64);
+    let (_, json, _) = run(&["exception", "list", "--format", "json"]);
+    assert!(json.starts_with("{") && json.contains("\"until\":\"20"), "{json}");
+}
+
+#[test]
+fn all_flags_that_are_missing_are_named_at_once() {
+    for words in [&["exception", "put", "x", "shop", "user=a"][..], &["limit", "put", "shop", "user=a"]] {
+        let (code, _, complaint) = tidegate(words, &[]);
+        assert_eq!(code, 64);
+        for flag in ["--who <NAME>", "--why <TEXT>", "--requests-per-unit <N>", "--unlimited"] {
+            assert!(complaint.contains(flag), "{words:?}: {flag}: {complaint}");
+        }
+    }
+}
+
+#[test]
+fn counters_of_all_rules_are_watched_and_the_audit_lists_changes() {
+    let (limiter, run) = operated(Setup::new());
+    let (code, text, complaint) = run(&["counter", "top"]);
+    assert_eq!(code, 0, "{complaint}");
+    assert!(text.starts_with("shop.user: it has just begun to watch: ask again"), "{text}");
+    let client = limiter.client();
+    (0..3).for_each(|_| drop(client.ask(grpc::question("shop", &[&[("user", "a")]]))));
+    let (_, text, _) = run(&["counter", "top"]);
+    assert!(text.contains("\n2     2   user=a ") && text.contains("\n1       user=a\n"), "{text}");
+    let (_, text, _) = run(&["counter", "peek", "shop", "user=a"]);
+    assert!(
+        text.starts_with("shop user=a: 2 counted, 0 left, room again in ") && text.contains(" min\n"),
+        "{text}"
+    );
+    let (_, text, _) = run(&[&["counter", "reset", "shop", "user=a"], &BY[..]].concat());
+    assert!(text.starts_with("shop user=a: reset"), "{text}");
+    let (code, text, complaint) = run(&["audit"]);
+    assert_eq!(code, 0, "{complaint}");
+    let row: Vec<_> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+    assert!(row.contains(&"jane") && row.contains(&"counter_reset") && row.contains(&"done"), "{text}");
+    let asked = run(&["ask", "shop", "user=a"]).1;
+    assert!(!asked.contains("3600 s"), "{asked}");
 }

@@ -23,6 +23,24 @@ pub fn json_line(json: &str) -> Cow<'_, str> {
     replaced(json, is_unsafe, |line, char| line.push_str(&format!("\\u{:04x}", u32::from(char))))
 }
 
+/// A time for people in its two largest units, rounded up: `45 s`, `1 h 10 min`, `3 d`.
+pub fn span(seconds: u64) -> String {
+    let units = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)];
+    // What is rounded up may fill the next unit.
+    let rounded = match seconds {
+        0..3_600 => seconds,
+        3_600..86_400 => seconds.div_ceil(60).saturating_mul(60),
+        _ => seconds.div_ceil(3_600).saturating_mul(3_600),
+    };
+    let Some(at) = units.iter().position(|(_, size)| rounded >= *size) else { return "0 s".to_owned() };
+    let (unit, size) = units[at];
+    let whole = format!("{} {unit}", rounded / size);
+    match units.get(at + 1).map(|(unit, smaller)| (rounded % size / smaller, unit)) {
+        Some((rest, unit)) if rest > 0 => format!("{whole} {rest} {unit}"),
+        _ => whole,
+    }
+}
+
 /// The first `chars_max` characters of the text, with `…` in place of the rest.
 pub fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars_max) {
@@ -167,6 +185,24 @@ mod tests {
             assert_eq!(percent_decoded(malformed), Err(PercentError::Escape), "{malformed}");
         }
         assert_eq!(percent_decoded("%ff"), Err(PercentError::NotUtf8));
+    }
+
+    #[test]
+    fn a_span_has_its_two_largest_units_and_is_never_too_short() {
+        for (seconds, expected) in [
+            (0, "0 s"),
+            (45, "45 s"),
+            (60, "1 min"),
+            (61, "1 min 1 s"),
+            (3_599, "59 min 59 s"),
+            (3_600, "1 h"),
+            (3_610, "1 h 1 min"),
+            (4_200, "1 h 10 min"),
+            (86_399, "1 d"),
+            (90_000, "1 d 1 h"),
+        ] {
+            assert_eq!(span(seconds), expected, "{seconds}");
+        }
     }
 
     #[test]

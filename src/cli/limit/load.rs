@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::super::logs::with_progress;
 use super::super::{Done, Problem, print_error};
-use super::{Asking, TEXTS};
+use super::{Asking, author};
 use crate::cli::admin::{self, encoded};
 use crate::replay::Progress;
 use tidegate_engine::text::one_line;
@@ -37,7 +37,7 @@ pub(super) fn command() -> Command {
         .about("Makes or replaces all records of a file")
         .arg(file.help("JSON lines, or CSV with a heading such as domain,entry.tenant,requests_per_unit; `-`: the standard input"))
         .arg(format.value_parser(Format::ALL.map(Format::name)))
-        .args([TEXTS[0], TEXTS[1]].map(text))
+        .args(author(true))
 }
 
 /// Runs it.
@@ -67,7 +67,7 @@ pub(super) fn run(own: &ArgMatches, asking: &Asking) -> Done {
         match sent(&path, format, &mut send).map_err(|error| problem(error.to_string()))? {
             Some(loaded) => {
                 loaded.warn(&path);
-                out += &asking.answers.line(limiter, &json!({"loaded": loaded.records}).to_string());
+                out += &asking.answers.text_of(limiter, &format!("loaded {} records\n", loaded.records));
             }
             None => code = ExitCode::FAILURE,
         }

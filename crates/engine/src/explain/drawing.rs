@@ -3,6 +3,7 @@
 //! In: counts. Out: a line of blocks. Nothing here knows requests.
 
 use crate::look::Leaving;
+use crate::text::span;
 use crate::time::ceil_secs;
 
 /// The width of a bar.
@@ -28,7 +29,11 @@ pub(super) fn leaving(leaving: &Leaving) -> String {
     let block = |hits: u64| BLOCKS[(u128::from(hits) * 8).div_ceil(u128::from(highest)) as usize];
     let columns: String = leaving.slices.iter().map(|&hits| block(hits)).collect();
     let (first, last) = leaving.nanos;
-    format!("|{columns}| the oldest leave in {} s, the newest in {} s", ceil_secs(first), ceil_secs(last))
+    format!(
+        "|{columns}| the oldest leave in {}, the newest in {}",
+        span(ceil_secs(first)),
+        span(ceil_secs(last))
+    )
 }
 
 #[cfg(test)]
@@ -49,7 +54,7 @@ mod tests {
         (slices[0], slices[1], slices[39]) = (1, 100, 800);
         let text = leaving(&Leaving { slices, nanos: (1, 60_000_000_000) });
         assert!(
-            text.starts_with("|▁▁ ") && text.contains("█| the oldest leave in 1 s, the newest in 60 s"),
+            text.starts_with("|▁▁ ") && text.contains("█| the oldest leave in 1 s, the newest in 1 min"),
             "{text}"
         );
     }

@@ -10,7 +10,7 @@ use crate::look::Look;
 use crate::plan::{Hits, Origin};
 use crate::records::{Doubt, Terms};
 use crate::rules::{Cost, End, Fit, Level, Met, Rule, Tried};
-use crate::text::one_line;
+use crate::text::{one_line, span};
 use crate::time::ceil_secs;
 
 /// Writes one line, whatever the text holds.
@@ -194,7 +194,7 @@ fn exception_text(met: &Exception, rule: Option<&Rule>) -> String {
 fn capacity(limited: &Limited<'_>, look: &Look) -> String {
     let wait = |nanos: u64| match ceil_secs(nanos) {
         0 => "now".to_owned(),
-        seconds => format!("in {seconds} s"),
+        seconds => format!("in {}", span(seconds)),
     };
     let one = format!("1 hit fits {}", wait(look.wait_one_nanos));
     let verdict = &limited.verdict;
@@ -207,7 +207,7 @@ fn capacity(limited: &Limited<'_>, look: &Look) -> String {
     let more = match ceil_secs(verdict.reset_nanos) {
         0 => String::new(),
         _ if verdict.over => String::new(),
-        seconds => format!("; more comes back in {seconds} s"),
+        seconds => format!("; more comes back in {}", span(seconds)),
     };
     format!("{one}{asked}{more}")
 }
@@ -263,7 +263,7 @@ fn write_trial(out: &mut fmt::Formatter<'_>, trial: &Trial<'_>, look: &Look) -> 
     writeln!(out, "  candidate {} instead{burst}: {counted} counted, {left} left: {says}", limit.requests())?;
     match ceil_secs(look.wait_one_nanos) {
         0 => Ok(()),
-        seconds => writeln!(out, "            1 hit fits in {seconds} s"),
+        seconds => writeln!(out, "            1 hit fits in {}", span(seconds)),
     }
 }
 

@@ -58,8 +58,8 @@ user=alice
   limit     5 per minute, sliding_window, named per_user
   counter   1 counted, 4 left
             ████░░░░░░░░░░░░░░░░
-            |                                       █| the oldest leave in 61 s, the newest in 61 s
-  capacity  1 hit fits now, 4 hits now; more comes back in 61 s
+            |                                       █| the oldest leave in 1 min 1 s, the newest in 1 min 1 s
+  capacity  1 hit fits now, 4 hits now; more comes back in 1 min 1 s
   settled   charges 4: the request passes
   answer    OK: there is room
 ";

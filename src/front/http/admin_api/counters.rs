@@ -7,17 +7,22 @@ use serde_json::{Value, json};
 
 use super::audited::DONE;
 use super::resets::{Done, number};
-use super::{AdminApi, Answer, Problem, fields, invalid, refused, shown, word};
+use super::{AdminApi, Answer, Problem, fields, invalid, lines, refused, shown, word};
 use crate::clock::{Clock, monotonic};
 use crate::exceptions::{Author, Caller};
 use crate::front::Refusal;
 use crate::resets::{ResetError, counter, path};
+use crate::service::Snapshot;
 use crate::stamp;
-use crate::watches::COUNTERS_MAX;
+use crate::watches::{COUNTERS_MAX, RULES_MAX, Watched};
 use tidegate_engine::Timestamp;
 use tidegate_engine::key::Key;
 use tidegate_engine::request::{DescriptorOptions, Entry, Request};
-use tidegate_engine::rules::PathPrefix;
+use tidegate_engine::rules::{PathPrefix, Rule};
+use tidegate_engine::text::json_line;
+
+/// Rules that a question about all of them watches. It leaves room for those that are asked about by name.
+const ALL_MAX: usize = RULES_MAX / 2;
 
 impl AdminApi {
     /// What one counter holds.
@@ -71,8 +76,7 @@ impl AdminApi {
 
     /// The counters of a rule that are fullest, and those that deny most.
     pub(super) async fn top(&self, asked: &Value) -> Answer {
-        fields(asked, &["domain", "entries", "most"])?;
-        let path = path(asked).map_err(|error| invalid(&error))?;
+        let named = fields(asked, &["domain", "entries", "most"])?;
         let most = match asked.get("most") {
             None => COUNTERS_MAX,
             Some(most) => most
@@ -81,27 +85,30 @@ impl AdminApi {
                 .ok_or_else(|| invalid("most: expected a whole number"))?,
         };
         let live = self.service.snapshot().map_err(Refusal::from).map_err(|refusal| refused(&refusal))?;
+        if !named.contains_key("domain") && !named.contains_key("entries") {
+            return self.top_of_all(&live, most);
+        }
+        let path = path(asked).map_err(|error| invalid(&error))?;
         let Some(rule) = live.rules().rule_at(&path) else {
             return Err(Problem(StatusCode::NOT_FOUND, "no rule has this path".to_owned()));
         };
         let told = self.service.watched(live.in_force(), rule.id, most);
         let told = told.map_err(|error| Problem(StatusCode::CONFLICT, error.to_string()))?;
-        let (now, began) = (Clock::start().now(), monotonic());
-        let shown_at = |at: Instant| {
-            let ago = u64::try_from(began.saturating_duration_since(at).as_nanos()).unwrap_or(u64::MAX);
-            stamp::show(Timestamp::from_nanos(now.as_nanos().saturating_sub(ago)))
+        Ok(shown(StatusCode::OK, &top_json(rule, &told)))
+    }
+
+    /// The same of the first rules, a line each. Those that somebody has asked about are watched already.
+    fn top_of_all(&self, live: &Snapshot, most: usize) -> Answer {
+        let limited = live.rules().rules().iter().filter(|rule| rule.limit.is_some());
+        let (first, left) = (limited.clone().take(ALL_MAX), limited.count().saturating_sub(ALL_MAX));
+        let top = |rule: &Rule| {
+            let told = self.service.watched(live.in_force(), rule.id, most);
+            told.map(|told| top_json(rule, &told).to_string())
         };
-        let fullest = told.fullest.iter().map(|(key, full)| {
-            let at = shown_at(full.at);
-            json!({"key": hex(*key), "entries": full.name, "used": full.used, "limit": full.limit, "at": at})
-        });
-        let denied = told.denied.iter().map(|(key, denied)| {
-            json!({"key": hex(*key), "entries": denied.name, "count": denied.count, "error": denied.error})
-        });
-        let (fullest, denied): (Vec<_>, Vec<_>) = (fullest.collect(), denied.collect());
-        let since = shown_at(told.since);
-        let told = json!({"rule": rule.path(), "since": since, "fullest": fullest, "denied": denied});
-        Ok(shown(StatusCode::OK, &told))
+        let told = first.map(top).collect::<Result<Vec<_>, _>>();
+        let mut told = told.map_err(|error| Problem(StatusCode::CONFLICT, error.to_string()))?;
+        told.extend((left > 0).then(|| json!({"rules_left_out": left}).to_string()));
+        Ok(lines(told.into_iter().map(|line| json_line(&line).into_owned()).collect::<Vec<_>>()))
     }
 
     /// What a counter holds, or why that is not known.
@@ -119,6 +126,28 @@ impl AdminApi {
 fn unknown_whether_done(refusal: &Refusal) -> Problem {
     let told = format!("it is not known whether the counter is reset (expected to be sent again): {refusal}");
     Problem(StatusCode::SERVICE_UNAVAILABLE, told)
+}
+
+/// What is known of the counters of a rule.
+fn top_json(rule: &Rule, told: &Watched) -> Value {
+    let (now, asked) = (Clock::start().now(), monotonic());
+    let ago = |at: Instant| asked.saturating_duration_since(at);
+    let shown_at = |at: Instant| {
+        let ago = u64::try_from(ago(at).as_nanos()).unwrap_or(u64::MAX);
+        stamp::show(Timestamp::from_nanos(now.as_nanos().saturating_sub(ago)))
+    };
+    let fullest = told.fullest.iter().map(|(key, full)| {
+        let at = shown_at(full.at);
+        json!({"key": hex(*key), "entries": full.name, "used": full.used, "limit": full.limit, "at": at})
+    });
+    let denied = told.denied.iter().map(|(key, denied)| {
+        json!({"key": hex(*key), "entries": denied.name, "count": denied.count, "error": denied.error})
+    });
+    let (fullest, denied): (Vec<_>, Vec<_>) = (fullest.collect(), denied.collect());
+    let (since, watched) = (shown_at(told.since), ago(told.since).as_secs());
+    json!({
+        "rule": rule.path(), "since": since, "watched_seconds": watched, "fullest": fullest, "denied": denied,
+    })
 }
 
 /// A key, which tells counters apart where their names are not kept.
