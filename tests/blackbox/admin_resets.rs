@@ -234,9 +234,10 @@ fn the_command_resets_below_a_path_at_every_limiter_once() {
     }
     let listed =
         String::from_utf8_lossy(&tidegate(&["counter", "resets", "--format", "json"]).stdout).into_owned();
-    let ids: Vec<_> = listed.lines().filter_map(|line| line.split("\"id\":").nth(1)).collect();
+    let lines = listed.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let ids: Vec<_> = lines.map(|line| line["id"].as_str().expect("a text").to_owned()).collect();
     assert!(ids.len() == 2 && ids[0] == ids[1], "{listed}");
-    let id = ids[0].trim_matches(|char| "\"}".contains(char));
+    let id = ids[0].as_str();
     let again =
         tidegate(&[&["counter", "reset-all", "shop", "user", "path=/a*", "--id", id], &by[..]].concat());
     assert_eq!(String::from_utf8_lossy(&again.stdout).matches("unchanged").count(), 2, "{again:?}");

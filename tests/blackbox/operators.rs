@@ -152,7 +152,7 @@ fn all_flags_that_are_missing_are_named_at_once() {
 
 #[test]
 fn counters_of_all_rules_are_watched_and_the_audit_lists_changes() {
-    let (limiter, run) = operated(Setup::new());
+    let (limiter, run) = operated(Setup::new().env("KEEP_KEYS", "true"));
     let (code, text, complaint) = run(&["counter", "top"]);
     assert_eq!(code, 0, "{complaint}");
     assert!(text.starts_with("shop.user: it has just begun to watch: ask again"), "{text}");

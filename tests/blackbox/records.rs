@@ -68,8 +68,9 @@ pub fn all(limiter: &Tidegate, most: usize) -> Vec<Value> {
 fn a_record_is_put_got_listed_and_deleted_and_survives_a_kill() {
     let limiter = setup().start();
     assert_eq!(put(&limiter, &record("acme", 5)).status, 201);
-    assert_eq!(put(&limiter, &record("acme", 5)).body.trim(), r#"{"done":"unchanged"}"#);
-    assert_eq!(put(&limiter, &record("acme", 7)).body.trim(), r#"{"done":"replaced"}"#);
+    // No rule here reads records: each answer warns of that.
+    let done = |requests| json(&put(&limiter, &record("acme", requests)))["done"].clone();
+    assert_eq!([done(5), done(7)], ["unchanged", "replaced"]);
     for tenant in ["b", "c", "d"] {
         assert_eq!(put(&limiter, &record(tenant, 1)).status, 201);
     }
