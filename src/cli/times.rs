@@ -102,8 +102,7 @@ fn read(text: &str, now: &ZonedDateTime) -> Option<ZonedDateTime> {
 
 fn weekday(word: &str) -> Option<Weekday> {
     let days = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
-    let is_day = |day: &&str| word.len() >= 3 && day.starts_with(word);
-    let at = days.iter().position(|day| is_day(&day))?;
+    let at = days.iter().position(|day| word.len() >= 3 && day.starts_with(word))?;
     Weekday::from_monday_one_offset(i8::try_from(at).ok()? + 1).ok()
 }
 
