@@ -48,7 +48,7 @@ use crate::front::Handler;
 use crate::front::connections::{
     ConnectionBounds, DrainSwitch, Fronts, GrpcFrontKind, GrpcServer, Listener, Port, Workers, serve_pages,
 };
-use crate::front::http::{AdminApi, AdminFront, Gate, Hosts, HttpFront, MetricsFront};
+use crate::front::http::{AdminApi, AdminFront, Gate, HttpFront, MetricsFront};
 use crate::health::Health;
 use crate::logging::{self, REPORT};
 use crate::metrics::Metrics;
@@ -280,12 +280,8 @@ impl App {
         let records = records::store(&configuration.limits, &metrics)?;
         let (looked_up, follower) =
             lookup::records(records.as_ref(), &configuration.limits.lookup, &author, &metrics);
-        let service = service
-            .recorded(looked_up)
-            .logging(log)
-            .telling(telling.events.clone())
-            .counting_denied_keys(denied.clone());
-        let service = Arc::new(service);
+        let service = service.recorded(looked_up).logging(log).telling(telling.events.clone());
+        let service = Arc::new(service.counting_denied_keys(denied.clone()));
         state::register_cold(&metrics, &service, clock);
         let exceptions = Arc::new(exceptions::open(&configuration.admin)?);
         exceptions::install(&exceptions, &service);
@@ -476,11 +472,10 @@ impl App {
         switch: &DrainSwitch,
     ) -> Essential {
         let mut tasks = Essential::new();
-        let (listeners, names) = (&self.configuration.listeners, &self.configuration.admin.page_hosts);
         if let Some(listener) = metrics {
-            let path = self.configuration.metrics.path.as_str();
-            let host = listeners.metrics.as_ref().map_or("", |address| &address.host);
-            let front = MetricsFront::new(path, Hosts::new(host, names), Arc::clone(&self.metrics));
+            let (hosts, path) =
+                (self.configuration.metrics_hosts(), self.configuration.metrics.path.as_str());
+            let front = MetricsFront::new(path, hosts, Arc::clone(&self.metrics));
             let serving = serve_pages(listener, front, PAGE_CONNECTIONS_MAX, switch.drain());
             tasks.spawn(async move { match serving.await {} });
         }

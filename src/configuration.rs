@@ -45,7 +45,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::front::connections::{GrpcFrontKind, MaxAge, WorkerOptions};
-use crate::front::http::{AdminToken, CheckOptions};
+use crate::front::http::{AdminToken, CheckOptions, Hosts};
 use crate::front::{AnswerOptions, Bounds, LimitHeaders};
 use crate::logging::LogLevel;
 use crate::settings::value::{Backend, FilePath};
@@ -150,6 +150,17 @@ impl Configuration {
     ) -> Result<Self, Vec<Problem>> {
         let (_, configuration) = read(&flag, &variable)?;
         Ok(Self { changed: in_force::changed(flag, variable), ..configuration })
+    }
+
+    /// By which names browsers may open the pages of the debug port.
+    pub fn debug_hosts(&self) -> Hosts {
+        Hosts::new(&self.listeners.debug.host, &self.admin.page_hosts)
+    }
+
+    /// The same of the metrics port.
+    pub fn metrics_hosts(&self) -> Hosts {
+        let host = self.listeners.metrics.as_ref().map_or("", |address| &address.host);
+        Hosts::new(host, &self.admin.page_hosts)
     }
 
     /// Where counters live, as BACKEND_TYPE says it.

@@ -13,7 +13,7 @@ use crate::app::{AppError, Essential, dead};
 use crate::clock::Clock;
 use crate::configuration::{Admin, Configuration};
 use crate::disk::{Disk, SystemDisk};
-use crate::front::http::{AdminToken, Gate, Hosts, TokenError};
+use crate::front::http::{AdminToken, Gate, TokenError};
 use crate::source::file::{Contents, FileSource, Layout, Reread, SourceError};
 use crate::status::{Reload, ReloadLog, Subject};
 
@@ -53,7 +53,6 @@ impl GuardedAdmin {
     /// A file that is missing and cannot be made may come later, as a Kubernetes secret does. Until then there is no token.
     pub(super) fn open(configuration: &Configuration) -> Result<Self, AppError> {
         let admin = &configuration.admin;
-        let hosts = Hosts::new(&configuration.listeners.debug.host, &admin.page_hosts);
         let path = admin.token_file.as_deref().filter(|_| admin.token.is_none());
         let file = path.map(TokenFile::read_or_made);
         let token = match &file {
@@ -64,7 +63,10 @@ impl GuardedAdmin {
             }
             None => admin.token.clone(),
         };
-        Ok(Self { gate: Gate::new(hosts, token).with_names(&admin.certificate_names), file })
+        Ok(Self {
+            gate: Gate::new(configuration.debug_hosts(), token).with_names(&admin.certificate_names),
+            file,
+        })
     }
 
     /// The gate. Clones share the token.

@@ -14,6 +14,7 @@ domain: shop
 descriptors:
   - key: tenant
     rate_limit: {unit: day, requests_per_unit: 3}
+    limits_from: store
 ";
 
 pub fn setup() -> Setup {
@@ -161,7 +162,8 @@ fn what_is_no_record_is_refused_and_hostile_names_stay_text() {
     assert_eq!(call(&limiter, "PUT", "/admin/records", &record("a", 1)).status, 400, "nobody asks");
     assert_eq!(all(&limiter, 10).len(), 1);
 
-    let bare = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN", TOKEN).start();
+    let rules = RULES.replace("limits_from: store", "");
+    let bare = Setup::new().rules("shop.yaml", &rules).env("ADMIN_TOKEN", TOKEN).start();
     let nowhere = put(&bare, &record("a", 1));
     assert!(nowhere.status == 409 && nowhere.body.contains("LIMITS_DIR"), "{nowhere:?}");
 }
