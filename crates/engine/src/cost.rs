@@ -2,7 +2,7 @@
 //!
 //! A rule may say it. With `auto` it is learnt from requests. Whoever reports costs also asks, before it reports: with 0
 //! hits, or with no cost of its own. Whoever asks with a cost does nothing else. So costs are taken as reported until
-//! [`ASKED_AFTER`] descriptors brought one and none ever came without. From then on they are taken as asked, until one does
+//! 100 descriptors brought one and none ever came without. From then on they are taken as asked, until one does
 //! come without: then they are reported for good, because a stream that has asked may report much later. This errs to the
 //! strict side: a reported cost is charged in full.
 
