@@ -105,7 +105,7 @@ macro_rules! own_words {
 }
 
 own_words!(Algorithm, "ALGORITHM", Algorithm::EXPECTED);
-own_words!(Cost, "COST", "one of the words expected: reported asked");
+own_words!(Cost, "COST", "one of the words expected: auto reported asked");
 own_words!(StoreFailure, "MODE", "one of the words expected: error deny allow local");
 own_words!(StoreFull, "MODE", "one of the words expected: deny allow");
 own_words!(Sync, "MODE", "one of the words expected: strict leased");

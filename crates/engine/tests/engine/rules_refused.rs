@@ -239,7 +239,7 @@ fn words_that_are_none() {
         ("algorithm", "7:16", algorithms),
         ("sync", "7:11", "strict, leased"),
         ("on_store_failure", "7:23", "error, deny, allow, local"),
-        ("cost", "7:11", "reported, asked"),
+        ("cost", "7:11", "auto, reported, asked"),
     ] {
         check(five(&format!("{key}: magic")), &[&format!("{at}: `{key}` is `magic` (expected {words})")]);
     }
