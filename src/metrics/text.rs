@@ -101,11 +101,12 @@ impl Page {
 }
 
 /// Labels of our own families. `tests/blackbox/promtool.rs` compares the list with a scrape.
-const OWN_LABELS: [&str; 22] = [
+const OWN_LABELS: [&str; 23] = [
     "answer",
     "by",
     "candidate",
     "code",
+    "cost",
     "domain",
     "effect",
     "err_type",
