@@ -61,9 +61,12 @@ impl Settings {
         variable: impl Fn(&str) -> Option<String>,
         problems: &mut Vec<Problem>,
     ) -> Option<Self> {
-        problems.extend(refused(&variable));
         let text = |row: &Row| flag(row).or_else(|| variable(row.name));
-        let settings = Self::read_table(&text, problems);
+        let (refused, mut unread) = (refused(&variable), Vec::new());
+        let settings = Self::read_table(&text, &mut unread);
+        // Why a value is refused says more than that it is none.
+        unread.retain(|problem| refused.iter().all(|other| other.name != problem.name));
+        problems.extend(refused.into_iter().chain(unread));
         problems.extend(lacking(|name| TABLE.iter().find(|row| row.name == name).and_then(text)));
         let mut settings = settings?;
         settings.mogrifiers = mogrifiers::read(&settings.use_dog_statsd_mogrifiers.0, &variable, problems);
