@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use tidegate::Service;
+use tidegate_engine::exceptions::Effect;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::LeaseTotals;
 
@@ -34,13 +35,22 @@ impl Run {
         let limit = &self.scenario.limits[number];
         // What was reported, or admitted alone, fills a bucket beyond its size: with what drains in 16 windows at most.
         let overflows = limit.is_reported || limit.failure == StoreFailure::Local;
-        let windows = if limit.algorithm.is_bucket() && overflows { 18 } else { 2 };
-        let of_record = |fault: &Fault| match fault.what {
-            What::Record { terms: Some((_, secs)), .. } => secs,
+        let mut windows = if limit.algorithm.is_bucket() && overflows { 18 } else { 2 };
+        let other = |fault: &Fault| match fault.what {
+            What::Record { terms: Some((requests, secs)), .. } => Some((Some(requests), secs)),
+            What::Except { effect: Effect::Limit { requests, .. }, .. } => Some((requests, None)),
             _ => None,
         };
-        let others = self.scenario.faults.iter().filter_map(of_record);
-        let window = limit.window_secs.into_iter().chain(others).max().unwrap_or(0);
+        let others: Vec<_> = self.scenario.faults.iter().filter_map(other).collect();
+        let others_secs = others.iter().filter_map(|&(_, secs)| secs);
+        let window = limit.window_secs.into_iter().chain(others_secs).max().unwrap_or(0);
+        if limit.algorithm.is_bucket() {
+            // While nodes have different N, a bucket drains by the least of them.
+            let others_requests = others.iter().filter_map(|&(requests, _)| requests);
+            let all: Vec<_> = limit.requests.into_iter().chain(others_requests).collect();
+            let least = all.iter().copied().filter(|&requests| requests > 0).min().unwrap_or(1);
+            windows += Time::from(all.into_iter().max().unwrap_or(0).div_ceil(least));
+        }
         windows * window * SECOND + self.scenario.lease_time
     }
 
