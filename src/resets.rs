@@ -176,10 +176,15 @@ impl Resets {
     pub async fn begin(&self, wanted: &Wanted) -> Result<(), ResetError> {
         let mut one = Epochs::default();
         one.raise(wanted.path.clone(), wanted.epoch);
-        let lacking = match self.shared() {
+        let Kept { lacking, found } = match self.shared() {
             Some(shared) => self.keep(shared, &one, wanted.epoch).await?,
-            None => None,
+            None => Kept::default(),
         };
+        // First what others have reset that this node has not heard of: with this reset alone, it would count in an epoch
+        // in which nobody else does.
+        for (numbers, now) in found {
+            self.agree(numbers, now).await;
+        }
         if !wanted.is_done {
             let _one_at_a_time = self.one_at_a_time.lock().await;
             let (service, file) = (Arc::clone(&self.service), self.file.clone());
@@ -191,19 +196,14 @@ impl Resets {
         }
     }
 
-    /// Keeps a reset at all servers of Redis. Returns those that may not have it.
-    async fn keep(
-        &self,
-        shared: &SharedStore,
-        one: &Epochs,
-        epoch: Epoch,
-    ) -> Result<Option<String>, ResetError> {
+    /// Keeps a reset at all servers of Redis.
+    async fn keep(&self, shared: &SharedStore, one: &Epochs, epoch: Epoch) -> Result<Kept, ResetError> {
         let all = || {
             let mut all = self.service.epochs();
             all.merge(one);
             all_numbers(&all, self.counter.load(Relaxed))
         };
-        let Raised { kept, refused, mut lacking, .. } = shared.raise_epochs(&numbers(one), &all).await;
+        let Raised { kept, refused, mut lacking, found } = shared.raise_epochs(&numbers(one), &all).await;
         match refused.iter().map(|(_, number)| read_id(number)).max() {
             Some(Some(later)) => return Err(ResetError::Older(later)),
             Some(None) => return Err(ResetError::Future),
@@ -215,7 +215,7 @@ impl Resets {
                 true => ResetError::Unknown { epoch, servers },
                 false => ResetError::Redis(lacking.swap_remove(0).1),
             }),
-            servers => Ok(servers),
+            lacking => Ok(Kept { lacking, found }),
         }
     }
 
@@ -293,6 +293,15 @@ impl Resets {
     fn shared(&self) -> Option<&Arc<SharedStore>> {
         self.service.counters().shared()
     }
+}
+
+/// A reset at the servers of Redis.
+#[derive(Default)]
+struct Kept {
+    /// Those that may not have it.
+    lacking: Option<String>,
+    /// What each of the others has, and its time in microseconds since 1970.
+    found: Vec<(Numbers, u64)>,
 }
 
 /// Those that `others` do not have, or not so late.

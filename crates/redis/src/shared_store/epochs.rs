@@ -78,12 +78,12 @@ pub struct Agreed {
 pub struct Raised {
     /// How many servers have them now.
     pub kept: usize,
-    /// Whether one had them not before.
-    pub changed: bool,
     /// Those that a server refused: it has this greater one, or, with an empty text, it is too far ahead of its clock.
     pub refused: Numbers,
     /// The servers that may not have them, and why.
     pub lacking: Vec<(String, ConnectError)>,
+    /// All numbers that each of the others has after that, and its time in microseconds since 1970.
+    pub found: Vec<(Numbers, u64)>,
 }
 
 /// What was read of each server's numbers.
@@ -135,10 +135,8 @@ enum Found {
 enum Raise {
     /// It has none, and this call may not be the first.
     Nothing,
-    Done {
-        changed: bool,
-        refused: Numbers,
-    },
+    /// Those that it refused.
+    Done(Numbers),
 }
 
 impl<R: Runtime> SharedStore<R> {
@@ -194,10 +192,10 @@ impl<R: Runtime> SharedStore<R> {
         }
         for (place, outcome) in join_all(asking).await {
             match outcome {
-                Ok((changed, refused)) => {
+                Ok((refused, found)) => {
                     raised.kept += usize::from(refused.is_empty());
-                    raised.changed |= changed;
                     raised.refused.extend(refused);
+                    raised.found.push(found);
                 }
                 Err(error) => raised.lacking.push((place.1.to_string(), error)),
             }
@@ -363,13 +361,13 @@ impl<R: Runtime> SharedStore<R> {
             })
     }
 
-    /// Raises numbers at one server. Returns whether it had them not before, and those that it refused.
+    /// Raises numbers at one server. Returns those that it refused, and all that it has then, with its time.
     async fn raise_at(
         &self,
         Server { store, place, lines }: Server<'_, R>,
         numbers: &Numbers,
         all: &(dyn Fn() -> Numbers + Sync),
-    ) -> (Place, Result<(bool, Numbers), ConnectError>) {
+    ) -> (Place, Result<(Numbers, (Numbers, u64)), ConnectError>) {
         let raising = async {
             let line = lines.first().ok_or(ConnectError::NoConnection)?;
             let sent = self.runtime.since_boot();
@@ -385,13 +383,19 @@ impl<R: Runtime> SharedStore<R> {
             if replicas > 0 && line.1.replicate(shared, until).await.is_err() {
                 return Err(ConnectError::Unreplicated(replicas, place.1.clone()));
             }
-            Ok(match done {
-                Raise::Nothing => (false, Numbers::new()),
-                Raise::Done { changed, refused } => {
-                    let asked = |(field, _): &(String, String)| numbers.iter().any(|(own, _)| own == field);
-                    (changed, refused.into_iter().filter(asked).collect())
-                }
-            })
+            let found = match find(store, line, None).await {
+                Ok(Found::Numbers { numbers, .. }) => numbers,
+                Ok(Found::Same) => Numbers::new(),
+                Ok(Found::Nothing) => return Err(ConnectError::NoEpochs(place.1.clone())),
+                Err(error) if is_refusal(&error) => Numbers::new(),
+                Err(error) => return Err(error),
+            };
+            let asked = |(field, _): &(String, String)| numbers.iter().any(|(own, _)| own == field);
+            let refused = match done {
+                Raise::Nothing => Numbers::new(),
+                Raise::Done(refused) => refused.into_iter().filter(asked).collect(),
+            };
+            Ok((refused, (found, line.1.time_at(self.runtime.monotonic()))))
         };
         let raised = raising.await;
         (place, raised)
@@ -494,7 +498,7 @@ async fn raise<R: Runtime>(
     numbers: &Numbers,
     may_make: bool,
 ) -> Result<Raise, ConnectError> {
-    let nothing_to_do = Raise::Done { changed: false, refused: Numbers::new() };
+    let nothing_to_do = Raise::Done(Numbers::new());
     if numbers.is_empty() && !may_make {
         return Ok(nothing_to_do);
     }
@@ -560,6 +564,6 @@ impl FromRedisValue for Raise {
             return Ok(Self::Nothing);
         };
         let refused = redis::from_redis_value(Value::Array(reply.split_off(reply.len().min(1))))?;
-        Ok(Self::Done { changed: reply.first() == Some(&Value::Int(1)), refused })
+        Ok(Self::Done(refused))
     }
 }
