@@ -12,10 +12,14 @@ fn run_readme(name: &str, ports: &[(u16, u16)]) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
     let readme = std::fs::read_to_string(folder.join("README.md")).expect("it is there");
     let block = readme.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
-    let script = ports.iter().fold(block.to_owned(), |text, (written, free)| {
+    // First by names that no port holds: a free port may have one of the written ones within it.
+    let named = ports.iter().fold(block.to_owned(), |text, (written, _)| {
         assert!(text.contains(&written.to_string()), "{written} is gone from the README");
-        text.replace(&written.to_string(), &free.to_string())
+        text.replace(&written.to_string(), &format!("<{written}>"))
     });
+    let script = ports
+        .iter()
+        .fold(named, |text, (written, free)| text.replace(&format!("<{written}>"), &free.to_string()));
     let script = script.replace("PROMETHEUS_ADDR=:", "PROMETHEUS_ADDR=127.0.0.1:");
     let path = format!("{}:{}", folder_of(binary()).display(), std::env::var("PATH").unwrap_or_default());
     // Who started servers by hand ends them by hand.
