@@ -112,6 +112,22 @@ fn nodes_that_share_redis_hear_of_a_reset_and_redis_may_forget_it() {
 }
 
 #[test]
+fn a_node_that_resets_knows_what_others_have_reset_just_before() {
+    let redis = Redis::start(&[]);
+    let (one, two) = (with_redis(&redis).start(), with_redis(&redis).start());
+    let counter =
+        json!({"domain": "shop", "entries": [{"key": "user", "value": "a"}], "who": "jane", "why": "a test"});
+    let resets = |limiter: &Tidegate| call(limiter, "GET", "/admin/resets", &Value::Null).body;
+    for _ in 0..5 {
+        assert_eq!(reset(&one, &json!([]), &json!({})).0, 200);
+        assert_eq!(call(&two, "POST", "/admin/counters/reset", &counter).status, 200);
+        assert_eq!(passed(&two, &USER), 3);
+        eventually_true("both to know both", || resets(&one) == resets(&two));
+        assert_eq!((passed(&one, &USER), passed(&two, &USER)), (0, 0), "all N of the last reset have passed");
+    }
+}
+
+#[test]
 fn a_node_that_starts_knows_of_a_reset_at_its_first_decision() {
     let redis = Redis::start(&[]);
     let one = with_redis(&redis).start();
