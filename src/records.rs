@@ -13,6 +13,7 @@ mod redis;
 
 use std::convert::Infallible;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use self::folder::FolderStore;
@@ -44,6 +45,8 @@ pub enum StoreError {
 pub struct Records {
     store: Store,
     listener: OnceLock<Listener>,
+    /// Whether Redis answers, as whoever follows its changes says.
+    answers: AtomicBool,
 }
 
 /// Where records are kept.
@@ -62,12 +65,16 @@ impl Records {
     /// When the system gives no threads.
     pub fn in_folder(path: &Path, prepare: fn()) -> Result<Self, StoreError> {
         let store = Store::Folder(FolderStore::new(path, prepare)?);
-        Ok(Self { store, listener: OnceLock::new() })
+        Ok(Self::kept_in(store))
     }
 
     /// Those in this Redis, which is connected when workers [attach](Self::attach).
     pub fn in_redis(store: RedisStore) -> Self {
-        Self { store: Store::Redis(InRedis::new(store)), listener: OnceLock::new() }
+        Self::kept_in(Store::Redis(InRedis::new(store)))
+    }
+
+    fn kept_in(store: Store) -> Self {
+        Self { store, listener: OnceLock::new(), answers: AtomicBool::new(false) }
     }
 
     /// Connects the calling worker to the store, in the background.
@@ -94,12 +101,17 @@ impl Records {
         }
     }
 
-    /// Whether the store answers, as far as is known. `None`: whoever follows its changes knows.
-    pub fn is_up(&self) -> Option<bool> {
+    /// Whether the store answers, as far as is known.
+    pub fn is_up(&self) -> bool {
         match &self.store {
-            Store::Folder(store) => Some(store.is_up()),
-            Store::Redis(_) => None,
+            Store::Folder(store) => store.is_up(),
+            Store::Redis(_) => self.answers.load(Relaxed),
         }
+    }
+
+    /// Whoever follows the changes in Redis says whether it answers.
+    pub fn note_answers(&self, answers: bool) {
+        self.answers.store(answers, Relaxed);
     }
 
     /// Whether other nodes change it too.

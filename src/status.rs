@@ -34,6 +34,7 @@ use crate::clock::{self, Clock};
 use crate::denied::DeniedKeys;
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::service::StaleMode;
 use tidegate_engine::memory::MemoryStore;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_redis::{Failure, SharedStore};
@@ -73,6 +74,9 @@ pub struct Parts {
     pub store: Arc<MemoryStore>,
     /// Counters in Redis, and what requests get when it does not answer.
     pub shared: Option<(Arc<SharedStore>, StoreFailure)>,
+    /// Whether the store of records answers, and what keys without a known record get when it does not. `None`: there is
+    /// no store.
+    pub records: Option<(Box<dyn Fn() -> bool + Send + Sync>, StaleMode)>,
     /// The keys that were denied most, if their names are kept.
     pub denied: Option<Arc<DeniedKeys>>,
     /// The connections of clients that are open now.

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::clock::monotonic;
 use crate::configuration::Lookup;
@@ -15,6 +15,8 @@ use tidegate_records::RecordKey;
 
 /// How often the stream of changes is read: several times a second, so that a change is in force everywhere within one.
 const READ_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a store may take to answer for the first time before people hear of it.
+const FIRST_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// The store, as decisions ask it.
 struct Source(Arc<Store>);
@@ -35,7 +37,6 @@ pub(super) struct Follower {
     store: Arc<Store>,
     records: Arc<Records>,
     stale_max: Duration,
-    is_up: Arc<AtomicBool>,
 }
 
 /// The records of a store, for decisions; and what follows the changes of other nodes, if there are any.
@@ -53,13 +54,12 @@ pub(super) fn records(
         Some(key) => hears.forget(key),
         None => hears.forget_all(),
     }));
-    let is_up = Arc::new(AtomicBool::new(false));
-    let (known, followed) = (Arc::clone(store), Arc::clone(&is_up));
-    register(metrics, &records, move || known.is_up().unwrap_or_else(|| followed.load(Relaxed)));
+    let known = Arc::clone(store);
+    register(metrics, &records, move || known.is_up());
     let follower = store.is_shared().then(|| {
         records.follow(false);
         let (store, records) = (Arc::clone(store), Arc::clone(&records));
-        Follower { store, records, stale_max: options.stale_max, is_up }
+        Follower { store, records, stale_max: options.stale_max }
     });
     (Some(records), follower)
 }
@@ -67,15 +67,21 @@ pub(super) fn records(
 impl Follower {
     /// Reads the stream of changes, for ever.
     pub(super) async fn follow(self) -> Infallible {
-        let (mut position, mut confirmed) = (None, monotonic());
+        let (mut position, mut confirmed, mut told) = (None, monotonic(), None);
         loop {
-            match self.read(&mut position).await {
-                Ok(()) => {
-                    confirmed = monotonic();
-                    self.answers();
-                }
-                Err(error) => self.is_away(&error, confirmed),
+            let read = self.read(&mut position).await;
+            self.store.note_answers(read.is_ok());
+            if read.is_ok() {
+                confirmed = monotonic();
             }
+            // At the start it is not connected yet.
+            if told != Some(read.is_ok())
+                && (read.is_ok() || told.is_some() || confirmed.elapsed() > FIRST_ANSWER_MAX)
+            {
+                told = Some(read.is_ok());
+                self.tell(read.as_ref().err());
+            }
+            self.records.doubt(read.is_err() && confirmed.elapsed() > self.stale_max);
             tokio::time::sleep(READ_INTERVAL).await;
         }
     }
@@ -106,21 +112,15 @@ impl Follower {
         }
     }
 
-    fn answers(&self) {
-        self.records.doubt(false);
-        if !self.is_up.swap(true, Relaxed) {
-            tracing::info!("records: the store answers (LIMITS_URL)");
-        }
-    }
-
-    fn is_away(&self, error: &StoreError, confirmed: Instant) {
-        if self.is_up.swap(false, Relaxed) {
-            tracing::warn!(
+    /// Whether the store answers has changed.
+    fn tell(&self, error: Option<&StoreError>) {
+        match error {
+            None => tracing::info!("records: the store answers (LIMITS_URL)"),
+            Some(error) => tracing::warn!(
                 "records: {error}; what is known of them holds for {:?} (LIMITS_STALE_MAX)",
                 self.stale_max
-            );
+            ),
         }
-        self.records.doubt(confirmed.elapsed() > self.stale_max);
     }
 }
 

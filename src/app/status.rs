@@ -38,6 +38,10 @@ pub(super) fn of(app: &App, workers: &Arc<Workers>, refused: Arc<AtomicU64>) -> 
         reloads: Arc::clone(&app.reloads),
         store: Arc::clone(&app.store),
         shared: app.service.counters().shared().cloned().zip(mode),
+        records: app.records.clone().map(|store| {
+            let is_up: Box<dyn Fn() -> bool + Send + Sync> = Box::new(move || store.is_up());
+            (is_up, configuration.limits.lookup.records.stale_mode)
+        }),
         denied: app.denied.clone(),
         connections: Box::new(move || workers.connections()),
         exceptions: has_token.then(|| exceptions(Arc::clone(&app.exceptions), refused)),

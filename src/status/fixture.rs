@@ -29,6 +29,7 @@ fn parts_of(metrics: Arc<Metrics>) -> Parts {
         reloads: Arc::default(),
         store: Arc::new(MemoryStore::new(MemoryOptions::new(bytes_max))),
         shared: None,
+        records: None,
         denied: None,
         connections: Box::new(|| 0),
         exceptions: None,

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::history::Sample;
 use super::{Parts, Reload, Subject};
 use crate::health::Status;
+use crate::service::StaleMode;
 use tidegate_engine::rules::StoreFailure;
 use tidegate_engine::text::one_line;
 use tidegate_engine::time::ceil_secs;
@@ -24,6 +25,7 @@ pub(super) fn troubles<'s>(
     let found = [not_serving(parts), redis(parts), failing(last)];
     let found = found.into_iter().chain(reloads.iter().map(refused)).chain([
         resets(parts),
+        records(parts),
         full(parts, store_bytes),
         cold(parts),
         lease_times(parts),
@@ -70,6 +72,21 @@ fn resets(parts: &Parts) -> Option<Value> {
         count => format!(" So it is with {} more servers.", count - 1),
     };
     warning("resets", &format!("Resets of counters in Redis: {first}.{more}"))
+}
+
+fn records(parts: &Parts) -> Option<Value> {
+    let (is_up, mode) = parts.records.as_ref()?;
+    if is_up() {
+        return None;
+    }
+    let gets = match mode {
+        StaleMode::Rule | StaleMode::Last => "have the limit of their rule",
+        StaleMode::Deny => "are denied",
+    };
+    let text = format!(
+        "The store of records does not answer. Keys whose record is not known {gets} (LIMITS_STALE_MODE)."
+    );
+    bad("records", &text)
 }
 
 fn failing<'s>(last: impl Iterator<Item = &'s Sample>) -> Option<Value> {

@@ -9,6 +9,7 @@ use crate::harness::grpc::{Client, OK, question};
 use crate::harness::redis::Redis;
 use crate::harness::tidegate::{Setup, Tidegate};
 use crate::harness::{eventually_true, http};
+use crate::status_page;
 
 const RULES: &str = "
 domain: shop
@@ -258,6 +259,15 @@ fn a_redis_that_lost_everything_is_noticed() {
     limits.kill();
     limits.restart();
     eventually_true("the loss", || told(&client, "acme") == 3);
+}
+
+#[test]
+fn a_store_that_never_answered_is_told_of() {
+    let limiter = setup().env("LIMITS_URL", "127.0.0.1:1").start();
+    eventually_true("the log to say so", || limiter.lines_with("records: LIMITS_URL: ") == 1);
+    let troubles = status_page::troubles(&limiter);
+    assert!(troubles.contains("The store of records does not answer."), "{troubles}");
+    assert_eq!(told(&limiter.client(), "acme"), 3, "the rule holds");
 }
 
 #[test]
